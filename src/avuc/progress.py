@@ -1,0 +1,97 @@
+"""One progress line on standard error; silent when nobody is watching."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TextIO, TypeVar
+
+__all__ = ["Progress", "track"]
+
+T = TypeVar("T")
+REDRAW_SECONDS = 0.1
+
+
+class Progress:
+    """A bar with the share done, the rate and the time left.
+
+    On a terminal the line is redrawn in place; elsewhere (a log file, CI) nothing is printed unless `always` is set,
+    and then only one closing line.
+
+    >>> with Progress("draws", total=3, stream=sys.stdout, always=True) as bar:
+    ...     for _ in range(3):
+    ...         bar.advance()  # doctest: +ELLIPSIS
+    draws: 3/3 in ...
+    """
+
+    def __init__(
+        self, label: str, total: int | None = None, *, stream: TextIO | None = None, always: bool = False
+    ) -> None:
+        self.label, self.total, self.done, self.note = label, total, 0, ""
+        self.stream = sys.stderr if stream is None else stream
+        self.live = self.stream.isatty()
+        self.always = always
+        self.started = time.monotonic()
+        self._drawn = 0.0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def advance(self, steps: int = 1, note: str | None = None) -> None:
+        self.done += steps
+        if note is not None:
+            self.note = note
+        now = time.monotonic()
+        if self.live and now - self._drawn >= REDRAW_SECONDS:
+            self._drawn = now
+            self._draw(now)
+
+    def close(self) -> None:
+        if self.live:
+            self._draw(time.monotonic())
+            self.stream.write("\n")
+            self.stream.flush()
+        elif self.always:
+            of = "" if self.total is None else f"/{self.total}"
+            self.stream.write(
+                f"{self.label}: {self.done}{of} in {_clock(time.monotonic() - self.started)} {self.note}".rstrip()
+                + "\n"
+            )
+
+    def _draw(self, now: float) -> None:
+        spent = now - self.started
+        rate = self.done / spent if spent > 0 else 0.0
+        if self.total:
+            share = min(self.done / self.total, 1.0)
+            filled = round(24 * share)
+            left = _clock((self.total - self.done) / rate) if rate > 0 else "?"
+            text = f"{self.label} [{'█' * filled}{'░' * (24 - filled)}] {self.done}/{self.total} {rate:.1f}/s left {left} {self.note}"
+        else:
+            text = f"{self.label} {self.done} {rate:.1f}/s {self.note}"
+        width = shutil.get_terminal_size().columns - 1
+        self.stream.write("\r" + text[:width].ljust(width))
+        self.stream.flush()
+
+
+def track(items: Iterable[T], label: str, total: int | None = None, **options: bool) -> Iterator[T]:
+    """Iterate with a progress line."""
+    if total is None and hasattr(items, "__len__"):
+        total = len(items)
+    with Progress(label, total, **options) as bar:
+        for item in items:
+            yield item
+            bar.advance()
+
+
+def _clock(seconds: float) -> str:
+    seconds = round(seconds)
+    return (
+        f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        if seconds >= 3600
+        else f"{seconds // 60}:{seconds % 60:02}"
+    )
