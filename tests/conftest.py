@@ -1,4 +1,4 @@
-"""Shared by all tests: one thread (so that runs repeat exactly and share two cores), and the reason a GPU test skips."""
+"""Shared by all tests: one thread, so that runs repeat exactly; the reason a GPU test skips."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import TextIO, TypeVar
 
 __all__ = ["Progress", "track"]
@@ -70,7 +70,8 @@ class Progress:
             share = min(self.done / self.total, 1.0)
             filled = round(24 * share)
             left = _clock((self.total - self.done) / rate) if rate > 0 else "?"
-            text = f"{self.label} [{'█' * filled}{'░' * (24 - filled)}] {self.done}/{self.total} {rate:.1f}/s left {left} {self.note}"
+            bar = "█" * filled + "░" * (24 - filled)
+            text = f"{self.label} [{bar}] {self.done}/{self.total} {rate:.1f}/s left {left} {self.note}"
         else:
             text = f"{self.label} {self.done} {rate:.1f}/s {self.note}"
         width = shutil.get_terminal_size().columns - 1
@@ -78,11 +79,11 @@ class Progress:
         self.stream.flush()
 
 
-def track(items: Iterable[T], label: str, total: int | None = None, **options: bool) -> Iterator[T]:
+def track(items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
     """Iterate with a progress line."""
-    if total is None and hasattr(items, "__len__"):
+    if total is None and isinstance(items, Sized):
         total = len(items)
-    with Progress(label, total, **options) as bar:
+    with Progress(label, total) as bar:
         for item in items:
             yield item
             bar.advance()
