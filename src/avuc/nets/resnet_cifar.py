@@ -1,0 +1,114 @@
+"""The CIFAR residual networks of He et al. 2016 (arXiv:1512.03385, §4.2): 6n+2 layers, widths 16, 32, 64.
+
+The shortcut that changes the shape is option A by default, as in He et al. and in the paper's reference code: every
+second pixel, new channels filled with zeros, no weights. Option B is a 1×1 convolution with batch normalisation.
+Parameter names follow the public CIFAR ResNet checkpoints (`layer1.0.conv1.weight`, …, `linear.weight`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from avuc.errors import InputError
+from avuc.nets.start import ImageShape, channels, he_normal, normalise
+
+__all__ = ["CifarResNet", "resnet20", "resnet32", "resnet44", "resnet56"]
+
+Shortcut = Literal["A", "B"]
+
+
+class PadShortcut(nn.Module):
+    """Option A: every second pixel, zeros for the new channels (half before the old ones, half after)."""
+
+    def __init__(self, extra: int) -> None:
+        super().__init__()
+        self.before, self.after = extra // 2, extra - extra // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.before, self.after))
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, in_planes: int, planes: int, stride: int, option: Shortcut) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_planes, planes, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or in_planes != planes:
+            self.shortcut = (
+                PadShortcut(planes - in_planes)
+                if option == "A"
+                else nn.Sequential(nn.Conv2d(in_planes, planes, 1, stride=stride, bias=False), nn.BatchNorm2d(planes))
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        return F.relu(out + self.shortcut(x))
+
+
+class CifarResNet(nn.Module):
+    """6n+2 layers: one convolution, three stages of n blocks (the last two halve the image), average, linear."""
+
+    def __init__(
+        self,
+        blocks: int,
+        num_classes: int = 10,
+        image_shape: ImageShape = (32, 32, 3),
+        *,
+        shortcut: Shortcut = "A",
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if shortcut not in ("A", "B"):
+            raise InputError(f"shortcut is 'A' (padding) or 'B' (1×1 convolution), found {shortcut!r}")
+        in_channels = channels(image_shape, 4, "the CIFAR ResNet")
+        self.normalise = normalise(mean, std, in_channels)
+        self.conv1 = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.layer1 = _stage(16, 16, blocks, 1, shortcut)
+        self.layer2 = _stage(16, 32, blocks, 2, shortcut)
+        self.layer3 = _stage(32, 64, blocks, 2, shortcut)
+        self.linear = nn.Linear(64, num_classes)
+        he_normal(self, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(self.conv1(self.normalise(x))))
+        out = self.layer3(self.layer2(self.layer1(out)))
+        logits: Tensor = self.linear(out.mean((2, 3)))
+        return logits
+
+
+def _stage(in_planes: int, planes: int, blocks: int, stride: int, option: Shortcut) -> nn.Sequential:
+    first = BasicBlock(in_planes, planes, stride, option)
+    return nn.Sequential(first, *(BasicBlock(planes, planes, 1, option) for _ in range(blocks - 1)))
+
+
+def resnet20(num_classes: int = 10, image_shape: ImageShape = (32, 32, 3), **options: object) -> CifarResNet:
+    """The paper's CIFAR-10 network: 269,722 weights in 32×32×3 images and 10 classes (option A).
+
+    >>> sum(p.numel() for p in resnet20().parameters())
+    269722
+    """
+    return CifarResNet(3, num_classes, image_shape, **options)  # type: ignore[arg-type]
+
+
+def resnet32(num_classes: int = 10, image_shape: ImageShape = (32, 32, 3), **options: object) -> CifarResNet:
+    return CifarResNet(5, num_classes, image_shape, **options)  # type: ignore[arg-type]
+
+
+def resnet44(num_classes: int = 10, image_shape: ImageShape = (32, 32, 3), **options: object) -> CifarResNet:
+    return CifarResNet(7, num_classes, image_shape, **options)  # type: ignore[arg-type]
+
+
+def resnet56(num_classes: int = 10, image_shape: ImageShape = (32, 32, 3), **options: object) -> CifarResNet:
+    return CifarResNet(9, num_classes, image_shape, **options)  # type: ignore[arg-type]
