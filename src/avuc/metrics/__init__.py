@@ -1,0 +1,64 @@
+"""Metrics of a classifier's predictions: pure functions of (probabilities, labels), NumPy arrays or tensors, sums in
+float64. `evaluate` computes them all in one pass; `METRICS` lists them.
+"""
+
+from avuc.metrics.avu import (
+    AvuCurves,
+    auto_threshold,
+    avu_auc,
+    avu_curves,
+    p_accurate_given_certain,
+    p_uncertain_given_inaccurate,
+)
+from avuc.metrics.calibration import (
+    Curve,
+    adaptive_ece,
+    classwise_ece,
+    debiased_ece,
+    ece,
+    mce,
+    reliability_curve,
+    uce,
+    uncertainty_reliability_curve,
+)
+from avuc.metrics.detection import detection, spearman
+from avuc.metrics.intervals import Interval, bootstrap, paired_bootstrap
+from avuc.metrics.proper import accuracy, brier, mean_entropy, nll
+from avuc.metrics.selective import RiskCoverage, aurc, risk_coverage_curve
+from avuc.metrics.suite import METRICS, evaluate
+
+# the function shares its module's name; the function is what `metrics.avu` means
+from avuc.metrics.avu import avu  # isort: skip
+
+__all__ = [
+    "METRICS",
+    "AvuCurves",
+    "Curve",
+    "Interval",
+    "RiskCoverage",
+    "accuracy",
+    "adaptive_ece",
+    "aurc",
+    "auto_threshold",
+    "avu",
+    "avu_auc",
+    "avu_curves",
+    "bootstrap",
+    "brier",
+    "classwise_ece",
+    "debiased_ece",
+    "detection",
+    "ece",
+    "evaluate",
+    "mce",
+    "mean_entropy",
+    "nll",
+    "p_accurate_given_certain",
+    "p_uncertain_given_inaccurate",
+    "paired_bootstrap",
+    "reliability_curve",
+    "risk_coverage_curve",
+    "spearman",
+    "uce",
+    "uncertainty_reliability_curve",
+]

@@ -1,0 +1,189 @@
+"""Accuracy versus uncertainty: are right predictions certain, and wrong ones uncertain?
+
+A prediction is certain when its entropy u ≤ threshold. Counts of accurate-certain (AC), accurate-uncertain (AU),
+inaccurate-certain (IC) and inaccurate-uncertain (IU) predictions give every number here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from avuc.errors import InputError
+from avuc.metrics.statistics import Array, Groups, Statistics, group, summarise
+
+__all__ = [
+    "AvuCurves",
+    "Counts",
+    "auto_threshold",
+    "avu",
+    "avu_auc",
+    "avu_curves",
+    "p_accurate_given_certain",
+    "p_uncertain_given_inaccurate",
+]
+
+POINTS = 21
+Threshold = float | Literal["auto"]
+
+
+class Counts(NamedTuple):
+    """The four cells."""
+
+    ac: Array
+    au: Array
+    ic: Array
+    iu: Array
+
+    @property
+    def avu(self) -> Array:
+        return np.asarray((self.ac + self.iu) / (self.ac + self.au + self.ic + self.iu))
+
+    @property
+    def accurate_given_certain(self) -> Array:
+        return _ratio(self.ac, self.ac + self.ic)
+
+    @property
+    def uncertain_given_inaccurate(self) -> Array:
+        return _ratio(self.iu, self.ic + self.iu)
+
+
+class AvuCurves(NamedTuple):
+    """Everything against the threshold: t in [0, 1], the entropy it stands for, the three ratios, the certain share."""
+
+    t: Array
+    threshold: Array
+    avu: Array
+    p_accurate_given_certain: Array
+    p_uncertain_given_inaccurate: Array
+    certain: Array
+
+
+def avu(probs: Any, labels: Any, *, threshold: Threshold = "auto") -> float:
+    """(AC + IU)/N: the share of predictions that are right and certain, or wrong and uncertain.
+
+    >>> avu([[0.9, 0.1], [0.5, 0.5]], [0, 1], threshold=0.5)
+    1.0
+    """
+    return float(counts_at(summarise(probs, labels), threshold).avu)
+
+
+def p_accurate_given_certain(probs: Any, labels: Any, *, threshold: Threshold = "auto") -> float:
+    """AC/(AC + IC); NaN when no prediction is certain.
+
+    >>> p_accurate_given_certain([[0.9, 0.1], [0.5, 0.5]], [0, 1], threshold=0.5)
+    1.0
+    """
+    return float(counts_at(summarise(probs, labels), threshold).accurate_given_certain)
+
+
+def p_uncertain_given_inaccurate(probs: Any, labels: Any, *, threshold: Threshold = "auto") -> float:
+    """IU/(IC + IU); NaN when no prediction is wrong.
+
+    >>> p_uncertain_given_inaccurate([[0.9, 0.1], [0.5, 0.5]], [0, 1], threshold=0.5)
+    1.0
+    """
+    return float(counts_at(summarise(probs, labels), threshold).uncertain_given_inaccurate)
+
+
+def avu_auc(probs: Any, labels: Any) -> float:
+    """Area under AvU(u_min + t(u_max − u_min)), t in [0, 1], by the trapezoid rule over 21 points.
+
+    >>> round(avu_auc([[0.9, 0.1], [0.5, 0.5]], [0, 1]), 4)
+    0.975
+    """
+    return float(area(curves_of(summarise(probs, labels)).avu))
+
+
+def avu_curves(probs: Any, labels: Any, *, points: int = POINTS) -> AvuCurves:
+    """AvU, p(accurate | certain), p(uncertain | inaccurate) and the certain share over thresholds.
+
+    >>> avu_curves([[0.9, 0.1], [0.5, 0.5]], [0, 1], points=3).certain
+    array([0.5, 0.5, 1. ])
+    """
+    return curves_of(summarise(probs, labels), points)
+
+
+def auto_threshold(probs: Any, labels: Any) -> float:
+    """Midpoint of the mean entropies of right and of wrong predictions; the overall mean when there are only one kind.
+
+    >>> round(auto_threshold([[1.0, 0.0], [0.5, 0.5]], [0, 1]), 4)
+    0.3466
+    """
+    return resolve_threshold(summarise(probs, labels), "auto")
+
+
+# ---- functions of counts and sums, shared with the streaming forms and the bootstrap
+
+
+def curves_of(statistics: Statistics, points: int = POINTS) -> AvuCurves:
+    thresholds = thresholds_between(statistics.entropy.min(), statistics.entropy.max(), points)
+    counts = cells(group(statistics.entropy, statistics.correct), thresholds)
+    certain = (counts.ac + counts.ic) / len(statistics)
+    ratios = counts.avu, counts.accurate_given_certain, counts.uncertain_given_inaccurate
+    return AvuCurves(np.linspace(0, 1, points), thresholds, *ratios, certain)
+
+
+def resolve_threshold(statistics: Statistics, threshold: Threshold) -> float:
+    if threshold != "auto":
+        value = float(threshold)
+        if np.isnan(value):
+            raise InputError("threshold is NaN; give an entropy in nats, or 'auto'")
+        return value
+    entropy, right = statistics.entropy, statistics.correct
+    sums = entropy[right].sum(), entropy[~right].sum()
+    hits = float(right.sum())
+    return float(midpoint(*sums, hits, len(right) - hits, entropy.min(), entropy.max()))
+
+
+def midpoint(right_sum: Any, wrong_sum: Any, right: Any, wrong: Any, low: Any, high: Any) -> Array:
+    """The auto threshold from the two groups' summed entropies and sizes.
+
+    A mean lies between the extremes; saying so keeps equal entropies on the certain side of their own mean, which
+    rounding can put one ulp below them.
+    """
+    right, wrong = np.asarray(right, np.float64), np.asarray(wrong, np.float64)
+    middle = (right_sum / np.maximum(right, 1) + wrong_sum / np.maximum(wrong, 1)) / 2
+    overall = (right_sum + wrong_sum) / (right + wrong)
+    return np.clip(np.where((right > 0) & (wrong > 0), middle, overall), low, high)
+
+
+def thresholds_between(low: Any, high: Any, points: int = POINTS) -> Array:
+    """u_min + t(u_max − u_min) in the form that gives exactly u_min at t = 0 and u_max at t = 1; (..., points)."""
+    if points < 2:
+        raise InputError(f"points must be at least 2, found {points}")
+    t = np.linspace(0, 1, points)
+    return np.asarray(low)[..., None] * (1 - t) + np.asarray(high)[..., None] * t
+
+
+def cells(groups: Groups, thresholds: Array) -> Counts:
+    """The four cells at each threshold: groups with counts (..., G), thresholds (..., T), or (T) and (G)."""
+    last = np.searchsorted(groups.values, thresholds, side="right")
+    certain = []
+    for counts in (groups.right, groups.wrong):
+        below = np.concatenate([np.zeros((*counts.shape[:-1], 1)), np.cumsum(counts, -1)], -1)
+        certain.append(np.take_along_axis(below, last, -1))
+    ac, ic = certain
+    return Counts(ac, groups.right.sum(-1, keepdims=True) - ac, ic, groups.wrong.sum(-1, keepdims=True) - ic)
+
+
+def area(values: Array) -> Array:
+    """Trapezoid rule over equally spaced points on [0, 1], along the last axis."""
+    return np.asarray((values[..., 1:] + values[..., :-1]).sum(-1) / (2 * (values.shape[-1] - 1)))
+
+
+def counts_at(statistics: Statistics, threshold: Threshold) -> Counts:
+    certain = statistics.entropy <= resolve_threshold(statistics, threshold)
+    right = statistics.correct
+    return Counts(
+        *(
+            np.float64(np.count_nonzero(a))
+            for a in (right & certain, right & ~certain, ~right & certain, ~right & ~certain)
+        )
+    )
+
+
+def _ratio(part: Array, whole: Array) -> Array:
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(whole > 0, np.divide(part, whole), np.nan))

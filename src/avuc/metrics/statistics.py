@@ -1,0 +1,237 @@
+"""The one pass over the (N, C) probabilities that every metric is a function of.
+
+A block of rows at a time is checked, taken to float64 and reduced to a few numbers per row. Working memory is one block,
+whatever N and C are; what is left is one-dimensional.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from avuc.errors import InputError
+
+__all__ = ["Array", "BinTable", "Groups", "Statistics", "bin_edges", "bin_index", "blocks", "group", "summarise"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# elements of a block: small enough to stay in cache, large enough that Python's overhead per block does not show
+BLOCK = 1 << 18
+# how far a row's sum may be from 1: bfloat16 probabilities of any number of classes stay within 0.4 %
+SUM_TOLERANCE = 1e-2
+# probabilities below this count as this in the negative log-likelihood
+NLL_FLOOR = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Per-row numbers, float64 on the CPU, in the order of the rows."""
+
+    confidence: Array  # the largest probability
+    predicted: Array  # its class, the first one of equals
+    correct: Array  # predicted == label, bool
+    entropy: Array  # −Σ p log p
+    nll: Array  # −log max(p[label], 1e-12)
+    brier: Array  # Σ_k (p_k − 1[k = label])²
+    labels: Array
+    num_classes: int
+    dtype: torch.dtype  # of the probabilities as they came: bin edges are rounded to it
+    classwise: Array | None = None  # (C, bins): Σ over rows of p_k − 1[k = label], by class and by bin of p_k
+
+    def __len__(self) -> int:
+        return len(self.confidence)
+
+    @property
+    def uncertainty(self) -> Array:
+        """Entropy as a share of its maximum, u / log C; 0 where there is one class."""
+        return self.entropy / np.log(self.num_classes) if self.num_classes > 1 else np.zeros_like(self.entropy)
+
+
+def summarise(probs: Any, labels: Any, *, bins: int | None = None) -> Statistics:
+    """Reduce (N, C) probabilities and (N) labels to per-row statistics; with `bins`, also the class-wise table."""
+    parts = list(blocks(probs, labels, bins=bins))
+    if len(parts) == 1:
+        return parts[0]
+    rows = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Statistics)[:7]}
+    tables = [part.classwise for part in parts if part.classwise is not None]
+    first = parts[0]
+    return Statistics(
+        **rows, num_classes=first.num_classes, dtype=first.dtype, classwise=sum(tables) if tables else None
+    )
+
+
+def blocks(probs: Any, labels: Any, *, bins: int | None = None) -> Iterator[Statistics]:
+    """The statistics of one block of rows after the other: what a streaming metric adds up."""
+    matrix, targets = _checked_inputs(probs, labels)
+    classes = matrix.shape[1]
+    dtype = matrix.dtype if isinstance(matrix, Tensor) else _torch_dtype(matrix.dtype)
+    step = max(1, BLOCK // classes)
+    edges = None if bins is None else bin_edges(bins, dtype)
+    for start in range(0, len(matrix), step):
+        rows = matrix[start : start + step]
+        # always a fresh, contiguous float64 block: the same arithmetic for every source, and no view of the user's data
+        block = rows.to(torch.float64).contiguous() if isinstance(rows, Tensor) else torch.from_numpy(_float64(rows))
+        target = torch.from_numpy(targets[start : start + step]).to(block.device)
+        yield _reduce(block, target, dtype, edges, start)
+
+
+def _reduce(block: Tensor, target: Tensor, dtype: torch.dtype, edges: Array | None, start: int) -> Statistics:
+    totals = block.sum(1)
+    _check_rows(block, totals, start)
+    predicted = block.argmax(1) if block.is_cuda else torch.from_numpy(block.numpy().argmax(1))
+    confidence = block.gather(1, predicted[:, None])[:, 0]
+    chosen = block.gather(1, target[:, None])[:, 0]
+    # log of the smallest normal number is finite, and 0 times it is the 0 that 0 log 0 means
+    logs = block.clamp(min=torch.finfo(torch.float64).tiny).log_()
+    # a confidence of 1.0000001 (float32 rounding) would make the entropy slightly negative
+    entropy = logs.mul_(block).sum(1).neg_().clamp_(min=0)
+    squares = torch.mul(block, block, out=logs).sum(1)
+    table = None if edges is None else _classwise(block, target, chosen, edges)
+    host = [x.cpu().numpy() for x in (confidence, predicted, predicted == target, entropy)]
+    nll = chosen.clamp(min=NLL_FLOOR).log_().neg_().cpu().numpy()
+    brier = (squares - 2 * chosen + 1).clamp_(min=0).cpu().numpy()
+    return Statistics(*host, nll, brier, target.cpu().numpy(), block.shape[1], dtype, table)
+
+
+def _classwise(block: Tensor, target: Tensor, chosen: Tensor, edges: Array) -> Array:
+    """(C, bins) sums of p_k − 1[k = label].
+
+    A row that sums to 1 has fewer than `bins` entries above 1/bins, so only those few are put into bins one by one; what
+    remains of the column's sum is the first bin.
+    """
+    classes, bins = block.shape[1], len(edges) - 1
+    flat = block.view(-1)
+    if block.is_cuda:
+        where = torch.nonzero(flat > edges[1])[:, 0]
+        high, where_host = flat[where].cpu().numpy(), where.cpu().numpy()
+    else:
+        where_host = np.flatnonzero(flat.numpy() > edges[1])
+        high = flat.numpy()[where_host]
+    cell = where_host % classes * bins + _digitise(high, edges)
+    table = np.bincount(cell, weights=high, minlength=classes * bins).reshape(classes, bins)
+    table[:, 0] = block.sum(0).cpu().numpy() - table.sum(1)
+    hit = target.cpu().numpy() * bins + _digitise(chosen.cpu().numpy(), edges)
+    return table - np.bincount(hit, minlength=classes * bins).reshape(classes, bins)
+
+
+# ---- bins
+
+
+class BinTable(NamedTuple):
+    """Per bin, along the last axis: rows, sum of the stated value, number of rows where the event happened."""
+
+    count: Array
+    value: Array
+    event: Array
+
+
+def bin_edges(bins: int, dtype: torch.dtype = torch.float64) -> Array:
+    """0, 1/L, …, 1, each rounded to the values' own precision, so that a float32 0.2 is the 0.2 of the edge."""
+    if bins < 1:
+        raise InputError(f"bins must be at least 1, found {bins}")
+    return (torch.arange(bins + 1, dtype=torch.float64) / bins).to(dtype).to(torch.float64).numpy()
+
+
+def bin_index(values: Array, bins: int, dtype: torch.dtype = torch.float64) -> Array:
+    """Which of the bins ((l−1)/L, l/L], counted from 0, holds each value; 0 is in the first bin, above 1 in the last."""
+    return _digitise(values, bin_edges(bins, dtype))
+
+
+def _digitise(values: Array, edges: Array) -> Array:
+    return np.searchsorted(edges[1:-1], values, side="left")
+
+
+# ---- order
+
+
+class Groups(NamedTuple):
+    """Rows of equal value together, values ascending; counts may have leading axes, one for each resample."""
+
+    values: Array  # (G)
+    right: Array  # (..., G) correct rows
+    wrong: Array  # (..., G) incorrect rows
+
+
+def group(values: Array, correct: Array) -> Groups:
+    """Sort rows by a value and count right and wrong ones per distinct value.
+
+    >>> group(np.array([0.5, 0.2, 0.5]), np.array([True, True, False]))
+    Groups(values=array([0.2, 0.5]), right=array([1., 1.]), wrong=array([0., 1.]))
+    """
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    right = np.add.reduceat(correct[order].astype(np.float64), starts)
+    return Groups(ordered[starts], right, np.diff(starts, append=len(values)) - right)
+
+
+# ---- what may come in
+
+
+def _checked_inputs(probs: Any, labels: Any) -> tuple[Any, Array]:
+    matrix = probs.detach() if isinstance(probs, Tensor) else np.asarray(probs)
+    shape = tuple(matrix.shape)
+    if len(shape) != 2 or shape[1] == 0:
+        hint = "average the draws first (Predictions.from_samples)" if len(shape) == 3 else "one row a sample"
+        raise InputError(f"probabilities must have shape (N, C), found {shape}: {hint}")
+    if shape[0] == 0:
+        raise InputError("there are no samples: probabilities have 0 rows, at least 1 is needed")
+    if isinstance(matrix, np.ndarray):
+        if matrix.dtype.kind not in "fiub":
+            raise InputError(f"probabilities must be real numbers, found dtype {matrix.dtype}")
+    elif matrix.is_complex():
+        raise InputError(f"probabilities must be real numbers, found {matrix.dtype}")
+    return matrix, _checked_labels(labels, *shape)
+
+
+def _checked_labels(labels: Any, rows: int, classes: int) -> Array:
+    targets = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if targets.shape != (rows,):
+        hint = "; one-hot labels need .argmax(1)" if targets.ndim == 2 else ""
+        raise InputError(f"labels must have shape ({rows},) to match the probabilities, found {targets.shape}{hint}")
+    if targets.dtype.kind == "f":
+        if not np.isfinite(targets).all():
+            raise InputError("labels contain NaN or infinity; class numbers from 0 are needed")
+        if (targets != np.floor(targets)).any():
+            bad = targets[targets != np.floor(targets)][0]
+            raise InputError(f"labels must be whole class numbers, found {bad}")
+    elif targets.dtype.kind not in "iub":
+        raise InputError(f"labels must be class numbers, found dtype {targets.dtype}")
+    low, high = targets.min(), targets.max()
+    if low < 0 or high >= classes:
+        bad = low if low < 0 else high
+        raise InputError(f"labels must be in 0…{classes - 1} for {classes} classes, found {bad}")
+    return targets.astype(np.int64, copy=False)
+
+
+def _check_rows(block: Tensor, totals: Tensor, start: int) -> None:
+    # NaN and infinity survive a sum, so the sums alone find them
+    if not bool(((totals - 1).abs() <= SUM_TOLERANCE).all()):
+        bad = int(((totals - 1).abs() <= SUM_TOLERANCE).logical_not().nonzero()[0, 0])
+        row = block[bad]
+        if row.isnan().any():
+            raise InputError(f"probabilities contain NaN (row {start + bad}): remove or repair these rows")
+        if row.isinf().any():
+            raise InputError(f"probabilities contain infinity (row {start + bad}): remove or repair these rows")
+        raise InputError(
+            f"rows of probabilities must sum to 1 (within {SUM_TOLERANCE}), row {start + bad} sums to "
+            f"{float(totals[bad]):.6g}: apply softmax if these are logits"
+        )
+    if bool(block.min() < 0):
+        bad = int((block < 0).any(1).nonzero()[0, 0])
+        raise InputError(f"probabilities must not be negative (row {start + bad}): apply softmax if these are logits")
+
+
+def _float64(rows: Array) -> Array:
+    return np.array(rows, dtype=np.float64, order="C")
+
+
+def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    return (
+        {2: torch.float16, 4: torch.float32}.get(dtype.itemsize, torch.float64) if dtype.kind == "f" else torch.float64
+    )

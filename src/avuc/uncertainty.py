@@ -1,0 +1,78 @@
+"""How unsure a prediction is: predictive entropy, expected entropy, mutual information, variation ratio.
+
+Differentiable torch functions, in nats, computed in float32 or better whatever the input's precision.
+`sample_probs` are the class probabilities of S posterior draws, shape (S, N, C).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from avuc.errors import InputError
+
+__all__ = ["entropy", "expected_entropy", "mutual_information", "variation_ratio"]
+
+
+def entropy(probs: Tensor, dim: int = -1) -> Tensor:
+    """Shannon entropy −Σ p log p along `dim`, with 0 log 0 = 0 and a zero gradient there instead of an infinite one.
+
+    >>> entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
+    tensor([0.6931, 0.0000])
+    """
+    probs = _at_least_float32(probs)
+    # −p log p has slope +inf at 0. A class of probability exactly 0 is one that softmax underflowed: the product with
+    # softmax's own slope has the limit 0, and reading 1 log 1 there gives it, instead of inf · 0 = NaN.
+    safe = torch.where(probs == 0, torch.ones_like(probs), probs)
+    return (-safe * safe.log()).sum(dim)
+
+
+def expected_entropy(sample_probs: Tensor) -> Tensor:
+    """Mean over draws of each draw's entropy, (S, N, C) → (N): the uncertainty that is in the data.
+
+    >>> expected_entropy(torch.tensor([[[1.0, 0.0]], [[0.5, 0.5]]]))
+    tensor([0.3466])
+    """
+    return entropy(_draws(sample_probs)).mean(0)
+
+
+def mutual_information(sample_probs: Tensor) -> Tensor:
+    """Entropy of the mean minus mean of the entropies, (S, N, C) → (N): the uncertainty that is in the weights.
+
+    Never negative: the rounding error of the difference is cut at 0.
+
+    >>> mutual_information(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))
+    tensor([0.6931])
+    """
+    probs = _at_least_float32(_draws(sample_probs))
+    return (entropy(probs.mean(0)) - entropy(probs).mean(0)).clamp(min=0)
+
+
+def variation_ratio(sample_probs: Tensor) -> Tensor:
+    """Share of draws that do not vote for the most voted class, (S, N, C) → (N); piecewise constant, so no gradient.
+
+    >>> variation_ratio(torch.tensor([[[0.9, 0.1]], [[0.8, 0.2]], [[0.3, 0.7]]]))
+    tensor([0.3333])
+    """
+    probs = _draws(sample_probs)
+    draws, rows, classes = probs.shape
+    # a vote count per class, one draw at a time: N × C counts rather than an S × N × C one-hot
+    votes = torch.zeros(rows, classes, device=probs.device)
+    for draw in probs:
+        votes.scatter_add_(1, draw.argmax(-1, keepdim=True), torch.ones(rows, 1, device=probs.device))
+    return 1 - votes.amax(-1) / draws
+
+
+def _at_least_float32(probs: Tensor) -> Tensor:
+    if not probs.is_floating_point():
+        raise InputError(f"probabilities must be a floating-point tensor, found {probs.dtype}: convert with .float()")
+    return probs if probs.dtype in (torch.float32, torch.float64) else probs.float()
+
+
+def _draws(sample_probs: Tensor) -> Tensor:
+    if sample_probs.ndim != 3 or 0 in (sample_probs.shape[0], sample_probs.shape[2]):
+        raise InputError(
+            f"draws' probabilities must have shape (S, N, C) with S, C ≥ 1, found {tuple(sample_probs.shape)}; "
+            "one prediction per row needs probs[None]"
+        )
+    return sample_probs
