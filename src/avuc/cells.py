@@ -1,0 +1,226 @@
+"""Predictions of any shape into rows, and rows into the four soft cells of AvU (Eq. 2 and 4 of the paper).
+
+Each prediction is accurate or inaccurate, and certain (u ≤ u_th) or uncertain. The variants differ in what a prediction
+with confidence p and uncertainty u weighs in its cell:
+
+    variant    certain (AC, IC)                     uncertain (AU, IU)
+    paper      p(1−tanh u) if accurate, else        p·tanh u if accurate, else        Eq. 4 as printed
+               (1−p)(1−tanh u)                      (1−p)tanh u
+    stopgrad   as paper, no gradient through p
+    monotone   p(1−tanh u)                          (1−p)tanh u
+    soft       (1−s)(1−tanh u)                      s·tanh u                          in both cells at once
+
+with s = logistic(10·(logit(u/log C) − logit(u_th/log C))) (Karandikar et al. 2021, arXiv 2108.00106). Why the printed
+cells need repair is shown in docs/avuc-pathology.md.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from avuc.errors import InputError
+from avuc.rows import row_statistics
+from avuc.uncertainty import entropy, mutual_information
+
+__all__ = ["Cells", "Uncertainty", "Variant", "avuc_cells"]
+
+Variant = Literal["paper", "stopgrad", "monotone", "soft"]
+Uncertainty = Literal["entropy", "mutual_information"]
+
+SOFT_TEMPERATURE = 0.1
+SOFT_THRESHOLD = 0.5  # of log C: what the soft variant uses when it is given no threshold
+
+
+class Cells(NamedTuple):
+    """Soft counts of accurate/inaccurate × certain/uncertain predictions."""
+
+    ac: Tensor
+    au: Tensor
+    ic: Tensor
+    iu: Tensor
+
+
+class Rows(NamedTuple):
+    """One row per prediction, whatever shape the predictions came in."""
+
+    confidence: Tensor
+    uncertainty: Tensor
+    correct: Tensor
+    weight: Tensor  # 0 where the label is to be ignored
+    num_classes: int
+
+
+def avuc_cells(
+    probs: Tensor,
+    labels: Tensor,
+    threshold: float | Tensor | None,
+    *,
+    variant: Variant = "paper",
+    uncertainty: Tensor | None = None,
+    ignore_index: int = -100,
+    weights: Tensor | None = None,
+) -> Cells:
+    """The four soft cells of probabilities (N, C) or (N, C, *spatial), of this process alone.
+
+    `uncertainty` (shaped like `labels`) takes the place of the entropy of `probs`, e.g. mutual information.
+
+    >>> cells = avuc_cells(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([0, 1]), threshold=0.3)
+    >>> [round(cell.item(), 3) for cell in cells]  # right and certain; wrong and uncertain: (1 − .5)·tanh(log 2)
+    [1.0, 0.0, 0.0, 0.3]
+    """
+    if check_shapes(probs, labels):
+        raise InputError(f"avuc_cells: give the mean over draws, (N, C); found {tuple(probs.shape)}")
+    with torch.autocast(probs.device.type, enabled=False):
+        flat = _classes_last(at_least_float32(probs), labels)
+        confidence, predicted = flat.max(dim=-1)
+        u = entropy(flat) if uncertainty is None else at_least_float32(uncertainty).reshape(-1)
+        rows = _labelled(confidence, u, predicted, labels, flat.shape[-1], ignore_index, weights)
+        cells = cells_of(rows, threshold, variant)
+    refuse_nan(torch.stack(cells), "probs")
+    return cells
+
+
+def rows_from_logits(
+    logits: Tensor, labels: Tensor, uncertainty: Uncertainty, ignore_index: int, weights: Tensor | None
+) -> Rows:
+    """Rows of logits (N, C), Monte Carlo (S, N, C) or dense ([S,] N, C, *spatial); p is the mean over draws."""
+    one_of("uncertainty", uncertainty, Uncertainty)
+    draws = check_shapes(logits, labels)
+    if uncertainty == "mutual_information" and not draws:
+        raise InputError(f"avuc: mutual information needs draws, logits (S, N, C); found {tuple(logits.shape)}")
+    with torch.autocast(logits.device.type, enabled=False):
+        flat = _classes_last(at_least_float32(logits), labels)
+        if draws == 1:
+            flat = flat[0]
+        if draws > 1 or uncertainty == "mutual_information":
+            each = flat.reshape(draws, -1, flat.shape[-1]).softmax(dim=-1)
+            probs = each.mean(dim=0)
+            confidence, predicted = probs.max(dim=-1)
+            u = entropy(probs) if uncertainty == "entropy" else mutual_information(each)
+        else:
+            confidence, u, predicted = row_statistics(flat)
+        return _labelled(confidence, u, predicted, labels, flat.shape[-1], ignore_index, weights)
+
+
+def masses(rows: Rows, variant: Variant) -> tuple[Tensor, Tensor]:
+    """What each prediction weighs if it is certain, and what if it is uncertain."""
+    one_of("variant", variant, Variant)
+    p, scaled = rows.confidence, torch.tanh(rows.uncertainty)
+    if variant == "soft":
+        return rows.weight * (1 - scaled), rows.weight * scaled
+    if variant == "monotone":
+        return rows.weight * p * (1 - scaled), rows.weight * (1 - p) * scaled
+    share = rows.weight * torch.where(rows.correct, p, 1 - p)
+    if variant == "stopgrad":
+        share = share.detach()
+    return share * (1 - scaled), share * scaled
+
+
+def cells_of(rows: Rows, threshold: float | Tensor | None, variant: Variant) -> Cells:
+    """Sums of the masses over the four groups."""
+    certain, uncertain = masses(rows, variant)
+    member = _membership(rows, threshold, variant)
+    certain, uncertain = certain * (1 - member), uncertain * member
+    right = rows.correct.to(certain.dtype)
+    wrong = 1 - right
+    sums = torch.stack((certain * right, uncertain * right, certain * wrong, uncertain * wrong)).sum(dim=1)
+    return Cells(*sums.unbind())
+
+
+def _membership(rows: Rows, threshold: float | Tensor | None, variant: Variant) -> Tensor:
+    """How far each prediction belongs to the uncertain ones: 0 or 1, or in between for the soft variant."""
+    u = rows.uncertainty
+    if variant != "soft":
+        if threshold is None:
+            raise InputError(f"avuc: variant {variant!r} needs a threshold; AvUCLoss learns one, 'soft' has a default")
+        return (u > threshold).to(u.dtype)
+    ceiling = math.log(max(rows.num_classes, 2))
+    middle = torch.as_tensor(
+        SOFT_THRESHOLD if threshold is None else threshold / ceiling, dtype=u.dtype, device=u.device
+    )
+    # the clamp inside logit ends the gradient only where it vanishes anyway: near 0, s grows like (u/log C)^10
+    odds = torch.logit(u / ceiling, eps=1e-6) - torch.logit(middle, eps=1e-6)
+    return torch.sigmoid(odds / SOFT_TEMPERATURE)
+
+
+def _labelled(
+    confidence: Tensor,
+    u: Tensor,
+    predicted: Tensor,
+    labels: Tensor,
+    num_classes: int,
+    ignore_index: int,
+    weights: Tensor | None,
+) -> Rows:
+    labels = labels.reshape(-1)
+    used = labels != ignore_index
+    if may_synchronise(labels) and bool((used & ((labels < 0) | (labels >= num_classes))).any()):
+        raise InputError(
+            f"avuc: labels must be 0 … {num_classes - 1} (or ignore_index={ignore_index}); "
+            f"found {int(labels.min())} … {int(labels.max())}"
+        )
+    weight = used.to(confidence.dtype)
+    if weights is not None:
+        if weights.numel() != labels.numel():
+            raise InputError(f"avuc: one weight per label; found {weights.numel()} weights for {labels.numel()} labels")
+        weight = weight * weights.reshape(-1).to(weight)
+    return Rows(confidence, u, predicted == labels, weight, num_classes)
+
+
+def check_shapes(scores: Tensor, labels: Tensor) -> int:
+    """Number of draws in `scores` (0: no draw axis), or an error that says which shapes go together."""
+    draws, classes_at = scores.ndim - labels.ndim - 1, scores.ndim - labels.ndim
+    fits = (
+        labels.ndim >= 1
+        and draws in (0, 1)
+        and scores.shape[draws] == labels.shape[0]
+        and scores.shape[classes_at + 1 :] == labels.shape[1:]
+        and (draws == 0 or scores.shape[0] > 0)
+        and scores.shape[classes_at] > 0
+    )
+    if not fits:
+        raise InputError(
+            "avuc: scores (N, C) or (S, N, C) go with labels (N), and (N, C, *spatial) or (S, N, C, *spatial) with "
+            f"(N, *spatial); found scores {tuple(scores.shape)} and labels {tuple(labels.shape)}"
+        )
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise InputError(f"avuc: labels must be integers, class indices; found {labels.dtype}")
+    return scores.shape[0] if draws else 0
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """Cells are never computed in half precision: bfloat16 logits near 10 are 0.06 apart."""
+    if not values.is_floating_point():
+        raise InputError(f"avuc: scores must be floating point; found {values.dtype}")
+    return values if values.dtype == torch.float64 else values.float()
+
+
+def refuse_nan(result: Tensor, what: str) -> None:
+    """NaN never passes silently: it spreads into `result`, and on every rank alike."""
+    if may_synchronise(result) and bool(result.isnan().any()):
+        raise InputError(f"avuc: {what} contain NaN or +inf; look for the first bad layer with torch.isfinite")
+
+
+def may_synchronise(tensor: Tensor) -> bool:
+    """Whether reading a value back is possible here: not while a graph is being traced or captured."""
+    if torch.compiler.is_compiling():
+        return False
+    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def one_of(name: str, value: str, allowed: object) -> None:
+    """Check a keyword against its Literal type."""
+    if value not in get_args(allowed):
+        raise InputError(f"avuc: {name} must be one of {', '.join(get_args(allowed))}; found {value!r}")
+
+
+def _classes_last(scores: Tensor, labels: Tensor) -> Tensor:
+    """([S,] N, C, *spatial) to ([S,] N·spatial, C)."""
+    classes_at = scores.ndim - labels.ndim
+    if labels.ndim > 1:
+        scores = scores.movedim(classes_at, -1)
+    return scores.reshape(*scores.shape[: classes_at - 1], -1, scores.shape[-1])
