@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class Predictions:
     """Class probabilities with labels: the mean over draws, and what the draws said about their disagreement.
 
     probs             (N, C) float32 or float64, on any device; the mean of the draws' softmaxes
-    labels            (N) int64; −1 where there is none (out-of-distribution rows), and then only entropies have a meaning
+    labels            (N) int64; −1 where there is none (out-of-distribution rows): only entropies have a meaning then
     expected_entropy  (N) mean of the draws' entropies; equal to the entropy when there is one draw
     samples           how many draws were averaged
 
@@ -58,7 +58,7 @@ class Predictions:
         # frozen: the only way to store the checked values
         object.__setattr__(self, "probs", probs.detach())
         object.__setattr__(self, "labels", _checked_labels(self.labels, probs))
-        expected = self.expected_entropy
+        expected = cast("Tensor | None", self.expected_entropy)
         if expected is None:
             if self.samples > 1:
                 raise InputError("expected_entropy is needed when more than one draw was averaged; use from_samples")

@@ -81,7 +81,8 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Map
         for name in order:
             # one tensor at a time on the host; its bytes as an array that the file takes without a copy
             host = tensors[name].detach().cpu().resolve_conj().resolve_neg().contiguous()
-            file.write(host.reshape(-1).view(torch.uint8).numpy() if host.numel() else b"")
+            if host.numel():
+                file.write(memoryview(host.reshape(-1).view(torch.uint8).numpy()))
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -92,8 +93,7 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         if end == start:
             out[name] = torch.empty(shape, dtype=dtype)
             continue
-        raw = torch.UntypedStorage.from_file(str(path), False, base + end)
-        flat = torch.empty(0, dtype=torch.uint8).set_(raw)[base + start : base + end]
+        flat = torch.from_file(str(path), shared=False, size=base + end, dtype=torch.uint8)[base + start :]
         # another writer may have put a tensor where its type cannot be read in place
         out[name] = (flat if (base + start) % dtype.itemsize == 0 else flat.clone()).view(dtype).view(shape)
     return out, metadata

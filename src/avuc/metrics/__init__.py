@@ -1,10 +1,13 @@
 """Metrics of a classifier's predictions: pure functions of (probabilities, labels), NumPy arrays or tensors, sums in
 float64. `evaluate` computes them all in one pass; `METRICS` lists them.
+
+`avu` and `detection` are the functions here; their modules are reached by `from avuc.metrics.avu import …`.
 """
 
 from avuc.metrics.avu import (
     AvuCurves,
     auto_threshold,
+    avu,
     avu_auc,
     avu_curves,
     p_accurate_given_certain,
@@ -26,9 +29,6 @@ from avuc.metrics.intervals import Interval, bootstrap, paired_bootstrap
 from avuc.metrics.proper import accuracy, brier, mean_entropy, nll
 from avuc.metrics.selective import RiskCoverage, aurc, risk_coverage_curve
 from avuc.metrics.suite import METRICS, evaluate
-
-# the function shares its module's name; the function is what `metrics.avu` means
-from avuc.metrics.avu import avu  # isort: skip
 
 __all__ = [
     "METRICS",

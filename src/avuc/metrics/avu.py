@@ -91,7 +91,7 @@ def avu_auc(probs: Any, labels: Any) -> float:
     """Area under AvU(u_min + t(u_max − u_min)), t in [0, 1], by the trapezoid rule over 21 points.
 
     >>> round(avu_auc([[0.9, 0.1], [0.5, 0.5]], [0, 1]), 4)
-    0.975
+    0.9875
     """
     return float(area(curves_of(summarise(probs, labels)).avu))
 
@@ -146,7 +146,7 @@ def midpoint(right_sum: Any, wrong_sum: Any, right: Any, wrong: Any, low: Any, h
     right, wrong = np.asarray(right, np.float64), np.asarray(wrong, np.float64)
     middle = (right_sum / np.maximum(right, 1) + wrong_sum / np.maximum(wrong, 1)) / 2
     overall = (right_sum + wrong_sum) / (right + wrong)
-    return np.clip(np.where((right > 0) & (wrong > 0), middle, overall), low, high)
+    return np.asarray(np.clip(np.where((right > 0) & (wrong > 0), middle, overall), low, high))
 
 
 def thresholds_between(low: Any, high: Any, points: int = POINTS) -> Array:
@@ -176,12 +176,8 @@ def area(values: Array) -> Array:
 def counts_at(statistics: Statistics, threshold: Threshold) -> Counts:
     certain = statistics.entropy <= resolve_threshold(statistics, threshold)
     right = statistics.correct
-    return Counts(
-        *(
-            np.float64(np.count_nonzero(a))
-            for a in (right & certain, right & ~certain, ~right & certain, ~right & ~certain)
-        )
-    )
+    four = right & certain, right & ~certain, ~right & certain, ~right & ~certain
+    return Counts(*(np.asarray(np.count_nonzero(cell), np.float64) for cell in four))
 
 
 def _ratio(part: Array, whole: Array) -> Array:

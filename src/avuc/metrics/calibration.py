@@ -27,11 +27,11 @@ __all__ = [
 
 
 class Curve(NamedTuple):
-    """A reliability curve: per bin its edges, rows, mean stated value and observed rate (NaN where the bin is empty)."""
+    """A reliability curve: per bin its edges, rows, mean stated value and observed rate (NaN in an empty bin)."""
 
     low: Array
     high: Array
-    count: Array
+    rows: Array
     stated: Array
     observed: Array
 
@@ -68,7 +68,7 @@ def debiased_ece(probs: Any, labels: Any, *, bins: int = 15) -> float:
 
 
 def uce(probs: Any, labels: Any, *, bins: int = 15) -> float:
-    """Expected uncertainty calibration error Σ_l n_l/N |error rate_l − mean u_l/log C| over equal-width bins of u/log C.
+    """Uncertainty calibration error Σ_l n_l/N |error rate_l − mean u_l/log C| over equal-width bins of u/log C.
 
     >>> round(uce([[0.5, 0.5], [1.0, 0.0]], [1, 0]), 4)
     0.0
@@ -146,19 +146,19 @@ def _table(index: Array, value: Array, event: Array, bins: int) -> BinTable:
 
 def expected_gap(table: BinTable) -> Array:
     """Σ_l n_l/N |event rate − mean value|; the bin's n cancels."""
-    return np.asarray(np.abs(table.event - table.value).sum(-1) / table.count.sum(-1))
+    return np.asarray(np.abs(table.event - table.value).sum(-1) / table.rows.sum(-1))
 
 
 def maximum_gap(table: BinTable) -> Array:
-    return np.asarray((np.abs(table.event - table.value) / np.maximum(table.count, 1)).max(-1))
+    return np.asarray((np.abs(table.event - table.value) / np.maximum(table.rows, 1)).max(-1))
 
 
 def debiased_gap(table: BinTable) -> Array:
-    count = np.maximum(table.count, 1)
-    rate, stated = table.event / count, table.value / count
-    noise = rate * (1 - rate) / np.maximum(count - 1, 1)
-    square = np.where(table.count > 1, (rate - stated) ** 2 - noise, 0)
-    return np.asarray(np.sqrt(np.maximum((table.count * square).sum(-1) / table.count.sum(-1), 0)))
+    rows = np.maximum(table.rows, 1)
+    rate, stated = table.event / rows, table.value / rows
+    noise = rate * (1 - rate) / np.maximum(rows - 1, 1)
+    square = np.where(table.rows > 1, (rate - stated) ** 2 - noise, 0)
+    return np.asarray(np.sqrt(np.maximum((table.rows * square).sum(-1) / table.rows.sum(-1), 0)))
 
 
 def classwise_gap(residual: Array, rows: float | Array) -> Array:
@@ -181,6 +181,6 @@ def equal_mass_gap(right: Array, wrong: Array, stated: Array, bins: int) -> Arra
 
 
 def curve(table: BinTable) -> Curve:
-    edges = bin_edges(table.count.shape[-1])
+    edges = bin_edges(table.rows.shape[-1])
     with np.errstate(invalid="ignore"):
-        return Curve(edges[:-1], edges[1:], table.count, table.value / table.count, table.event / table.count)
+        return Curve(edges[:-1], edges[1:], table.rows, table.value / table.rows, table.event / table.rows)

@@ -16,7 +16,7 @@ Score = Literal["confidence", "entropy"]
 
 
 class RiskCoverage(NamedTuple):
-    """Keep the surest predictions: the share kept, the error rate among them, and the score of the least sure one kept."""
+    """Keep the surest predictions: the share kept, the error rate among them, the score of the least sure one kept."""
 
     coverage: Array
     risk: Array

@@ -1,7 +1,7 @@
 """The one pass over the (N, C) probabilities that every metric is a function of.
 
-A block of rows at a time is checked, taken to float64 and reduced to a few numbers per row. Working memory is one block,
-whatever N and C are; what is left is one-dimensional.
+A block of rows at a time is checked, taken to float64 and reduced to a few numbers per row. Working memory is one
+block, whatever N and C are; what is left is one-dimensional.
 """
 
 from __future__ import annotations
@@ -59,10 +59,8 @@ def summarise(probs: Any, labels: Any, *, bins: int | None = None) -> Statistics
         return parts[0]
     rows = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Statistics)[:7]}
     tables = [part.classwise for part in parts if part.classwise is not None]
-    first = parts[0]
-    return Statistics(
-        **rows, num_classes=first.num_classes, dtype=first.dtype, classwise=sum(tables) if tables else None
-    )
+    table = np.sum(tables, axis=0) if tables else None
+    return Statistics(**rows, num_classes=parts[0].num_classes, dtype=parts[0].dtype, classwise=table)
 
 
 def blocks(probs: Any, labels: Any, *, bins: int | None = None) -> Iterator[Statistics]:
@@ -92,17 +90,29 @@ def _reduce(block: Tensor, target: Tensor, dtype: torch.dtype, edges: Array | No
     entropy = logs.mul_(block).sum(1).neg_().clamp_(min=0)
     squares = torch.mul(block, block, out=logs).sum(1)
     table = None if edges is None else _classwise(block, target, chosen, edges)
-    host = [x.cpu().numpy() for x in (confidence, predicted, predicted == target, entropy)]
-    nll = chosen.clamp(min=NLL_FLOOR).log_().neg_().cpu().numpy()
-    brier = (squares - 2 * chosen + 1).clamp_(min=0).cpu().numpy()
-    return Statistics(*host, nll, brier, target.cpu().numpy(), block.shape[1], dtype, table)
+    return Statistics(
+        confidence=_host(confidence),
+        predicted=_host(predicted),
+        correct=_host(predicted == target),
+        entropy=_host(entropy),
+        nll=_host(chosen.clamp(min=NLL_FLOOR).log_().neg_()),
+        brier=_host((squares - 2 * chosen + 1).clamp_(min=0)),
+        labels=_host(target),
+        num_classes=block.shape[1],
+        dtype=dtype,
+        classwise=table,
+    )
+
+
+def _host(values: Tensor) -> Array:
+    return values.cpu().numpy()
 
 
 def _classwise(block: Tensor, target: Tensor, chosen: Tensor, edges: Array) -> Array:
     """(C, bins) sums of p_k − 1[k = label].
 
-    A row that sums to 1 has fewer than `bins` entries above 1/bins, so only those few are put into bins one by one; what
-    remains of the column's sum is the first bin.
+    A row that sums to 1 has fewer than `bins` entries above 1/bins, so only those few are put into bins one by one;
+    what remains of the column's sum is the first bin.
     """
     classes, bins = block.shape[1], len(edges) - 1
     flat = block.view(-1)
@@ -125,7 +135,7 @@ def _classwise(block: Tensor, target: Tensor, chosen: Tensor, edges: Array) -> A
 class BinTable(NamedTuple):
     """Per bin, along the last axis: rows, sum of the stated value, number of rows where the event happened."""
 
-    count: Array
+    rows: Array
     value: Array
     event: Array
 
@@ -138,7 +148,7 @@ def bin_edges(bins: int, dtype: torch.dtype = torch.float64) -> Array:
 
 
 def bin_index(values: Array, bins: int, dtype: torch.dtype = torch.float64) -> Array:
-    """Which of the bins ((l−1)/L, l/L], counted from 0, holds each value; 0 is in the first bin, above 1 in the last."""
+    """The bin ((l−1)/L, l/L], counted from 0, of each value; 0 is in the first bin, anything above 1 in the last."""
     return _digitise(values, bin_edges(bins, dtype))
 
 
@@ -232,6 +242,5 @@ def _float64(rows: Array) -> Array:
 
 
 def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    return (
-        {2: torch.float16, 4: torch.float32}.get(dtype.itemsize, torch.float64) if dtype.kind == "f" else torch.float64
-    )
+    narrow = {2: torch.float16, 4: torch.float32}
+    return narrow.get(dtype.itemsize, torch.float64) if dtype.kind == "f" else torch.float64

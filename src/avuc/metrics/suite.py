@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from avuc.metrics import avu as _avu
 from avuc.metrics import calibration, proper, selective
-from avuc.metrics.avu import Threshold
+from avuc.metrics.avu import (
+    Threshold,
+    area,
+    avu,
+    avu_auc,
+    counts_at,
+    curves_of,
+    p_accurate_given_certain,
+    p_uncertain_given_inaccurate,
+)
 from avuc.metrics.statistics import Statistics, group, summarise
 
 __all__ = ["METRICS", "evaluate"]
@@ -23,10 +31,10 @@ METRICS: dict[str, Callable[..., float]] = {
     "debiased_ece": calibration.debiased_ece,
     "mce": calibration.mce,
     "uce": calibration.uce,
-    "avu": _avu.avu,
-    "avu_auc": _avu.avu_auc,
-    "p_accurate_given_certain": _avu.p_accurate_given_certain,
-    "p_uncertain_given_inaccurate": _avu.p_uncertain_given_inaccurate,
+    "avu": avu,
+    "avu_auc": avu_auc,
+    "p_accurate_given_certain": p_accurate_given_certain,
+    "p_uncertain_given_inaccurate": p_uncertain_given_inaccurate,
     "aurc": selective.aurc,
     "mean_entropy": proper.mean_entropy,
 }
@@ -58,7 +66,8 @@ def from_statistics(statistics: Statistics, *, threshold: Threshold = "auto", bi
     by_confidence = calibration.confidence_table(statistics, bins)
     by_uncertainty = calibration.uncertainty_table(statistics, bins)
     sure = group(statistics.confidence, right)
-    counts = _avu.counts_at(statistics, threshold)
+    stated = sure.values * (sure.right + sure.wrong)
+    counts = counts_at(statistics, threshold)
     assert statistics.classwise is not None
     values = {
         "accuracy": right.mean(),
@@ -66,14 +75,12 @@ def from_statistics(statistics: Statistics, *, threshold: Threshold = "auto", bi
         "brier": statistics.brier.mean(),
         "ece": calibration.expected_gap(by_confidence),
         "classwise_ece": calibration.classwise_gap(statistics.classwise, rows),
-        "adaptive_ece": calibration.equal_mass_gap(
-            sure.right, sure.wrong, sure.values * (sure.right + sure.wrong), bins
-        ),
+        "adaptive_ece": calibration.equal_mass_gap(sure.right, sure.wrong, stated, bins),
         "debiased_ece": calibration.debiased_gap(by_confidence),
         "mce": calibration.maximum_gap(by_confidence),
         "uce": calibration.expected_gap(by_uncertainty),
         "avu": counts.avu,
-        "avu_auc": _avu.area(_avu.curves_of(statistics).avu),
+        "avu_auc": area(curves_of(statistics).avu),
         "p_accurate_given_certain": counts.accurate_given_certain,
         "p_uncertain_given_inaccurate": counts.uncertain_given_inaccurate,
         "aurc": selective.risk_area(sure),
