@@ -1,0 +1,112 @@
+"""Flipout (Wen et al. 2018, arXiv 1803.04386): every sample of a batch gets its own, decorrelated weights.
+
+One perturbation Δ = σ ∘ z is drawn for the batch; sample n sees W_n = μ + Δ ∘ (s_out s_inᵀ) with its own random signs,
+
+    y_n = f(x_n, μ) + f(x_n ∘ s_in, Δ) ∘ s_out.
+
+z and z ∘ signs have the same distribution, so each sample's weights are distributed exactly as without flipout. Signs
+belong to channels and stay constant over space and time: a sign per pixel would be a different, narrower posterior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["Flipout"]
+
+# calls linear in their weight -> number of dimensions after the channels (None: linear, whose channels come last)
+LINEAR_CALLS: dict[Callable[..., Tensor], int | None] = {
+    functional.linear: None,
+    functional.conv1d: 1,
+    functional.conv2d: 2,
+    functional.conv3d: 3,
+    functional.conv_transpose1d: 1,
+    functional.conv_transpose2d: 2,
+    functional.conv_transpose3d: 3,
+}
+
+
+class Flipout(TorchFunctionMode):
+    """While active, linear and convolution calls on a drawn weight add that weight's noise by flipout.
+
+    Every other use of a drawn weight (attention, recurrence, embedding) sees the one draw shared by the batch, which is
+    unbiased too. The first dimension of a batched input counts the samples.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Tensor, Tensor, Tensor]], generator: torch.Generator | None) -> None:
+        """`parts`: drawn weight, its mean, its perturbation, for every weight that may be flipped."""
+        super().__init__()
+        self.parts = parts  # searched by identity: torch.compile can trace that, a dict of ids it cannot
+        self.generator = generator
+        self.signs: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in LINEAR_CALLS:
+            return self._perturb(func, *args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _perturb(
+        self,
+        func: Callable[..., Tensor],
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *rest: Any,
+        **kw: Any,
+    ) -> Tensor:
+        found = self._part(weight)
+        if found is None:
+            return func(input, weight, bias, *rest, **kw)
+        mean, delta = found
+        mean_bias, delta_bias = (bias, None) if bias is None else self._part(bias) or (bias, None)
+        output = func(input, mean, mean_bias, *rest, **kw)
+        sign_in, sign_out = self._signs(weight, input, output, LINEAR_CALLS[func])
+        return torch.addcmul(output, func(input * sign_in, delta, delta_bias, *rest, **kw), sign_out)
+
+    def _part(self, weight: Tensor) -> tuple[Tensor, Tensor] | None:
+        for drawn, mean, delta in self.parts:
+            if drawn is weight:
+                return mean, delta
+        return None
+
+    def _signs(self, weight: Tensor, input: Tensor, output: Tensor, space: int | None) -> tuple[Tensor, Tensor]:
+        shape_in, shape_out = _sign_shape(input, space), _sign_shape(output, space)
+        for seen, sign_in, sign_out in self.signs:
+            # a layer called twice in one forward pass is one weight: it keeps its signs
+            if seen is weight and sign_in.shape == shape_in and sign_out.shape == shape_out:
+                return sign_in, sign_out
+        fresh = _random_signs(shape_in, input, self.generator), _random_signs(shape_out, output, self.generator)
+        self.signs.append((weight, *fresh))
+        return fresh
+
+
+def _sign_shape(tensor: Tensor, space: int | None) -> tuple[int, ...]:
+    """(N, 1, …, C) for linear calls, (N, C, 1, …) for convolutions; without N when the input is one sample."""
+    if space is None:
+        middle = [1] * (tensor.dim() - 2)
+        return (*tensor.shape[:1], *middle, tensor.shape[-1]) if tensor.dim() > 1 else tuple(tensor.shape)
+    return (*tensor.shape[: tensor.dim() - space], *[1] * space)
+
+
+def _random_signs(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    if generator is None:
+        return torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(0.5).mul_(2).sub_(1)
+    return _eager_signs(shape, like, generator)
+
+
+def _signs_from(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
+    coin = torch.empty(shape, dtype=like.dtype, device=generator.device).bernoulli_(0.5, generator=generator)
+    return coin.mul_(2).sub_(1).to(like.device)
+
+
+# torch.compile cannot trace a generator; the graph breaks here and goes on
+_eager_signs: Callable[[tuple[int, ...], Tensor, torch.Generator], Tensor] = torch.compiler.disable(_signs_from)

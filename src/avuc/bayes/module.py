@@ -1,0 +1,270 @@
+"""`to_bayesian`: any module becomes a posterior over its weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import softplus
+
+from avuc.bayes import recurrent, saving
+from avuc.bayes.drawn import WeightDraw, stacked
+from avuc.bayes.flipout import Flipout
+from avuc.bayes.layout import Layers, Layout, choose
+from avuc.bayes.mean_field import MEAN_FIELD, Family
+from avuc.bayes.moped import Moped
+from avuc.bayes.noise import flat_noise, own_generator
+from avuc.bayes.prior import Normal, inverse_softplus
+from avuc.bayes.radial import RADIAL
+from avuc.errors import InputError
+
+__all__ = ["ESTIMATORS", "POSTERIORS", "BayesianModule", "to_bayesian"]
+
+POSTERIORS: dict[str, Family] = {"mean_field": MEAN_FIELD, "radial": RADIAL}
+ESTIMATORS = ("weight", "flipout")
+
+
+def to_bayesian(
+    module: nn.Module,
+    *,
+    posterior: str = "mean_field",
+    estimator: str = "weight",
+    prior: Normal | Moped | str = Normal(),  # noqa: B008  (frozen)
+    layers: Layers = "all",
+    initial_std: float = 0.05,
+) -> BayesianModule:
+    """A posterior over the weights of `module`, which is copied and left as it is.
+
+    The posterior starts at the module's own weights, μ₀ = w, with σ₀ = `initial_std` (with `Moped`, σ₀ = δ|w|).
+
+    Args:
+        posterior: "mean_field", w = μ + σε; or "radial".
+        estimator: "weight", one draw for the whole batch; or "flipout", decorrelated noise for each sample.
+        prior: `Normal(mean, std)`, numbers or per weight; `Moped(delta)` or "moped": the trained weights themselves.
+        layers: "all" weights but those of normalisation layers and frozen ones; "last", the last registered layer
+            with a weight matrix; or a predicate on (name, module) for every module that owns weights.
+
+    >>> net = to_bayesian(nn.Linear(4, 3), prior=Normal(std=0.5))
+    >>> net(torch.zeros(8, 4)).shape, net(torch.zeros(8, 4), draws=5).shape
+    (torch.Size([8, 3]), torch.Size([5, 8, 3]))
+    >>> bool(net.kl() > 0)
+    True
+    """
+    if prior == "moped":
+        prior = Moped()
+    if not isinstance(prior, Normal | Moped):
+        raise InputError(f"prior: expected Normal(mean, std), Moped(delta) or 'moped', found {prior!r}")
+    if not 0 < initial_std < float("inf"):
+        raise InputError(f"initial_std: expected a finite number above 0, found {initial_std}")
+    _known("posterior", posterior, POSTERIORS)
+    _known("estimator", estimator, ESTIMATORS)
+    layout = choose(module, layers)
+    with torch.no_grad():
+        weights = dict(module.named_parameters())
+        mu = layout.flatten(weights)
+        if isinstance(prior, Moped):
+            rho = prior.rho(mu)
+            prior = Normal(mean=layout.by_name(mu), std=prior.std)
+        else:
+            rho = torch.full_like(mu, float(inverse_softplus(torch.tensor(initial_std, dtype=torch.float64))))
+        return BayesianModule(copy.deepcopy(module), layout, mu, rho, prior, posterior, estimator)
+
+
+class BayesianModule(nn.Module):
+    """A module whose chosen weights are drawn anew, w = μ + softplus(ρ)·z, at each forward pass; see `to_bayesian`.
+
+    `mu` and `rho` are the only variational parameters, one flat vector each. Everything else stays a parameter or
+    buffer of `module`, which keeps no copy of the weights that are drawn.
+    """
+
+    num_draws: int | None = None  # Posterior: as many different draws as one likes
+    mu: nn.Parameter
+    rho: nn.Parameter
+    prior_mean: Tensor
+    prior_std: Tensor
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        mu: Tensor,
+        rho: Tensor,
+        prior: Normal,
+        posterior: str,
+        estimator: str,
+    ) -> None:
+        super().__init__()
+        self.layout, self.posterior, self.estimator = layout, posterior, estimator
+        self.generator: torch.Generator | None = None
+        self.mu, self.rho = nn.Parameter(mu), nn.Parameter(rho)
+        prior_mean, prior_std = prior.flat(layout, mu)
+        self.register_buffer("prior_mean", prior_mean)
+        self.register_buffer("prior_std", prior_std)
+        self.module = module
+        for slot in layout.slots:
+            for place in slot.places:
+                _place(module, place, None)
+        self.recurrent = recurrent.keep_apart(module)
+        self.train(module.training)
+
+    # one draw
+
+    def noise(self, generator: torch.Generator | None = None) -> Tensor:
+        """The flat noise z of one draw, from `generator`, else from `self.generator`, else from torch's own.
+
+        In a distributed run torch's own is replaced by one of this rank, so that ranks seeded alike still differ.
+        """
+        generator = generator or self.generator or own_generator(self.mu.device)
+        with torch.no_grad():
+            return flat_noise(POSTERIORS[self.posterior], self.layout.sizes, self.mu, generator)
+
+    def weights(self, noise: Tensor) -> Tensor:
+        """μ + softplus(ρ)·z, the flat weights of one draw, differentiable in μ and ρ."""
+        return torch.addcmul(self.mu, softplus(self.rho), noise)
+
+    def run(self, weights: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """The original module's forward with flat `weights`: what to compile or capture when the draws are your own."""
+        return self._run(self.layout.views(weights), args, kwargs)
+
+    def forward(
+        self, *args: Any, draws: int | None = None, generator: torch.Generator | None = None, **kwargs: Any
+    ) -> Any:
+        """The module's output under one draw of its weights; with `draws=S`, of S draws along a new first dimension."""
+        if draws is None:
+            return self._estimate(generator, args, kwargs)
+        if draws < 1:
+            raise InputError(f"draws: expected 1 or more, found {draws}")
+        return stacked([self._estimate(generator, args, kwargs) for _ in range(draws)])
+
+    def draw(self, generator: torch.Generator) -> WeightDraw:
+        """A function x -> output with weights drawn once; the same generator state gives the same function.
+
+        It evaluates the module as `eval()` would. A CPU generator gives the same draws on every device.
+
+        >>> net = to_bayesian(nn.Linear(2, 1))
+        >>> f, g = (net.draw(torch.Generator().manual_seed(7)) for _ in range(2))
+        >>> torch.equal(f(torch.ones(3, 2)), g(torch.ones(3, 2)))
+        True
+        """
+        with torch.no_grad():
+            return WeightDraw(self, self.weights(self.noise(generator)))
+
+    def _estimate(self, generator: torch.Generator | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        noise = self.noise(generator)
+        if self.estimator == "weight":
+            return self.run(self.weights(noise), *args, **kwargs)
+        delta = softplus(self.rho) * noise
+        drawn = self.layout.views(self.mu + delta)
+        means, deltas = self.layout.views(self.mu), self.layout.views(delta)
+        # a tied weight keeps one value everywhere, whatever calls use it
+        free = [len(slot.places) == 1 for slot in self.layout.slots]
+        parts = [part for part, alone in zip(zip(drawn, means, deltas, strict=True), free, strict=True) if alone]
+        with Flipout(parts, generator or self.generator or own_generator(self.mu.device)):
+            return self._run(drawn, args, kwargs)
+
+    def _run(self, views: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensors = self.layout.by_place(views)
+        if not self.recurrent:
+            return functional_call(self.module, tensors, args, kwargs, tie_weights=False)
+        with recurrent.drawn_lists(self.module, self.recurrent, tensors):
+            return functional_call(self.module, tensors, args, kwargs, tie_weights=False)
+
+    # what the posterior says
+
+    def kl(self) -> Tensor:
+        """KL(posterior ‖ prior) in nats, summed over every variational weight; exact for both posteriors."""
+        family = POSTERIORS[self.posterior]
+        return family.kl(self.mu, self.rho, self.prior_mean, self.prior_std, self.layout.sizes)
+
+    def snr(self) -> dict[str, Tensor]:
+        """|mean| / standard deviation of every variational weight, by name: the low ones matter least."""
+        return {name: ratio.clone() for name, ratio in self.layout.by_name(self._snr()).items()}
+
+    def mean_module(self) -> nn.Module:
+        """A plain copy of the original module, of its own class, with every weight at its posterior mean."""
+        return self._plain(self.mu.detach())
+
+    def prune_by_snr(self, fraction: float) -> nn.Module:
+        """`mean_module()` with the given fraction of the variational weights, those of least SNR, set to 0."""
+        if not 0 <= fraction <= 1:
+            raise InputError(f"prune_by_snr: expected a fraction from 0 to 1, found {fraction}")
+        pruned = self.mu.detach().clone()
+        pruned[self._snr().argsort(stable=True)[: int(fraction * pruned.numel())]] = 0
+        return self._plain(pruned)
+
+    @torch.no_grad()
+    def _snr(self) -> Tensor:
+        variance = POSTERIORS[self.posterior].variance(self.layout.sizes, self.mu)
+        return self.mu.abs() / (softplus(self.rho) * variance.sqrt())
+
+    def _plain(self, flat: Tensor) -> nn.Module:
+        module = copy.deepcopy(self.module)
+        for slot, view in zip(self.layout.slots, self.layout.views(flat), strict=True):
+            weight = nn.Parameter(view.clone())
+            for place in slot.places:
+                _place(module, place, weight)
+        recurrent.put_together(module)
+        return module
+
+    # saving
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        vectors = {name: getattr(self, name) for name in saving.VECTORS}
+        vectors = vectors if keep_vars else {name: tensor.detach() for name, tensor in vectors.items()}
+        settings = {"posterior": self.posterior, "estimator": self.estimator}
+        entries = saving.encode(self.layout, vectors, settings)
+        destination.update({prefix + name: tensor for name, tensor in entries.items()})
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        given = {key.removeprefix(prefix): tensor for key, tensor in state_dict.items() if key.startswith(prefix)}
+        missing: list[str] = []
+        vectors = saving.restore(self.layout, given, self.mu, missing, error_msgs)
+        with torch.no_grad():
+            for name, flat in vectors.items():
+                if name in self._parameters:
+                    getattr(self, name).copy_(flat)
+                else:
+                    setattr(self, name, flat.clone())
+        if "settings" in given:
+            settings = saving.decode(given["settings"])
+            self.posterior, self.estimator = settings["posterior"], settings["estimator"]
+        missing_keys.extend(prefix + name for name in missing)
+        known = {f"{vector}.{slot.name}" for vector in saving.VECTORS for slot in self.layout.slots}
+        known |= {*saving.VECTORS, "settings"}
+        unexpected_keys.extend(prefix + k for k in given if strict and k not in known and not k.startswith("module."))
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Restore weights, priors and kind; refuses another architecture, naming the tensors, before it changes any."""
+        saving.check(self.state_dict(), state_dict, strict)
+        return super().load_state_dict(state_dict, strict=strict, assign=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a copy of the module draws its own noise: generators are not part of what it is
+        return {**self.__dict__, "generator": None}
+
+    def extra_repr(self) -> str:
+        count, tensors = self.mu.numel(), len(self.layout.slots)
+        return f"{self.posterior}, {self.estimator}, {count} variational weights in {tensors} tensors"
+
+
+def _place(module: nn.Module, place: str, weight: nn.Parameter | None) -> None:
+    owner, _, name = place.rpartition(".")
+    setattr(module.get_submodule(owner), name, weight)
+
+
+def _known(what: str, given: str, names: Any) -> None:
+    if given not in names:
+        raise InputError(f"{what}: expected one of {', '.join(names)}, found {given!r}")

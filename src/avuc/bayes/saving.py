@@ -1,0 +1,103 @@
+"""A BayesianModule's state dict: plain tensors under the names of the original module, nothing left out.
+
+mu.<name>  rho.<name>                 every variational tensor, in its own shape
+prior_mean  prior_std                 numbers, or prior_mean.<name> … where given per weight
+settings                              posterior and estimator, as JSON bytes (a tensor, so safetensors takes it)
+module.<name>                         deterministic parameters and buffers
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from avuc.bayes.layout import Layout
+from avuc.errors import InputError
+
+__all__ = ["check", "decode", "encode", "restore"]
+
+VECTORS = ("mu", "rho", "prior_mean", "prior_std")
+
+
+def encode(layout: Layout, vectors: Mapping[str, Tensor], settings: Mapping[str, str]) -> dict[str, Tensor]:
+    """State-dict entries of the flat vectors; contiguous, and sharing their memory where the layout allows."""
+    entries: dict[str, Tensor] = {}
+    for vector in VECTORS:
+        flat = vectors[vector]
+        if flat.dim() == 0:
+            entries[vector] = flat
+        else:
+            entries.update({f"{vector}.{name}": view.contiguous() for name, view in layout.by_name(flat).items()})
+    entries["settings"] = torch.frombuffer(bytearray(json.dumps(dict(settings)).encode()), dtype=torch.uint8)
+    return entries
+
+
+def decode(settings: Tensor) -> dict[str, str]:
+    found: dict[str, str] = json.loads(bytes(settings.cpu().tolist()))
+    return found
+
+
+def restore(
+    layout: Layout,
+    entries: Mapping[str, Tensor],
+    like: Tensor,
+    missing: list[str],
+    errors: list[str],
+) -> dict[str, Tensor]:
+    """The flat vectors that `entries` hold; what is absent goes to `missing`, what does not fit to `errors`."""
+    vectors: dict[str, Tensor] = {}
+    for vector in VECTORS:
+        if vector in entries:
+            if entries[vector].dim():
+                errors.append(f"{vector}: expected a number, found shape {tuple(entries[vector].shape)}")
+            else:
+                vectors[vector] = entries[vector].detach().to(like)
+            continue
+        per_weight = any(key.startswith(f"{vector}.") for key in entries)
+        if not per_weight and vector.startswith("prior"):
+            missing.append(vector)
+            continue
+        tensors = {}
+        for slot in layout.slots:
+            key = f"{vector}.{slot.name}"
+            if key not in entries:
+                missing.append(key)
+            elif tuple(entries[key].shape) != tuple(slot.shape):
+                errors.append(f"{key}: expected shape {tuple(slot.shape)}, found {tuple(entries[key].shape)}")
+            else:
+                tensors[slot.name] = entries[key].detach().to(like)
+        if len(tensors) == len(layout.slots):
+            vectors[vector] = layout.flatten(tensors)
+    return vectors
+
+
+def check(expected: Mapping[str, Any], found: Mapping[str, Any], strict: bool) -> None:
+    """Refuse a state dict of another architecture before anything is overwritten, naming the tensors."""
+    problems = [
+        f"{key}: expected shape {tuple(expected[key].shape)}, found {tuple(found[key].shape)}"
+        for key in expected
+        if key in found
+        and key != "settings"
+        and isinstance(found[key], Tensor)
+        and tuple(expected[key].shape) != tuple(found[key].shape)
+    ]
+    if strict:
+        # a prior may be a number on one side and per weight on the other: the saved one is taken
+        fixed = {key for key in expected if not key.startswith("prior_")}
+        given = {key for key in found if not key.startswith("prior_")}
+        problems += [
+            f"{key}: expected shape {tuple(expected[key].shape)}, found nothing" for key in sorted(fixed - given)
+        ]
+        problems += [f"{key}: not expected, found shape {tuple(found[key].shape)}" for key in sorted(given - fixed)]
+    if problems:
+        rest = f"; and {len(problems) - 6} more" if len(problems) > 6 else ""
+        raise InputError(
+            "the saved weights are of another architecture or another choice of layers: "
+            + "; ".join(problems[:6])
+            + rest
+            + "; convert the same module with the same layers= before loading"
+        )
