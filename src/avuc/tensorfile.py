@@ -82,7 +82,7 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Map
             # one tensor at a time on the host; its bytes as an array that the file takes without a copy
             host = tensors[name].detach().cpu().resolve_conj().resolve_neg().contiguous()
             if host.numel():
-                file.write(memoryview(host.reshape(-1).view(torch.uint8).numpy()))
+                file.write(host.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -25,7 +25,7 @@ from avuc.metrics.calibration import (
     uncertainty_reliability_curve,
 )
 from avuc.metrics.detection import detection, spearman
-from avuc.metrics.intervals import Interval, bootstrap, paired_bootstrap
+from avuc.metrics.intervals import Interval, bootstrap, intervals, paired_bootstrap
 from avuc.metrics.proper import accuracy, brier, mean_entropy, nll
 from avuc.metrics.selective import RiskCoverage, aurc, risk_coverage_curve
 from avuc.metrics.suite import METRICS, evaluate
@@ -50,6 +50,7 @@ __all__ = [
     "detection",
     "ece",
     "evaluate",
+    "intervals",
     "mce",
     "mean_entropy",
     "nll",

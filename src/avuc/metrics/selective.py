@@ -13,6 +13,8 @@ from avuc.metrics.statistics import Array, Groups, group, summarise
 __all__ = ["RiskCoverage", "aurc", "risk_coverage_curve"]
 
 Score = Literal["confidence", "entropy"]
+# up to this many rows harmonic numbers come from a table, beyond it from the digamma function
+TABLE = 1 << 24
 
 
 class RiskCoverage(NamedTuple):
@@ -72,10 +74,10 @@ def risk_area(groups: Groups) -> Array:
 
 def _harmonic_difference(n: Array, m: Array) -> Array:
     """H(n + m) − H(n) for whole numbers held as floats."""
-    # H(n) = ψ(n + 1) + γ; one row is the common case and needs no cancellation
-    several = m > 1
-    out = np.where(m > 0, 1 / (n + 1), 0.0)
-    if several.any():
-        a, b = (torch.from_numpy(x[several]) for x in (n + m + 1, n + 1))
-        out[several] = (torch.digamma(a) - torch.digamma(b)).numpy()
-    return out
+    largest = int((n + m).max())
+    if largest <= TABLE:
+        harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, largest + 1))])
+        return np.asarray(harmonic[(n + m).astype(np.int64)] - harmonic[n.astype(np.int64)])
+    # H(n) = ψ(n + 1) + γ
+    upper, lower = (torch.digamma(torch.from_numpy(x)).numpy() for x in (n + m + 1, n + 1))
+    return np.asarray(upper - lower)

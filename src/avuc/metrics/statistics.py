@@ -16,7 +16,18 @@ from torch import Tensor
 
 from avuc.errors import InputError
 
-__all__ = ["Array", "BinTable", "Groups", "Statistics", "bin_edges", "bin_index", "blocks", "group", "summarise"]
+__all__ = [
+    "Array",
+    "BinTable",
+    "Groups",
+    "Statistics",
+    "bin_edges",
+    "bin_index",
+    "blocks",
+    "float_blocks",
+    "group",
+    "summarise",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -66,16 +77,24 @@ def summarise(probs: Any, labels: Any, *, bins: int | None = None) -> Statistics
 def blocks(probs: Any, labels: Any, *, bins: int | None = None) -> Iterator[Statistics]:
     """The statistics of one block of rows after the other: what a streaming metric adds up."""
     matrix, targets = _checked_inputs(probs, labels)
-    classes = matrix.shape[1]
     dtype = matrix.dtype if isinstance(matrix, Tensor) else _torch_dtype(matrix.dtype)
-    step = max(1, BLOCK // classes)
     edges = None if bins is None else bin_edges(bins, dtype)
+    done = 0
+    for block in float_blocks(matrix):
+        target = torch.from_numpy(targets[done : done + len(block)]).to(block.device)
+        yield _reduce(block, target, dtype, edges, done)
+        done += len(block)
+
+
+def float_blocks(probs: Any) -> Iterator[Tensor]:
+    """Blocks of rows as contiguous float64 tensors on the probabilities' device: the same arithmetic for every source."""
+    matrix = probs if isinstance(probs, Tensor) else np.asarray(probs)
+    step = max(1, BLOCK // matrix.shape[1])
     for start in range(0, len(matrix), step):
         rows = matrix[start : start + step]
-        # always a fresh, contiguous float64 block: the same arithmetic for every source, and no view of the user's data
-        block = rows.to(torch.float64).contiguous() if isinstance(rows, Tensor) else torch.from_numpy(_float64(rows))
-        target = torch.from_numpy(targets[start : start + step]).to(block.device)
-        yield _reduce(block, target, dtype, edges, start)
+        yield (
+            rows.detach().to(torch.float64).contiguous() if isinstance(rows, Tensor) else torch.from_numpy(_copy(rows))
+        )
 
 
 def _reduce(block: Tensor, target: Tensor, dtype: torch.dtype, edges: Array | None, start: int) -> Statistics:
@@ -237,7 +256,8 @@ def _check_rows(block: Tensor, totals: Tensor, start: int) -> None:
         raise InputError(f"probabilities must not be negative (row {start + bad}): apply softmax if these are logits")
 
 
-def _float64(rows: Array) -> Array:
+def _copy(rows: Array) -> Array:
+    # a copy even of float64: torch warns about arrays that are read-only, such as maps of a file
     return np.array(rows, dtype=np.float64, order="C")
 
 
