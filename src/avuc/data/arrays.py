@@ -35,6 +35,7 @@ class Dataset:
     num_classes: int
     name: str = "data"
     class_names: tuple[str, ...] = ()
+    origin: str = ""  # where it came from and how it was checked, in one sentence
 
     def __post_init__(self) -> None:
         images, labels, name = self.images, self.labels, self.name

@@ -1,0 +1,154 @@
+"""A user's own arrays: `.npz`, or `.npy` with its labels beside it (also the form of out-of-distribution sets)."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from avuc.data.arrays import UNLABELLED, Dataset
+from avuc.data.files import as_path, check_listed, listing
+from avuc.errors import InputError
+
+__all__ = ["from_arrays", "load_npz", "map_npy"]
+
+IMAGES = ("images", "x", "data", "arr_0")
+LABELS = ("labels", "y", "targets", "label", "target", "arr_1")
+DAMAGE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, MemoryError, NotImplementedError)
+
+
+def load_npz(
+    root: str | Path | None = None,
+    split: str = "all",
+    *,
+    num_classes: int | None = None,
+    download: bool | None = None,
+    verify: bool = True,
+) -> Dataset:
+    """Images `(N, H, W, C)` or `(N, H, W)` uint8 and labels `(N,)` from one file, or `SPLIT.npz` / `.npy` in a folder.
+
+    An `.npz` holds `images` and `labels` (or `x` and `y`), or both for each split: `x_train`, `y_train`, `x_test`, …
+    (also `train_images`, …). An `.npy` takes its labels from `NAME-labels.npy` beside it; without labels every label is
+    `UNLABELLED`. A file that does not tell train from test is only served as split `all`, so that nobody tests on what
+    they trained on without noticing. A `SHA256SUMS` beside the file is checked.
+    """
+    if root is None:
+        raise InputError("npz: name the file: load_dataset('npz', 'FILE.npz')")
+    path = as_path(root)
+    in_folder = path.is_dir()
+    if in_folder:
+        path = _member(path, split)
+    checked = verify and check_listed(path)
+    if path.suffix == ".npz":
+        images, labels = _from_npz(path, split, one_set=in_folder)
+    elif path.suffix == ".npy":
+        images, labels = _from_npy(path, split, one_set=in_folder, verify=verify)
+    else:
+        raise InputError(f"{path}: expected .npz or .npy")
+    origin = f"{path.suffix[1:]} file {path}, {'SHA256SUMS checked' if checked else 'not checked'}"
+    name = path.stem if in_folder or split == "all" else f"{path.stem}-{split}"
+    return from_arrays(images, labels, name, str(path), origin, num_classes)
+
+
+def map_npy(path: Path) -> NDArray[Any]:
+    """An `.npy` file as an array whose pages are read when used; writes to it stay in memory."""
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
+    except DAMAGE as error:
+        raise InputError(f"{path}: not a whole .npy array ({_reason(error)}); make or fetch it again") from error
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{path}: not an .npy array but {type(array).__name__}; give the file its right suffix")
+    return array
+
+
+def from_arrays(
+    images: NDArray[Any], labels: NDArray[Any] | None, name: str, place: str, origin: str, num_classes: int | None
+) -> Dataset:
+    """A data set of arrays from outside; `place` is what messages call them."""
+    if images.dtype != np.uint8 or images.ndim not in (3, 4):
+        raise InputError(
+            f"{place}: images must be uint8 (N, H, W, C) or (N, H, W), found {images.dtype} {images.shape}; "
+            "scale to 0…255 and put the channels last"
+        )
+    if images.ndim == 4 and images.shape[3] not in (1, 3, 4) and images.shape[1] in (1, 3, 4):
+        raise InputError(f"{place}: images {images.shape} have their channels first; transpose to (N, H, W, C)")
+    pixels = torch.from_numpy(images if images.flags.writeable else images.copy())
+    if pixels.ndim == 3:
+        pixels = pixels.unsqueeze(-1)
+    if labels is None:
+        return Dataset(pixels, torch.full((len(pixels),), UNLABELLED), num_classes or 0, name, (), origin)
+    flat = labels.reshape(-1) if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    if flat.dtype.kind not in "iu" or flat.shape != images.shape[:1]:
+        raise InputError(
+            f"{place}: expected {len(images)} integer labels, one for each image, found {labels.dtype} {labels.shape}"
+        )
+    targets = torch.from_numpy(flat.astype(np.int64))
+    if num_classes is None:
+        num_classes = int(targets.max()) + 1 if len(targets) else 0
+    return Dataset(pixels, targets, num_classes, name, (), origin)
+
+
+def _member(folder: Path, split: str) -> Path:
+    for suffix in (".npz", ".npy"):
+        if (path := folder / f"{split}{suffix}").is_file():
+            return path
+    raise InputError(f"{folder}: no {split}.npz or {split}.npy here ({listing(folder)})")
+
+
+def _from_npz(path: Path, split: str, *, one_set: bool) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            if not isinstance(stored, np.lib.npyio.NpzFile):
+                raise InputError(f"{path}: not an .npz archive; give the file its right suffix")
+            keys = {key.lower(): key for key in stored.files}
+            images, labels = _find(keys, _for_split(IMAGES, split)), _find(keys, _for_split(LABELS, split))
+            if images is None:
+                images, labels = _find(keys, IMAGES), _find(keys, LABELS)
+                if images is not None and split != "all" and not one_set:
+                    raise _untold(path, split)
+            if images is None:
+                raise InputError(
+                    f"{path}: no images for split {split!r}: holds {', '.join(stored.files) or 'nothing'}; "
+                    "expected 'images' and 'labels', or 'x_train', 'y_train', 'x_test', …"
+                )
+            return stored[images], None if labels is None else stored[labels]
+    except InputError:
+        raise
+    except DAMAGE as error:
+        raise InputError(f"{path}: not a whole .npz archive ({_reason(error)}); make or fetch it again") from error
+
+
+def _from_npy(path: Path, split: str, *, one_set: bool, verify: bool) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    if split != "all" and not one_set:
+        raise _untold(path, split)
+    labels = path.with_name(f"{path.stem}-labels.npy")
+    if not labels.is_file():
+        return map_npy(path), None
+    if verify:
+        check_listed(labels)
+    return map_npy(path), map_npy(labels)
+
+
+def _for_split(names: Iterable[str], split: str) -> list[str]:
+    return [form for name in names for form in (f"{name}_{split}", f"{split}_{name}")]
+
+
+def _find(keys: dict[str, str], names: Iterable[str]) -> str | None:
+    return next((keys[name] for name in names if name in keys), None)
+
+
+def _untold(path: Path, split: str) -> InputError:
+    return InputError(
+        f"{path}: one set that does not tell {split} from the rest; ask for split='all', "
+        "or store x_train, y_train, x_test and y_test"
+    )
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(error).split())[:120] or type(error).__name__

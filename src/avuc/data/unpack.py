@@ -1,0 +1,67 @@
+"""Take the known members, and nothing else, out of a tar archive."""
+
+from __future__ import annotations
+
+import lzma
+import tarfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from avuc.atomic import atomic_path
+from avuc.data.files import KnownFile, check
+from avuc.errors import InputError
+
+__all__ = ["unpack"]
+
+CHUNK = 1 << 20
+SLACK = 1 << 26  # bytes of members that are not wanted (a readme, metadata) before the archive is called wrong
+
+
+def unpack(archive: Path, members: Mapping[str, KnownFile], folder: Path, *, verify: bool = True) -> None:
+    """Write the archive's `members` (their paths inside it) into `folder` under their known names.
+
+    Only regular files whose path is listed are written, to names that come from this program and not from the archive,
+    so that no link, device, absolute path or `..` can lead elsewhere; none may be much larger than published. Each is
+    checked before it gets its name.
+    """
+    written: set[str] = set()
+    allowance = sum(known.size for known in members.values()) + SLACK
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with tarfile.open(archive, "r|*") as tar:
+            for entry in tar:
+                allowance -= entry.size
+                if allowance < 0:
+                    raise InputError(f"{archive}: holds far more than was published; fetch it again")
+                known = members.get(entry.name.removeprefix("./"))
+                if known is None:
+                    continue
+                if entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+                    raise InputError(f"{archive}: {entry.name} is not a regular file; fetch the archive again")
+                if known.name in written:
+                    raise InputError(f"{archive}: holds {entry.name} twice; fetch the archive again")
+                if entry.size > 2 * known.size:
+                    raise InputError(
+                        f"{archive}: {entry.name} has {entry.size:,} bytes, expected {known.size:,}; fetch it again"
+                    )
+                source = tar.extractfile(entry)
+                assert source is not None  # a regular file always opens
+                with atomic_path(folder / known.name) as path:
+                    _copy(source, path)
+                    if verify:
+                        check(path, known)
+                written.add(known.name)
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise InputError(f"{archive}: not a whole tar archive ({error}); fetch it again") from error
+    except OSError as error:
+        raise InputError(f"{archive}: cannot be unpacked into {folder} ({error.strerror or error})") from error
+    if missing := sorted({known.name for known in members.values()} - written):
+        raise InputError(f"{archive}: does not hold {', '.join(missing)}; fetch it again")
+
+
+def _copy(source: IO[bytes], path: Path) -> None:
+    with path.open("wb") as target:
+        while chunk := source.read(CHUNK):
+            target.write(chunk)
