@@ -1,0 +1,33 @@
+"""Calibrators: `fit(logits, labels)`, then `transform(logits)`; logits (N, C) or Monte Carlo logits (S, N, C).
+
+scaled.py       logits read at any temperature in one pass
+search.py       Newton's and Brent's searches on an interval
+temperature.py  TemperatureScaling (NLL)
+avu.py          AvUTemperatureScaling, AUAvUTemperatureScaling
+vector.py       VectorScaling
+base.py         parameters and JSON;  inputs.py  what may come in
+"""
+
+from avuc.calibration.avu import AUAvUTemperatureScaling, AvUTemperatureScaling
+from avuc.calibration.base import CalibrationWarning, Calibrator
+from avuc.calibration.inputs import logits_from_probs
+from avuc.calibration.temperature import TemperatureScaling
+from avuc.calibration.vector import VectorScaling
+
+__all__ = [
+    "CALIBRATORS",
+    "AUAvUTemperatureScaling",
+    "AvUTemperatureScaling",
+    "CalibrationWarning",
+    "Calibrator",
+    "TemperatureScaling",
+    "VectorScaling",
+    "logits_from_probs",
+]
+
+CALIBRATORS: dict[str, type[Calibrator]] = {
+    "temperature": TemperatureScaling,
+    "avuts": AvUTemperatureScaling,
+    "auavuts": AUAvUTemperatureScaling,
+    "vector": VectorScaling,
+}

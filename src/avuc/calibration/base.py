@@ -1,0 +1,216 @@
+"""What every calibrator has: scikit-learn's parameter conventions and a strict JSON form."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from torch import Tensor
+
+from avuc.atomic import write_text
+from avuc.calibration.inputs import as_logits
+from avuc.errors import InputError
+
+__all__ = ["CalibrationWarning", "Calibrator"]
+
+FORMAT = "avuc-calibrator"
+VERSION = 1
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class CalibrationWarning(UserWarning):
+    """The fit has an answer, but not one to trust without a look."""
+
+
+class Calibrator(ABC):
+    """Maps logits to calibrated logits. Subclasses give `fit`, `_apply` and the names of what a fit learns.
+
+    Constructor arguments are stored as given; everything a fit learns ends in an underscore.
+    """
+
+    name: ClassVar[str]
+    # learned attribute (without its underscore) -> "number", "whole", "flag", "vector" or "curve"
+    learned: ClassVar[dict[str, str]]
+
+    num_classes_: int
+    temperature_: float
+    curve_: tuple[Array, Array]
+    at_bound_: bool
+
+    @abstractmethod
+    def fit(self, logits: Any, labels: Any) -> Self:
+        """Learn from logits (N, C) or Monte Carlo logits (S, N, C) and labels (N)."""
+
+    @abstractmethod
+    def _apply(self, logits: Tensor) -> Tensor:
+        """Calibrated logits of a float tensor with the right number of classes."""
+
+    def transform(self, logits: Any) -> Any:
+        """Calibrated logits, of the shape and the kind (array or tensor) that came in; half precision gives float32.
+
+        With draws, each draw's logits are calibrated, before any softmax or mean.
+        """
+        if not hasattr(self, "temperature_"):
+            raise InputError(f"this {type(self).__name__} is not fitted; call fit(logits, labels) or load() first")
+        tensor = as_logits(logits, peek=not (isinstance(logits, Tensor) and logits.is_cuda))
+        if tensor.shape[-1] != self.num_classes_:
+            raise InputError(
+                f"this {type(self).__name__} was fitted on {self.num_classes_} classes; found {tensor.shape[-1]}"
+            )
+        if isinstance(logits, Tensor):
+            return self._apply(tensor)
+        return self._apply(tensor).numpy()
+
+    def fit_transform(self, logits: Any, labels: Any) -> Any:
+        """`fit`, then `transform` the same logits."""
+        return self.fit(logits, labels).transform(logits)
+
+    # ---- parameters, as scikit-learn expects them
+
+    @classmethod
+    def _param_names(cls) -> list[str]:
+        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments; `deep` is there for scikit-learn."""
+        return {name: getattr(self, name) for name in self._param_names()}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change constructor arguments; what was learned stays until the next fit."""
+        unknown = sorted(set(params) - set(self._param_names()))
+        if unknown:
+            raise InputError(f"{type(self).__name__} has no parameter {unknown[0]!r}; it has {self._param_names()}")
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = inspect.signature(type(self).__init__).parameters
+        changed = (f"{k}={v!r}" for k, v in self.get_params().items() if v != defaults[k].default)
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    # ---- JSON
+
+    def to_json(self) -> str:
+        """The parameters and, once fitted, everything learned; numbers survive exactly."""
+        learned = {}
+        if hasattr(self, "temperature_"):
+            for key in self.learned:
+                value = getattr(self, f"{key}_")
+                if isinstance(value, tuple):
+                    value = [part.tolist() for part in value]
+                learned[key] = value.tolist() if isinstance(value, np.ndarray) else value
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "calibrator": self.name,
+                "params": self.get_params(),
+                "learned": learned,
+            },
+            indent=1,
+            allow_nan=False,
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The calibrator that `to_json` wrote: `Calibrator.from_json` takes any, a subclass only its own."""
+        from avuc.calibration import CALIBRATORS
+
+        content = _parsed(text)
+        kind = CALIBRATORS.get(content["calibrator"])
+        if kind is None or not issubclass(kind, cls):
+            expected = [name for name, other in CALIBRATORS.items() if issubclass(other, cls)]
+            raise InputError(f"calibrator JSON: calibrator must be one of {expected}; found {content['calibrator']!r}")
+        params, learned = content["params"], content["learned"]
+        _same_keys("params", params, kind._param_names())
+        calibrator = kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in params.items()})
+        calibrator._check_params()
+        if learned:
+            _same_keys("learned", learned, list(kind.learned))
+            for key, shape in kind.learned.items():
+                setattr(calibrator, f"{key}_", _value(key, learned[key], shape))
+            calibrator._check_learned()
+        return calibrator
+
+    def save(self, path: str | Path) -> None:
+        """Write `to_json` to a file, whole or not at all."""
+        write_text(path, self.to_json() + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote."""
+        try:
+            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"{path}: cannot read ({error.strerror})") from error
+        except ValueError as error:  # InputError and undecodable bytes
+            raise InputError(f"{path}: {error}") from error
+
+    @abstractmethod
+    def _check_params(self) -> None:
+        """Raise InputError for parameters of the wrong type or range."""
+
+    def _check_learned(self) -> None:
+        if not self.temperature_ > 0:
+            raise InputError(f"calibrator JSON: temperature must be above 0; found {self.temperature_}")
+        if self.num_classes_ < 1:
+            raise InputError(f"calibrator JSON: num_classes must be at least 1; found {self.num_classes_}")
+        temperatures, losses = self.curve_
+        if len(temperatures) != len(losses):
+            raise InputError("calibrator JSON: curve must hold as many temperatures as losses")
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"calibrator JSON: not valid JSON ({error})") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise InputError(f'calibrator JSON: not a calibrator (no "format": "{FORMAT}")')
+    _same_keys("the file", content, ["format", "version", "calibrator", "params", "learned"])
+    if content["version"] != VERSION:
+        raise InputError(f"calibrator JSON: version {VERSION} is needed; found {content['version']!r}")
+    for key in ("params", "learned"):
+        if not isinstance(content[key], dict):
+            raise InputError(f"calibrator JSON: {key} must be an object; found {type(content[key]).__name__}")
+    if not isinstance(content["calibrator"], str):
+        raise InputError(f"calibrator JSON: calibrator must be a name; found {content['calibrator']!r}")
+    return content
+
+
+def _same_keys(where: str, found: dict[str, Any], expected: list[str]) -> None:
+    missing, unknown = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    if missing or unknown:
+        raise InputError(f"calibrator JSON: {where} must hold {expected}; missing {missing}, unknown {unknown}")
+
+
+def _number(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InputError(f"calibrator JSON: {key} must be a finite number; found {value!r}")
+    return float(value)
+
+
+def _vector(key: str, value: Any) -> Array:
+    if not isinstance(value, list):
+        raise InputError(f"calibrator JSON: {key} must be a list of numbers; found {type(value).__name__}")
+    return np.array([_number(key, entry) for entry in value], dtype=np.float64)
+
+
+def _value(key: str, value: Any, shape: str) -> Any:
+    if shape == "flag" and not isinstance(value, bool):
+        raise InputError(f"calibrator JSON: {key} must be true or false; found {value!r}")
+    if shape == "whole" and (isinstance(value, bool) or not isinstance(value, int)):
+        raise InputError(f"calibrator JSON: {key} must be a whole number; found {value!r}")
+    if shape == "curve" and not (isinstance(value, list) and len(value) == 2):
+        raise InputError(f"calibrator JSON: {key} must be two lists, temperatures and losses")
+    if shape == "curve":
+        return _vector(key, value[0]), _vector(key, value[1])
+    if shape == "vector":
+        return _vector(key, value)
+    return _number(key, value) if shape == "number" else value

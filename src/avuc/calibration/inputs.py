@@ -1,0 +1,106 @@
+"""What calibrators accept: NumPy arrays or tensors of logits, never probabilities."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from avuc.errors import InputError
+
+__all__ = ["are_numbers", "as_labels", "as_logits", "logits_from_probs"]
+
+# rows looked at to tell probabilities from logits
+PEEK = 256
+
+
+def as_logits(logits: Any, *, peek: bool = True) -> Tensor:
+    """A float tensor (N, C) or (S, N, C), sharing memory where it can; half precision becomes float32.
+
+    `peek` looks whether they are probabilities, for which a CUDA tensor has to wait for its values.
+    """
+    tensor = _as_tensor(logits, "logits")
+    if tensor.is_complex():
+        raise InputError(f"logits must be real numbers; found {tensor.dtype}")
+    if tensor.ndim not in (2, 3):
+        raise InputError(f"logits must be (rows, classes) or (draws, rows, classes); found shape {tuple(tensor.shape)}")
+    if 0 in tensor.shape:
+        raise InputError(f"logits are empty: shape {tuple(tensor.shape)}; at least one draw, row and class is needed")
+    if tensor.dtype not in (torch.float32, torch.float64):
+        tensor = tensor.to(torch.float64 if tensor.dtype in (torch.int32, torch.int64) else torch.float32)
+    if peek and _look_like_probs(tensor):
+        raise InputError(
+            "these look like probabilities (every row is non-negative and sums to 1), and a temperature acts on "
+            "logits; pass avuc.calibration.logits_from_probs(probs)"
+        )
+    return tensor
+
+
+def as_labels(labels: Any, logits: Tensor) -> Tensor:
+    """Class numbers (N) as int64 on the logits' device."""
+    tensor = _as_tensor(labels, "labels")
+    rows, classes = logits.shape[-2:]
+    if tensor.ndim != 1 or len(tensor) != rows:
+        raise InputError(f"labels must be one class number for each of {rows} rows; found shape {tuple(tensor.shape)}")
+    whole = tensor.to(logits.device).to(torch.int64)
+    if tensor.is_floating_point() and not torch.equal(whole.to(tensor.dtype), tensor.to(logits.device)):
+        raise InputError("labels must be whole class numbers; found fractions or NaN")
+    low, high = int(whole.min()), int(whole.max())
+    if low < 0 or high >= classes:
+        raise InputError(f"labels must be 0 … {classes - 1} for {classes} classes; found {low} … {high}")
+    return whole
+
+
+def logits_from_probs(probs: Any) -> Any:
+    """Logits of probabilities (N, C) or (S, N, C): their logarithm, of the same kind (array or tensor).
+
+    A probability of exactly 0 was rounded to it, so it counts as the smallest positive number of its own type: without
+    that, a row whose true class was rounded to 0 would have no finite likelihood at any temperature.
+
+    >>> logits_from_probs(np.array([[0.25, 0.75]])).round(3)
+    array([[-1.386, -0.288]])
+    """
+    tensor = _as_tensor(probs, "probs")
+    if not tensor.is_floating_point():
+        tensor = tensor.to(torch.float32)
+    info = torch.finfo(tensor.dtype)
+    wide = tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)
+    total = wide.sum(dim=-1)
+    if not bool(((total - 1).abs() <= 0.01).all()) or bool((wide < 0).any()):
+        raise InputError("probs must be non-negative and each row must sum to 1 (within 0.01); found rows that do not")
+    # the smallest subnormal: info.smallest_normal · info.eps
+    logits = wide.double().clamp(min=info.smallest_normal * info.eps).log().to(wide.dtype)
+    return logits if isinstance(probs, Tensor) else logits.numpy()
+
+
+def are_numbers(*values: Any) -> bool:
+    """Whether all are finite real numbers; True and False are not."""
+    return all(isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) for v in values)
+
+
+def _as_tensor(values: Any, name: str) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name} must be numbers; found dtype {array.dtype}")
+    if array.dtype.kind == "u":
+        array = array.astype(np.int64)
+    if array.dtype.byteorder not in "=|" or any(stride < 0 for stride in array.strides) or not array.flags.writeable:
+        array = array.astype(array.dtype.newbyteorder("="), copy=True)
+    return torch.from_numpy(array)
+
+
+def _look_like_probs(logits: Tensor) -> bool:
+    classes = logits.shape[-1]
+    if classes < 2:
+        return False
+    rows = logits.detach()
+    return _rows_are_probs(rows[..., :: max(1, rows.shape[-2] // PEEK), :]) and _rows_are_probs(rows)
+
+
+def _rows_are_probs(rows: Tensor) -> bool:
+    return bool((rows >= 0).all()) and bool(((rows.double().sum(dim=-1) - 1).abs() <= 1e-3).all())

@@ -1,0 +1,171 @@
+"""Logits read at any temperature: the few numbers per row that every objective needs, in one pass without autograd.
+
+With s = 1/T, x = z − max z, Z = Σ e^{s x} and the mean and variance of x under p = softmax(s z):
+
+    log p_y = s x_y − log Z         d(−log p_y)/ds = E_p[x] − x_y        d²(−log p_y)/ds² = Var_p[x]
+    max p = 1/Z                     u = log Z − s E_p[x]
+
+so Σ e^{s x}, Σ x e^{s x} and Σ x² e^{s x} are all there is to compute. With draws the softmaxes are averaged first.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from avuc.calibration.inputs import as_labels, as_logits
+from avuc.errors import InputError
+from avuc.uncertainty import entropy
+
+__all__ = ["Columns", "Derivatives", "ScaledLogits"]
+
+# a block of rows stays in a core's second-level cache between the operations below
+BLOCK_ELEMENTS = 1 << 17
+# up to this size float64 costs nothing that anyone notices; beyond it float32's rounding averages out over the rows
+EXACT_ELEMENTS = 1 << 21
+# a true class of probability exactly 0 counts as this much, as in avuc.metrics.nll; no temperature can change it
+LOG_FLOOR = math.log(1e-12)
+
+
+class Columns(NamedTuple):
+    """One number per row, float64, at one temperature."""
+
+    confidence: Tensor
+    entropy: Tensor
+    correct: Tensor
+    nll: Tensor
+
+
+class Derivatives(NamedTuple):
+    """The mean negative log-likelihood and its first two derivatives in s = 1/T."""
+
+    value: float
+    slope: float
+    curvature: float
+
+
+class ScaledLogits:
+    """Logits (S, N, C) and labels (N), to be read at many temperatures; `passes` counts the reading.
+
+    >>> scaled = ScaledLogits(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]), torch.tensor([0, 0]))
+    >>> scaled.columns(1e9).confidence
+    tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+
+    def __init__(self, logits: Tensor, labels: Tensor) -> None:
+        self.logits, self.labels = logits.detach(), labels
+        self.draws, self.rows, self.num_classes = logits.shape
+        self.rows_read = 0
+        top, predicted = self.logits.max(dim=-1)
+        if not bool(torch.isfinite(top).all()):
+            raise InputError(_what_is_wrong(self.logits))
+        chosen = self.logits.gather(-1, labels.expand(self.draws, -1).unsqueeze(-1)).squeeze(-1)
+        self._correct = predicted[0] == labels
+        # how far the true class lies below the largest logit, (S, N)
+        self._gap = chosen.double() - top.double()
+        self.impossible = torch.isneginf(self._gap).all(dim=0)
+
+    @classmethod
+    def read(cls, logits: Any, labels: Any) -> Self:
+        """From what a user gives to `fit`."""
+        tensor = as_logits(logits)
+        return cls(tensor if tensor.ndim == 3 else tensor.unsqueeze(0), as_labels(labels, tensor))
+
+    @property
+    def passes(self) -> float:
+        """How many times the data was read, a sample of the rows counted by its share."""
+        return self.rows_read / self.rows
+
+    def sample(self, elements: int) -> ScaledLogits:
+        """Evenly spaced rows with at most about `elements` logits; the whole where it is not larger."""
+        stride = math.ceil(self.logits.numel() / elements)
+        if stride <= 1:
+            return self
+        return ScaledLogits(self.logits[:, ::stride], self.labels[::stride])
+
+    def derivatives(self, s: float) -> Derivatives:
+        """Mean −log p_y of a single draw with its slope and curvature in s, from one pass."""
+        total, first, second = self._moments(s, powers=2)
+        mean, gap = first / total, self._gap[0]
+        columns = torch.stack((total.log() - s * gap, mean - gap, second / total - mean * mean))
+        columns = columns.where(~self.impossible, torch.tensor([[-LOG_FLOOR], [0.0], [0.0]], device=columns.device))
+        value, slope, curvature = columns.mean(dim=1).tolist()
+        return Derivatives(value, slope, max(curvature, 0.0))
+
+    def nll(self, temperature: float) -> float:
+        """Mean −log p_y."""
+        if self.draws > 1:
+            return float(self.columns(temperature).nll.mean())
+        total, *_ = self._moments(1 / temperature, powers=0)
+        losses = total.log() - self._gap[0] / temperature
+        return float(losses.where(~self.impossible, -LOG_FLOOR).mean())
+
+    def columns(self, temperature: float) -> Columns:
+        """Confidence, entropy, correctness and −log p_y of each row, in float64."""
+        if self.draws > 1:
+            return self._mean_of_draws(1 / temperature)
+        s = 1 / temperature
+        total, first = self._moments(s, powers=1, exact=True)
+        log_total = total.log()
+        losses = (log_total - s * self._gap[0]).where(~self.impossible, -LOG_FLOOR)
+        return Columns(1 / total, log_total - s * first / total, self._correct, losses)
+
+    def _moments(self, s: float, powers: int, exact: bool = False) -> list[Tensor]:
+        """Σ xᵏ e^{s x} of each row of the only draw, k = 0 … powers, x the logit minus the row's largest."""
+        logits = self.logits[0]
+        dtype = torch.float64 if exact or logits.numel() <= EXACT_ELEMENTS else logits.dtype
+        sums = [logits.new_empty(self.rows, dtype=dtype) for _ in range(powers + 1)]
+        step = self._step()
+        below, weight = (logits.new_empty(min(step, self.rows), self.num_classes, dtype=dtype) for _ in range(2))
+        for start in range(0, self.rows, step):
+            block = logits[start : start + step].to(dtype)
+            x, w = below[: len(block)], weight[: len(block)]
+            # a class ruled out by −inf keeps weight 0, and 0 · x must stay 0
+            torch.sub(block, block.amax(dim=1, keepdim=True), out=x).clamp_(min=_lowest(s))
+            torch.mul(x, s, out=w).exp_()
+            torch.sum(w, dim=1, out=sums[0][start : start + step])
+            for power in range(1, powers + 1):
+                torch.sum(w.mul_(x), dim=1, out=sums[power][start : start + step])
+        self.rows_read += self.rows
+        return [column.double() for column in sums]
+
+    def _mean_of_draws(self, s: float) -> Columns:
+        parts: list[tuple[Tensor, ...]] = []
+        step = self._step()
+        for start in range(0, self.rows, step):
+            rows = slice(start, start + step)
+            block = self.logits[:, rows].double()
+            x = (block - block.amax(dim=-1, keepdim=True)).clamp_(min=_lowest(s)).mul_(s).exp_()
+            total = x.sum(dim=-1, keepdim=True)
+            probs = x.div_(total).mean(dim=0)
+            confidence, predicted = probs.max(dim=-1)
+            # in logarithms, so that a true class every draw finds very unlikely keeps its slope
+            each = s * self._gap[:, rows] - total.squeeze(-1).log()
+            losses = math.log(self.draws) - torch.logsumexp(each, dim=0)
+            parts.append((confidence, entropy(probs), predicted == self.labels[rows], losses))
+        self.rows_read += self.rows
+        confidence, u, correct, losses = (torch.cat(column) for column in zip(*parts, strict=True))
+        return Columns(confidence, u, correct, losses.where(~self.impossible, -LOG_FLOOR))
+
+    def _step(self) -> int:
+        if self.logits.is_cuda:
+            return max(1, (1 << 26) // (self.draws * self.num_classes))
+        return max(1, BLOCK_ELEMENTS // (self.draws * self.num_classes))
+
+
+def _lowest(s: float) -> float:
+    """So low that e^{s x} is exactly 0, in float64 and in float32."""
+    return -750.0 / s
+
+
+def _what_is_wrong(logits: Tensor) -> str:
+    for name, found in (("NaN", logits.isnan()), ("+inf", torch.isposinf(logits))):
+        rows = found.any(dim=-1).any(dim=0)
+        if bool(rows.any()):
+            first = int(rows.nonzero()[0])
+            return f"logits contain {name} in {int(rows.sum())} of {len(rows)} rows (first: row {first}); remove them"
+    first = int(torch.isneginf(logits).all(dim=-1).any(dim=0).nonzero()[0])
+    return f"every class of row {first} has a logit of −inf, so no class is possible; remove the row"

@@ -1,0 +1,164 @@
+"""Temperature scaling: divide the logits by the T > 0 that makes the labels most likely."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from avuc.calibration.base import Array, CalibrationWarning, Calibrator
+from avuc.calibration.inputs import are_numbers
+from avuc.calibration.scaled import ScaledLogits
+from avuc.calibration.search import Minimum, bounded_minimum, convex_minimum
+from avuc.errors import InputError
+
+__all__ = ["TemperatureScaling"]
+
+# points of the coarse grid, and of the curve that is kept; odd, so that T = 1 is one of them in the default range
+GRID_POINTS = 41
+# the grid reads every row up to this many logits, and evenly spaced rows beyond
+GRID_ELEMENTS = 1 << 19
+# Newton's method starts on about this many logits
+START_ELEMENTS = 1 << 21
+
+
+class TemperatureScaling(Calibrator):
+    """softmax(z/T) with the T in `bounds` that minimises the mean negative log-likelihood (Guo et al. 2017).
+
+    For a single draw the loss is convex in 1/T: Newton's method starts on a sample of the rows and finishes on all of
+    them, usually in two passes. With draws, logits (S, N, C), p is the mean of softmax(z_s/T): not convex, so a grid in
+    log T comes first and Brent's method refines the best point. Either way log T is exact to `tolerance`.
+
+    Learned: `temperature_`; `loss_` at it; `curve_`, temperatures and losses over the whole range (from evenly spaced
+    rows where there are more than 524,288 logits); `at_bound_`, true where the loss still falls at the end of the range
+    (then one CalibrationWarning says so); `n_evaluations_`, how many times the data was read.
+
+    >>> logits, labels = np.array([[4.0, 0.0], [4.0, 0.0], [0.0, 4.0]]), np.array([0, 1, 1])
+    >>> scaler = TemperatureScaling().fit(logits, labels)
+    >>> round(scaler.temperature_, 4)  # right twice in three: 4/T = log 2
+    5.7708
+    >>> scaler.transform(logits)[0].round(4)
+    array([0.6931, 0.    ])
+    """
+
+    name: ClassVar[str] = "temperature"
+    learned: ClassVar[dict[str, str]] = {
+        "temperature": "number",
+        "loss": "number",
+        "num_classes": "whole",
+        "at_bound": "flag",
+        "n_evaluations": "number",
+        "curve": "curve",
+    }
+
+    loss_: float
+    n_evaluations_: float
+
+    def __init__(
+        self, objective: str = "nll", *, bounds: tuple[float, float] = (0.05, 20.0), tolerance: float = 1e-6
+    ) -> None:
+        self.objective = objective
+        self.bounds = bounds
+        self.tolerance = tolerance
+
+    @torch.no_grad()
+    def fit(self, logits: Any, labels: Any) -> Self:
+        self._check_params()
+        scaled = ScaledLogits.read(logits, labels)
+        if scaled.draws == 1:
+            found = self._newton(scaled)
+        else:
+            found = self._grid_and_brent(scaled.nll, scaled.sample(GRID_ELEMENTS).nll)
+        self._keep(scaled, found)
+        return self
+
+    def _apply(self, logits: Tensor) -> Tensor:
+        return logits / self.temperature_
+
+    def _newton(self, scaled: ScaledLogits) -> Minimum:
+        low, high = self.bounds
+        few = scaled.sample(GRID_ELEMENTS)
+        temperatures = self._grid()
+        self.curve_ = (temperatures, np.array([few.nll(t) for t in temperatures]))
+        near = temperatures[int(np.argmin(self.curve_[1]))] if np.ptp(self.curve_[1]) > 0 else self._neutral()
+        start, sample = 1 / near, scaled.sample(START_ELEMENTS)
+        if sample is not scaled:
+            start = convex_minimum(sample.derivatives, start, 1 / high, 1 / low, 1e-3).x
+        found = convex_minimum(scaled.derivatives, start, 1 / high, 1 / low, self.tolerance)
+        scaled.rows_read += sum(s.rows_read for s in (few, sample) if s is not scaled)
+        return found._replace(x=-math.log(found.x))
+
+    def _grid_and_brent(self, loss: Callable[[float], float], coarse: Callable[[float], float]) -> Minimum:
+        """Minimise over log T: the best of a grid under `coarse`, then refined under `loss`."""
+        temperatures = self._grid()
+        losses = np.array([coarse(t) for t in temperatures])
+        self.curve_ = (temperatures, losses)
+        if np.ptp(losses) <= 1e-12 * abs(losses[0]):
+            # no temperature is better than another
+            return Minimum(math.log(self._neutral()), float(losses[0]), False)
+        x, best, end = np.log(temperatures).tolist(), int(np.argmin(losses)), len(losses) - 1
+        while True:
+            left, right = max(best - 1, 0), min(best + 1, end)
+            middle = x[best] if left < best < right else (x[left] + x[right]) / 2
+            found = bounded_minimum(lambda t: loss(math.exp(t)), x[left], middle, x[right], self.tolerance / 3)
+            edge = left if found.x < middle else right
+            if abs(found.x - x[edge]) > 10 * self.tolerance:
+                return found
+            if edge in (0, end):
+                return Minimum(x[edge], loss(temperatures[edge]), True)
+            # the sample's best point was not next to the best point of all rows
+            best = edge
+
+    def _keep(self, scaled: ScaledLogits, found: Minimum) -> None:
+        low, high = self.bounds
+        self.temperature_ = min(max(math.exp(found.x), low), high)
+        self.loss_, self.at_bound_ = found.value, found.at_bound
+        self.num_classes_, self.n_evaluations_ = scaled.num_classes, scaled.passes
+        if impossible := int(scaled.impossible.sum()):
+            _warn(
+                f"{impossible} of {scaled.rows} rows give the true class a logit of −inf; no temperature changes that, "
+                "so they have no say in the fit (logits_from_probs keeps them in)"
+            )
+        if found.at_bound:
+            end = self.curve_[0][int(np.argmin(self.curve_[1]))]
+            _warn(
+                f"the loss of {type(self).__name__}({self._describe()}) has no minimum inside {low:g} … {high:g}: it "
+                f"still falls at T = {end:g}, the end of that range, so temperature_ = {self.temperature_:.4g} is "
+                "where the search stopped and not a calibration; look at curve_"
+            )
+
+    def _describe(self) -> str:
+        return f"objective={self.objective!r}"
+
+    def _grid(self) -> Array:
+        low, high = self.bounds
+        grid = np.exp(np.linspace(math.log(low), math.log(high), GRID_POINTS))
+        grid[[0, -1]] = low, high
+        return grid
+
+    def _neutral(self) -> float:
+        """T = 1, or the nearest the range allows: the answer where the data prefer none."""
+        return min(max(1.0, self.bounds[0]), self.bounds[1])
+
+    def _check_params(self) -> None:
+        if self.objective not in self._objectives():
+            raise InputError(
+                f"{type(self).__name__}: objective must be one of {self._objectives()}; found {self.objective!r}"
+            )
+        two = isinstance(self.bounds, (tuple, list)) and len(self.bounds) == 2 and are_numbers(*self.bounds)
+        if not (two and 0 < self.bounds[0] < self.bounds[1]):
+            raise InputError(f"bounds must be two temperatures, 0 < low < high; found {self.bounds!r}")
+        if not (are_numbers(self.tolerance) and 0 < self.tolerance <= 0.1):
+            raise InputError(f"tolerance must be above 0 and at most 0.1 (in log T); found {self.tolerance!r}")
+
+    def _objectives(self) -> tuple[str, ...]:
+        return ("nll",)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, CalibrationWarning, stacklevel=4)
