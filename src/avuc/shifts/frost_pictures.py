@@ -1,0 +1,134 @@
+"""The pictures frost is cut from: photographs where there are some, otherwise a procedural frost of their statistics.
+
+Photographs come from a folder (`use_frost_folder`, or the environment variable AVUC_FROST_DIR), else from an installed
+`imagecorruptions` package; reading them needs Pillow. `frost_source()` says which pictures are in use.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from avuc.errors import InputError
+from avuc.shifts.procedural_frost import procedural_frost
+
+__all__ = ["FrostPictures", "Scale", "frost_pictures", "frost_source", "use_frost_folder"]
+
+Scale = Literal["full", "fifth"]
+_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
+_log = logging.getLogger(__name__)
+_folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class FrostPictures:
+    """Pictures of different sizes in one buffer: picture k is pixels[start[k] :][: height[k]·width[k]], row by row."""
+
+    pixels: Tensor  # (P, 3) uint8
+    start: Tensor
+    height: Tensor
+    width: Tensor
+
+
+def use_frost_folder(folder: str | Path | None) -> None:
+    """Cut frost from the pictures in `folder` from now on; None goes back to the environment or the package."""
+    global _folder
+    if folder is not None and not _pictures_in(Path(folder)):
+        raise InputError(
+            f"{folder}: no frost pictures here; expected a folder with files ending in {', '.join(sorted(_SUFFIXES))}"
+        )
+    _folder = None if folder is None else Path(folder)
+
+
+def frost_source() -> str:
+    """Which pictures `frost` uses: "folder …", "imagecorruptions photographs" or "procedural".
+
+    >>> frost_source().split()[0] in {"folder", "imagecorruptions", "procedural"}
+    True
+    """
+    return _source()[0]
+
+
+def _source() -> tuple[str, tuple[Path, ...]]:
+    asked = _folder or (Path(value) if (value := os.environ.get("AVUC_FROST_DIR")) else None)
+    if asked is not None:
+        if not (files := _pictures_in(asked)):
+            raise InputError(f"AVUC_FROST_DIR: {asked} holds no pictures; point it at a folder of frost photographs")
+        return f"folder {asked}", files
+    # found, not imported: the package's own imports fail beside current setuptools and NumPy
+    package = importlib.util.find_spec("imagecorruptions")
+    if package and package.origin and importlib.util.find_spec("PIL"):
+        # the published generator draws from the first five of its six pictures
+        if files := _pictures_in(Path(package.origin).parent / "frost")[:5]:
+            return "imagecorruptions photographs", files
+    return "procedural", ()
+
+
+def _pictures_in(folder: Path) -> tuple[Path, ...]:
+    if not folder.is_dir():
+        return ()
+    return tuple(sorted(path for path in folder.iterdir() if path.suffix.lower() in _SUFFIXES))
+
+
+def frost_pictures(height: int, width: int, scale: Scale, device: torch.device) -> FrostPictures:
+    """The pictures in use at `scale`, each at least one pixel larger than height × width, on `device`."""
+    name, files = _source()
+    return _prepared(name, files, height, width, scale, device)
+
+
+@lru_cache(maxsize=8)
+def _prepared(
+    name: str, files: tuple[Path, ...], height: int, width: int, scale: Scale, device: torch.device
+) -> FrostPictures:
+    _log.info("frost pictures: %s", name)
+    pictures = [_fitted(picture, height, width, scale) for picture in _loaded(files)]
+    sizes = torch.tensor([picture.shape[:2] for picture in pictures])
+    areas = sizes.prod(1)
+    return FrostPictures(
+        pixels=torch.cat([picture.reshape(-1, 3) for picture in pictures]).to(device),
+        start=(areas.cumsum(0) - areas).to(device),
+        height=sizes[:, 0].to(device),
+        width=sizes[:, 1].to(device),
+    )
+
+
+@lru_cache(maxsize=2)
+def _loaded(files: tuple[Path, ...]) -> Sequence[Tensor]:
+    if not files:
+        return procedural_frost()
+    from avuc.errors import require
+
+    image = require("PIL.Image", "study", "reading frost photographs")
+    numpy = require("numpy", "study", "reading frost photographs")
+    pictures = []
+    for path in files:
+        try:
+            with image.open(path) as opened:
+                pictures.append(torch.from_numpy(numpy.array(opened.convert("RGB"))))
+        except OSError as error:
+            raise InputError(f"{path}: not a readable picture ({error}); remove or replace it") from error
+    return pictures
+
+
+def _fitted(picture: Tensor, height: int, width: int, scale: Scale) -> Tensor:
+    """`picture` at its scale, enlarged (with a tenth to spare) where a crop would not fit."""
+    if scale == "fifth":
+        # linear interpolation to one fifth reads exactly the middle pixel of each 5×5
+        picture = picture[2::5, 2::5]
+    need = max((height + 1) / picture.shape[0], (width + 1) / picture.shape[1])
+    if need > 1:
+        size = [int(side * need * 1.1) + 1 for side in picture.shape[:2]]
+        planes = picture.permute(2, 0, 1)[None].float()
+        enlarged = interpolate(planes, size=size, mode="bicubic", align_corners=False)
+        picture = enlarged[0].round_().clamp_(0, 255).to(torch.uint8).permute(1, 2, 0)
+    return picture

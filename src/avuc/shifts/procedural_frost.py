@@ -1,0 +1,80 @@
+"""Frost without photographs: random fields with the sizes, spectra, brightness and tint of five frost photographs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from avuc.shifts.streams import ImageStreams, stable_seed
+
+__all__ = ["procedural_frost"]
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One photograph's statistics: size, exponent of its radial power spectrum, deciles of its luma, and the colour of
+    a luma l as a·l² + b·l + c for red, green and blue."""
+
+    size: tuple[int, int]
+    exponent: float
+    deciles: tuple[int, ...]
+    colour: tuple[tuple[float, float, float], ...]
+
+
+# measured on the photographs that the published generator draws from; the second and third are the same picture
+_WHITE = _Look(
+    (315, 560),
+    1.6,
+    (56, 176, 189, 197, 203, 208, 213, 218, 223, 230, 254),
+    ((0.00034, 0.842, 13.7), (0.00002, 1.002, -0.7), (-0.00098, 1.406, -32.3)),
+)
+_LOOKS = (
+    _Look(
+        (600, 900),
+        2.0,
+        (81, 107, 114, 119, 123, 128, 133, 138, 145, 155, 220),
+        ((0.00419, 0.232, -24.3), (-0.00158, 1.301, 7.6), (-0.00285, 1.465, 24.7)),
+    ),
+    _WHITE,
+    _WHITE,
+    _Look(
+        (350, 527),
+        1.2,
+        (22, 114, 128, 136, 143, 150, 156, 163, 171, 183, 254),
+        ((0.00017, 0.944, -7.5), (-0.00001, 0.999, 3.5), (-0.00039, 1.154, 1.4)),
+    ),
+    _Look(
+        (495, 660),
+        1.7,
+        (23, 68, 83, 95, 106, 117, 129, 142, 157, 181, 255),
+        ((0.00028, 0.950, -7.5), (-0.00007, 1.015, 1.4), (-0.00037, 1.057, 12.6)),
+    ),
+)
+
+
+def procedural_frost() -> list[Tensor]:
+    """Five (H, W, 3) uint8 pictures, the same every time."""
+    return [_picture(look, index) for index, look in enumerate(_LOOKS)]
+
+
+def _picture(look: _Look, index: int) -> Tensor:
+    field = _field(look.size, look.exponent, index)
+    # the field's ranks become the photograph's brightness
+    rank = torch.empty_like(field)
+    rank.view(-1)[field.flatten().argsort()] = torch.linspace(0, 10, field.numel())
+    deciles = torch.tensor(look.deciles, dtype=torch.float32)
+    lower = rank.floor().clamp_(max=9)
+    luma = deciles[lower.long()].lerp(deciles[lower.long() + 1], rank - lower)
+    channels = [a * luma**2 + b * luma + c for a, b, c in look.colour]
+    return torch.stack(channels, dim=2).round_().clamp_(0, 255).to(torch.uint8)
+
+
+def _field(size: tuple[int, int], exponent: float, index: int) -> Tensor:
+    """A Gaussian field whose power falls with frequency as f^−exponent."""
+    key = torch.tensor([stable_seed("procedural frost", index)])
+    white = ImageStreams.of(key, 0).normal(*size)[0]
+    rows, columns = torch.fft.fftfreq(size[0])[:, None], torch.fft.rfftfreq(size[1])
+    frequency = torch.hypot(rows, columns).clamp_(min=1 / max(size))
+    return torch.fft.irfft2(torch.fft.rfft2(white) * frequency ** (-exponent / 2), s=size)

@@ -1,0 +1,84 @@
+"""Spatter: drops of water or mud on the lens."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from avuc.shifts import edges, filters
+from avuc.shifts.pixels import grey, to_bytes, unit
+from avuc.shifts.protocol import Corruption
+from avuc.shifts.streams import streams
+
+__all__ = ["spatter"]
+
+_WATER = (175 / 255, 238 / 255, 238 / 255)
+_MUD = (63 / 255, 42 / 255, 20 / 255)
+_RELIEF = np.array([[-2.0, -1.0, 0.0], [-1.0, 1.0, 1.0], [0.0, 1.0, 2.0]])
+_FARTHEST = 20
+
+
+def _spatter(
+    images: Tensor, constants: tuple[float, float, float, float, float, bool], generator: torch.Generator
+) -> Tensor:
+    """(mean, std, σ, cut, strength, mud): drops are where smoothed noise passes the cut."""
+    mean, std, sigma, cut, strength, mud = constants
+    noise = streams(images, generator).normal(*images.shape[1:3]).mul_(std).add_(mean)
+    liquid = filters.gaussian_blur(noise, sigma)
+    liquid = liquid.masked_fill(liquid < cut, 0)
+    if mud:
+        cover = filters.gaussian_blur((liquid > cut).float(), strength)
+        cover = cover.masked_fill(cover < 0.8, 0)[..., None]
+        return to_bytes(unit(images) * (1 - cover) + cover * _colour(_MUD, images))
+    return to_bytes(unit(images) + _shine(liquid, strength)[..., None] * _colour(_WATER, images))
+
+
+def _shine(liquid: Tensor, strength: float) -> Tensor:
+    """How brightly each pixel of the water shines: depth times a relief of the distance to the drops' edges."""
+    depth = liquid.mul(255).to(torch.int32).bitwise_and_(255)
+    distance = edges.distance_to(edges.canny(depth, 50, 150), _FARTHEST)
+    relief = _equalised(filters.box_blur(distance).div_(9).floor_())
+    relief = filters.correlate(relief, _RELIEF, "mirror").clamp_(0, 255)
+    shine = filters.box_blur(relief).div_(9).round_().mul_(depth)
+    most = shine.amax((1, 2), keepdim=True)
+    # a dry lens has no brightest spot; the published generator divides 0 by 0 there
+    return torch.where(most > 0, shine / most, 0).mul_(strength)
+
+
+def _equalised(levels: Tensor) -> Tensor:
+    """Histogram equalisation of whole levels 0 … 20 to 0 … 255, as OpenCV: the lowest level present becomes 0."""
+    count = levels.shape[1] * levels.shape[2]
+    lowest = levels.amin((1, 2), keepdim=True)
+    at_lowest = (levels == lowest).sum((1, 2), keepdim=True)
+    spread = count - at_lowest
+    result = torch.zeros_like(levels)
+    for level in range(_FARTHEST + 1):
+        here = levels == level
+        up_to = (levels <= level).sum((1, 2), keepdim=True) - at_lowest
+        result = torch.where(here, (up_to * 255.0 / spread).round_(), result)
+    return torch.where(spread > 0, result, lowest)
+
+
+def _colour(colour: tuple[float, float, float], images: Tensor) -> Tensor:
+    shade = torch.tensor(colour, device=images.device).view(1, 1, 1, 3)
+    return shade if images.shape[3] == 3 else grey(shade)[..., None]
+
+
+spatter = Corruption(
+    _spatter,
+    (
+        (0.62, 0.1, 0.7, 0.7, 0.5, False),
+        (0.65, 0.1, 0.8, 0.7, 0.5, False),
+        (0.65, 0.3, 1, 0.69, 0.5, False),
+        (0.65, 0.1, 0.7, 0.69, 0.6, True),
+        (0.65, 0.1, 0.5, 0.68, 0.6, True),
+    ),
+    (
+        (0.65, 0.3, 4, 0.69, 0.6, False),
+        (0.65, 0.3, 3, 0.68, 0.6, False),
+        (0.65, 0.3, 2, 0.68, 0.5, False),
+        (0.65, 0.3, 1, 0.65, 1.5, True),
+        (0.67, 0.4, 1, 0.65, 1.5, True),
+    ),
+)
