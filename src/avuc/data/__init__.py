@@ -1,5 +1,26 @@
 """Real data in: one file per source, `arrays.py` for what a training step reads."""
 
 from avuc.data.arrays import UNLABELLED, Dataset, as_input, augment, augment_at, channel_stats, epoch_batches
+from avuc.data.folder import list_folder
+from avuc.data.imagenet import list_imagenet, list_imagenet_c
+from avuc.data.load import DATASETS, load_dataset
+from avuc.data.split import Split, split_dataset
+from avuc.data.stream import Stream
 
-__all__ = ["UNLABELLED", "Dataset", "as_input", "augment", "augment_at", "channel_stats", "epoch_batches"]
+__all__ = [
+    "DATASETS",
+    "UNLABELLED",
+    "Dataset",
+    "Split",
+    "Stream",
+    "as_input",
+    "augment",
+    "augment_at",
+    "channel_stats",
+    "epoch_batches",
+    "list_folder",
+    "list_imagenet",
+    "list_imagenet_c",
+    "load_dataset",
+    "split_dataset",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Iterable
@@ -74,17 +75,23 @@ def check_listed(path: Path) -> bool:
     sums = path.parent / SUMS
     if not sums.is_file():
         return False
-    for line in sums.read_text(encoding="utf-8", errors="replace").splitlines():
-        value, _, name = line.partition(" ")
-        if name.lstrip(" *") == path.name:
-            found = digest_of(path, "sha256")
-            if found != f"sha256:{value.lower()}":
-                raise InputError(
-                    f"{path}: damaged or changed: {found}, but {SUMS} lists {value}; "
-                    f"restore the file, correct {SUMS}, or pass verify=False"
-                )
-            return True
-    return False
+    listed = _sums(sums, sums.stat().st_mtime_ns).get(path.name)
+    if listed is None:
+        return False
+    found = digest_of(path, "sha256")
+    if found != f"sha256:{listed}":
+        raise InputError(
+            f"{path}: damaged or changed: {found}, but {SUMS} lists {listed}; "
+            f"restore the file, correct {SUMS}, or pass verify=False"
+        )
+    return True
+
+
+@functools.lru_cache(maxsize=64)
+def _sums(path: Path, modified: int) -> dict[str, str]:
+    """Digest by name; read once for a folder of many pictures, and again when the list was `modified`."""
+    pairs = (line.partition(" ") for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
+    return {name.lstrip(" *"): value.lower() for value, _, name in pairs}
 
 
 def listing(folder: Path, limit: int = 6) -> str:

@@ -1,0 +1,180 @@
+"""Pictures too many for memory, decoded by worker processes; the same batches whatever the number of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import Dataset as TorchDataset
+
+from avuc.data.arrays import Dataset, epoch_batches
+from avuc.data.decode import EvalView, ImageFiles, TrainView, View, decode, decoder_name
+from avuc.errors import InputError
+from avuc.progress import Progress
+
+__all__ = ["Stream", "in_memory"]
+
+
+class Stream:
+    """Batches `(images uint8 (B, H, W, C), labels int64 (B,))` of picture files.
+
+    For training, each epoch has its own order and each picture its own random part and flip, both a function of
+    `(seed, epoch, index)` alone: workers, their number and their speed change nothing. For evaluation the order is the
+    files' own. On a CUDA `device` the copy overlaps with the work on the batch before.
+
+        stream = Stream(list_imagenet(ROOT, "train"), 256, train=True, seed=0, workers=8, device="cuda")
+        for epoch in range(90):
+            for images, labels in stream.epoch(epoch): ...
+    """
+
+    def __init__(
+        self,
+        files: ImageFiles,
+        batch_size: int,
+        *,
+        train: bool = False,
+        view: View | None = None,
+        size: int = 224,
+        seed: int = 0,
+        workers: int = 4,
+        decoder: str = "auto",
+        device: torch.device | str = "cpu",
+        drop_last: bool = False,
+    ) -> None:
+        if batch_size < 1:
+            raise InputError(f"batch_size must be at least 1, found {batch_size}")
+        self.files = files
+        self.device = torch.device(device)
+        self.decoder = decoder_name(decoder)
+        if seed < 0:
+            raise InputError(f"seed must not be negative, found {seed}")
+        chosen: View = view or (TrainView(size) if train else EvalView(size))
+        self._batches = _Batches(len(files), batch_size, seed, train, drop_last)
+        self._loader: DataLoader[Any] = DataLoader(
+            _Decoded(files, chosen, self.decoder, seed),
+            batch_sampler=self._batches,
+            collate_fn=_collate,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            pin_memory=self.device.type == "cuda",
+            # otherwise the loader seeds its workers from the global generator, and so advances it
+            generator=torch.Generator().manual_seed(seed),
+        )
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def epoch(self, epoch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of one epoch."""
+        self._batches.number = epoch
+        for images, labels, problem in self._loader:
+            if problem:
+                raise InputError(problem)
+            if self.device.type == "cpu":
+                yield images, labels
+            else:
+                yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+
+
+def in_memory(
+    files: ImageFiles, view: View, *, workers: int = 0, decoder: str = "auto", max_gb: float = 32.0
+) -> Dataset:
+    """Decode all of `files` into one data set; refuses more than `max_gb` of pixels."""
+    stream = Stream(files, 64, view=view, workers=workers, decoder=decoder)
+    images: Tensor | None = None
+    labels = torch.empty(len(files), dtype=torch.int64)
+    done = 0
+    with Progress(f"decoding {files.name}", len(files)) as bar:
+        for batch, targets in stream.epoch():
+            if images is None:
+                shape = (len(files), *batch.shape[1:])
+                if batch[0].numel() * len(files) > max_gb * 1e9:
+                    needed = batch[0].numel() * len(files) / 1e9
+                    raise InputError(
+                        f"{files.name}: {shape} takes {needed:.1f} GB, more than max_gb={max_gb:g}; "
+                        "take fewer (limit=), raise max_gb, or read it with avuc.data.Stream"
+                    )
+                images = torch.empty(shape, dtype=torch.uint8)
+            if batch.shape[1:] != images.shape[1:]:
+                raise InputError(_sizes(str(files.path(done)), batch[0], str(files.path(0)), images[0]))
+            images[done : done + len(batch)] = batch
+            labels[done : done + len(batch)] = targets
+            done += len(batch)
+            bar.advance(len(batch))
+    if images is None:
+        raise InputError(f"{files.root}: no pictures to decode")
+    origin = f"{files.origin}, decoded with {stream.decoder}"
+    return Dataset(images, labels, files.num_classes, files.name, files.class_names, origin)
+
+
+@dataclass(frozen=True)
+class _Item:
+    pixels: NDArray[np.uint8] | None
+    label: int
+    name: str
+    problem: str = ""
+
+
+class _Decoded(TorchDataset[_Item]):
+    """What a worker does. A bad file travels back as a sentence: raised in a worker it would become a traceback."""
+
+    def __init__(self, files: ImageFiles, view: View, decoder: str, seed: int) -> None:
+        self.files, self.view, self.decoder, self.seed = files, view, decoder, seed
+
+    def __getitem__(self, key: tuple[int, int]) -> _Item:
+        epoch, index = key
+        path = self.files.path(index)
+        label = int(self.files.labels[index])
+        try:
+            image = decode(path, decoder=self.decoder, mode=self.view.mode)
+        except InputError as error:
+            return _Item(None, label, str(path), str(error))
+        return _Item(self.view(image, np.random.default_rng([self.seed, epoch, index])), label, str(path))
+
+
+class _Batches(Sampler[list[tuple[int, int]]]):
+    """Lists of (epoch, index); the epoch is set before each pass."""
+
+    def __init__(self, n: int, batch_size: int, seed: int, shuffle: bool, drop_last: bool) -> None:
+        self.n, self.batch_size, self.seed, self.shuffle, self.drop_last = n, batch_size, seed, shuffle, drop_last
+        self.number = 0
+
+    def __len__(self) -> int:
+        return self.n // self.batch_size if self.drop_last else -(-self.n // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        epoch = self.number
+        if self.shuffle:
+            mixed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1, np.uint64)[0] >> 1)
+            batches = epoch_batches(
+                self.n, self.batch_size, torch.Generator().manual_seed(mixed), drop_last=self.drop_last
+            )
+        else:
+            batches = iter(torch.arange(self.n).split(self.batch_size)[: len(self)])
+        for batch in batches:
+            yield [(epoch, index) for index in batch.tolist()]
+
+
+def _collate(items: list[_Item]) -> tuple[Tensor, Tensor, str]:
+    labels = torch.tensor([item.label for item in items], dtype=torch.int64)
+    problem = next((item.problem for item in items if item.problem), "")
+    pixels = [item.pixels for item in items if item.pixels is not None]
+    if not problem:
+        for item, array in zip(items, pixels, strict=True):
+            if array.shape != pixels[0].shape:
+                problem = _sizes(item.name, array, items[0].name, pixels[0])
+                break
+    if problem:
+        return torch.empty(0), labels, problem
+    return torch.from_numpy(np.stack(pixels)), labels, ""
+
+
+def _sizes(name: str, pixels: NDArray[np.uint8] | Tensor, other: str, before: NDArray[np.uint8] | Tensor) -> str:
+    found, expected = (f"{x.shape[1]}×{x.shape[0]}" for x in (pixels, before))
+    return f"{name}: {found} pixels, but {other} has {expected}; pass size= to bring all to one size"
