@@ -1,0 +1,80 @@
+"""Deep ensemble (Lakshminarayanan, Pritzel & Blundell 2017, arXiv:1612.01474): several nets, each from its own start.
+
+The posterior has as many draws as there are members, and `predict` takes each once: p̄ = 1/M Σ p_m. With a stochastic
+member, say SWAG, the draws come from a member at random: a mixture (MultiSWAG, Wilson & Izmailov 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from avuc.draws import Draw, Posterior
+from avuc.errors import InputError
+from avuc.methods.method import Method
+from avuc.methods.vanilla import Vanilla
+
+__all__ = ["Ensemble", "EnsemblePosterior"]
+
+
+@dataclass(frozen=True)
+class Ensemble(Method):
+    """`members` models of the method `member`; the UQ benchmark that the paper compares with has 10 on CIFAR-10."""
+
+    name = "ensemble"
+    members: int = 10
+    member: Method = field(default_factory=Vanilla)
+
+    def __post_init__(self) -> None:
+        if self.members < 1:
+            raise InputError(f"an ensemble has at least one member, found {self.members}")
+        if self.member.members != 1:
+            raise InputError("an ensemble's member is a method that fits one model, found an ensemble")
+
+    def build(self, net: nn.Module, *, generator: torch.Generator | None = None) -> nn.Module:
+        return self.member.build(net, generator=generator)
+
+    def logits(self, model: nn.Module, images: Tensor) -> Tensor:
+        return self.member.logits(model, images)
+
+    def kl(self, model: nn.Module) -> Tensor | float:
+        return self.member.kl(model)
+
+    def epoch_end(self, model: nn.Module, epoch: int, epochs: int) -> None:
+        self.member.epoch_end(model, epoch, epochs)
+
+    def posterior(self, models: Sequence[nn.Module], *, images: Tensor | None = None) -> Posterior:
+        return EnsemblePosterior([self.member.posterior([model], images=images) for model in models])
+
+
+class EnsemblePosterior(nn.Module):
+    """The even mixture of posteriors. `draw` takes a member at random, `member(index)` a certain one.
+
+    >>> from avuc.methods.vanilla import DeterministicPosterior
+    >>> EnsemblePosterior([DeterministicPosterior(nn.Linear(2, 3)) for _ in range(4)]).num_draws
+    4
+    """
+
+    def __init__(self, posteriors: Sequence[Posterior]) -> None:
+        super().__init__()
+        if not posteriors:
+            raise InputError("an ensemble needs at least one member, found none")
+        self.posteriors = list(posteriors)
+        # registered, so that `.to(device)` and `parameters()` reach them
+        self.nets = nn.ModuleList([posterior for posterior in posteriors if isinstance(posterior, nn.Module)])
+
+    @property
+    def num_draws(self) -> int | None:
+        """The number of members when each is a single net, else unlimited."""
+        return len(self.posteriors) if all(posterior.num_draws == 1 for posterior in self.posteriors) else None
+
+    def draw(self, generator: torch.Generator) -> Draw:
+        chosen = int(torch.randint(len(self.posteriors), (), generator=generator, device=generator.device))
+        return self.posteriors[chosen].draw(generator)
+
+    def member(self, index: int) -> Draw:
+        # a member with one draw has no use for a generator's state
+        return self.posteriors[index].draw(torch.Generator())

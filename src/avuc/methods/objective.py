@@ -1,0 +1,133 @@
+"""What a method is fitted to: cross-entropy or negative ELBO, alone or with the AvUC or AUAvUC loss.
+
+total = nll + kl_weight·KL/num_train + β·avuc          (Eq. 5 of the paper; KL = 0 for a plain net)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from avuc.cells import Uncertainty, Variant
+from avuc.errors import InputError
+from avuc.losses import AvUCLoss, auavuc_loss, elbo_loss
+
+__all__ = ["Objective", "ObjectiveLoss", "Terms"]
+
+Kind = Literal["plain", "avuc", "auavuc"]
+
+
+class Terms(NamedTuple):
+    """The parts of the loss of one batch, as they enter the total except for β: total = nll + kl + β·avuc."""
+
+    nll: Tensor
+    kl: Tensor
+    avuc: Tensor
+    total: Tensor
+
+
+@dataclass(frozen=True)
+class Objective:
+    """
+    kind: "plain", "avuc" or "auavuc".
+    beta, variant, uncertainty: of the AvUC term; see `avuc.avuc_loss`. `points`: of AUAvUC (0: the exact area).
+    warmup_epochs: epochs without the AvUC term, in which the threshold is learned unless `threshold` gives it.
+    kl_weight: tempers the KL. `kl_gradient=False` counts the KL but trains without it, as the released code does.
+
+    >>> loss = Objective("avuc", beta=3.0, warmup_epochs=1).loss(num_train=100)
+    >>> terms = loss(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]), 50.0)
+    >>> round(terms.total.item(), 4)  # log 2 + 50/100; warm-up has no AvUC yet
+    1.1931
+    """
+
+    kind: Kind = "plain"
+    beta: float = 3.0
+    variant: Variant = "paper"
+    uncertainty: Uncertainty = "entropy"
+    warmup_epochs: int = 5
+    threshold: float | None = None
+    points: int = 21
+    kl_weight: float = 1.0
+    kl_gradient: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise InputError(f"objective: kind must be one of {', '.join(get_args(Kind))}, found {self.kind!r}")
+        if not self.beta >= 0 or not self.kl_weight >= 0 or self.warmup_epochs < 0:
+            raise InputError(
+                "objective: beta, kl_weight and warmup_epochs must not be negative, found "
+                f"{self.beta}, {self.kl_weight} and {self.warmup_epochs}"
+            )
+        if self.kind == "auavuc" and self.variant == "soft":
+            raise InputError("objective: the soft variant has no hard threshold to move, so no auavuc; use another")
+
+    def loss(self, num_train: int) -> ObjectiveLoss:
+        return ObjectiveLoss(self, num_train)
+
+
+class ObjectiveLoss(nn.Module):
+    """The objective with its state (threshold, epoch), which a `state_dict` round trip keeps. Call `epoch_end()`.
+
+    `warming_up` changes between epochs only: a captured step stays valid until it does.
+    """
+
+    def __init__(self, objective: Objective, num_train: int) -> None:
+        super().__init__()
+        if num_train < 1:
+            raise InputError(f"objective: num_train is the size of the training set, at least 1; found {num_train}")
+        self.objective, self.num_train, self.epoch = objective, num_train, 0
+        self.avuc: AvUCLoss | None = None
+        if objective.kind == "avuc":
+            self.avuc = AvUCLoss(
+                beta=1.0,
+                warmup_epochs=objective.warmup_epochs,
+                variant=objective.variant,
+                threshold=objective.threshold,
+                uncertainty=objective.uncertainty,
+            )
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether the AvUC term is still to come."""
+        return self.objective.kind != "plain" and self.epoch < self.objective.warmup_epochs
+
+    def forward(self, logits: Tensor, labels: Tensor, kl: Tensor | float = 0.0) -> Terms:
+        objective = self.objective
+        nll = elbo_loss(logits, labels, 0.0, num_train=self.num_train)
+        # filled on the device: a copy from the host would break a captured step
+        whole = kl.to(nll) if isinstance(kl, Tensor) else nll.new_full((), kl)
+        scaled = whole * (objective.kl_weight / self.num_train)
+        avuc = self._avuc(logits, labels)
+        trained = scaled if objective.kl_gradient else scaled.detach()
+        return Terms(nll, scaled, avuc, nll + trained + objective.beta * avuc)
+
+    def _avuc(self, logits: Tensor, labels: Tensor) -> Tensor:
+        objective = self.objective
+        learning = self.avuc is not None and self.avuc.warming_up  # it is 0, and gathers what makes the threshold
+        if objective.kind == "plain" or (self.warming_up and not learning):
+            return torch.zeros((), dtype=torch.float32, device=logits.device)
+        if self.avuc is not None:
+            found: Tensor = self.avuc(logits, labels)
+            return found
+        return auavuc_loss(
+            logits,
+            labels,
+            points=objective.points or None,
+            variant=objective.variant,
+            uncertainty=objective.uncertainty,
+        )
+
+    def epoch_end(self) -> None:
+        """After each epoch; the last warm-up epoch fixes the threshold."""
+        self.epoch += 1
+        if self.avuc is not None:
+            self.avuc.epoch_end()
+
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor(self.epoch)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.epoch = int(state)

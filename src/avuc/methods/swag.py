@@ -1,0 +1,182 @@
+"""SWAG (Maddox et al. 2019, arXiv:1902.02476): a Gaussian around the average of the weights that training passes by.
+
+From `start` on, one set of weights θ_i is collected at the end of each epoch, with mean θ̄, variance and the last
+`rank` deviations D_i = θ_i − θ̄_i (θ̄_i the mean so far). A draw is, with z₁, z₂ ~ N(0, I) and K deviations,
+
+    θ = θ̄ + √½ · std ∘ z₁ + D z₂ / √(2(K − 1)).
+
+The learning rate should stay high and constant from `start` on: weights that no longer move have no spread.
+
+Batch normalisation's statistics belong to the weights they were measured with. Given training images, each draw
+measures them again on `bn_images` of these, as the authors do with the whole training set; without, a draw uses the
+statistics averaged over the collected epochs.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.utils import parameters_to_vector
+
+from avuc.data.arrays import as_input
+from avuc.draws import NetDraw, Posterior
+from avuc.errors import InputError
+from avuc.methods.method import Method
+
+__all__ = ["SWAG", "SWAGModel", "SWAGPosterior"]
+
+BN_BATCH = 256
+
+
+@dataclass(frozen=True)
+class SWAG(Method):
+    """
+    start: share of the epochs after which weights are collected. rank: how many deviations are kept.
+    bn_images: how many training images measure batch normalisation again for each draw (0: none).
+    """
+
+    name = "swag"
+    start: float = 0.75
+    rank: int = 20
+    bn_images: int = 2048
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < 1 or self.rank < 2 or self.bn_images < 0:
+            raise InputError(
+                "swag: start is a share of the epochs in [0, 1), rank at least 2, bn_images at least 0; found "
+                f"{self.start}, {self.rank}, {self.bn_images}"
+            )
+
+    def build(self, net: nn.Module, *, generator: torch.Generator | None = None) -> nn.Module:
+        return SWAGModel(copy.deepcopy(net), self.rank)
+
+    def epoch_end(self, model: nn.Module, epoch: int, epochs: int) -> None:
+        if epoch >= self.start * epochs:
+            _swag(model).collect()
+
+    def posterior(self, models: Sequence[nn.Module], *, images: Tensor | None = None) -> Posterior:
+        # evenly spread, so that a sorted training set is represented too
+        step = max(1, len(images) // self.bn_images) if images is not None and self.bn_images else 0
+        some = images[::step][: self.bn_images] if images is not None and step else None
+        return SWAGPosterior(_swag(self.one(models)), some)
+
+
+class SWAGModel(nn.Module):
+    """A net with the moments of the weights it has passed by, kept in its `state_dict`. Forward is the net's own."""
+
+    mean: Tensor
+    squares: Tensor
+    deviations: Tensor
+    statistics: Tensor
+    count: Tensor
+
+    def __init__(self, net: nn.Module, rank: int) -> None:
+        super().__init__()
+        self.net = net
+        weights, statistics = parameters_to_vector(net.parameters()).detach(), self._statistics()
+        self.register_buffer("mean", torch.zeros_like(weights))
+        self.register_buffer("squares", torch.zeros_like(weights))  # Σ (θ_i − θ̄)²
+        self.register_buffer("deviations", torch.zeros(rank, len(weights), dtype=weights.dtype, device=weights.device))
+        self.register_buffer("statistics", torch.zeros_like(statistics))  # mean of the buffers
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.net(images)
+        return logits
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """Add the net's present weights to the moments, by Welford's update: Σθ² − n θ̄² would cancel in float32."""
+        weights = parameters_to_vector(self.net.parameters())
+        self.count += 1
+        count = int(self.count)
+        before = weights - self.mean
+        self.mean += before / count
+        after = weights - self.mean
+        self.squares += before * after
+        self.deviations[(count - 1) % len(self.deviations)] = after
+        self.statistics += (self._statistics() - self.statistics) / count
+
+    def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Weights of one draw and the averaged statistics, by their names in the net."""
+        count, dtype = int(self.count), self.mean.dtype
+        columns = min(count, len(self.deviations))
+        noise = torch.randn(len(self.mean) + columns, generator=generator, device=generator.device, dtype=dtype)
+        z1, z2 = noise.to(self.mean.device).split([len(self.mean), columns])
+        spread = (self.squares / count).sqrt() * z1 / 2**0.5
+        theta = self.mean + spread + z2 @ self.deviations[:columns] / (2 * (columns - 1)) ** 0.5
+        return {
+            **_named(theta, dict(self.net.named_parameters())),
+            **_named(self.statistics, self._buffers_to_average()),
+        }
+
+    def _buffers_to_average(self) -> dict[str, Tensor]:
+        return {name: buffer for name, buffer in self.net.named_buffers() if buffer.is_floating_point()}
+
+    def _statistics(self) -> Tensor:
+        buffers = [buffer.flatten() for buffer in self._buffers_to_average().values()]
+        return torch.cat(buffers) if buffers else torch.zeros(0)
+
+
+class SWAGPosterior(nn.Module):
+    """Gaussian over a net's weights; batch normalisation is measured again on `images` for each draw, if given."""
+
+    num_draws: int | None = None
+    images: Tensor | None
+
+    def __init__(self, model: SWAGModel, images: Tensor | None = None) -> None:
+        super().__init__()
+        if int(model.count) < 2:
+            raise InputError(
+                f"SWAG has collected {int(model.count)} sets of weights and needs at least 2: "
+                "train for more epochs, or start to collect earlier"
+            )
+        self.model = model
+        self.register_buffer("images", images, persistent=False)
+
+    @torch.no_grad()
+    def draw(self, generator: torch.Generator) -> NetDraw:
+        weights = self.model.draw(generator)
+        if self.images is not None:
+            weights |= measured_again(self.model.net, weights, self.images)
+        return NetDraw(self.model.net, weights)
+
+
+def measured_again(net: nn.Module, weights: dict[str, Tensor], images: Tensor) -> dict[str, Tensor]:
+    """The running statistics of batch normalisation with these weights: the mean over batches of the images."""
+    scratch = copy.deepcopy(net).eval()
+    for name, value in (*scratch.named_parameters(), *scratch.named_buffers()):
+        if name in weights:
+            value.copy_(weights[name])
+    layers = {
+        name: layer
+        for name, layer in scratch.named_modules()
+        if isinstance(layer, _NormBase) and layer.track_running_stats
+    }
+    if not layers:
+        return {}
+    for layer in layers.values():
+        layer.reset_running_stats()
+        layer.momentum = None  # a plain mean
+        layer.train()
+    for batch in images.split(BN_BATCH):
+        if len(batch) > 1 or len(images) == 1:
+            scratch(as_input(batch) if batch.dtype == torch.uint8 else batch)
+    wanted = {f"{layer}.{kind}" for layer in layers for kind in ("running_mean", "running_var")}
+    return {name: buffer for name, buffer in scratch.named_buffers() if name in wanted}
+
+
+def _named(flat: Tensor, like: dict[str, Tensor]) -> dict[str, Tensor]:
+    parts = flat.split([value.numel() for value in like.values()])
+    return {name: part.view_as(value) for (name, value), part in zip(like.items(), parts, strict=True)}
+
+
+def _swag(model: nn.Module) -> SWAGModel:
+    if not isinstance(model, SWAGModel):
+        raise InputError(f"expected the SWAGModel that build made, found {type(model).__name__}")
+    return model

@@ -1,0 +1,44 @@
+"""Vanilla: one net, one set of weights; softmax is all the uncertainty there is."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from avuc.draws import NetDraw, Posterior
+from avuc.methods.method import Method
+
+__all__ = ["DeterministicPosterior", "Vanilla"]
+
+
+@dataclass(frozen=True)
+class Vanilla(Method):
+    name = "vanilla"
+
+    def build(self, net: nn.Module, *, generator: torch.Generator | None = None) -> nn.Module:
+        return copy.deepcopy(net)
+
+    def posterior(self, models: Sequence[nn.Module], *, images: Tensor | None = None) -> Posterior:
+        return DeterministicPosterior(self.one(models))
+
+
+class DeterministicPosterior(nn.Module):
+    """Any net as a posterior with one draw, itself in evaluation mode.
+
+    >>> posterior = DeterministicPosterior(nn.Linear(2, 3))
+    >>> posterior.num_draws, posterior.draw(torch.Generator())(torch.zeros(5, 2)).shape
+    (1, torch.Size([5, 3]))
+    """
+
+    num_draws: int | None = 1
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def draw(self, generator: torch.Generator) -> NetDraw:
+        return NetDraw(self.net, {})

@@ -1,0 +1,157 @@
+"""Batch normalisation folded into the convolution before it: the same function of the image with fewer passes over it.
+
+In evaluation mode batch normalisation is affine per channel, and it follows a convolution, which is linear, so
+
+    γ (w ∗ x + b − m)/√(v + ε) + β  =  (s w) ∗ x + ((b − m) s + β),        s = γ/√(v + ε).
+
+Exact where a convolution's output goes into one batch normalisation and nowhere else. `conv_bn_pairs` finds these
+pairs in any module by tracing it; what cannot be traced is left as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
+
+__all__ = ["Folded", "conv_bn_pairs", "fold", "state_of"]
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+NORMALISATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def state_of(module: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer by name, those outside the `state_dict` too."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def conv_bn_pairs(module: nn.Module) -> list[tuple[str, str]]:
+    """Names (convolution, batch normalisation) that fold exactly.
+
+    >>> conv_bn_pairs(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU()))
+    [('0', '1')]
+    """
+    traced = copy.deepcopy(module).eval()
+    try:
+        graph = fx.Tracer().trace(traced)
+    except Exception:
+        # tracing runs the module's own code on stand-ins, which may fail in any way; folding is only a saving
+        return []
+    layers = dict(traced.named_modules())
+    calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
+    read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
+    owners = Counter(id(p) for _, p in traced.named_parameters(remove_duplicate=False))
+    pairs = []
+    for node in graph.nodes:
+        if node.op != "call_module" or len(node.users) != 1:
+            continue
+        user = next(iter(node.users))
+        if user.op != "call_module" or user.args != (node,):
+            continue
+        conv_name, bn_name = str(node.target), str(user.target)
+        conv, bn = layers[conv_name], layers[bn_name]
+        if (
+            type(conv) in CONVOLUTIONS
+            and type(bn) in NORMALISATIONS
+            and calls[conv_name] == calls[bn_name] == 1
+            and not {conv_name, bn_name} & read
+            and _plain(conv, bn, owners)
+        ):
+            pairs.append((conv_name, bn_name))
+    return pairs
+
+
+def _plain(conv: nn.Module, bn: nn.Module, owners: Counter[int]) -> bool:
+    """Nothing between the two layers, and their weights are their own: no hooks, parametrisations or tied weights.
+
+    A hook before the convolution only changes its input (dropout) and is no obstacle.
+    """
+    return (
+        not conv._forward_hooks
+        and not bn._forward_hooks
+        and not bn._forward_pre_hooks
+        and not parametrize.is_parametrized(conv)
+        and isinstance(conv._parameters.get("weight"), Tensor)
+        and bn._buffers.get("running_mean") is not None
+        and all(owners[id(p)] == 1 for layer in (conv, bn) for p in layer.parameters())
+    )
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A copy of a module without the folded layers, and the map from the module's weights to the copy's."""
+
+    module: nn.Module
+    pairs: tuple[tuple[str, str], ...]
+    eps: tuple[float, ...]
+
+    def affine(self, state: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Scale s and shift of each pair, from every weight and buffer of the original module."""
+        found = []
+        for (conv, bn), eps in zip(self.pairs, self.eps, strict=True):
+            scale = torch.rsqrt(state[f"{bn}.running_var"] + eps)
+            if f"{bn}.weight" in state:
+                scale = scale * state[f"{bn}.weight"]
+            shift = -state[f"{bn}.running_mean"] * scale
+            if f"{conv}.bias" in state:
+                shift = shift + state[f"{conv}.bias"] * scale
+            if f"{bn}.bias" in state:
+                shift = shift + state[f"{bn}.bias"]
+            found.append((scale, shift))
+        return found
+
+    def weights(
+        self,
+        state: Mapping[str, Tensor],
+        affine: list[tuple[Tensor, Tensor]] | None = None,
+        changed: Collection[str] | None = None,
+    ) -> dict[str, Tensor]:
+        """The copy's weights. `affine` spares the constants and `changed` limits the result to these names, where
+        only some of the convolutions' and other layers' weights are new."""
+        gone = {bn for _, bn in self.pairs}
+        names = state if changed is None else changed
+        folded = {name: state[name] for name in names if name.rpartition(".")[0] not in gone}
+        constants = self.affine(state) if affine is None else affine
+        for (conv, _), (scale, shift) in zip(self.pairs, constants, strict=True):
+            weight = folded.get(f"{conv}.weight")
+            if weight is not None:
+                folded[f"{conv}.weight"] = weight * scale.view(-1, *[1] * (weight.dim() - 1))
+                folded[f"{conv}.bias"] = shift
+        return folded
+
+    def fixed(self, drawn: Mapping[str, Tensor]) -> bool:
+        """Whether the constants stay the same when these weights are drawn."""
+        moving = {name for conv, bn in self.pairs for name in (f"{conv}.bias", *(f"{bn}.{x}" for x in _BN_STATE))}
+        return moving.isdisjoint(drawn)
+
+
+_BN_STATE = ("weight", "bias", "running_mean", "running_var")
+
+
+def fold(module: nn.Module, pairs: bool = True) -> Folded:
+    """The module's copy in evaluation mode, with every exact pair folded (or none, with `pairs=False`).
+
+    >>> from torch.func import functional_call
+    >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)).eval()
+    >>> folded = fold(net)
+    >>> x = torch.rand(1, 1, 5, 5)
+    >>> torch.allclose(functional_call(folded.module, folded.weights(state_of(net)), x), net(x), atol=1e-6)
+    True
+    """
+    found = conv_bn_pairs(module) if pairs else []
+    slim = copy.deepcopy(module).eval().requires_grad_(False)
+    eps = []
+    for conv_name, bn_name in found:
+        conv, bn = slim.get_submodule(conv_name), slim.get_submodule(bn_name)
+        assert isinstance(conv, CONVOLUTIONS)
+        assert isinstance(bn, NORMALISATIONS)
+        eps.append(bn.eps)
+        conv.bias = nn.Parameter(conv.weight.new_zeros(conv.out_channels), requires_grad=False)
+        parent, _, leaf = bn_name.rpartition(".")
+        setattr(slim.get_submodule(parent), leaf, nn.Identity())
+    return Folded(slim, tuple(found), tuple(eps))
