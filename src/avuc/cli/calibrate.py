@@ -1,0 +1,121 @@
+"""`avuc calibrate`: fit a calibrator on saved predictions, show honestly what it changes, and apply it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from avuc.cli.command import Command, Namespace, Parser
+from avuc.cli.console import Console
+from avuc.cli.inputs import (
+    FILE_HELP,
+    add_input_options,
+    add_output_options,
+    check_outputs,
+    json_text,
+    read_file,
+    text_job,
+    write_all,
+)
+from avuc.cli.tables import show_comparison, show_file, show_warnings, show_written
+from avuc.errors import InputError
+from avuc.report.words import compared_verdict
+
+__all__ = ["COMMAND", "METHODS"]
+
+# the names in avuc.calibration.CALIBRATORS, here without importing torch; a test compares the two
+METHODS = ("temperature", "avuts", "auavuts", "vector")
+TEXT = f"""\
+Fit a calibrator on saved predictions, write it as JSON, and say what it changes.
+
+The calibrator that is written is fitted on all rows. The figures before and after come from held-out rows: the rows
+are dealt into --folds parts, and each part is transformed by a calibrator fitted on the others.
+
+{FILE_HELP}"""
+EXAMPLES = """\
+examples:
+  avuc calibrate validation.npz --method temperature --out cal.json
+  avuc calibrate validation.npz --method avuts --out cal.json --apply test.npz --to test-calibrated.npz"""
+
+
+def arguments(parser: Parser) -> None:
+    add_input_options(parser)
+    parser.add_argument(
+        "--method",
+        choices=METHODS,
+        required=True,
+        help="temperature: by likelihood; avuts: accuracy versus uncertainty; auavuts: the same without a threshold; "
+        "vector: one scale and one shift per class",
+    )
+    parser.add_argument("--out", metavar="CAL.json", required=True, help="the fitted calibrator")
+    parser.add_argument("--folds", type=int, default=5, metavar="N", help="parts for the held-out figures (default: 5)")
+    parser.add_argument("--apply", metavar="FILE", help="predictions to transform; labels are not needed")
+    parser.add_argument("--to", metavar="FILE", help="where they go, in the same format and under the same name")
+    add_output_options(parser)
+
+
+def run(args: Namespace) -> int:
+    if (args.apply is None) != (args.to is None):
+        raise InputError("--apply and --to belong together: the file to transform, and where the result goes")
+    if args.folds < 2:
+        raise InputError(f"--folds {args.folds} leaves nothing to hold out; give 2 or more")
+    if args.to is not None and Path(args.to).suffix.lower() != Path(args.apply).suffix.lower():
+        raise InputError(f"{args.to}: the result keeps the format of {args.apply}; end its name in the same suffix")
+    outputs = {"--out": args.out, "--to": args.to, "--json": args.json, "--report": args.report}
+    check_outputs(outputs, [args.file, args.labels, args.apply])
+    from avuc.comparison import compare
+    from avuc.scores import describe, write_scores
+
+    console = Console()
+    file = read_file(args, args.file)
+    show_file(console, file)
+    other = None
+    if args.apply:
+        other = read_file(args, args.apply, main=False)
+        show_file(console, other, "to transform: ")
+        if other.num_classes != file.num_classes:
+            raise InputError(
+                f"{args.apply}: {other.num_classes} classes, but {args.file} has {file.num_classes}; "
+                "a calibrator is for one model"
+            )
+    calibrator, result = compare(
+        file,
+        args.method,
+        folds=args.folds,
+        threshold=args.threshold,
+        bins=args.bins,
+        replicates=replicates_for(args, file.num_rows),
+        seed=args.seed,
+    )
+    page = ""
+    if args.report:
+        from avuc.report.html import comparison_page
+
+        page = comparison_page(result, title=Path(args.file).name, source=describe(file))
+    jobs = {
+        args.out: text_job(calibrator.to_json() + "\n"),
+        args.json: text_job(json_text(result.as_json())),
+        args.report: text_job(page),
+    }
+    if other is not None:
+        scores = other.calibrated(calibrator)
+        jobs[args.to] = lambda path: write_scores(other, scores, path)
+    write_all(jobs)
+    console.line()
+    show_comparison(console, result)
+    console.paragraph(f"Figures from {result.how}.", style="dim")
+    console.line()
+    for sentence in compared_verdict(result):
+        console.paragraph(sentence)
+    show_warnings(console, result.warnings)
+    console.line()
+    show_written(console, outputs.values())
+    return 0
+
+
+COMMAND = Command(
+    summary="fit a calibrator on saved predictions, and apply it",
+    text=TEXT,
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)

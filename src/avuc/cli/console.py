@@ -1,0 +1,64 @@
+"""Text for a terminal: tables that fit, colour only where it is wanted, and no character that cannot be shown."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import TextIO
+
+__all__ = ["Console"]
+
+# for terminals that do not know Unicode
+PLAIN = str.maketrans(
+    {"×": "x", "–": "-", "−": "-", "…": "...", "→": "->", "≤": "<=", "·": "*", "─": "-", "’": "'", "█": "#", "░": "."}
+)
+STYLES = {"bold": "1", "warn": "1;33", "good": "32", "bad": "31", "dim": "2"}
+MIN_WIDTH, MAX_WIDTH = 60, 120
+
+
+class Console:
+    """Standard output, or any other stream."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = sys.stdout if stream is None else stream
+        self.encoding = getattr(self.stream, "encoding", None) or "utf-8"
+        terminal = self.stream.isatty()
+        self.colour = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        columns = shutil.get_terminal_size((100, 24)).columns
+        self.width = min(max(columns, MIN_WIDTH), MAX_WIDTH)
+
+    def line(self, text: str = "", style: str = "") -> None:
+        """One line; control characters, which a file's name may contain, are shown, not obeyed."""
+        text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+        try:
+            text.encode(self.encoding)
+        except UnicodeEncodeError:
+            text = text.translate(PLAIN).encode(self.encoding, "backslashreplace").decode(self.encoding)
+        if style and self.colour:
+            text = f"\x1b[{STYLES[style]}m{text}\x1b[0m"
+        self.stream.write(text + "\n")
+
+    def paragraph(self, text: str, *, style: str = "", lead: str = "") -> None:
+        """Wrapped to the width, with the lead hanging on the left."""
+        for index, line in enumerate(textwrap.wrap(text, self.width - len(lead)) or [""]):
+            self.line((lead if index == 0 else " " * len(lead)) + line, style)
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> None:
+        """Columns as wide as they need; the last takes what is left and wraps. `align`: `<` or `>` for each column."""
+        widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head) - 1)]
+        left = sum(widths) + 2 * len(widths)
+        last = max(self.width - left, 16)
+        self._row(head, widths, last, align, "bold")
+        self.line("─" * min(self.width, left + max((len(row[-1]) for row in [head, *rows]), default=0)), "dim")
+        for row in rows:
+            self._row(row, widths, last, align)
+
+    def _row(self, row: Sequence[str], widths: Sequence[int], last: int, align: str, style: str = "") -> None:
+        cells = [f"{cell:{side}{width}}" for cell, width, side in zip(row[:-1], widths, align, strict=False)]
+        wrapped = textwrap.wrap(row[-1], last) or [""]
+        self.line(("  ".join(cells) + "  " + wrapped[0]).rstrip(), style)
+        for more in wrapped[1:]:
+            self.line(" " * (sum(widths) + 2 * len(widths)) + more, style)

@@ -1,0 +1,88 @@
+"""`avuc evaluate`: the truth about a model's confidence, from its saved predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from avuc.cli.command import Command, Namespace, Parser
+from avuc.cli.console import Console
+from avuc.cli.inputs import (
+    FILE_HELP,
+    add_input_options,
+    add_output_options,
+    check_outputs,
+    json_text,
+    read_file,
+    text_job,
+    write_all,
+)
+from avuc.cli.tables import show_assessment, show_file, show_written
+from avuc.errors import InputError
+from avuc.report.words import verdict
+
+__all__ = ["COMMAND"]
+
+EXAMPLES = """\
+examples:
+  avuc evaluate test.npz
+  avuc evaluate test.npz --ood other.npz --json figures.json --report report.html
+  avuc evaluate logits.npy --labels test.csv --labels-key class"""
+
+
+def arguments(parser: Parser) -> None:
+    add_input_options(parser)
+    parser.add_argument(
+        "--ood", metavar="FILE", help="predictions on data of another kind; needs no labels; adds detection figures"
+    )
+    add_output_options(parser)
+
+
+def run(args: Namespace) -> int:
+    check_outputs({"--json": args.json, "--report": args.report}, [args.file, args.labels, args.ood])
+    from avuc.assessment import assess
+    from avuc.scores import describe
+
+    console = Console()
+    file = read_file(args, args.file)
+    show_file(console, file)
+    predictions = file.predictions()
+    outside = None
+    if args.ood:
+        other = read_file(args, args.ood, main=False)
+        show_file(console, other, "outside: ")
+        if other.num_classes != file.num_classes:
+            raise InputError(
+                f"{args.ood}: {other.num_classes} classes, but {args.file} has {file.num_classes}; "
+                "both must come from one model"
+            )
+        outside = other.entropy()
+    result = assess(
+        predictions,
+        outside_entropy=outside,
+        threshold=args.threshold,
+        bins=args.bins,
+        replicates=replicates_for(args, file.num_rows),
+        seed=args.seed,
+    )
+    page = ""
+    if args.report:
+        from avuc.report.html import assessment_page
+
+        page = assessment_page(result, title=Path(args.file).name, source=describe(file))
+    write_all({args.json: text_job(json_text(result.as_json())), args.report: text_job(page)})
+    console.line()
+    show_assessment(console, result)
+    console.line()
+    for sentence in verdict(result):
+        console.paragraph(sentence)
+    show_written(console, [args.json, args.report])
+    return 0
+
+
+COMMAND = Command(
+    summary="judge saved predictions: every metric, with intervals, in plain words",
+    text=f"Judge saved predictions: every metric with its 95 % interval, and what it means.\n\n{FILE_HELP}",
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)

@@ -1,0 +1,179 @@
+"""The options by which commands read saved predictions, and the checks of their outputs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from avuc.atomic import atomic_path
+from avuc.cli.command import Namespace, Parser
+from avuc.errors import InputError, require
+
+if TYPE_CHECKING:
+    from avuc.scores import ScoreFile
+
+__all__ = [
+    "FILE_HELP",
+    "add_input_options",
+    "add_output_options",
+    "check_outputs",
+    "json_text",
+    "read_file",
+    "replicates_for",
+    "text_job",
+    "write_all",
+]
+
+FILE_HELP = """\
+FILE is .npz, .npy, .safetensors, .parquet or .csv. It holds scores named logits, probs, predictions or scores, of
+shape (N, C), or (S, N, C) for S Monte Carlo draws, and labels named labels, y, targets or ground_truth. A file
+logits.npy has its labels in labels.npy beside it. A table has one column per class (logits_0, logits_1, … or
+prob_cat, prob_dog, …) or one list column, and a label column."""
+
+
+def add_input_options(parser: Parser) -> None:
+    parser.add_argument("file", metavar="FILE", help="saved predictions")
+    group = parser.add_argument_group("what the file holds")
+    group.add_argument(
+        "--kind",
+        choices=("auto", "logits", "probs"),
+        default="auto",
+        help="what the scores are; auto: by their name, else by their values, and it says which (default: auto)",
+    )
+    group.add_argument("--labels", metavar="FILE", help="labels from another file")
+    group.add_argument("--scores-key", metavar="NAME", help="name of the scores, or the prefix of their columns")
+    group.add_argument("--labels-key", metavar="NAME", help="name of the labels")
+    group.add_argument("--max-gb", type=_positive, metavar="GB", help="most a file may unpack to (default: 8)")
+    group = parser.add_argument_group("how it is judged")
+    group.add_argument(
+        "--threshold",
+        type=_threshold,
+        default="auto",
+        metavar="auto|NATS",
+        help="entropy up to which a prediction counts as certain; auto: midpoint of the mean entropies of right and "
+        "wrong predictions (default: auto)",
+    )
+    group.add_argument("--bins", type=_whole(1), default=15, metavar="N", help="bins of ECE and UCE (default: 15)")
+    group.add_argument(
+        "--replicates",
+        type=_whole(0),
+        metavar="N",
+        help="bootstrap replicates behind the 95 %% intervals; 0: no intervals (default: 1000; down to 200 where there "
+        "are more than 20,000 rows)",
+    )
+    group.add_argument("--seed", type=_whole(0), default=0, metavar="N", help="of every random draw (default: 0)")
+
+
+def add_output_options(parser: Parser) -> None:
+    group = parser.add_argument_group("where the results go, besides the terminal")
+    group.add_argument("--json", metavar="OUT.json", help="the figures, for programs")
+    group.add_argument("--report", metavar="OUT.html", help="one page with charts that opens anywhere")
+
+
+def read_file(args: Namespace, path: str, *, main: bool = True) -> ScoreFile:
+    """The file as the options say; a second file (--ood, --apply) keeps the names only where it has them."""
+    from avuc.scores import read_scores
+
+    if main:
+        return read_scores(
+            path,
+            kind=args.kind,
+            labels=args.labels,
+            scores_key=args.scores_key,
+            labels_key=args.labels_key,
+            max_gb=args.max_gb,
+        )
+    return read_scores(path, kind=args.kind, scores_key=args.scores_key, max_gb=args.max_gb)
+
+
+def replicates_for(args: Namespace, rows: int) -> int:
+    """As asked, else fewer where many rows make each replicate dear and the interval steady anyway."""
+    chosen: int = min(1000, max(200, 20_000_000 // rows)) if args.replicates is None else args.replicates
+    if chosen * rows > 50_000_000 and sys.stderr.isatty():
+        print(f"drawing {chosen:,} × {rows:,} rows for the intervals; --replicates 0 skips them", file=sys.stderr)
+    return chosen
+
+
+def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None]) -> None:
+    """Before any work: every output has a folder, none is an input, no two are one file."""
+    seen: dict[Path, str] = {}
+    read = {Path(name).resolve() for name in inputs if name}
+    for option, name in outputs.items():
+        if name is None:
+            continue
+        path = Path(name)
+        if not name or path.is_dir():
+            raise InputError(f"{name}: {option} is a folder; give a file name")
+        if path.exists() and not path.is_file():
+            raise InputError(f"{name}: {option} is not a regular file; give a file name")
+        if not path.parent.is_dir():
+            raise InputError(f"{name}: {option} is in a folder that does not exist; make {path.parent} first")
+        place = path.resolve()
+        if place in read:
+            raise InputError(f"{name}: {option} would overwrite an input; choose another name")
+        if place in seen:
+            raise InputError(f"{name}: {option} and {seen[place]} are one file; choose another name")
+        seen[place] = option
+    if outputs.get("--report"):
+        require("matplotlib", "report", "--report")
+
+
+def write_all(jobs: Mapping[str | None, Callable[[Path], object]]) -> None:
+    """Write every file or none: all are complete beside their places before the first takes its place."""
+    with ExitStack() as stack:
+        for name, write in jobs.items():
+            if name is None:
+                continue
+            try:
+                # through a link to its target: the link itself stays
+                write(stack.enter_context(atomic_path(Path(name).resolve())))
+            except OSError as error:
+                raise InputError(
+                    f"{name}: cannot be written ({error.strerror or error}); free some space or choose another place"
+                ) from error
+
+
+def text_job(text: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(text, encoding="utf-8")
+
+
+def json_text(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isascii() or not text.isdecimal() or int(text) < least or len(text) > 9:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} up")
+        return int(text)
+
+    return parse
+
+
+def _positive(text: str) -> float:
+    value = _number(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return value
+
+
+def _threshold(text: str) -> float | str:
+    if text == "auto":
+        return text
+    value = _number(text)
+    if not (value >= 0 and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither 'auto' nor an entropy of 0 nats or more")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

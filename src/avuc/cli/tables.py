@@ -1,0 +1,49 @@
+"""The results as tables on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from avuc.cli.console import Console
+from avuc.report.words import CHANGE_HEAD, DETECTION_HEAD, METRIC_HEAD, change_rows, detection_rows, metric_rows
+
+if TYPE_CHECKING:
+    from avuc.assessment import Assessment
+    from avuc.comparison import Comparison
+    from avuc.scores import ScoreFile
+
+__all__ = ["show_assessment", "show_comparison", "show_file", "show_warnings", "show_written"]
+
+
+def show_file(console: Console, file: ScoreFile, lead: str = "") -> None:
+    """What was found in the file, and what is odd about it."""
+    from avuc.scores import describe
+
+    console.paragraph(f"{lead}{file.path}: {describe(file)}")
+    for note in file.notes:
+        console.paragraph(f"note: {note}", lead="  ")
+
+
+def show_assessment(console: Console, result: Assessment) -> None:
+    console.table(METRIC_HEAD, metric_rows(result), "<>><<")
+    if result.detection:
+        console.line()
+        console.line(f"Telling {result.outside:,} outside rows from these by entropy", "bold")
+        console.table(DETECTION_HEAD, detection_rows(result), "<><<")
+
+
+def show_comparison(console: Console, result: Comparison) -> None:
+    console.table(CHANGE_HEAD, change_rows(result), "<>>>><")
+
+
+def show_warnings(console: Console, warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        console.line()
+        console.paragraph(warning, style="warn", lead="WARNING  ")
+
+
+def show_written(console: Console, names: Iterable[str | None]) -> None:
+    for name in names:
+        if name:
+            console.line(f"written: {name}", "dim")

@@ -1,0 +1,1 @@
+"""Words, charts and pages about results; nothing here knows a tensor."""

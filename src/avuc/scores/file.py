@@ -1,0 +1,185 @@
+"""ScoreFile: scores and labels of one saved file, checked."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from avuc.atomic import atomic_path
+from avuc.calibration import logits_from_probs
+from avuc.predictions import Predictions
+from avuc.scores import csv, npy, parquet, tensors
+from avuc.scores.checks import check_labels, check_scores, settle_kind
+from avuc.scores.names import LABEL_NAMES, Found, Wanted, listing, refuse
+from avuc.uncertainty import entropy, expected_entropy
+
+__all__ = ["FORMATS", "KINDS", "ScoreFile", "describe", "read_scores", "write_scores"]
+
+KINDS = ("auto", "logits", "probs")
+
+
+@dataclass(frozen=True)
+class Format:
+    read: Callable[[Path, Wanted], Found]
+    labels: Callable[[Path, Wanted], tuple[Any, str]]
+    write: Callable[[Path, Path, Found, Any], None]
+
+
+FORMATS: dict[str, Format] = {
+    ".npz": Format(npy.read_npz, npy.labels_npz, npy.write_npz),
+    ".npy": Format(npy.read_npy, npy.labels_npy, npy.write_npy),
+    ".safetensors": Format(tensors.scores_tensors, tensors.labels_tensors, tensors.write_scores_tensors),
+    ".parquet": Format(parquet.read_parquet, parquet.labels_parquet, parquet.write_parquet),
+    ".csv": Format(csv.read_csv, csv.labels_csv, csv.write_csv),
+}
+
+
+@dataclass(frozen=True)
+class ScoreFile:
+    """Scores (N,C) or, for Monte Carlo draws, (S,N,C) in float32; labels (N) or None; and where each came from."""
+
+    path: Path
+    scores: Tensor
+    labels: Tensor | None
+    kind: str
+    scores_from: str
+    labels_from: str | None
+    class_names: tuple[str, ...] | None
+    notes: tuple[str, ...]
+    dtype: torch.dtype  # of the scores in the file
+    found: Found  # without the arrays: what a rewrite needs
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.scores.shape[-2])
+
+    @property
+    def num_classes(self) -> int:
+        return int(self.scores.shape[-1])
+
+    @property
+    def samples(self) -> int:
+        return int(self.scores.shape[0]) if self.scores.ndim == 3 else 1
+
+    def logits(self) -> Tensor:
+        """What a calibrator reads; probabilities become log p, 0 counting as the smallest positive float32."""
+        logits: Tensor = self.scores if self.kind == "logits" else logits_from_probs(self.scores)
+        return logits
+
+    def predictions(self, calibrator: Any = None) -> Predictions:
+        """The Predictions of the labelled rows; a calibrator acts on every draw before the mean."""
+        labels = self.labels
+        if labels is None:
+            raise refuse(
+                self.path,
+                f"no labels: none named {listing(LABEL_NAMES)}",
+                "save them in the file, name them with --labels-key, or give them with --labels FILE",
+            )
+        if self.kind == "logits" or calibrator is not None:
+            build = Predictions.from_samples if self.scores.ndim == 3 else Predictions.from_logits
+            return build(self.logits(), labels, calibrator=calibrator)
+        if self.scores.ndim == 3:
+            return Predictions(self.scores.mean(0), labels, expected_entropy(self.scores), self.samples)
+        return Predictions(self.scores, labels)
+
+    def calibrated(self, calibrator: Any) -> Tensor:
+        """The scores through a calibrator, of the same kind and shape; every draw on its own."""
+        logits: Tensor = calibrator.transform(self.logits())
+        return logits if self.kind == "logits" else logits.softmax(-1)
+
+    def entropy(self) -> Tensor:
+        """Predictive entropy of every row, in nats; needs no labels."""
+        if self.kind == "logits":
+            return Predictions.from_samples(self.scores.reshape(-1, *self.scores.shape[-2:])).entropy
+        return entropy(self.scores.mean(0) if self.scores.ndim == 3 else self.scores)
+
+
+def read_scores(
+    path: str | Path,
+    *,
+    kind: str = "auto",
+    labels: str | Path | None = None,
+    scores_key: str | None = None,
+    labels_key: str | None = None,
+    max_gb: float | None = None,
+) -> ScoreFile:
+    """Read saved predictions of any framework from .npz, .npy, .safetensors, .parquet or .csv.
+
+    Nothing in the file is executed, and nothing is allocated on the word of a header alone. Bad input is an
+    `InputError` that names the file, the problem and the remedy.
+
+    >>> import tempfile, numpy as np
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/test.npz", predictions=[[0.9, 0.1], [0.2, 0.8]], ground_truth=[0, 1])
+    ...     describe(read_scores(f"{folder}/test.npz"))
+    "2 × 2 probabilities from key 'predictions', labels from 'ground_truth'"
+    """
+    if kind not in KINDS:
+        raise refuse(Path(path), f"kind {kind!r} is unknown", f"use one of {listing(KINDS)}")
+    file = Path(path)
+    wanted = Wanted(scores_key, labels_key if labels is None else None, max_gb)
+    try:
+        found = _format(file).read(file, wanted)
+        if labels is not None:
+            beside = Path(labels)
+            found.labels, found.labels_from = _format(beside).labels(beside, Wanted(None, labels_key, max_gb))
+    except OSError as error:
+        where = Path(error.filename) if error.filename else file
+        raise refuse(where, f"cannot be read ({error.strerror or error})", "check the file and its rights") from error
+    except MemoryError as error:
+        raise refuse(file, "there is not enough memory to hold it", "split it, or save float32 instead") from error
+    scores, dtype = check_scores(file, found)
+    kind, scores, notes = settle_kind(file, found, scores, kind)
+    checked = None if found.labels is None else check_labels(file, found, scores)
+    found.scores, found.labels = None, None
+    return ScoreFile(
+        path=file,
+        scores=scores,
+        labels=checked,
+        kind=kind,
+        scores_from=found.scores_from,
+        labels_from=found.labels_from,
+        class_names=found.class_names,
+        notes=(*found.notes, *notes),
+        dtype=dtype,
+        found=found,
+    )
+
+
+def write_scores(file: ScoreFile, scores: Tensor, destination: str | Path) -> None:
+    """Write the file again, in its own format, with these scores in place of its own; all else is kept."""
+    if scores.shape != file.scores.shape:
+        raise refuse(file.path, f"holds {tuple(file.scores.shape)} scores, not {tuple(scores.shape)}", "keep the shape")
+    with atomic_path(destination) as temporary:
+        FORMATS[file.path.suffix.lower()].write(file.path, temporary, file.found, scores.detach().to("cpu", file.dtype))
+
+
+def describe(file: ScoreFile) -> str:
+    """`10,000 × 10 probabilities from key 'predictions', labels from 'ground_truth'`."""
+    draws = f"{file.samples:,} draws of " if file.scores.ndim == 3 else ""
+    kind = "logits" if file.kind == "logits" else "probabilities"
+    labels = f"labels from {file.labels_from}" if file.labels_from else "no labels"
+    return f"{draws}{file.num_rows:,} × {file.num_classes:,} {kind} from {file.scores_from}, {labels}"
+
+
+def _format(path: Path) -> Format:
+    """The file's format by its suffix, once it is known to be a file that can be opened and is not empty."""
+    status = os.stat(path)
+    if stat.S_ISDIR(status.st_mode):
+        raise refuse(path, "is a folder", f"name a file ({', '.join(FORMATS)})")
+    if not stat.S_ISREG(status.st_mode):
+        raise refuse(path, "is not a regular file", "save the predictions to a file first")
+    suffix = path.suffix.lower()
+    if suffix not in FORMATS:
+        raise refuse(path, f"unknown format {suffix!r}", f"save it as {', '.join(FORMATS)}")
+    if status.st_size == 0:
+        raise refuse(path, "is empty", "save the predictions again")
+    with path.open("rb"):
+        return FORMATS[suffix]

@@ -1,0 +1,181 @@
+"""Reading .npy and .npz without trusting them: no pickle, and no allocation before the header agrees with the file."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy_format
+from torch import Tensor
+
+from avuc.scores.names import (
+    LABEL_NAMES,
+    SCORE_NAMES,
+    Found,
+    Wanted,
+    also_there,
+    check_size,
+    choose,
+    listing,
+    refuse,
+    swap_word,
+)
+
+__all__ = ["labels_npy", "labels_npz", "read_npy", "read_npz", "write_npy", "write_npz"]
+
+MAX_HEADER = 10_000
+# DEFLATE cannot pack tighter than 1032:1, so a larger claim is a lie; bzip2 and LZMA are bounded by the limit alone
+DEFLATE_RATIO = 1032
+
+
+def read_npy(path: Path, wanted: Wanted) -> Found:
+    """Scores from one .npy; labels from the file beside it that has a labels word where this name has a scores word."""
+    if wanted.scores_key is not None:
+        raise refuse(path, "a .npy file has no keys", "leave out --scores-key")
+    word, sibling = swap_word(path.stem, lambda stem: path.with_name(stem + ".npy").is_file())
+    found = Found(_whole(path, wanted.limit), f"file {path.name!r}", word or "", ())
+    if sibling is not None:
+        beside = path.with_name(sibling + ".npy")
+        found.labels, found.labels_from = _whole(beside, wanted.limit), f"file {beside.name!r}"
+    return found
+
+
+def labels_npy(path: Path, wanted: Wanted) -> tuple[Any, str]:
+    return _whole(path, wanted.limit), f"file {path.name!r}"
+
+
+def read_npz(path: Path, wanted: Wanted) -> Found:
+    """Scores and labels from the members of an archive; other members are never unpacked."""
+    with _archive(path) as (archive, members):
+        key = choose(path, list(members), wanted.scores_key, SCORE_NAMES, "scores")
+        if key is None:
+            raise refuse(
+                path,
+                f"no scores: none of {listing(SCORE_NAMES)} among its keys ({listing(members)})",
+                "name the right one with --scores-key",
+            )
+        found = Found(_member(path, archive, members[key], wanted.limit), f"key {key!r}", key, (key,))
+        found.notes = also_there(key, members, wanted)
+        label = choose(path, list(members), wanted.labels_key, LABEL_NAMES, "labels")
+        if label is not None:
+            found.labels = _member(path, archive, members[label], wanted.limit)
+            found.labels_from = repr(label)
+    return found
+
+
+def labels_npz(path: Path, wanted: Wanted) -> tuple[Any, str]:
+    with _archive(path) as (archive, members):
+        key = choose(path, list(members), wanted.labels_key, LABEL_NAMES, "labels")
+        if key is None:
+            raise refuse(path, f"no labels among its keys ({listing(members)})", "name them with --labels-key")
+        return _member(path, archive, members[key], wanted.limit), f"{key!r} of {path.name!r}"
+
+
+def write_npy(source: Path, destination: Path, found: Found, scores: Tensor) -> None:
+    with destination.open("wb") as out:
+        np.save(out, scores.numpy(), allow_pickle=False)
+
+
+def write_npz(source: Path, destination: Path, found: Found, scores: Tensor) -> None:
+    """The archive again with new scores under the same key; every other member is copied byte for byte."""
+    with _archive(source) as (archive, _), zipfile.ZipFile(destination, "w") as out:
+        for info in archive.infolist():
+            entry = zipfile.ZipInfo(info.filename, date_time=info.date_time)
+            entry.compress_type = info.compress_type
+            with out.open(entry, "w", force_zip64=True) as target:
+                if _key(info.filename) in found.keys:
+                    npy_format.write_array(target, scores.numpy(), allow_pickle=False)
+                else:
+                    with archive.open(info) as member:
+                        shutil.copyfileobj(member, target)
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            arrays = [info for info in archive.infolist() if not info.is_dir()]
+            names = [_key(info.filename) for info in arrays]
+            choose(path, names, None, (), "arrays")  # refuses doubled names
+            yield archive, dict(zip(names, arrays, strict=True))
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OverflowError) as error:
+        # RuntimeError: an encrypted member; NotImplementedError: a compression this Python does not know
+        raise refuse(path, f"not a readable .npz archive ({error})", "save it again with numpy.savez") from error
+
+
+def _key(member: str) -> str:
+    return member.removesuffix(".npy")
+
+
+def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> np.ndarray:
+    what = f"key {_key(info.filename)!r}"
+    check_size(path, what, info.file_size, limit)
+    if info.compress_type == zipfile.ZIP_DEFLATED and info.file_size > DEFLATE_RATIO * info.compress_size + 1024:
+        raise refuse(path, f"{what} claims more bytes than its packed data can hold", "save it again with numpy.savez")
+    with archive.open(info) as member:
+        return _read(path, what, member, info.file_size)
+
+
+def _whole(path: Path, limit: int) -> np.ndarray:
+    size = path.stat().st_size
+    check_size(path, "the array", size, limit)
+    with path.open("rb") as stream:
+        return _read(path, "the array", stream, size)
+
+
+def _read(path: Path, what: str, stream: IO[bytes], size: int) -> np.ndarray:
+    """One .npy stream of `size` bytes."""
+    shape, fortran, dtype, header = _header(path, what, stream)
+    if dtype.hasobject:
+        raise refuse(
+            path,
+            f"{what} holds Python objects (a pickle), which could run code when opened",
+            "save plain numbers, for example numpy.asarray(scores, dtype='float32')",
+        )
+    if dtype.kind not in "fiub":
+        raise refuse(path, f"{what} has dtype {dtype}, not real numbers", "save float32 scores and int64 labels")
+    if any(length < 0 for length in shape):
+        raise refuse(path, f"{what} claims shape {shape}", "save it again with numpy.save")
+    claimed = math.prod(shape) * dtype.itemsize
+    if header + claimed != size:
+        raise refuse(
+            path,
+            f"{what} claims shape {shape} of {dtype}, {claimed} bytes, but {max(size - header, 0)} are there",
+            "the file is cut short or damaged: save it again",
+        )
+    array = np.empty(math.prod(shape), dtype)
+    view = array.view(np.uint8).data
+    done = 0
+    while done < len(view):
+        chunk = stream.readinto(view[done:])  # type: ignore[attr-defined]
+        if not chunk:
+            raise refuse(path, f"{what} ends after {done} of {claimed} bytes", "the file is cut short: save it again")
+        done += chunk
+    # reads the zip member's end, where its checksum is compared
+    stream.read(1)
+    array = array.reshape(shape[::-1]).transpose() if fortran else array.reshape(shape)
+    # torch knows neither foreign byte orders nor extended precision
+    return array.astype(np.float64 if dtype.kind == "f" and dtype.itemsize > 8 else dtype.newbyteorder("="), copy=False)
+
+
+def _header(path: Path, what: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+    try:
+        version = npy_format.read_magic(stream)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"version {version} of the format holds only records")
+        parse = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a header from Python 2 is fine
+            shape, fortran, dtype = parse(stream, max_header_size=MAX_HEADER)
+    except (ValueError, TypeError, SyntaxError, EOFError, OverflowError, RecursionError, MemoryError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise refuse(path, f"{what} is not a .npy array ({reason[:120]})", "save it with numpy.save or savez") from None
+    return shape, fortran, dtype, stream.tell()
