@@ -1,0 +1,211 @@
+"""Folded batch normalisation is the same function; where it would not be, nothing is folded."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from avuc.nets import resnet20, resnet50, small_cnn
+from avuc.nets.fold import conv_bn_pairs, fold, state_of
+from avuc.nets.runner import Runner
+
+
+def lived_in(module: nn.Module, seed: int = 0) -> nn.Module:
+    """Batch normalisation as after training: statistics and affine parameters that are not 0 and 1."""
+    generator = torch.Generator().manual_seed(seed)
+    for layer in module.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            for name in ("running_mean", "bias"):
+                if getattr(layer, name) is not None:
+                    getattr(layer, name).data.normal_(0, 0.3, generator=generator)
+            for name in ("running_var", "weight"):
+                if getattr(layer, name) is not None:
+                    getattr(layer, name).data.uniform_(0.5, 1.5, generator=generator)
+    return module.eval()
+
+
+class Residual(nn.Module):
+    """The convolution's output also goes round the normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x)
+        return self.bn(y) + y
+
+
+class Twice(nn.Module):
+    """One convolution called twice, normalised once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bn(self.conv(x)) + self.conv(2 * x)
+
+
+class Borrowed(nn.Module):
+    """The convolution's weight is also read by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bn(self.conv(x)) + self.conv.weight.sum()
+
+
+class Branching(nn.Module):
+    """Cannot be traced: what happens depends on the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bn(self.conv(x)) if x.sum() > 0 else x
+
+
+def tied() -> nn.Module:
+    module = nn.Sequential(nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2), nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2))
+    module[2].weight = module[0].weight
+    return module
+
+
+def hooked() -> nn.Module:
+    module = nn.Sequential(nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2))
+    module[0].register_forward_hook(lambda layer, inputs, output: output * 2)
+    return module
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(2, 2, 3)), nn.BatchNorm2d(2))
+
+
+EXACT = {
+    "resnet20": (resnet20, (2, 3, 32, 32), 19),
+    "resnet20 B": (lambda: resnet20(shortcut="B"), (2, 3, 32, 32), 21),
+    "resnet50": (lambda: resnet50(5, (32, 32, 3)), (1, 3, 32, 32), 53),
+    "small_cnn": (small_cnn, (2, 1, 28, 28), 3),
+    "bias, groups": (lambda: nn.Sequential(nn.Conv2d(4, 6, 3, groups=2), nn.BatchNorm2d(6)), (2, 4, 7, 7), 1),
+    "circular, dilated": (
+        lambda: nn.Sequential(nn.Conv2d(2, 3, 3, padding=2, dilation=2, padding_mode="circular"), nn.BatchNorm2d(3)),
+        (2, 2, 8, 8),
+        1,
+    ),
+    "1d": (lambda: nn.Sequential(nn.Conv1d(2, 3, 3), nn.BatchNorm1d(3), nn.ReLU()), (2, 2, 9), 1),
+    "3d, no affine": (lambda: nn.Sequential(nn.Conv3d(2, 3, 2), nn.BatchNorm3d(3, affine=False)), (2, 2, 4, 4, 4), 1),
+    "eps": (lambda: nn.Sequential(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3, eps=0.5)), (2, 2, 4, 4), 1),
+}
+
+NOT = {
+    "residual": Residual,
+    "twice": Twice,
+    "borrowed": Borrowed,
+    "branching": Branching,
+    "tied": tied,
+    "hooked": hooked,
+    "weight norm": normed,
+    "batch statistics": lambda: nn.Sequential(nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2, track_running_stats=False)),
+    "other order": lambda: nn.Sequential(nn.BatchNorm2d(2), nn.Conv2d(2, 2, 3)),
+    "transposed": lambda: nn.Sequential(nn.ConvTranspose2d(2, 2, 3), nn.BatchNorm2d(2)),
+    "layer norm": lambda: nn.Sequential(nn.Conv2d(2, 2, 3), nn.GroupNorm(1, 2)),
+}
+
+
+@pytest.mark.parametrize("case", EXACT)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_same_function(case: str, dtype: torch.dtype) -> None:
+    make, shape, count = EXACT[case]
+    net = lived_in(make()).to(dtype)
+    x = torch.rand(shape, dtype=dtype, generator=torch.Generator().manual_seed(1))
+    folded = fold(net)
+    assert len(folded.pairs) == count
+    assert not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in folded.module.modules())
+    found = functional_call(folded.module, folded.weights(state_of(net)), (x,))
+    expected = net(x)
+    # relative to the logits' size, which untrained nets make large
+    scale = expected.abs().max().item()
+    torch.testing.assert_close(found, expected, rtol=0, atol=scale * (1e-5 if dtype == torch.float32 else 1e-12))
+
+
+@pytest.mark.parametrize("case", NOT)
+def test_nothing_is_folded_where_it_would_not_be_exact(case: str) -> None:
+    net = lived_in(NOT[case]())
+    assert conv_bn_pairs(net) == []
+    x = torch.rand(2, 2, 8, 8)
+    with torch.no_grad():
+        assert torch.equal(Runner(net).function({})(x), net(x))
+
+
+def test_the_module_is_left_alone() -> None:
+    net = lived_in(small_cnn()).train()
+    before = copy.deepcopy(net.state_dict())
+    fold(net)
+    assert net.training
+    assert all(parameter.requires_grad for parameter in net.parameters())
+    assert all(torch.equal(value, net.state_dict()[name]) for name, value in before.items())
+
+
+@pytest.mark.parametrize("names", [["conv2.weight"], ["conv2.weight", "bn2.weight"], ["bn1.running_mean"], []])
+def test_runner_with_drawn_weights(names: list[str]) -> None:
+    net = lived_in(small_cnn())
+    generator = torch.Generator().manual_seed(2)
+    state = state_of(net)
+    drawn = {name: torch.rand(state[name].shape, generator=generator) for name in names}
+    x = torch.rand(3, 1, 28, 28, generator=generator)
+    with torch.no_grad():
+        expected = functional_call(net, drawn, (x,))
+        for folded in (True, False):
+            runner = Runner(net, folded=folded)
+            runner.function({name: value + 1 for name, value in drawn.items()})  # an earlier draw leaves no trace
+            torch.testing.assert_close(runner.function(drawn)(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_runner_evaluates_a_net_in_training_mode() -> None:
+    net = lived_in(small_cnn())
+    x = torch.rand(3, 1, 28, 28)
+    expected = net(x).detach()
+    net.train()
+    torch.testing.assert_close(Runner(net).function({})(x), expected, rtol=1e-5, atol=1e-5)
+    assert net.training
+
+
+def test_compiled_once_for_all_draws_and_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real tracer with a backend that compiles nothing; a second trace would be an error."""
+    compiled = []
+    real = torch.compile
+
+    def count(function: object, **options: object) -> object:
+        compiled.append(options)
+        return real(function, backend="eager", dynamic=False, fullgraph=True)
+
+    monkeypatch.setattr(torch, "compile", count)
+    net = lived_in(small_cnn())
+    x = torch.rand(3, 1, 28, 28)
+    state = state_of(net)
+    try:
+        with torch.no_grad(), torch._dynamo.config.patch(error_on_recompile=True):
+            for seed in range(3):  # three datasets
+                runner = Runner(net, compiled=True)
+                for draw in range(3):
+                    noise = torch.Generator().manual_seed(10 * seed + draw)
+                    drawn = {"conv1.weight": torch.randn(state["conv1.weight"].shape, generator=noise)}
+                    expected = functional_call(net, drawn, (x,))
+                    torch.testing.assert_close(runner.function(drawn)(x), expected, rtol=1e-5, atol=1e-5)
+    finally:
+        torch._dynamo.reset()
+    assert len(compiled) == 1
+    changed = copy.deepcopy(net)
+    Runner(changed, key=net, compiled=True)
+    assert len(compiled) == 1
+    changed.bn1 = nn.Identity()
+    Runner(changed, key=net, compiled=True)
+    assert len(compiled) == 2
