@@ -90,9 +90,9 @@ def compare(
     else:
         after = _cross_fitted(method, logits, labels, folds, seed)
         how = f"held-out rows ({folds} parts, each calibrated by a fit on the others); the calibrator itself uses all"
-    first, second = (
-        assess(p, threshold=threshold, bins=bins, replicates=replicates, seed=seed) for p in (before, after)
-    )
+    # what is asked of the change is its own interval, so the figures before need none
+    first = assess(before, threshold=threshold, bins=bins, replicates=0)
+    second = assess(after, threshold=threshold, bins=bins, replicates=replicates, seed=seed)
     change = {name: (second.metrics[name] - first.metrics[name], math.nan, math.nan) for name in first.metrics}
     if replicates:
         change = _change(before, after, change, threshold, bins, replicates, seed)

@@ -13,6 +13,7 @@ from avuc.cli.inputs import (
     check_outputs,
     json_text,
     read_file,
+    replicates_for,
     text_job,
     write_all,
 )

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 __all__ = [
     "CHANGE_HEAD",
     "DETECTION_HEAD",
-    "METRIC_HEAD",
     "DETECTION_WORDS",
+    "METRIC_HEAD",
     "METRIC_WORDS",
     "Row",
     "Words",
