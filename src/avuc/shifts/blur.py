@@ -47,13 +47,14 @@ def _defocus(images: Tensor, constants: tuple[float, float], generator: torch.Ge
 
 def _zoom(images: Tensor, factors: tuple[float, ...], generator: torch.Generator) -> Tensor:
     """The mean of the image and of its zooms by each factor. Factors that crop and stretch alike are done once."""
-    values = unit(images)
     height, width = images.shape[1:3]
     plans = Counter((resample.ZoomPlan.of(height, factor), resample.ZoomPlan.of(width, factor)) for factor in factors)
+    # images last: rows and columns are then picked as long contiguous runs
+    values = unit(images.permute(1, 2, 3, 0).contiguous())
     total = values.clone()
     for (rows, columns), times in plans.items():
-        total.add_(resample.zoom(values, rows, columns), alpha=times)
-    return to_bytes(total.div_(len(factors) + 1))
+        total.add_(resample.zoom(values, rows, columns, dim=0), alpha=times)
+    return to_bytes(total.div_(len(factors) + 1)).permute(3, 0, 1, 2).contiguous()
 
 
 def _motion(images: Tensor, constants: tuple[int, float], generator: torch.Generator) -> Tensor:

@@ -30,18 +30,22 @@ Border = Literal["nearest", "reflect", "mirror"]
 
 
 def border(index: Tensor, length: int, mode: Border) -> Tensor:
-    """Where an index outside 0 … length − 1 reads: nearest aaa|abc, reflect cba|abc, mirror dcb|abcd.
+    """Where a whole-numbered index outside 0 … length − 1 reads: nearest aaa|abc, reflect cba|abc, mirror dcb|abcd.
+
+    Takes and gives floats or integers; in floats the wrap is a few vectorised operations, in integers a slow remainder.
 
     >>> border(torch.tensor([-2, -1, 3, 4]), 3, "reflect").tolist()
     [1, 0, 2, 1]
     """
     if mode == "nearest" or length == 1:
         return index.clamp(0, length - 1)
-    if mode == "reflect":
-        wrapped = index.remainder(2 * length)
-        return torch.minimum(wrapped, 2 * length - 1 - wrapped)
-    wrapped = index.remainder(2 * length - 2)
-    return torch.minimum(wrapped, 2 * length - 2 - wrapped)
+    last = 2 * length - (1 if mode == "reflect" else 2)
+    period = last + 1 if mode == "reflect" else last
+    if index.is_floating_point():
+        wrapped = index - (index / period).floor_().mul_(period)
+    else:
+        wrapped = index.remainder(period)
+    return torch.minimum(wrapped, last - wrapped)
 
 
 def padded(values: Tensor, dim: int, before: int, after: int, mode: Border) -> Tensor:

@@ -70,10 +70,10 @@ def _coded(plane: Tensor, table: Tensor) -> Tensor:
             values = values.view(count, -1, across).transpose(1, 2)
         return values
 
-    # quantisation rounds halves away from zero
+    # libjpeg's transform ends in whole eighths, and quantisation rounds halves away from zero
     steps = table.to(plane.device).repeat(rows // 8, columns // 8)
-    coefficients = both_axes(plane - 128, matrix) / steps
-    coefficients = coefficients.sign() * (coefficients.abs() + 0.5).floor_() * steps
+    eighths = both_axes(plane - 128, matrix).mul_(8).add_(0.5).floor_()
+    coefficients = eighths.sign() * (eighths.abs() / (8 * steps) + 0.5).floor_() * steps
     decoded = both_axes(coefficients, matrix.T)
     return decoded.add_(128.5).floor_().clamp_(0, 255)[:, :height, :width]
 

@@ -37,15 +37,15 @@ class ZoomPlan:
         return (lower.long() + top).to(device), (upper.long() + top).to(device), (place - lower).float().to(device)
 
 
-def zoom(values: Tensor, rows: ZoomPlan, columns: ZoomPlan) -> Tensor:
-    """Linear zoom into the middle of (N, H, W[, C]); the size stays."""
-    for dim, plan in ((1, rows), (2, columns)):
+def zoom(values: Tensor, rows: ZoomPlan, columns: ZoomPlan, *, dim: int) -> Tensor:
+    """Linear zoom into the middle of images whose rows are axis `dim` and columns the next one; the size stays."""
+    for axis, plan in ((dim, rows), (dim + 1, columns)):
         if plan.crop == plan.stretched:
             continue
         lower, upper, weight = plan.taps(values.device)
         shape = [1] * values.ndim
-        shape[dim] = plan.length
-        values = values.index_select(dim, lower).lerp_(values.index_select(dim, upper), weight.reshape(shape))
+        shape[axis] = plan.length
+        values = values.index_select(axis, lower).lerp_(values.index_select(axis, upper), weight.reshape(shape))
     return values
 
 
@@ -81,9 +81,9 @@ def _box_taps(length: int, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pick(values: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """values[n, rows[n], columns[n]] for index tensors that broadcast to (N, H, W); values (N, H, W, C)."""
+    """values[n, rows[n], columns[n]] for int32 indices that broadcast to (N, H, W); values (N, H, W, C)."""
     count, height, width, channels = values.shape
-    image = torch.arange(count, device=values.device).view(-1, 1, 1) * (height * width)
+    image = torch.arange(count, device=values.device, dtype=torch.int32).view(-1, 1, 1) * (height * width)
     flat = (rows * width + columns).add(image)
     return values.reshape(-1, channels).index_select(0, flat.flatten()).view(*flat.shape, channels)
 
@@ -93,8 +93,8 @@ def bilinear(values: Tensor, rows: Tensor, columns: Tensor, mode: Border) -> Ten
     height, width = values.shape[1:3]
     top, left = rows.floor(), columns.floor()
     down, right = (rows - top)[..., None], (columns - left)[..., None]
-    upper, lower = (border(top.long() + step, height, mode) for step in (0, 1))
-    near, far = (border(left.long() + step, width, mode) for step in (0, 1))
+    upper, lower = (border(top + step, height, mode).to(torch.int32) for step in (0, 1))
+    near, far = (border(left + step, width, mode).to(torch.int32) for step in (0, 1))
     above = pick(values, upper, near).lerp_(pick(values, upper, far), right)
     below = pick(values, lower, near).lerp_(pick(values, lower, far), right)
     return above.lerp_(below, down)
@@ -110,12 +110,12 @@ def motion_blur(values: Tensor, radius: int, sigma: float, degrees: Tensor) -> T
     weights = np.exp(-0.5 * (steps / sigma) ** 2)
     weights /= weights.sum()
     angle = torch.deg2rad(degrees.double())
-    row = torch.arange(height, device=values.device).view(1, -1, 1)
-    column = torch.arange(width, device=values.device).view(1, 1, -1)
+    row = torch.arange(height, device=values.device, dtype=torch.int32).view(1, -1, 1)
+    column = torch.arange(width, device=values.device, dtype=torch.int32).view(1, 1, -1)
     total = torch.zeros_like(values)
     for step in steps:
-        down = (step * angle.sin() - 0.5).ceil().long().view(-1, 1, 1)
-        right = (step * angle.cos() - 0.5).ceil().long().view(-1, 1, 1)
+        down = (step * angle.sin() - 0.5).ceil().to(torch.int32).view(-1, 1, 1)
+        right = (step * angle.cos() - 0.5).ceil().to(torch.int32).view(-1, 1, 1)
         shifted = pick(values, (row + down).clamp(0, height - 1), (column + right).clamp(0, width - 1))
         total.add_(shifted, alpha=float(weights[step]))
     return total

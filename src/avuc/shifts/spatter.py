@@ -48,16 +48,15 @@ def _shine(liquid: Tensor, strength: float) -> Tensor:
 
 def _equalised(levels: Tensor) -> Tensor:
     """Histogram equalisation of whole levels 0 … 20 to 0 … 255, as OpenCV: the lowest level present becomes 0."""
-    count = levels.shape[1] * levels.shape[2]
-    lowest = levels.amin((1, 2), keepdim=True)
-    at_lowest = (levels == lowest).sum((1, 2), keepdim=True)
-    spread = count - at_lowest
-    result = torch.zeros_like(levels)
-    for level in range(_FARTHEST + 1):
-        here = levels == level
-        up_to = (levels <= level).sum((1, 2), keepdim=True) - at_lowest
-        result = torch.where(here, (up_to * 255.0 / spread).round_(), result)
-    return torch.where(spread > 0, result, lowest)
+    flat = levels.flatten(1).long()
+    histogram = torch.zeros(len(flat), _FARTHEST + 1, device=levels.device)
+    histogram.scatter_add_(1, flat, torch.ones((), device=levels.device).expand_as(flat))
+    up_to = histogram.cumsum(1)
+    at_lowest = histogram.gather(1, flat.amin(1, keepdim=True))
+    spread = flat.shape[1] - at_lowest
+    table = ((up_to - at_lowest) * 255 / spread).round_()
+    equal = table.gather(1, flat).view_as(levels)
+    return torch.where(spread[..., None] > 0, equal, levels)
 
 
 def _colour(colour: tuple[float, float, float], images: Tensor) -> Tensor:

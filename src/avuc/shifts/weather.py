@@ -59,7 +59,7 @@ def _snow(images: Tensor, constants: tuple[float, float, float, float, int, floa
     height, width = images.shape[1:3]
     random = streams(images, g)
     flakes = random.normal(height, width).mul_(std).add_(mean)
-    flakes = resample.zoom(flakes, resample.ZoomPlan.of(height, factor), resample.ZoomPlan.of(width, factor))
+    flakes = resample.zoom(flakes, resample.ZoomPlan.of(height, factor), resample.ZoomPlan.of(width, factor), dim=1)
     flakes = flakes.masked_fill(flakes < cut, 0).clamp_(0, 1).mul_(255).floor_()[..., None]
     degrees = random.uniform(1)[:, 0] * 90 - 135
     layer = resample.motion_blur(flakes, radius, sigma, degrees).round_().clamp_(0, 255).div_(255)
