@@ -14,7 +14,8 @@ from torch.autograd import gradcheck
 
 from avuc.cells import avuc_cells
 from avuc.errors import InputError
-from avuc.losses import EMPTY_MASS, AvUCLoss, auavuc_loss, avuc_loss, elbo_loss
+from avuc.fused import EMPTY_MASS
+from avuc.losses import AvUCLoss, auavuc_loss, avuc_loss, elbo_loss
 
 VARIANTS = ["paper", "stopgrad", "monotone", "soft"]
 HARD = ["paper", "stopgrad", "monotone"]

@@ -30,6 +30,8 @@ __all__ = ["Cells", "Uncertainty", "Variant", "avuc_cells"]
 
 Variant = Literal["paper", "stopgrad", "monotone", "soft"]
 Uncertainty = Literal["entropy", "mutual_information"]
+VARIANTS: tuple[str, ...] = get_args(Variant)
+UNCERTAINTIES: tuple[str, ...] = get_args(Uncertainty)
 
 SOFT_TEMPERATURE = 0.1
 SOFT_THRESHOLD = 0.5  # of log C: what the soft variant uses when it is given no threshold
@@ -75,7 +77,7 @@ def avuc_cells(
     if check_shapes(probs, labels):
         raise InputError(f"avuc_cells: give the mean over draws, (N, C); found {tuple(probs.shape)}")
     with torch.autocast(probs.device.type, enabled=False):
-        flat = _classes_last(at_least_float32(probs), labels)
+        flat = classes_last(at_least_float32(probs), labels)
         confidence, predicted = flat.max(dim=-1)
         u = entropy(flat) if uncertainty is None else at_least_float32(uncertainty).reshape(-1)
         rows = _labelled(confidence, u, predicted, labels, flat.shape[-1], ignore_index, weights)
@@ -88,12 +90,12 @@ def rows_from_logits(
     logits: Tensor, labels: Tensor, uncertainty: Uncertainty, ignore_index: int, weights: Tensor | None
 ) -> Rows:
     """Rows of logits (N, C), Monte Carlo (S, N, C) or dense ([S,] N, C, *spatial); p is the mean over draws."""
-    one_of("uncertainty", uncertainty, Uncertainty)
+    one_of("uncertainty", uncertainty, UNCERTAINTIES)
     draws = check_shapes(logits, labels)
     if uncertainty == "mutual_information" and not draws:
         raise InputError(f"avuc: mutual information needs draws, logits (S, N, C); found {tuple(logits.shape)}")
     with torch.autocast(logits.device.type, enabled=False):
-        flat = _classes_last(at_least_float32(logits), labels)
+        flat = classes_last(at_least_float32(logits), labels)
         if draws == 1:
             flat = flat[0]
         if draws > 1 or uncertainty == "mutual_information":
@@ -106,39 +108,56 @@ def rows_from_logits(
         return _labelled(confidence, u, predicted, labels, flat.shape[-1], ignore_index, weights)
 
 
-def masses(rows: Rows, variant: Variant) -> tuple[Tensor, Tensor]:
-    """What each prediction weighs if it is certain, and what if it is uncertain."""
-    one_of("variant", variant, Variant)
-    p, scaled = rows.confidence, torch.tanh(rows.uncertainty)
-    if variant == "soft":
-        return rows.weight * (1 - scaled), rows.weight * scaled
-    if variant == "monotone":
-        return rows.weight * p * (1 - scaled), rows.weight * (1 - p) * scaled
-    share = rows.weight * torch.where(rows.correct, p, 1 - p)
+def mass(p: Tensor, scaled: Tensor, correct: Tensor, uncertain: Tensor, variant: Variant) -> Tensor:
+    """What each prediction weighs in its cell, for the variants with hard membership; `scaled` is tanh u."""
+    share = torch.where(_doubted(correct, uncertain, variant), 1 - p, p)
     if variant == "stopgrad":
         share = share.detach()
-    return share * (1 - scaled), share * scaled
+    return share * torch.where(uncertain, scaled, 1 - scaled)
+
+
+def mass_and_slopes(
+    p: Tensor, scaled: Tensor, correct: Tensor, uncertain: Tensor, variant: Variant
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """The mass, ∂mass/∂p (None where p is held fixed) and ∂mass/∂u, for those who do without autograd."""
+    doubted = _doubted(correct, uncertain, variant)
+    share, scale = torch.where(doubted, 1 - p, p), torch.where(uncertain, scaled, 1 - scaled)
+    in_u = torch.where(uncertain, share, -share) * (1 - scaled * scaled)
+    in_p = None if variant == "stopgrad" else torch.where(doubted, -scale, scale)
+    return share * scale, in_p, in_u
+
+
+def _doubted(correct: Tensor, uncertain: Tensor, variant: Variant) -> Tensor:
+    """Where a cell weighs 1 − p: inaccurate predictions in Eq. 4, uncertain ones in the monotone variant."""
+    return uncertain if variant == "monotone" else ~correct
 
 
 def cells_of(rows: Rows, threshold: float | Tensor | None, variant: Variant) -> Cells:
     """Sums of the masses over the four groups."""
-    certain, uncertain = masses(rows, variant)
-    member = _membership(rows, threshold, variant)
-    certain, uncertain = certain * (1 - member), uncertain * member
-    right = rows.correct.to(certain.dtype)
-    wrong = 1 - right
+    one_of("variant", variant, VARIANTS)
+    u, right = rows.uncertainty, rows.correct.to(rows.weight.dtype) * rows.weight
+    wrong, scaled = rows.weight - right, torch.tanh(u)
+    if variant == "soft":
+        member = _soft_membership(u, threshold, rows.num_classes)
+        certain, uncertain = (1 - member) * (1 - scaled), member * scaled
+    else:
+        above = u > required(threshold, variant)
+        weighed = mass(rows.confidence, scaled, rows.correct, above, variant)
+        certain, uncertain = weighed * ~above, weighed * above
     sums = torch.stack((certain * right, uncertain * right, certain * wrong, uncertain * wrong)).sum(dim=1)
     return Cells(*sums.unbind())
 
 
-def _membership(rows: Rows, threshold: float | Tensor | None, variant: Variant) -> Tensor:
-    """How far each prediction belongs to the uncertain ones: 0 or 1, or in between for the soft variant."""
-    u = rows.uncertainty
-    if variant != "soft":
-        if threshold is None:
-            raise InputError(f"avuc: variant {variant!r} needs a threshold; AvUCLoss learns one, 'soft' has a default")
-        return (u > threshold).to(u.dtype)
-    ceiling = math.log(max(rows.num_classes, 2))
+def required(threshold: float | Tensor | None, variant: Variant) -> float | Tensor:
+    """The threshold, which only the soft variant can do without."""
+    if threshold is None:
+        raise InputError(f"avuc: variant {variant!r} needs a threshold; AvUCLoss learns one, 'soft' has a default")
+    return threshold
+
+
+def _soft_membership(u: Tensor, threshold: float | Tensor | None, num_classes: int) -> Tensor:
+    """How far each prediction belongs to the uncertain ones."""
+    ceiling = math.log(max(num_classes, 2))
     middle = torch.as_tensor(
         SOFT_THRESHOLD if threshold is None else threshold / ceiling, dtype=u.dtype, device=u.device
     )
@@ -157,18 +176,30 @@ def _labelled(
     weights: Tensor | None,
 ) -> Rows:
     labels = labels.reshape(-1)
-    used = labels != ignore_index
-    if may_synchronise(labels) and bool((used & ((labels < 0) | (labels >= num_classes))).any()):
-        raise InputError(
-            f"avuc: labels must be 0 … {num_classes - 1} (or ignore_index={ignore_index}); "
-            f"found {int(labels.min())} … {int(labels.max())}"
-        )
-    weight = used.to(confidence.dtype)
+    weight = label_weights(labels, num_classes, ignore_index, weights, confidence.dtype)
+    if weight is None:
+        weight = torch.ones_like(confidence)
+    return Rows(confidence, u, predicted == labels, weight, num_classes)
+
+
+def label_weights(
+    labels: Tensor, num_classes: int, ignore_index: int, weights: Tensor | None, dtype: torch.dtype
+) -> Tensor | None:
+    """A weight per label, 0 for those to ignore, or None where each counts once; labels out of range are an error."""
     if weights is not None:
         if weights.numel() != labels.numel():
             raise InputError(f"avuc: one weight per label; found {weights.numel()} weights for {labels.numel()} labels")
-        weight = weight * weights.reshape(-1).to(weight)
-    return Rows(confidence, u, predicted == labels, weight, num_classes)
+        weights = weights.reshape(-1).to(labels.device, dtype)
+    if may_synchronise(labels) and labels.numel():
+        low, high = (int(end) for end in labels.aminmax())
+        if low >= 0 and high < num_classes and not 0 <= ignore_index < num_classes:
+            return weights
+        if bool(((labels != ignore_index) & ((labels < 0) | (labels >= num_classes))).any()):
+            raise InputError(
+                f"avuc: labels must be 0 … {num_classes - 1} (or ignore_index={ignore_index}); found {low} … {high}"
+            )
+    used = (labels != ignore_index).to(dtype)
+    return used if weights is None else used * weights
 
 
 def check_shapes(scores: Tensor, labels: Tensor) -> int:
@@ -212,13 +243,13 @@ def may_synchronise(tensor: Tensor) -> bool:
     return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
-def one_of(name: str, value: str, allowed: object) -> None:
-    """Check a keyword against its Literal type."""
-    if value not in get_args(allowed):
-        raise InputError(f"avuc: {name} must be one of {', '.join(get_args(allowed))}; found {value!r}")
+def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Check a keyword against its valid values."""
+    if value not in allowed:
+        raise InputError(f"avuc: {name} must be one of {', '.join(allowed)}; found {value!r}")
 
 
-def _classes_last(scores: Tensor, labels: Tensor) -> Tensor:
+def classes_last(scores: Tensor, labels: Tensor) -> Tensor:
     """([S,] N, C, *spatial) to ([S,] N·spatial, C)."""
     classes_at = scores.ndim - labels.ndim
     if labels.ndim > 1:

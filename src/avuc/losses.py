@@ -15,24 +15,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from avuc.cells import (
+    UNCERTAINTIES,
+    VARIANTS,
     Uncertainty,
     Variant,
     at_least_float32,
     cells_of,
     check_shapes,
-    masses,
+    mass,
     one_of,
     refuse_nan,
+    required,
     rows_from_logits,
 )
 from avuc.errors import InputError
+from avuc.fused import fused_avuc, or_empty
 from avuc.ranks import Group, gather_rows, reduce_extremum, sum_over_ranks
 
 __all__ = ["AvUCLoss", "auavuc_loss", "avuc_loss", "elbo_loss"]
-
-# The mass, in samples, that stands for AC + IU where no prediction is in either cell: the loss stays finite and its
-# gradient still empties AU and IC. Wherever AC + IU is larger, Eq. 3 is untouched.
-EMPTY_MASS = 1e-12
 
 
 def avuc_loss(
@@ -56,9 +56,16 @@ def avuc_loss(
     >>> avuc_loss(logits, torch.tensor([0, 1]), threshold=0.3).item()  # both right and certain
     0.0
     """
-    rows = rows_from_logits(logits, labels, uncertainty, ignore_index, weights)
-    ac, au, ic, iu = sum_over_ranks(torch.stack(cells_of(rows, threshold, variant)), group)
-    loss = torch.log1p((au + ic) / _or_empty(ac + iu))
+    one_of("variant", variant, VARIANTS)
+    if variant == "soft" or check_shapes(logits, labels) or torch.compiler.is_compiling():
+        rows = rows_from_logits(logits, labels, uncertainty, ignore_index, weights)
+        ac, au, ic, iu = sum_over_ranks(torch.stack(cells_of(rows, threshold, variant)), group)
+        loss = torch.log1p((au + ic) / or_empty(ac + iu))
+    else:
+        if uncertainty != "entropy":
+            one_of("uncertainty", uncertainty, UNCERTAINTIES)
+            raise InputError(f"avuc: mutual information needs draws, logits (S, N, C); found {tuple(logits.shape)}")
+        loss = fused_avuc(logits, labels, required(threshold, variant), variant, ignore_index, weights, group)
     refuse_nan(loss, "logits")
     return loss
 
@@ -88,10 +95,13 @@ def auavuc_loss(
     if points is not None and points < 2:
         raise InputError(f"auavuc_loss: points must be at least 2, or None for the exact area; found {points}")
     rows = rows_from_logits(logits, labels, uncertainty, ignore_index, weights)
-    certain, uncertain = masses(rows, variant)
-    right = rows.correct.to(certain.dtype)
+    one_of("variant", variant, VARIANTS)
+    scaled, no = torch.tanh(rows.uncertainty), torch.zeros_like(rows.correct)
+    certain = mass(rows.confidence, scaled, rows.correct, no, variant) * rows.weight
+    uncertain = mass(rows.confidence, scaled, rows.correct, ~no, variant) * rows.weight
+    right, wrong = rows.correct, ~rows.correct
     # what each row adds to (good, bad) where it is certain, and where it is uncertain
-    table = torch.stack((certain * right, certain * (1 - right), uncertain * (1 - right), uncertain * right), dim=1)
+    table = torch.stack((certain * right, certain * wrong, uncertain * wrong, uncertain * right), dim=1)
     u, used = rows.uncertainty, rows.weight > 0
     if points is None:
         joined = gather_rows(torch.cat((table, u.unsqueeze(1), used.to(u.dtype).unsqueeze(1)), dim=1), group)
@@ -161,8 +171,8 @@ class AvUCLoss(nn.Module):
         group: Group = None,
     ) -> None:
         super().__init__()
-        one_of("variant", variant, Variant)
-        one_of("uncertainty", uncertainty, Uncertainty)
+        one_of("variant", variant, VARIANTS)
+        one_of("uncertainty", uncertainty, UNCERTAINTIES)
         if beta < 0 or warmup_epochs < 0 or (threshold is None and warmup_epochs == 0):
             raise InputError(
                 "AvUCLoss: beta and warmup_epochs must not be negative, and without warm-up epochs to learn it from "
@@ -223,12 +233,8 @@ class AvUCLoss(nn.Module):
         self.epoch = int(state)
 
 
-def _or_empty(mass: Tensor) -> Tensor:
-    return torch.where(mass > EMPTY_MASS, mass, EMPTY_MASS)
-
-
 def _avu(good: Tensor, bad: Tensor) -> Tensor:
-    good = _or_empty(good)
+    good = or_empty(good)
     return good / (good + bad)
 
 

@@ -58,17 +58,7 @@ def _traceable(logits: Tensor) -> RowStatistics:
 class _RowStatistics(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        n = logits.shape[0]
-        log_probs = torch.empty_like(logits, memory_format=torch.contiguous_format)
-        confidence, entropy = logits.new_empty(n), logits.new_empty(n)
-        predicted = torch.empty(n, dtype=torch.long, device=logits.device)
-        floor = _log_floor(logits.dtype)
-        for rows in _blocks(logits):
-            block = torch.log_softmax(logits[rows], dim=-1, out=log_probs[rows]).clamp_(min=floor)
-            torch.max(block, dim=-1, out=(confidence[rows], predicted[rows]))
-            torch.sum(block.exp().mul_(block), dim=-1, out=entropy[rows])
-        confidence.exp_()
-        entropy.neg_()
+        log_probs, (confidence, entropy, predicted) = forward_rows(logits)
         ctx.save_for_backward(log_probs, confidence, entropy, predicted)
         ctx.mark_non_differentiable(predicted)
         return confidence, entropy, predicted
@@ -77,19 +67,62 @@ class _RowStatistics(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_confidence: Tensor, grad_entropy: Tensor, _: Tensor) -> Tensor:
         log_probs, confidence, entropy, predicted = ctx.saved_tensors
-        through_confidence = grad_confidence * confidence
-        # −p_k (g_u log p_k + g_u u + g_p p̂), the last two constant along a row
-        slope = grad_entropy.neg().unsqueeze(1)
-        offset = -torch.addcmul(through_confidence, grad_entropy, entropy).unsqueeze(1)
-        gradient = torch.empty_like(log_probs)
-        for rows in _blocks(log_probs):
-            block = torch.exp(log_probs[rows], out=gradient[rows])
-            block.mul_(torch.addcmul(offset[rows], log_probs[rows], slope[rows]))
-        gradient.scatter_add_(1, predicted.unsqueeze(1), through_confidence.unsqueeze(1))
-        return gradient
+        rows = RowStatistics(confidence, entropy, predicted)
+        return backward_rows(log_probs, predicted, backward_coefficients(rows, grad_confidence, grad_entropy))
 
 
-def _blocks(rows: Tensor) -> list[slice]:
+def forward_rows(logits: Tensor) -> tuple[Tensor, RowStatistics]:
+    """log p, kept for `backward_rows`, and the statistics."""
+    n, step = logits.shape[0], _block_rows(logits)
+    floor = _log_floor(logits.dtype)
+    if step == n:
+        log_probs = torch.log_softmax(logits, dim=-1).clamp_(min=floor)
+        log_confidence, predicted = log_probs.max(dim=-1)
+        return log_probs, RowStatistics(
+            log_confidence.exp_(), log_probs.exp().mul_(log_probs).sum(-1).neg_(), predicted
+        )
+    log_probs = torch.empty_like(logits, memory_format=torch.contiguous_format)
+    confidence, entropy = logits.new_empty(n), logits.new_empty(n)
+    predicted = torch.empty(n, dtype=torch.long, device=logits.device)
+    # one block to work in: a fresh one for each would cost more in page faults than the arithmetic in it
+    scratch = logits.new_empty(step, logits.shape[1])
+    for start in range(0, n, step):
+        rows = slice(start, start + step)
+        block = torch.log_softmax(logits[rows], dim=-1, out=log_probs[rows]).clamp_(min=floor)
+        torch.max(block, dim=-1, out=(confidence[rows], predicted[rows]))
+        terms = torch.exp(block, out=scratch[: len(block)]).mul_(block)
+        torch.sum(terms, dim=-1, out=entropy[rows])
+    return log_probs, RowStatistics(confidence.exp_(), entropy.neg_(), predicted)
+
+
+def backward_coefficients(rows: RowStatistics, grad_confidence: Tensor | None, grad_entropy: Tensor) -> Tensor:
+    """What `backward_rows` needs of the gradients in p̂ and u (each of shape (N)), stacked to (3, N); linear in both.
+
+    The gradient in z_k is δ_kŷ·c₀ − p_k (g_u log p_k + g_u u + c₀) with c₀ = g_p p̂, all but log p_k constant in a row.
+    """
+    slope = grad_entropy.neg()
+    if grad_confidence is None:
+        return torch.stack((torch.zeros_like(slope), slope, slope * rows.entropy))
+    through = grad_confidence * rows.confidence
+    return torch.stack((through, slope, torch.addcmul(through, grad_entropy, rows.entropy).neg_()))
+
+
+def backward_rows(log_probs: Tensor, predicted: Tensor, coefficients: Tensor) -> Tensor:
+    """Gradient in the logits."""
+    at_predicted, slope, offset = coefficients.unsqueeze(2).unbind()
+    n, step = log_probs.shape[0], _block_rows(log_probs)
+    if step == n:
+        gradient = log_probs.exp().mul_(torch.addcmul(offset, log_probs, slope))
+    else:
+        gradient, scratch = torch.empty_like(log_probs), log_probs.new_empty(step, log_probs.shape[1])
+        for start in range(0, n, step):
+            rows = slice(start, start + step)
+            block = log_probs[rows]
+            factor = torch.addcmul(offset[rows], block, slope[rows], out=scratch[: len(block)])
+            torch.exp(block, out=gradient[rows]).mul_(factor)
+    return gradient.scatter_add_(1, predicted.unsqueeze(1), at_predicted)
+
+
+def _block_rows(rows: Tensor) -> int:
     n, width = rows.shape
-    step = n if rows.is_cuda else max(1, BLOCK_ELEMENTS // max(width, 1))
-    return [slice(start, start + step) for start in range(0, n, max(step, 1))]
+    return n if rows.is_cuda else min(n, max(1, BLOCK_ELEMENTS // width))
