@@ -168,6 +168,11 @@ def classwise_gap(residual: Array, rows: float | Array) -> Array:
 
 def equal_mass_gap(right: Array, wrong: Array, stated: Array, bins: int) -> Array:
     """From right and wrong rows and summed confidence per group of ascending confidence, (..., G)."""
+    return np.asarray(np.abs(equal_mass_pieces(right, wrong, stated, bins)).sum(-1))
+
+
+def equal_mass_pieces(right: Array, wrong: Array, stated: Array, bins: int) -> Array:
+    """Each bin's signed share of the gap, (..., bins)."""
     if bins < 1:
         raise InputError(f"bins must be at least 1, found {bins}")
     zero = np.zeros((*right.shape[:-1], 1))
@@ -177,7 +182,7 @@ def equal_mass_gap(right: Array, wrong: Array, stated: Array, bins: int) -> Arra
     flat_mass, flat_gap = mass.reshape(-1, mass.shape[-1]), gap.reshape(-1, gap.shape[-1])
     cuts = np.stack([np.interp(share * m[-1], m, g) for m, g in zip(flat_mass, flat_gap, strict=True)])
     ends = np.concatenate([np.zeros((len(cuts), 1)), cuts, flat_gap[:, -1:]], -1)
-    return np.asarray((np.abs(np.diff(ends)).sum(-1) / flat_mass[:, -1]).reshape(right.shape[:-1]))
+    return np.asarray((np.diff(ends) / flat_mass[:, -1:]).reshape(*right.shape[:-1], bins))
 
 
 def curve(table: BinTable) -> Curve:

@@ -26,7 +26,7 @@ def detection(in_entropy: Any, out_entropy: Any) -> dict[str, float]:
     >>> detection([0.1, 0.2, 0.3], [0.3, 0.9])["auroc"]
     0.9166666666666666
     """
-    inside, outside = _scores(in_entropy, "in_entropy"), _scores(out_entropy, "out_entropy")
+    inside, outside = scores_of(in_entropy, "in_entropy"), scores_of(out_entropy, "out_entropy")
     values, where = np.unique(np.concatenate([inside, outside]), return_inverse=True)
     negative = np.bincount(where[: len(inside)], minlength=len(values)).astype(np.float64)
     positive = np.bincount(where[len(inside) :], minlength=len(values)).astype(np.float64)
@@ -39,7 +39,7 @@ def spearman(values: Any, intensities: Any) -> float:
     >>> round(spearman([0.1, 0.2, 0.3, 0.25], [1, 2, 3, 4]), 4)
     0.8
     """
-    a, b = _scores(values, "values"), _scores(intensities, "intensities")
+    a, b = scores_of(values, "values"), scores_of(intensities, "intensities")
     if len(a) != len(b) or len(a) < 2:
         raise InputError(f"spearman needs two samples of equal length ≥ 2, found {len(a)} and {len(b)}")
     ra, rb = (r - r.mean() for r in (_ranks(a), _ranks(b)))
@@ -77,7 +77,7 @@ def _ranks(values: Array) -> Array:
     return (np.cumsum(count) - (count - 1) / 2)[where]
 
 
-def _scores(values: Any, name: str) -> Array:
+def scores_of(values: Any, name: str) -> Array:
     array = values.detach().double().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values, np.float64)
     if array.ndim != 1 or len(array) == 0:
         raise InputError(f"{name} must be one-dimensional and not empty, found shape {array.shape}")

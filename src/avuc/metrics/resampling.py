@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from avuc.metrics import calibration, selective
+from avuc.metrics.absolute import AbsoluteSum, Errors, maximum_errors
 from avuc.metrics.avu import Counts, Threshold, area, cells, midpoint, thresholds_between
 from avuc.metrics.statistics import (
     Array,
@@ -29,11 +30,11 @@ from avuc.metrics.statistics import (
 __all__ = ["Resampler", "draws"]
 
 # elements of one (resamples × rows) block
-BLOCK = 1 << 20
+BLOCK = 1 << 18
 
 
 def draws(rows: int, replicates: int, seed: int) -> Iterator[Array]:
-    """Blocks of (resamples, rows) row numbers, drawn with replacement; the same for the same seed, whatever the block."""
+    """Blocks of (resamples, rows) row numbers, drawn with replacement; the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
     step = max(1, BLOCK // rows)
     for start in range(0, replicates, step):
@@ -42,7 +43,7 @@ def draws(rows: int, replicates: int, seed: int) -> Iterator[Array]:
 
 
 class _Order(NamedTuple):
-    """Rows sorted by a value: their order, where each group of equals starts, the groups' values, the bins' starts."""
+    """Rows sorted by a value: their order, where each group of equals starts, and the groups' values."""
 
     rows: Array
     starts: Array
@@ -50,7 +51,7 @@ class _Order(NamedTuple):
 
 
 class Resampler:
-    """Prepared once from probabilities and labels; `evaluate(weights)` gives each metric for each row of weights."""
+    """Prepared once from probabilities and labels; `evaluate(weights)` gives each metric for each vector of weights."""
 
     def __init__(self, probs: Any, labels: Any, names: Collection[str], *, threshold: Threshold, bins: int) -> None:
         self.names, self.threshold, self.bins = set(names), threshold, bins
@@ -63,40 +64,54 @@ class Resampler:
         self._uncertainty_bin = bin_index(s.uncertainty, bins)
         self._entries = _classwise_entries(probs, s, bins) if "classwise_ece" in self.names else None
 
-    def replicate(self, replicates: int, seed: int) -> dict[str, Array]:
-        """Each metric on `replicates` resamples."""
+    def replicate(self, replicates: int, seed: int) -> dict[str, Errors]:
+        """How far each metric may be above or below the truth, from `replicates` resamples."""
         rows = len(self.statistics)
-        parts = []
+        values, pieces = self.evaluate(np.ones((1, rows)))
+        kinked = {name: AbsoluteSum(piece[0]) for name, piece in pieces.items()}
+        regular: dict[str, list[Array]] = {name: [] for name in self.names - set(kinked)}
         for index in draws(rows, replicates, seed):
             offset = np.arange(len(index))[:, None] * rows
             weights = np.bincount((index + offset).ravel(), minlength=index.size).reshape(index.shape)
-            parts.append(self.evaluate(weights.astype(np.float64)))
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            samples, pieces = self.evaluate(weights.astype(np.float64))
+            for name, piece in pieces.items():
+                kinked[name].add(piece)
+            for name, parts in regular.items():
+                parts.append(values[name] - samples[name])
+        errors = {name: Errors(*2 * (np.concatenate(parts),)) for name, parts in regular.items()}
+        errors |= {name: kink.errors() for name, kink in kinked.items()}
+        if "mce" in self.names:
+            s = self.statistics
+            table = calibration.confidence_table(s, self.bins)
+            errors["mce"] = maximum_errors(table, replicates, seed)
+        return errors
 
-    def evaluate(self, weights: Array) -> dict[str, Array]:
-        """Each wanted metric for weights (B, N), as (B)."""
+    def evaluate(self, weights: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Each wanted metric for weights (B, N), as (B); and the signed terms of those that sum absolute values."""
         s, names = self.statistics, self.names
-        out = {name: weights @ column / len(s) for name, column in self._means.items() if name in names}
+        out = {name: weights @ column / len(s) for name, column in self._means.items()}
+        pieces: dict[str, Array] = {}
         if names & {"ece", "mce", "debiased_ece"}:
             table = _weighted_table(weights, self._confidence_bin, s.confidence, s.correct, self.bins)
-            out["ece"] = calibration.expected_gap(table)
+            pieces["ece"] = (table.event - table.value) / len(s)
             out["mce"] = calibration.maximum_gap(table)
             out["debiased_ece"] = calibration.debiased_gap(table)
         if "uce" in names:
             table = _weighted_table(weights, self._uncertainty_bin, s.uncertainty, ~s.correct, self.bins)
-            out["uce"] = calibration.expected_gap(table)
+            pieces["uce"] = (table.event - table.value) / len(s)
         if names & {"adaptive_ece", "aurc"}:
             groups = _weighted_groups(weights, self._confidence, s.correct)
             if "aurc" in names:
                 out["aurc"] = selective.risk_area(groups)
             stated = groups.values * (groups.right + groups.wrong)
             if "adaptive_ece" in names:
-                out["adaptive_ece"] = calibration.equal_mass_gap(groups.right, groups.wrong, stated, self.bins)
+                pieces["adaptive_ece"] = calibration.equal_mass_pieces(groups.right, groups.wrong, stated, self.bins)
         if names & {"avu", "avu_auc", "p_accurate_given_certain", "p_uncertain_given_inaccurate"}:
             out |= self._avu(weights)
         if self._entries is not None:
-            out["classwise_ece"] = self._classwise(weights)
-        return {name: out[name] for name in names}
+            pieces["classwise_ece"] = self._classwise(weights)
+        out |= {name: np.abs(piece).sum(-1) for name, piece in pieces.items()}
+        return {n: out[n] for n in names}, {n: piece for n, piece in pieces.items() if n in names}
 
     def _avu(self, weights: Array) -> dict[str, Array]:
         s = self.statistics
@@ -123,18 +138,18 @@ class Resampler:
         assert self._entries is not None
         row, cell, value = self._entries
         classes, bins = self.statistics.num_classes, self.bins
-        column_sums = np.zeros((len(weights), classes))
+        column_sums: Array = np.zeros((len(weights), classes))
         done = 0
         for block in float_blocks(self.probs):
             column_sums += weights[:, done : done + len(block)] @ block.cpu().numpy()
             done += len(block)
-        gaps = []
+        residuals = []
         for w, sums in zip(weights, column_sums, strict=True):
             table = np.bincount(cell, weights=w[row] * value, minlength=classes * bins).reshape(classes, bins)
             # the entries took the high probabilities out of the first bin; the column's sum puts the low ones in
             table[:, 0] += sums
-            gaps.append(calibration.classwise_gap(table, len(w)))
-        return np.array(gaps)
+            residuals.append(table.reshape(-1) / (classes * len(w)))
+        return np.array(residuals)
 
 
 def _sort(values: Array) -> _Order:
@@ -161,7 +176,7 @@ def _weighted_table(weights: Array, index: Array, value: Array, event: Array, bi
 
 def _classwise_entries(probs: Any, statistics: Statistics, bins: int) -> tuple[Array, Array, Array]:
     """(row, class · bins + bin, value) whose weighted sums by cell are the class-wise residuals, column sums aside."""
-    classes, edges = statistics.num_classes, bin_edges(bins, statistics.dtype)
+    edges = bin_edges(bins, statistics.dtype)
     rows, cells_, values, chosen = [], [], [], []
     done = 0
     for block_ in float_blocks(probs):

@@ -68,11 +68,11 @@ def risk_area(groups: Groups) -> Array:
     groups = surest_first(groups)
     k, m = groups.wrong, groups.right + groups.wrong
     n, e = np.cumsum(m, -1) - m, np.cumsum(k, -1) - k
-    added = k + (e - k * n / np.maximum(m, 1)) * _harmonic_difference(n, m)
+    added = k + (e - k * n / np.maximum(m, 1)) * harmonic_difference(n, m)
     return np.asarray(added.sum(-1) / m.sum(-1))
 
 
-def _harmonic_difference(n: Array, m: Array) -> Array:
+def harmonic_difference(n: Array, m: Array) -> Array:
     """H(n + m) − H(n) for whole numbers held as floats."""
     largest = int((n + m).max())
     if largest <= TABLE:

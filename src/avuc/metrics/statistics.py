@@ -87,7 +87,7 @@ def blocks(probs: Any, labels: Any, *, bins: int | None = None) -> Iterator[Stat
 
 
 def float_blocks(probs: Any) -> Iterator[Tensor]:
-    """Blocks of rows as contiguous float64 tensors on the probabilities' device: the same arithmetic for every source."""
+    """Blocks of rows as contiguous float64 tensors on the probabilities' device: one arithmetic for every source."""
     matrix = probs if isinstance(probs, Tensor) else np.asarray(probs)
     step = max(1, BLOCK // matrix.shape[1])
     for start in range(0, len(matrix), step):

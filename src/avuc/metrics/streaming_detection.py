@@ -1,0 +1,120 @@
+"""Detection metrics over entropies that never are in memory at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.distributed
+
+from avuc.errors import InputError
+from avuc.metrics.accumulator import CELLS, Accumulator, cell_edges, cell_index
+from avuc.metrics.detection import DETECTION, scores_of
+from avuc.metrics.selective import harmonic_difference
+from avuc.metrics.statistics import Array
+
+__all__ = ["StreamingDetection"]
+
+
+class StreamingDetection:
+    """In- and out-of-distribution entropies counted in cells at most 1/1024 of their values wide.
+
+    The order inside a cell is not known; `bounds()` takes the best and the worst, `compute()` their middle.
+
+    >>> stream = StreamingDetection().update([0.1, 0.2, 0.3], [0.4, 0.9])
+    >>> stream.compute()["auroc"]
+    1.0
+    """
+
+    def __init__(self) -> None:
+        self._state = Accumulator("avuc.StreamingDetection.v1", {}, {"inside": (CELLS,), "outside": (CELLS,)})
+
+    def update(self, in_entropy: Any = None, out_entropy: Any = None) -> StreamingDetection:
+        """Add entropies of either kind, or of both."""
+        for name, values in (("inside", in_entropy), ("outside", out_entropy)):
+            if values is not None and len(values):
+                scores = scores_of(values, "in_entropy" if name == "inside" else "out_entropy")
+                if scores.min() < 0:
+                    raise InputError("entropies must not be negative")
+                self._state[name][:] += np.bincount(cell_index(scores), minlength=CELLS)
+        return self
+
+    def merge(self, other: StreamingDetection) -> StreamingDetection:
+        """Add what another one has counted."""
+        self._state.merge(other._state)
+        return self
+
+    def all_reduced(self, group: torch.distributed.ProcessGroup | None = None) -> StreamingDetection:
+        """The merge of all ranks of `torch.distributed`, on each of them."""
+        out = StreamingDetection()
+        out._state = self._state.all_reduced(group)
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        """Two tensors and what they are."""
+        return self._state.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state."""
+        self._state.load_state_dict(state)
+
+    def save(self, path: str | Path) -> None:
+        """Write the state as a .safetensors file."""
+        self._state.save(path)
+
+    def load(self, path: str | Path) -> StreamingDetection:
+        """Take over the state of a file."""
+        self._state.load(path)
+        return self
+
+    def compute(self) -> dict[str, float]:
+        """The metrics of `detection`, each the middle of its bounds."""
+        return {name: (low + high) / 2 for name, (low, high) in self.bounds().items()}
+
+    def bounds(self) -> dict[str, tuple[float, float]]:
+        """For each metric two numbers between which the exact value lies."""
+        inside, outside = self._state["inside"], self._state["outside"]
+        n_in, n_out = inside.sum(), outside.sum()
+        if n_in == 0 or n_out == 0:
+            raise InputError(f"both kinds of entropies are needed, found {n_in:.0f} in and {n_out:.0f} out")
+        below, above = np.cumsum(inside) - inside, (np.cumsum(outside[::-1]) - outside[::-1])[::-1]
+        # flagging starts above a cell, at its start, or where it serves best inside it
+        tpr_above, tpr = above / n_out, (above + outside) / n_out
+        fpr_above, fpr = (n_in - below - inside) / n_in, (n_in - below) / n_in
+        reached = len(tpr) - 1 - int(np.argmax(tpr[::-1] >= 0.95))
+        auroc = float(outside @ below) / (n_in * n_out)
+        out = {
+            "auroc": (auroc, auroc + float(outside @ inside) / (n_in * n_out)),
+            "aupr_in": _precision_bounds(inside, outside),
+            "aupr_out": _precision_bounds(outside[::-1], inside[::-1]),
+            "detection_accuracy": (
+                float(max(0.5, ((tpr + 1 - fpr) / 2).max())),
+                float(max(0.5, ((tpr + 1 - fpr_above) / 2).max())),
+            ),
+            "fpr95": (float(fpr_above[reached]), float(fpr[reached])),
+            "wasserstein": _wasserstein_bounds(inside / n_in, outside / n_out),
+        }
+        assert tpr_above[0] <= 1
+        return {name: out[name] for name in DETECTION}
+
+
+def _precision_bounds(hits: Array, misses: Array) -> tuple[float, float]:
+    """Average precision with each cell's hits before its misses, and after them; cells from the best score down."""
+    tp, fp = np.cumsum(hits) - hits, np.cumsum(misses) - misses
+    best = hits @ ((tp + hits) / np.maximum(tp + hits + fp, 1))
+    # hits one by one behind all misses: Σ_{j=1..h} (tp + j)/(tp + fp + m + j) = h − (fp + m)(H(n + h) − H(n))
+    n = tp + fp + misses
+    worst = (hits - (fp + misses) * harmonic_difference(n, hits)).sum()
+    return float(worst / hits.sum()), float(best / hits.sum())
+
+
+def _wasserstein_bounds(inside: Array, outside: Array) -> tuple[float, float]:
+    """The distance between the cells' middles, give or take how far rows are from them."""
+    edges = cell_edges()
+    # the last cell is open; entropies of fewer than e^32 classes do not reach it
+    edges[-1] = edges[-2]
+    middle, half = (edges[1:] + edges[:-1]) / 2, np.diff(edges) / 2
+    distance = float(np.abs(np.cumsum(inside - outside))[:-1] @ np.diff(middle))
+    slack = float((inside + outside) @ half)
+    return max(0.0, distance - slack), distance + slack
