@@ -51,6 +51,7 @@ figcaption{color:var(--soft);font-size:.88rem;margin-top:4px}
 svg{display:block;width:100%;height:auto}
 svg text{font-family:system-ui,sans-serif!important}
 footer{color:var(--soft);font-size:.85rem;margin-top:34px}
+@media(max-width:600px){td.m{white-space:nowrap}main{padding:20px 14px 40px}}
 @media print{main{max-width:none;padding:0}.charts{grid-template-columns:1fr 1fr}
 figure,.warning,tr{break-inside:avoid}.scroll{overflow:visible}td.m:last-child{min-width:0}}
 """

@@ -198,7 +198,7 @@ def _apart(first: float, second: float) -> tuple[str, str]:
 
 
 def _grade(auroc: float) -> str:
-    for bar, word in ((0.95, "a clear separation"), (0.8, "a useful one"), (0.6, "a weak one")):
+    for bar, word in ((0.95, "a clear separation"), (0.8, "a useful separation"), (0.6, "a weak separation")):
         if auroc >= bar:
             return word
-    return "no better than chance" if auroc > 0.45 else "the wrong way round: it is surer on what it does not know"
+    return "no better than chance" if auroc > 0.45 else "the wrong way round"
