@@ -89,7 +89,7 @@ def test_kind_by_name_then_by_values(save, data, name, values):
     logits, labels = data
     path = save(".npz", logits if values == "logits" else softmax(logits), labels, name=name)
     if name == "probs" and values == "logits":
-        with pytest.raises(InputError, match="should hold probabilities, but row .* pass --kind logits"):
+        with pytest.raises(InputError, match=r"should hold probabilities, but row .* pass --kind logits"):
             read_scores(path)
         return
     file = read_scores(path)
