@@ -147,6 +147,7 @@ class SWAGPosterior(nn.Module):
         return NetDraw(self.model.net, weights)
 
 
+@torch.no_grad()
 def measured_again(net: nn.Module, weights: dict[str, Tensor], images: Tensor) -> dict[str, Tensor]:
     """The running statistics of batch normalisation with these weights: the mean over batches of the images."""
     scratch = copy.deepcopy(net).eval()

@@ -1,0 +1,168 @@
+"""Dropout: moments against closed form and against masks of each sample's own; draws are functions of the image."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from avuc.methods import Dropout, LLDropout
+from avuc.methods.dropout import DropoutHook, DropoutPosterior
+from avuc.nets import mlp, resnet20, small_cnn
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def hooked(model: nn.Module) -> list[str]:
+    return [
+        name
+        for name, layer in model.named_modules()
+        if any(isinstance(hook, DropoutHook) for hook in layer._forward_pre_hooks.values())
+    ]
+
+
+def test_where_it_drops() -> None:
+    net = resnet20()
+    everywhere = hooked(Dropout().build(net))
+    assert len(everywhere) == 20
+    assert hooked(Dropout(drop_input=False).build(net)) == everywhere[1:]
+    assert everywhere[0] == "conv1"
+    assert hooked(LLDropout().build(net)) == ["linear"]
+
+
+def test_names_of_the_weights_stay() -> None:
+    net = resnet20()
+    model = Dropout().build(net)
+    assert list(model.state_dict()) == list(net.state_dict())
+    net.load_state_dict(model.state_dict())
+    assert type(model) is type(net)
+
+
+def test_without_a_draw_evaluation_is_the_plain_net() -> None:
+    net = small_cnn(generator=generator(0)).eval()
+    x = torch.rand(3, 1, 28, 28)
+    assert torch.equal(Dropout(0.5).build(net).eval()(x), net(x))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_moments_of_a_linear_layer(training: bool) -> None:
+    # logits = W (x ∘ m)/(1 − q), m ~ Bernoulli(1 − q): mean W x, covariance W diag(x²) Wᵀ q/(1 − q)
+    rate, count = 0.3, 20_000
+    net = nn.Linear(5, 3)
+    weight, x = torch.randn(3, 5, generator=generator(0)), torch.randn(5, generator=generator(1))
+    with torch.no_grad():
+        net.weight.copy_(weight)
+        net.bias.zero_()
+    model = Dropout(rate).build(net, generator=generator(2))
+    with torch.no_grad():
+        if training:
+            logits = model.train()(x.expand(count, 5))
+        else:
+            posterior = DropoutPosterior(model)
+            logits = torch.cat([posterior.draw(generator(s))(x[None]) for s in range(count // 10)])
+    mean = weight @ x
+    covariance = weight @ torch.diag(x**2) @ weight.T * rate / (1 - rate)
+    deviation = covariance.diagonal().sqrt()
+    standard_error = deviation / len(logits) ** 0.5
+    assert ((logits.mean(0) - mean).abs() < 5 * standard_error).all()
+    torch.testing.assert_close(logits.T.cov(), covariance, rtol=0, atol=0.15 * float(deviation.max() ** 2))
+
+
+def by_hand(net: nn.Module, x: Tensor, rate: float) -> Tensor:
+    """The small CNN with torch's own dropout before each layer, masks for every sample."""
+    out = F.relu(net.bn1(net.conv1(F.dropout(x, rate))))
+    out = F.relu(net.bn2(net.conv2(F.dropout(out, rate))))
+    out = F.relu(net.bn3(net.conv3(F.dropout(out, rate))))
+    return net.linear(F.dropout(out.mean((2, 3)), rate))
+
+
+def test_thinned_networks_predict_like_masks_of_each_samples_own() -> None:
+    rate, count = 0.2, 1500
+    net = small_cnn(4, (8, 8, 1), width=4, generator=generator(0)).eval()
+    images = torch.rand(3, 1, 8, 8, generator=generator(1))
+    posterior = DropoutPosterior(Dropout(rate).build(net))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        thinned = torch.stack([posterior.draw(generator(s))(images).softmax(-1) for s in range(count)])
+        own = by_hand(net, images.repeat(count, 1, 1, 1), rate).softmax(-1).view(count, 3, 4)
+    error = (thinned.var(0) / count + own.var(0) / count).sqrt()
+    assert ((thinned.mean(0) - own.mean(0)).abs() < 4.5 * error).all()
+    # and as widely: standard deviations agree to a few per cent
+    torch.testing.assert_close(thinned.std(0), own.std(0), rtol=0.12, atol=1e-3)
+
+
+def test_a_draw_is_a_function() -> None:
+    posterior = DropoutPosterior(Dropout(0.4).build(small_cnn(generator=generator(0))))
+    x = torch.rand(7, 1, 28, 28, generator=generator(1))
+    with torch.no_grad():
+        draw = posterior.draw(generator(3))
+        whole = draw(x)
+        torch.testing.assert_close(torch.cat([draw(part) for part in x.split(2)]), whole, rtol=0, atol=1e-5)
+        assert torch.equal(posterior.draw(generator(3))(x), whole)
+        assert not torch.allclose(posterior.draw(generator(4))(x), whole)
+        # another size of image in between makes masks of its own and spoils none
+        draw(torch.rand(2, 1, 12, 12))
+        assert torch.equal(draw(x), whole)
+
+
+def test_training_masks_differ_between_samples() -> None:
+    model = Dropout(0.5).build(mlp(3, (4, 4, 1), generator=generator(0)), generator=generator(1)).train()
+    logits = model(torch.ones(2, 1, 4, 4))
+    assert not torch.equal(logits[0], logits[1])
+
+
+def test_a_layer_called_twice_has_two_masks() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(50, 50, bias=False)
+            nn.init.eye_(self.layer.weight)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(self.layer(x))
+
+    posterior = DropoutPosterior(Dropout(0.5).build(Twice()))
+    draw = posterior.draw(generator(0))
+    with torch.no_grad():
+        first, second = draw(torch.ones(2, 50))
+    assert torch.equal(first, second)
+    # two masks of one half each leave a quarter, at 4
+    assert set(first.unique().tolist()) == {0.0, 4.0}
+    assert 3 <= int((first > 0).sum()) <= 22
+
+
+def test_rate_zero_is_the_net() -> None:
+    net = small_cnn(generator=generator(0)).eval()
+    x = torch.rand(2, 1, 28, 28)
+    with torch.no_grad():
+        torch.testing.assert_close(DropoutPosterior(Dropout(0.0).build(net)).draw(generator(0))(x), net(x))
+
+
+def test_a_copy_has_hooks_of_its_own() -> None:
+    model = Dropout(0.5).build(small_cnn(generator=generator(0)), generator=generator(1))
+    twin = copy.deepcopy(model)
+    assert hooked(twin) == hooked(model)
+    masks = {id(DropoutPosterior(one).masks) for one in (model, twin)}
+    assert len(masks) == 2
+    x = torch.rand(2, 1, 28, 28)
+    with torch.no_grad():
+        found = [DropoutPosterior(one).draw(generator(5))(x) for one in (model, twin)]
+    assert torch.equal(*found)
+
+
+def test_an_error_in_the_net_ends_the_draw() -> None:
+    model = Dropout(0.5).build(nn.Linear(3, 2))
+    posterior = DropoutPosterior(model)
+    with pytest.raises(RuntimeError):
+        posterior.draw(generator(0))(torch.ones(1, 4))
+    assert posterior.masks.draw is None
+
+
+def test_half_precision_activations() -> None:
+    model = Dropout(0.5).build(nn.Linear(8, 2)).to(torch.bfloat16)
+    assert DropoutPosterior(model).draw(generator(0))(torch.ones(3, 8, dtype=torch.bfloat16)).dtype == torch.bfloat16

@@ -1,0 +1,139 @@
+"""The objective is the sum it says, from the losses that are tested elsewhere; its state survives a round trip."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from avuc.errors import InputError
+from avuc.losses import auavuc_loss, avuc_loss
+from avuc.methods import Objective
+
+
+def batch(seed: int = 0, draws: int | None = None) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (40, 5) if draws is None else (draws, 40, 5)
+    logits = (2 * torch.randn(shape, generator=generator)).requires_grad_()
+    return logits, torch.randint(5, (40,), generator=generator)
+
+
+@pytest.mark.parametrize("draws", [None, 3])
+def test_plain_is_the_negative_elbo(draws: int | None) -> None:
+    logits, labels = batch(draws=draws)
+    kl = torch.tensor(70.0, dtype=torch.float64, requires_grad=True)
+    terms = Objective(kl_weight=0.5).loss(200)(logits, labels, kl)
+    each = logits if draws else logits[None]
+    nll = sum(F.cross_entropy(one, labels) for one in each) / len(each)
+    torch.testing.assert_close(terms.nll, nll)
+    assert terms.kl.item() == pytest.approx(0.5 * 70 / 200)
+    assert terms.avuc.item() == 0.0
+    torch.testing.assert_close(terms.total, terms.nll + terms.kl)
+    terms.total.backward()
+    assert kl.grad.item() == pytest.approx(0.5 / 200)
+    assert terms.total.dtype == torch.float32
+
+
+def test_avuc_after_warm_up() -> None:
+    loss = Objective("avuc", beta=2.5, variant="stopgrad", warmup_epochs=2).loss(100)
+    seen = []
+    for epoch in range(2):
+        assert loss.warming_up
+        logits, labels = batch(epoch)
+        terms = loss(logits, labels, 3.0)
+        assert terms.avuc.item() == 0.0
+        torch.testing.assert_close(terms.total, terms.nll + 0.03)
+        p = logits.detach().softmax(-1)
+        seen.append((-(p * p.log()).sum(-1), p.argmax(-1) == labels))
+        loss.epoch_end()
+    assert not loss.warming_up
+    u, right = (torch.cat(parts) for parts in zip(*seen, strict=True))
+    threshold = (u[right].mean() + u[~right].mean()) / 2
+    logits, labels = batch(9)
+    terms = loss(logits, labels, 3.0)
+    expected = avuc_loss(logits, labels, threshold, variant="stopgrad")
+    torch.testing.assert_close(terms.avuc, expected)
+    torch.testing.assert_close(terms.total, terms.nll + 0.03 + 2.5 * expected)
+
+
+def test_a_given_threshold_is_used_as_it_is() -> None:
+    loss = Objective("avuc", threshold=0.7, warmup_epochs=1).loss(100)
+    logits, labels = batch()
+    assert loss.warming_up
+    assert loss(logits, labels).avuc.item() == 0.0
+    loss.epoch_end()
+    torch.testing.assert_close(loss(logits, labels).avuc, avuc_loss(logits, labels, 0.7))
+    now = Objective("avuc", threshold=0.7, warmup_epochs=0).loss(100)
+    torch.testing.assert_close(now(logits, labels).avuc, avuc_loss(logits, labels, 0.7))
+
+
+@pytest.mark.parametrize("points", [21, 0])
+def test_auavuc(points: int) -> None:
+    loss = Objective("auavuc", beta=0.5, warmup_epochs=1, points=points).loss(100)
+    logits, labels = batch(draws=2)
+    assert loss(logits, labels).avuc.item() == 0.0
+    loss.epoch_end()
+    terms = loss(logits, labels)
+    torch.testing.assert_close(terms.avuc, auavuc_loss(logits, labels, points=points or None))
+    torch.testing.assert_close(terms.total, terms.nll + 0.5 * terms.avuc)
+
+
+def test_kl_without_gradient_as_the_released_code() -> None:
+    logits, labels = batch()
+    kl = torch.tensor(10.0, requires_grad=True)
+    terms = Objective(kl_gradient=False).loss(100)(logits, labels, kl)
+    assert terms.total.item() == pytest.approx(terms.nll.item() + 0.1)
+    terms.total.backward()
+    assert kl.grad is None
+    assert logits.grad is not None
+
+
+def test_state_survives() -> None:
+    objective = Objective("avuc", warmup_epochs=2)
+    loss = objective.loss(100)
+    loss(*batch(0))
+    loss.epoch_end()
+    loss(*batch(1))
+    half = objective.loss(100)
+    half.load_state_dict(loss.state_dict())
+    for one in (loss, half):
+        one.epoch_end()
+    assert not half.warming_up
+    torch.testing.assert_close(half(*batch(2)).total, loss(*batch(2)).total)
+    area = Objective("auavuc", warmup_epochs=1).loss(100)
+    area.epoch_end()
+    again = Objective("auavuc", warmup_epochs=1).loss(100)
+    again.load_state_dict(area.state_dict())
+    assert not again.warming_up
+
+
+def test_terms_by_name() -> None:
+    assert list(Objective().loss(10)(*batch())._asdict()) == ["nll", "kl", "avuc", "total"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "elbo"}, "one of plain, avuc, auavuc, found 'elbo'"),
+        ({"beta": -1.0}, "must not be negative"),
+        ({"beta": math.nan}, "must not be negative"),
+        ({"kl_weight": -0.1}, "must not be negative"),
+        ({"warmup_epochs": -1}, "must not be negative"),
+        ({"kind": "auavuc", "variant": "soft"}, "soft variant"),
+    ],
+)
+def test_bad_objectives(options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Objective(**options)
+
+
+def test_bad_use() -> None:
+    with pytest.raises(InputError, match="num_train"):
+        Objective().loss(0)
+    with pytest.raises(InputError, match="threshold must be given"):
+        Objective("avuc", warmup_epochs=0).loss(10)
+    with pytest.raises(InputError, match="variant"):
+        Objective("avuc", variant="other").loss(10)
