@@ -88,14 +88,20 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Map
 def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and metadata of a file. The tensors are private maps of it: read when touched, free to be changed."""
     header, metadata, base = _header(path)
+    size = base + max((end for _, _, _, end in header.values()), default=0)
+    whole = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
     out: dict[str, Tensor] = {}
     for name, (dtype, shape, start, end) in header.items():
-        if end == start:
-            out[name] = torch.empty(shape, dtype=dtype)
-            continue
-        flat = torch.from_file(str(path), shared=False, size=base + end, dtype=torch.uint8)[base + start :]
-        # another writer may have put a tensor where its type cannot be read in place
-        out[name] = (flat if (base + start) % dtype.itemsize == 0 else flat.clone()).view(dtype).view(shape)
+        try:
+            if start == end:
+                out[name] = torch.empty(shape, dtype=dtype)
+                continue
+            flat = whole[base + start : base + end]
+            # another writer may have put a tensor where its type cannot be read in place
+            out[name] = (flat if (base + start) % dtype.itemsize == 0 else flat.clone()).view(dtype).view(shape)
+        except (RuntimeError, OverflowError, TypeError):
+            # shapes such as (0, 2**62, 2**62), which no tensor can have
+            _bad(path, f"has tensor {name!r} with an impossible shape")
     return out, metadata
 
 

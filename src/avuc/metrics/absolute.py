@@ -1,12 +1,14 @@
 """The estimation error of calibration errors, where the ordinary bootstrap fails.
 
-θ = Σ_b |g_b| is estimated by Σ_b |ĝ_b|. The absolute value makes noise add up instead of cancel: the estimate is too high
-by up to the noise's own sum, the resampled one is too high once more, and the percentile interval of a well calibrated
-model then lies above the truth with near certainty. What holds is
-Σ sign(g_b)(ĝ_b − g_b)  ≤  θ̂ − θ  ≤  the same with |ĝ_b − g_b| in the bins where g_b may be 0.
-So the interval's upper end uses the left side, its lower end the right side, where "may be 0" is |ĝ_b| ≤ κ standard errors
-(the directional derivative of Fang & Santos 2019, https://doi.org/10.1093/restud/rdy049). Coverage is at least nominal, up
-to the noise in what counts as 0; the estimate is always inside.
+θ = Σ_b |g_b| is estimated by Σ_b |ĝ_b|. The absolute value makes noise add up instead of cancel: the estimate is too
+high by up to the noise's own sum, the resampled one is too high once more, and the percentile interval of a well
+calibrated model then lies above the truth with near certainty. What holds is
+
+    Σ sign(g_b)(ĝ_b − g_b)  ≤  θ̂ − θ  ≤  the same with |ĝ_b − g_b| in the bins where g_b may be 0.
+
+So the interval's upper end uses the left side and its lower end the right side, where "may be 0" means |ĝ_b| ≤ κ
+standard errors (the directional derivative of Fang & Santos 2019, https://doi.org/10.1093/restud/rdy049). The estimate
+is always inside, and the interval is rather too wide than too narrow.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ PILOT = 64
 
 
 class Errors(NamedTuple):
-    """Draws of estimate − truth: one that is large enough for the interval's lower end, one small enough for the upper."""
+    """Draws of estimate − truth: large enough ones for the interval's lower end, small enough ones for the upper."""
 
     over: Array
     under: Array
@@ -71,8 +73,8 @@ class AbsoluteSum:
 def maximum_errors(table: BinTable, replicates: int, seed: int) -> Errors:
     """Draws of the error of the maximum gap.
 
-    A bin of one row looks the same in every resample, so its noise is drawn from the normal law instead, with the larger of
-    the variances that its accuracy and its confidence imply. Every bin whose gap may be the largest takes part.
+    A bin of one row looks the same in every resample, so the bins' noise is drawn from the normal law instead, with the
+    larger of the variances that accuracy and confidence imply. Every bin whose gap may be the largest takes part.
     """
     held = table.rows > 0
     rows, rate, stated = table.rows[held], table.event[held] / table.rows[held], table.value[held] / table.rows[held]

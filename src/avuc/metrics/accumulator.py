@@ -93,7 +93,7 @@ def cell_index(values: Array) -> Array:
     array([    0,     1, 30721, 30721, 30722])
     """
     raw = np.ascontiguousarray(values, np.float64).view(np.int64) >> (52 - BITS)
-    return np.clip(raw - _FIRST + 1, 0, CELLS - 1)
+    return np.asarray(np.clip(raw - _FIRST + 1, 0, CELLS - 1))
 
 
 def cell_edges() -> Array:

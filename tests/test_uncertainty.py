@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from avuc.errors import InputError
+from avuc.uncertainty import entropy, expected_entropy, mutual_information, variation_ratio
+
+
+def draws(s: int, n: int, c: int, seed: int = 0, scale: float = 2.0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (scale * torch.randn(s, n, c, generator=generator, dtype=torch.float64)).softmax(-1)
+
+
+def slow_entropy(row: list[float]) -> float:
+    return -sum(p * math.log(p) for p in row if p > 0)
+
+
+def test_entropy_against_loop_and_scipy() -> None:
+    probs = draws(1, 50, 7)[0]
+    assert torch.allclose(entropy(probs), torch.tensor([slow_entropy(r) for r in probs.tolist()], dtype=torch.float64))
+    np.testing.assert_allclose(entropy(probs).numpy(), scipy.stats.entropy(probs.numpy(), axis=1), rtol=1e-12)
+
+
+def test_entropy_extremes() -> None:
+    assert entropy(torch.tensor([[1.0, 0.0, 0.0]])).item() == 0
+    assert entropy(torch.full((1, 1000), 1e-3, dtype=torch.float64)).item() == pytest.approx(math.log(1000))
+    assert entropy(torch.ones(1, 1)).item() == 0
+    assert entropy(torch.tensor([[float("nan"), 0.5]])).isnan().all()
+    assert entropy(torch.full((2, 3, 4, 4), 1 / 3), dim=1).shape == (2, 4, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_entropy_is_computed_in_float32_or_better(dtype: torch.dtype) -> None:
+    out = entropy(torch.full((1, 256), 1 / 256, dtype=dtype))
+    assert out.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert out.item() == pytest.approx(math.log(256), rel=1e-6)
+
+
+def test_entropy_gradient() -> None:
+    logits = torch.randn(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    assert torch.autograd.gradcheck(lambda z: entropy(z.softmax(-1)), logits)
+    # softmax underflows to exactly 0: the gradient stays finite
+    sure = torch.tensor([[1e4, 0.0, -1e4]], requires_grad=True)
+    entropy(sure.softmax(-1)).sum().backward()
+    assert sure.grad is not None
+    assert sure.grad.isfinite().all()
+
+
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 6), st.integers(0, 99))
+def test_draws_against_loops(s: int, n: int, c: int, seed: int) -> None:
+    probs = draws(s, n, c, seed)
+    for i in range(n):
+        rows = probs[:, i].tolist()
+        mean = [sum(row[k] for row in rows) / s for k in range(c)]
+        expected = sum(map(slow_entropy, rows)) / s
+        votes = [max(range(c), key=row.__getitem__) for row in rows]
+        assert expected_entropy(probs)[i].item() == pytest.approx(expected, abs=1e-12)
+        assert mutual_information(probs)[i].item() == pytest.approx(slow_entropy(mean) - expected, abs=1e-12)
+        assert variation_ratio(probs)[i].item() == pytest.approx(1 - max(map(votes.count, votes)) / s, abs=1e-6)
+
+
+def test_mutual_information_is_never_negative() -> None:
+    one = draws(1, 200, 10).float()
+    assert (mutual_information(one.expand(7, -1, -1)) >= 0).all()
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (0, 3, 4), (2, 3, 0)])
+def test_wrong_shapes(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match=r"\(S, N, C\)"):
+        expected_entropy(torch.ones(shape))
+
+
+def test_whole_numbers_are_refused() -> None:
+    with pytest.raises(InputError, match="floating-point"):
+        entropy(torch.ones(2, 2, dtype=torch.int64))
