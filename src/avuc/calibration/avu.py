@@ -20,7 +20,7 @@ from avuc.calibration.inputs import are_numbers
 from avuc.calibration.scaled import Columns, ScaledLogits
 from avuc.calibration.search import Minimum
 from avuc.calibration.temperature import GRID_ELEMENTS, TemperatureScaling
-from avuc.cells import Rows, Variant, cells_of
+from avuc.cells import Rows, Variant, cells_of, mass
 from avuc.errors import InputError
 from avuc.fused import or_empty
 from avuc.losses import auavuc_loss, avuc_loss
@@ -103,7 +103,7 @@ class AvUTemperatureScaling(TemperatureScaling):
         def loss_of(data: ScaledLogits) -> Any:
             return lambda temperature: self._loss(data.columns(temperature), fixed, data.num_classes)
 
-        found = self._grid_and_brent(loss_of(scaled), loss_of(few))
+        found = self._grid_and_brent(loss_of(scaled), loss_of(few), jumps=self._literal or self.nll_weight == 0)
         if self.procedure == "authors":
             # whether a minimum exists is the loss's affair; where these steps end, the procedure's
             found = self._authors(scaled, fixed)._replace(at_bound=found.at_bound)
@@ -258,15 +258,21 @@ def _midpoint(columns: Columns) -> float:
 
 def _area_loss(rows: Rows, variant: Variant, points: int) -> float:
     """−log of the trapezoid area under soft AvU, as avuc.losses.auavuc_loss has it."""
-    low, high = rows.uncertainty.min(), rows.uncertainty.max()
-    avu = []
-    for k in range(points):
-        # the last threshold must be u_max itself, which the sum may miss by a rounding
-        threshold = high if k == points - 1 else low + k / (points - 1) * (high - low)
-        ac, au, ic, iu = cells_of(rows, threshold, variant)
-        good = or_empty(ac + iu)
-        avu.append(good / (good + au + ic))
-    return -math.log(float(torch.trapezoid(torch.stack(avu))) / (points - 1))
+    u, right, no = rows.uncertainty, rows.correct, torch.zeros_like(rows.correct)
+    scaled, wrong = torch.tanh(u), ~right
+    certain = mass(rows.confidence, scaled, right, no, variant)
+    uncertain = mass(rows.confidence, scaled, right, ~no, variant)
+    t = torch.linspace(0, 1, points, dtype=u.dtype, device=u.device)
+    # the last threshold must be u_max itself, which the sum may miss by a rounding
+    thresholds = torch.where(t < 1, u.min() + t * (u.max() - u.min()), u.max())
+    # a row is certain from the first threshold that is not below its u
+    since = torch.bucketize(u, thresholds)
+    good, bad = (
+        torch.bincount(since, now, points).cumsum(0) + later.sum() - torch.bincount(since, later, points).cumsum(0)
+        for now, later in ((certain * right, uncertain * wrong), (certain * wrong, uncertain * right))
+    )
+    good = or_empty(good.clamp(min=0))
+    return -math.log(float(torch.trapezoid(good / (good + bad.clamp(min=0)), t)))
 
 
 def _gaps(columns: Columns, num_classes: int) -> Any:

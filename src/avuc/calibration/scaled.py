@@ -11,6 +11,8 @@ so Σ e^{s x}, Σ x e^{s x} and Σ x² e^{s x} are all there is to compute. With
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -22,10 +24,14 @@ from avuc.uncertainty import entropy
 
 __all__ = ["Columns", "Derivatives", "ScaledLogits"]
 
-# a block of rows stays in a core's second-level cache between the operations below
-BLOCK_ELEMENTS = 1 << 17
+# Blocks below torch's grain of 32,768 elements stay in a core's cache and run on the calling thread; each of ours
+# then takes a share of the rows and meets the others once a pass. torch's own threads would meet at every operation,
+# which on a busy machine costs more than the work.
+BLOCK_ELEMENTS = 32_000
+# less than this is not worth a second thread
+THREAD_ELEMENTS = 1 << 18
 # up to this size float64 costs nothing that anyone notices; beyond it float32's rounding averages out over the rows
-EXACT_ELEMENTS = 1 << 21
+EXACT_ELEMENTS = 1 << 18
 # a true class of probability exactly 0 counts as this much, as in avuc.metrics.nll; no temperature can change it
 LOG_FLOOR = math.log(1e-12)
 
@@ -118,42 +124,59 @@ class ScaledLogits:
         logits = self.logits[0]
         dtype = torch.float64 if exact or logits.numel() <= EXACT_ELEMENTS else logits.dtype
         sums = [logits.new_empty(self.rows, dtype=dtype) for _ in range(powers + 1)]
-        step = self._step()
-        below, weight = (logits.new_empty(min(step, self.rows), self.num_classes, dtype=dtype) for _ in range(2))
-        for start in range(0, self.rows, step):
-            block = logits[start : start + step].to(dtype)
-            x, w = below[: len(block)], weight[: len(block)]
-            # a class ruled out by −inf keeps weight 0, and 0 · x must stay 0
-            torch.sub(block, block.amax(dim=1, keepdim=True), out=x).clamp_(min=_lowest(s))
-            torch.mul(x, s, out=w).exp_()
-            torch.sum(w, dim=1, out=sums[0][start : start + step])
-            for power in range(1, powers + 1):
-                torch.sum(w.mul_(x), dim=1, out=sums[power][start : start + step])
-        self.rows_read += self.rows
+        step = min(self._step(), self.rows)
+
+        def work(first: int, last: int) -> None:
+            below, weight = (logits.new_empty(step, self.num_classes, dtype=dtype) for _ in range(2))
+            for start in range(first, last, step):
+                rows = slice(start, min(start + step, last))
+                block = logits[rows].to(dtype)
+                x, w = below[: len(block)], weight[: len(block)]
+                # a class ruled out by −inf keeps weight 0, and 0 · x must stay 0
+                torch.sub(block, block.amax(dim=1, keepdim=True), out=x).clamp_(min=_lowest(s))
+                # torch.exp would call its threads from 2,048 elements on, torch.exp2 does not
+                torch.mul(x, s / math.log(2), out=w).exp2_()
+                torch.sum(w, dim=1, out=sums[0][rows])
+                for power in range(1, powers + 1):
+                    torch.sum(w.mul_(x), dim=1, out=sums[power][rows])
+
+        self._share(work)
         return [column.double() for column in sums]
 
     def _mean_of_draws(self, s: float) -> Columns:
-        parts: list[tuple[Tensor, ...]] = []
-        step = self._step()
+        confidence, u, losses = torch.empty(3, self.rows, dtype=torch.float64, device=self.logits.device)
+        correct = torch.empty_like(self._correct)
+        step = self._step(draws=self.draws)
         for start in range(0, self.rows, step):
             rows = slice(start, start + step)
             block = self.logits[:, rows].double()
             x = (block - block.amax(dim=-1, keepdim=True)).clamp_(min=_lowest(s)).mul_(s).exp_()
             total = x.sum(dim=-1, keepdim=True)
             probs = x.div_(total).mean(dim=0)
-            confidence, predicted = probs.max(dim=-1)
+            confidence[rows], predicted = probs.max(dim=-1)
+            u[rows], correct[rows] = entropy(probs), predicted == self.labels[rows]
             # in logarithms, so that a true class every draw finds very unlikely keeps its slope
             each = s * self._gap[:, rows] - total.squeeze(-1).log()
-            losses = math.log(self.draws) - torch.logsumexp(each, dim=0)
-            parts.append((confidence, entropy(probs), predicted == self.labels[rows], losses))
+            losses[rows] = math.log(self.draws) - torch.logsumexp(each, dim=0)
         self.rows_read += self.rows
-        confidence, u, correct, losses = (torch.cat(column) for column in zip(*parts, strict=True))
         return Columns(confidence, u, correct, losses.where(~self.impossible, -LOG_FLOOR))
 
-    def _step(self) -> int:
-        if self.logits.is_cuda:
-            return max(1, (1 << 26) // (self.draws * self.num_classes))
-        return max(1, BLOCK_ELEMENTS // (self.draws * self.num_classes))
+    def _share(self, work: Callable[[int, int], None]) -> None:
+        """Give every thread an equal run of rows."""
+        alone = self.logits.is_cuda or self.logits.numel() < THREAD_ELEMENTS
+        threads = 1 if alone else torch.get_num_threads()
+        cuts = [self.rows * k // threads for k in range(threads + 1)]
+        if threads == 1:
+            work(0, self.rows)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(work, cuts[:-1], cuts[1:]))
+        self.rows_read += self.rows
+
+    def _step(self, draws: int = 1) -> int:
+        """Rows in a block; with draws torch's own threads work, on larger ones."""
+        elements = 1 << 26 if self.logits.is_cuda else BLOCK_ELEMENTS if draws == 1 else 1 << 18
+        return max(1, elements // (draws * self.num_classes))
 
 
 def _lowest(s: float) -> float:

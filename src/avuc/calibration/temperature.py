@@ -19,10 +19,14 @@ from avuc.errors import InputError
 
 __all__ = ["TemperatureScaling"]
 
+# steps of the grid that count as near its end
+NEAR_END = 3
 # points of the coarse grid, and of the curve that is kept; odd, so that T = 1 is one of them in the default range
 GRID_POINTS = 41
 # the grid reads every row up to this many logits, and evenly spaced rows beyond
 GRID_ELEMENTS = 1 << 19
+# Newton's method needs the curve for nothing but a start: half the points, half the rows
+CURVE_ELEMENTS = 1 << 18
 # Newton's method starts on about this many logits
 START_ELEMENTS = 1 << 21
 
@@ -35,7 +39,8 @@ class TemperatureScaling(Calibrator):
     log T comes first and Brent's method refines the best point. Either way log T is exact to `tolerance`.
 
     Learned: `temperature_`; `loss_` at it; `curve_`, temperatures and losses over the whole range (from evenly spaced
-    rows where there are more than 524,288 logits); `at_bound_`, true where the loss still falls at the end of the range
+    rows where there are more than 262,144 logits; 524,288 where
+    it is searched by grid); `at_bound_`, true where the loss still falls at the end of the range
     (then one CalibrationWarning says so); `n_evaluations_`, how many times the data was read.
 
     >>> logits, labels = np.array([[4.0, 0.0], [4.0, 0.0], [0.0, 4.0]]), np.array([0, 1, 1])
@@ -82,8 +87,8 @@ class TemperatureScaling(Calibrator):
 
     def _newton(self, scaled: ScaledLogits) -> Minimum:
         low, high = self.bounds
-        few = scaled.sample(GRID_ELEMENTS)
-        temperatures = self._grid()
+        few = scaled.sample(CURVE_ELEMENTS)
+        temperatures = self._grid()[::2]
         self.curve_ = (temperatures, np.array([few.nll(t) for t in temperatures]))
         near = temperatures[int(np.argmin(self.curve_[1]))] if np.ptp(self.curve_[1]) > 0 else self._neutral()
         start, sample = 1 / near, scaled.sample(START_ELEMENTS)
@@ -93,8 +98,14 @@ class TemperatureScaling(Calibrator):
         scaled.rows_read += sum(s.rows_read for s in (few, sample) if s is not scaled)
         return found._replace(x=-math.log(found.x))
 
-    def _grid_and_brent(self, loss: Callable[[float], float], coarse: Callable[[float], float]) -> Minimum:
-        """Minimise over log T: the best of a grid under `coarse`, then refined under `loss`."""
+    def _grid_and_brent(
+        self, loss: Callable[[float], float], coarse: Callable[[float], float], jumps: bool = False
+    ) -> Minimum:
+        """Minimise over log T: the best of a grid under `coarse`, then refined under `loss`.
+
+        `jumps`: the loss is nothing but sums that jump as rows cross a threshold. A last jump close to the end of the
+        range is no minimum, so near the end the end is taken unless it is clearly higher.
+        """
         temperatures = self._grid()
         losses = np.array([coarse(t) for t in temperatures])
         self.curve_ = (temperatures, losses)
@@ -102,6 +113,9 @@ class TemperatureScaling(Calibrator):
             # no temperature is better than another
             return Minimum(math.log(self._neutral()), float(losses[0]), False)
         x, best, end = np.log(temperatures).tolist(), int(np.argmin(losses)), len(losses) - 1
+        near_end = 0 if best <= NEAR_END else end if best >= end - NEAR_END else None
+        if jumps and near_end is not None and losses[near_end] - losses[best] <= 0.01 * np.ptp(losses):
+            return Minimum(x[near_end], loss(temperatures[near_end]), True)
         while True:
             left, right = max(best - 1, 0), min(best + 1, end)
             middle = x[best] if left < best < right else (x[left] + x[right]) / 2
