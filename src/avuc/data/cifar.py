@@ -153,6 +153,8 @@ def _read(path: Path, *, label_bytes: int, which: int, key: str) -> tuple[NDArra
         raise InputError(f"{path}: 'data' must be uint8 (N, {PIXELS}), as CIFAR's batches have it")
     if not isinstance(labels, list | np.ndarray) or len(labels) != len(pixels):
         raise InputError(f"{path}: {key!r} must list one label for each of the {len(pixels)} images")
+    if isinstance(labels, list) and any(type(label) is not int for label in labels):
+        raise InputError(f"{path}: {key!r} must be integers")
     values = np.asarray(labels)
     if values.dtype.kind not in "iu" or values.ndim != 1:
         raise InputError(f"{path}: {key!r} must be integers")

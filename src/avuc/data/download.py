@@ -137,7 +137,7 @@ def _copy(response: http.client.HTTPResponse, stream: BinaryIO, known: KnownFile
         while have < known.size:
             try:
                 chunk = response.read(min(CHUNK, known.size - have))
-            except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
+            except (http.client.HTTPException, OSError) as error:
                 return f"{url}: the connection broke ({error or type(error).__name__})"
             if not chunk:
                 return f"{url}: the connection ended early"

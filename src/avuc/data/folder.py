@@ -9,7 +9,7 @@ import torch
 
 from avuc.data.arrays import UNLABELLED, Dataset
 from avuc.data.decode import AsIs, EvalView, ImageFiles, pictures, scan
-from avuc.data.files import as_path, check_listed, listing
+from avuc.data.files import as_path, listing
 from avuc.data.stream import in_memory
 from avuc.errors import InputError
 
@@ -33,12 +33,9 @@ def load_folder(
     """Decode a folder into memory. `size`: the shorter side is scaled to it and the centre square taken; without it
     all pictures must have one size. A `SHA256SUMS` beside pictures is checked."""
     files = list_folder(root, split)
-    if verify:
-        for index in range(len(files)):
-            check_listed(files.path(index))
     mode = "L" if grey else "RGB"
     view = AsIs(mode) if size is None else EvalView(size, size, mode)
-    return in_memory(files, view, workers=workers, decoder=decoder, max_gb=max_gb)
+    return in_memory(files, view, workers=workers, decoder=decoder, max_gb=max_gb, verify=verify)
 
 
 def list_folder(root: str | Path | None, split: str = "all") -> ImageFiles:

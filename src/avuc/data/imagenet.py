@@ -79,7 +79,7 @@ def load_imagenet(
 ) -> Dataset:
     """The evaluation view (scaled to 256, centre 224) in memory: 7.5 GB for all, or `limit` evenly spaced ones."""
     files = _limited(list_imagenet(root, split, classes=classes, verify=verify), limit)
-    return in_memory(files, EvalView(size), workers=workers, decoder=decoder, max_gb=max_gb)
+    return in_memory(files, EvalView(size), workers=workers, decoder=decoder, max_gb=max_gb, verify=verify)
 
 
 def load_imagenet_c(
@@ -99,7 +99,9 @@ def load_imagenet_c(
     """One corruption at one severity in memory; the pictures are published at 224×224 and taken as they are."""
     pick({"test": True}, split, "imagenet-c")
     listed = list_imagenet_c(root, corruption=corruption, severity=severity, classes=classes, verify=verify)
-    return in_memory(_limited(listed, limit), EvalView(224, 224), workers=workers, decoder=decoder, max_gb=max_gb)
+    return in_memory(
+        _limited(listed, limit), EvalView(224, 224), workers=workers, decoder=decoder, max_gb=max_gb, verify=verify
+    )
 
 
 def _base(name: str, root: str | Path | None, where: str) -> Path:

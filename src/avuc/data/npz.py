@@ -20,6 +20,7 @@ __all__ = ["from_arrays", "load_npz", "map_npy"]
 
 IMAGES = ("images", "x", "data", "arr_0")
 LABELS = ("labels", "y", "targets", "label", "target", "arr_1")
+ZIP, NPY = b"PK\x03\x04", b"\x93NUMPY"  # how the two kinds of file begin
 DAMAGE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, MemoryError, NotImplementedError)
 
 
@@ -59,11 +60,14 @@ def load_npz(
 def map_npy(path: Path) -> NDArray[Any]:
     """An `.npy` file as an array whose pages are read when used; writes to it stay in memory."""
     try:
+        with path.open("rb") as handle:
+            if handle.read(4) == ZIP:
+                raise InputError(f"{path}: an .npz archive, not an .npy array; give the file its right suffix")
         array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
+    except InputError:
+        raise
     except DAMAGE as error:
         raise InputError(f"{path}: not a whole .npy array ({_reason(error)}); make or fetch it again") from error
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"{path}: not an .npy array but {type(array).__name__}; give the file its right suffix")
     return array
 
 
@@ -103,9 +107,12 @@ def _member(folder: Path, split: str) -> Path:
 
 def _from_npz(path: Path, split: str, *, one_set: bool) -> tuple[NDArray[Any], NDArray[Any] | None]:
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            if not isinstance(stored, np.lib.npyio.NpzFile):
-                raise InputError(f"{path}: not an .npz archive; give the file its right suffix")
+        # the file is opened here: np.load forgets to close it where the archive is damaged
+        with path.open("rb") as handle:
+            if handle.read(6) == NPY:
+                raise InputError(f"{path}: an .npy array, not an .npz archive; give the file its right suffix")
+            handle.seek(0)
+            stored = np.load(handle, allow_pickle=False)
             keys = {key.lower(): key for key in stored.files}
             images, labels = _find(keys, _for_split(IMAGES, split)), _find(keys, _for_split(LABELS, split))
             if images is None:

@@ -1,8 +1,8 @@
 """Read the pickles CIFAR is published in without ever unpickling: a small machine that builds plain data only.
 
 Python's own unpickler imports and calls whatever the file names. This one interprets the opcodes itself and knows how
-to build arrays, bytes, str, int, bool, None, list and dict; tuples exist only as arguments on the way. The four names
-NumPy writes into an array's pickle are recognised as words and never looked up: nothing is imported, nothing of the
+to build arrays, bytes, str, int, bool, None, list and dict; tuples exist only as arguments on the way. The few names
+an array's pickle holds are recognised as words and never looked up: nothing is imported, nothing of the
 file's choosing is called, and memory grows only with the bytes that are really there.
 """
 
@@ -20,15 +20,15 @@ from avuc.errors import InputError
 
 __all__ = ["load_plain"]
 
-RECONSTRUCT, DTYPE, NDARRAY, ENCODE, FROMBUFFER = "reconstruct", "dtype", "ndarray", "encode", "frombuffer"
 WORDS = {
-    "numpy.core.multiarray _reconstruct": RECONSTRUCT,
-    "numpy._core.multiarray _reconstruct": RECONSTRUCT,
-    "numpy ndarray": NDARRAY,
-    "numpy dtype": DTYPE,
-    "_codecs encode": ENCODE,  # how Python 3 writes bytes in protocol 2
-    "numpy.core.numeric _frombuffer": FROMBUFFER,  # how NumPy writes an array in protocol 5
-    "numpy._core.numeric _frombuffer": FROMBUFFER,
+    "numpy.core.multiarray _reconstruct": "reconstruct",
+    "numpy._core.multiarray _reconstruct": "reconstruct",
+    "numpy ndarray": "ndarray",
+    "numpy dtype": "dtype",
+    "_codecs encode": "encode",  # how Python 3 writes bytes in protocol 2,
+    "__builtin__ bytes": "empty",  # and empty bytes
+    "numpy.core.numeric _frombuffer": "frombuffer",  # how NumPy writes an array in protocol 5
+    "numpy._core.numeric _frombuffer": "frombuffer",
 }
 KINDS = {f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)} | {"b1", "f4", "f8"}
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
@@ -179,6 +179,8 @@ class _Machine:
                 return _Array()
             case _Word("dtype"), (str() | bytes() as kind, *_):
                 return _Dtype(self.kind(kind))
+            case _Word("empty"), ():
+                return b""
             case _Word("encode"), (str() as text, "latin1"):
                 self.budget -= len(text)
                 if self.budget < 0:

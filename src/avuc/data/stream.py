@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from avuc.data.arrays import Dataset, epoch_batches
 from avuc.data.decode import EvalView, ImageFiles, TrainView, View, decode, decoder_name
+from avuc.data.files import check_listed
 from avuc.errors import InputError
 from avuc.progress import Progress
 
@@ -26,7 +28,9 @@ class Stream:
 
     For training, each epoch has its own order and each picture its own random part and flip, both a function of
     `(seed, epoch, index)` alone: workers, their number and their speed change nothing. For evaluation the order is the
-    files' own. On a CUDA `device` the copy overlaps with the work on the batch before.
+    files' own. `workers` is the number of processes: by default one for each processor, eight at most; 0 decodes in
+    this one. With `verify`, a `SHA256SUMS` beside a picture is checked. On a CUDA `device` the copy overlaps with the
+    work on the batch before.
 
         stream = Stream(list_imagenet(ROOT, "train"), 256, train=True, seed=0, workers=8, device="cuda")
         for epoch in range(90):
@@ -42,13 +46,15 @@ class Stream:
         view: View | None = None,
         size: int = 224,
         seed: int = 0,
-        workers: int = 4,
+        workers: int | None = None,
         decoder: str = "auto",
         device: torch.device | str = "cpu",
         drop_last: bool = False,
+        verify: bool = True,
     ) -> None:
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1, found {batch_size}")
+        processes = min(8, _processors()) if workers is None else workers
         self.files = files
         self.device = torch.device(device)
         self.decoder = decoder_name(decoder)
@@ -57,11 +63,11 @@ class Stream:
         chosen: View = view or (TrainView(size) if train else EvalView(size))
         self._batches = _Batches(len(files), batch_size, seed, train, drop_last)
         self._loader: DataLoader[Any] = DataLoader(
-            _Decoded(files, chosen, self.decoder, seed),
+            _Decoded(files, chosen, self.decoder, seed, verify),
             batch_sampler=self._batches,
             collate_fn=_collate,
-            num_workers=workers,
-            persistent_workers=workers > 0,
+            num_workers=processes,
+            persistent_workers=processes > 0,
             pin_memory=self.device.type == "cuda",
             # otherwise the loader seeds its workers from the global generator, and so advances it
             generator=torch.Generator().manual_seed(seed),
@@ -83,10 +89,16 @@ class Stream:
 
 
 def in_memory(
-    files: ImageFiles, view: View, *, workers: int = 0, decoder: str = "auto", max_gb: float = 32.0
+    files: ImageFiles,
+    view: View,
+    *,
+    workers: int = 0,
+    decoder: str = "auto",
+    max_gb: float = 32.0,
+    verify: bool = True,
 ) -> Dataset:
     """Decode all of `files` into one data set; refuses more than `max_gb` of pixels."""
-    stream = Stream(files, 64, view=view, workers=workers, decoder=decoder)
+    stream = Stream(files, 64, view=view, workers=workers, decoder=decoder, verify=verify)
     images: Tensor | None = None
     labels = torch.empty(len(files), dtype=torch.int64)
     done = 0
@@ -124,14 +136,16 @@ class _Item:
 class _Decoded(TorchDataset[_Item]):
     """What a worker does. A bad file travels back as a sentence: raised in a worker it would become a traceback."""
 
-    def __init__(self, files: ImageFiles, view: View, decoder: str, seed: int) -> None:
-        self.files, self.view, self.decoder, self.seed = files, view, decoder, seed
+    def __init__(self, files: ImageFiles, view: View, decoder: str, seed: int, verify: bool) -> None:
+        self.files, self.view, self.decoder, self.seed, self.verify = files, view, decoder, seed, verify
 
     def __getitem__(self, key: tuple[int, int]) -> _Item:
         epoch, index = key
         path = self.files.path(index)
         label = int(self.files.labels[index])
         try:
+            if self.verify:
+                check_listed(path)
             image = decode(path, decoder=self.decoder, mode=self.view.mode)
         except InputError as error:
             return _Item(None, label, str(path), str(error))
@@ -173,6 +187,11 @@ def _collate(items: list[_Item]) -> tuple[Tensor, Tensor, str]:
     if problem:
         return torch.empty(0), labels, problem
     return torch.from_numpy(np.stack(pixels)), labels, ""
+
+
+def _processors() -> int:
+    """Those this process may run on, which in a container are fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _sizes(name: str, pixels: NDArray[np.uint8] | Tensor, other: str, before: NDArray[np.uint8] | Tensor) -> str:
