@@ -11,14 +11,17 @@ belong to channels and stay constant over space and time: a sign per pixel would
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Flipout"]
+if TYPE_CHECKING:
+    from avuc.bayes.module import BayesianModule
+
+__all__ = ["Flipout", "flip"]
 
 # calls linear in their weight -> number of dimensions after the channels (None: linear, whose channels come last)
 LINEAR_CALLS: dict[Callable[..., Tensor], int | None] = {
@@ -30,6 +33,30 @@ LINEAR_CALLS: dict[Callable[..., Tensor], int | None] = {
     functional.conv_transpose2d: 2,
     functional.conv_transpose3d: 3,
 }
+
+
+def flip(
+    bayesian: BayesianModule, generator: torch.Generator | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """One forward pass by flipout."""
+    return (_flip if generator is None else _eager_flip)(bayesian, generator, args, kwargs)
+
+
+def _flip(
+    bayesian: BayesianModule, generator: torch.Generator | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    delta = functional.softplus(bayesian.rho) * bayesian.noise(generator)
+    slots, views = bayesian.layout.slots, bayesian.layout.views
+    drawn, means, deltas = views(bayesian.mu + delta), views(bayesian.mu), views(delta)
+    parts = zip(slots, drawn, means, deltas, strict=True)
+    # a tied weight keeps one value everywhere, whatever calls use it
+    free = [(weight, mean, shift) for slot, weight, mean, shift in parts if len(slot.places) == 1]
+    with Flipout(free, generator):
+        return bayesian.run_views(drawn, args, kwargs)
+
+
+# torch.compile can trace the mode, but neither a generator nor a break of the graph inside the mode
+_eager_flip: Any = torch.compiler.disable(_flip)
 
 
 class Flipout(TorchFunctionMode):
@@ -98,15 +125,8 @@ def _sign_shape(tensor: Tensor, space: int | None) -> tuple[int, ...]:
 
 
 def _random_signs(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    if generator is None:
-        return torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(0.5).mul_(2).sub_(1)
-    return _eager_signs(shape, like, generator)
-
-
-def _signs_from(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
-    coin = torch.empty(shape, dtype=like.dtype, device=generator.device).bernoulli_(0.5, generator=generator)
+    device = like.device if generator is None else generator.device
+    coin = torch.empty(shape, dtype=like.dtype, device=device)
+    # without the argument where there is none: torch.compile cannot trace it
+    coin = coin.bernoulli_(0.5) if generator is None else coin.bernoulli_(0.5, generator=generator)
     return coin.mul_(2).sub_(1).to(like.device)
-
-
-# torch.compile cannot trace a generator; the graph breaks here and goes on
-_eager_signs: Callable[[tuple[int, ...], Tensor, torch.Generator], Tensor] = torch.compiler.disable(_signs_from)

@@ -116,7 +116,9 @@ def _layout(module: nn.Module, owned: dict[str, dict[str, nn.Parameter]], chosen
             if id(weight) in chosen and weight.numel():
                 tensors[id(weight)] = weight
                 places.setdefault(id(weight), []).append(f"{owner}.{name}" if owner else name)
-    kinds = {(weight.dtype, weight.device): places[key][0] for key, weight in tensors.items()}
+    kinds: dict[tuple[torch.dtype, torch.device], str] = {}
+    for key, weight in tensors.items():
+        kinds.setdefault((weight.dtype, weight.device), places[key][0])
     if len(kinds) > 1:
         found = "; ".join(f"{name}: {dtype} on {device}" for (dtype, device), name in kinds.items())
         raise InputError(

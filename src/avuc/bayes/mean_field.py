@@ -35,10 +35,21 @@ def standard_normal(count: int, like: Tensor, generator: torch.Generator | None)
 def cross_kl(mu: Tensor, rho: Tensor, prior_mean: Tensor, prior_std: Tensor, variance: Tensor) -> Tensor:
     """Σ log(s/σ) + ((μ − m)² + v σ²) / (2 s²), v the variance of a coordinate of z: the KL up to a constant.
 
-    Terms in float32 or better, their sum in float64; the gradient is written out, so training keeps nothing but its
-    inputs and makes two passes in all. Finite for every finite ρ, also where σ underflows to 0.
+    Terms in float32 or better, their sum in float64; finite for every finite ρ, also where σ underflows to 0. The
+    compiler fuses it with its gradient; in eager mode the gradient is written out and keeps nothing but the inputs.
     """
+    if torch.compiler.is_compiling():
+        return _cross_kl(mu, rho, prior_mean, prior_std, variance)
     return _CrossKL.apply(mu, rho, prior_mean, prior_std, variance)  # type: ignore[no-any-return]
+
+
+def _cross_kl(mu: Tensor, rho: Tensor, prior_mean: Tensor, prior_std: Tensor, variance: Tensor) -> Tensor:
+    mu, rho, prior_mean, prior_std = _at_least_float32(mu, rho, prior_mean, prior_std)
+    log_sigma = torch.where(rho < LINEAR_BELOW, rho, softplus(rho.clamp_min(LINEAR_BELOW)).log())
+    spread = (mu - prior_mean) ** 2 + variance * softplus(rho) ** 2
+    terms = prior_std.log() - log_sigma + spread / (2 * prior_std**2)
+    # Apple's GPUs have no float64
+    return terms.sum(dtype=torch.float32 if terms.device.type == "mps" else torch.float64).to(terms.dtype)
 
 
 class _CrossKL(torch.autograd.Function):
@@ -46,13 +57,7 @@ class _CrossKL(torch.autograd.Function):
 
     @staticmethod
     def forward(mu: Tensor, rho: Tensor, prior_mean: Tensor, prior_std: Tensor, variance: Tensor) -> Tensor:
-        mu, rho, prior_mean, prior_std = _at_least_float32(mu, rho, prior_mean, prior_std)
-        sigma = softplus(rho)
-        log_sigma = torch.where(rho < LINEAR_BELOW, rho, sigma.log())
-        terms = prior_std.log() - log_sigma + ((mu - prior_mean) ** 2 + variance * sigma**2) / (2 * prior_std**2)
-        # Apple's GPUs have no float64
-        total = terms.sum(dtype=torch.float32 if terms.device.type == "mps" else torch.float64)
-        return total.to(terms.dtype)
+        return _cross_kl(mu, rho, prior_mean, prior_std, variance)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:

@@ -13,7 +13,7 @@ from torch.nn.functional import softplus
 
 from avuc.bayes import recurrent, saving
 from avuc.bayes.drawn import WeightDraw, stacked
-from avuc.bayes.flipout import Flipout
+from avuc.bayes.flipout import flip
 from avuc.bayes.layout import Layers, Layout, choose
 from avuc.bayes.mean_field import MEAN_FIELD, Family
 from avuc.bayes.moped import Moped
@@ -128,7 +128,7 @@ class BayesianModule(nn.Module):
 
     def run(self, weights: Tensor, *args: Any, **kwargs: Any) -> Any:
         """The original module's forward with flat `weights`: what to compile or capture when the draws are your own."""
-        return self._run(self.layout.views(weights), args, kwargs)
+        return self.run_views(self.layout.views(weights), args, kwargs)
 
     def forward(
         self, *args: Any, draws: int | None = None, generator: torch.Generator | None = None, **kwargs: Any
@@ -154,19 +154,13 @@ class BayesianModule(nn.Module):
             return WeightDraw(self, self.weights(self.noise(generator)))
 
     def _estimate(self, generator: torch.Generator | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        noise = self.noise(generator)
         if self.estimator == "weight":
-            return self.run(self.weights(noise), *args, **kwargs)
-        delta = softplus(self.rho) * noise
-        drawn = self.layout.views(self.mu + delta)
-        means, deltas = self.layout.views(self.mu), self.layout.views(delta)
-        # a tied weight keeps one value everywhere, whatever calls use it
-        free = [len(slot.places) == 1 for slot in self.layout.slots]
-        parts = [part for part, alone in zip(zip(drawn, means, deltas, strict=True), free, strict=True) if alone]
-        with Flipout(parts, generator or self.generator or own_generator(self.mu.device)):
-            return self._run(drawn, args, kwargs)
+            return self.run(self.weights(self.noise(generator)), *args, **kwargs)
+        generator = generator or self.generator or own_generator(self.mu.device)
+        return flip(self, generator, args, kwargs)
 
-    def _run(self, views: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_views(self, views: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`run` on weights already cut into tensors, in the layout's order."""
         tensors = self.layout.by_place(views)
         if not self.recurrent:
             return functional_call(self.module, tensors, args, kwargs, tie_weights=False)
@@ -240,6 +234,8 @@ class BayesianModule(nn.Module):
                     setattr(self, name, flat.clone())
         if "settings" in given:
             settings = saving.decode(given["settings"])
+            _known("the saved posterior", settings["posterior"], POSTERIORS)
+            _known("the saved estimator", settings["estimator"], ESTIMATORS)
             self.posterior, self.estimator = settings["posterior"], settings["estimator"]
         missing_keys.extend(prefix + name for name in missing)
         known = {f"{vector}.{slot.name}" for vector in saving.VECTORS for slot in self.layout.slots}
@@ -248,7 +244,7 @@ class BayesianModule(nn.Module):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Restore weights, priors and kind; refuses another architecture, naming the tensors, before it changes any."""
-        saving.check(self.state_dict(), state_dict, strict)
+        saving.check(self.layout, self.state_dict(), state_dict, strict)
         return super().load_state_dict(state_dict, strict=strict, assign=False)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -75,24 +75,28 @@ def restore(
     return vectors
 
 
-def check(expected: Mapping[str, Any], found: Mapping[str, Any], strict: bool) -> None:
+def check(layout: Layout, expected: Mapping[str, Any], found: Mapping[str, Any], strict: bool) -> None:
     """Refuse a state dict of another architecture before anything is overwritten, naming the tensors."""
+    shapes = {key: tuple(value.shape) for key, value in expected.items() if key != "settings"}
+    # a prior may be a number on one side and per weight on the other: the saved one is taken
+    priors = [vector for vector in VECTORS if vector.startswith("prior")]
+    shapes |= {f"{vector}.{slot.name}": tuple(slot.shape) for vector in priors for slot in layout.slots}
+    shapes |= dict.fromkeys(priors, ())
     problems = [
-        f"{key}: expected shape {tuple(expected[key].shape)}, found {tuple(found[key].shape)}"
-        for key in expected
-        if key in found
-        and key != "settings"
-        and isinstance(found[key], Tensor)
-        and tuple(expected[key].shape) != tuple(found[key].shape)
+        f"{key}: expected shape {shape}, found {tuple(found[key].shape)}"
+        for key, shape in shapes.items()
+        if key in found and shape != tuple(found[key].shape)
     ]
     if strict:
-        # a prior may be a number on one side and per weight on the other: the saved one is taken
-        fixed = {key for key in expected if not key.startswith("prior_")}
-        given = {key for key in found if not key.startswith("prior_")}
+        fixed = [key for key in expected if key.split(".")[0] not in priors]
+        problems += [f"{key}: expected shape {shapes.get(key, '')}, found nothing" for key in fixed if key not in found]
         problems += [
-            f"{key}: expected shape {tuple(expected[key].shape)}, found nothing" for key in sorted(fixed - given)
+            f"{vector}: expected a number or a tensor for every variational weight, found neither"
+            for vector in priors
+            if vector not in found and not all(f"{vector}.{slot.name}" in found for slot in layout.slots)
         ]
-        problems += [f"{key}: not expected, found shape {tuple(found[key].shape)}" for key in sorted(given - fixed)]
+        known = {*shapes, "settings"}
+        problems += [f"{key}: not expected, found shape {tuple(found[key].shape)}" for key in found if key not in known]
     if problems:
         rest = f"; and {len(problems) - 6} more" if len(problems) > 6 else ""
         raise InputError(
