@@ -27,9 +27,9 @@ from avuc.shifts.blur import defocus_blur, gaussian_blur, glass_blur, motion_blu
 from avuc.shifts.digital import contrast, elastic_transform, pixelate, saturate
 from avuc.shifts.frost_pictures import frost_source, use_frost_folder
 from avuc.shifts.jpeg import jpeg_compression
+from avuc.shifts.lens import spatter
 from avuc.shifts.noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
 from avuc.shifts.protocol import PROFILES, SEVERITIES, Corruption, Profile, Shift
-from avuc.shifts.spatter import spatter
 from avuc.shifts.streams import ImageStreams, digests, image_keys, stable_seed, streams
 from avuc.shifts.weather import brightness, fog, frost, snow
 

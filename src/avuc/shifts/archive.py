@@ -31,7 +31,9 @@ class Archive:
             raise InputError(f"{self.folder}: not a folder; expected the unpacked archive with labels.npy in it")
         stacked = _opened(self.folder / "labels.npy")
         if stacked.ndim != 1 or stacked.dtype.kind not in "iu":
-            raise InputError(f"{self.folder / 'labels.npy'}: expected one row of whole numbers, found {_found(stacked)}")
+            raise InputError(
+                f"{self.folder / 'labels.npy'}: expected one row of whole numbers, found {_found(stacked)}"
+            )
         if len(stacked) == 0 or len(stacked) % _SEVERITIES:
             raise InputError(
                 f"{self.folder / 'labels.npy'}: expected 5 × N labels, one set a severity, found {len(stacked)}"

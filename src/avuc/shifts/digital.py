@@ -63,9 +63,9 @@ def _elastic(images: Tensor, constants: tuple[float, float, float], generator: t
     if alpha == 0:
         return to_bytes(values)
     field = random.uniform(2 * height, width).mul_(2).sub_(1).view(-1, height, width)
-    down, right = filters.gaussian_blur(field, sigma, mode="reflect", truncate=3).mul_(alpha).view(
-        -1, 2, height, width
-    ).unbind(1)
+    down, right = (
+        filters.gaussian_blur(field, sigma, mode="reflect", truncate=3).mul_(alpha).view(-1, 2, height, width).unbind(1)
+    )
     return to_bytes(resample.bilinear(values, row + down, column + right, "reflect"))
 
 

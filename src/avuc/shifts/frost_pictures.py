@@ -15,11 +15,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from avuc.errors import InputError
+from avuc.errors import InputError, require
 from avuc.shifts.procedural_frost import procedural_frost
 
 __all__ = ["FrostPictures", "Scale", "frost_pictures", "frost_source", "use_frost_folder"]
@@ -106,15 +107,12 @@ def _prepared(
 def _loaded(files: tuple[Path, ...]) -> Sequence[Tensor]:
     if not files:
         return procedural_frost()
-    from avuc.errors import require
-
     image = require("PIL.Image", "study", "reading frost photographs")
-    numpy = require("numpy", "study", "reading frost photographs")
     pictures = []
     for path in files:
         try:
             with image.open(path) as opened:
-                pictures.append(torch.from_numpy(numpy.array(opened.convert("RGB"))))
+                pictures.append(torch.from_numpy(np.array(opened.convert("RGB"))))
         except OSError as error:
             raise InputError(f"{path}: not a readable picture ({error}); remove or replace it") from error
     return pictures

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,27 +15,29 @@ __all__ = ["procedural_frost"]
 
 @dataclass(frozen=True)
 class _Look:
-    """One photograph's statistics: size, exponent of its radial power spectrum, deciles of its luma, and the colour of
-    a luma l as a·l² + b·l + c for red, green and blue."""
+    """One photograph's statistics: size, exponent of its radial power spectrum, its luma at each of `_RANKS`,
+    and the colour of a luma l as a·l² + b·l + c for red, green and blue."""
 
     size: tuple[int, int]
     exponent: float
-    deciles: tuple[int, ...]
+    levels: tuple[int, ...]
     colour: tuple[tuple[float, float, float], ...]
 
+
+_RANKS = (0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1)
 
 # measured on the photographs that the published generator draws from; the second and third are the same picture
 _WHITE = _Look(
     (315, 560),
     1.6,
-    (56, 176, 189, 197, 203, 208, 213, 218, 223, 230, 254),
+    (56, 140, 165, 176, 189, 197, 203, 208, 213, 218, 223, 230, 235, 244, 254),
     ((0.00034, 0.842, 13.7), (0.00002, 1.002, -0.7), (-0.00098, 1.406, -32.3)),
 )
 _LOOKS = (
     _Look(
         (600, 900),
         2.0,
-        (81, 107, 114, 119, 123, 128, 133, 138, 145, 155, 220),
+        (81, 95, 102, 107, 114, 119, 123, 128, 133, 138, 145, 155, 163, 177, 220),
         ((0.00419, 0.232, -24.3), (-0.00158, 1.301, 7.6), (-0.00285, 1.465, 24.7)),
     ),
     _WHITE,
@@ -42,13 +45,13 @@ _LOOKS = (
     _Look(
         (350, 527),
         1.2,
-        (22, 114, 128, 136, 143, 150, 156, 163, 171, 183, 254),
+        (22, 81, 102, 114, 128, 136, 143, 150, 156, 163, 171, 183, 196, 231, 254),
         ((0.00017, 0.944, -7.5), (-0.00001, 0.999, 3.5), (-0.00039, 1.154, 1.4)),
     ),
     _Look(
         (495, 660),
         1.7,
-        (23, 68, 83, 95, 106, 117, 129, 142, 157, 181, 255),
+        (23, 43, 58, 68, 83, 95, 106, 117, 129, 142, 157, 181, 202, 237, 255),
         ((0.00028, 0.950, -7.5), (-0.00007, 1.015, 1.4), (-0.00037, 1.057, 12.6)),
     ),
 )
@@ -62,11 +65,9 @@ def procedural_frost() -> list[Tensor]:
 def _picture(look: _Look, index: int) -> Tensor:
     field = _field(look.size, look.exponent, index)
     # the field's ranks become the photograph's brightness
-    rank = torch.empty_like(field)
-    rank.view(-1)[field.flatten().argsort()] = torch.linspace(0, 10, field.numel())
-    deciles = torch.tensor(look.deciles, dtype=torch.float32)
-    lower = rank.floor().clamp_(max=9)
-    luma = deciles[lower.long()].lerp(deciles[lower.long() + 1], rank - lower)
+    luma = torch.empty_like(field)
+    share = np.linspace(0, 1, field.numel())
+    luma.view(-1)[field.flatten().argsort()] = torch.from_numpy(np.interp(share, _RANKS, look.levels)).float()
     channels = [a * luma**2 + b * luma + c for a, b, c in look.colour]
     return torch.stack(channels, dim=2).round_().clamp_(0, 255).to(torch.uint8)
 

@@ -1,4 +1,4 @@
-"""Weather: fog, frost, snow, brightness; spatter has its own file."""
+"""Weather: fog, frost, snow, brightness; drops on the lens have their own file."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def _frost(images: Tensor, constants: tuple[float, float, Scale], generator: tor
     return to_bytes(ice.mul_(frost_weight).add_(unit(images), alpha=image_weight))
 
 
-def _snow(images: Tensor, constants: tuple[float, float, float, float, int, float, float], g: torch.Generator) -> Tensor:
+def _snow(
+    images: Tensor, constants: tuple[float, float, float, float, int, float, float], g: torch.Generator
+) -> Tensor:
     """(mean, std, zoom, cut, radius, σ, keep): flakes are zoomed noise above a cut, blurred along the fall, laid twice.
 
     The ground is whitened first: keep·x + (1 − keep)·max(x, 1.5·grey + 0.5).

@@ -1,4 +1,4 @@
-"""Spatter: drops of water or mud on the lens."""
+"""Drops of water or mud on the lens: spatter."""
 
 from __future__ import annotations
 
