@@ -246,6 +246,20 @@ def test_images_as_bytes_floats_and_arrays(tmp_path: object) -> None:
     assert torch.equal(predict(posterior, images).labels, torch.full((6,), -1))
 
 
+def test_default_batches_are_of_bounded_size() -> None:
+    seen = []
+
+    class Watched(LinearPosterior):
+        def draw(self, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+            return lambda x: (seen.append(len(x)), torch.zeros(len(x), 3))[1]
+
+    for shape in ((600, 64, 64, 3), (40, 300, 300, 3), (20_000, 4)):
+        seen.clear()
+        predict(Watched(), torch.zeros(shape), samples=1)
+        assert sum(seen) == shape[0]
+        assert seen[0] == min(shape[0], {64: 64, 300: 32, 4: 16_384}[shape[1]])
+
+
 def test_one_image_one_class_many_classes() -> None:
     for rows, classes in ((1, 3), (5, 1), (4, 1000)):
         x, _ = data(rows)
@@ -285,8 +299,9 @@ def test_bad_logits_name_the_draw_and_the_batch(bad: float) -> None:
 
     x, labels = data(11)
     x[4, 0] = 7.0
-    with pytest.raises(InputError, match=r"draw 2, batch 1 \(images 4…7\): .*NaN"):
-        predict(Broken(), x, labels, samples=5, batch_size=4)
+    for samples in (3, 5, 40, "auto"):
+        with pytest.raises(InputError, match=r"draw 2, batch 1 \(images 4…7\): .*NaN"):
+            predict(Broken(), x, labels, samples=samples, batch_size=4)
 
 
 @pytest.mark.parametrize(

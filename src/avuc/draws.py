@@ -11,6 +11,7 @@ meet every dataset, so that two datasets differ by their images alone.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
@@ -34,6 +35,11 @@ Draw = Callable[[Tensor], Tensor]
 
 # below this many images × draws, compiling costs more than it saves
 WORTH_COMPILING = 500_000
+# draws between two looks at the device: each look makes a GPU wait for the host
+LOOK_EVERY = 16
+# numbers in a batch of images, by device: 10,000 CIFAR images on a GPU, one core's cache on a CPU
+BATCH_NUMBERS = {"cuda": 30_720_000}
+BATCH_NUMBERS_ELSEWHERE = 786_432
 # fewer draws give no usable estimate of their own spread
 FEWEST_DRAWS = 8
 
@@ -104,10 +110,10 @@ def predict(
     seed: int = 0,
     tolerance: float = 0.005,
     max_samples: int = 1024,
-    batch_size: int = 1024,
+    batch_size: int | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
-    compiled: bool | None = None,
+    compiled: bool | str | None = None,
     fold_batch_norm: bool = True,
     progress: bool = True,
 ) -> MonteCarloPredictions:
@@ -119,9 +125,10 @@ def predict(
     samples: number of draws (at most the posterior's own), or "auto": at least 8, then as many as bring the
         `monte_carlo_error` of the mean probabilities below `tolerance`, at most `max_samples`.
     calibrator: its `transform` acts on each draw's logits, before the average.
+    batch_size: by default, what suits the device and the size of an image.
     device: where the posterior lives, by default; another one moves the posterior there.
     dtype: torch.bfloat16 or torch.float16 runs the net under autocast; softmax and sums are float32 and float64.
-    compiled: None compiles on a GPU when there is enough to do.
+    compiled: None compiles on a GPU when there is enough to do; a word is torch.compile's mode.
 
     >>> from avuc.methods.vanilla import DeterministicPosterior
     >>> from avuc.nets import mlp
@@ -138,30 +145,31 @@ def predict(
     sums = DrawSums(batches.rows, place)
     autocast = torch.autocast(place.type, dtype) if dtype is not None else contextlib.nullcontext()
     used, error = 0, None
+    unseen: list[Tensor] = []  # of each draw since the last look: which batches held NaN
     with Progress("draws", None if automatic else limit) if progress else contextlib.nullcontext() as bar:
         while used < limit:
             drawn = _draw(posterior, used, seeded_generator(seed, used, device=place))
             function = _fast(drawn, runners, fold_batch_norm, compiled)
-            broken = torch.zeros(len(batches), dtype=torch.bool, device=place)
-            for index, (rows, x) in enumerate(batches):
+            broken = []
+            for rows, x in batches:
                 with autocast:
-                    logits = _call(function, x, batch_size if compiled else len(x))
+                    logits = _call(function, x, batches.size if compiled else len(x))
                 if logits.ndim != 2 or len(logits) != len(x):
                     raise InputError(f"a draw must give logits ({len(x)}, classes), found {tuple(logits.shape)}")
-                broken[index] = sums.add(rows, _probabilities(logits, calibrator))
-            # one look per draw: asking after every batch would make a GPU wait for the host each time
-            if bool(broken.any()):
-                raise InputError(_nan_message(used, int(broken.nonzero()[0]), batches))
+                broken.append(sums.add(rows, _probabilities(logits, calibrator)))
+            unseen.append(torch.stack(broken))
             used += 1
+            if automatic or used in (1, limit) or used % LOOK_EVERY == 0:
+                _refuse_nan(unseen, used, batches)
+                unseen.clear()
             if automatic and used >= FEWEST_DRAWS:
-                error = monte_carlo_error(sums.probs, sums.squares, used, posterior.num_draws)
+                error = monte_carlo_error(sums.probs, sums.squares, used)
             if bar is not None:
                 bar.advance(note="" if error is None else f"error {error:.4f}")
             if error is not None and error <= tolerance:
                 break
-    return sums.predictions(
-        batches.labels, used, monte_carlo_error(sums.probs, sums.squares, used, posterior.num_draws)
-    )
+    error = monte_carlo_error(sums.probs, sums.squares, used, posterior.num_draws)
+    return sums.predictions(batches.labels, used, error)
 
 
 def _number_of_draws(posterior: Posterior, samples: int | str, tolerance: float, max_samples: int) -> tuple[int, bool]:
@@ -200,7 +208,7 @@ def _draw(posterior: Posterior, index: int, generator: torch.Generator) -> Draw:
     return posterior.draw(generator)
 
 
-def _fast(draw: Draw, runners: dict[nn.Module, Runner], folded: bool, compiled: bool) -> Draw:
+def _fast(draw: Draw, runners: dict[nn.Module, Runner], folded: bool, compiled: bool | str) -> Draw:
     """The same function, folded and compiled where that is possible."""
     if isinstance(draw, WeightDraw) and not draw.bayesian.recurrent:
         net, layout = draw.bayesian.module, draw.bayesian.layout
@@ -237,10 +245,13 @@ class _Batches:
     """The images in order, in batches, as the posterior takes them, with the rows they came from."""
 
     def __init__(
-        self, images: Tensor | np.ndarray, labels: Tensor | np.ndarray | None, size: int, device: torch.device
+        self, images: Tensor | np.ndarray, labels: Tensor | np.ndarray | None, size: int | None, device: torch.device
     ) -> None:
         if len(images) == 0:
             raise InputError("predict needs at least one image, found none")
+        if size is None:
+            numbers = BATCH_NUMBERS.get(device.type, BATCH_NUMBERS_ELSEWHERE)
+            size = min(max(numbers // max(1, math.prod(images.shape[1:])), 32), 16_384)
         if size < 1:
             raise InputError(f"batch_size must be at least 1, found {size}")
         if images.dtype in (torch.uint8, np.uint8) and images.ndim != 4:
@@ -266,10 +277,14 @@ class _Batches:
             yield rows, as_input(tensor) if tensor.dtype == torch.uint8 else tensor
 
 
-def _nan_message(draw: int, batch: int, batches: _Batches) -> str:
-    first = batch * batches.size
-    last = min(first + batches.size, batches.rows) - 1
-    return (
-        f"draw {draw}, batch {batch} (images {first}…{last}): the logits hold NaN or +infinity; "
-        "look for NaN in the images or the weights, or an overflow in low precision (dtype=None)"
+def _refuse_nan(flags: list[Tensor], used: int, batches: _Batches) -> None:
+    found = torch.stack(flags).nonzero()
+    if not len(found):
+        return
+    draw, batch = (int(number) for number in found[0])
+    first, last = batch * batches.size, min((batch + 1) * batches.size, batches.rows) - 1
+    raise InputError(
+        f"draw {used - len(flags) + draw}, batch {batch} (images {first}…{last}): "
+        "the logits hold NaN or +infinity; look for NaN in the images or the weights, or for an overflow in low "
+        "precision (dtype=None avoids it)"
     )

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from avuc.errors import InputError
 from avuc.methods import Dropout, LLDropout
 from avuc.methods.dropout import DropoutHook, DropoutPosterior
 from avuc.nets import mlp, resnet20, small_cnn
@@ -166,3 +167,41 @@ def test_an_error_in_the_net_ends_the_draw() -> None:
 def test_half_precision_activations() -> None:
     model = Dropout(0.5).build(nn.Linear(8, 2)).to(torch.bfloat16)
     assert DropoutPosterior(model).draw(generator(0))(torch.ones(3, 8, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+def test_a_net_with_dropout_layers_of_its_own() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 40, 3), nn.Dropout2d(0.25), nn.Flatten(), nn.Dropout(0.5), nn.Linear(160, 2))
+    x = torch.rand(3, 1, 4, 4)
+    plain = net.eval()(x)
+    posterior = DropoutPosterior.of_own_layers(net)
+    again = DropoutPosterior.of_own_layers(net)  # finds the hooks already there
+    with torch.no_grad():
+        draw = posterior.draw(generator(0))
+        assert torch.equal(draw(x), again.draw(generator(0))(x))
+        torch.testing.assert_close(draw(x)[:1], draw(x[:1]))
+        assert not torch.allclose(draw(x), plain)
+        assert torch.equal(net(x), plain)
+        seen = []
+        handle = net[2].register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0]))
+        draw(x)
+        handle.remove()
+        # whole channels, the same ones for every image
+        kept = (seen[0] != 0).flatten(2).float().mean(2)
+        assert set(kept.unique().tolist()) == {0.0, 1.0}
+        assert (kept == kept[0]).all()
+        many = torch.stack([posterior.draw(generator(s))(x).softmax(-1) for s in range(600)])
+        torch.manual_seed(1)
+        own = torch.stack([net.train()(x).softmax(-1) for _ in range(600)])
+    error = (many.var(0) / 600 + own.var(0) / 600).sqrt()
+    assert ((many.mean(0) - own.mean(0)).abs() < 4.5 * error).all()
+
+
+def test_own_layers_at_the_extremes() -> None:
+    x = torch.rand(2, 4)
+    with torch.no_grad():
+        everything = nn.Sequential(nn.Dropout(1.0), nn.Linear(4, 3))
+        gone = DropoutPosterior.of_own_layers(everything).draw(generator(0))(x)
+        torch.testing.assert_close(gone, everything[1].bias.expand(2, 3))
+    with pytest.raises(InputError, match=r"no nn\.Dropout layers"):
+        DropoutPosterior.of_own_layers(nn.Linear(2, 2))

@@ -38,6 +38,7 @@ WEIGHT_LAYERS = (
     nn.ConvTranspose2d,
     nn.ConvTranspose3d,
 )
+DROPOUT_LAYERS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 @dataclass(frozen=True)
@@ -87,17 +88,20 @@ class Masks:
 
 
 class DropoutHook:
-    """Drops the input of the layer it is put before: in training, or while a draw is evaluated."""
+    """Drops the input of the layer it is put before: in training (unless the layer does), or in a draw's evaluation."""
 
-    def __init__(self, masks: Masks, place: int, rate: float) -> None:
+    def __init__(
+        self, masks: Masks, place: int, rate: float, *, channels: bool = False, in_training: bool = True
+    ) -> None:
         self.masks, self.place, self.rate = masks, place, rate
+        self.channels, self.in_training = channels, in_training
 
     def __call__(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         x, *rest = inputs
         draw = self.masks.draw
         if draw is not None:
-            return (x * draw.mask(self.place, self.rate, x), *rest)
-        if not layer.training:
+            return (x * draw.mask(self.place, self.rate, x, self.channels), *rest)
+        if not (layer.training and self.in_training):
             return inputs
         generator = self.masks.generator or own_generator(x.device)
         if generator is None:
@@ -123,6 +127,28 @@ class DropoutPosterior(nn.Module):
         self.net = net
         self.masks = _masks(net)
 
+    @classmethod
+    def of_own_layers(cls, net: nn.Module) -> DropoutPosterior:
+        """The posterior of a net that was trained with nn.Dropout layers of its own.
+
+        >>> net = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+        >>> DropoutPosterior.of_own_layers(net).draw(torch.Generator())(torch.rand(4, 8)).shape
+        torch.Size([4, 3])
+        """
+        layers = [layer for layer in net.modules() if isinstance(layer, DROPOUT_LAYERS)]
+        if not layers:
+            raise InputError(
+                f"{type(net).__name__} has no nn.Dropout layers (dropout inside a forward function cannot be found); "
+                "Dropout().build(net) puts dropout before its weight layers"
+            )
+        masks = Masks(None)
+        for place, layer in enumerate(layers):
+            if not any(isinstance(hook, DropoutHook) for hook in layer._forward_pre_hooks.values()):
+                channels = type(layer) is not nn.Dropout
+                hook = DropoutHook(masks, place, layer.p, channels=channels, in_training=False)
+                layer.register_forward_pre_hook(hook)
+        return cls(net)
+
     def draw(self, generator: torch.Generator) -> MaskDraw:
         seed = torch.randint(2**62, (), generator=generator, device=generator.device)
         return MaskDraw(self.net, self.masks, int(seed))
@@ -146,14 +172,15 @@ class MaskDraw:
             self.masks.draw = None
         return logits
 
-    def mask(self, place: int, rate: float, x: Tensor) -> Tensor:
+    def mask(self, place: int, rate: float, x: Tensor, channels: bool) -> Tensor:
         """The mask before a layer, scaled by 1/(1 − q); a layer called twice in one pass has two."""
-        key = (place, self._calls[place], *x.shape[1:])
+        shape = (x.shape[1], *[1] * (x.ndim - 2)) if channels else x.shape[1:]
+        key = (place, self._calls[place], *shape)
         self._calls[place] += 1
         if key not in self._made:
             generator = seeded_generator(self.seed, *key, device=x.device)
-            kept = torch.empty(x.shape[1:], device=x.device).bernoulli_(1 - rate, generator=generator)
-            self._made[key] = kept / (1 - rate)
+            kept = torch.empty(shape, device=x.device).bernoulli_(1 - rate, generator=generator)
+            self._made[key] = kept / (1 - rate) if rate < 1 else kept
         return self._made[key].to(x.dtype)
 
 

@@ -16,6 +16,8 @@ __all__ = ["Runner"]
 Weights = dict[str, Tensor]
 Compiled = Callable[[Weights, Tensor], Tensor]
 
+# autotuned convolutions; no CUDA graphs, because each draw's weights would have to be copied into the graph's own
+MODE = "max-autotune-no-cudagraphs"
 # compiling costs tens of seconds, and one posterior meets many datasets; the description tells a changed net
 _COMPILED: weakref.WeakKeyDictionary[nn.Module, tuple[str, Folded, Compiled]] = weakref.WeakKeyDictionary()
 
@@ -30,12 +32,15 @@ class Runner:
     """
 
     def __init__(
-        self, module: nn.Module, *, key: nn.Module | None = None, folded: bool = True, compiled: bool = False
+        self, module: nn.Module, *, key: nn.Module | None = None, folded: bool = True, compiled: bool | str = False
     ) -> None:
-        """`key` is what the compiled function is remembered by, where `module` itself is a passing copy."""
+        """`compiled` may name a mode of torch.compile. `key` is what the compiled function is remembered by, where
+        `module` itself is a passing copy."""
         self._compiled: Compiled | None = None
         if compiled:
-            self._folded, self._compiled = _compiled(module, module if key is None else key, folded)
+            self._folded, self._compiled = _compiled(
+                module, module if key is None else key, folded, MODE if compiled is True else str(compiled)
+            )
         else:
             self._folded = fold(module, folded)
         self._channels_last = any(value.is_cuda for value in module.parameters())
@@ -64,8 +69,8 @@ class Runner:
         }
 
 
-def _compiled(module: nn.Module, key: nn.Module, folded: bool) -> tuple[Folded, Compiled]:
-    description = f"{folded} {module!r} {sorted(state_of(module))}"
+def _compiled(module: nn.Module, key: nn.Module, folded: bool, mode: str) -> tuple[Folded, Compiled]:
+    description = f"{mode} {folded} {module!r} {sorted(state_of(module))}"
     if key in _COMPILED and _COMPILED[key][0] == description:
         return _COMPILED[key][1:]
     slim = fold(module, folded)
@@ -74,8 +79,6 @@ def _compiled(module: nn.Module, key: nn.Module, folded: bool) -> tuple[Folded, 
         logits: Tensor = functional_call(slim.module, weights, (images,))
         return logits
 
-    # autotuned convolutions were worth 12 → 7 ms a draw of ResNet-20 over 10,000 images; no CUDA graphs, because
-    # weights are new tensors for each draw and would have to be copied into the graph's own
-    compiled = torch.compile(run, mode="max-autotune-no-cudagraphs", dynamic=False)
+    compiled = torch.compile(run, mode=mode, dynamic=False)
     _COMPILED[key] = (description, slim, compiled)
     return slim, compiled
