@@ -1,0 +1,201 @@
+"""`fit`: the one training loop, for every method and objective; `fit_many` for several models at once."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from avuc.data.arrays import Dataset, as_input
+from avuc.errors import InputError
+from avuc.methods import Method, Objective
+from avuc.progress import Progress
+from avuc.training.distributed import Ranks
+from avuc.training.log import summary
+from avuc.training.member import Member, Net
+from avuc.training.run import Data, Fitted, Job, Run
+from avuc.training.settings import TrainSettings
+from avuc.training.steps import Diverged, EagerSteps, Steps, check
+
+__all__ = ["fit", "fit_many"]
+
+
+def fit(
+    method: Method,
+    net: Net,
+    data: Data,
+    *,
+    objective: Objective | None = None,
+    settings: TrainSettings | None = None,
+    validation: Dataset | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    directory: str | Path | None = None,
+    progress: bool = True,
+) -> Fitted:
+    """Train a method on data; the result holds its posterior.
+
+    net: a function of a `torch.Generator` that makes the network (each model of an ensemble gets its own start), or a
+        network, whose weights are where training starts.
+    data: a `Dataset`, which moves to the device once, or a `Stream`, whose batches come from files.
+    validation: looked at after epochs; only it can stop training early (`settings.patience`).
+    directory: checkpoints and `log.jsonl` go there, and a run that was interrupted goes on from there; a finished one
+        is only read back.
+
+    Everything random follows from `seed`.
+
+    >>> from avuc.data import load_dataset
+    >>> from avuc.methods import SVI
+    >>> from avuc.nets import mlp
+    >>> data = load_dataset("mnist5k").subset(range(0, 4000, 20))
+    >>> settings = TrainSettings(epochs=2, batch_size=50, pad=0, flip=False)
+    >>> fitted = fit(SVI(), lambda g: mlp(generator=g), data, objective=Objective("avuc", warmup_epochs=1),
+    ...              settings=settings, progress=False)
+    >>> len(fitted.history), fitted.threshold > 0
+    (2, True)
+    """
+    job = Job(
+        method,
+        net,
+        data,
+        objective or Objective(),
+        settings or TrainSettings(),
+        validation,
+        seed,
+        None if directory is None else Path(directory),
+    )
+    return fit_many([job], device=device, progress=progress)[0]
+
+
+def fit_many(jobs: Sequence[Job], *, device: torch.device | str = "cpu", progress: bool = True) -> list[Fitted]:
+    """Train several jobs side by side: seeds, methods, members of ensembles. Each ends as it would have alone.
+
+    Jobs that share their data and settings take their steps together, on a GPU as one captured graph with a stream
+    for each model; groups of jobs that differ in these follow one another.
+    """
+    place = torch.device(device)
+    if str(place) == "cuda":
+        place = torch.device("cuda", torch.cuda.current_device())
+    directories = [job.directory.resolve() for job in jobs if job.directory is not None]
+    if len(set(directories)) != len(directories):
+        raise InputError("fit_many: two jobs have the same directory; give each its own")
+    ranks = Ranks()
+    done: dict[int, Fitted] = {}
+    groups: dict[tuple[int, TrainSettings], list[int]] = {}
+    for number, job in enumerate(jobs):
+        groups.setdefault((id(job.data), job.settings), []).append(number)
+    devices = [place] if place.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        for numbers in groups.values():
+            data = jobs[numbers[0]].data
+            data = data.to(place) if isinstance(data, Dataset) else data
+            runs = [
+                Run(jobs[number], place, ranks, _say if progress and ranks.first else _silent) for number in numbers
+            ]
+            Loop(runs, data, ranks, progress=progress and ranks.first).run()
+            done |= {number: run.fitted(data) for number, run in zip(numbers, runs, strict=True)}
+    return [done[number] for number in range(len(jobs))]
+
+
+class Loop:
+    """The epochs of runs that share data and settings, in lockstep."""
+
+    def __init__(self, runs: Sequence[Run], data: Data, ranks: Ranks, *, progress: bool) -> None:
+        self.runs, self.data, self.ranks, self.progress = runs, data, ranks, progress
+        self.settings = runs[0].job.settings
+        self.rows = len(data) if isinstance(data, Dataset) else len(data.files)
+        self.steps_per_epoch = -(-self.rows // self.settings.batch_size)
+        self._steps: dict[tuple[int, ...], Callable[[Tensor], None]] = {}
+
+    def run(self) -> None:
+        epochs = range(min(run.epoch for run in self.runs), self.settings.epochs)
+        bar = Progress("training", len(epochs) * self.steps_per_epoch) if self.progress and epochs else None
+        try:
+            for epoch in epochs:
+                # after a kill runs may stand at different epochs; those ahead wait until the others catch up
+                active = [run for run in self.runs if run.epoch == epoch and not run.stopped]
+                if not active:
+                    continue
+                started = time.perf_counter()
+                self._epoch(active, epoch, bar)
+                seconds = time.perf_counter() - started
+                records = [record for run in active for record in run.finish(epoch, self.rows, seconds)]
+                if bar is not None:
+                    bar.advance(0, summary(records, self.settings.epochs))
+        except Diverged as error:
+            raise self._diverged(error, epoch) from None
+        except RuntimeError as error:
+            raise self._lost(error, epoch) if self.ranks.size > 1 else error from error
+        finally:
+            for run in self.runs:
+                run.close()
+            if bar is not None:
+                bar.close()
+
+    def _epoch(self, active: Sequence[Run], epoch: int, bar: Progress | None) -> None:
+        members = [member for run in active for member in run.members]
+        torch.manual_seed(members[0].global_seed(epoch))
+        if isinstance(self.data, Dataset):
+            steps = self._joint_steps(members)
+            for member in members:
+                member.begin(epoch)
+            orders = torch.stack([member.order(self.rows, epoch) for member in members]).to(self.data.device)
+            for indices in orders.split(self.settings.batch_size, dim=1):
+                for one, part in zip(steps, _split(indices, steps), strict=True):
+                    one(part)
+                if bar is not None:
+                    bar.advance()
+        else:
+            for member in members:
+                member.begin(epoch)
+            eager = EagerSteps(members)
+            share = self.ranks.share
+            for images, labels in self.data.epoch(epoch):
+                rows = share(len(labels))
+                inputs, targets = as_input(images[rows]), labels[rows]
+                for member in members:
+                    eager.step(member, inputs, targets, len(labels))
+                if bar is not None:
+                    bar.advance()
+        for member in members:
+            check(member)
+
+    def _joint_steps(self, members: Sequence[Member]) -> list[Steps]:
+        assert isinstance(self.data, Dataset)
+        return [EagerSteps(members, self.data)]
+
+    def _diverged(self, error: Diverged, epoch: int) -> InputError:
+        run = next(run for run in self.runs if error.member in run.members)
+        saved = "there is no checkpoint" if run.saved is None else f"the last good checkpoint is {run.saved}"
+        return InputError(
+            f"training {run.job.method.name} (seed {run.job.seed}, model {error.member.index}): epoch {epoch}, "
+            f"{error}; {saved}; a lower learning_rate, clip_norm or precision float32 may help"
+        )
+
+    def _lost(self, error: RuntimeError, epoch: int) -> InputError:
+        saved = self.runs[0].saved
+        again = "there is no checkpoint yet" if saved is None else f"the last checkpoint is {saved}"
+        reason = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
+        return InputError(
+            f"rank {self.ranks.rank} of {self.ranks.size} stopped in epoch {epoch} ({reason}): most likely another "
+            f"rank has died; {again}: run the same command again, with any number of ranks"
+        )
+
+
+def _split(indices: Tensor, steps: Sequence[Steps]) -> Iterator[Tensor]:
+    ends = list(itertools.accumulate(len(one.members) for one in steps))
+    for start, end in zip([0, *ends], ends, strict=False):
+        yield indices[start:end]
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _silent(line: str) -> None:
+    return

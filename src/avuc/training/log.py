@@ -1,0 +1,74 @@
+"""The record of a run: one line of JSON per model and epoch, and TensorBoard where asked."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from avuc.atomic import write_text
+from avuc.errors import require
+
+__all__ = ["Log", "summary"]
+
+FILE = "log.jsonl"
+
+
+class Log:
+    """`log.jsonl` in a directory. Begun from the history of the checkpoint, so that no epoch is there twice."""
+
+    def __init__(self, directory: Path, history: Sequence[dict[str, Any]], *, tensorboard: bool) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.path = directory / FILE
+        write_text(self.path, "".join(_line(record) for record in history))
+        self.board: Any = None
+        if tensorboard:
+            module = require("torch.utils.tensorboard", "tensorboard", "the TensorBoard log")
+            self.board = module.SummaryWriter(str(directory / "tensorboard"), purge_step=_next_epoch(history))
+
+    def add(self, records: Sequence[dict[str, Any]]) -> None:
+        """Append an epoch in one write: a reader sees whole lines."""
+        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(handle, "".join(_line(record) for record in records).encode())
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        if self.board is not None:
+            for record in records:
+                for name, value in record.items():
+                    if isinstance(value, float):
+                        self.board.add_scalar(f"{name}/{record['member']}", value, record["epoch"])
+            self.board.flush()
+
+    def close(self) -> None:
+        if self.board is not None:
+            self.board.close()
+
+
+def summary(records: Sequence[dict[str, Any]], epochs: int) -> str:
+    """An epoch in a few words, models averaged.
+
+    >>> summary([{"epoch": 2, "nll": 0.5, "kl": 0.0, "avuc": 0.0, "avu": None, "accuracy": 0.9}], 5)
+    'epoch 3/5 nll 0.500 acc 0.900'
+    """
+    parts = [f"epoch {records[0]['epoch'] + 1}/{epochs}"]
+    for name, short in (("nll", "nll"), ("kl", "kl"), ("avuc", "avuc"), ("avu", "avu"), ("accuracy", "acc")):
+        values = [record[name] for record in records if record.get(name) is not None]
+        if values and (name in ("nll", "accuracy") or any(values)):
+            parts.append(f"{short} {sum(values) / len(values):.3f}")
+    valid = [record["validation_nll"] for record in records if record.get("validation_nll") is not None]
+    if valid:
+        parts.append(f"val {sum(valid) / len(valid):.3f}")
+    speed = sum(record.get("images_per_second", 0.0) for record in records)
+    return " ".join(parts) + (f" {speed:,.0f} images/s" if speed else "")
+
+
+def _line(record: dict[str, Any]) -> str:
+    return json.dumps(record) + "\n"
+
+
+def _next_epoch(history: Sequence[dict[str, Any]]) -> int:
+    return 1 + max((record["epoch"] for record in history), default=-1)

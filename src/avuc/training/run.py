@@ -1,0 +1,240 @@
+"""One job of training and its progress: models, history, checkpoints, validation, early stopping."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from avuc import metrics
+from avuc.data.arrays import Dataset
+from avuc.data.stream import Stream
+from avuc.draws import Posterior, predict
+from avuc.errors import InputError
+from avuc.methods import Method, Objective
+from avuc.methods.ensemble import EnsemblePosterior
+from avuc.methods.vanilla import DeterministicPosterior
+from avuc.training.checkpoint import Checkpoint, latest, load_member, member_tensors, save
+from avuc.training.distributed import Ranks
+from avuc.training.log import Log
+from avuc.training.member import Member, Net
+from avuc.training.settings import TrainSettings
+
+__all__ = ["Data", "Fitted", "Job", "Run"]
+
+Data = Dataset | Stream
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What `fit` is asked to train; see there."""
+
+    method: Method
+    net: Net
+    data: Data
+    objective: Objective
+    settings: TrainSettings
+    validation: Dataset | None = None
+    seed: int = 0
+    directory: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise InputError(f"fit: seed must not be negative, found {self.seed}")
+        if isinstance(self.net, nn.Module) and self.method.members > 1:
+            raise InputError(
+                f"fit: the {self.method.members} models of {self.method.name} need different starts; "
+                "give a function of a torch.Generator that makes the network, not one network"
+            )
+        if self.settings.patience and self.validation is None:
+            raise InputError("fit: patience stops training by its validation NLL; give validation data, or patience 0")
+        if isinstance(self.data, Dataset) and (not len(self.data) or int(self.data.labels.min()) < 0):
+            raise InputError(f"{self.data.name}: training needs images, and a label for each of them")
+
+    @property
+    def num_train(self) -> int:
+        return len(self.data) if isinstance(self.data, Dataset) else len(self.data.files)
+
+    def identity(self) -> dict[str, str]:
+        """What was trained on what, as text: a checkpoint of anything else is refused."""
+        data = self.data if isinstance(self.data, Dataset) else self.data.files
+        labels = hashlib.sha256(torch.as_tensor(data.labels).cpu().numpy().tobytes()).hexdigest()[:16]
+        told = {"method": repr(self.method), "seed": str(self.seed), "data": f"{data.name} {len(data)} {labels}"}
+        told |= {f"objective.{f.name}": repr(getattr(self.objective, f.name)) for f in fields(self.objective)}
+        return told | {f"train.{name}": value for name, value in self.settings.identity().items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A trained method. `history` has one record per model and epoch, as in `log.jsonl`."""
+
+    models: list[nn.Module]
+    posterior: Posterior
+    history: list[dict[str, Any]]
+    threshold: float | None  # the objective's, the mean over models where there are several
+    epochs: int  # trained; fewer than asked for after an early stop
+    seconds: float
+
+
+class Run:
+    """A job under way."""
+
+    def __init__(self, job: Job, device: torch.device, ranks: Ranks, say: Callable[[str], None]) -> None:
+        self.job, self.ranks = job, ranks
+        self.epoch, self.stopped, self.seconds = 0, False, 0.0
+        self.history: list[dict[str, Any]] = []
+        self.best: dict[str, Any] = {}
+        self.best_tensors: dict[str, Tensor] = {}
+        self.saved: Path | None = None
+        self.validation = None if job.validation is None else job.validation.to(device)
+        num_classes = job.data.num_classes if isinstance(job.data, Dataset) else job.data.files.num_classes
+        self.members = [
+            Member(
+                job.method,
+                job.net,
+                job.objective,
+                job.settings,
+                num_train=job.num_train,
+                num_classes=num_classes,
+                seed=job.seed,
+                index=index,
+                device=device,
+                ranks=ranks,
+            )
+            for index in range(job.method.members)
+        ]
+        self._resume(say)
+        self.log: Log | None = None
+        if job.directory is not None and ranks.first:
+            self.log = Log(job.directory, self.history, tensorboard=job.settings.tensorboard)
+
+    def _resume(self, say: Callable[[str], None]) -> None:
+        directory = self.job.directory
+        if directory is None:
+            return
+        # the first rank's disk decides: a clear line from there is better than ranks that start apart
+        found = self.ranks.from_first(latest(directory, self.job.identity(), say) if self.ranks.first else None)
+        if found is None:
+            return
+        for member in self.members:
+            load_member(member, found.tensors)
+        self.epoch, self.history, self.best = found.epoch, found.history, found.best
+        self.stopped, self.seconds, self.saved = found.stopped, found.seconds, found.path
+        self.best_tensors = {name: t for name, t in found.tensors.items() if name.startswith("best.")}
+
+    def finish(self, epoch: int, rows: int, seconds: float) -> list[dict[str, Any]]:
+        """After the steps of an epoch: records, validation, checkpoint."""
+        settings = self.job.settings
+        records: list[dict[str, Any]] = []
+        for member in self.members:
+            record = {
+                "epoch": epoch,
+                "member": member.index,
+                "learning_rate": settings.rate(epoch),
+                **member.end(epoch),
+            }
+            records.append({**record, "seconds": seconds, "images_per_second": rows / seconds})
+        last = epoch + 1 == settings.epochs
+        if self.validation is not None and (last or (epoch + 1) % settings.validate_every == 0):
+            found = self._validate(self.validation)
+            for record in records:
+                record |= found
+            self._judge(epoch, found["validation_nll"])
+        self.epoch, self.seconds = epoch + 1, self.seconds + seconds
+        self.history += records
+        if self.log is not None:
+            self.log.add(records)
+        if last or self.stopped or (epoch + 1) % settings.checkpoint_every == 0:
+            self._save()
+        return records
+
+    def _validate(self, data: Dataset) -> dict[str, float]:
+        for member in self.members:
+            member.swap_average()
+        posterior = self._posterior(None)
+        found = predict(
+            posterior,
+            data.images,
+            data.labels,
+            samples=max(self.job.settings.validation_draws, posterior.num_draws or 1),
+            seed=self.job.seed,
+            compiled=False,
+            progress=False,
+        )
+        for member in self.members:
+            member.swap_average()
+            member.model.train()
+        threshold = self.threshold
+        return {
+            "validation_nll": metrics.nll(found.probs, found.labels),
+            "validation_accuracy": metrics.accuracy(found.probs, found.labels),
+            "validation_avu": metrics.avu(
+                found.probs, found.labels, threshold="auto" if threshold is None else threshold
+            ),
+        }
+
+    def _judge(self, epoch: int, nll: float) -> None:
+        """Early stopping, by validation data alone."""
+        patience = self.job.settings.patience
+        if not patience:
+            return
+        if self.ranks.from_first(not self.best or nll < self.best["nll"]):
+            self.best = {"epoch": epoch, "nll": nll}
+            self.best_tensors = {}
+            for member in self.members:
+                member.swap_average()
+                state = member.model.state_dict()
+                self.best_tensors |= {f"best.{member.index}.{k}": t.detach().clone() for k, t in state.items()}
+                member.swap_average()
+        self.stopped = epoch - self.best["epoch"] >= patience
+
+    def _save(self) -> None:
+        directory = self.job.directory
+        if directory is None:
+            return
+        if self.ranks.first:
+            tensors = dict(self.best_tensors)
+            for member in self.members:
+                tensors |= member_tensors(member)
+            checkpoint = Checkpoint(
+                self.epoch, self.history, self.job.identity(), tensors, self.best, self.stopped, self.seconds
+            )
+            self.saved = save(directory, checkpoint)
+        self.saved = self.ranks.from_first(self.saved)
+
+    @property
+    def threshold(self) -> float | None:
+        known = [member.threshold for member in self.members if member.threshold is not None]
+        return sum(known) / len(known) if known else None
+
+    def _posterior(self, images: Tensor | None) -> Posterior:
+        models = [member.model for member in self.members]
+        try:
+            return self.job.method.posterior(models, images=images)
+        except InputError:
+            # SWAG has nothing to draw from before it has collected: judged by its present weights until then
+            return EnsemblePosterior([DeterministicPosterior(model) for model in models])
+
+    def fitted(self, data: Data) -> Fitted:
+        """The end of training: averaged or best weights in place."""
+        for member in self.members:
+            if self.best_tensors:
+                prefix = f"best.{member.index}."
+                state = {k.removeprefix(prefix): t for k, t in self.best_tensors.items() if k.startswith(prefix)}
+                member.model.load_state_dict(state)
+            else:
+                member.swap_average()
+            member.optimizer.zero_grad(set_to_none=True)
+            member.model.eval()
+        models = [member.model for member in self.members]
+        posterior = self.job.method.posterior(models, images=data.images if isinstance(data, Dataset) else None)
+        return Fitted(models, posterior, self.history, self.threshold, self.epoch, self.seconds)
+
+    def close(self) -> None:
+        if self.log is not None:
+            self.log.close()

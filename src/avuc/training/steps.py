@@ -1,0 +1,58 @@
+"""How a joint step of several models is run: one after the other, or (captured.py) as one CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from avuc.data.arrays import Dataset
+from avuc.errors import InputError
+from avuc.training.member import Member, NotFinite
+
+__all__ = ["Diverged", "EagerSteps", "Steps"]
+
+
+class Diverged(InputError):
+    """Training produced NaN or infinity."""
+
+    def __init__(self, member: Member, step: int, term: str) -> None:
+        self.member, self.step, self.term = member, step, term
+        super().__init__(f"step {step}: the {term} became NaN or infinite")
+
+
+class Steps(Protocol):
+    """A joint step of `members`."""
+
+    members: Sequence[Member]
+
+    def __call__(self, indices: Tensor) -> None:
+        """Row m of `indices` (M, rows) are the images of model m."""
+
+
+class EagerSteps:
+    """The plain way; on a CPU each step is checked at once."""
+
+    def __init__(self, members: Sequence[Member], data: Dataset | None = None) -> None:
+        self.members, self.data = members, data
+
+    def __call__(self, indices: Tensor) -> None:
+        assert self.data is not None
+        for member, rows in zip(self.members, indices, strict=True):
+            self.step(member, *member.batch(self.data, rows), len(rows))
+
+    def step(self, member: Member, images: Tensor, labels: Tensor, rows: int) -> None:
+        try:
+            member.step(images, labels, rows)
+        except NotFinite as error:
+            raise Diverged(member, int(member.meters.sums[-1]), str(error)) from error
+        if member.device.type == "cpu":
+            check(member)
+
+
+def check(member: Member) -> None:
+    """Raise if anything has stopped being finite since the epoch began."""
+    found = member.meters.first_bad()
+    if found is not None:
+        raise Diverged(member, *found)
