@@ -136,3 +136,19 @@ def test_how_many_images_are_kept(rows: int, wanted: int, kept: int) -> None:
 def test_without_batch_normalisation_there_is_nothing_to_measure() -> None:
     model, _ = walk(3)
     assert measured_again(model.net, model.draw(torch.Generator()), torch.rand(4, 2)) == {}
+
+
+def test_channels_last_and_float64_weights() -> None:
+    made = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        net = small_cnn(3, (8, 8, 1), width=4, generator=torch.Generator().manual_seed(0)).to(memory_format=layout)
+        model = SWAGModel(net.double().to(memory_format=layout), rank=3)
+        for shift in (0.0, 0.1, 0.3):
+            with torch.no_grad():
+                net.conv2.weight.add_(shift)
+            model.collect()
+        made.append(model)
+    drawn = [model.draw(torch.Generator().manual_seed(1)) for model in made]
+    assert drawn[0]["conv2.weight"].dtype == torch.float64
+    for name, value in drawn[0].items():
+        torch.testing.assert_close(drawn[1][name], value)

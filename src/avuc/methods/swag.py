@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.utils import parameters_to_vector
 
 from avuc.data.arrays import as_input
 from avuc.draws import NetDraw, Posterior
@@ -78,7 +77,7 @@ class SWAGModel(nn.Module):
     def __init__(self, net: nn.Module, rank: int) -> None:
         super().__init__()
         self.net = net
-        weights, statistics = parameters_to_vector(net.parameters()).detach(), self._statistics()
+        weights, statistics = self._weights(), self._statistics()
         self.register_buffer("mean", torch.zeros_like(weights))
         self.register_buffer("squares", torch.zeros_like(weights))  # Σ (θ_i − θ̄)²
         self.register_buffer("deviations", torch.zeros(rank, len(weights), dtype=weights.dtype, device=weights.device))
@@ -92,7 +91,7 @@ class SWAGModel(nn.Module):
     @torch.no_grad()
     def collect(self) -> None:
         """Add the net's present weights to the moments, by Welford's update: Σθ² − n θ̄² would cancel in float32."""
-        weights = parameters_to_vector(self.net.parameters())
+        weights = self._weights()
         self.count += 1
         count = int(self.count)
         before = weights - self.mean
@@ -118,9 +117,13 @@ class SWAGModel(nn.Module):
     def _buffers_to_average(self) -> dict[str, Tensor]:
         return {name: buffer for name, buffer in self.net.named_buffers() if buffer.is_floating_point()}
 
+    def _weights(self) -> Tensor:
+        # reshape, not view: weights may lie in memory with their channels last
+        return torch.cat([parameter.detach().reshape(-1) for parameter in self.net.parameters()])
+
     def _statistics(self) -> Tensor:
-        buffers = [buffer.flatten() for buffer in self._buffers_to_average().values()]
-        return torch.cat(buffers) if buffers else torch.zeros(0)
+        none = next(self.net.parameters()).detach().new_zeros(0)
+        return torch.cat([none, *(buffer.reshape(-1) for buffer in self._buffers_to_average().values())])
 
 
 class SWAGPosterior(nn.Module):
@@ -174,7 +177,7 @@ def measured_again(net: nn.Module, weights: dict[str, Tensor], images: Tensor) -
 
 def _named(flat: Tensor, like: dict[str, Tensor]) -> dict[str, Tensor]:
     parts = flat.split([value.numel() for value in like.values()])
-    return {name: part.view_as(value) for (name, value), part in zip(like.items(), parts, strict=True)}
+    return {name: part.view_as(value).to(value.dtype) for (name, value), part in zip(like.items(), parts, strict=True)}
 
 
 def _swag(model: nn.Module) -> SWAGModel:
