@@ -1,3 +1,88 @@
-"""avuc: make a classifier know when it is wrong, and prove it."""
+"""avuc: make a classifier know when it is wrong, and prove it.
+
+Needs torch and NumPy only. Names are loaded where they are first used, so that `import avuc` and `avuc --help`
+cost next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from avuc import bayes, calibration, data, losses, methods, metrics, nets, shifts, uncertainty
+    from avuc.bayes import BayesianModule, Moped, Normal, to_bayesian
+    from avuc.calibration import AvUTemperatureScaling, TemperatureScaling, VectorScaling
+    from avuc.cells import Cells, avuc_cells
+    from avuc.draws import Posterior, predict
+    from avuc.errors import InputError, MissingExtra
+    from avuc.losses import AvUCLoss, auavuc_loss, avuc_loss, elbo_loss
+    from avuc.predictions import Predictions
+
+__all__ = [
+    "AvUCLoss",
+    "AvUTemperatureScaling",
+    "BayesianModule",
+    "Cells",
+    "InputError",
+    "MissingExtra",
+    "Moped",
+    "Normal",
+    "Posterior",
+    "Predictions",
+    "TemperatureScaling",
+    "VectorScaling",
+    "auavuc_loss",
+    "avuc_cells",
+    "avuc_loss",
+    "bayes",
+    "calibration",
+    "data",
+    "elbo_loss",
+    "losses",
+    "methods",
+    "metrics",
+    "nets",
+    "predict",
+    "shifts",
+    "to_bayesian",
+    "uncertainty",
+]
+
+_HOME = {
+    "AvUCLoss": "losses",
+    "AvUTemperatureScaling": "calibration",
+    "BayesianModule": "bayes",
+    "Cells": "cells",
+    "InputError": "errors",
+    "MissingExtra": "errors",
+    "Moped": "bayes",
+    "Normal": "bayes",
+    "Posterior": "draws",
+    "Predictions": "predictions",
+    "TemperatureScaling": "calibration",
+    "VectorScaling": "calibration",
+    "auavuc_loss": "losses",
+    "avuc_cells": "cells",
+    "avuc_loss": "losses",
+    "elbo_loss": "losses",
+    "predict": "draws",
+    "to_bayesian": "bayes",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOME:
+        value: object = getattr(import_module(f"avuc.{_HOME[name]}"), name)
+    elif name in __all__:
+        value = import_module(f"avuc.{name}")
+    else:
+        raise AttributeError(f"module 'avuc' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,74 @@
+"""What `import avuc` promises: the public names, and nothing but torch and NumPy."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import avuc
+
+SOURCE = Path(avuc.__file__).parent
+
+# Optional packages are hidden from the import system, as on a machine that has only torch and NumPy.
+BARE = """
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {hidden!r}:
+            raise ImportError(f"{{name}} is hidden")
+sys.meta_path.insert(0, Hide())
+import avuc
+for name in avuc.__all__:
+    getattr(avuc, name)
+"""
+HIDDEN = {"scipy", "sklearn", "matplotlib", "pandas", "pyarrow", "safetensors", "PIL", "mlxtend", "ray", "torchvision"}
+
+
+def test_every_public_name_resolves() -> None:
+    for name in avuc.__all__:
+        assert getattr(avuc, name) is not None
+    assert set(avuc.__all__) <= set(dir(avuc))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = avuc.nonsense
+
+
+def test_lazy_names_are_the_typed_ones() -> None:
+    """The table that loads names and the imports that type checkers read say the same."""
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    typed = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("avuc."):
+            typed.update({alias.name: node.module.removeprefix("avuc.") for alias in node.names})
+    assert typed == avuc._HOME
+
+
+def test_needs_torch_and_numpy_only() -> None:
+    subprocess.run([sys.executable, "-c", BARE.format(hidden=HIDDEN)], check=True, timeout=120)
+
+
+def test_import_does_not_load_torch() -> None:
+    """So that `avuc --help` answers at once."""
+    code = "import sys, avuc, avuc.cli; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_version_is_the_installed_one() -> None:
+    assert avuc.__version__ == importlib.metadata.version("avuc")
+
+
+def test_no_module_has_outgrown_one_job() -> None:
+    for path in SOURCE.rglob("*.py"):
+        lines = len(path.read_text().splitlines())
+        assert lines <= 320, f"{path.relative_to(SOURCE)} has {lines} lines"
+
+
+def test_every_test_file_mirrors_a_room() -> None:
+    """tests/ mirrors src/avuc/: a folder of tests without a room is a leftover."""
+    rooms = {path.name for path in SOURCE.iterdir() if path.is_dir()} | {"__pycache__"}
+    folders = {path.name for path in Path(__file__).parent.iterdir() if path.is_dir()}
+    assert folders <= rooms
