@@ -87,7 +87,17 @@ def test_seed_and_severity_make_other_draws(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("profile", ["cifar", "imagenet"])
 @pytest.mark.parametrize(
-    "shape", [(1, 1, 1, 3), (2, 1, 1, 1), (1, 1, 7, 3), (1, 5, 1, 3), (2, 2, 2, 1), (3, 3, 4, 3), (1, 28, 28, 1), (1, 40, 33, 3)]
+    "shape",
+    [
+        (1, 1, 1, 3),
+        (2, 1, 1, 1),
+        (1, 1, 7, 3),
+        (1, 5, 1, 3),
+        (2, 2, 2, 1),
+        (3, 3, 4, 3),
+        (1, 28, 28, 1),
+        (1, 40, 33, 3),
+    ],
 )
 def test_any_size_and_channel_count(name: str, profile: str, shape: tuple[int, int, int, int]) -> None:
     images = some_images(*shape)

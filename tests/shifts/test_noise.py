@@ -53,7 +53,9 @@ def test_shot_noise_is_poisson(profile: str, severity: int) -> None:
         draws = ours("shot_noise", level, severity, profile).ravel()
         law = np.random.default_rng(0).poisson(level / 255 * photons, 400_000) / photons
         values = np.clip(law * 255, 0, 255).astype(np.uint8)
-        assert set(np.unique(draws)) <= set(np.unique(np.clip(np.arange(2000) / photons * 255, 0, 255).astype(np.uint8)))
+        assert set(np.unique(draws)) <= set(
+            np.unique(np.clip(np.arange(2000) / photons * 255, 0, 255).astype(np.uint8))
+        )
         cumulative = [np.cumsum(np.bincount(sample, minlength=256)) / sample.size for sample in (draws, values)]
         assert np.abs(cumulative[0] - cumulative[1]).max() < 0.01
 

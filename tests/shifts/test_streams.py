@@ -75,7 +75,9 @@ def test_one_changed_byte_changes_the_digest(count: int, height: int, width: int
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (count, height, width, 3), dtype=np.uint8)
     other = images.copy()
-    other.reshape(count, -1)[np.arange(count), rng.integers(0, height * width * 3, count)] ^= np.uint8(1 << rng.integers(8))
+    other.reshape(count, -1)[np.arange(count), rng.integers(0, height * width * 3, count)] ^= np.uint8(
+        1 << rng.integers(8)
+    )
     assert (digests(torch.from_numpy(images)) != digests(torch.from_numpy(other))).all()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -36,7 +37,9 @@ def loop_plasma(side: int, decay: float, rng: np.random.Generator) -> Floats:
                 cloud[y, x] = sum(corners) / 4 + wibble * wibble * (2 * rng.random() - 1)
         for y in range(0, side, half):
             for x in range(half if y % step == 0 else 0, side, step):
-                cross = [cloud[(y + a) % side, (x + b) % side] for a, b in ((-half, 0), (half, 0), (0, -half), (0, half))]
+                cross = [
+                    cloud[(y + a) % side, (x + b) % side] for a, b in ((-half, 0), (half, 0), (0, -half), (0, half))
+                ]
                 cloud[y, x] = sum(cross) / 4 + wibble * wibble * (2 * rng.random() - 1)
         step, wibble = half, wibble / decay
     return (cloud - cloud.min()) / (cloud.max() - cloud.min())
@@ -48,7 +51,7 @@ def spectrum(clouds: Floats) -> Floats:
     power = (np.abs(np.fft.fft2(clouds - clouds.mean((1, 2), keepdims=True))) ** 2).mean(0)
     frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(side), np.fft.fftfreq(side))) * side
     edges = [0.5, 1.5, 2.5, 4.5, 8.5, 16.5]
-    return np.array([power[(frequency > a) & (frequency <= b)].mean() for a, b in zip(edges, edges[1:], strict=False)])
+    return np.array([power[(frequency > a) & (frequency <= b)].mean() for a, b in itertools.pairwise(edges)])
 
 
 @pytest.mark.parametrize("decay", [3, 2, 1.4])
@@ -205,7 +208,13 @@ def test_unreadable_picture_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_procedural_frost_has_the_photographs_statistics() -> None:
     """Mean and spread of each channel as measured on the five photographs."""
-    means = [(77.7, 149.1, 165.7), (200.8, 205.4, 214.5), (200.8, 205.4, 214.5), (137.6, 152.8, 165.2), (112.4, 123.4, 134.8)]
+    means = [
+        (77.7, 149.1, 165.7),
+        (200.8, 205.4, 214.5),
+        (200.8, 205.4, 214.5),
+        (137.6, 152.8, 165.2),
+        (112.4, 123.4, 134.8),
+    ]
     spreads = [(26.9, 16.5, 15.3), (21.4, 22.1, 22.6), (21.4, 22.1, 22.6), (28.5, 28.5, 29.9), (44.4, 43.3, 41.7)]
     for picture, mean, spread in zip(procedural_frost(), means, spreads, strict=True):
         pixels = picture.numpy().reshape(-1, 3)

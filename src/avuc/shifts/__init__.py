@@ -92,7 +92,7 @@ def corrupt(
     `seed` and `profile` only: any batch size, order or split gives the same (identical images within one call are told
     apart by their order). `profile` chooses the constants of CIFAR-10-C or of ImageNet-C.
 
-    >>> images = torch.arange(2 * 32 * 32 * 3, dtype=torch.uint8).view(2, 32, 32, 3)
+    >>> images = torch.stack([torch.full((32, 32, 3), level, dtype=torch.uint8) for level in (90, 170)])
     >>> whole = corrupt(images, "fog", 5, seed=1)
     >>> torch.equal(whole[1:], corrupt(images[1:], "fog", 5, seed=1))
     True

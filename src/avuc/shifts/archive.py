@@ -1,7 +1,7 @@
 """Released corruption sets: CIFAR-10-C and its like, one .npy file a corruption and labels.npy.
 
-Each file stacks severities 1 … 5, the same images in the same order. Files are memory-mapped: a severity costs the pages
-that are read, not the file.
+Each file stacks severities 1 … 5, the same images in the same order. Files are memory-mapped: a severity costs the
+pages that are read, not the file.
 """
 
 from __future__ import annotations

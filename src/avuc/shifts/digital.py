@@ -72,7 +72,8 @@ def _elastic(images: Tensor, constants: tuple[float, float, float], generator: t
 def _affine(random: ImageStreams, row: Tensor, column: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
     """Where each pixel of the mapped image comes from: rows and columns (N, H, W).
 
-    With corners p₁ p₂ p₃ sent to q₁ q₂ q₃, pixel d = q₂ + a·(q₁ − q₂) + b·(q₃ − q₂) reads p₂ + a·(p₁ − p₂) + b·(p₃ − p₂).
+    With corners p₁ p₂ p₃ sent to q₁ q₂ q₃, the pixel q₂ + a·(q₁ − q₂) + b·(q₃ − q₂) reads
+    p₂ + a·(p₁ − p₂) + b·(p₃ − p₂).
     """
     height, width = row.shape[1], column.shape[2]
     reach = min(height, width) // 3

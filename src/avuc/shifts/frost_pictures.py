@@ -68,11 +68,11 @@ def _source() -> tuple[str, tuple[Path, ...]]:
         return f"folder {asked}", files
     # found, not imported: the package's own imports fail beside current setuptools and NumPy
     package = importlib.util.find_spec("imagecorruptions")
-    if package and package.origin and importlib.util.find_spec("PIL"):
-        # the published generator draws from the first five of its six pictures
-        if files := _pictures_in(Path(package.origin).parent / "frost")[:5]:
-            return "imagecorruptions photographs", files
-    return "procedural", ()
+    if package is None or package.origin is None or importlib.util.find_spec("PIL") is None:
+        return "procedural", ()
+    # the published generator draws from the first five of its six pictures
+    files = _pictures_in(Path(package.origin).parent / "frost")[:5]
+    return ("imagecorruptions photographs", files) if files else ("procedural", ())
 
 
 def _pictures_in(folder: Path) -> tuple[Path, ...]:

@@ -78,4 +78,5 @@ def _field(size: tuple[int, int], exponent: float, index: int) -> Tensor:
     white = ImageStreams.of(key, 0).normal(*size)[0]
     rows, columns = torch.fft.fftfreq(size[0])[:, None], torch.fft.rfftfreq(size[1])
     frequency = torch.hypot(rows, columns).clamp_(min=1 / max(size))
-    return torch.fft.irfft2(torch.fft.rfft2(white) * frequency ** (-exponent / 2), s=size)
+    field: Tensor = torch.fft.irfft2(torch.fft.rfft2(white) * frequency ** (-exponent / 2), s=size)
+    return field

@@ -106,16 +106,15 @@ def motion_blur(values: Tensor, radius: int, sigma: float, degrees: Tensor) -> T
     out(p) = Σᵢ wᵢ·x(p + ⌈i·(cos a, sin a) − ½⌉), i = 0 … 2·radius, one angle a per image.
     """
     height, width = values.shape[1:3]
-    steps = np.arange(2 * radius + 1)
-    weights = np.exp(-0.5 * (steps / sigma) ** 2)
+    weights = np.exp(-0.5 * (np.arange(2 * radius + 1) / sigma) ** 2)
     weights /= weights.sum()
     angle = torch.deg2rad(degrees.double())
     row = torch.arange(height, device=values.device, dtype=torch.int32).view(1, -1, 1)
     column = torch.arange(width, device=values.device, dtype=torch.int32).view(1, 1, -1)
     total = torch.zeros_like(values)
-    for step in steps:
+    for step, weight in enumerate(weights.tolist()):
         down = (step * angle.sin() - 0.5).ceil().to(torch.int32).view(-1, 1, 1)
         right = (step * angle.cos() - 0.5).ceil().to(torch.int32).view(-1, 1, 1)
         shifted = pick(values, (row + down).clamp(0, height - 1), (column + right).clamp(0, width - 1))
-        total.add_(shifted, alpha=float(weights[step]))
+        total.add_(shifted, alpha=weight)
     return total

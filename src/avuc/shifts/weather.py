@@ -27,7 +27,7 @@ def _fog(images: Tensor, constants: tuple[float, float], generator: torch.Genera
     """(x + weight·plasma)·m/(m + weight), m the image's largest value."""
     weight, decay = constants
     values = unit(images)
-    cloud = plasma(streams(images, generator), *images.shape[1:3], decay)
+    cloud = plasma(streams(images, generator), images.shape[1], images.shape[2], decay)
     most = values.amax((1, 2, 3), keepdim=True)
     return to_bytes(values.add_(cloud[..., None], alpha=weight).mul_(most / (most + weight)))
 
