@@ -20,7 +20,7 @@ import torch
 
 from avuc.metrics.statistics import Array, BinTable
 
-__all__ = ["AbsoluteSum", "Errors", "maximum_errors"]
+__all__ = ["AbsoluteSum", "Errors", "maximum_errors", "root_errors"]
 
 # standard errors within which a bin's gap may be 0
 KAPPA = 3.0
@@ -86,3 +86,13 @@ def maximum_errors(table: BinTable, replicates: int, seed: int) -> Errors:
     noise = torch.randn(replicates, int(candidate.sum()), generator=generator, dtype=torch.float64).numpy()
     worst = np.abs(noise * spread[candidate]).max(-1)
     return Errors(worst, -worst)
+
+
+def root_errors(square: float, errors: Array) -> Errors:
+    """Draws of the error of √max(0, square), from draws of square − resampled square.
+
+    A resampled square has the noise of two draws in it and is debiased for one: its mean is too high, so only its
+    spread is used. The error is reflected on the square's scale, where it is nearly additive, and only then rooted.
+    """
+    truths = np.sqrt(np.maximum(square + (errors - errors.mean()), 0))
+    return Errors(*2 * (np.sqrt(max(square, 0.0)) - truths,))

@@ -150,11 +150,11 @@ def midpoint(right_sum: Any, wrong_sum: Any, right: Any, wrong: Any, low: Any, h
 
 
 def thresholds_between(low: Any, high: Any, points: int = POINTS) -> Array:
-    """u_min + t(u_max − u_min) in the form that gives exactly u_min at t = 0 and u_max at t = 1; (..., points)."""
+    """u_min + t(u_max − u_min) for t from 0 to 1, (..., points); exactly u_max at t = 1, where all are certain."""
     if points < 2:
         raise InputError(f"points must be at least 2, found {points}")
-    t = np.linspace(0, 1, points)
-    return np.asarray(low)[..., None] * (1 - t) + np.asarray(high)[..., None] * t
+    low, high = np.asarray(low)[..., None], np.asarray(high)[..., None]
+    return np.concatenate([np.minimum(low + np.linspace(0, 1, points)[:-1] * (high - low), high), high], -1)
 
 
 def cells(groups: Groups, thresholds: Array) -> Counts:

@@ -154,11 +154,16 @@ def maximum_gap(table: BinTable) -> Array:
 
 
 def debiased_gap(table: BinTable) -> Array:
+    return np.asarray(np.sqrt(np.maximum(debiased_square(table), 0)))
+
+
+def debiased_square(table: BinTable) -> Array:
+    """Unbiased for the mean square gap, and so sometimes negative."""
     rows = np.maximum(table.rows, 1)
     rate, stated = table.event / rows, table.value / rows
     noise = rate * (1 - rate) / np.maximum(rows - 1, 1)
     square = np.where(table.rows > 1, (rate - stated) ** 2 - noise, 0)
-    return np.asarray(np.sqrt(np.maximum((table.rows * square).sum(-1) / table.rows.sum(-1), 0)))
+    return np.asarray((table.rows * square).sum(-1) / table.rows.sum(-1))
 
 
 def classwise_gap(residual: Array, rows: float | Array) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from avuc.metrics import calibration, selective
-from avuc.metrics.absolute import AbsoluteSum, Errors, maximum_errors
+from avuc.metrics.absolute import AbsoluteSum, Errors, maximum_errors, root_errors
 from avuc.metrics.avu import Counts, Threshold, area, cells, midpoint, thresholds_between
 from avuc.metrics.statistics import (
     Array,
@@ -80,14 +80,18 @@ class Resampler:
                 parts.append(values[name] - samples[name])
         errors = {name: Errors(*2 * (np.concatenate(parts),)) for name, parts in regular.items()}
         errors |= {name: kink.errors() for name, kink in kinked.items()}
+        if "debiased_ece" in errors:
+            errors["debiased_ece"] = root_errors(float(values["debiased_ece"][0]), errors["debiased_ece"].over)
         if "mce" in self.names:
-            s = self.statistics
-            table = calibration.confidence_table(s, self.bins)
+            table = calibration.confidence_table(self.statistics, self.bins)
             errors["mce"] = maximum_errors(table, replicates, seed)
         return errors
 
     def evaluate(self, weights: Array) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Each wanted metric for weights (B, N), as (B); and the signed terms of those that sum absolute values."""
+        """Each wanted metric for weights (B, N), as (B); and the signed terms (B, K) of those that sum absolute values.
+
+        The debiased error comes as its square, before it is cut at 0 and rooted.
+        """
         s, names = self.statistics, self.names
         out = {name: weights @ column / len(s) for name, column in self._means.items()}
         pieces: dict[str, Array] = {}
@@ -95,7 +99,7 @@ class Resampler:
             table = _weighted_table(weights, self._confidence_bin, s.confidence, s.correct, self.bins)
             pieces["ece"] = (table.event - table.value) / len(s)
             out["mce"] = calibration.maximum_gap(table)
-            out["debiased_ece"] = calibration.debiased_gap(table)
+            out["debiased_ece"] = calibration.debiased_square(table)
         if "uce" in names:
             table = _weighted_table(weights, self._uncertainty_bin, s.uncertainty, ~s.correct, self.bins)
             pieces["uce"] = (table.event - table.value) / len(s)

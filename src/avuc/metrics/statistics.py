@@ -142,7 +142,8 @@ def _classwise(block: Tensor, target: Tensor, chosen: Tensor, edges: Array) -> A
         where_host = np.flatnonzero(flat.numpy() > edges[1])
         high = flat.numpy()[where_host]
     cell = where_host % classes * bins + _digitise(high, edges)
-    table = np.bincount(cell, weights=high, minlength=classes * bins).reshape(classes, bins)
+    # NumPy counts no weights at all as whole numbers
+    table = np.bincount(cell, weights=high, minlength=classes * bins).astype(np.float64).reshape(classes, bins)
     table[:, 0] = block.sum(0).cpu().numpy() - table.sum(1)
     hit = target.cpu().numpy() * bins + _digitise(chosen.cpu().numpy(), edges)
     return table - np.bincount(hit, minlength=classes * bins).reshape(classes, bins)
