@@ -6,17 +6,18 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from avuc import metrics
 from avuc.assessment import Assessment, Series, assess, plain
 from avuc.calibration import CALIBRATORS, Calibrator, TemperatureScaling
 from avuc.errors import InputError
 from avuc.metrics.avu import Threshold
-from avuc.metrics.resampling import Resampler
 from avuc.predictions import Predictions
 from avuc.scores import ScoreFile
 
@@ -26,6 +27,10 @@ __all__ = ["Change", "Comparison", "compare", "hurt_scores"]
 PROPER = {"nll": "NLL", "brier": "the Brier score"}
 # what a calibrator sets out to improve: name -> (its title, whether higher is better)
 AIMS = {"ece": ("ECE", False), "avu": ("AvU", True)}
+# the changes that get an interval of their own
+BINNED, THRESHOLDED = ("ece", "uce"), ("avu", "p_accurate_given_certain", "p_uncertain_given_inaccurate")
+PAIRED = ("accuracy", "nll", "brier", *BINNED, *THRESHOLDED, "avu_auc", "mean_entropy")
+DEFAULT_BINS = 15
 Change = tuple[float, float, float]  # value, low, high
 
 
@@ -95,7 +100,7 @@ def compare(
     second = assess(after, threshold=threshold, bins=bins, replicates=replicates, seed=seed)
     change = {name: (second.metrics[name] - first.metrics[name], math.nan, math.nan) for name in first.metrics}
     if replicates:
-        change = _change(before, after, change, threshold, bins, replicates, seed)
+        change |= _change(before, after, threshold, bins, replicates, seed)
     scaler = calibrator if isinstance(calibrator, TemperatureScaling) else None
     return calibrator, Comparison(
         method=method,
@@ -126,25 +131,21 @@ def _cross_fitted(method: str, logits: Tensor, labels: Tensor, folds: int, seed:
 
 
 def _change(
-    before: Predictions,
-    after: Predictions,
-    change: dict[str, Change],
-    threshold: Threshold,
-    bins: int,
-    replicates: int,
-    seed: int,
+    before: Predictions, after: Predictions, threshold: Threshold, bins: int, replicates: int, seed: int
 ) -> dict[str, Change]:
-    """Intervals of after − before, both on the same resamples: the paired bootstrap for the whole suite at once."""
-    samples = [
-        Resampler(p.probs, p.labels, list(change), threshold=threshold, bins=bins).replicate(replicates, seed)
-        for p in (before, after)
-    ]
+    """after − before with its interval, both on the same resamples."""
     out = {}
-    for name, (value, _, _) in change.items():
-        moved = samples[1][name] - samples[0][name]
-        defined = moved[np.isfinite(moved)]
-        low, high = np.quantile(defined, [0.025, 0.975]) if len(defined) else (math.nan, math.nan)
-        out[name] = (value, float(low), float(high))
+    for name in PAIRED:
+        metric = metrics.METRICS[name]
+        # the plain function is the one the bootstrap knows a fast way for
+        if name in BINNED and bins != DEFAULT_BINS:
+            metric = partial(metric, bins=bins)
+        if name in THRESHOLDED and threshold != "auto":
+            metric = partial(metric, threshold=threshold)
+        found = metrics.paired_bootstrap(
+            metric, after.probs, before.probs, before.labels, replicates=replicates, seed=seed
+        )
+        out[name] = (found.value, found.low, found.high)
     return out
 
 

@@ -25,8 +25,8 @@ __all__ = [
 
 Named = Sequence[tuple[str, "Assessment"]]
 SIZE = (5.2, 4.0)
-# the last result is the one the page is about
-STYLES = {1: ["first"], 2: ["second", "first"]}
+# one result, before and after, or a model as trained and two calibrations of it
+STYLES = {1: ["first"], 2: ["second", "first"], 3: ["second", "first", "wrong"]}
 SETTINGS: Any = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",

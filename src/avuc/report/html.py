@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,12 @@ from avuc.report.words import (
     CHANGE_HEAD,
     DETECTION_HEAD,
     METRIC_HEAD,
+    RANKING_HEAD,
     change_rows,
     compared_verdict,
     detection_rows,
     metric_rows,
+    ranking_rows,
     verdict,
 )
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from avuc.assessment import Assessment
     from avuc.comparison import Comparison
 
-__all__ = ["assessment_page", "comparison_page"]
+__all__ = ["assessment_page", "comparison_page", "ranking_page"]
 
 STYLE = """
 *{box-sizing:border-box}
@@ -114,6 +116,20 @@ def comparison_page(result: Comparison, *, title: str, source: str) -> str:
     return _page(f"{title}: {result.method} calibration", source, parts, result.after)
 
 
+def ranking_page(results: Mapping[str, Assessment], sentences: Sequence[str], *, title: str, source: str) -> str:
+    """Several methods on the same rows; the first is the model as it was."""
+    named = list(results.items())
+    parts = [
+        _verdict(sentences),
+        "<h2>Ranking, best NLL first</h2>",
+        _table(RANKING_HEAD, ranking_rows(results)),
+        _charts(named, named[0][1]),
+        f"<h2>All figures: {escape(named[0][0])}</h2>",
+        _table(METRIC_HEAD, metric_rows(named[0][1])),
+    ]
+    return _page(title, source, parts, named[0][1])
+
+
 def _charts(named: Sequence[tuple[str, Assessment]], shown: Assessment, fit: Comparison | None = None) -> str:
     drawings = {
         "reliability": charts.reliability_chart(named),
@@ -157,7 +173,7 @@ def _verdict(sentences: Iterable[str]) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The first column names the row."""
-    kinds = ["" if name == "metric" else "m" if name in TEXTS else "n" for name in head]
+    kinds = ["" if name in ("metric", "method") else "m" if name in TEXTS else "n" for name in head]
     top = "".join(f'<th scope="col" class="{kind}">{escape(cell)}</th>' for cell, kind in zip(head, kinds, strict=True))
     body = "".join(
         f'<tr><th scope="row">{escape(row[0])}</th>'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ __all__ = [
     "DETECTION_WORDS",
     "METRIC_HEAD",
     "METRIC_WORDS",
+    "RANKING_HEAD",
     "Row",
     "Words",
     "change_rows",
@@ -24,6 +25,8 @@ __all__ = [
     "metric_rows",
     "number",
     "percent",
+    "ranking_rows",
+    "ranking_verdict",
     "verdict",
     "words_of",
 ]
@@ -31,6 +34,7 @@ __all__ = [
 Row = tuple[str, ...]
 METRIC_HEAD = ("metric", "value", "95 % interval", "better", "what it means")
 DETECTION_HEAD = ("metric", "value", "better", "what it means")
+RANKING_HEAD = ("method", "accuracy", "NLL", "ECE", "95 % interval", "UCE", "AvU", "AUROC photos")
 CHANGE_HEAD = ("metric", "before", "after", "change", "95 % interval", "which is")
 
 
@@ -102,6 +106,40 @@ def change_rows(result: Comparison) -> list[Row]:
         interval = "" if math.isnan(low) else f"{low:+.4f} … {high:+.4f}"
         rows.append((words.title, before, after, change, interval, _judge(words.better, value, low, high)))
     return rows
+
+
+def ranking_rows(results: Mapping[str, Assessment]) -> list[Row]:
+    """One line for each method, the best NLL first."""
+    rows: list[Row] = []
+    for name, result in sorted(results.items(), key=lambda item: item[1].metrics["nll"]):
+        figures = {key: number(result.metrics[key]) for key in ("nll", "ece", "uce", "avu")}
+        low, high = result.intervals.get("ece", (math.nan, math.nan))
+        rows.append(
+            (
+                name,
+                number(result.metrics["accuracy"], percent=True),
+                figures["nll"],
+                figures["ece"],
+                "" if math.isnan(low) else f"{low:.4f} … {high:.4f}",
+                figures["uce"],
+                figures["avu"],
+                number(result.detection.get("auroc", math.nan)),
+            )
+        )
+    return rows
+
+
+def ranking_verdict(results: Mapping[str, Assessment], temperatures: Mapping[str, float]) -> list[str]:
+    """What the ranking says; the first result is the model as it was."""
+    first = next(iter(results.values()))
+    lines = verdict(first)
+    for name, temperature in temperatures.items():
+        before, after = first.metrics, results[name].metrics
+        lines.append(
+            f"{name} (T = {temperature:.3g}): ECE {before['ece']:.4f} → {after['ece']:.4f}, "
+            f"UCE {before['uce']:.4f} → {after['uce']:.4f}, NLL {before['nll']:.4f} → {after['nll']:.4f}."
+        )
+    return lines
 
 
 def _row(name: str, value: float, bounds: tuple[float, float] | None) -> Row:

@@ -94,10 +94,11 @@ class ScoreFile:
         logits: Tensor = calibrator.transform(self.logits())
         return logits if self.kind == "logits" else logits.softmax(-1)
 
-    def entropy(self) -> Tensor:
+    def entropy(self, calibrator: Any = None) -> Tensor:
         """Predictive entropy of every row, in nats; needs no labels."""
-        if self.kind == "logits":
-            return Predictions.from_samples(self.scores.reshape(-1, *self.scores.shape[-2:])).entropy
+        if self.kind == "logits" or calibrator is not None:
+            draws = self.logits().reshape(-1, *self.scores.shape[-2:])
+            return Predictions.from_samples(draws, calibrator=calibrator).entropy
         return entropy(self.scores.mean(0) if self.scores.ndim == 3 else self.scores)
 
 
