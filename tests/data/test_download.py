@@ -100,7 +100,8 @@ def published(server: Server, body: bytes = BODY, name: str = "set.bin") -> Know
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    """Everything there, except the empty files that locks are held on."""
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock" or path.stat().st_size)
 
 
 def test_a_file_arrives_whole(server: Server, tmp_path: Path) -> None:
@@ -345,6 +346,54 @@ def test_an_archive_is_downloaded_unpacked_and_removed(
     base = tmp_path / "cache" / "cifar10"
     assert names(base) == ["cifar-10-batches-py"]
     assert names(base / "cifar-10-batches-py") == sorted(file.name for file in small.files)
+
+
+LOAD = """
+import sys
+from dataclasses import replace
+from avuc.data import cifar, load_dataset
+from avuc.data.files import KnownFile
+size, digest, url, *members = sys.argv[1:]
+files = tuple(KnownFile(*(f(x) for f, x in zip((str, int, str), m.split(","), strict=True))) for m in members)
+archive = KnownFile("cifar-10-python.tar.gz", int(size), digest, (url,))
+form = replace(cifar.CIFAR10[0]["train"], archive=archive, files=files, members=files)
+cifar.CIFAR10 = [{"train": form}]
+print(len(load_dataset("cifar10", split="train")))
+"""
+
+
+@pytest.mark.skipif(download.fcntl is None, reason="this system has no flock")
+@pytest.mark.parametrize("small", ["cifar10_python"], indirect=True)
+def test_many_processes_download_and_unpack_once(
+    server: Server, small: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    body = make_tar(small, "cifar-10-batches-py")
+    server.files["cifar-10-python.tar.gz"] = body
+    known = archived(small, monkeypatch, body, server.url)
+    members = [f"{k.name},{k.size},{k.digest}" for k in cifar.CIFAR10[0]["train"].files]
+    environment = os.environ | {"AVUC_DATA": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", LOAD, str(known.size), known.digest, known.urls[0], *members]
+    processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) for _ in range(3)]
+    outputs = [process.communicate(timeout=100)[0] for process in processes]
+    assert outputs == [b"100\n"] * 3
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("small", ["cifar10_python"], indirect=True)
+def test_an_archive_in_a_read_only_folder_is_unpacked_into_the_cache(
+    small: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    body = make_tar(small, "cifar-10-batches-py")
+    known = archived(small, monkeypatch, body)
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / known.name).write_bytes(body)
+    monkeypatch.setenv("AVUC_DATA", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    for _ in range(2):
+        data = load_dataset("cifar10", home, "train")
+        assert str(tmp_path / "cache" / "cifar10") in data.origin
+    assert names(home) == [known.name]
 
 
 @pytest.mark.parametrize("small", ["cifar10_python"], indirect=True)

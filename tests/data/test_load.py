@@ -43,9 +43,11 @@ def test_every_damage_gives_one_clear_line(small: Any, damage: str, which: int, 
     elif damage == "empty":
         victim.write_bytes(b"")
     elif damage == "longer":
-        if unguarded or small.name in ("folder", "npz"):
-            pytest.skip(f"{victim.suffix} readers stop at the format's own end: bytes after it harm nothing")
         victim.write_bytes(data + b"more")
+        if unguarded or small.name in ("folder", "npz"):
+            # these formats mark their own end: what follows it harms nothing
+            assert len(small.load()) == len(small.images)
+            return
     elif damage == "flipped":
         place = 1 if unguarded else len(data) // 2
         victim.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])

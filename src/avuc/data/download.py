@@ -21,7 +21,7 @@ try:
 except ImportError:  # Windows: two downloads of one file at the same time are not guarded there
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["fetch"]
+__all__ = ["fetch", "locked"]
 
 log = logging.getLogger(__name__)
 CHUNK = 1 << 18
@@ -44,7 +44,8 @@ def fetch(known: KnownFile, folder: Path) -> Path:
     final = folder / known.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / f".{known.name}.part") as (part, stream):
+        part = folder / f".{known.name}.part"
+        with locked(part) as stream:
             if final.exists():  # from an earlier run, or from the process that held the lock
                 check(final, known)
                 if part.exists() and part.stat().st_size == 0:
@@ -156,13 +157,13 @@ def _by_hand(known: KnownFile, folder: Path) -> str:
 
 
 @contextmanager
-def _locked(part: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """The part file, held by this process alone; a killed holder's lock is gone with it."""
-    with part.open("ab") as stream:
+def locked(path: Path) -> Iterator[BinaryIO]:
+    """A file to append to, held by this process alone; a killed holder's lock is gone with it."""
+    with path.open("ab") as stream:
         if fcntl is not None:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                log.info("%s: another process is downloading it; waiting", part)
+                log.info("%s: another process is at it; waiting", path)
                 fcntl.flock(stream, fcntl.LOCK_EX)
-        yield part, stream
+        yield stream

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from avuc.data.download import fetch
+from avuc.data.download import fetch, locked
 from avuc.data.files import KnownFile, as_path, cache_dir, check, listing
 from avuc.data.unpack import unpack
 from avuc.errors import InputError
@@ -65,17 +65,31 @@ def obtain(
             return _checked(form, paths, verify)
     for form in forms:
         if form.archive and (archive := base / form.archive.name).is_file():
-            return _from_archive(form, archive, base if os.access(base, os.W_OK) else cache_dir() / name, verify)
+            place = base if os.access(base, os.W_OK) else cache_dir() / name
+            paths = _present(form, place)
+            return _checked(form, paths, verify) if paths else _from_archive(form, archive, place, verify)
     _refuse_incomplete(forms, base, download)
     if not download:
         raise InputError(f"{base}: no {name} here ({listing(base)}); expected {_expected(forms[0])}")
     form = forms[0]
     if form.archive:
-        archive = fetch(form.archive, base)
-        found = _from_archive(form, archive, base, verify)
-        archive.unlink()  # unpacked and checked: it would only take space
-        return found
+        return _downloaded(form, form.archive, base, verify)
     return _checked(form, tuple(_fetched(form, known, base) for known in form.files), verify)
+
+
+def _downloaded(form: Form, archive: KnownFile, base: Path, verify: bool) -> Found:
+    """Fetch and unpack an archive once, however many processes ask for it at the same time."""
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        with locked(base / f".{archive.name}.lock"):
+            if paths := _present(form, base):
+                return _checked(form, paths, verify)
+            path = fetch(archive, base)
+            found = _from_archive(form, path, base, verify)
+            path.unlink()  # unpacked and checked: it would only take space
+            return found
+    except OSError as error:
+        raise InputError(f"{base}: cannot store {archive.name} ({error.strerror or error})") from error
 
 
 def _present(form: Form, base: Path) -> tuple[Path, ...]:
