@@ -58,6 +58,8 @@ def test_same_result_for_any_split_order_and_kind(name: str, pieces: NDArray[np.
     order = torch.randperm(23, generator=torch.Generator().manual_seed(0))
     assert torch.equal(whole[order], shifts.corrupt(images[order], name, 3, seed=7))
     np.testing.assert_array_equal(whole.numpy(), shifts.corrupt(pieces[:23], name, 3, seed=7))
+    odd = torch.cat((torch.zeros(1, dtype=torch.uint8), images.flatten()))[1:].view_as(images)
+    assert torch.equal(whole, shifts.corrupt(odd, name, 3, seed=7))
     strided = images.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1)
     assert torch.equal(whole, shifts.corrupt(strided, name, 3, seed=7))
 

@@ -48,7 +48,7 @@ def contact_sheet(image: NDArray[np.uint8], names: Sequence[str], corrupt: Corru
     for index, name in enumerate(names):
         left, row = (index // rows) * panel, index % rows
         top = _HEAD + row * (height + _GAP)
-        draw.text((left + 8, top + height // 2), name, fill=_INK, font=font, anchor="lm")
+        draw.text((left + _LABEL - 10, top + height // 2), name, fill=_INK, font=font, anchor="rm")
         for column, severity in enumerate((0, *SEVERITIES)):
             x = left + _LABEL + column * (width + _GAP)
             pixels = corrupt(image[None], name, severity)[0] if severity else image

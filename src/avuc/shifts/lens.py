@@ -49,8 +49,8 @@ def _shine(liquid: Tensor, strength: float) -> Tensor:
 def _equalised(levels: Tensor) -> Tensor:
     """Histogram equalisation of whole levels 0 … 20 to 0 … 255, as OpenCV: the lowest level present becomes 0."""
     flat = levels.flatten(1).long()
-    histogram = torch.zeros(len(flat), _FARTHEST + 1, device=levels.device)
-    histogram.scatter_add_(1, flat, torch.ones((), device=levels.device).expand_as(flat))
+    histogram = torch.zeros(len(flat), _FARTHEST + 1, dtype=torch.int64, device=levels.device)
+    histogram.scatter_add_(1, flat, torch.ones_like(flat))
     up_to = histogram.cumsum(1)
     at_lowest = histogram.gather(1, flat.amin(1, keepdim=True))
     spread = flat.shape[1] - at_lowest

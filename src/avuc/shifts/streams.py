@@ -54,7 +54,10 @@ def digests(images: Tensor) -> Tensor:
     spare = -flat.shape[1] % 8
     if spare:
         flat = torch.nn.functional.pad(flat, (0, spare))
-    words = flat.contiguous().view(torch.int64)
+    flat = flat.contiguous()
+    if flat.storage_offset() % 8:
+        flat = flat.clone()  # eight bytes are read as one word only where words begin
+    words = flat.view(torch.int64)
     place = torch.arange(1, words.shape[1] + 1, device=images.device) * _signed(_GAMMA)
     # each word is mixed with its place before the sum, so that differences cannot cancel between words
     return _mix_(words + _mix_(place)).sum(dim=1)

@@ -1,0 +1,131 @@
+"""The paper's 16 shifts × 5 severities: batched on any device, beside the per-image package `imagecorruptions`.
+
+    python benchmarks/bench_shifts.py                              1,000 images on the CPU, beside the package
+    python benchmarks/bench_shifts.py --device cuda                10,000 images on the GPU
+
+On the CPU each shift and severity is timed right after the other way of doing it, on one thread. The package knows
+ImageNet's severities only, so that profile is compared; CIFAR's is timed too. The package takes minutes for 1,000
+images: it is given `--package-images` of them and its time is scaled up (`--package-images 1000` scales nothing).
+It no longer imports by itself; `repaired` supplies what NumPy, SciPy, scikit-image and setuptools have dropped since.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from avuc.shifts import PAPER, SEVERITIES, corrupt
+
+
+def make_images(count: int) -> Tensor:
+    """Smooth random pictures, (N, 32, 32, 3) uint8."""
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.rand(count, 3, 6, 6, generator=generator)
+    smooth = torch.nn.functional.interpolate(coarse, size=(32, 32), mode="bicubic", align_corners=True)
+    return smooth.mul(255).clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous()
+
+
+def repaired() -> Callable[..., np.ndarray] | None:
+    """The package's `corrupt`, or None where it is not installed."""
+    found = importlib.util.find_spec("imagecorruptions")
+    if found is None or found.origin is None:
+        return None
+    import cv2
+    import scipy.ndimage
+    import skimage.filters
+
+    folder = Path(found.origin).parent
+    resources = types.ModuleType("pkg_resources")
+    resources.resource_filename = lambda package, name: str(folder / name)  # type: ignore[attr-defined]
+    sys.modules["pkg_resources"] = resources
+    interpolation = types.ModuleType("scipy.ndimage.interpolation")
+    interpolation.map_coordinates = scipy.ndimage.map_coordinates  # type: ignore[attr-defined]
+    sys.modules["scipy.ndimage.interpolation"] = interpolation
+    np.float_ = np.float64  # type: ignore[attr-defined]  # noqa: NPY201
+    gaussian = skimage.filters.gaussian
+
+    def with_multichannel(image: np.ndarray, sigma: float = 1, multichannel: bool = False, **options: object) -> object:
+        return gaussian(image, sigma, channel_axis=-1 if multichannel else None, **options)
+
+    skimage.filters.gaussian = with_multichannel
+    from imagecorruptions import corrupt as theirs
+
+    skimage.filters.gaussian = gaussian
+    cv2.setNumThreads(1)
+    return theirs  # type: ignore[no-any-return]
+
+
+def seconds(work: Callable[[], object]) -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def on_cpu(count: int, package_images: int) -> None:
+    torch.set_num_threads(1)
+    images = make_images(count).numpy()
+    theirs = repaired()
+    if theirs is None:
+        print(
+            "imagecorruptions is not installed: timed alone (pip install imagecorruptions==1.1.2 opencv-python-headless)"
+        )
+    print(f"{count:,} images, one thread; seconds for severities 1-5 together")
+    print(f"{'':18} {'package':>10} {'same, ours':>11} {'faster':>7} {'CIFAR, ours':>12}")
+    totals = np.zeros(3)
+    for name in PAPER:
+        times = np.zeros(3)
+        for severity in SEVERITIES:
+            corrupt(images[:8], name, severity, profile="imagenet")  # tables and pictures are made once
+            corrupt(images[:8], name, severity)
+            if theirs is not None:
+                few = images[:package_images]
+                took = seconds(lambda few=few, s=severity: [theirs(x, s, corruption_name=name) for x in few])
+                times[0] += took * count / len(few)
+            times[1] += seconds(lambda s=severity: corrupt(images, name, s, profile="imagenet"))
+            times[2] += seconds(lambda s=severity: corrupt(images, name, s))
+        totals += times
+        print(f"{name:18} {times[0]:10.2f} {times[1]:11.2f} {times[0] / times[1]:6.1f}x {times[2]:12.2f}", flush=True)
+    print(f"{'all 16 x 5':18} {totals[0]:10.2f} {totals[1]:11.2f} {totals[0] / totals[1]:6.1f}x {totals[2]:12.2f}")
+
+
+def on_device(device: str, count: int) -> None:
+    images = make_images(count).to(device)
+    for label in ("first pass, everything cold", "second pass"):
+        total = 0.0
+        print(f"{label}: {count:,} images on {torch.cuda.get_device_name(device)}; seconds for severities 1-5 together")
+        for name in PAPER:
+            took = seconds(lambda name=name: [corrupt(images, name, severity) for severity in SEVERITIES])
+            total += took
+            print(f"  {name:18} {took:8.3f}", flush=True)
+        print(f"  {'all 16 x 5':18} {total:8.3f}")
+    print(f"most memory allocated: {torch.cuda.max_memory_allocated(device) / 2**30:.2f} GiB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--images", type=int, help="default 1,000 on the CPU, 10,000 elsewhere")
+    parser.add_argument("--package-images", type=int, default=12)
+    arguments = parser.parse_args()
+    if arguments.device == "cpu":
+        count = arguments.images or 1_000
+        on_cpu(count, min(arguments.package_images, count))
+    else:
+        on_device(arguments.device, arguments.images or 10_000)
+
+
+if __name__ == "__main__":
+    main()
