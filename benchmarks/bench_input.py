@@ -3,9 +3,9 @@
     python benchmarks/bench_input.py [--device cuda|cpu] [--batch 107] [--step-ms 1.69] [--images 50000]
 
 A training step of `--step-ms` at `--batch` images needs batch / step images a second. Measured: `augment` alone and
-with `as_input` (float, channels-last), eager; on a GPU also captured in a CUDA graph, as the training step is; and the usual
-way beside it, one image after the other in NumPy (pad, crop, flip), whose result must be the same to the byte. Each
-figure is the median over rounds in which the ways take turns.
+with `as_input` (float, channels-last), eager; on a GPU also captured in a CUDA graph, as the training step is; and the
+usual way beside it, one image after the other in NumPy (pad, crop, flip), whose result must be the same to the byte.
+Each figure is the median over rounds in which the ways take turns.
 """
 
 from __future__ import annotations

@@ -364,7 +364,7 @@ print(len(load_dataset("cifar10", split="train")))
 
 @pytest.mark.skipif(download.fcntl is None, reason="this system has no flock")
 @pytest.mark.parametrize("small", ["cifar10_python"], indirect=True)
-def test_many_processes_download_and_unpack_once(
+def test_processes_download_and_unpack_once(
     server: Server, small: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     body = make_tar(small, "cifar-10-batches-py")
@@ -373,9 +373,9 @@ def test_many_processes_download_and_unpack_once(
     members = [f"{k.name},{k.size},{k.digest}" for k in cifar.CIFAR10[0]["train"].files]
     environment = os.environ | {"AVUC_DATA": str(tmp_path / "cache")}
     command = [sys.executable, "-c", LOAD, str(known.size), known.digest, known.urls[0], *members]
-    processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) for _ in range(3)]
+    processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) for _ in range(2)]
     outputs = [process.communicate(timeout=100)[0] for process in processes]
-    assert outputs == [b"100\n"] * 3
+    assert outputs == [b"100\n"] * 2
     assert len(server.asked) == 1
 
 
