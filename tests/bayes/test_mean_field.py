@@ -101,6 +101,11 @@ def test_kl_of_many_float32_weights_keeps_its_digits() -> None:
     assert kl(mu, rho, 0.0, 1.0).item() == pytest.approx(exact, rel=1e-7)
 
 
+def test_kl_of_many_weights_near_the_prior_does_not_cancel_away() -> None:
+    rho = torch.full((1_000_000,), math.log(math.expm1(1.0)))
+    assert kl(torch.full_like(rho, 0.01), rho, 0.0, 1.0).item() == pytest.approx(50.0, abs=0.1)
+
+
 @pytest.mark.parametrize("prior", [Normal(0.0, 1.0), Normal(0.1, 0.5), "moped"])
 def test_resnet20_kl_at_the_start_is_the_sum_over_its_tensors(prior: Normal | str) -> None:
     torch.manual_seed(0)

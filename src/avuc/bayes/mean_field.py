@@ -11,8 +11,9 @@ from torch.nn.functional import softplus
 
 __all__ = ["MEAN_FIELD", "Family", "cross_kl", "standard_normal"]
 
-# below this ρ, log softplus(ρ) = ρ and σ'(ρ)/σ(ρ) = 1 to float64's last digit, while σ itself underflows in the end
-LINEAR_BELOW = -40.0
+# below this ρ, log softplus(ρ) = ρ and σ'(ρ)/σ(ρ) = 1 to float64's last digit, while σ itself underflows in the end:
+# everything here is computed at max(ρ, −40) and log σ corrected by the difference, which is exact
+LOWEST = -40.0
 
 
 class Family(NamedTuple):
@@ -32,47 +33,56 @@ def standard_normal(count: int, like: Tensor, generator: torch.Generator | None)
     return torch.randn(count, generator=generator, device=device, dtype=like.dtype).to(like.device)
 
 
-def cross_kl(mu: Tensor, rho: Tensor, prior_mean: Tensor, prior_std: Tensor, variance: Tensor) -> Tensor:
-    """Σ log(s/σ) + ((μ − m)² + v σ²) / (2 s²), v the variance of a coordinate of z: the KL up to a constant.
+def cross_kl(
+    mu: Tensor, rho: Tensor, prior_mean: Tensor, prior_std: Tensor, variance: Tensor | None, constant: float
+) -> Tensor:
+    """Σ log(s/σ) + ((μ − m)² + v σ²) / (2 s²) + constant, v the variance of a coordinate of z (None: 1).
 
     Terms in float32 or better, their sum in float64; finite for every finite ρ, also where σ underflows to 0. The
     compiler fuses it with its gradient; in eager mode the gradient is written out and keeps nothing but the inputs.
     """
     if torch.compiler.is_compiling():
-        return _cross_kl(mu, rho, prior_mean, prior_std, variance)
-    return _CrossKL.apply(mu, rho, prior_mean, prior_std, variance)  # type: ignore[no-any-return]
+        return _cross_kl(mu, rho, prior_mean, prior_std, variance, constant)
+    return _CrossKL.apply(mu, rho, prior_mean, prior_std, variance, constant)  # type: ignore[no-any-return]
 
 
-def _cross_kl(mu: Tensor, rho: Tensor, prior_mean: Tensor, prior_std: Tensor, variance: Tensor) -> Tensor:
+def _cross_kl(
+    mu: Tensor, rho: Tensor, prior_mean: Tensor, prior_std: Tensor, variance: Tensor | None, constant: float
+) -> Tensor:
     mu, rho, prior_mean, prior_std = _at_least_float32(mu, rho, prior_mean, prior_std)
-    log_sigma = torch.where(rho < LINEAR_BELOW, rho, softplus(rho.clamp_min(LINEAR_BELOW)).log())
-    spread = (mu - prior_mean) ** 2 + variance * softplus(rho) ** 2
-    terms = prior_std.log() - log_sigma + spread / (2 * prior_std**2)
+    clamped = rho.clamp_min(LOWEST)
+    sigma, shift = softplus(clamped), mu - prior_mean
+    spread = torch.addcmul(shift * shift, sigma, sigma if variance is None else sigma * variance)
+    terms = spread * (0.5 / prior_std**2) - sigma.log() - (rho - clamped)
     # Apple's GPUs have no float64
-    return terms.sum(dtype=torch.float32 if terms.device.type == "mps" else torch.float64).to(terms.dtype)
+    wide = torch.float32 if terms.device.type == "mps" else torch.float64
+    log_prior = prior_std.to(wide).log().mean() * mu.numel()
+    return (terms.sum(dtype=wide) + log_prior + constant).to(terms.dtype)
 
 
 class _CrossKL(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(mu: Tensor, rho: Tensor, prior_mean: Tensor, prior_std: Tensor, variance: Tensor) -> Tensor:
-        return _cross_kl(mu, rho, prior_mean, prior_std, variance)
+    def forward(
+        mu: Tensor, rho: Tensor, prior_mean: Tensor, prior_std: Tensor, variance: Tensor | None, constant: float
+    ) -> Tensor:
+        return _cross_kl(mu, rho, prior_mean, prior_std, variance, constant)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:-1])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         mu, rho, prior_mean, prior_std, variance = ctx.saved_tensors
         dtype = rho.dtype
         mu, rho, prior_mean, prior_std = _at_least_float32(mu, rho, prior_mean, prior_std)
-        inverse = grad / prior_std**2
-        slope, sigma = torch.sigmoid(rho), softplus(rho)
-        relative = torch.where(rho < LINEAR_BELOW, 1.0, slope / sigma)  # dσ/dρ / σ
-        grad_rho = slope * sigma * variance * inverse - relative * grad
-        return ((mu - prior_mean) * inverse).to(dtype), grad_rho.to(dtype), None, None, None
+        inverse, clamped = grad / prior_std**2, rho.clamp_min(LOWEST)
+        sigma = softplus(clamped)
+        spread = inverse if variance is None else inverse * variance
+        grad_rho = torch.sigmoid(clamped) * (sigma * spread - grad / sigma)
+        return ((mu - prior_mean) * inverse).to(dtype), grad_rho.to(dtype), None, None, None, None
 
 
 def _at_least_float32(*tensors: Tensor) -> list[Tensor]:
@@ -89,7 +99,7 @@ def _variance(sizes: Sequence[int], like: Tensor) -> Tensor:
 
 def _kl(mu: Tensor, rho: Tensor, prior_mean: Tensor, prior_std: Tensor, sizes: Sequence[int]) -> Tensor:
     """KL(q ‖ N(m, s²)) = Σ log(s/σ) + (σ² + (μ − m)²)/(2s²) − ½."""
-    return cross_kl(mu, rho, prior_mean, prior_std, mu.new_ones(())) - 0.5 * sum(sizes)
+    return cross_kl(mu, rho, prior_mean, prior_std, None, -0.5 * sum(sizes))
 
 
 MEAN_FIELD = Family(_noise, _kl, _variance)

@@ -51,7 +51,7 @@ def _kl(mu: Tensor, rho: Tensor, prior_mean: Tensor, prior_std: Tensor, sizes: S
     The paper estimates the cross-entropy from draws and drops the constants; this is its expectation, constants kept.
     """
     constant = 0.5 * sum(sizes) * math.log(2 * math.pi) - sum(noise_entropy(size) for size in sizes)
-    return cross_kl(mu, rho, prior_mean, prior_std, _variance(sizes, mu)) + constant
+    return cross_kl(mu, rho, prior_mean, prior_std, _variance(sizes, mu), constant)
 
 
 def _repeat(values: Tensor, sizes: Sequence[int]) -> Tensor:
