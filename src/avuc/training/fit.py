@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from avuc.data.arrays import Dataset, as_input
+from avuc.data.arrays import Dataset
 from avuc.errors import InputError
 from avuc.methods import Method, Objective
 from avuc.progress import Progress
+from avuc.training.captured import FastSteps
 from avuc.training.distributed import Ranks
 from avuc.training.log import summary
 from avuc.training.member import Member, Net
@@ -85,6 +86,7 @@ def fit_many(jobs: Sequence[Job], *, device: torch.device | str = "cpu", progres
     if len(set(directories)) != len(directories):
         raise InputError("fit_many: two jobs have the same directory; give each its own")
     ranks = Ranks()
+    say = _say if ranks.first else _silent
     done: dict[int, Fitted] = {}
     groups: dict[tuple[int, TrainSettings], list[int]] = {}
     for number, job in enumerate(jobs):
@@ -94,10 +96,8 @@ def fit_many(jobs: Sequence[Job], *, device: torch.device | str = "cpu", progres
         for numbers in groups.values():
             data = jobs[numbers[0]].data
             data = data.to(place) if isinstance(data, Dataset) else data
-            runs = [
-                Run(jobs[number], place, ranks, _say if progress and ranks.first else _silent) for number in numbers
-            ]
-            Loop(runs, data, ranks, progress=progress and ranks.first).run()
+            runs = [Run(jobs[number], place, ranks, say) for number in numbers]
+            Loop(runs, data, ranks, say, progress=progress and ranks.first).run()
             done |= {number: run.fitted(data) for number, run in zip(numbers, runs, strict=True)}
     return [done[number] for number in range(len(jobs))]
 
@@ -105,12 +105,14 @@ def fit_many(jobs: Sequence[Job], *, device: torch.device | str = "cpu", progres
 class Loop:
     """The epochs of runs that share data and settings, in lockstep."""
 
-    def __init__(self, runs: Sequence[Run], data: Data, ranks: Ranks, *, progress: bool) -> None:
-        self.runs, self.data, self.ranks, self.progress = runs, data, ranks, progress
+    def __init__(
+        self, runs: Sequence[Run], data: Data, ranks: Ranks, say: Callable[[str], None], *, progress: bool
+    ) -> None:
+        self.runs, self.data, self.ranks, self.say, self.progress = runs, data, ranks, say, progress
         self.settings = runs[0].job.settings
         self.rows = len(data) if isinstance(data, Dataset) else len(data.files)
         self.steps_per_epoch = -(-self.rows // self.settings.batch_size)
-        self._steps: dict[tuple[int, ...], Callable[[Tensor], None]] = {}
+        self._steps: dict[tuple[int, ...], list[Steps]] = {}
 
     def run(self) -> None:
         epochs = range(min(run.epoch for run in self.runs), self.settings.epochs)
@@ -139,35 +141,49 @@ class Loop:
 
     def _epoch(self, active: Sequence[Run], epoch: int, bar: Progress | None) -> None:
         members = [member for run in active for member in run.members]
-        torch.manual_seed(members[0].global_seed(epoch))
-        if isinstance(self.data, Dataset):
-            steps = self._joint_steps(members)
-            for member in members:
-                member.begin(epoch)
-            orders = torch.stack([member.order(self.rows, epoch) for member in members]).to(self.data.device)
-            for indices in orders.split(self.settings.batch_size, dim=1):
-                for one, part in zip(steps, _split(indices, steps), strict=True):
-                    one(part)
-                if bar is not None:
-                    bar.advance()
-        else:
-            for member in members:
-                member.begin(epoch)
-            eager = EagerSteps(members)
-            share = self.ranks.share
-            for images, labels in self.data.epoch(epoch):
-                rows = share(len(labels))
-                inputs, targets = as_input(images[rows]), labels[rows]
-                for member in members:
-                    eager.step(member, inputs, targets, len(labels))
-                if bar is not None:
-                    bar.advance()
+        for indices, steps in self._begun(members, epoch):
+            steps(indices)
+            if bar is not None:
+                bar.advance()
         for member in members:
             check(member)
 
-    def _joint_steps(self, members: Sequence[Member]) -> list[Steps]:
-        assert isinstance(self.data, Dataset)
-        return [EagerSteps(members, self.data)]
+    def _begun(self, members: Sequence[Member], epoch: int) -> Iterator[tuple[Any, Callable[[Any], None]]]:
+        """Start an epoch: its batches, and what to do with each."""
+        data, size = self.data, self.settings.batch_size
+        steps = self._joint_steps(members, data) if isinstance(data, Dataset) else []
+        torch.manual_seed(members[0].global_seed(epoch))
+        for member in members:
+            member.begin(epoch)
+        if not isinstance(data, Dataset):
+            for batch in data.epoch(epoch):
+                yield batch, EagerSteps(members).on_stream
+            return
+
+        def joint(indices: Tensor) -> None:
+            for one, part in zip(steps, indices.split([len(one.members) for one in steps]), strict=True):
+                one(part)
+
+        orders = torch.stack([member.order(self.rows, epoch) for member in members]).to(data.device)
+        for indices in orders.split(size, dim=1):
+            yield indices, joint
+
+    def _joint_steps(self, members: Sequence[Member], data: Dataset) -> list[Steps]:
+        """How these models take their steps: kept, because capturing them takes time."""
+        key = tuple(id(member) for member in members)
+        if key not in self._steps:
+            self._steps.clear()  # models have stopped, or caught up: other graphs from now on
+            if data.device.type == "cuda" and (self.settings.capture or self.settings.compile):
+                count = self.settings.at_once
+                parts = [members[start : start + count] for start in range(0, len(members), count)]
+                self._steps[key] = [FastSteps(part, data, self.say) for part in parts]
+            else:
+                self._steps[key] = [EagerSteps(members, data)]
+        sizes = [self.settings.batch_size] * (self.rows >= self.settings.batch_size)
+        sizes += [self.rows % self.settings.batch_size] * (self.rows % self.settings.batch_size > 0)
+        for one in self._steps[key]:
+            one.prepare(sizes)
+        return self._steps[key]
 
     def _diverged(self, error: Diverged, epoch: int) -> InputError:
         run = next(run for run in self.runs if error.member in run.members)
@@ -185,12 +201,6 @@ class Loop:
             f"rank {self.ranks.rank} of {self.ranks.size} stopped in epoch {epoch} ({reason}): most likely another "
             f"rank has died; {again}: run the same command again, with any number of ranks"
         )
-
-
-def _split(indices: Tensor, steps: Sequence[Steps]) -> Iterator[Tensor]:
-    ends = list(itertools.accumulate(len(one.members) for one in steps))
-    for start, end in zip([0, *ends], ends, strict=False):
-        yield indices[start:end]
 
 
 def _say(line: str) -> None:

@@ -16,7 +16,7 @@ from avuc.training.distributed import Ranks, global_batch_norm
 from avuc.training.meters import Meters
 from avuc.training.settings import TrainSettings
 
-__all__ = ["Member", "Net", "NotFinite"]
+__all__ = ["Member", "Net", "NotFinite", "draws_for_each_row"]
 
 Net = nn.Module | Callable[[torch.Generator], nn.Module]
 
@@ -63,14 +63,16 @@ class Member:
         self.meters = Meters(device, objective.uncertainty)
         self.kl_share = torch.ones((), device=device)
         self.average = [tensor.detach().clone() for tensor in self._averaged()] if settings.ema_decay else []
-        # how the net is run; the compiled step puts something faster here
+        # the pieces of a step; the compiled step puts faster ones here
         self.forward: Callable[[Tensor], Tensor] = self.logits
+        self.kl: Callable[[], Tensor | float] = lambda: method.kl(self.model)
+        self.terms: Callable[[Tensor, Tensor, Tensor | float], Terms] = self.loss
 
     # epochs
 
     def begin(self, epoch: int) -> None:
         """Streams, learning rate, KL weight and meters of an epoch."""
-        own_rows = self.settings.rank_noise == "own" or _noise_of_each_row(self.method)
+        own_rows = self.settings.rank_noise == "own" or draws_for_each_row(self.method)
         rank = (1 + self.ranks.rank,) if own_rows and self.ranks.size > 1 else ()
         self.augmenting.manual_seed(self._seed(AUGMENT, epoch))
         self.noise.manual_seed(self._seed(NOISE, epoch, *rank))
@@ -142,9 +144,9 @@ class Member:
             global_batch_norm(self.model, self.ranks, over_ranks=settings.sync_batch_norm),
         ):
             logits = self.forward(images)
-        kl = self.method.kl(self.model)
+        kl = self.kl()
         try:
-            terms = self.loss(logits, labels, kl * self.kl_share if isinstance(kl, Tensor) else kl)
+            terms = self.terms(logits, labels, kl * self.kl_share if isinstance(kl, Tensor) else kl)
         except InputError as error:
             if "NaN" in str(error):  # AvUC looks for it where it can, on all ranks at once
                 raise NotFinite("logits") from error
@@ -179,7 +181,7 @@ class Member:
         """Every tensor that a step changes."""
         slots = [value for state in self.optimizer.state.values() for value in state.values()]
         tensors = [*self.model.parameters(), *self.model.buffers(), *self.loss.buffers(), *self.average]
-        return [t.detach() for t in tensors] + self.meters.state + [t for t in slots if isinstance(t, Tensor)]
+        return tensors + self.meters.state + [slot for slot in slots if isinstance(slot, Tensor)]
 
     def _averaged(self) -> list[Tensor]:
         buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
@@ -196,7 +198,7 @@ class Member:
             average.copy_(held)
 
 
-def _noise_of_each_row(method: Method) -> bool:
+def draws_for_each_row(method: Method) -> bool:
     """Whether a step draws noise row by row, which ranks with the same stream would share."""
     method = getattr(method, "member", method)
     return isinstance(method, Dropout) or getattr(method, "estimator", "weight") == "flipout"

@@ -11,7 +11,7 @@ from torch import Tensor
 from avuc.cells import Uncertainty, rows_from_logits
 from avuc.methods import Terms
 
-__all__ = ["Meters"]
+__all__ = ["Meters", "accumulate"]
 
 # sums over rows, but for the last two: over steps
 SUMS = ("rows", "nll", "kl", "avuc", "total", "right", "u_right", "u_wrong", "judged", "good", "gradient", "steps")
@@ -32,6 +32,7 @@ class Meters:
         self.sums = torch.zeros(len(SUMS), dtype=dtype, device=device)
         self.bad = torch.full((len(WATCHED),), -1, dtype=torch.int64, device=device)
         self.threshold = torch.full((), math.nan, device=device)
+        self.accumulate: Callable[..., None] = accumulate  # or its compiled form
 
     @property
     def state(self) -> list[Tensor]:
@@ -41,25 +42,10 @@ class Meters:
         self.sums.zero_()
         self.bad.fill_(-1)
 
-    @torch.no_grad()
     def add(self, logits: Tensor, labels: Tensor, terms: Terms, gradient: Tensor) -> None:
         """One step. A rank without rows adds a step and nothing else."""
-        rows = rows_from_logits(logits.detach(), labels, self.uncertainty, -100, None)
-        u, right = rows.uncertainty, rows.correct
-        count = u.new_full((), len(labels))
-        judged = torch.where(self.threshold.isnan(), 0, count)
-        # sure and right, or unsure and wrong
-        good = (right ^ (u > self.threshold)).sum() * (judged > 0)
-        nll, kl, avuc, total = (torch.where(count > 0, term.detach(), 0) * count for term in terms)
-        sums = (count, nll, kl, avuc, total, right.sum(), (u * right).sum(), (u * ~right).sum(), judged, good)
-        self.sums += torch.stack([value.to(self.sums.dtype) for value in (*sums, gradient, torch.ones_like(gradient))])
-        finite = torch.stack(
-            [logits.detach().isfinite().all()]
-            + [(term.detach().isfinite() | (count == 0)) for term in (terms.nll, terms.kl, terms.avuc)]
-            + [gradient.isfinite()]
-        )
-        step = self.sums[-1].long() - 1
-        self.bad.copy_(torch.where((self.bad < 0) & ~finite, step, self.bad))
+        given = logits.detach(), labels, *(term.detach() for term in terms), gradient
+        self.accumulate(self.sums, self.bad, self.threshold, self.uncertainty, *given)
 
     def first_bad(self) -> tuple[int, str] | None:
         """The step (from 0) at which a term was first NaN or infinite, and which term it was."""
@@ -83,3 +69,32 @@ class Meters:
         out["uncertainty_wrong"] = total["u_wrong"] / wrong if wrong else None
         self.threshold.fill_(sum(groups) / len(groups))
         return out
+
+
+def accumulate(
+    sums: Tensor,
+    bad: Tensor,
+    threshold: Tensor,
+    uncertainty: Uncertainty,
+    logits: Tensor,
+    labels: Tensor,
+    nll: Tensor,
+    kl: Tensor,
+    avuc: Tensor,
+    total: Tensor,
+    gradient: Tensor,
+) -> None:
+    """Add a step to `sums` and `bad`, in place; nothing here has a gradient, and nothing is read back."""
+    rows = rows_from_logits(logits, labels, uncertainty, -100, None)
+    u, right = rows.uncertainty, rows.correct
+    count = u.new_full((), len(labels))
+    some = count > 0
+    judged = torch.where(threshold.isnan(), 0, count)
+    # sure and right, or unsure and wrong
+    good = (right ^ (u > threshold)).sum() * (judged > 0)
+    means = [torch.where(some, term, 0) * count for term in (nll, kl, avuc, total)]
+    added = [count, *means, right.sum(), (u * right).sum(), (u * ~right).sum(), judged, good, gradient]
+    sums += torch.stack([value.to(sums.dtype) for value in (*added, torch.ones_like(gradient))])
+    finite = [(term.isfinite() | ~some) for term in (nll, kl, avuc)]
+    fine = torch.stack([logits.isfinite().all(), *finite, gradient.isfinite()])
+    bad.copy_(torch.where((bad < 0) & ~fine, sums[-1].long() - 1, bad))

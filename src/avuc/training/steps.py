@@ -7,11 +7,11 @@ from typing import Protocol
 
 from torch import Tensor
 
-from avuc.data.arrays import Dataset
+from avuc.data.arrays import Dataset, as_input
 from avuc.errors import InputError
 from avuc.training.member import Member, NotFinite
 
-__all__ = ["Diverged", "EagerSteps", "Steps"]
+__all__ = ["Diverged", "EagerSteps", "Steps", "check", "take"]
 
 
 class Diverged(InputError):
@@ -27,6 +27,9 @@ class Steps(Protocol):
 
     members: Sequence[Member]
 
+    def prepare(self, sizes: Sequence[int]) -> None:
+        """Before an epoch with batches of these sizes."""
+
     def __call__(self, indices: Tensor) -> None:
         """Row m of `indices` (M, rows) are the images of model m."""
 
@@ -37,18 +40,32 @@ class EagerSteps:
     def __init__(self, members: Sequence[Member], data: Dataset | None = None) -> None:
         self.members, self.data = members, data
 
+    def prepare(self, sizes: Sequence[int]) -> None:
+        return
+
     def __call__(self, indices: Tensor) -> None:
         assert self.data is not None
         for member, rows in zip(self.members, indices, strict=True):
-            self.step(member, *member.batch(self.data, rows), len(rows))
+            take(member, *member.batch(self.data, rows), len(rows))
+            if member.device.type == "cpu":
+                check(member)
 
-    def step(self, member: Member, images: Tensor, labels: Tensor, rows: int) -> None:
-        try:
-            member.step(images, labels, rows)
-        except NotFinite as error:
-            raise Diverged(member, int(member.meters.sums[-1]), str(error)) from error
-        if member.device.type == "cpu":
-            check(member)
+    def on_stream(self, batch: tuple[Tensor, Tensor]) -> None:
+        """The same batch of pictures and labels, from files, for all models."""
+        images, labels = batch
+        share = self.members[0].ranks.share(len(labels))
+        for member in self.members:
+            take(member, as_input(images[share]), labels[share], len(labels))
+            if member.device.type == "cpu":
+                check(member)
+
+
+def take(member: Member, images: Tensor, labels: Tensor, rows: int) -> None:
+    """One step of one model."""
+    try:
+        member.step(images, labels, rows)
+    except NotFinite as error:
+        raise Diverged(member, int(member.meters.sums[-1]), str(error)) from error
 
 
 def check(member: Member) -> None:
