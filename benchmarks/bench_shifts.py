@@ -79,9 +79,7 @@ def on_cpu(count: int, package_images: int) -> None:
     images = make_images(count).numpy()
     theirs = repaired()
     if theirs is None:
-        print(
-            "imagecorruptions is not installed: timed alone (pip install imagecorruptions==1.1.2 opencv-python-headless)"
-        )
+        print("timed alone: imagecorruptions is not installed (pip install imagecorruptions==1.1.2)")
     print(f"{count:,} images, one thread; seconds for severities 1-5 together")
     print(f"{'':18} {'package':>10} {'same, ours':>11} {'faster':>7} {'CIFAR, ours':>12}")
     totals = np.zeros(3)
@@ -92,10 +90,10 @@ def on_cpu(count: int, package_images: int) -> None:
             corrupt(images[:8], name, severity)
             if theirs is not None:
                 few = images[:package_images]
-                took = seconds(lambda few=few, s=severity: [theirs(x, s, corruption_name=name) for x in few])
+                took = seconds(lambda few=few, s=severity, n=name: [theirs(x, s, corruption_name=n) for x in few])
                 times[0] += took * count / len(few)
-            times[1] += seconds(lambda s=severity: corrupt(images, name, s, profile="imagenet"))
-            times[2] += seconds(lambda s=severity: corrupt(images, name, s))
+            times[1] += seconds(lambda s=severity, n=name: corrupt(images, n, s, profile="imagenet"))
+            times[2] += seconds(lambda s=severity, n=name: corrupt(images, n, s))
         totals += times
         print(f"{name:18} {times[0]:10.2f} {times[1]:11.2f} {times[0] / times[1]:6.1f}x {times[2]:12.2f}", flush=True)
     print(f"{'all 16 x 5':18} {totals[0]:10.2f} {totals[1]:11.2f} {totals[0] / totals[1]:6.1f}x {totals[2]:12.2f}")

@@ -77,6 +77,7 @@ def test_internal_parts_do_not_show(name: str, profile: str, monkeypatch: pytest
 @pytest.mark.parametrize("name", ALL)
 def test_seed_and_severity_make_other_draws(name: str) -> None:
     images = torch.full((2, 32, 32, 3), 90, dtype=torch.uint8)
+    images[:, 3, ::2] = 200
     images[:, 7:20, 7:20] = torch.tensor([180, 90, 30], dtype=torch.uint8)
     one, again, other = (shifts.corrupt(images, name, 4, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(one, again)
