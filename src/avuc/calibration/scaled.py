@@ -97,7 +97,7 @@ class ScaledLogits:
         total, first, second = self._moments(s, powers=2)
         mean, gap = first / total, self._gap[0]
         columns = torch.stack((total.log() - s * gap, mean - gap, second / total - mean * mean))
-        columns = columns.where(~self.impossible, torch.tensor([[-LOG_FLOOR], [0.0], [0.0]], device=columns.device))
+        columns = columns.where(~self.impossible, columns.new_tensor([[-LOG_FLOOR], [0.0], [0.0]]))
         value, slope, curvature = columns.mean(dim=1).tolist()
         return Derivatives(value, slope, max(curvature, 0.0))
 

@@ -26,7 +26,7 @@ def convex_minimum(
 ) -> Minimum:
     """Minimise a convex function on [low, high], 0 < low, to a relative precision of `tolerance` in x.
 
-    Newton's method inside a bracket that every slope shrinks. From the second point on, the change of curvature gives
+    Newton's method inside a bracket that every slope shrinks. Once the steps shrink fast, the change of curvature gives
     the third derivative: it sharpens the step (Halley's) and bounds what the step leaves over, so no evaluation is
     spent on confirming the answer.
 
@@ -44,12 +44,16 @@ def convex_minimum(
         left, right = (x, right) if here.slope < 0 else (left, x)
         if right - left <= tolerance * x:
             return Minimum(x, here.value, False)
-        bend = 0.0 if previous is None else (here.curvature - seen[previous].curvature) / (x - previous)
-        divisor = here.curvature - here.slope * bend / (2 * here.curvature) if here.curvature > 0 else 0.0
-        step = -here.slope / divisor if divisor > 0 else math.copysign(math.inf, -here.slope)
-        leftover = abs(bend) * step * step / (2 * here.curvature) if previous is not None and divisor > 0 else abs(step)
+        step = -here.slope / here.curvature if here.curvature > 0 else math.copysign(math.inf, -here.slope)
+        leftover, bend = abs(step), 0.0
+        if previous is not None and abs(step) <= 0.1 * abs(x - previous):
+            bend = (here.curvature - seen[previous].curvature) / (x - previous)
+            correction = step * bend / (2 * here.curvature)
+            if abs(correction) <= 0.1:
+                step, leftover = step / (1 + correction), abs(correction * step)
         if left <= x + step <= right and max(leftover, step * step / x) <= tolerance * x:
-            return Minimum(x + step, here.value + step * (here.slope + step * here.curvature / 2), False)
+            gain = step * (here.slope + step * (here.curvature / 2 + step * bend / 6))
+            return Minimum(x + step, here.value + gain, False)
         previous, x = x, _inside(x + step, left, right, seen)
 
 

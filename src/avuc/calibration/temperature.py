@@ -130,7 +130,11 @@ class TemperatureScaling(Calibrator):
 
     def _keep(self, scaled: ScaledLogits, found: Minimum) -> None:
         low, high = self.bounds
-        self.temperature_ = min(max(math.exp(found.x), low), high)
+        # exp(log 20) is not 20
+        self.temperature_ = (
+            min(self.bounds, key=lambda t: abs(math.log(t) - found.x)) if found.at_bound else math.exp(found.x)
+        )
+        self.temperature_ = min(max(self.temperature_, low), high)
         self.loss_, self.at_bound_ = found.value, found.at_bound
         self.num_classes_, self.n_evaluations_ = scaled.num_classes, scaled.passes
         if impossible := int(scaled.impossible.sum()):

@@ -1,0 +1,164 @@
+"""scikit-learn's conventions and the JSON form, for every calibrator."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import avuc.calibration
+from avuc.calibration import CALIBRATORS, Calibrator, TemperatureScaling, VectorScaling
+from avuc.errors import InputError
+
+EVERY = pytest.mark.parametrize("name", CALIBRATORS)
+
+
+@pytest.fixture(scope="module")
+def fitted(make_logits):
+    logits, labels = make_logits(rows=120)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {name: kind().fit(logits, labels) for name, kind in CALIBRATORS.items()}, logits
+
+
+def test_every_calibrator_is_listed_under_its_name():
+    found = {c for c in vars(avuc.calibration).values() if isinstance(c, type) and issubclass(c, Calibrator)}
+    assert found - {Calibrator} == set(CALIBRATORS.values())
+    assert all(kind.name == name for name, kind in CALIBRATORS.items())
+
+
+@EVERY
+def test_parameters_and_clone(name, fitted):
+    calibrator = fitted[0][name]
+    twin = clone(calibrator)
+    assert twin.get_params() == calibrator.get_params()
+    assert not hasattr(twin, "temperature_")
+    assert repr(twin) == f"{type(calibrator).__name__}()"
+    key = "ridge" if name == "vector" else "tolerance"
+    assert twin.set_params(**{key: 0.01}) is twin
+    assert twin.get_params()[key] == 0.01
+    assert repr(twin) == f"{type(calibrator).__name__}({key}=0.01)"
+    with pytest.raises(InputError, match="has no parameter 'speed'"):
+        twin.set_params(speed=1)
+
+
+@EVERY
+def test_json_round_trip_is_exact(name, fitted, tmp_path):
+    calibrator, logits = fitted[0][name], fitted[1]
+    calibrator.save(tmp_path / "calibrator.json")
+    assert [p.name for p in tmp_path.iterdir()] == ["calibrator.json"]
+    for again in (Calibrator.load(tmp_path / "calibrator.json"), type(calibrator).from_json(calibrator.to_json())):
+        assert type(again) is type(calibrator)
+        assert again.get_params() == calibrator.get_params()
+        np.testing.assert_array_equal(again.transform(logits), calibrator.transform(logits))
+        assert again.to_json() == calibrator.to_json()
+        np.testing.assert_array_equal(again.curve_, calibrator.curve_)
+
+
+@EVERY
+def test_fit_transform_is_fit_then_transform(name, fitted, make_logits):
+    logits, labels = make_logits(rows=120)
+    np.testing.assert_array_equal(CALIBRATORS[name]().fit_transform(logits, labels), fitted[0][name].transform(logits))
+
+
+@EVERY
+def test_unfitted_round_trip(name):
+    again = Calibrator.from_json(CALIBRATORS[name]().to_json())
+    with pytest.raises(InputError, match="is not fitted"):
+        again.transform(np.zeros((2, 3)))
+
+
+def test_a_subclass_reads_only_its_own(fitted):
+    with pytest.raises(InputError, match=r"one of \['vector'\]; found 'temperature'"):
+        VectorScaling.from_json(fitted[0]["temperature"].to_json())
+
+
+def change(**changes):
+    def apply(content):
+        for path, value in changes.items():
+            *parents, key = path.split("__")
+            target = content
+            for parent in parents:
+                target = target[parent]
+            target[key] = value
+
+    return apply
+
+
+def drop(parent, key):
+    return lambda content: content[parent].pop(key) if parent else content.pop(key)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (change(learned__temperature=0.0), "temperature must be above 0"),
+        (change(learned__temperature=-1.5), "temperature must be above 0"),
+        (change(learned__temperature="2"), "temperature must be a finite number; found '2'"),
+        (change(learned__temperature=True), "temperature must be a finite number"),
+        (change(learned__temperature=float("nan")), "finite number; found nan"),
+        (change(learned__temperature=float("inf")), "finite number; found inf"),
+        (change(learned__num_classes=0), "num_classes must be at least 1"),
+        (change(learned__num_classes=2.5), "num_classes must be a whole number"),
+        (change(learned__at_bound=1), "at_bound must be true or false"),
+        (change(learned__curve=[[1.0]]), "curve must be two lists"),
+        (change(learned__curve=[[1.0], [1.0, 2.0]]), "as many temperatures as losses"),
+        (change(learned__curve=[[1.0], ["a"]]), "curve must be a finite number; found 'a'"),
+        (change(learned__curve=[1.0, 2.0]), "list of numbers"),
+        (change(learned__extra=1), r"unknown \['extra'\]"),
+        (change(extra=1), r"unknown \['extra'\]"),
+        (change(params__extra=1), r"unknown \['extra'\]"),
+        (change(params__bounds=[3.0, 1.0]), "0 < low < high"),
+        (change(params__bounds="wide"), "two temperatures"),
+        (change(params__objective="x"), "objective must be one of"),
+        (change(params=[1]), "params must be an object"),
+        (change(version=2), "version 1 is needed; found 2"),
+        (change(format="other"), "not a calibrator"),
+        (change(calibrator="isotonic"), "calibrator must be one of"),
+        (change(calibrator=["temperature"]), "calibrator must be a name"),
+        (drop("learned", "temperature"), r"missing \['temperature'\]"),
+        (drop("params", "bounds"), r"missing \['bounds'\]"),
+        (drop(None, "learned"), r"missing \['learned'\]"),
+    ],
+)
+def test_spoiled_json_says_what_is_wrong(fitted, spoil, message, tmp_path):
+    content = json.loads(fitted[0]["temperature"].to_json())
+    spoil(content)
+    with pytest.raises(InputError, match=message):
+        Calibrator.from_json(json.dumps(content))
+    path = tmp_path / "spoiled.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"spoiled\.json: "):
+        Calibrator.load(path)
+
+
+@pytest.mark.parametrize("key", ["scale", "bias"])
+def test_vectors_must_have_one_entry_per_class(fitted, key):
+    content = json.loads(fitted[0]["vector"].to_json())
+    content["learned"][key] = [1.0, 2.0]
+    with pytest.raises(InputError, match="one entry for each of 5 classes"):
+        Calibrator.from_json(json.dumps(content))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '"avuc"', "{}", "[" * 100_000])
+def test_what_is_not_json_or_not_ours(text):
+    with pytest.raises(InputError, match="calibrator JSON: not"):
+        Calibrator.from_json(text)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputError, match="nothing.json: cannot read"):
+        TemperatureScaling.load(tmp_path / "nothing.json")
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="bytes.json"):
+        TemperatureScaling.load(tmp_path / "bytes.json")
+
+
+def test_saving_into_a_missing_folder_leaves_nothing(fitted, tmp_path):
+    with pytest.raises(InputError, match="cannot write here"):
+        fitted[0]["temperature"].save(tmp_path / "missing" / "calibrator.json")
+    assert list(Path(tmp_path).iterdir()) == []

@@ -1,0 +1,116 @@
+"""VectorScaling against autograd, SciPy and scikit-learn; its properties; its extremes."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from scipy.special import log_softmax
+
+from avuc.calibration import CalibrationWarning, TemperatureScaling, VectorScaling
+from avuc.calibration.scaled import ScaledLogits
+from avuc.calibration.vector import _nll_and_gradient
+from avuc.errors import InputError
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_gradient_equals_autograd(draws):
+    rng = np.random.default_rng(draws)
+    logits, labels = torch.tensor(rng.normal(size=(draws, 30, 4))), torch.tensor(rng.integers(0, 4, 30))
+    theta = torch.tensor(rng.normal(size=(2, 4)) * 0.3, requires_grad=True)
+    scaled = torch.log_softmax(logits, -1) / 1.3 * (1 + theta[0]) + theta[1]
+    probs = scaled.softmax(-1).mean(0)
+    loss = -probs[torch.arange(30), labels].log().mean()
+    loss.backward()
+    with torch.no_grad():
+        found, gradient = _nll_and_gradient(ScaledLogits(logits, labels), theta, 1.3)
+    assert found == pytest.approx(loss.item(), rel=1e-12)
+    torch.testing.assert_close(gradient, theta.grad, rtol=1e-10, atol=1e-12)
+
+
+def test_equals_scipy(make_logits):
+    logits, labels = make_logits(rows=150, classes=4)
+    scaler = VectorScaling().fit(logits, labels)
+    base, t = log_softmax(logits, axis=1), scaler.temperature_
+
+    def penalised(theta):
+        v, b = theta.reshape(2, -1)
+        nll = -log_softmax(base / t * (1 + v) + b, axis=1)[np.arange(len(labels)), labels].mean()
+        return nll + (theta @ theta) / (2 * len(labels))
+
+    expected = minimize(penalised, np.zeros(8), method="BFGS", options={"gtol": 1e-9})
+    ours = np.concatenate([scaler.scale_ * t - 1, scaler.bias_])
+    assert penalised(ours) == pytest.approx(expected.fun, abs=1e-10)
+    np.testing.assert_allclose(ours, expected.x, atol=1e-5)
+    nll = -log_softmax(scaler.transform(logits), axis=1)[np.arange(len(labels)), labels].mean()
+    assert nll == pytest.approx(scaler.loss_, rel=1e-12)
+    assert scaler.loss_ <= TemperatureScaling().fit(logits, labels).loss_
+    assert scaler.converged_
+
+
+def test_without_ridge_it_repairs_a_shifted_bias(make_logits):
+    logits, labels = make_logits(rows=4000, classes=3, temperature=1.0, scale=1.5)
+    shift = np.array([1.0, -0.5, 0.0])
+    scaler = VectorScaling(ridge=0.0).fit(logits + shift, labels)
+    bias = scaler.bias_ - scaler.bias_.mean() + shift.mean()
+    assert TemperatureScaling().fit(logits, labels).loss_ - 5e-3 < scaler.loss_
+    assert scaler.loss_ < TemperatureScaling().fit(logits + shift, labels).loss_ - 0.01
+    assert np.corrcoef(bias, -shift)[0, 1] > 0.9
+
+
+def test_logits_and_log_probabilities_give_the_same(make_logits):
+    logits, labels = make_logits()
+    one, other = VectorScaling().fit(logits, labels), VectorScaling().fit(log_softmax(logits, axis=1), labels)
+    np.testing.assert_allclose(one.scale_, other.scale_, rtol=1e-6)
+    np.testing.assert_allclose(one.transform(logits), other.transform(log_softmax(logits, axis=1)), atol=1e-6)
+
+
+def test_class_order_and_draws(make_logits):
+    logits, labels = make_logits()
+    order = np.random.default_rng(0).permutation(5)
+    one = VectorScaling().fit(logits, labels)
+    other = VectorScaling().fit(logits[:, order], np.argsort(order)[labels])
+    np.testing.assert_allclose(one.scale_[order], other.scale_, atol=1e-5)
+    many = VectorScaling().fit(np.stack([logits] * 3), labels)
+    np.testing.assert_allclose(many.scale_, one.scale_, atol=1e-5)
+    assert many.transform(np.stack([logits] * 3)).shape == (3, *logits.shape)
+
+
+def test_a_class_never_seen_and_separable_data_stay_finite(make_logits):
+    logits, labels = make_logits(rows=50)
+    scaler = VectorScaling().fit(logits, labels % 4)
+    assert np.isfinite(scaler.scale_).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        separable = VectorScaling().fit(logits, logits.argmax(1))
+    assert separable.at_bound_
+    assert np.abs(separable.bias_).max() < 10
+
+
+def test_classes_ruled_out_stay_so(make_logits):
+    logits, labels = make_logits(rows=80, classes=4)
+    padded = np.concatenate([logits, np.full((80, 1), -np.inf)], axis=1)
+    one, other = VectorScaling().fit(logits, labels), VectorScaling().fit(padded, labels)
+    np.testing.assert_allclose(other.scale_[:4], one.scale_, atol=1e-6)
+    assert np.isneginf(other.transform(padded)[:, 4]).all()
+
+
+def test_an_impossible_label_warns(make_logits):
+    logits, labels = make_logits(rows=80, classes=4)
+    logits[0, labels[0]] = -np.inf
+    with pytest.warns(CalibrationWarning, match="−inf"):
+        assert np.isfinite(VectorScaling().fit(logits, labels).loss_)
+
+
+def test_too_few_iterations_are_said(make_logits):
+    with pytest.warns(CalibrationWarning, match="raise max_iterations"):
+        assert not VectorScaling(max_iterations=1).fit(*make_logits()).converged_
+
+
+@pytest.mark.parametrize("params", [{"ridge": -1.0}, {"tolerance": 0.0}, {"ridge": "small"}, {"max_iterations": 0}])
+def test_bad_parameters(params):
+    with pytest.raises(InputError, match="found"):
+        VectorScaling(**params).fit([[1.0, 0.0]], [0])
