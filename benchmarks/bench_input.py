@@ -72,7 +72,8 @@ def main() -> None:
         torch.set_num_threads(1)
 
     generator = torch.Generator(device).manual_seed(0)
-    images = torch.randint(0, 256, (arguments.images, 32, 32, 3), device=device, generator=generator).to(torch.uint8)
+    shape = (arguments.images, 32, 32, 3)
+    images = torch.randint(0, 256, shape, device=device, generator=generator, dtype=torch.uint8)
     indices = torch.randint(0, arguments.images, (batch,), device=device, generator=generator)
     top, left = torch.randint(0, 9, (2, batch), device=device, generator=generator)
     flip = torch.randint(0, 2, (batch,), device=device, generator=generator).bool()

@@ -246,6 +246,12 @@ def test_a_wrong_dataset_says_what_is_wrong(changes: dict, message: str) -> None
     assert "\n" not in str(caught.value)
 
 
+def test_images_are_stored_in_one_piece() -> None:
+    data = dataset(images=photographs(6, 8).permute(0, 2, 1, 3))
+    assert data.images.is_contiguous()
+    assert torch.equal(data.images, photographs(6, 8).transpose(1, 2))
+
+
 def test_unlabelled_images_are_allowed() -> None:
     assert int(dataset(labels=torch.full((6,), UNLABELLED)).labels.max()) == -1
 

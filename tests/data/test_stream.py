@@ -230,6 +230,7 @@ def test_a_torchvision_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) 
 
 def test_arguments(pictures: Path, refused: Callable[..., str]) -> None:
     files = list_imagenet(pictures, "train", verify=False)
+    assert 1 <= Stream(files, 2)._loader.num_workers <= 8
     assert "decoder must be one of" in refused(Stream, files, 2, decoder="opencv")
     assert "batch_size must be at least 1" in refused(Stream, files, 0)
     assert "seed must not be negative" in refused(Stream, files, 2, seed=-1)

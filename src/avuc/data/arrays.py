@@ -45,6 +45,8 @@ class Dataset:
                 f"{name}: images must be uint8 (N, H, W, C), found {_dtype(images)} {tuple(images.shape)}; "
                 "scale to 0…255 and put the channels last"
             )
+        if not images.is_contiguous():  # or every gather would copy the whole set first
+            object.__setattr__(self, "images", images.contiguous())
         if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
             raise InputError(
                 f"{name}: labels must be int64 ({len(images)},), one for each image, "
