@@ -15,7 +15,8 @@ __all__ = ["procedural_frost"]
 
 @dataclass(frozen=True)
 class _Look:
-    """One photograph's statistics: size, exponent of its radial power spectrum, its luma at each of `_RANKS`,
+    """One photograph's statistics: size, exponent of its power spectrum (the one whose
+    neighbouring pixels differ as much as the photograph's), its luma at each of `_RANKS`,
     and the colour of a luma l as a·l² + b·l + c for red, green and blue."""
 
     size: tuple[int, int]
@@ -29,14 +30,14 @@ _RANKS = (0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99
 # measured on the photographs that the published generator draws from; the second and third are the same picture
 _WHITE = _Look(
     (315, 560),
-    1.6,
+    2.2,
     (56, 140, 165, 176, 189, 197, 203, 208, 213, 218, 223, 230, 235, 244, 254),
     ((0.00034, 0.842, 13.7), (0.00002, 1.002, -0.7), (-0.00098, 1.406, -32.3)),
 )
 _LOOKS = (
     _Look(
         (600, 900),
-        2.0,
+        2.15,
         (81, 95, 102, 107, 114, 119, 123, 128, 133, 138, 145, 155, 163, 177, 220),
         ((0.00419, 0.232, -24.3), (-0.00158, 1.301, 7.6), (-0.00285, 1.465, 24.7)),
     ),
@@ -44,13 +45,13 @@ _LOOKS = (
     _WHITE,
     _Look(
         (350, 527),
-        1.2,
+        2.1,
         (22, 81, 102, 114, 128, 136, 143, 150, 156, 163, 171, 183, 196, 231, 254),
         ((0.00017, 0.944, -7.5), (-0.00001, 0.999, 3.5), (-0.00039, 1.154, 1.4)),
     ),
     _Look(
         (495, 660),
-        1.7,
+        2.2,
         (23, 43, 58, 68, 83, 95, 106, 117, 129, 142, 157, 181, 202, 237, 255),
         ((0.00028, 0.950, -7.5), (-0.00007, 1.015, 1.4), (-0.00037, 1.057, 12.6)),
     ),
