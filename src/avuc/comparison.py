@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -136,14 +135,11 @@ def _change(
     """after − before with its interval, both on the same resamples."""
     out = {}
     for name in PAIRED:
-        metric = metrics.METRICS[name]
-        # the plain function is the one the bootstrap knows a fast way for
-        if name in BINNED and bins != DEFAULT_BINS:
-            metric = partial(metric, bins=bins)
-        if name in THRESHOLDED and threshold != "auto":
-            metric = partial(metric, threshold=threshold)
+        # the bootstrap knows a fast way for the plain functions only
+        if (name in BINNED and bins != DEFAULT_BINS) or (name in THRESHOLDED and threshold != "auto"):
+            continue
         found = metrics.paired_bootstrap(
-            metric, after.probs, before.probs, before.labels, replicates=replicates, seed=seed
+            metrics.METRICS[name], after.probs, before.probs, before.labels, replicates=replicates, seed=seed
         )
         out[name] = (found.value, found.low, found.high)
     return out

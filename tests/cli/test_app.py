@@ -1,0 +1,183 @@
+"""The command as a whole: help, version, exit codes, one line for every complaint."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+
+import avuc
+from avuc.calibration import CALIBRATORS
+from avuc.cli import COMMANDS, app, calibrate, main
+from avuc.cli.console import Console
+from avuc.errors import MissingExtra
+
+
+def run(*words: str, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "avuc", *words], capture_output=True, text=True, check=False, **options
+    )
+
+
+def test_bare_command_prints_help(capsys):
+    assert main([]) == 0
+    out = capsys.readouterr().out
+    for name in COMMANDS:
+        assert f"avuc {name}" in out
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command_has_help_with_an_example(name, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([name, "--help"])
+    assert stop.value.code == 0
+    out = capsys.readouterr().out
+    assert f"  avuc {name}" in out.split("example")[1]
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"avuc {avuc.__version__}\n"
+
+
+def test_methods_are_those_of_the_library():
+    assert tuple(CALIBRATORS) == calibrate.METHODS
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["nonsense"],
+        ["evaluate"],
+        ["evaluate", "a.npz", "--kind", "odds"],
+        ["evaluate", "a.npz", "--bins", "0"],
+        ["evaluate", "a.npz", "--bins", "1.5"],
+        ["evaluate", "a.npz", "--seed", "-1"],
+        ["evaluate", "a.npz", "--threshold", "nan"],
+        ["evaluate", "a.npz", "--threshold", "-1"],
+        ["evaluate", "a.npz", "--max-gb", "0"],
+        ["evaluate", "a.npz", "--max-gb", "many"],
+        ["evaluate", "a.npz", "--unknown"],
+        ["calibrate", "a.npz", "--out", "b.json"],
+        ["calibrate", "a.npz", "--method", "magic", "--out", "b.json"],
+        ["calibrate", "a.npz", "--method", "temperature"],
+    ],
+)
+def test_bad_arguments_are_one_line(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.startswith("avuc: ")
+    assert err.count("\n") == 1
+    assert "--help" in err
+
+
+def test_subprocess_success_and_failure(validation, tmp_path):
+    good = run("evaluate", str(validation), "--replicates", "0")
+    assert (good.returncode, good.stderr) == (0, "")
+    assert "400 × 4 logits from key 'logits', labels from 'labels'" in good.stdout
+    bad = run("evaluate", str(tmp_path / "nothing.npz"))
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.startswith(f"avuc: {tmp_path / 'nothing.npz'}: ")
+    assert bad.stderr.count("\n") == 1
+
+
+def test_terminal_without_unicode(validation):
+    done = run(
+        "evaluate", str(validation), "--replicates", "50", env={"PYTHONIOENCODING": "ascii", "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+    assert "400 x 4 logits" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_the_command_modules_need_no_torch():
+    """What `avuc --help` imports beyond the package itself: torch comes with the work, not with the help."""
+    code = (
+        "import sys, types, pathlib\n"
+        "package = types.ModuleType('avuc'); package.__path__ = [sys.argv[1]]; package.__version__ = '0'\n"
+        "sys.modules['avuc'] = package\n"
+        "from avuc.cli import main\n"
+        "main([])\n"
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules and 'matplotlib' not in sys.modules\n"
+    )
+    where = str(avuc.__path__[0])
+    done = subprocess.run([sys.executable, "-c", code, where], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (KeyboardInterrupt(), 130, "avuc: interrupted"),
+        (MissingExtra("a report needs 'matplotlib': pip install 'avuc[report]'"), 2, "pip install 'avuc[report]'"),
+    ],
+)
+def test_what_stops_a_command(monkeypatch, capsys, error, code, says):
+    def stop(_):
+        raise error
+
+    monkeypatch.setitem(app.COMMANDS, "evaluate", COMMANDS["evaluate"].__class__("", "", "", lambda parser: None, stop))
+    assert main(["evaluate"]) == code
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("package", "words"), [("pyarrow", []), ("matplotlib", ["--report", "r.html"])])
+def test_missing_extra_is_one_line(tmp_path, monkeypatch, capsys, package, words):
+    import numpy as np
+
+    monkeypatch.chdir(tmp_path)
+    np.savez("a.npz", logits=np.eye(3), labels=[0, 1, 2])
+    (tmp_path / "a.parquet").write_bytes(b"PAR1PAR1")
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main(["evaluate", "a.parquet" if package == "pyarrow" else "a.npz", *words]) == 2
+    err = capsys.readouterr().err
+    assert f"'{package}'" in err
+    assert "pip install 'avuc[" in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "r.html").exists()
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+def test_colour_only_where_it_is_wanted(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    Console(stream).line("hello", "bold")
+    assert stream.getvalue() == "\x1b[1mhello\x1b[0m\n"
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = Terminal()
+    Console(stream).line("hello", "bold")
+    assert stream.getvalue() == "hello\n"
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_tables_fit(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    stream = io.StringIO()
+    console = Console(stream)
+    console.table(("metric", "value", "what it means"), [("ECE", "0.1234", "a long explanation " * 8)], "<><")
+    lines = stream.getvalue().splitlines()
+    assert max(map(len, lines)) <= min(columns, 120)
+    assert len(lines) > 3
+
+
+def test_control_characters_are_shown_not_obeyed():
+    stream = io.StringIO()
+    Console(stream).line("a\x1b[31m\rb")
+    assert stream.getvalue() == "a\\x1b[31m\\rb\n"

@@ -1,0 +1,150 @@
+"""`avuc calibrate`: what it fits, what it says, what it writes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from avuc import metrics
+from avuc.calibration import CALIBRATORS, Calibrator
+from avuc.cli import main
+from avuc.cli.calibrate import METHODS
+from avuc.comparison import compare, hurt_scores
+from avuc.predictions import Predictions
+from avuc.scores import read_scores
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_fit_apply_and_document(validation, probs, tmp_path, method, capsys):
+    out, moved, figures = tmp_path / "cal.json", tmp_path / "moved.npz", tmp_path / "figures.json"
+    words = ["--apply", str(probs), "--to", str(moved), "--json", str(figures), "--replicates", "20"]
+    assert main(["calibrate", str(validation), "--method", method, "--out", str(out), *words]) == 0
+    file, applied = read_scores(validation), read_scores(probs)
+    expected = CALIBRATORS[method]().fit(file.scores, file.labels)
+    saved = Calibrator.from_json(out.read_text())
+    assert saved.to_json() == expected.to_json()
+    again = read_scores(moved)
+    assert again.scores_from == "key 'predictions'"
+    assert torch.equal(again.labels, applied.labels)
+    torch.testing.assert_close(again.scores, expected.transform(applied.logits()).softmax(1))
+    found = json.loads(figures.read_text())
+    assert {"n", "num_classes", "samples", "threshold", "metrics", "intervals", "detection"} <= set(found)
+    assert {"temperature", "before", "after", "warnings"} <= set(found)
+    assert found["before"] == metrics.evaluate(file.predictions())
+    assert found["temperature"] == (None if method == "vector" else expected.temperature_)
+    assert found["after"]["ece"] == found["metrics"]["ece"]
+    if method in ("temperature", "vector"):
+        assert found["after"]["ece"] < found["before"]["ece"]
+        assert found["after"]["nll"] < found["before"]["nll"]
+    assert "held-out rows (5 parts" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_figures_after_come_from_rows_the_fit_has_not_seen(validation):
+    file = read_scores(validation)
+    _, result = compare(file, "temperature", folds=4, replicates=0, seed=5)
+    order = torch.randperm(400, generator=torch.Generator().manual_seed(5))
+    probs = torch.empty(400, 4)
+    for part in order.reshape(4, 100):
+        rest = torch.tensor([i for i in range(400) if i not in set(part.tolist())])
+        fitted = CALIBRATORS["temperature"]().fit(file.scores[rest], file.labels[rest])
+        probs[part] = fitted.transform(file.scores[part]).softmax(1)
+    expected = metrics.evaluate(Predictions(probs, file.labels))
+    assert result.after.metrics == pytest.approx(expected, rel=1e-5)
+
+
+def test_changes_are_paired(validation):
+    file = read_scores(validation)
+    _, result = compare(file, "temperature", replicates=50)
+    value, low, high = result.change["nll"]
+    assert value == pytest.approx(result.after.metrics["nll"] - result.before.metrics["nll"])
+    assert low <= value <= high < 0
+    _, plain = compare(file, "temperature", replicates=0)
+    assert np.isnan(plain.change["nll"][1])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"ece": (-0.1, -0.2, -0.05), "nll": (0.2, 0.1, 0.3)}, ["ECE got better, but NLL got worse by 0.2000"]),
+        ({"avu": (0.1, 0.05, 0.2), "brier": (0.2, -0.1, 0.3)}, ["AvU got better, but the Brier score got worse"]),
+        ({"ece": (-0.1, -0.2, 0), "avu": (0.1, 0, 1), "nll": (1, 0.5, 2), "brier": (1, 0.5, 2)}, ["ECE and AvU"] * 2),
+        ({"ece": (-0.1, -0.2, -0.05), "nll": (-0.2, -0.3, -0.1)}, []),
+        ({"ece": (0.1, 0.05, 0.2), "nll": (0.2, 0.1, 0.3)}, []),
+        ({"ece": (0.0, 0.0, 0.0), "avu": (0.0, 0.0, 0.0), "nll": (0.2, 0.1, 0.3)}, []),
+    ],
+)
+def test_worse_scores_are_said(change, says):
+    found = hurt_scores(change)
+    assert len(found) == len(says)
+    for line, start in zip(found, says, strict=True):
+        assert line.startswith(start)
+        assert "less true than before" in line
+    if "avu" in change and "brier" in change and len(says) == 1:
+        assert "which may be chance" in found[0]
+
+
+def test_the_warning_is_prominent_everywhere(validation, tmp_path, monkeypatch, capsys):
+    """A calibrator that buys ECE with NLL: seen on the terminal, in the document and on the page."""
+    monkeypatch.setattr("avuc.comparison.hurt_scores", lambda change: ["ECE got better, but NLL got worse <b>"])
+    words = ["--json", str(tmp_path / "a.json"), "--report", str(tmp_path / "a.html"), "--replicates", "0"]
+    assert main(["calibrate", str(validation), "--method", "temperature", "--out", str(tmp_path / "c"), *words]) == 0
+    assert "WARNING  ECE got better, but NLL got worse <b>" in capsys.readouterr().out
+    assert json.loads((tmp_path / "a.json").read_text())["warnings"] == ["ECE got better, but NLL got worse <b>"]
+    page = (tmp_path / "a.html").read_text()
+    assert '<div class="warning" role="alert">' in page
+    assert "NLL got worse &lt;b&gt;" in page
+
+
+def test_a_fit_at_the_edge_is_a_warning(tmp_path, capsys):
+    """Labels that have nothing to do with the logits: the best temperature is infinite."""
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "a.npz", logits=rng.normal(size=(300, 3)) * 5, labels=rng.integers(0, 3, 300))
+    words = ["--method", "temperature", "--out", str(tmp_path / "c.json"), "--replicates", "0"]
+    assert main(["calibrate", str(tmp_path / "a.npz"), *words]) == 0
+    assert "WARNING" in capsys.readouterr().out
+
+
+def test_draws(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 200)
+    draws = rng.normal(size=(4, 200, 3)) + 3 * np.eye(3)[labels]
+    np.savez(tmp_path / "a.npz", logits=draws * 3, labels=labels)
+    words = ["--method", "temperature", "--out", str(tmp_path / "c.json"), "--replicates", "0"]
+    words += ["--apply", str(tmp_path / "a.npz"), "--to", str(tmp_path / "b.npz"), "--json", str(tmp_path / "j.json")]
+    assert main(["calibrate", str(tmp_path / "a.npz"), *words]) == 0
+    assert "4 draws of 200 × 3" in capsys.readouterr().out
+    t = json.loads((tmp_path / "j.json").read_text())["temperature"]
+    np.testing.assert_allclose(np.load(tmp_path / "b.npz")["logits"], draws * 3 / t, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--apply", "test.npz"], "--apply and --to belong together"),
+        (["--to", "x.npz"], "--apply and --to belong together"),
+        (["--apply", "test.npz", "--to", "x.csv"], "keeps the format"),
+        (["--apply", "test.npz", "--to", "test.npz"], "would overwrite an input"),
+        (["--apply", "five.npz", "--to", "x.npz"], "a calibrator is for one model"),
+        (["--folds", "1"], "nothing to hold out"),
+        (["--json", "cal.json"], "are one file"),
+        (["--json", "missing/x.json"], "does not exist"),
+    ],
+)
+def test_bad_requests_write_nothing(validation, probs, tmp_path, monkeypatch, capsys, words, says):
+    monkeypatch.chdir(tmp_path)
+    np.savez("five.npz", logits=np.zeros((3, 5)))
+    before = sorted(p.name for p in tmp_path.iterdir())
+    assert main(["calibrate", "validation.npz", "--method", "temperature", "--out", "cal.json", *words]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_no_labels_is_refused(outside, tmp_path, capsys):
+    assert main(["calibrate", str(outside), "--method", "temperature", "--out", str(tmp_path / "c.json")]) == 2
+    assert "no labels" in capsys.readouterr().err
+    assert not (tmp_path / "c.json").exists()

@@ -1,0 +1,167 @@
+"""The page: self-contained, escaped, and the same figures as everywhere else."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+from avuc.assessment import assess, plain
+from avuc.comparison import compare
+from avuc.metrics import METRICS
+from avuc.predictions import Predictions
+from avuc.report.html import assessment_page, comparison_page, ranking_page
+from avuc.report.palette import ROLES
+from avuc.report.words import METRIC_WORDS, number, percent, verdict
+from avuc.scores import read_scores
+
+NASTY = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
+
+
+def model(scale=3.0, rows=300, classes=4, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (rows,), generator=g)
+    logits = torch.randn(rows, classes, generator=g)
+    logits[torch.arange(rows), labels] += 2
+    return Predictions.from_logits(scale * logits, labels)
+
+
+@pytest.fixture(scope="module")
+def result():
+    outside = torch.rand(100, generator=torch.Generator().manual_seed(1)) * 1.3
+    return assess(model(), outside_entropy=outside, replicates=20)
+
+
+@pytest.fixture(scope="module")
+def page(result):
+    return assessment_page(result, title=NASTY, source=NASTY)
+
+
+class Reader(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.ids, self.open = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in ("meta", "br", "img", "link", "input"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id"]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def read(text):
+    reader = Reader()
+    reader.feed(text)
+    assert not reader.open
+    return reader
+
+
+def test_hostile_names_are_text(page):
+    reader = read(page)
+    assert not [tag for tag, _ in reader.tags if tag in ("script", "img", "iframe", "object", "link")]
+    assert "alert(1)" in page
+    assert "<script" not in page
+    for _, attributes in reader.tags:
+        assert not [name for name in attributes if name.startswith("on")]
+
+
+def test_nothing_comes_from_outside(page):
+    for _, attributes in read(page).tags:
+        for name, value in attributes.items():
+            if name in ("src", "href", "xlink:href", "action"):
+                assert value.startswith("#")
+    assert "@import" not in page
+    assert not re.search(r"url\((?!#)", page)
+    assert "default-src 'none'" in page
+
+
+def test_names_inside_the_drawings_are_unique_and_resolved(page):
+    ids = read(page).ids
+    assert len(ids) == len(set(ids))
+    for name in re.findall(r'(?:url\(#|href="#)([^")]+)', page):
+        assert name in ids
+
+
+def test_colours_come_from_the_palette(page):
+    drawings = page[page.index("<svg") :]
+    assert not set(re.findall(r"#[0-9a-f]{6}", drawings)) - {"#000000"}
+    assert "prefers-color-scheme:dark" in page
+    assert len({bright for bright, _ in ROLES.values()}) == len(ROLES)
+
+
+def test_figures_and_charts_are_there(page, result):
+    assert page.count("<svg") == 6
+    assert "Telling 100 outside rows apart" in page
+    for name, value in result.metrics.items():
+        assert METRIC_WORDS[name].title in page
+        assert number(value, percent=METRIC_WORDS[name].percent) in page
+    for sentence in verdict(result):
+        assert sentence.replace("'", "&#x27;") in page
+
+
+def test_every_metric_has_words():
+    assert set(METRICS) <= set(METRIC_WORDS)
+
+
+def test_same_input_same_page(result):
+    assert assessment_page(result, title="a", source="b") == assessment_page(result, title="a", source="b")
+
+
+def test_comparison_page(tmp_path):
+    import numpy as np
+
+    g = np.random.default_rng(0)
+    labels = g.integers(0, 3, 200)
+    np.savez(tmp_path / "a.npz", logits=(g.normal(size=(200, 3)) + 2 * np.eye(3)[labels]) * 3, labels=labels)
+    _, result = compare(read_scores(tmp_path / "a.npz"), "temperature", replicates=10)
+    text = comparison_page(result, title=NASTY, source="s")
+    read(text)
+    assert text.count("<svg") == 7
+    assert "How the temperature was found" in text
+    assert "held-out rows" in text
+
+
+def test_ranking_page(result):
+    text = ranking_page({"as trained": result, "a": result, NASTY: result}, ["One sentence."], title="t", source="s")
+    read(text)
+    assert "<script" not in text
+    assert text.count("<tr>") >= 4
+
+
+@pytest.mark.parametrize(("scale", "says"), [(6.0, "The model is overconfident"), (0.3, "The model is underconfident")])
+def test_verdict(scale, says):
+    assert verdict(assess(model(scale), replicates=20))[0].startswith(says)
+
+
+@pytest.mark.parametrize("classes", [2, 50])
+@pytest.mark.parametrize("kind", ["all right", "all wrong", "one row", "certain"])
+def test_extremes_make_a_page(kind, classes):
+    logits = torch.eye(classes)[:2] * (1e4 if kind == "certain" else 3.0)
+    labels = torch.tensor([1, 0]) if kind == "all wrong" else torch.tensor([0, 1])
+    if kind == "one row":
+        logits, labels = logits[:1], labels[:1]
+    result = assess(Predictions.from_logits(logits, labels), replicates=10)
+    read(assessment_page(result, title="t", source="s"))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.874, "87 %"), (0.9962, "99.6 %"), (1, "100 %"), (0, "0 %"), (0.004, "0.4 %")]
+)
+def test_percent(value, text):
+    assert percent(value) == text
+
+
+def test_plain_has_no_nan():
+    assert plain({"a": float("nan"), "b": [float("inf"), 1, "x", None, True]}) == {
+        "a": None,
+        "b": [None, 1, "x", None, True],
+    }
