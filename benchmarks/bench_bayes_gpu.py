@@ -53,7 +53,7 @@ class Data:
 
     def draw(self) -> tuple[Tensor, Tensor]:
         index = torch.randint(0, self.rows, (self.batch,), device=self.device)
-        return self.images[index], self.labels[index]
+        return self.images[index].contiguous(memory_format=torch.channels_last), self.labels[index]
 
 
 def autocast(device: torch.device, enabled: bool = True) -> contextlib.AbstractContextManager[object]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import math
 
 import pytest
@@ -45,6 +47,15 @@ def test_last_and_predicates() -> None:
     assert names(to_bayesian(nn.Linear(2, 2), layers=lambda name, module: name == "")) == ["weight", "bias"]
 
 
+def test_a_tied_weight_is_drawn_for_all_its_owners_when_one_is_chosen() -> None:
+    module = nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.Linear(3, 3)})
+    module["b"].weight = module["a"].weight
+    bayesian = to_bayesian(module, layers=lambda name, module: name == "b")
+    assert [slot.places for slot in bayesian.layout.slots] == [("a.weight", "b.weight"), ("b.bias",)]
+    mean = bayesian.mean_module()
+    assert mean["a"].weight is mean["b"].weight
+
+
 def test_statistics_move_and_stay_one() -> None:
     bayesian = to_bayesian(net())
     bayesian(torch.randn(32, 4) + 3)
@@ -58,6 +69,7 @@ def test_statistics_move_and_stay_one() -> None:
 @pytest.mark.parametrize(
     ("module", "options", "message"),
     [
+        (nn.ParameterList([nn.Parameter(torch.empty(0, 3))]), {}, "ParameterList has no weights to convert"),
         (nn.ReLU(), {}, "ReLU has no weights to convert with layers='all'"),
         (nn.BatchNorm1d(3), {}, "normalisation layers, and parameters with requires_grad=False, stay deterministic"),
         (nn.Linear(2, 2).requires_grad_(False), {}, "requires_grad=False, stay deterministic"),
@@ -291,3 +303,10 @@ def test_double_half_and_device_moves_carry_the_prior() -> None:
 
 def test_the_representation_says_what_it_is() -> None:
     assert "mean_field, flipout, 43 variational weights in 4 tensors" in repr(to_bayesian(net(), estimator="flipout"))
+
+
+@pytest.mark.parametrize("name", ["module", "moped", "prior", "radial"])
+def test_the_examples_in_the_docstrings(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"avuc.bayes.{name}"))
+    assert result.attempted > 0
+    assert result.failed == 0

@@ -125,8 +125,11 @@ def encoder() -> nn.Module:
     return nn.TransformerEncoder(layer, 2)
 
 
-def weight_norm() -> nn.Module:
-    return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(5, 4)), nn.Linear(4, 3))
+def parametrised() -> nn.Module:
+    parametrizations = nn.utils.parametrizations
+    return nn.Sequential(
+        parametrizations.weight_norm(nn.Linear(5, 4)), nn.Tanh(), parametrizations.spectral_norm(nn.Linear(4, 3))
+    )
 
 
 def channels_last() -> nn.Module:
@@ -179,7 +182,7 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "tied weights": (Tied, tokens),
     "a layer under two names": (Shared, image(5)),
     "Parameter, ParameterList, ParameterDict": (Raw, image(5)),
-    "parametrised (weight_norm)": (weight_norm, image(5)),
+    "parametrised (weight_norm, spectral_norm)": (parametrised, image(5)),
     "float64": (lambda: nn.Linear(5, 3).double(), lambda: image(5)().double()),
     "channels_last": (channels_last, lambda: image(3, 8, 8)().to(memory_format=torch.channels_last)),
 }

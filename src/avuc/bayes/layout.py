@@ -104,7 +104,7 @@ def choose(module: nn.Module, layers: Layers) -> Layout:
 
 def _weights(module: nn.Module) -> dict[str, nn.Parameter]:
     own = module._parameters.items()
-    return {name: p for name, p in own if p is not None and (is_lazy(p) or p.is_floating_point())}
+    return {name: p for name, p in own if p is not None and (is_lazy(p) or (p.is_floating_point() and p.numel()))}
 
 
 def _layout(module: nn.Module, owned: dict[str, dict[str, nn.Parameter]], chosen: set[int]) -> Layout:
@@ -113,7 +113,7 @@ def _layout(module: nn.Module, owned: dict[str, dict[str, nn.Parameter]], chosen
     places: dict[int, list[str]] = {}
     for owner, weights in owned.items():
         for name, weight in weights.items():
-            if id(weight) in chosen and weight.numel():
+            if id(weight) in chosen:
                 tensors[id(weight)] = weight
                 places.setdefault(id(weight), []).append(f"{owner}.{name}" if owner else name)
     kinds: dict[tuple[torch.dtype, torch.device], str] = {}
