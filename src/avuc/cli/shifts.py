@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from avuc.atomic import atomic_path
 from avuc.cli.command import Command, Namespace, Parser
 from avuc.cli.console import Console
 from avuc.errors import InputError, require
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["COMMAND"]
 
@@ -96,6 +98,8 @@ def _image(args: Namespace) -> tuple[NDArray[np.uint8], str]:
 
 def _picture(path: Path) -> NDArray[np.uint8]:
     """A small picture as it is; a larger one's middle, scaled to the size that ImageNet's severities are made for."""
+    import numpy as np
+
     pil = require("PIL.Image", "study", "reading pictures")
     try:
         with pil.open(path) as opened:
