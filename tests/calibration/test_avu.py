@@ -77,7 +77,7 @@ def test_the_curve_is_the_documented_loss_and_its_minimum_is_found(scaler, draws
     assert not scaler.guarded_
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 1000), temperature=st.floats(0.4, 3.0))
 def test_guarded_ece_and_uce_are_never_worse_on_the_fit_data(make_logits, seed, temperature):
     logits, labels = make_logits(rows=120, classes=4, temperature=temperature, seed=seed)
@@ -181,7 +181,7 @@ def test_one_group_empty(scaler, labels):
 def test_one_sample_and_one_class():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)
-        assert math.isfinite(AvUTemperatureScaling().fit([[1.0, 0.0]], [0]).loss_)
+        assert math.isfinite(AvUTemperatureScaling().fit([[2.0, 0.0]], [0]).loss_)
         assert AvUTemperatureScaling().fit([[1.0], [2.0]], [0, 0]).temperature_ > 0
 
 

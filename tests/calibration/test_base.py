@@ -151,10 +151,10 @@ def test_what_is_not_json_or_not_ours(text):
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(InputError, match="nothing.json: cannot read"):
+    with pytest.raises(InputError, match=r"nothing\.json: cannot read"):
         TemperatureScaling.load(tmp_path / "nothing.json")
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="bytes.json"):
+    with pytest.raises(InputError, match=r"bytes\.json"):
         TemperatureScaling.load(tmp_path / "bytes.json")
 
 

@@ -116,6 +116,7 @@ class TemperatureScaling(Calibrator):
         near_end = 0 if best <= NEAR_END else end if best >= end - NEAR_END else None
         if jumps and near_end is not None and losses[near_end] - losses[best] <= 0.01 * np.ptp(losses):
             return Minimum(x[near_end], loss(temperatures[near_end]), True)
+        tried = {best}
         while True:
             left, right = max(best - 1, 0), min(best + 1, end)
             middle = x[best] if left < best < right else (x[left] + x[right]) / 2
@@ -125,15 +126,18 @@ class TemperatureScaling(Calibrator):
                 return found
             if edge in (0, end):
                 return Minimum(x[edge], loss(temperatures[edge]), True)
+            if edge in tried:
+                return found
             # the sample's best point was not next to the best point of all rows
-            best = edge
+            tried.add(best := edge)
 
     def _keep(self, scaled: ScaledLogits, found: Minimum) -> None:
         low, high = self.bounds
+        self.temperature_ = math.exp(found.x)
         # exp(log 20) is not 20
-        self.temperature_ = (
-            min(self.bounds, key=lambda t: abs(math.log(t) - found.x)) if found.at_bound else math.exp(found.x)
-        )
+        for bound in (low, high):
+            if abs(found.x - math.log(bound)) < 1e-12:
+                self.temperature_ = bound
         self.temperature_ = min(max(self.temperature_, low), high)
         self.loss_, self.at_bound_ = found.value, found.at_bound
         self.num_classes_, self.n_evaluations_ = scaled.num_classes, scaled.passes
