@@ -85,7 +85,13 @@ def captured(step: Step, device: torch.device) -> Step:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay
+
+    def replay() -> None:
+        graph.replay()
+
+    # the graph points into the model, the optimiser and the compiled kernels: they must live as long as it does
+    replay.keeps = step  # type: ignore[attr-defined]
+    return replay
 
 
 def our_step(net: nn.Module, data: Data, mode: str | None) -> Step:
