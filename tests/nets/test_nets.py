@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
+import avuc.nets
 from avuc.errors import InputError
 from avuc.nets import NETS, mlp, resnet20, resnet50, small_cnn
 from avuc.nets.resnet_cifar import PadShortcut
@@ -184,3 +187,11 @@ def test_mlp_without_hidden_layers_is_logistic_regression() -> None:
         "layers.0.weight": (3, 4),
         "layers.0.bias": (3,),
     }
+
+
+def test_every_file_of_nets_is_listed() -> None:
+    folder = Path(avuc.nets.__file__).parent
+    helpers = {"__init__", "start", "fold", "runner"}
+    listed = {factory.__module__.rpartition(".")[2] for factory in NETS.values()}
+    assert listed == {path.stem for path in folder.glob("*.py")} - helpers
+    assert all(factory.__name__ == name for name, factory in NETS.items())
