@@ -6,12 +6,13 @@ one on their own counts, with leading axes where there are many.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from avuc.errors import InputError
-from avuc.metrics.statistics import Array, BinTable, Statistics, bin_edges, bin_index, group, summarise
+from avuc.metrics.statistics import Array, BinTable, Groups, Statistics, bin_edges, bin_index, group, summarise
 
 __all__ = [
     "Curve",
@@ -134,6 +135,14 @@ def confidence_table(statistics: Statistics, bins: int) -> BinTable:
 def uncertainty_table(statistics: Statistics, bins: int) -> BinTable:
     uncertainty = statistics.uncertainty
     return _table(bin_index(uncertainty, bins), uncertainty, ~statistics.correct, bins)
+
+
+def grouped_table(groups: Groups, event: Array, edges: Array) -> BinTable:
+    """The same from rows already grouped by value, which lie in the bins one stretch after the other."""
+    cuts = [0, *np.searchsorted(groups.values, edges[1:-1], side="right"), len(groups.values)]
+    rows = groups.right + groups.wrong
+    columns = (rows, rows * groups.values, event)
+    return BinTable(*(np.array([column[a:b].sum() for a, b in pairwise(cuts)]) for column in columns))
 
 
 def _table(index: Array, value: Array, event: Array, bins: int) -> BinTable:

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from avuc.errors import InputError
-from avuc.metrics.statistics import Array
+from avuc.metrics.statistics import Array, group
 
 __all__ = ["DETECTION", "detection", "spearman"]
 
@@ -27,10 +27,9 @@ def detection(in_entropy: Any, out_entropy: Any) -> dict[str, float]:
     0.9166666666666666
     """
     inside, outside = scores_of(in_entropy, "in_entropy"), scores_of(out_entropy, "out_entropy")
-    values, where = np.unique(np.concatenate([inside, outside]), return_inverse=True)
-    negative = np.bincount(where[: len(inside)], minlength=len(values)).astype(np.float64)
-    positive = np.bincount(where[len(inside) :], minlength=len(values)).astype(np.float64)
-    return from_counts(values, negative, positive)
+    is_out = np.arange(len(inside) + len(outside)) >= len(inside)
+    groups = group(np.concatenate([inside, outside]), is_out)
+    return from_counts(groups.values, negative=groups.wrong, positive=groups.right)
 
 
 def spearman(values: Any, intensities: Any) -> float:

@@ -23,6 +23,7 @@ from avuc.metrics.statistics import (
     Statistics,
     bin_edges,
     bin_index,
+    digitise,
     float_blocks,
     summarise,
 )
@@ -157,7 +158,7 @@ class Resampler:
 
 
 def _sort(values: Array) -> _Order:
-    rows = np.argsort(values, kind="stable")
+    rows = np.argsort(values)
     ordered = values[rows]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
     return _Order(rows, starts, ordered[starts])
@@ -188,11 +189,11 @@ def _classwise_entries(probs: Any, statistics: Statistics, bins: int) -> tuple[A
         row, column = np.nonzero(block > edges[1])
         high = block[row, column]
         rows += [row + done, row + done]
-        cells_ += [column * bins + np.searchsorted(edges[1:-1], high, side="left"), column * bins]
+        cells_ += [column * bins + digitise(high, edges), column * bins]
         values += [high, -high]
         chosen.append(block[np.arange(len(block)), statistics.labels[done : done + len(block)]])
         done += len(block)
     rows.append(np.arange(done))
-    cells_.append(statistics.labels * bins + np.searchsorted(edges[1:-1], np.concatenate(chosen), side="left"))
+    cells_.append(statistics.labels * bins + digitise(np.concatenate(chosen), edges))
     values.append(np.full(done, -1.0))
     return np.concatenate(rows), np.concatenate(cells_), np.concatenate(values)

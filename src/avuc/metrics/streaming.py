@@ -214,5 +214,5 @@ class StreamingMetrics:
 
 
 def _ordered(low: Array, high: Array) -> Bounds:
-    """Both NaN when either is: with no certain row, or no wrong one, there is no ratio to bound."""
-    return (float(low), float(high)) if not np.isnan(low + high) else (float("nan"), float("nan"))
+    """Where one end has no rows to be a ratio of, the ratio can only be the other end, or not defined at all."""
+    return float(np.where(np.isnan(low), high, low)), float(np.where(np.isnan(high), low, high))

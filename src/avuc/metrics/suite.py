@@ -11,12 +11,13 @@ from avuc.metrics.avu import (
     area,
     avu,
     avu_auc,
+    cells,
     counts_at,
-    curves_of,
     p_accurate_given_certain,
     p_uncertain_given_inaccurate,
+    thresholds_between,
 )
-from avuc.metrics.statistics import Statistics, group, summarise
+from avuc.metrics.statistics import Statistics, bin_edges, group, summarise
 
 __all__ = ["METRICS", "evaluate"]
 
@@ -63,10 +64,12 @@ def evaluate(predictions: HasProbabilities, *, threshold: Threshold = "auto", bi
 def from_statistics(statistics: Statistics, *, threshold: Threshold = "auto", bins: int = 15) -> dict[str, float]:
     """The suite from per-row statistics made with the same `bins`."""
     rows, right = len(statistics), statistics.correct
-    by_confidence = calibration.confidence_table(statistics, bins)
-    by_uncertainty = calibration.uncertainty_table(statistics, bins)
-    sure = group(statistics.confidence, right)
+    # two sorts serve the bins, the ranks and the thresholds
+    sure, unsure = group(statistics.confidence, right), group(statistics.entropy, right)
     stated = sure.values * (sure.right + sure.wrong)
+    by_confidence = calibration.grouped_table(sure, sure.right, bin_edges(bins, statistics.dtype))
+    share = unsure._replace(values=statistics.share_of_maximum(unsure.values))
+    by_uncertainty = calibration.grouped_table(share, unsure.wrong, bin_edges(bins))
     counts = counts_at(statistics, threshold)
     assert statistics.classwise is not None
     values = {
@@ -80,7 +83,7 @@ def from_statistics(statistics: Statistics, *, threshold: Threshold = "auto", bi
         "mce": calibration.maximum_gap(by_confidence),
         "uce": calibration.expected_gap(by_uncertainty),
         "avu": counts.avu,
-        "avu_auc": area(curves_of(statistics).avu),
+        "avu_auc": area(cells(unsure, thresholds_between(unsure.values[0], unsure.values[-1])).avu),
         "p_accurate_given_certain": counts.accurate_given_certain,
         "p_uncertain_given_inaccurate": counts.uncertain_given_inaccurate,
         "aurc": selective.risk_area(sure),
