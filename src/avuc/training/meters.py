@@ -86,13 +86,13 @@ def accumulate(
 ) -> None:
     """Add a step to `sums` and `bad`, in place; nothing here has a gradient, and nothing is read back."""
     rows = rows_from_logits(logits, labels, uncertainty, -100, None)
-    u, right = rows.uncertainty, rows.correct
+    u, right = rows.uncertainty.to(sums.dtype), rows.correct
     count = u.new_full((), len(labels))
     some = count > 0
     judged = torch.where(threshold.isnan(), 0, count)
     # sure and right, or unsure and wrong
     good = (right ^ (u > threshold)).sum() * (judged > 0)
-    means = [torch.where(some, term, 0) * count for term in (nll, kl, avuc, total)]
+    means = [torch.where(some, term.to(sums.dtype), 0) * count for term in (nll, kl, avuc, total)]
     added = [count, *means, right.sum(), (u * right).sum(), (u * ~right).sum(), judged, good, gradient]
     sums += torch.stack([value.to(sums.dtype) for value in (*added, torch.ones_like(gradient))])
     finite = [(term.isfinite() | ~some) for term in (nll, kl, avuc)]
