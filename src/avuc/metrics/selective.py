@@ -13,8 +13,8 @@ from avuc.metrics.statistics import Array, Groups, group, summarise
 __all__ = ["RiskCoverage", "aurc", "risk_coverage_curve"]
 
 Score = Literal["confidence", "entropy"]
-# up to this many rows harmonic numbers come from a table, beyond it from the digamma function
-TABLE = 1 << 24
+# a table of harmonic numbers may have this many times as many entries as are asked for; beyond, the digamma function
+TABLE = 8
 
 
 class RiskCoverage(NamedTuple):
@@ -75,7 +75,7 @@ def risk_area(groups: Groups) -> Array:
 def harmonic_difference(n: Array, m: Array) -> Array:
     """H(n + m) − H(n) for whole numbers held as floats."""
     largest = int((n + m).max())
-    if largest <= TABLE:
+    if largest <= TABLE * n.size:
         harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, largest + 1))])
         return np.asarray(harmonic[(n + m).astype(np.int64)] - harmonic[n.astype(np.int64)])
     # H(n) = ψ(n + 1) + γ
