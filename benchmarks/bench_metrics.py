@@ -55,13 +55,15 @@ def peer_metrics(p: torch.Tensor, y: torch.Tensor) -> dict[str, list[tuple[str, 
 
     c = p.shape[1]
     probs, labels, classes = p.numpy(), y.numpy(), np.arange(c)
+    # scikit-learn clips probabilities at their dtype's epsilon: float32 would give it another NLL; not charged to it
+    wide = probs.astype(np.float64)
     binary = [(probs[:, k], (labels == k).astype(np.int64)) for k in range(c)]
     return {
         "accuracy": [
             ("scikit-learn", lambda: sk.accuracy_score(labels, probs.argmax(1))),
             ("torchmetrics", lambda: float(tm.multiclass_accuracy(p, y, c, average="micro"))),
         ],
-        "nll": [("scikit-learn", lambda: sk.log_loss(labels, probs, labels=classes))],
+        "nll": [("scikit-learn", lambda: sk.log_loss(labels, wide, labels=classes))],
         "brier": [("scikit-learn", lambda: sk.brier_score_loss(labels, probs, labels=classes, scale_by_half=False))],
         "ece": [
             ("torchmetrics", lambda: float(tm.multiclass_calibration_error(p, y, c, n_bins=15, norm="l1"))),
