@@ -36,8 +36,10 @@ class FastSteps:
     def __init__(self, members: Sequence[Member], data: Dataset, say: Callable[[str], None]) -> None:
         settings = members[0].settings
         self.members, self.data, self.say = members, data, say
-        self.levels = list(LEVELS) if settings.compile else [LEVELS[-1]]
         self.capturing = settings.capture and members[0].ranks.size == 1
+        # the objective counts epochs, so that outside a graph it would be compiled anew for each of them
+        levels = list(LEVELS) if self.capturing else list(LEVELS[1:])
+        self.levels = levels if settings.compile else [LEVELS[-1]]
         if settings.capture and not self.capturing:
             say("training: steps of several ranks are not captured as a CUDA graph; running them one by one")
         self.streams = [torch.cuda.Stream(members[0].device) for _ in members] if len(members) > 1 else []
@@ -84,9 +86,10 @@ class FastSteps:
             except Exception as error:  # compiler and driver fail in many ways; every one of them has a slower way out
                 reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}"
                 torch.cuda.synchronize()
+                self._fresh_generators()
                 if len(self.levels) > 1:
                     self.levels.pop(0)
-                    self.say(f"training: compiling {level} failed ({reason}); compiling {self.levels[0]}")
+                    self.say(f"training: the step fails with {level} of it compiled ({reason}); now {self.levels[0]}")
                 elif self.capturing:
                     self.capturing = False
                     self.graphs = {}
@@ -112,6 +115,12 @@ class FastSteps:
         with torch.cuda.graph(graph):
             self._joint(indices)
         return Captured(graph, indices)
+
+    def _fresh_generators(self) -> None:
+        """A capture that broke off leaves its generators waiting for the end of it."""
+        default = torch.cuda.default_generators[self.data.device.index]
+        for generator in (default, *(g for member in self.members for g in (member.noise, member.augmenting))):
+            generator.graphsafe_set_state(torch.Generator(device=self.data.device).graphsafe_get_state())
 
     def _joint(self, indices: Tensor) -> None:
         if not self.streams:

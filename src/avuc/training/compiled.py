@@ -20,8 +20,8 @@ from avuc.training.meters import accumulate
 
 __all__ = ["LEVELS", "attach", "compiling"]
 
-# what is compiled: everything; the net alone; nothing
-LEVELS = ("all", "net", "none")
+# how much is compiled
+LEVELS = ("all", "the net", "none")
 
 
 def run_net(model: nn.Module, images: Tensor) -> Tensor:

@@ -132,7 +132,9 @@ class Loop:
         except Diverged as error:
             raise self._diverged(error, epoch) from None
         except RuntimeError as error:
-            raise self._lost(error, epoch) if self.ranks.size > 1 else error from error
+            if self.ranks.size == 1:
+                raise
+            raise self._lost(error, epoch) from error
         finally:
             for run in self.runs:
                 run.close()
