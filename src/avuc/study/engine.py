@@ -1,0 +1,123 @@
+"""`run_study`: prepare a study's folder, hand the work to an engine, and note what ran where."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from avuc import __version__
+from avuc.errors import InputError
+from avuc.study import local, ray
+from avuc.study.grid import Plan
+from avuc.study.recipe import Recipe
+from avuc.study.store import Store
+
+__all__ = ["ENGINES", "about_here", "devices_for", "run_study"]
+
+# name -> run(plan, store, directory, devices, progress)
+ENGINES: dict[str, Callable[..., None]] = {"local": local.run, "ray": ray.run}
+
+
+def run_study(
+    recipe: Recipe,
+    directory: str | Path,
+    *,
+    engine: str = "local",
+    device: str = "auto",
+    progress: bool = True,
+) -> Store:
+    """Run what is missing of a study; the same call goes on after an interruption. Returns the results.
+
+    device: "auto" takes every GPU there is, else the CPU; or one device, or several with commas ("cuda:0,cuda:1").
+    """
+    if engine not in ENGINES:
+        raise InputError(f"engine must be one of {', '.join(ENGINES)}, found {engine!r}")
+    folder = Path(directory)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be a folder ({error.strerror}); choose another --out") from error
+    devices = devices_for(device)
+    store = Store(folder)
+    store.adopt(recipe)
+    plan = Plan(recipe)
+    began = time.monotonic()
+    store.begin(engine=engine, device=",".join(devices), recipe=recipe, about=about_here(devices))
+    try:
+        ENGINES[engine](plan, store, folder, devices, progress)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise InputError(
+                f"{folder}: no room left on the disk; everything finished before is kept: make room and run the same "
+                "command again"
+            ) from error
+        raise
+    store.finish(time.monotonic() - began)
+    return store
+
+
+def devices_for(device: str) -> list[str]:
+    """
+    >>> devices_for("cpu")
+    ['cpu']
+    """
+    if device == "auto":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return [f"cuda:{index}" for index in range(count)] or ["cpu"]
+    chosen = [name.strip() for name in device.split(",")]
+    for name in chosen:
+        try:
+            kind = torch.device(name).type
+        except RuntimeError as error:
+            raise InputError(f"--device {name}: expected auto, cpu or cuda:NUMBER") from error
+        if kind == "cuda" and not torch.cuda.is_available():
+            raise InputError(f"--device {name}: this machine has no CUDA device that torch can use; try --device cpu")
+    return chosen
+
+
+def about_here(devices: list[str]) -> dict[str, Any]:
+    """What ran, and on what."""
+    gpus = [torch.cuda.get_device_name(name) for name in devices if name.startswith("cuda")]
+    versions = {"avuc": __version__, "torch": torch.__version__, "numpy": np.__version__}
+    versions |= {"python": platform.python_version(), "cuda": torch.version.cuda or ""}
+    hardware = {"machine": platform.machine(), "system": platform.system(), "processor": _processor(), "gpus": gpus}
+    hardware |= {"processors": os.cpu_count(), "threads": torch.get_num_threads()}
+    return {"versions": versions, "revision": _revision(), "hardware": hardware}
+
+
+def _processor() -> str:
+    if sys.platform == "linux":
+        try:
+            lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return platform.processor()
+        return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return platform.processor()
+
+
+def _revision() -> str | None:
+    """The commit of the checkout that this runs from, with + where files differ from it; None for an installed copy."""
+    here = Path(__file__).parent
+    try:
+        said = subprocess.run(
+            ["git", "-C", str(here), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
+        tracked = ["git", "-C", str(here), "ls-files", "--error-unmatch", Path(__file__).name]
+        subprocess.run(tracked, capture_output=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said.stdout.strip() or None

@@ -1,0 +1,109 @@
+"""What there is to train and to judge: models, sets, cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from avuc.study.recipe import Recipe, Row, slug
+
+__all__ = ["CLEAN", "VALIDATION", "Done", "ModelKey", "Plan", "TestSet", "ood_name"]
+
+
+@dataclass(frozen=True, order=True)
+class ModelKey:
+    """A trained model: the row that trains it, and the seed."""
+
+    method: str
+    seed: int
+
+    @property
+    def folder(self) -> str:
+        return f"{slug(self.method)}-{self.seed}"
+
+
+@dataclass(frozen=True, order=True)
+class TestSet:
+    """The images of a cell: "validation", "clean", a shift at a severity, or "ood:NAME"; severity 0 but for shifts."""
+
+    __test__ = False  # not for pytest
+    shift: str
+    severity: int = 0
+
+    @property
+    def outside(self) -> bool:
+        return self.shift.startswith("ood:")
+
+    def __str__(self) -> str:
+        return f"{self.shift} {self.severity}" if self.severity else self.shift
+
+
+VALIDATION, CLEAN = TestSet("validation"), TestSet("clean")
+Done = set[tuple[str, int, str, int]]
+
+
+def ood_name(source: str) -> str:
+    """
+    >>> ood_name("data/svhn-test.npy")
+    'svhn-test'
+    """
+    return Path(source).stem if "." in Path(source).name or "/" in source else source
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The work of a recipe, in the order it is done."""
+
+    recipe: Recipe
+
+    @property
+    def models(self) -> list[ModelKey]:
+        """Rows that others start from come first."""
+        rows = sorted(self.recipe.trained, key=lambda row: bool(row.start))
+        return [ModelKey(row.name, seed) for row in rows for seed in self.recipe.seeds(row)]
+
+    @property
+    def sets(self) -> list[TestSet]:
+        """Validation first, for temperatures and thresholds; then clean, which detection is measured against."""
+        study = self.recipe.study
+        shifted = [TestSet(name, severity) for name in study.shifts for severity in study.severities]
+        return [VALIDATION, CLEAN, *shifted, *(TestSet(f"ood:{ood_name(source)}") for source in study.ood)]
+
+    def pending(self, key: ModelKey, test_set: TestSet, done: Done) -> list[Row]:
+        """The rows of a model that have no results on a set yet."""
+        return [
+            row
+            for row in self.recipe.variants(key.method)
+            if (row.name, key.seed, test_set.shift, test_set.severity) not in done
+        ]
+
+    def ready(self, key: ModelKey, test_set: TestSet, done: Done) -> bool:
+        """Whether a model has something left to do on a set, and knows what its cells there are judged by."""
+        before = {VALIDATION: [], CLEAN: [VALIDATION]}.get(test_set, [VALIDATION, CLEAN])
+        return bool(self.pending(key, test_set, done)) and not any(self.pending(key, one, done) for one in before)
+
+    @property
+    def cells(self) -> int:
+        """How many there are in all."""
+        return sum(len(self.recipe.variants(key.method)) for key in self.models) * len(self.sets)
+
+    def groups(self, keys: Iterable[ModelKey], at_once: int | None = None) -> list[list[ModelKey]]:
+        """Models that train side by side: equal settings, and nobody waits for a start inside a group."""
+        found: dict[object, list[list[ModelKey]]] = {}
+        for key in keys:
+            row = self.recipe.row(key.method)
+            assert row.method is not None
+            # streams of files have an order for each seed, and so their own data
+            own = key.seed if self.recipe.data.stream else None
+            groups = found.setdefault((bool(row.start), row.train, own), [[]])
+            limit = at_once or row.train.at_once
+            members = sum(self._members(other) for other in groups[-1])
+            if groups[-1] and members + row.method.members > limit:
+                groups.append([])
+            groups[-1].append(key)
+        return [group for groups in found.values() for group in groups]
+
+    def _members(self, key: ModelKey) -> int:
+        method = self.recipe.row(key.method).method
+        return 1 if method is None else method.members

@@ -1,0 +1,5 @@
+"""The Ray engine."""
+
+
+def run(*a):
+    raise NotImplementedError

@@ -1,0 +1,159 @@
+"""The data of a study: training, validation and test images, shifted ones made on the fly, and data of another kind."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+
+from avuc.data import UNLABELLED, Dataset, Stream, list_folder, list_imagenet, load_dataset, split_dataset
+from avuc.data.decode import EvalView, ImageFiles
+from avuc.data.load import DATASETS
+from avuc.data.stream import in_memory
+from avuc.errors import InputError
+from avuc.shifts import Archive, corrupt
+from avuc.study.grid import CLEAN, VALIDATION, TestSet, ood_name
+from avuc.study.photographs import photo_patches
+from avuc.study.recipe import Recipe
+
+__all__ = ["StudyData"]
+
+IMAGENET_SIZE = 224
+MOST_OUTSIDE = 10_000  # patches of photographs, where there are so many test images
+
+
+class StudyData:
+    """Loaded when first asked for; test images live on `device`, where their shifts are made."""
+
+    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+        self.recipe, self.part, self.device = recipe, recipe.data, device
+        self._streams: dict[tuple[int, int], Stream] = {}
+        self._made: tuple[TestSet, Dataset] | None = None
+
+    # training and validation
+
+    def train(self, batch_size: int, seed: int) -> Dataset | Stream:
+        """The images to train on: in memory, the same object for all; or a stream of files."""
+        if not self.part.stream:
+            return self._split[0]
+        key = (batch_size, seed)
+        if key not in self._streams:
+            self._streams[key] = Stream(
+                self._file_split[0],
+                batch_size,
+                train=True,
+                size=self.part.size or IMAGENET_SIZE,
+                seed=seed,
+                workers=self.part.workers,
+                device=self.device,
+                verify=self.part.verify,
+            )
+        return self._streams[key]
+
+    @cached_property
+    def num_train(self) -> int:
+        return len(self._file_split[0]) if self.part.stream else len(self._split[0])
+
+    @cached_property
+    def validation(self) -> Dataset:
+        if not self.part.stream:
+            return self._split[1].to(self.device)
+        view = EvalView(self.part.size or IMAGENET_SIZE)
+        held = in_memory(self._file_split[1], view, workers=self.part.workers, verify=self.part.verify)
+        return held.to(self.device)
+
+    @cached_property
+    def _split(self) -> tuple[Dataset, Dataset]:
+        whole = self._load("train")
+        rest, held = self._apart(whole)
+        return rest.to(self.device), held
+
+    @cached_property
+    def _file_split(self) -> tuple[ImageFiles, ImageFiles]:
+        root = self.part.root or None
+        if self.part.source == "imagenet":
+            files = list_imagenet(root, "train", verify=self.part.verify)
+        elif self.part.source == "folder":
+            files = list_folder(root, "train")
+        else:
+            raise InputError(f"data.stream: files come from source imagenet or folder, found {self.part.source!r}")
+        # a list of files has the names and labels that splitting looks at
+        rest, held = self._apart(cast(Dataset, files))
+        return cast(ImageFiles, rest), cast(ImageFiles, held)
+
+    def _apart(self, data: Dataset) -> tuple[Dataset, Dataset]:
+        part = self.part
+        rest, held = split_dataset(data, part.validation, seed=part.split_seed, stratified=part.stratified).apply(data)
+        if 0 < part.train_images < len(rest):
+            chosen = split_dataset(rest, part.train_images, seed=part.split_seed, stratified=part.stratified)
+            rest = chosen.apply(rest)[1]
+        return rest, held
+
+    # what is judged
+
+    @cached_property
+    def test(self) -> Dataset:
+        whole = self._load("test")
+        if 0 < self.part.test_images < len(whole):
+            chosen = split_dataset(whole, self.part.test_images, seed=self.part.split_seed, stratified=True)
+            whole = chosen.apply(whole)[1]
+        return whole.to(self.device)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        height, width, channels = self.validation.images.shape[1:]
+        return height, width, channels
+
+    def images(self, test_set: TestSet) -> Dataset:
+        """The images of a set; the last one made is kept, for the next model."""
+        if test_set == VALIDATION:
+            return self.validation
+        if test_set == CLEAN:
+            return self.test
+        if self._made is None or self._made[0] != test_set:
+            self._made = None  # two at a time are one too many
+            self._made = (test_set, self._outside(test_set) if test_set.outside else self._shifted(test_set))
+        return self._made[1]
+
+    def _shifted(self, test_set: TestSet) -> Dataset:
+        study, clean = self.recipe.study, self.test
+        if self.part.released:
+            return self._released(test_set)
+        images = corrupt(clean.images, test_set.shift, test_set.severity, seed=study.shift_seed, profile=study.profile)
+        return Dataset(images, clean.labels, clean.num_classes, str(test_set))
+
+    def _released(self, test_set: TestSet) -> Dataset:
+        """From the files that were published; `test_images` does not apply to them."""
+        chosen = {"corruption": test_set.shift, "severity": test_set.severity}
+        if self.part.source == "imagenet":
+            size = {"limit": self.part.test_images} if self.part.test_images else {}
+            options = {**size, "workers": self.part.workers, "verify": self.part.verify}
+            return load_dataset("imagenet-c", self.part.released, **chosen, **options).to(self.device)
+        archive = Archive(self.part.released)
+        images = torch.from_numpy(archive.images(test_set.shift, test_set.severity))
+        labels = torch.from_numpy(archive.labels(test_set.severity))
+        return Dataset(images, labels, self.test.num_classes, str(test_set)).to(self.device)
+
+    def _outside(self, test_set: TestSet) -> Dataset:
+        source = next(name for name in self.recipe.study.ood if f"ood:{ood_name(name)}" == test_set.shift)
+        if source == "photographs":
+            images = photo_patches(min(len(self.test), MOST_OUTSIDE), self.image_shape, self.recipe.study.shift_seed)
+        else:
+            images = load_dataset(source, split="test" if source in DATASETS else "all").images
+        if images.shape[1:] != self.image_shape:
+            raise InputError(
+                f"study.ood: {source}: images {tuple(images.shape[1:])} (height, width, channels), but the net takes "
+                f"{self.image_shape}; bring them to that shape"
+            )
+        labels = torch.full((len(images),), UNLABELLED)
+        return Dataset(images, labels, self.test.num_classes, test_set.shift).to(self.device)
+
+    def _load(self, split: str) -> Dataset:
+        part = self.part
+        options: dict[str, Any] = {"verify": part.verify}
+        if part.source in ("imagenet", "folder"):
+            options |= {"workers": part.workers} | ({"size": part.size} if part.size else {})
+        if part.source == "imagenet" and part.test_images and split == "test":
+            options["limit"] = part.test_images
+        return load_dataset(part.source, part.root or None, split, **options)

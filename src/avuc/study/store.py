@@ -1,0 +1,295 @@
+"""The results of a study: one SQLite file, in write-ahead mode, that any number of processes may read and write.
+
+    rows(method, seed, shift, severity, metric, value)          the results
+    cells(method, seed, shift, severity, rows, samples, seconds, run)    what is finished; written with its rows
+    curves(method, seed, shift, severity, name, data)           JSON: reliability, avu, entropy, confidence, …
+    models(method, seed, epochs, seconds, threshold, run)   history(method, seed, member, epoch, data)    training
+    calibrators(method, seed, data)                             as Calibrator.to_json wrote them
+    runs(id, started, finished, seconds, engine, device, recipe, versions, revision, hardware)    each start of it
+
+A cell is written in one transaction: it is there with everything that belongs to it, or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avuc.errors import InputError
+from avuc.study.grid import Done, ModelKey, TestSet
+from avuc.study.judge import Judgement
+from avuc.study.recipe import Recipe, parse_recipe
+from avuc.training.settings import TrainSettings
+
+__all__ = ["Cell", "Store", "Trained"]
+
+FORMAT = "1"
+BUSY_SECONDS = 120
+CELL = "method TEXT NOT NULL, seed INTEGER NOT NULL, shift TEXT NOT NULL, severity INTEGER NOT NULL"
+KEY = "method, seed, shift, severity"
+SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS runs(id INTEGER PRIMARY KEY, started TEXT NOT NULL, finished TEXT, seconds REAL,
+    engine TEXT NOT NULL, device TEXT NOT NULL, recipe TEXT NOT NULL, versions TEXT NOT NULL, revision TEXT,
+    hardware TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS models(method TEXT, seed INTEGER, epochs INTEGER, seconds REAL, threshold REAL, run INTEGER,
+    PRIMARY KEY(method, seed)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS history(method TEXT, seed INTEGER, member INTEGER, epoch INTEGER, data TEXT NOT NULL,
+    PRIMARY KEY(method, seed, member, epoch)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS calibrators(method TEXT, seed INTEGER, data TEXT NOT NULL,
+    PRIMARY KEY(method, seed)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS cells({CELL}, rows INTEGER, samples INTEGER, seconds REAL, run INTEGER,
+    PRIMARY KEY({KEY})) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS rows({CELL}, metric TEXT NOT NULL, value REAL,
+    PRIMARY KEY({KEY}, metric)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS curves({CELL}, name TEXT NOT NULL, data TEXT NOT NULL,
+    PRIMARY KEY({KEY}, name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS entropies(method TEXT, seed INTEGER, data BLOB NOT NULL,
+    PRIMARY KEY(method, seed)) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What is stored of a training."""
+
+    key: ModelKey
+    history: list[dict[str, Any]]
+    epochs: int
+    seconds: float
+    threshold: float | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of the study on one set."""
+
+    method: str
+    seed: int
+    test_set: TestSet
+    judgement: Judgement
+    seconds: float = 0.0
+    calibrator: str | None = None  # on the validation set, where it was fitted
+    keep_entropy: bool = field(default=False, repr=False)  # of the clean images, for detection
+
+    @property
+    def key(self) -> tuple[str, int, str, int]:
+        return self.method, self.seed, self.test_set.shift, self.test_set.severity
+
+
+class Store:
+    """A study's file; opens or makes it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Store(Path(folder)).rows()
+    []
+    """
+
+    def __init__(self, directory: str | Path, *, create: bool = True) -> None:
+        self.path = Path(directory) / "study.sqlite"
+        if not create and not self.path.is_file():
+            raise InputError(
+                f"{directory}: no study here (study.sqlite is missing); avuc study RECIPE --out DIR makes one"
+            )
+        self.run: int | None = None
+        with self._clear():
+            self.db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
+            self.db.execute("PRAGMA journal_mode=WAL")
+            self.db.execute("PRAGMA synchronous=FULL")
+            with self._writing():
+                for statement in SCHEMA.split(";"):
+                    self.db.execute(statement)
+                self.db.execute("INSERT OR IGNORE INTO meta VALUES('format', ?)", (FORMAT,))
+        found = self._meta("format")
+        if found != FORMAT:
+            raise InputError(f"{self.path}: format {found}, expected {FORMAT}; made by another version of avuc")
+
+    def close(self) -> None:
+        self.db.close()
+
+    # the recipe and the runs
+
+    def adopt(self, recipe: Recipe) -> None:
+        """Make the study that of `recipe`: a new one, the same again, or one that grows. Anything else is refused."""
+        with self._clear(), self._writing():
+            old = self._meta("recipe")
+            if old is not None:
+                _refuse_other(parse_recipe(old, f"{self.path}"), recipe, self.path)
+            self.db.execute("INSERT OR REPLACE INTO meta VALUES('recipe', ?)", (recipe.to_toml(),))
+
+    def recipe(self) -> Recipe:
+        text = self._meta("recipe")
+        if text is None:
+            raise InputError(f"{self.path}: holds no recipe yet")
+        return parse_recipe(text, str(self.path))
+
+    def begin(self, *, engine: str, device: str, recipe: Recipe, about: dict[str, Any]) -> None:
+        """Note that a run starts; what is written from now on is its."""
+        values = (
+            _now(),
+            engine,
+            device,
+            recipe.to_toml(),
+            json.dumps(about["versions"]),
+            about["revision"],
+            json.dumps(about["hardware"]),
+        )
+        names = "started, engine, device, recipe, versions, revision, hardware"
+        with self._clear(), self._writing():
+            cursor = self.db.execute(f"INSERT INTO runs({names}) VALUES(?,?,?,?,?,?,?)", values)
+        self.run = cursor.lastrowid
+
+    def finish(self, seconds: float) -> None:
+        with self._clear(), self._writing():
+            self.db.execute("UPDATE runs SET finished=?, seconds=? WHERE id=?", (_now(), seconds, self.run))
+
+    # writing
+
+    def add_model(self, trained: Trained) -> None:
+        key = trained.key.method, trained.key.seed
+        with self._clear(), self._writing():
+            values = (*key, trained.epochs, trained.seconds, trained.threshold, self.run)
+            self.db.execute("INSERT OR REPLACE INTO models VALUES(?,?,?,?,?,?)", values)
+            self.db.execute("DELETE FROM history WHERE method=? AND seed=?", key)
+            for record in trained.history:
+                data = {k: v for k, v in record.items() if k not in ("member", "epoch")}
+                values = (*key, record["member"], record["epoch"], json.dumps(data))
+                self.db.execute("INSERT INTO history VALUES(?,?,?,?,?)", values)
+
+    def add_cells(self, cells: Iterable[Cell]) -> None:
+        """All of them or none. A cell that is there already stays as it is."""
+        with self._clear(), self._writing():
+            for cell in cells:
+                told = cell.judgement
+                values = (*cell.key, told.rows, told.samples, cell.seconds, self.run)
+                if not self.db.execute("INSERT OR IGNORE INTO cells VALUES(?,?,?,?,?,?,?,?)", values).rowcount:
+                    continue
+                rows = [(*cell.key, name, value) for name, value in told.metrics.items()]
+                self.db.executemany("INSERT INTO rows VALUES(?,?,?,?,?,?)", rows)
+                curves = [(*cell.key, name, json.dumps(data)) for name, data in told.curves.items()]
+                self.db.executemany("INSERT INTO curves VALUES(?,?,?,?,?,?)", curves)
+                if cell.calibrator is not None:
+                    values = (cell.method, cell.seed, cell.calibrator)
+                    self.db.execute("INSERT OR REPLACE INTO calibrators VALUES(?,?,?)", values)
+                if cell.keep_entropy:
+                    data = told.entropy.astype("<f4").tobytes()
+                    self.db.execute("INSERT OR REPLACE INTO entropies VALUES(?,?,?)", (cell.method, cell.seed, data))
+
+    # reading
+
+    def trained(self) -> set[ModelKey]:
+        return {ModelKey(*row) for row in self._all("SELECT method, seed FROM models")}
+
+    def done(self) -> Done:
+        return set(self._all(f"SELECT {KEY} FROM cells"))
+
+    def rows(self) -> list[tuple[str, int, str, int, str, float]]:
+        """(method, seed, shift, severity, metric, value), sorted; NaN where a metric is not defined."""
+        found = self._all(f"SELECT {KEY}, metric, value FROM rows ORDER BY {KEY}, metric")
+        return [(*row[:5], float("nan") if row[5] is None else row[5]) for row in found]
+
+    def curves(self, method: str, seed: int, shift: str, severity: int) -> dict[str, Any]:
+        where = "WHERE method=? AND seed=? AND shift=? AND severity=?"
+        found = self._all(f"SELECT name, data FROM curves {where}", (method, seed, shift, severity))
+        return {name: json.loads(data) for name, data in found}
+
+    def history(self, method: str, seed: int) -> list[dict[str, Any]]:
+        query = "SELECT member, epoch, data FROM history WHERE method=? AND seed=? ORDER BY epoch, member"
+        found = self._all(query, (method, seed))
+        return [{"member": member, "epoch": epoch, **json.loads(data)} for member, epoch, data in found]
+
+    def calibrator(self, method: str, seed: int) -> str | None:
+        found = self._all("SELECT data FROM calibrators WHERE method=? AND seed=?", (method, seed))
+        return found[0][0] if found else None
+
+    def threshold(self, method: str, seed: int) -> float | None:
+        query = "SELECT value FROM rows WHERE method=? AND seed=? AND shift='validation' AND metric='threshold'"
+        found = self._all(query, (method, seed))
+        return found[0][0] if found else None
+
+    def clean_entropy(self, method: str, seed: int) -> NDArray[np.float32] | None:
+        found = self._all("SELECT data FROM entropies WHERE method=? AND seed=?", (method, seed))
+        return np.frombuffer(found[0][0], "<f4") if found else None
+
+    def runs(self) -> list[dict[str, Any]]:
+        names = "id, started, finished, seconds, engine, device, recipe, versions, revision, hardware"
+        found = [dict(zip(names.split(", "), row, strict=True)) for row in self._all(f"SELECT {names} FROM runs")]
+        return [{**run, **{k: json.loads(run[k]) for k in ("versions", "hardware")}} for run in found]
+
+    def _meta(self, key: str) -> str | None:
+        found = self._all("SELECT value FROM meta WHERE key=?", (key,))
+        return found[0][0] if found else None
+
+    def _all(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        with self._clear():
+            return self.db.execute(query, values).fetchall()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One transaction, begun at once so that two writers queue instead of failing half-way."""
+        self.db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.db.execute("COMMIT")
+        except BaseException:
+            if self.db.in_transaction:  # a full disk has rolled back already
+                self.db.execute("ROLLBACK")
+            raise
+
+    @contextlib.contextmanager
+    def _clear(self) -> Iterator[None]:
+        """SQLite's errors as one line that says what to do."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            full = "full" in str(error) or "disk I/O" in str(error)
+            remedy = (
+                "everything finished before is kept: make room and run the same command again"
+                if full
+                else "another program holds it, or it is damaged: end that program, or choose another folder"
+            )
+            raise InputError(f"{self.path}: {error}; {remedy}") from error
+
+
+def _refuse_other(old: Recipe, new: Recipe, path: Path) -> None:
+    """A study may grow by seeds, shifts, severities, other data and rows; what is there must stay what it was."""
+    grown = ("seeds", "shifts", "severities", "ood", "predictions", "name")
+    same = replace(new.study, **{name: getattr(old.study, name) for name in grown})
+    pairs: dict[str, tuple[Any, Any]] = {
+        "study": (old.study, same),
+        "data": (old.data, new.data),
+        "net": (old.net, new.net),
+    }
+    rows = {row.name: row for row in new.methods}
+    pairs |= {f"methods.{row.name}": (row, rows[row.name]) for row in old.methods if row.name in rows}
+    for part, (before, now) in pairs.items():
+        for item in fields(before):
+            was, is_now = (_identity(getattr(one, item.name)) for one in (before, now))
+            if was != is_now and item.name != "seeds":
+                raise InputError(
+                    f"{path}: holds another study: {part}.{item.name} was {_short(was)}, now {_short(is_now)}; "
+                    "choose another --out"
+                )
+
+
+def _identity(value: Any) -> Any:
+    """Of training, what makes a difference to its result."""
+    return value.identity() if isinstance(value, TrainSettings) else value
+
+
+def _short(value: Any) -> str:
+    return repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,137 @@
+"""A TOML table becomes an object: each value is checked against the annotation of its field, each key must be known."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from avuc.errors import InputError
+
+__all__ = ["Place", "build", "hints_of", "known_keys"]
+
+T = TypeVar("T")
+Table = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a value stands: the file and the keys that lead to it."""
+
+    source: str
+    path: str = ""
+
+    def __truediv__(self, key: str | int) -> Place:
+        step = f"[{key}]" if isinstance(key, int) else f".{key}" if self.path else key
+        return Place(self.source, self.path + step)
+
+    def wrong(self, message: str) -> InputError:
+        return InputError(f"{self.source}: {self.path}: {message}" if self.path else f"{self.source}: {message}")
+
+
+def build(kind: Callable[..., T], table: Table, place: Place, special: Mapping[Any, Any] | None = None) -> T:
+    """`kind(**table)`, checked. `special`: annotation → function(value, place), for what is no plain value.
+
+    >>> @dataclasses.dataclass
+    ... class Point:
+    ...     x: float
+    ...     label: str = ""
+    >>> build(Point, {"x": 1}, Place("points.toml"))
+    Point(x=1.0, label='')
+    >>> build(Point, {"x": 1, "lable": "a"}, Place("points.toml"))
+    Traceback (most recent call last):
+    avuc.errors.InputError: points.toml: lable: no such key; did you mean 'label'? There are x, label
+    """
+    hints = hints_of(kind)
+    known_keys(table, hints, place)
+    values = {key: _checked(value, hints[key], place / key, special or {}) for key, value in table.items()}
+    for name, parameter in inspect.signature(kind).parameters.items():
+        if parameter.default is inspect.Parameter.empty and name not in values:
+            raise place.wrong(f"needs the key {name!r}")
+    try:
+        return kind(**values)
+    except InputError as error:
+        raise place.wrong(str(error)) from error
+
+
+def hints_of(kind: Callable[..., Any]) -> dict[str, Any]:
+    """The arguments of a class and their types."""
+    names = [name for name in inspect.signature(kind).parameters if name != "self"]
+    hints = get_type_hints(kind if dataclasses.is_dataclass(kind) else kind.__init__)  # type: ignore[misc]
+    return {name: hints[name] for name in names}
+
+
+def known_keys(table: Table, known: Iterable[str], place: Place) -> None:
+    if not isinstance(table, Mapping):
+        raise place.wrong(f"expected a table, found {_shown(table)}")
+    keys = list(known)
+    for key in table:
+        if key not in keys:
+            raise (place / key).wrong(f"no such key; {did_you_mean(key, keys)}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The nearest known word, and all of them.
+
+    >>> did_you_mean("vanila", ["vanilla", "svi"])
+    "did you mean 'vanilla'? There are vanilla, svi"
+    """
+    words = list(known)
+    near = difflib.get_close_matches(str(word), words, n=1, cutoff=0.0)
+    listed = f"There are {', '.join(words)}" if words else "There are none"
+    return f"did you mean {near[0]!r}? {listed}" if near else listed
+
+
+def _checked(value: Any, hint: Any, place: Place, special: Mapping[Any, Any]) -> Any:
+    if hint in special:
+        return special[hint](value, place)
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        if value not in args:
+            raise place.wrong(f"found {_shown(value)}; {did_you_mean(str(value), [str(arg) for arg in args])}")
+        return value
+    if origin in (Union, types.UnionType):
+        for choice in args:
+            try:
+                return _checked(value, choice, place, special)
+            except InputError:
+                continue
+        raise place.wrong(f"expected {_words(hint)}, found {_shown(value)}")
+    if origin is tuple:
+        return _many(value, args, hint, place, special)
+    if dataclasses.is_dataclass(hint):
+        return build(hint, value, place, special)  # type: ignore[arg-type]
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and type(value) is hint:  # bool is an int in Python, not here
+        return value
+    raise place.wrong(f"expected {_words(hint)}, found {_shown(value)}")
+
+
+def _many(value: Any, args: tuple[Any, ...], hint: Any, place: Place, special: Mapping[Any, Any]) -> tuple[Any, ...]:
+    each = args[0] if args[-1] is Ellipsis else None
+    if not isinstance(value, list | tuple) or (each is None and len(value) != len(args)):
+        raise place.wrong(f"expected {_words(hint)}, found {_shown(value)}")
+    return tuple(_checked(item, each or args[n], place / n, special) for n, item in enumerate(value))
+
+
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "nothing"}
+
+
+def _words(hint: Any) -> str:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_words(arg) for arg in args if arg is not type(None))
+    if origin is tuple:
+        return f"a list ({_words(args[0])} each)" if args[-1] is Ellipsis else f"a list of {len(args)}"
+    if origin is Literal:
+        return " or ".join(repr(arg) for arg in args)
+    return WORDS.get(hint, "a table")
+
+
+def _shown(value: Any) -> str:
+    text = "a table" if isinstance(value, Mapping) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

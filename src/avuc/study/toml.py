@@ -1,0 +1,53 @@
+"""Plain values as TOML text; Python reads TOML but does not write it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["document", "value"]
+
+BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def document(tables: Mapping[str, Any]) -> str:
+    """Top-level tables, and lists of tables as [[name]]; everything below in one line each.
+
+    >>> print(document({"train": {"epochs": 2}, "methods": [{"name": "SVI"}]}), end="")
+    [train]
+    epochs = 2
+    <BLANKLINE>
+    [[methods]]
+    name = "SVI"
+    """
+    parts = []
+    for name, content in tables.items():
+        for table in content if isinstance(content, list) else [content]:
+            head = f"[[{key(name)}]]" if isinstance(content, list) else f"[{key(name)}]"
+            parts.append("\n".join([head, *(f"{key(k)} = {value(v)}" for k, v in table.items())]) + "\n")
+    return "\n".join(parts)
+
+
+def value(item: Any) -> str:
+    """
+    >>> value({"a": [1, 0.5, True], "b": "x"})
+    '{a = [1, 0.5, true], b = "x"}'
+    """
+    if isinstance(item, bool):
+        return str(item).lower()
+    if isinstance(item, str):
+        return json.dumps(item, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(item, float) and not math.isfinite(item):
+        return "nan" if math.isnan(item) else "inf" if item > 0 else "-inf"
+    if isinstance(item, Mapping):
+        return "{" + ", ".join(f"{key(k)} = {value(v)}" for k, v in item.items()) + "}"
+    if isinstance(item, list | tuple):
+        return "[" + ", ".join(value(one) for one in item) + "]"
+    return repr(item)
+
+
+def key(name: str) -> str:
+    return name if BARE.fullmatch(name) else value(name)
