@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,14 +42,18 @@ CASES: dict[str, tuple[Method, Factory, Objective]] = {
     "svi-avuc": (SVI(), plain, Objective("avuc", warmup_epochs=1, kl_weight=0.1)),
     "svi-auavuc": (SVI(train_draws=2), plain, Objective("auavuc", warmup_epochs=1)),
     "batch normalisation": (Vanilla(), normalised, Objective("avuc", warmup_epochs=1)),
+    "each on its own": (SVI(), normalised, Objective("avuc", warmup_epochs=1)),
 }
 
 
 def train_all(data: Dataset, directory: Path | None = None) -> dict[str, tuple[dict[str, Tensor], list[float]]]:
     found = {}
     for name, (method, net, objective) in CASES.items():
-        factory = net if name == "batch normalisation" else (lambda g, net=net: _Cast(net(g)))
-        fitted = fit(method, factory, data, objective=objective, settings=SETTINGS, seed=2, progress=False)
+        factory = net if net is normalised else (lambda g, net=net: _Cast(net(g)))
+        settings = SETTINGS
+        if name == "each on its own":
+            settings = replace(settings, rank_noise="own", sync_batch_norm=False)
+        fitted = fit(method, factory, data, objective=objective, settings=settings, seed=2, progress=False)
         found[name] = (fitted.models[0].state_dict(), [record["total"] for record in fitted.history])
     return found
 
@@ -83,8 +88,14 @@ def test_n_ranks_are_one_rank(ranks: int, digits: Dataset, tmp_path: Path) -> No
     data = digits.subset(range(ROWS))
     mp.spawn(rank_main, (ranks, free_port(), data.images, data.labels, str(tmp_path)), nprocs=ranks)
     expected = train_all(Dataset(data.images, data.labels, 10))
+    _, alone = expected.pop("each on its own")
+    first = torch.load(tmp_path / "0.pt", weights_only=True)
+    # own noise and statistics make another run, but still one run
+    assert first["each on its own"][1] != pytest.approx(alone, rel=1e-3)
     for rank in range(ranks):
         found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        for key, value in found["each on its own"][0].items():
+            assert torch.equal(value, first["each on its own"][0][key]), key
         for name, (state, curve) in expected.items():
             exact = name != "batch normalisation"
             assert found[name][1] == pytest.approx(curve, rel=1e-9 if exact else 1e-4), (name, rank)

@@ -36,12 +36,10 @@ class FastSteps:
     def __init__(self, members: Sequence[Member], data: Dataset, say: Callable[[str], None]) -> None:
         settings = members[0].settings
         self.members, self.data, self.say = members, data, say
-        self.capturing = settings.capture and members[0].ranks.size == 1
+        self.capturing = settings.capture
         # the objective counts epochs, so that outside a graph it would be compiled anew for each of them
         levels = list(LEVELS) if self.capturing else list(LEVELS[1:])
         self.levels = levels if settings.compile else [LEVELS[-1]]
-        if settings.capture and not self.capturing:
-            say("training: steps of several ranks are not captured as a CUDA graph; running them one by one")
         self.streams = [torch.cuda.Stream(members[0].device) for _ in members] if len(members) > 1 else []
         self.graphs: dict[int, Captured] = {}
         self.ready: set[int] = set()

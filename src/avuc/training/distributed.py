@@ -121,7 +121,11 @@ class _Forward:
         if not layer.training:
             return type(layer).forward(layer, x)
         if not self.over_ranks:
-            return type(layer).forward(layer, x) if len(x) else x
+            if len(x):
+                return type(layer).forward(layer, x)
+            if layer.num_batches_tracked is not None:
+                layer.num_batches_tracked += 1
+            return x
         others = [dim for dim in range(x.dim()) if dim != 1]
         shape = [1, -1] + [1] * (x.dim() - 2)
         exact = x.float()

@@ -123,12 +123,14 @@ class Loop:
                 active = [run for run in self.runs if run.epoch == epoch and not run.stopped]
                 if not active:
                     continue
+                if bar is not None:
+                    bar.label = f"epoch {epoch + 1}/{self.settings.epochs}"
                 started = time.perf_counter()
                 self._epoch(active, epoch, bar)
                 seconds = time.perf_counter() - started
                 records = [record for run in active for record in run.finish(epoch, self.rows, seconds)]
                 if bar is not None:
-                    bar.advance(0, summary(records, self.settings.epochs))
+                    bar.advance(0, summary(records))
         except Diverged as error:
             raise self._diverged(error, epoch) from None
         except RuntimeError as error:
@@ -175,7 +177,10 @@ class Loop:
         key = tuple(id(member) for member in members)
         if key not in self._steps:
             self._steps.clear()  # models have stopped, or caught up: other graphs from now on
-            if data.device.type == "cuda" and (self.settings.capture or self.settings.compile):
+            fast = data.device.type == "cuda" and (self.settings.capture or self.settings.compile)
+            if fast and self.ranks.size > 1:
+                self.say(f"training: the steps of {self.ranks.size} ranks run eagerly, neither compiled nor captured")
+            if fast and self.ranks.size == 1:
                 count = self.settings.at_once
                 parts = [members[start : start + count] for start in range(0, len(members), count)]
                 self._steps[key] = [FastSteps(part, data, self.say) for part in parts]

@@ -48,22 +48,21 @@ class Log:
             self.board.close()
 
 
-def summary(records: Sequence[dict[str, Any]], epochs: int) -> str:
+def summary(records: Sequence[dict[str, Any]]) -> str:
     """An epoch in a few words, models averaged.
 
-    >>> summary([{"epoch": 2, "nll": 0.5, "kl": 0.0, "avuc": 0.0, "avu": None, "accuracy": 0.9}], 5)
-    'epoch 3/5 nll 0.500 acc 0.900'
+    >>> summary([{"nll": 0.5, "kl": 0.0, "avuc": 0.0, "avu": None, "accuracy": 0.9, "images_per_second": 4000.0}])
+    'nll 0.500 acc 0.900 4,000 images/s'
     """
-    parts = [f"epoch {records[0]['epoch'] + 1}/{epochs}"]
-    for name, short in (("nll", "nll"), ("kl", "kl"), ("avuc", "avuc"), ("avu", "avu"), ("accuracy", "acc")):
+    parts = []
+    shown = {"nll": "nll", "kl": "kl", "avuc": "avuc", "avu": "avu", "accuracy": "acc", "validation_nll": "val"}
+    for name, short in shown.items():
         values = [record[name] for record in records if record.get(name) is not None]
-        if values and (name in ("nll", "accuracy") or any(values)):
+        # a term that a method does not have is 0 throughout
+        if values and (any(values) or name not in ("kl", "avuc")):
             parts.append(f"{short} {sum(values) / len(values):.3f}")
-    valid = [record["validation_nll"] for record in records if record.get("validation_nll") is not None]
-    if valid:
-        parts.append(f"val {sum(valid) / len(valid):.3f}")
-    speed = sum(record.get("images_per_second", 0.0) for record in records)
-    return " ".join(parts) + (f" {speed:,.0f} images/s" if speed else "")
+    speed = sum(record["images_per_second"] for record in records)
+    return " ".join([*parts, f"{speed:,.0f} images/s"])
 
 
 def _line(record: dict[str, Any]) -> str:
