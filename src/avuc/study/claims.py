@@ -16,8 +16,10 @@ __all__ = ["Claims"]
 
 try:
     import fcntl
+
+    LOCKS = True
 except ImportError:  # Windows: one process at a time there
-    fcntl = None  # type: ignore[assignment]
+    LOCKS = False
 
 
 class Claims:
@@ -34,11 +36,11 @@ class Claims:
             yield got
         finally:
             for name in got:
-                if fcntl is not None:
+                if LOCKS:
                     fcntl.lockf(self._file, fcntl.LOCK_UN, 1, zlib.crc32(name.encode()))
 
     def _lock(self, name: str) -> bool:
-        if fcntl is None:
+        if not LOCKS:
             return True
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, zlib.crc32(name.encode()))

@@ -6,7 +6,6 @@ import errno
 import os
 import platform
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -90,19 +89,22 @@ def about_here(devices: list[str]) -> dict[str, Any]:
     gpus = [torch.cuda.get_device_name(name) for name in devices if name.startswith("cuda")]
     versions = {"avuc": __version__, "torch": torch.__version__, "numpy": np.__version__}
     versions |= {"python": platform.python_version(), "cuda": torch.version.cuda or ""}
-    hardware = {"machine": platform.machine(), "system": platform.system(), "processor": _processor(), "gpus": gpus}
+    hardware: dict[str, Any] = {
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "processor": _processor(),
+        "gpus": gpus,
+    }
     hardware |= {"processors": os.cpu_count(), "threads": torch.get_num_threads()}
     return {"versions": versions, "revision": _revision(), "hardware": hardware}
 
 
 def _processor() -> str:
-    if sys.platform == "linux":
-        try:
-            lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        except OSError:
-            return platform.processor()
-        return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return platform.processor()
+    try:  # Linux
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def _revision() -> str | None:

@@ -124,12 +124,13 @@ class StudyData:
         return Dataset(images, clean.labels, clean.num_classes, str(test_set))
 
     def _released(self, test_set: TestSet) -> Dataset:
-        """From the files that were published; `test_images` does not apply to them."""
-        chosen = {"corruption": test_set.shift, "severity": test_set.severity}
+        """From the files that were published; all their images, but for ImageNet-C, where `test_images` counts."""
         if self.part.source == "imagenet":
-            size = {"limit": self.part.test_images} if self.part.test_images else {}
-            options = {**size, "workers": self.part.workers, "verify": self.part.verify}
-            return load_dataset("imagenet-c", self.part.released, **chosen, **options).to(self.device)
+            options: dict[str, Any] = {"corruption": test_set.shift, "severity": test_set.severity}
+            options |= {"workers": self.part.workers, "verify": self.part.verify}
+            if self.part.test_images:
+                options["limit"] = self.part.test_images
+            return load_dataset("imagenet-c", self.part.released, **options).to(self.device)
         archive = Archive(self.part.released)
         images = torch.from_numpy(archive.images(test_set.shift, test_set.severity))
         labels = torch.from_numpy(archive.labels(test_set.severity))

@@ -163,8 +163,8 @@ class Store:
             self.db.execute("DELETE FROM history WHERE method=? AND seed=?", key)
             for record in trained.history:
                 data = {k: v for k, v in record.items() if k not in ("member", "epoch")}
-                values = (*key, record["member"], record["epoch"], json.dumps(data))
-                self.db.execute("INSERT INTO history VALUES(?,?,?,?,?)", values)
+                line = (*key, record["member"], record["epoch"], json.dumps(data))
+                self.db.execute("INSERT INTO history VALUES(?,?,?,?,?)", line)
 
     def add_cells(self, cells: Iterable[Cell]) -> None:
         """All of them or none. A cell that is there already stays as it is."""
@@ -179,8 +179,8 @@ class Store:
                 curves = [(*cell.key, name, json.dumps(data)) for name, data in told.curves.items()]
                 self.db.executemany("INSERT INTO curves VALUES(?,?,?,?,?,?)", curves)
                 if cell.calibrator is not None:
-                    values = (cell.method, cell.seed, cell.calibrator)
-                    self.db.execute("INSERT OR REPLACE INTO calibrators VALUES(?,?,?)", values)
+                    fitted = (cell.method, cell.seed, cell.calibrator)
+                    self.db.execute("INSERT OR REPLACE INTO calibrators VALUES(?,?,?)", fitted)
                 if cell.keep_entropy:
                     data = told.entropy.astype("<f4").tobytes()
                     self.db.execute("INSERT OR REPLACE INTO entropies VALUES(?,?,?)", (cell.method, cell.seed, data))

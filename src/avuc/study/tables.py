@@ -60,7 +60,7 @@ def build(kind: Callable[..., T], table: Table, place: Place, special: Mapping[A
 def hints_of(kind: Callable[..., Any]) -> dict[str, Any]:
     """The arguments of a class and their types."""
     names = [name for name in inspect.signature(kind).parameters if name != "self"]
-    hints = get_type_hints(kind if dataclasses.is_dataclass(kind) else kind.__init__)  # type: ignore[misc]
+    hints = get_type_hints(kind if dataclasses.is_dataclass(kind) else kind.__init__)
     return {name: hints[name] for name in names}
 
 

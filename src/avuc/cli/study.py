@@ -1,0 +1,109 @@
+"""`avuc study`: train and judge everything a recipe names, on every shift."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from avuc.cli.command import Command, Namespace, Parser
+from avuc.cli.console import Console
+
+if TYPE_CHECKING:
+    from avuc.study.recipe import Recipe
+
+__all__ = ["COMMAND"]
+
+TEXT = """\
+Train every method of a recipe with every seed, judge each on validation data, clean test data, every shift at every
+severity and data of another kind, and put the results into one SQLite file. Stop it at any time, any way: the same
+command goes on where it was. Start it twice on one folder and the two share the work.
+
+RECIPE is a .toml file or the name of one that comes with avuc; 'avuc study --list' names them."""
+EXAMPLES = """\
+examples:
+  avuc study demo --out out/demo
+  avuc study cifar10-paper --out out/paper --set study.seeds=[0,1] --set train.epochs=60
+  avuc study cifar10-best --dry-run
+  avuc study my-recipe.toml --engine ray"""
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a .toml file, or a name")
+    parser.add_argument("--list", action="store_true", help="name the recipes that come with avuc")
+    parser.add_argument("--out", metavar="DIR", help="folder of the study (default: out/NAME)")
+    parser.add_argument(
+        "--engine", choices=("local", "ray"), default="local", help="who does the work (default: local)"
+    )
+    parser.add_argument(
+        "--device", default="auto", help="auto, cpu, cuda:0 or cuda:0,cuda:1; auto: every GPU, else the CPU"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change the recipe: train.epochs=2, methods.SVI.objective.beta=1; may be repeated",
+    )
+    parser.add_argument("--predictions", action="store_true", help="also keep every prediction (.safetensors)")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done and what it costs")
+
+
+def run(args: Namespace) -> int:
+    from avuc.errors import InputError
+    from avuc.study.recipe import load_recipe, recipe_names
+
+    console = Console()
+    if args.list:
+        for name in recipe_names():
+            console.line(name)
+        return 0
+    if args.recipe is None:
+        raise InputError(f"name a recipe: a .toml file, or one of {', '.join(recipe_names())}")
+    changes = [*args.set, "study.predictions=true"] if args.predictions else args.set
+    recipe = load_recipe(args.recipe, changes)
+    if args.dry_run:
+        return _plan(recipe, args.device, console)
+    from avuc.report.study import ranking, summary_page
+    from avuc.study.engine import run_study
+
+    began = time.monotonic()
+    out = Path(args.out or Path("out") / recipe.study.name)
+    store = run_study(recipe, out, engine=args.engine, device=args.device)
+    head, rows, align = ranking(store)
+    console.line()
+    console.table(head, rows, align)
+    console.line()
+    summary_page(store, out / "report.html")
+    console.line(f"{len(store.done()):,} cells in {store.path}; this run took {time.monotonic() - began:.0f} s", "dim")
+    console.line(f"Open the report in a browser: {(out / 'report.html').resolve()}", "bold")
+    return 0
+
+
+def _plan(recipe: Recipe, device: str, console: Console) -> int:
+    from avuc.study.cost import cost_of
+    from avuc.study.engine import devices_for
+    from avuc.study.grid import Plan
+
+    plan = Plan(recipe)
+    head = ("row", "trained as", "seeds", "draws", "what it is")
+    rows = []
+    for row in recipe.methods:
+        trained = repr(row.method) if row.method is not None else f"the model of {row.of}"
+        how = row.objective.kind if row.method is not None else row.calibrator.kind if row.calibrator else "fewer draws"
+        seeds = ", ".join(str(seed) for seed in recipe.seeds(row))
+        rows.append((row.name, how, seeds, str(recipe.samples(row)), trained))
+    console.table(head, rows, "<<<><")
+    console.line()
+    for sentence in cost_of(plan, devices_for(device)[0]).sentences():
+        console.paragraph(sentence)
+    return 0
+
+
+COMMAND = Command(
+    summary="train and judge every method of a recipe on every shift",
+    text=TEXT,
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)
