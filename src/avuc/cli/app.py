@@ -12,6 +12,7 @@ from avuc.cli.calibrate import COMMAND as CALIBRATE
 from avuc.cli.command import Command
 from avuc.cli.demo import COMMAND as DEMO
 from avuc.cli.evaluate import COMMAND as EVALUATE
+from avuc.cli.study import COMMAND as STUDY
 from avuc.errors import InputError, MissingExtra
 
 __all__ = ["COMMANDS", "main"]
@@ -21,6 +22,7 @@ COMMANDS: dict[str, Command] = {
     "demo": DEMO,
     "evaluate": EVALUATE,
     "calibrate": CALIBRATE,
+    "study": STUDY,
 }
 TEXT = "Make a classifier know when it is wrong, and prove it."
 EXAMPLES = """\
