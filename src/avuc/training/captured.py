@@ -73,11 +73,12 @@ class FastSteps:
             for member in self.members:
                 attach(member, level)
             try:
-                with unchanged(self.members), compiling():
-                    indices = torch.arange(rows, device=self.data.device).expand(len(self.members), rows).contiguous()
-                    self._trial(indices)
-                if self.capturing:
-                    self.graphs[rows] = self._capture(indices)
+                indices = torch.arange(rows, device=self.data.device).expand(len(self.members), rows).contiguous()
+                with compiling():
+                    with unchanged(self.members):
+                        self._trial(indices)
+                    if self.capturing:
+                        self.graphs[rows] = self._capture(indices)
                 return
             except Diverged:
                 raise
