@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from avuc.cells import Variant, at_least_float32, classes_last, label_weights, mass_and_slopes
 from avuc.ranks import Group, sum_over_ranks, world_size
-from avuc.rows import backward_coefficients, backward_rows, forward_rows
+from avuc.rows import ForwardPass, backward_coefficients, backward_rows, forward_rows
 
 __all__ = ["EMPTY_MASS", "fused_avuc", "or_empty"]
 
@@ -57,7 +57,7 @@ class _FusedAvUC(torch.autograd.Function):
         weight: Tensor | None,
         group: Group,
     ) -> Tensor:
-        log_probs, rows = forward_rows(logits)
+        forward, rows = forward_rows(logits)
         correct, uncertain = rows.predicted == labels, rows.entropy > threshold
         masses, in_p, in_u = mass_and_slopes(rows.confidence, torch.tanh(rows.entropy), correct, uncertain, variant)
         is_good = correct ^ uncertain
@@ -75,13 +75,13 @@ class _FusedAvUC(torch.autograd.Function):
             if weight is not None:
                 upstream *= weight
             to_confidence = None if in_p is None else upstream * in_p
-            ctx.save_for_backward(
-                log_probs, rows.predicted, backward_coefficients(rows, to_confidence, upstream * in_u)
-            )
+            coefficients = backward_coefficients(forward, rows, to_confidence, upstream * in_u)
+            ctx.save_for_backward(*forward, rows.predicted, coefficients)
         return torch.log1p(bad / floor)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None, None]:
-        log_probs, predicted, coefficients = ctx.saved_tensors
-        return backward_rows(log_probs, predicted, gradient * coefficients), None, None, None, None, None
+        *forward, predicted, coefficients = ctx.saved_tensors
+        in_logits = backward_rows(ForwardPass(*forward), predicted, gradient * coefficients)
+        return in_logits, None, None, None, None, None

@@ -1,10 +1,12 @@
-"""Confidence and entropy of each row of logits, in one pass, with an analytic gradient.
+"""Confidence and entropy of each row of logits, with an analytic gradient.
 
 With p = softmax(z), ŷ = argmax p, p̂ = p_ŷ and u = −Σ_k p_k log p_k:
 
     ∂p̂/∂z_k = p̂ (δ_kŷ − p_k)        ∂u/∂z_k = −p_k (log p_k + u)
 
-Autograd would keep five N×C tensors for these two columns; here log p is the only one, as in cross-entropy.
+One exponential per logit, forward and backward together: u = log Σe^{z−m} − Σ p (z − m) with m the row's largest logit,
+and log p = z − m + log p̂ where the gradient needs it. Autograd takes four, and keeps five N×C tensors for these two
+columns; here p is the only one.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from torch.autograd.function import once_differentiable
 
 __all__ = ["RowStatistics", "row_statistics"]
 
-# A block of rows should stay in a core's second-level cache between the passes below.
-BLOCK_ELEMENTS = 1 << 17
+# A block of rows stays in the caches of the cores between the passes below.
+BLOCK_ELEMENTS = 1 << 19
 
 
 class RowStatistics(NamedTuple):
@@ -58,68 +60,91 @@ def _traceable(logits: Tensor) -> RowStatistics:
 class _RowStatistics(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        log_probs, (confidence, entropy, predicted) = forward_rows(logits)
-        ctx.save_for_backward(log_probs, confidence, entropy, predicted)
-        ctx.mark_non_differentiable(predicted)
-        return confidence, entropy, predicted
+        pass_, rows = forward_rows(logits)
+        ctx.save_for_backward(*pass_, *rows)
+        ctx.mark_non_differentiable(rows.predicted)
+        return rows.confidence, rows.entropy, rows.predicted
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_confidence: Tensor, grad_entropy: Tensor, _: Tensor) -> Tensor:
-        log_probs, confidence, entropy, predicted = ctx.saved_tensors
-        rows = RowStatistics(confidence, entropy, predicted)
-        return backward_rows(log_probs, predicted, backward_coefficients(rows, grad_confidence, grad_entropy))
+        pass_, rows = ForwardPass(*ctx.saved_tensors[:3]), RowStatistics(*ctx.saved_tensors[3:])
+        coefficients = backward_coefficients(pass_, rows, grad_confidence, grad_entropy)
+        return backward_rows(pass_, rows.predicted, coefficients)
 
 
-def forward_rows(logits: Tensor) -> tuple[Tensor, RowStatistics]:
-    """log p, kept for `backward_rows`, and the statistics."""
+class ForwardPass(NamedTuple):
+    """What the backward pass needs of the forward pass."""
+
+    probs: Tensor
+    logits: Tensor
+    largest: Tensor  # logit of each row
+
+
+def forward_rows(logits: Tensor) -> tuple[ForwardPass, RowStatistics]:
+    """The statistics, and what `backward_rows` needs."""
+    # 0·(−inf) is NaN: a class ruled out needs a floor, which changes no p. On a GPU, looking first would cost more.
+    if logits.is_cuda:
+        return _forward_blocks(_floored(logits))
+    done = _forward_blocks(logits)
+    return _forward_blocks(_floored(logits)) if bool(done[1].entropy.isnan().any()) else done
+
+
+def _floored(logits: Tensor) -> Tensor:
+    if not logits.numel():
+        return logits
+    return torch.maximum(logits, logits.amax(dim=-1, keepdim=True) + _log_floor(logits.dtype))
+
+
+def _forward_blocks(logits: Tensor) -> tuple[ForwardPass, RowStatistics]:
     n, step = logits.shape[0], _block_rows(logits)
-    floor = _log_floor(logits.dtype)
     if step == n:
-        log_probs = torch.log_softmax(logits, dim=-1).clamp_(min=floor)
-        log_confidence, predicted = log_probs.max(dim=-1)
-        return log_probs, RowStatistics(
-            log_confidence.exp_(), log_probs.exp().mul_(log_probs).sum(-1).neg_(), predicted
-        )
-    log_probs = torch.empty_like(logits, memory_format=torch.contiguous_format)
-    confidence, entropy = logits.new_empty(n), logits.new_empty(n)
-    predicted = torch.empty(n, dtype=torch.long, device=logits.device)
-    # one block to work in: a fresh one for each would cost more in page faults than the arithmetic in it
-    scratch = logits.new_empty(step, logits.shape[1])
-    for start in range(0, n, step):
-        rows = slice(start, start + step)
-        block = torch.log_softmax(logits[rows], dim=-1, out=log_probs[rows]).clamp_(min=floor)
-        torch.max(block, dim=-1, out=(confidence[rows], predicted[rows]))
-        terms = torch.exp(block, out=scratch[: len(block)]).mul_(block)
-        torch.sum(terms, dim=-1, out=entropy[rows])
-    return log_probs, RowStatistics(confidence.exp_(), entropy.neg_(), predicted)
-
-
-def backward_coefficients(rows: RowStatistics, grad_confidence: Tensor | None, grad_entropy: Tensor) -> Tensor:
-    """What `backward_rows` needs of the gradients in p̂ and u (each of shape (N)), stacked to (3, N); linear in both.
-
-    The gradient in z_k is δ_kŷ·c₀ − p_k (g_u log p_k + g_u u + c₀) with c₀ = g_p p̂, all but log p_k constant in a row.
-    """
-    slope = grad_entropy.neg()
-    if grad_confidence is None:
-        return torch.stack((torch.zeros_like(slope), slope, slope * rows.entropy))
-    through = grad_confidence * rows.confidence
-    return torch.stack((through, slope, torch.addcmul(through, grad_entropy, rows.entropy).neg_()))
-
-
-def backward_rows(log_probs: Tensor, predicted: Tensor, coefficients: Tensor) -> Tensor:
-    """Gradient in the logits."""
-    at_predicted, slope, offset = coefficients.unsqueeze(2).unbind()
-    n, step = log_probs.shape[0], _block_rows(log_probs)
-    if step == n:
-        gradient = log_probs.exp().mul_(torch.addcmul(offset, log_probs, slope))
+        largest, predicted = logits.max(dim=-1)
+        shifted = logits - largest.unsqueeze(1)
+        probs = shifted.softmax(dim=-1)
+        spread = shifted.mul_(probs).sum(dim=-1)
     else:
-        gradient, scratch = torch.empty_like(log_probs), log_probs.new_empty(step, log_probs.shape[1])
+        probs = torch.empty_like(logits, memory_format=torch.contiguous_format)
+        largest, spread = logits.new_empty(n), logits.new_empty(n)
+        predicted = torch.empty(n, dtype=torch.long, device=logits.device)
+        # one block to work in: a fresh one for each would cost more in page faults than the arithmetic in it
+        scratch = logits.new_empty(step, logits.shape[1])
         for start in range(0, n, step):
             rows = slice(start, start + step)
-            block = log_probs[rows]
-            factor = torch.addcmul(offset[rows], block, slope[rows], out=scratch[: len(block)])
-            torch.exp(block, out=gradient[rows]).mul_(factor)
+            block = logits[rows]
+            torch.max(block, dim=-1, out=(largest[rows], predicted[rows]))
+            shifted = torch.sub(block, largest[rows].unsqueeze(1), out=scratch[: len(block)])
+            torch.softmax(shifted, dim=-1, out=probs[rows])
+            torch.sum(shifted.mul_(probs[rows]), dim=-1, out=spread[rows])
+    confidence = probs.gather(1, predicted.unsqueeze(1)).squeeze(1)
+    entropy = spread.add_(confidence.log()).neg_()
+    return ForwardPass(probs, logits, largest), RowStatistics(confidence, entropy, predicted)
+
+
+def backward_coefficients(
+    forward: ForwardPass, rows: RowStatistics, grad_confidence: Tensor | None, grad_entropy: Tensor
+) -> Tensor:
+    """What `backward_rows` needs of the gradients g_p in p̂ and g_u in u, stacked to (3, N); linear in both.
+
+    The gradient in z_k is δ_kŷ c − p_k (g_u z_k + g_u (u − m + log p̂) + c) with c = g_p p̂; a row shares all but z_k.
+    """
+    slope = grad_entropy.neg()
+    offset = slope * (rows.entropy - forward.largest + rows.confidence.log())
+    if grad_confidence is None:
+        return torch.stack((torch.zeros_like(slope), slope, offset))
+    through = grad_confidence * rows.confidence
+    return torch.stack((through, slope, offset - through))
+
+
+def backward_rows(forward: ForwardPass, predicted: Tensor, coefficients: Tensor) -> Tensor:
+    """Gradient in the logits."""
+    at_predicted, slope, offset = coefficients.unsqueeze(2).unbind()
+    probs, logits, _ = forward
+    n, step = probs.shape[0], _block_rows(probs)
+    gradient = torch.empty_like(probs)
+    for start in range(0, n, max(step, 1)):
+        rows = slice(start, start + step)
+        torch.addcmul(offset[rows], logits[rows], slope[rows], out=gradient[rows]).mul_(probs[rows])
     return gradient.scatter_add_(1, predicted.unsqueeze(1), at_predicted)
 
 

@@ -56,7 +56,8 @@ def _flip(
 
 
 # torch.compile can trace the mode, but neither a generator nor a break of the graph inside the mode
-_eager_flip: Any = torch.compiler.disable(_flip)
+# (torch._disable_dynamo is torch.compiler.disable without loading the compiler at import, which takes seconds)
+_eager_flip: Any = torch._disable_dynamo(_flip)
 
 
 class Flipout(TorchFunctionMode):

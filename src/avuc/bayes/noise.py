@@ -46,5 +46,5 @@ def _rank_generator(device: torch.device, rank: int) -> torch.Generator:
     return _generators[key]
 
 
-_eager_noise: Callable[[Family, Sequence[int], Tensor, torch.Generator], Tensor] = torch.compiler.disable(_noise)
-_eager_generator: Callable[[torch.device, int], torch.Generator] = torch.compiler.disable(_rank_generator)
+_eager_noise: Callable[[Family, Sequence[int], Tensor, torch.Generator], Tensor] = torch._disable_dynamo(_noise)
+_eager_generator: Callable[[torch.device, int], torch.Generator] = torch._disable_dynamo(_rank_generator)
