@@ -264,9 +264,9 @@ def parse_recipe(text: str, source: str = "recipe", changes: Sequence[str] = ())
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{source}: not valid TOML ({error})") from error
     place = Place(source)
-    known_keys(tables, ("study", "data", "net", "train", "methods"), place)
     for change in changes:
         _apply(tables, change)
+    known_keys(tables, ("study", "data", "net", "train", "methods"), place)
     train = build(TrainSettings, tables.get("train", {}), place / "train")
     parts = {
         key: build(kind, tables.get(key, {}), place / key)

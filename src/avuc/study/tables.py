@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
+import os
 import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -80,9 +81,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     "did you mean 'vanilla'? There are vanilla, svi"
     """
     words = list(known)
-    near = difflib.get_close_matches(str(word), words, n=1, cutoff=0.0)
-    listed = f"There are {', '.join(words)}" if words else "There are none"
-    return f"did you mean {near[0]!r}? {listed}" if near else listed
+    if not words:
+        return "there are none"
+
+    def nearness(known: str) -> tuple[float, int]:
+        return difflib.SequenceMatcher(None, str(word), known).ratio(), len(os.path.commonprefix([str(word), known]))
+
+    return f"did you mean {max(words, key=nearness)!r}? There are {', '.join(words)}"
 
 
 def _checked(value: Any, hint: Any, place: Place, special: Mapping[Any, Any]) -> Any:
