@@ -1,6 +1,6 @@
 """A variational ResNet-20 on two CPU cores, beside bayesian-torch 0.5.0: time of a training step, memory.
 
-    pip install bayesian-torch==0.5.0
+    pip install --no-deps bayesian-torch==0.5.0
     python benchmarks/bench_bayes_cpu.py [--threads 2] [--batch 32] [--repeats 9]
 
 Both train the same network on the same batch: cross-entropy + KL / 50,000, forward, backward, Adam. The two take turns
@@ -30,7 +30,7 @@ try:
         warnings.simplefilter("ignore")
         from bayesian_torch.models.dnn_to_bnn import dnn_to_bnn, get_kl_loss
 except ImportError:
-    sys.exit("this benchmark measures against bayesian-torch: pip install bayesian-torch==0.5.0")
+    sys.exit("this benchmark measures against bayesian-torch: pip install --no-deps bayesian-torch==0.5.0")
 
 NUM_TRAIN = 50_000
 PEER_KIND = {"weight": "Reparameterization", "flipout": "Flipout"}

@@ -1,6 +1,6 @@
 """A variational ResNet-20 on a GPU, beside bayesian-torch 0.5.0 and beside the deterministic network.
 
-    pip install bayesian-torch==0.5.0
+    pip install --no-deps bayesian-torch==0.5.0
     python benchmarks/bench_bayes_gpu.py [--device cuda] [--quick] [--json OUT]
 
 Training: SVI-AvUC, cross-entropy + KL/50,000 + 3·AvUC, Adam, batch 107. Ours and the deterministic network (the same
@@ -37,7 +37,7 @@ try:
         warnings.simplefilter("ignore")
         from bayesian_torch.models.dnn_to_bnn import dnn_to_bnn, get_kl_loss
 except ImportError:
-    sys.exit("this benchmark measures against bayesian-torch: pip install bayesian-torch==0.5.0")
+    sys.exit("this benchmark measures against bayesian-torch: pip install --no-deps bayesian-torch==0.5.0")
 
 NUM_TRAIN, BETA, THRESHOLD = 50_000, 3.0, 1.0
 Step = Callable[[], object]
