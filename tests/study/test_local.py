@@ -248,7 +248,7 @@ def test_plan_groups_models_that_train_together(recipe):
         settings = {plan.recipe.row(key.method).train for key in group}
         assert len(settings) == 1
     assert max(len(group) for group in groups) == 8
-    assert [VALIDATION, CLEAN] == plan.sets[:2]
+    assert plan.sets[:2] == [VALIDATION, CLEAN]
 
 
 def test_rows_are_plain_sql(undisturbed):

@@ -78,18 +78,21 @@ class LocalRun:
 
     def run(self) -> None:
         try:
-            while self._train():
-                time.sleep(WAIT_SECONDS)
-            if not any(self.plan.pending(key, one, self.done) for one in self.plan.sets for key in self.plan.models):
-                return
             with Progress("judging cells", self.plan.cells) if self.progress else nullcontext() as bar:
-                while self._judge(bar):
-                    time.sleep(WAIT_SECONDS)
+                while not self._finished():
+                    self._train()
+                    self._judge(bar)
+                    if not self._finished():  # others are at work on the rest
+                        time.sleep(WAIT_SECONDS)
         finally:
             self.claims.close()
 
-    def _train(self) -> bool:
-        """Train what nobody else does; true if others still train the rest."""
+    def _finished(self) -> bool:
+        self.done = self.store.done()
+        return not any(self.plan.pending(key, one, self.done) for one in self.plan.sets for key in self.plan.models)
+
+    def _train(self) -> None:
+        """Train what nobody else does."""
         missing = [key for key in self.plan.models if key not in self.store.trained()]
         # on a GPU models of a group take their steps together; elsewhere that gains nothing, and hides the work
         at_once = None if self.work.device.type == "cuda" else 1
@@ -103,7 +106,6 @@ class LocalRun:
                 self._say(mine, len(ready))
                 for trained in self.work.train(mine):
                     self.store.add_model(trained)
-        return any(key not in self.store.trained() for key in self.plan.models)
 
     def _may_start(self, key: ModelKey, ready: set[ModelKey]) -> bool:
         """Not before the row it starts from."""
@@ -115,16 +117,15 @@ class LocalRun:
             names = ", ".join(f"{key.method} (seed {key.seed})" for key in keys)
             print(f"training {names}: {before + len(keys)} of {len(self.plan.models)}", file=sys.stderr)
 
-    def _judge(self, bar: Progress | None) -> bool:
-        """Judge what nobody else does; true if others still work on the rest."""
-        self.done = self.store.done()
+    def _judge(self, bar: Progress | None) -> None:
+        """Judge what nobody else does, of the models that are trained."""
+        trained = self.store.trained()
         for test_set in self.plan.sets:
             for key in self.plan.models:
-                if self.plan.ready(key, test_set, self.done):
+                if key in trained and self.plan.ready(key, test_set, self.done):
                     self._cell(key, test_set)
                     if bar is not None:
                         bar.advance(len(self.done) - bar.done, f"{test_set}, {key.method}")
-        return any(self.plan.pending(key, one, self.done) for one in self.plan.sets for key in self.plan.models)
 
     def _cell(self, key: ModelKey, test_set: TestSet) -> None:
         with self.claims.claim(f"judge {key.folder} {test_set}") as got:

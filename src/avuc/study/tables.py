@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
-import os
 import types
 from collections.abc import Callable, Iterable, Mapping
+from itertools import takewhile
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from avuc.errors import InputError
@@ -85,7 +85,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
         return "there are none"
 
     def nearness(known: str) -> tuple[float, int]:
-        return difflib.SequenceMatcher(None, str(word), known).ratio(), len(os.path.commonprefix([str(word), known]))
+        begins = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(str(word), known, strict=False)))
+        return difflib.SequenceMatcher(None, str(word), known).ratio(), begins
 
     return f"did you mean {max(words, key=nearness)!r}? There are {', '.join(words)}"
 
