@@ -5,6 +5,7 @@
     curves(method, seed, shift, severity, name, data)           JSON: reliability, avu, entropy, confidence, …
     models(method, seed, epochs, seconds, threshold, run)   history(method, seed, member, epoch, data)    training
     calibrators(method, seed, data)                             as Calibrator.to_json wrote them
+    shown(method, seed, shift, severity, data)   gallery(shift, severity, data)    single images, see shown.py
     runs(id, started, finished, seconds, engine, device, recipe, versions, revision, hardware)    each start of it
 
 A cell is written in one transaction: it is there with everything that belongs to it, or not at all.
@@ -55,6 +56,9 @@ CREATE TABLE IF NOT EXISTS curves({CELL}, name TEXT NOT NULL, data TEXT NOT NULL
     PRIMARY KEY({KEY}, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS entropies(method TEXT, seed INTEGER, data BLOB NOT NULL,
     PRIMARY KEY(method, seed)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS shown({CELL}, data TEXT NOT NULL, PRIMARY KEY({KEY})) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS gallery(shift TEXT, severity INTEGER, data BLOB NOT NULL,
+    PRIMARY KEY(shift, severity)) WITHOUT ROWID;
 """
 
 
@@ -80,6 +84,8 @@ class Cell:
     seconds: float = 0.0
     calibrator: str | None = None  # on the validation set, where it was fitted
     keep_entropy: bool = field(default=False, repr=False)  # of the clean images, for detection
+    shown: dict[str, Any] | None = field(default=None, repr=False)  # of single images, for the report
+    picture: bytes | None = field(default=None, repr=False)  # PNG of one of the set's images
 
     @property
     def key(self) -> tuple[str, int, str, int]:
@@ -184,6 +190,11 @@ class Store:
                 if cell.keep_entropy:
                     data = told.entropy.astype("<f4").tobytes()
                     self.db.execute("INSERT OR REPLACE INTO entropies VALUES(?,?,?)", (cell.method, cell.seed, data))
+                if cell.shown is not None:
+                    line = (*cell.key, json.dumps(cell.shown))
+                    self.db.execute("INSERT OR REPLACE INTO shown VALUES(?,?,?,?,?)", line)
+                if cell.picture is not None:
+                    self.db.execute("INSERT OR IGNORE INTO gallery VALUES(?,?,?)", (*cell.key[2:], cell.picture))
 
     # reading
 
@@ -202,6 +213,14 @@ class Store:
         where = "WHERE method=? AND seed=? AND shift=? AND severity=?"
         found = self._all(f"SELECT name, data FROM curves {where}", (method, seed, shift, severity))
         return {name: json.loads(data) for name, data in found}
+
+    def shown(self, method: str, seed: int, shift: str, severity: int) -> dict[str, Any] | None:
+        where = "WHERE method=? AND seed=? AND shift=? AND severity=?"
+        found = self._all(f"SELECT data FROM shown {where}", (method, seed, shift, severity))
+        return json.loads(found[0][0]) if found else None
+
+    def gallery(self) -> dict[tuple[str, int], bytes]:
+        return {(shift, severity): data for shift, severity, data in self._all("SELECT * FROM gallery")}
 
     def history(self, method: str, seed: int) -> list[dict[str, Any]]:
         query = "SELECT member, epoch, data FROM history WHERE method=? AND seed=? ORDER BY epoch, member"

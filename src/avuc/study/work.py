@@ -25,6 +25,7 @@ from avuc.study.grid import CLEAN, VALIDATION, ModelKey, TestSet
 from avuc.study.judge import Variant, judge, kept_logits, predict_all
 from avuc.study.recipe import NetPart, Recipe, Row, slug
 from avuc.study.sets import StudyData
+from avuc.study.shown import shown_of, thumbnail
 from avuc.study.store import Cell, Store, Trained
 from avuc.tensorfile import read_tensors
 from avuc.training.fit import fit_many
@@ -135,8 +136,14 @@ class Work:
             self._keep(key, test_set, row, found)
             seconds = (time.perf_counter() - began) / len(rows)
             text = None if calibrator is None else calibrator.to_json()
-            cells.append(Cell(row.name, key.seed, test_set, told, seconds, text, keep_entropy=test_set == CLEAN))
+            details = shown_of(found, data, self.recipe.study.bins) if self._is_shown(test_set) else None
+            picture = None if test_set == VALIDATION else thumbnail(data.images[0])
+            clean = test_set == CLEAN
+            cells.append(Cell(row.name, key.seed, test_set, told, seconds, text, clean, details, picture))
         return cells
+
+    def _is_shown(self, test_set: TestSet) -> bool:
+        return test_set == CLEAN or 0 < test_set.severity == max(self.recipe.study.severities)
 
     def _calibrators(
         self,

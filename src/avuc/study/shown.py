@@ -1,0 +1,112 @@
+"""What the report shows of single images: how sure each prediction was, the worst mistakes, other temperatures.
+
+Kept for the clean images and for the strongest severity of each shift, in a few kilobytes for each row of the study.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from avuc import metrics
+from avuc.data import Dataset
+from avuc.predictions import Predictions
+
+__all__ = ["TEMPERATURES", "png", "shown_of", "thumbnail"]
+
+MOST_ROWS = 2000
+MOST_MISTAKES = 16
+THUMBNAIL = 48  # pixels on the longer side, for images that are larger
+SCALE = 32767  # an entropy is kept as a share of log C, in 15 bits; the 16th says whether the answer was right
+TEMPERATURES = [2 ** (step / 6) for step in range(-12, 19)]
+NUMBERS = 1 << 20  # of the probabilities that are scaled again for each temperature
+
+
+def shown_of(found: Predictions, data: Dataset, bins: int) -> dict[str, Any]:
+    """Entropy and correctness of single rows, the surest mistakes with their pictures, calibration by temperature."""
+    found = found.to("cpu")
+    top = math.log(found.num_classes) or 1.0
+    rows = _spread(len(found), MOST_ROWS)
+    share = (found.entropy.double()[rows] / top).clamp(0, 1)
+    packed = (share * SCALE).round().long() * 2 + found.correct[rows].long()
+    return {
+        "samples": base64.b64encode(packed.numpy().astype("<u2").tobytes()).decode(),
+        "rows": len(found),
+        "top": top,
+        "mistakes": _mistakes(found, data),
+        "tempered": _tempered(found, bins),
+    }
+
+
+def _mistakes(found: Predictions, data: Dataset) -> list[dict[str, Any]]:
+    """The wrong answers with the least entropy, surest first."""
+    wrong = (~found.correct).nonzero().flatten()
+    surest = wrong[found.entropy[wrong].argsort(stable=True)][:MOST_MISTAKES]
+    names = data.class_names or tuple(str(label) for label in range(found.num_classes))
+    return [
+        {
+            "entropy": round(float(found.entropy[row]), 4),
+            "confidence": round(float(found.confidence[row]), 4),
+            "said": names[int(found.predicted[row])],
+            "is": names[int(found.labels[row])],
+            "png": base64.b64encode(thumbnail(data.images[row])).decode(),
+        }
+        for row in surest.tolist()
+    ]
+
+
+def _tempered(found: Predictions, bins: int) -> dict[str, Any]:
+    """The reliability diagram after p ∝ p^(1/T): temperature scaling, for one draw; of the mean, for many."""
+    rows = _spread(len(found), max(1000, NUMBERS // found.num_classes))
+    logs, labels = found.probs[rows].double().log(), found.labels[rows]
+    told: dict[str, Any] = {"temperature": [round(t, 4) for t in TEMPERATURES]}
+    for temperature in TEMPERATURES:
+        scaled = (logs / temperature).log_softmax(-1)
+        curve = metrics.reliability_curve(scaled.exp().float(), labels, bins=bins)
+        told.setdefault("count", []).append([int(n) for n in curve.rows])
+        told.setdefault("stated", []).append(_digits(curve.stated))
+        told.setdefault("observed", []).append(_digits(curve.observed))
+        true_class = scaled.gather(1, labels[:, None]).clamp(min=math.log(1e-12))  # as metrics.nll
+        told.setdefault("nll", []).append(round(-float(true_class.mean()), 5))
+    return told
+
+
+def _digits(values: Any) -> list[float]:
+    """Empty bins have no mean; their count of 0 says so."""
+    return [round(float(value), 4) if math.isfinite(value) else 0.0 for value in np.asarray(values, np.float64)]
+
+
+def _spread(count: int, most: int) -> Tensor:
+    """Indices of at most `most` rows, evenly spaced."""
+    few = min(count, most)
+    return (torch.arange(few) * count).div(max(few, 1), rounding_mode="floor")
+
+
+def thumbnail(image: Tensor) -> bytes:
+    """A PNG of one uint8 (H, W, C) image, every so many pixels of a large one."""
+    step = -(-max(image.shape[:2]) // THUMBNAIL)
+    return png(image[::step, ::step].cpu().numpy())
+
+
+def png(pixels: NDArray[np.uint8]) -> bytes:
+    """The PNG file of an (H, W, 1 or 3) image; small enough a format to write without a library.
+
+    >>> png(np.zeros((2, 2, 1), np.uint8))[:4]
+    b'\\x89PNG'
+    """
+    height, width, channels = pixels.shape
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)  # 0: no filter
+    kind = {1: 0, 3: 2}[channels]
+    header = struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0)
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
+    )
