@@ -16,6 +16,7 @@ from avuc.cells import avuc_cells
 from avuc.errors import InputError
 from avuc.fused import EMPTY_MASS
 from avuc.losses import AvUCLoss, auavuc_loss, avuc_loss, elbo_loss
+from avuc.rows import row_statistics
 
 VARIANTS = ["paper", "stopgrad", "monotone", "soft"]
 HARD = ["paper", "stopgrad", "monotone"]
@@ -360,6 +361,20 @@ def test_a_thousand_classes() -> None:
     (gradient,) = torch.autograd.grad(loss, single)
     (plain,) = torch.autograd.grad(plain_avuc(logits.requires_grad_(), labels, 2.0, "paper"), logits)
     torch.testing.assert_close(gradient.double(), plain, rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("classes", [255, 256, 257, 300, 1000, 1003])
+def test_first_of_equal_logits_is_the_prediction(classes: int) -> None:
+    """The place must be that of torch.argmax, ties, NaN and all."""
+    generator = torch.Generator().manual_seed(classes)
+    logits = torch.randint(0, 4, (200, classes), generator=generator).float()
+    logits[:, -1] = torch.randint(0, 6, (200,), generator=generator)
+    statistics = row_statistics(logits)
+    assert torch.equal(statistics.predicted, logits.argmax(-1))
+    torch.testing.assert_close(statistics.confidence, logits.softmax(-1).amax(-1))
+    nan = logits.clone()
+    nan[3, classes // 2] = math.nan
+    assert row_statistics(nan).entropy.isnan().nonzero().tolist() == [[3]]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
