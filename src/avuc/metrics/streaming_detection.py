@@ -70,7 +70,7 @@ class StreamingDetection:
 
     def compute(self) -> dict[str, float]:
         """The metrics of `detection`, each the middle of its bounds."""
-        return {name: (low + high) / 2 for name, (low, high) in self.bounds().items()}
+        return {name: float(low + high) / 2 for name, (low, high) in self.bounds().items()}
 
     def bounds(self) -> dict[str, tuple[float, float]]:
         """For each metric two numbers between which the exact value lies."""

@@ -1,0 +1,48 @@
+"""What the documentation shows is run: README's Python, every docstring example, every file in examples/."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import avuc
+
+ROOT = Path(__file__).parent.parent
+README = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(avuc.__path__, "avuc.")
+    if module.name not in ("avuc.__main__", "avuc.study.ray")
+)
+
+
+@pytest.mark.parametrize("block", README, ids=range(len(README)))
+def test_readme(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(block, "README.md", "exec"), {})
+
+
+def test_readme_has_examples() -> None:
+    assert len(README) >= 3
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name: str) -> None:
+    results = doctest.testmod(importlib.import_module(name))
+    assert results.failed == 0
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_example_file(path: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(path)], cwd=tmp_path, check=True, timeout=300, capture_output=True)
+
+
+def test_readme_links_exist() -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / "README.md").read_text()):
+        assert (ROOT / target).exists(), target
