@@ -6,21 +6,30 @@ Everything here is plain numbers, so that the terminal, the JSON file and the re
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from avuc import metrics
-from avuc.metrics.avu import Threshold
+from avuc.metrics.avu import Threshold, curves_of, resolve_threshold
+from avuc.metrics.calibration import confidence_table, curve, uncertainty_table
+from avuc.metrics.intervals import detection_intervals, intervals_of
+from avuc.metrics.selective import risk_curve
+from avuc.metrics.statistics import Statistics, group, summarise
+from avuc.metrics.suite import from_statistics
 from avuc.predictions import Predictions
+from avuc.progress import Progress
 
-__all__ = ["Assessment", "Bounds", "Series", "assess", "plain"]
+__all__ = ["Assessment", "Bounds", "Series", "assess", "bounds", "judged", "late_progress", "plain"]
 
 HISTOGRAM_BINS = 40
 CHART_POINTS = 400
+PATIENCE_SECONDS = 1.0
 
 Bounds = tuple[float, float]
 Series = dict[str, list[float]]
@@ -41,6 +50,8 @@ class Assessment:
     detection: dict[str, float] = field(default_factory=dict)
     outside: int = 0  # rows of the out-of-distribution file
     curves: dict[str, Series] = field(default_factory=dict)
+    detection_intervals: dict[str, Bounds] = field(default_factory=dict)
+    replicates: int = 0  # bootstrap resamples behind the intervals
 
     def as_json(self) -> dict[str, Any]:
         """The document that `--json` writes; what is not defined is null."""
@@ -54,6 +65,8 @@ class Assessment:
                 "metrics": self.metrics | {"mean_confidence": self.confidence},
                 "intervals": self.intervals,
                 "detection": self.detection,
+                "detection_intervals": self.detection_intervals,
+                "replicates": self.replicates,
             }
         )
         return document
@@ -75,26 +88,69 @@ def assess(
     >>> assess(p, replicates=0).metrics["accuracy"]
     0.5
     """
-    probs, labels = predictions.probs, predictions.labels
-    limit = metrics.auto_threshold(probs, labels) if threshold == "auto" else float(threshold)
-    bounds: dict[str, Bounds] = {}
-    if replicates:
-        found = metrics.intervals(predictions, threshold=threshold, bins=bins, replicates=replicates, seed=seed)
-        bounds = {name: (interval.low, interval.high) for name, interval in found.items()}
-    entropy = predictions.entropy
+    statistics = summarise(predictions.probs, predictions.labels, bins=bins)
+    result = judged(predictions, statistics, outside_entropy=outside_entropy, threshold=threshold, bins=bins)
+    if not replicates:
+        return result
+    sides = 1 if outside_entropy is None else 2
+    options: dict[str, Any] = {"replicates": replicates, "seed": seed}
+    with late_progress("intervals", sides * replicates) as advance:
+        options["advance"] = advance
+        found = intervals_of(predictions.probs, statistics, threshold=threshold, bins=bins, **options)
+        outside = {} if outside_entropy is None else detection_intervals(statistics.entropy, outside_entropy, **options)
+    return replace(result, intervals=bounds(found), detection_intervals=bounds(outside), replicates=replicates)
+
+
+def judged(
+    predictions: Predictions,
+    statistics: Statistics,
+    *,
+    outside_entropy: Tensor | None = None,
+    threshold: Threshold = "auto",
+    bins: int = 15,
+) -> Assessment:
+    """The judgement without intervals, from statistics made with these bins."""
+    inside, outside = statistics.entropy, outside_entropy
     return Assessment(
         n=len(predictions),
         num_classes=predictions.num_classes,
         samples=predictions.samples,
-        threshold=limit,
+        threshold=resolve_threshold(statistics, threshold),
         bins=bins,
-        confidence=float(predictions.confidence.double().mean()),
-        metrics=metrics.evaluate(predictions, threshold=threshold, bins=bins),
-        intervals=bounds,
-        detection={} if outside_entropy is None else metrics.detection(entropy, outside_entropy),
-        outside=0 if outside_entropy is None else len(outside_entropy),
-        curves=_curves(predictions, outside_entropy, bins),
+        confidence=float(statistics.confidence.mean()),
+        metrics=from_statistics(statistics, threshold=threshold, bins=bins),
+        intervals={},
+        detection={} if outside is None else metrics.detection(inside, outside),
+        outside=0 if outside is None else len(outside),
+        curves=_curves(statistics, outside, bins),
     )
+
+
+def bounds(found: Mapping[str, metrics.Interval]) -> dict[str, Bounds]:
+    return {name: (interval.low, interval.high) for name, interval in found.items()}
+
+
+@contextmanager
+def late_progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress line that appears only where the work takes longer than a second."""
+    started, done = time.monotonic(), 0
+    bar: Progress | None = None
+
+    def advance(steps: int) -> None:
+        nonlocal done, bar
+        done += steps
+        if bar is not None:
+            bar.advance(steps)
+        elif time.monotonic() - started > PATIENCE_SECONDS:
+            bar = Progress(label, total)
+            bar.started = started
+            bar.advance(done)
+
+    try:
+        yield advance
+    finally:
+        if bar is not None:
+            bar.close()
 
 
 def plain(value: Any) -> Any:
@@ -113,21 +169,18 @@ def plain(value: Any) -> Any:
     return number if math.isfinite(number) else None
 
 
-def _curves(predictions: Predictions, outside: Tensor | None, bins: int) -> dict[str, Series]:
-    probs, labels = predictions.probs, predictions.labels
-    reliability = metrics.reliability_curve(probs, labels, bins=bins)
-    uncertainty = metrics.uncertainty_reliability_curve(probs, labels, bins=bins)
-    risk = metrics.risk_coverage_curve(probs, labels)
+def _curves(statistics: Statistics, outside: Tensor | None, bins: int) -> dict[str, Series]:
+    risk = risk_curve(group(statistics.confidence, statistics.correct))
     keep = np.unique(np.linspace(0, len(risk.coverage) - 1, CHART_POINTS).round().astype(int))
     curves = {
-        "reliability": _series(reliability),
-        "uncertainty": _series(uncertainty),
-        "avu": _series(metrics.avu_curves(probs, labels, points=CHART_POINTS // 4)),
+        "reliability": _series(curve(confidence_table(statistics, bins))),
+        "uncertainty": _series(curve(uncertainty_table(statistics, bins))),
+        "avu": _series(curves_of(statistics, CHART_POINTS // 4)),
         "risk": {"coverage": risk.coverage[keep].tolist(), "risk": risk.risk[keep].tolist()},
     }
-    top = math.log(predictions.num_classes)
-    entropy = predictions.entropy.double().cpu().numpy().clip(0, top)
-    groups = {"right": entropy[predictions.correct.cpu().numpy()], "wrong": entropy[~predictions.correct.cpu().numpy()]}
+    top = math.log(statistics.num_classes)
+    entropy, right = statistics.entropy.clip(0, top), statistics.correct
+    groups = {"right": entropy[right], "wrong": entropy[~right]}
     if outside is not None:
         groups["outside"] = outside.double().cpu().numpy().clip(0, top)
     edges = np.linspace(0, top, HISTOGRAM_BINS + 1)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from avuc import metrics
-from avuc.assessment import Assessment, Series, assess, plain
+from avuc.assessment import Assessment, Series, bounds, judged, late_progress, plain
 from avuc.calibration import CALIBRATORS, Calibrator, TemperatureScaling
 from avuc.errors import InputError
 from avuc.metrics.avu import Threshold
+from avuc.metrics.intervals import compared_intervals
+from avuc.metrics.statistics import summarise
 from avuc.predictions import Predictions
 from avuc.scores import ScoreFile
 
@@ -26,10 +27,6 @@ __all__ = ["Change", "Comparison", "compare", "hurt_scores"]
 PROPER = {"nll": "NLL", "brier": "the Brier score"}
 # what a calibrator sets out to improve: name -> (its title, whether higher is better)
 AIMS = {"ece": ("ECE", False), "avu": ("AvU", True)}
-# the changes that get an interval of their own
-BINNED, THRESHOLDED = ("ece", "uce"), ("avu", "p_accurate_given_certain", "p_uncertain_given_inaccurate")
-PAIRED = ("accuracy", "nll", "brier", *BINNED, *THRESHOLDED, "avu_auc", "mean_entropy")
-DEFAULT_BINS = 15
 Change = tuple[float, float, float]  # value, low, high
 
 
@@ -55,6 +52,7 @@ class Comparison:
                 "evaluated_on": self.how,
                 "before": self.before.metrics,
                 "after": self.after.metrics,
+                "before_intervals": self.before.intervals,
                 "change": self.change,
                 "warnings": self.warnings,
             }
@@ -94,12 +92,26 @@ def compare(
     else:
         after = _cross_fitted(method, logits, labels, folds, seed)
         how = f"held-out rows ({folds} parts, each calibrated by a fit on the others); the calibrator itself uses all"
-    # what is asked of the change is its own interval, so the figures before need none
-    first = assess(before, threshold=threshold, bins=bins, replicates=0)
-    second = assess(after, threshold=threshold, bins=bins, replicates=replicates, seed=seed)
+    both = [summarise(one.probs, one.labels, bins=bins) for one in (after, before)]
+    second, first = (
+        judged(one, statistics, threshold=threshold, bins=bins)
+        for one, statistics in zip((after, before), both, strict=True)
+    )
     change = {name: (second.metrics[name] - first.metrics[name], math.nan, math.nan) for name in first.metrics}
     if replicates:
-        change |= _change(before, after, threshold, bins, replicates, seed)
+        with late_progress("intervals", replicates) as advance:
+            found = compared_intervals(
+                (after.probs, before.probs),
+                both,
+                threshold=threshold,
+                bins=bins,
+                replicates=replicates,
+                seed=seed,
+                advance=advance,
+            )
+        change = {name: (*one.difference,) for name, one in found.items()}
+        second = replace(second, intervals=bounds({n: one.a for n, one in found.items()}), replicates=replicates)
+        first = replace(first, intervals=bounds({n: one.b for n, one in found.items()}), replicates=replicates)
     scaler = calibrator if isinstance(calibrator, TemperatureScaling) else None
     return calibrator, Comparison(
         method=method,
@@ -127,22 +139,6 @@ def _cross_fitted(method: str, logits: Tensor, labels: Tensor, folds: int, seed:
         held = build(logits[..., part, :], labels[part], calibrator=fitted)
         probs[part], expected[part] = held.probs.float(), held.expected_entropy.float()
     return Predictions(probs, labels, expected, logits.shape[0] if logits.ndim == 3 else 1)
-
-
-def _change(
-    before: Predictions, after: Predictions, threshold: Threshold, bins: int, replicates: int, seed: int
-) -> dict[str, Change]:
-    """after − before with its interval, both on the same resamples."""
-    out = {}
-    for name in PAIRED:
-        # the bootstrap knows a fast way for the plain functions only
-        if (name in BINNED and bins != DEFAULT_BINS) or (name in THRESHOLDED and threshold != "auto"):
-            continue
-        found = metrics.paired_bootstrap(
-            metrics.METRICS[name], after.probs, before.probs, before.labels, replicates=replicates, seed=seed
-        )
-        out[name] = (found.value, found.low, found.high)
-    return out
 
 
 def hurt_scores(change: Mapping[str, Change]) -> list[str]:

@@ -13,6 +13,7 @@ from avuc import metrics
 from avuc.errors import InputError
 from avuc.metrics import METRICS, Interval, bootstrap, evaluate, intervals, paired_bootstrap
 from avuc.metrics.resampling import Resampler, draws
+from avuc.metrics.statistics import summarise
 from avuc.predictions import Predictions
 
 World = Callable[..., tuple[np.ndarray, np.ndarray]]
@@ -25,8 +26,8 @@ def predictions(probs: np.ndarray, labels: np.ndarray) -> Predictions:
 @pytest.mark.parametrize("threshold", ["auto", 0.5])
 def test_weights_equal_rows(threshold: float, awkward: World) -> None:
     probs, labels = awkward(70, 5)
-    sampler = Resampler(probs, labels, METRICS, threshold=threshold, bins=10)
-    index = next(draws(70, 6, seed=3))
+    sampler = Resampler(probs, summarise(probs, labels), METRICS, threshold=threshold, bins=10)
+    index = list(draws(70, 6, seed=3))
     weights = np.stack([np.bincount(rows, minlength=70) for rows in index]).astype(float)
     fast, _ = sampler.evaluate(weights)
     for b, rows in enumerate(index):

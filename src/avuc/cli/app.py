@@ -12,7 +12,9 @@ from avuc.cli.calibrate import COMMAND as CALIBRATE
 from avuc.cli.command import Command
 from avuc.cli.demo import COMMAND as DEMO
 from avuc.cli.evaluate import COMMAND as EVALUATE
+from avuc.cli.shifts import COMMAND as SHIFTS
 from avuc.cli.study import COMMAND as STUDY
+from avuc.cli.train import COMMAND as TRAIN
 from avuc.errors import InputError, MissingExtra
 
 __all__ = ["COMMANDS", "main"]
@@ -22,13 +24,18 @@ COMMANDS: dict[str, Command] = {
     "demo": DEMO,
     "evaluate": EVALUATE,
     "calibrate": CALIBRATE,
+    "train": TRAIN,
     "study": STUDY,
+    "shifts": SHIFTS,
 }
 TEXT = "Make a classifier know when it is wrong, and prove it."
 EXAMPLES = """\
 examples:
   avuc evaluate test.npz --report test.html
   avuc calibrate validation.npz --method temperature --out cal.json --apply test.npz --to test-calibrated.npz
+  avuc train recipe.toml --out run
+  avuc study demo --out study
+  avuc shifts photo.png --out gallery.png
   avuc demo
 
 'avuc COMMAND --help' explains each command."""

@@ -103,7 +103,6 @@ def run(args: Namespace) -> int:
     write_all(jobs)
     console.line()
     show_comparison(console, result)
-    console.paragraph(f"Figures from {result.how}.", style="dim")
     console.line()
     for sentence in compared_verdict(result):
         console.paragraph(sentence)

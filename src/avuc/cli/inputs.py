@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -94,10 +93,7 @@ def read_file(args: Namespace, path: str, *, main: bool = True) -> ScoreFile:
 
 def replicates_for(args: Namespace, rows: int) -> int:
     """As asked, else fewer where many rows make each replicate dear and the interval steady anyway."""
-    chosen: int = min(1000, max(200, 20_000_000 // rows)) if args.replicates is None else args.replicates
-    if chosen * rows > 50_000_000 and sys.stderr.isatty():
-        print(f"drawing {chosen:,} × {rows:,} rows for the intervals; --replicates 0 skips them", file=sys.stderr)
-    return chosen
+    return min(1000, max(200, 20_000_000 // rows)) if args.replicates is None else int(args.replicates)
 
 
 def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None]) -> None:

@@ -30,11 +30,20 @@ def show_assessment(console: Console, result: Assessment) -> None:
     if result.detection:
         console.line()
         console.line(f"Telling {result.outside:,} outside rows from these by entropy", "bold")
-        console.table(DETECTION_HEAD, detection_rows(result), "<><<")
+        console.table(DETECTION_HEAD, detection_rows(result), "<>><<")
+    show_replicates(console, result)
 
 
 def show_comparison(console: Console, result: Comparison) -> None:
     console.table(CHANGE_HEAD, change_rows(result), "<>>>><")
+    console.paragraph(f"Figures from {result.how}.", style="dim")
+    show_replicates(console, result.after)
+
+
+def show_replicates(console: Console, result: Assessment) -> None:
+    """Where the intervals come from: few or many replicates are a choice that is said."""
+    if result.replicates:
+        console.paragraph(f"Intervals from {result.replicates:,} bootstrap replicates of the rows.", style="dim")
 
 
 def show_warnings(console: Console, warnings: Iterable[str]) -> None:

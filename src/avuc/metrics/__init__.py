@@ -25,7 +25,14 @@ from avuc.metrics.calibration import (
     uncertainty_reliability_curve,
 )
 from avuc.metrics.detection import detection, spearman
-from avuc.metrics.intervals import Interval, bootstrap, intervals, paired_bootstrap
+from avuc.metrics.intervals import (
+    Interval,
+    bootstrap,
+    detection_intervals,
+    intervals,
+    paired_bootstrap,
+    paired_intervals,
+)
 from avuc.metrics.proper import accuracy, brier, mean_entropy, nll
 from avuc.metrics.selective import RiskCoverage, aurc, risk_coverage_curve
 from avuc.metrics.suite import METRICS, evaluate
@@ -48,6 +55,7 @@ __all__ = [
     "classwise_ece",
     "debiased_ece",
     "detection",
+    "detection_intervals",
     "ece",
     "evaluate",
     "intervals",
@@ -57,6 +65,7 @@ __all__ = [
     "p_accurate_given_certain",
     "p_uncertain_given_inaccurate",
     "paired_bootstrap",
+    "paired_intervals",
     "reliability_curve",
     "risk_coverage_curve",
     "spearman",

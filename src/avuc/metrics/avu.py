@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from avuc.errors import InputError
-from avuc.metrics.statistics import Array, Groups, Statistics, group, summarise
+from avuc.metrics.statistics import Array, Groups, Statistics, cumulative, group, summarise
 
 __all__ = [
     "AvuCurves",
@@ -158,14 +158,15 @@ def thresholds_between(low: Any, high: Any, points: int = POINTS) -> Array:
 
 
 def cells(groups: Groups, thresholds: Array) -> Counts:
-    """The four cells at each threshold: groups with counts (..., G), thresholds (..., T), or (T) and (G)."""
-    last = np.searchsorted(groups.values, thresholds, side="right")
-    certain = []
-    for counts in (groups.right, groups.wrong):
-        below = np.concatenate([np.zeros((*counts.shape[:-1], 1)), np.cumsum(counts, -1)], -1)
-        certain.append(np.take_along_axis(below, last, -1))
-    ac, ic = certain
-    return Counts(ac, groups.right.sum(-1, keepdims=True) - ac, ic, groups.wrong.sum(-1, keepdims=True) - ic)
+    """The four cells at each threshold."""
+    return cells_below(groups.values, cumulative(groups.right), cumulative(groups.wrong), thresholds)
+
+
+def cells_below(values: Array, right: Array, wrong: Array, thresholds: Array) -> Counts:
+    """From right and wrong rows below each ascending value, (..., G + 1), and thresholds (..., T)."""
+    last = np.searchsorted(values, thresholds, side="right")
+    ac, ic = np.take_along_axis(right, last, -1), np.take_along_axis(wrong, last, -1)
+    return Counts(ac, right[..., -1:] - ac, ic, wrong[..., -1:] - ic)
 
 
 def area(values: Array) -> Array:

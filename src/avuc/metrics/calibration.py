@@ -12,7 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from avuc.errors import InputError
-from avuc.metrics.statistics import Array, BinTable, Groups, Statistics, bin_edges, bin_index, group, summarise
+from avuc.metrics.statistics import (
+    Array,
+    BinTable,
+    Groups,
+    Statistics,
+    bin_edges,
+    bin_index,
+    cumulative,
+    group,
+    summarise,
+)
 
 __all__ = [
     "Curve",
@@ -181,22 +191,19 @@ def classwise_gap(residual: Array, rows: float | Array) -> Array:
 
 
 def equal_mass_gap(right: Array, wrong: Array, stated: Array, bins: int) -> Array:
-    """From right and wrong rows and summed confidence per group of ascending confidence, (..., G)."""
-    return np.asarray(np.abs(equal_mass_pieces(right, wrong, stated, bins)).sum(-1))
+    """From right and wrong rows and summed confidence per group of ascending confidence, (G)."""
+    pieces = equal_mass_pieces(cumulative(right + wrong)[None], cumulative(stated - right)[None], bins)
+    return np.asarray(np.abs(pieces).sum())
 
 
-def equal_mass_pieces(right: Array, wrong: Array, stated: Array, bins: int) -> Array:
-    """Each bin's signed share of the gap, (..., bins)."""
+def equal_mass_pieces(mass: Array, gap: Array, bins: int) -> Array:
+    """Each bin's signed share of the gap, (B, bins), from running sums (B, G + 1) of rows and of stated − right."""
     if bins < 1:
         raise InputError(f"bins must be at least 1, found {bins}")
-    zero = np.zeros((*right.shape[:-1], 1))
-    mass = np.concatenate([zero, np.cumsum(right + wrong, -1)], -1)
-    gap = np.concatenate([zero, np.cumsum(stated - right, -1)], -1)
     share = np.arange(1, bins) / bins
-    flat_mass, flat_gap = mass.reshape(-1, mass.shape[-1]), gap.reshape(-1, gap.shape[-1])
-    cuts = np.stack([np.interp(share * m[-1], m, g) for m, g in zip(flat_mass, flat_gap, strict=True)])
-    ends = np.concatenate([np.zeros((len(cuts), 1)), cuts, flat_gap[:, -1:]], -1)
-    return np.asarray((np.diff(ends) / flat_mass[:, -1:]).reshape(*right.shape[:-1], bins))
+    cuts = np.stack([np.interp(share * m[-1], m, g) for m, g in zip(mass, gap, strict=True)])
+    ends = np.concatenate([np.zeros((len(cuts), 1)), cuts, gap[:, -1:]], -1)
+    return np.asarray(np.diff(ends) / mass[:, -1:])
 
 
 def curve(table: BinTable) -> Curve:

@@ -29,7 +29,8 @@ def detection(in_entropy: Any, out_entropy: Any) -> dict[str, float]:
     inside, outside = scores_of(in_entropy, "in_entropy"), scores_of(out_entropy, "out_entropy")
     is_out = np.arange(len(inside) + len(outside)) >= len(inside)
     groups = group(np.concatenate([inside, outside]), is_out)
-    return from_counts(groups.values, negative=groups.wrong, positive=groups.right)
+    found = from_counts(groups.values, negative=groups.wrong, positive=groups.right)
+    return {name: float(value) for name, value in found.items()}
 
 
 def spearman(values: Any, intensities: Any) -> float:
@@ -46,29 +47,29 @@ def spearman(values: Any, intensities: Any) -> float:
     return float(np.clip(ra @ rb / scale, -1, 1)) if scale > 0 else float("nan")
 
 
-def from_counts(values: Array, negative: Array, positive: Array) -> dict[str, float]:
-    """All detection metrics from the number of in- and out-rows at each ascending value."""
-    n_in, n_out = negative.sum(), positive.sum()
-    tp, fp = np.cumsum(positive[::-1]), np.cumsum(negative[::-1])
-    tpr, fpr = tp / n_out, fp / n_in
+def from_counts(values: Array, negative: Array, positive: Array) -> dict[str, Array]:
+    """All detection metrics from the number (..., G) of in- and out-rows at each ascending value."""
+    n_in, n_out = negative.sum(-1, keepdims=True), positive.sum(-1, keepdims=True)
+    tpr, fpr = (np.cumsum(counts[..., ::-1], -1) / total for counts, total in ((positive, n_out), (negative, n_in)))
     # a row scores against all negatives below it and half of its equals
-    below = np.cumsum(negative) - negative
-    gaps = np.abs(np.cumsum(negative) / n_in - np.cumsum(positive) / n_out)[:-1]
+    below = np.cumsum(negative, -1)
+    gaps = np.abs(below / n_in - np.cumsum(positive, -1) / n_out)[..., :-1]
+    reached = (tpr >= 0.95).argmax(-1)[..., None]
     return {
-        "auroc": float((positive @ (below + negative / 2)) / (n_in * n_out)),
+        "auroc": (positive * (below - negative / 2)).sum(-1) / (n_in * n_out)[..., 0],
         "aupr_in": average_precision(negative, positive),
-        "aupr_out": average_precision(positive[::-1], negative[::-1]),
+        "aupr_out": average_precision(positive[..., ::-1], negative[..., ::-1]),
         # before the first threshold nothing is flagged: TPR 0, TNR 1
-        "detection_accuracy": float(max(0.5, ((tpr + 1 - fpr) / 2).max())),
-        "fpr95": float(fpr[np.searchsorted(tpr, 0.95, side="left")]),
-        "wasserstein": float(gaps @ np.diff(values)),
+        "detection_accuracy": np.maximum(0.5, ((tpr + 1 - fpr) / 2).max(-1)),
+        "fpr95": np.take_along_axis(fpr, reached, -1)[..., 0],
+        "wasserstein": gaps @ np.diff(values),
     }
 
 
-def average_precision(hits: Array, misses: Array) -> float:
+def average_precision(hits: Array, misses: Array) -> Array:
     """Σ (recall_i − recall_{i−1}) precision_i over groups from the best score to the worst."""
-    tp, fp = np.cumsum(hits), np.cumsum(misses)
-    return float((hits @ (tp / np.maximum(tp + fp, 1))) / tp[-1])
+    tp, fp = np.cumsum(hits, -1), np.cumsum(misses, -1)
+    return np.asarray((hits * (tp / np.maximum(tp + fp, 1))).sum(-1) / tp[..., -1])
 
 
 def _ranks(values: Array) -> Array:

@@ -6,7 +6,8 @@ MCE), whose percentile intervals miss the truth for every well calibrated model:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +16,22 @@ from torch import Tensor, from_numpy
 from avuc.errors import InputError
 from avuc.metrics.absolute import Errors
 from avuc.metrics.avu import Threshold
-from avuc.metrics.resampling import Resampler, draws
-from avuc.metrics.statistics import Array, summarise
+from avuc.metrics.detection import detection, from_counts, scores_of
+from avuc.metrics.resampling import BLOCK, Advance, Resampler, draws, replicate
+from avuc.metrics.statistics import Array, Statistics, summarise
 from avuc.metrics.suite import METRICS, HasProbabilities, from_statistics
 
-__all__ = ["Interval", "bootstrap", "intervals", "paired_bootstrap"]
+__all__ = [
+    "Compared",
+    "Interval",
+    "bootstrap",
+    "compared_intervals",
+    "detection_intervals",
+    "intervals",
+    "intervals_of",
+    "paired_bootstrap",
+    "paired_intervals",
+]
 
 # no probability, score or error is below 0; nothing here but these is above 1
 UNBOUNDED = {"nll", "brier", "mean_entropy"}
@@ -51,16 +63,143 @@ def intervals(
     >>> intervals(p, ["accuracy"], replicates=200)["accuracy"].value
     0.5
     """
-    wanted = list(METRICS if names is None else names)
-    unknown = [name for name in wanted if name not in METRICS]
-    if unknown:
-        raise InputError(f"unknown metric {unknown[0]!r}; known: {', '.join(METRICS)}")
+    statistics = summarise(predictions.probs, predictions.labels, bins=bins)
+    return intervals_of(
+        predictions.probs,
+        statistics,
+        names,
+        replicates=replicates,
+        level=level,
+        seed=seed,
+        threshold=threshold,
+        bins=bins,
+    )
+
+
+def intervals_of(
+    probs: Any,
+    statistics: Statistics,
+    names: Iterable[str] | None = None,
+    *,
+    replicates: int,
+    level: float = 0.95,
+    seed: int = 0,
+    threshold: Threshold = "auto",
+    bins: int = 15,
+    advance: Advance | None = None,
+) -> dict[str, Interval]:
+    """The same from statistics made with these bins; `advance` is told how many resamples are done."""
+    wanted = _known(names)
     _check(replicates, level)
-    probs, labels = predictions.probs, predictions.labels
-    values = from_statistics(summarise(probs, labels, bins=bins), threshold=threshold, bins=bins)
-    sampler = Resampler(probs, labels, wanted, threshold=threshold, bins=bins)
-    errors = sampler.replicate(replicates, seed)
+    values = from_statistics(statistics, threshold=threshold, bins=bins)
+    sampler = Resampler(probs, statistics, wanted, threshold=threshold, bins=bins)
+    (errors,) = replicate([sampler], replicates, seed, advance)
     return {name: _within_range(name, _interval(values[name], errors[name], level)) for name in wanted}
+
+
+def paired_intervals(
+    a: HasProbabilities,
+    b: HasProbabilities,
+    names: Iterable[str] | None = None,
+    *,
+    replicates: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    threshold: Threshold = "auto",
+    bins: int = 15,
+) -> dict[str, Interval]:
+    """Intervals of metric(a) − metric(b) for two models on the same rows, every metric from the same resamples.
+
+    >>> from avuc.predictions import Predictions
+    >>> import torch
+    >>> labels = torch.tensor([0, 1]).repeat(50)
+    >>> a, b = (Predictions(torch.tensor([[p, 1 - p], [0.5, 0.5]]).repeat(50, 1), labels) for p in (0.9, 0.6))
+    >>> paired_intervals(a, b, ["nll"], replicates=200)["nll"].high < 0
+    True
+    """
+    both = [summarise(one.probs, one.labels, bins=bins) for one in (a, b)]
+    options: dict[str, Any] = {"threshold": threshold, "bins": bins}
+    found = compared_intervals(
+        (a.probs, b.probs), both, names, replicates=replicates, level=level, seed=seed, **options
+    )
+    return {name: compared.difference for name, compared in found.items()}
+
+
+class Compared(NamedTuple):
+    """One metric of two models on the same rows."""
+
+    a: Interval
+    b: Interval
+    difference: Interval  # a − b
+
+
+def compared_intervals(
+    probs: Sequence[Any],
+    statistics: Sequence[Statistics],
+    names: Iterable[str] | None = None,
+    *,
+    replicates: int,
+    level: float = 0.95,
+    seed: int = 0,
+    threshold: Threshold = "auto",
+    bins: int = 15,
+    advance: Advance | None = None,
+) -> dict[str, Compared]:
+    """Both models and their difference, from statistics made with these bins."""
+    wanted = _known(names)
+    _check(replicates, level)
+    if not np.array_equal(statistics[0].labels, statistics[1].labels):
+        raise InputError("a paired bootstrap needs two models on the same rows; found different labels")
+    options: dict[str, Any] = {"threshold": threshold, "bins": bins}
+    first, second = (from_statistics(s, **options) for s in statistics)
+    samplers = [Resampler(p, s, wanted, **options) for p, s in zip(probs, statistics, strict=True)]
+    error_a, error_b = replicate(samplers, replicates, seed, advance)
+    return {
+        name: Compared(
+            _within_range(name, _interval(first[name], error_a[name], level)),
+            _within_range(name, _interval(second[name], error_b[name], level)),
+            _difference(first[name], error_a[name], second[name], error_b[name], level),
+        )
+        for name in wanted
+    }
+
+
+def detection_intervals(
+    in_entropy: Any,
+    out_entropy: Any,
+    *,
+    replicates: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    advance: Advance | None = None,
+) -> dict[str, Interval]:
+    """Percentile intervals of the metrics of `detection`; both samples are drawn anew, each from itself.
+
+    >>> inside, outside = [0.1, 0.2, 0.3] * 20, [0.25, 0.8, 0.9] * 20
+    >>> interval = detection_intervals(inside, outside, replicates=200)["auroc"]
+    >>> interval.low < interval.value < interval.high
+    True
+    """
+    _check(replicates, level)
+    values = detection(in_entropy, out_entropy)
+    sides = scores_of(in_entropy, "in_entropy"), scores_of(out_entropy, "out_entropy")
+    distinct, where = np.unique(np.concatenate(sides), return_inverse=True)
+    places = where[: len(sides[0])], where[len(sides[0]) :]
+    # the two sides need resamples of their own
+    drawn = zip(*(draws(len(side), replicates, seed + k) for k, side in enumerate(sides)), strict=True)
+    errors: dict[str, list[Array]] = {name: [] for name in values}
+    step = max(1, BLOCK // len(distinct))
+    while resamples := list(islice(drawn, step)):
+        counts = [
+            np.stack([np.bincount(place[pair[k]], minlength=len(distinct)) for pair in resamples])
+            for k, place in enumerate(places)
+        ]
+        for name, samples in from_counts(distinct, negative=counts[0], positive=counts[1]).items():
+            errors[name].append(values[name] - samples)
+        if advance is not None:
+            advance(len(resamples))
+    both = {name: np.concatenate(parts) for name, parts in errors.items()}
+    return {name: _interval(values[name], Errors(error, error), level) for name, error in both.items()}
 
 
 def bootstrap(
@@ -99,8 +238,7 @@ def paired_bootstrap(
     """
     _check(replicates, level)
     (a, error_a), (b, error_b) = (_replicate(metric, probs, labels, replicates, seed) for probs in (probs_a, probs_b))
-    error = Errors(error_a.over - error_b.under, error_a.under - error_b.over)
-    return _interval(a - b, error, level)
+    return _difference(a, error_a, b, error_b, level)
 
 
 def _replicate(
@@ -108,9 +246,9 @@ def _replicate(
 ) -> tuple[float, Errors]:
     value, name = float(metric(probs, labels)), _name(metric)
     if name is not None:
-        return value, Resampler(probs, labels, [name], threshold="auto", bins=15).replicate(replicates, seed)[name]
-    rows = len(summarise(probs, labels))
-    indices = (row for block in draws(rows, replicates, seed) for row in block)
+        sampler = Resampler(probs, summarise(probs, labels), [name], threshold="auto", bins=15)
+        return value, replicate([sampler], replicates, seed)[0][name]
+    indices = draws(len(summarise(probs, labels)), replicates, seed)
     samples = np.array([metric(_take(probs, index), _take(labels, index)) for index in indices], np.float64)
     return value, Errors(value - samples, value - samples)
 
@@ -125,16 +263,29 @@ def _take(values: Any, index: Array) -> Tensor | Array:
     return np.asarray(np.asarray(values)[index])
 
 
+def _known(names: Iterable[str] | None) -> list[str]:
+    wanted = list(METRICS if names is None else names)
+    unknown = [name for name in wanted if name not in METRICS]
+    if unknown:
+        raise InputError(f"unknown metric {unknown[0]!r}; known: {', '.join(METRICS)}")
+    return wanted
+
+
+def _difference(a: float, error_a: Errors, b: float, error_b: Errors, level: float) -> Interval:
+    return _interval(a - b, Errors(error_a.over - error_b.under, error_a.under - error_b.over), level)
+
+
 def _interval(value: float, errors: Errors, level: float) -> Interval:
     """value − quantiles of the error; with error = value − resample this is the percentile interval.
 
-    Resamples on which the metric is not defined (NaN) say nothing and are left out.
+    Resamples on which the metric is not defined (NaN) say nothing and are left out. The value is always inside: where
+    resampling shifts a metric so far that it were not (a few rows, or an area between extremes), the end is the value.
     """
     over, under = (x[~np.isnan(x)] for x in errors)
     if np.isnan(value) or len(over) == 0 or len(under) == 0:
         return Interval(value, float("nan"), float("nan"))
     low, high = value - np.quantile(over, (1 + level) / 2), value - np.quantile(under, (1 - level) / 2)
-    return Interval(value, float(low), float(high))
+    return Interval(value, min(float(low), value), max(float(high), value))
 
 
 def _within_range(name: str | None, interval: Interval) -> Interval:

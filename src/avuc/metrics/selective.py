@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from avuc.errors import InputError
-from avuc.metrics.statistics import Array, Groups, group, summarise
+from avuc.metrics.statistics import Array, Groups, cumulative, group, summarise
 
 __all__ = ["RiskCoverage", "aurc", "risk_coverage_curve"]
 
@@ -31,9 +32,7 @@ def risk_coverage_curve(probs: Any, labels: Any, *, score: Score = "confidence")
     >>> risk_coverage_curve([[0.9, 0.1], [0.6, 0.4]], [0, 1]).risk
     array([0. , 0.5])
     """
-    groups = surest_first(_ranked(probs, labels, score))
-    wrong, kept = np.cumsum(groups.wrong), np.cumsum(groups.right + groups.wrong)
-    return RiskCoverage(kept / kept[-1], wrong / kept, np.abs(groups.values))
+    return risk_curve(_ranked(probs, labels, score))
 
 
 def aurc(probs: Any, labels: Any, *, score: Score = "confidence") -> float:
@@ -55,29 +54,51 @@ def _ranked(probs: Any, labels: Any, score: Score) -> Groups:
     return group(statistics.confidence if score == "confidence" else -statistics.entropy, statistics.correct)
 
 
-def surest_first(groups: Groups) -> Groups:
-    return Groups(groups.values[::-1], groups.right[..., ::-1], groups.wrong[..., ::-1])
+def risk_curve(groups: Groups) -> RiskCoverage:
+    """From groups of ascending score."""
+    wrong, kept = np.cumsum(groups.wrong[::-1]), np.cumsum((groups.right + groups.wrong)[::-1])
+    return RiskCoverage(kept / kept[-1], wrong / kept, np.abs(groups.values[::-1]))
 
 
 def risk_area(groups: Groups) -> Array:
-    """The area from counts (..., G) per group of ascending score, ties taken evenly.
+    """The area from counts (..., G) per group of ascending score, ties taken evenly."""
+    return risk_area_below(cumulative(groups.right), cumulative(groups.wrong))
 
-    A group of m rows with k errors after n rows with e errors adds Σ_{j=1..m} (e + jk/m)/(n + j)
+
+def risk_area_below(right: Array, wrong: Array) -> Array:
+    """The same from right and wrong rows below each ascending score, (..., G + 1).
+
+    A group of m rows with k errors after n surer rows with e errors adds Σ_{j=1..m} (e + jk/m)/(n + j)
     = k + (e − kn/m)(H(n+m) − H(n)), H the harmonic numbers: no loop over rows.
     """
-    groups = surest_first(groups)
-    k, m = groups.wrong, groups.right + groups.wrong
-    n, e = np.cumsum(m, -1) - m, np.cumsum(k, -1) - k
-    added = k + (e - k * n / np.maximum(m, 1)) * harmonic_difference(n, m)
-    return np.asarray(added.sum(-1) / m.sum(-1))
+    below = right + wrong
+    surer = below[..., -1:] - below
+    harmonic = harmonic_numbers(surer)
+    k, m = np.diff(wrong), np.diff(below)
+    errors = wrong[..., -1:] - wrong[..., 1:]
+    # in place: these arrays are as large as a block of resamples
+    k /= np.maximum(m, 1, out=m)
+    k *= surer[..., 1:]
+    errors -= k
+    errors *= np.subtract(harmonic[..., :-1], harmonic[..., 1:], out=m)
+    return np.asarray((wrong[..., -1] + errors.sum(-1)) / below[..., -1])
 
 
 def harmonic_difference(n: Array, m: Array) -> Array:
     """H(n + m) − H(n) for whole numbers held as floats."""
-    largest = int((n + m).max())
-    if largest <= TABLE * n.size:
-        harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, largest + 1))])
-        return np.asarray(harmonic[(n + m).astype(np.int64)] - harmonic[n.astype(np.int64)])
-    # H(n) = ψ(n + 1) + γ
-    upper, lower = (torch.digamma(torch.from_numpy(x)).numpy() for x in (n + m + 1, n + 1))
+    upper, lower = harmonic_numbers(np.stack([n + m, n]))
     return np.asarray(upper - lower)
+
+
+def harmonic_numbers(n: Array) -> Array:
+    """H(n) up to a constant, the same for all of n."""
+    largest = int(n.max())
+    if largest <= TABLE * n.size:
+        return np.asarray(_harmonic_table(largest)[n.astype(np.int64)])
+    # H(n) = ψ(n + 1) + γ
+    return np.asarray(torch.digamma(torch.from_numpy(n + 1)).numpy())
+
+
+@lru_cache(maxsize=2)
+def _harmonic_table(largest: int) -> Array:
+    return np.concatenate([[0.0], np.cumsum(1 / np.arange(1, largest + 1))])

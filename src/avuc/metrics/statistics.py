@@ -25,6 +25,7 @@ __all__ = [
     "bin_edges",
     "bin_index",
     "blocks",
+    "cumulative",
     "float_blocks",
     "group",
     "summarise",
@@ -218,6 +219,14 @@ def group(values: Array, correct: Array) -> Groups:
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
     right = np.add.reduceat(flags.astype(np.float64), starts)
     return Groups(ordered[starts], right, np.diff(starts, append=len(values)) - right)
+
+
+def cumulative(counts: Array) -> Array:
+    """0 and the running sums along the last axis: (..., G) gives (..., G + 1)."""
+    sums = np.empty((*counts.shape[:-1], counts.shape[-1] + 1))
+    sums[..., 0] = 0
+    np.cumsum(counts, -1, out=sums[..., 1:])
+    return sums
 
 
 # ---- what may come in

@@ -33,7 +33,7 @@ __all__ = [
 
 Row = tuple[str, ...]
 METRIC_HEAD = ("metric", "value", "95 % interval", "better", "what it means")
-DETECTION_HEAD = ("metric", "value", "better", "what it means")
+DETECTION_HEAD = METRIC_HEAD
 RANKING_HEAD = ("method", "accuracy", "NLL", "ECE", "95 % interval", "UCE", "AvU", "AUROC photos")
 CHANGE_HEAD = ("metric", "before", "after", "change", "95 % interval", "which is")
 
@@ -90,9 +90,8 @@ def metric_rows(result: Assessment) -> list[Row]:
 
 
 def detection_rows(result: Assessment) -> list[Row]:
-    """The same without an interval."""
-    rows = [_row(name, value, None) for name, value in result.detection.items()]
-    return [(title, value, better, meaning) for title, value, _, better, meaning in rows]
+    """The same for telling outside rows apart."""
+    return [_row(name, value, result.detection_intervals.get(name)) for name, value in result.detection.items()]
 
 
 def change_rows(result: Comparison) -> list[Row]:
