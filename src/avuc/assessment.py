@@ -97,7 +97,9 @@ def assess(
     with late_progress("intervals", sides * replicates) as advance:
         options["advance"] = advance
         found = intervals_of(predictions.probs, statistics, threshold=threshold, bins=bins, **options)
-        outside = {} if outside_entropy is None else detection_intervals(statistics.entropy, outside_entropy, **options)
+        outside = (
+            {} if outside_entropy is None else detection_intervals(predictions.entropy, outside_entropy, **options)
+        )
     return replace(result, intervals=bounds(found), detection_intervals=bounds(outside), replicates=replicates)
 
 
@@ -110,7 +112,8 @@ def judged(
     bins: int = 15,
 ) -> Assessment:
     """The judgement without intervals, from statistics made with these bins."""
-    inside, outside = statistics.entropy, outside_entropy
+    # both sides in the same arithmetic, so that equal predictions have equal entropies
+    inside, outside = predictions.entropy, outside_entropy
     return Assessment(
         n=len(predictions),
         num_classes=predictions.num_classes,

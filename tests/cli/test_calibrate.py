@@ -61,6 +61,12 @@ def test_changes_are_paired(validation):
     value, low, high = result.change["nll"]
     assert value == pytest.approx(result.after.metrics["nll"] - result.before.metrics["nll"])
     assert low <= value <= high < 0
+    for options in ({}, {"bins": 10, "threshold": 0.5}):
+        _, result = compare(file, "avuts", replicates=50, **options)
+        assert set(result.change) == set(metrics.METRICS)
+        for name, (value, low, high) in result.change.items():
+            assert value == result.after.metrics[name] - result.before.metrics[name]
+            assert low <= value <= high, name
     _, plain = compare(file, "temperature", replicates=0)
     assert np.isnan(plain.change["nll"][1])
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+from argparse import Namespace
 
 import numpy as np
 import pytest
 
 from avuc import metrics
+from avuc.assessment import late_progress
 from avuc.cli import main
+from avuc.cli.inputs import replicates_for
 from avuc.scores import read_scores
 
 KEYS = {"n", "num_classes", "samples", "threshold", "metrics", "intervals", "detection"}
@@ -47,12 +51,39 @@ def test_schema_and_equality_with_the_library(validation, outside, capsys):
         assert found["intervals"][name] == pytest.approx([interval.low, interval.high], nan_ok=True)
     expected = metrics.detection(predictions.entropy, read_scores(outside).entropy())
     assert found["detection"] == pytest.approx(expected)
+    assert found["replicates"] == 60
+    for name, (low, high) in found["detection_intervals"].items():
+        assert low <= expected[name] + 1e-12
+        assert expected[name] - 1e-12 <= high
+    assert set(found["detection_intervals"]) == set(expected)
     assert set(expected) == {"auroc", "aupr_in", "aupr_out", "detection_accuracy", "fpr95", "wasserstein"}
     assert (found["n"], found["num_classes"], found["samples"]) == (400, 4, 1)
     assert found["threshold"] == metrics.auto_threshold(predictions.probs, predictions.labels)
     out = capsys.readouterr().out
     assert "The model is overconfident: it says" in out
     assert "outside rows" in out
+    assert "Intervals from 60 bootstrap replicates" in out
+
+
+def test_fewer_replicates_for_many_rows():
+    for rows, replicates in ((400, 1000), (20_000, 1000), (50_000, 400), (10**6, 200)):
+        assert replicates_for(Namespace(replicates=None), rows) == replicates
+    assert replicates_for(Namespace(replicates=7), 10**6) == 7
+
+
+@pytest.mark.parametrize("patience", [-1.0, 1e9])
+def test_progress_appears_only_when_it_takes_long(monkeypatch, patience):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr("avuc.assessment.PATIENCE_SECONDS", patience)
+    with late_progress("intervals", 3) as advance:
+        for _ in range(3):
+            advance(1)
+    assert ("intervals" in screen.getvalue() and "3/3" in screen.getvalue()) == (patience < 0)
 
 
 def test_options_reach_the_library(validation):

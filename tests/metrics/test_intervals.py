@@ -11,7 +11,17 @@ import torch
 
 from avuc import metrics
 from avuc.errors import InputError
-from avuc.metrics import METRICS, Interval, bootstrap, evaluate, intervals, paired_bootstrap
+from avuc.metrics import (
+    METRICS,
+    Interval,
+    bootstrap,
+    detection_intervals,
+    evaluate,
+    intervals,
+    paired_bootstrap,
+    paired_intervals,
+)
+from avuc.metrics.intervals import intervals_of
 from avuc.metrics.resampling import Resampler, draws
 from avuc.metrics.statistics import summarise
 from avuc.predictions import Predictions
@@ -104,6 +114,81 @@ def test_paired_is_narrower_and_finds_the_better_model(world: World) -> None:
 def test_the_same_model_twice_differs_by_nothing(world: World) -> None:
     probs, labels = world(100, 3)
     assert paired_bootstrap(metrics.nll, probs, probs, labels, replicates=50) == Interval(0, 0, 0)
+
+
+@pytest.mark.parametrize(("threshold", "bins"), [("auto", 15), (0.7, 9)])
+def test_paired_intervals_are_the_paired_bootstraps(threshold: float, bins: int, awkward: World) -> None:
+    probs, labels = awkward(150, 4)
+    softer = 0.8 * probs + 0.05
+    a, b = predictions(softer, labels), predictions(probs, labels)
+    out = paired_intervals(a, b, threshold=threshold, bins=bins, replicates=60, seed=2)
+    values = [evaluate(one, threshold=threshold, bins=bins) for one in (a, b)]
+    assert list(out) == list(METRICS)
+    for name, interval in out.items():
+        assert interval.value == values[0][name] - values[1][name]
+        assert interval.low <= interval.value <= interval.high, name
+        if threshold == "auto":
+            one = paired_bootstrap(METRICS[name], softer, probs, labels, replicates=60, seed=2)
+            assert interval == pytest.approx(one, abs=1e-12), name
+    # resampling rows of a metric the library does not know
+    name = "p_accurate_given_certain" if threshold != "auto" else "aurc"
+    options = {"threshold": threshold} if threshold != "auto" else {}
+    slow = paired_bootstrap(lambda p, y: METRICS[name](p, y, **options), softer, probs, labels, replicates=60, seed=2)
+    assert out[name] == pytest.approx(slow, abs=1e-9)
+
+
+def test_paired_needs_the_same_rows(world: World) -> None:
+    probs, labels = world(30, 3)
+    with pytest.raises(InputError, match="same rows"):
+        paired_intervals(predictions(probs, labels), predictions(probs, (labels + 1) % 3))
+
+
+@pytest.mark.parametrize(("rows", "classes"), [(1, 2), (2, 3), (30, 1), (40, 12), (300, 3)])
+def test_every_interval_contains_its_value(rows: int, classes: int, awkward: World) -> None:
+    for seed in range(6):
+        p, q = (predictions(*awkward(rows, classes, seed=seed)) for _ in range(2))
+        q = predictions(0.5 * p.probs.numpy() + 0.5 / classes, p.labels.numpy())
+        for found in (intervals(p, replicates=40), paired_intervals(p, q, replicates=40)):
+            for name, (value, low, high) in found.items():
+                assert math.isnan(value) or low <= value <= high, (seed, name)
+
+
+def test_weights_in_one_block_or_many(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = predictions(*world(60, 3))
+    said: list[int] = []
+    whole = intervals(p, replicates=30)
+    monkeypatch.setattr("avuc.metrics.resampling.BLOCK", 100)
+    monkeypatch.setattr("avuc.metrics.resampling.HELD", 700)
+    pieces = intervals_of(
+        p.probs, summarise(p.probs, p.labels, bins=15), replicates=30, advance=lambda done: said.append(done)
+    )
+    assert sum(said) == 30
+    assert len(said) > 2
+    for name in METRICS:
+        # the pilot that decides which bins may be 0 has at least 64 resamples, here all of them
+        assert pieces[name] == pytest.approx(whole[name], abs=1e-12), name
+
+
+def test_detection_intervals(world: World) -> None:
+    rng = np.random.default_rng(0)
+    inside, outside = rng.normal(1, 0.3, 200).clip(0).round(2), rng.normal(1.4, 0.4, 80).clip(0).round(2)
+    found = detection_intervals(inside, outside, replicates=300)
+    values = metrics.detection(inside, outside)
+    assert list(found) == list(values)
+    for name, interval in found.items():
+        assert interval.value == values[name]
+        assert interval.low < interval.value < interval.high
+    # rows drawn one by one, each side from itself
+    pairs = zip(draws(200, 300, 0), draws(80, 300, 1), strict=True)
+    slow = [metrics.detection(inside[i], outside[o]) for i, o in pairs]
+    for name in values:
+        low, high = np.quantile([one[name] for one in slow], [0.025, 0.975])
+        assert found[name][1:] == pytest.approx((low, high), abs=1e-12), name
+    # Hanley & McNeil's standard error of the AUROC
+    a, m, n = values["auroc"], len(outside), len(inside)
+    q1, q2 = a / (2 - a), 2 * a * a / (1 + a)
+    spread = math.sqrt((a * (1 - a) + (m - 1) * (q1 - a * a) + (n - 1) * (q2 - a * a)) / (m * n))
+    assert found["auroc"].high - found["auroc"].low == pytest.approx(2 * 1.96 * spread, rel=0.25)
 
 
 def test_undefined_metrics_have_no_interval() -> None:
