@@ -1,0 +1,119 @@
+"use strict";
+// Every chart is a function from the state to an SVG made by Observable Plot.
+const names = () => D.methods.map((m) => m.name);
+const colours = () => ({ domain: d3.range(D.methods.length), range: D.methods.map((_, n) => `var(--m${n})`) });
+const symbols = () => ({ domain: d3.range(D.methods.length), range: D.methods.map((m) => m.symbol) });
+const dash = (m) => (D.methods[m].study ? "5,3" : null);
+const named = (m) => D.methods[m].name;
+
+function plot(width, title, options) {
+  const small = width < 480;
+  return Plot.plot({
+    width, height: Math.round(Math.min(360, Math.max(230, width * 0.6))), marginLeft: small ? 46 : 52, marginBottom: 40,
+    ariaLabel: title, style: { background: "none", color: "inherit", fontSize: small ? "11px" : "12px", overflow: "visible" },
+    color: colours(), ...options,
+  });
+}
+// a line for each method, its symbol at every few points, the value under the pointer
+function lines(width, title, rows, x, y, { xLabel, yLabel, yPercent, domain, xDomain } = {}) {
+  const known = rows.filter((row) => row[y] != null);
+  const every = Math.max(1, Math.round((d3.max(d3.rollups(known, (v) => v.length, (r) => r.m), (g) => g[1]) || 1) / 8));
+  const marks = [Plot.ruleY(domain && domain[0] === 0 ? [0] : [], { stroke: "var(--line)" })];
+  for (const [m, mine] of d3.group(known, (row) => row.m)) {
+    marks.push(Plot.line(mine, { x, y, stroke: "m", strokeWidth: 2, strokeDasharray: dash(m) }));
+    marks.push(Plot.dot(mine.filter((_, n) => (n + m) % every === 0), { x, y, stroke: "m", fill: "m", symbol: "m", r: 3.2 }));
+  }
+  marks.push(Plot.tip(known, Plot.pointer({ x, y, title: (r) => `${named(r.m)}\n${xLabel}: ${shown(r[x])}\n${yLabel}: ${shown(r[y], { percent: yPercent })}` })));
+  return plot(width, title, {
+    x: { label: xLabel, domain: xDomain }, y: { label: yLabel, grid: true, domain, tickFormat: yPercent ? ".0%" : undefined }, symbol: symbols(), marks,
+  });
+}
+
+function boxRows(key) {
+  const rows = [];
+  const shifts = state.shift && !state.shift.startsWith("ood:") ? [state.shift] : D.shifts;
+  for (const { n } of chosen()) {
+    for (const level of [0, ...D.severities]) {
+      for (const shift of level ? shifts : ["clean"]) for (const v of seedsAt(key, n, cellAt(shift, level))) rows.push({ m: n, level, shift, v });
+    }
+  }
+  return rows;
+}
+function boxes(width, key) {
+  const metric = metricOf(key), rows = boxRows(key), small = width < 480;
+  const lowest = d3.min(rows, (r) => r.v) >= 0 && !["accuracy", "avu_auc"].includes(key);
+  return plot(width, `${metric.title} by intensity of the shift`, {
+    x: { axis: null, domain: chosen().map((m) => m.n), padding: 0.15 },
+    fx: { label: "intensity of the shift", tickFormat: (level) => (level ? String(level) : "clean"), padding: small ? 0.08 : 0.14 },
+    y: { label: metric.title + (metric.better ? `, ${metric.better} is better` : ""), grid: true, zero: lowest, tickFormat: metric.percent ? ".0%" : undefined },
+    marks: [
+      Plot.boxY(rows, { x: "m", fx: "level", y: "v", fill: "m", fillOpacity: 0.45, stroke: "m", r: small ? 1 : 1.6 }),
+      Plot.tip(boxSummary(rows), Plot.pointer({ x: "m", fx: "level", y: "median", title: (r) => `${named(r.m)}, ${r.level ? "intensity " + r.level : "clean"}\nmedian ${shown(r.median, metric)}\nquartiles ${shown(r.low, metric)} … ${shown(r.high, metric)}\n${r.count} values` })),
+    ],
+  });
+}
+function boxSummary(rows) {
+  return d3.flatRollup(rows, (v) => ({ median: d3.median(v, (r) => r.v), low: d3.quantile(v, 0.25, (r) => r.v), high: d3.quantile(v, 0.75, (r) => r.v), count: v.length }), (r) => r.m, (r) => r.level)
+    .map(([m, level, stats]) => ({ m, level, ...stats }));
+}
+
+// one map for each method; colours on one scale, worst is dark
+function mapScale(key, list) {
+  const all = list.flatMap(({ n }) => D.shifts.flatMap((s) => D.severities.map((l) => meanAt(key, n, cellAt(s, l))))).filter((v) => v != null);
+  const [low, high] = all.length ? d3.extent(all) : [0, 1];
+  return metricOf(key).better === "higher" ? [high, low] : [low, high];
+}
+function map(width, key, m, domain) {
+  const metric = metricOf(key);
+  const rows = D.shifts.flatMap((shift) => D.severities.map((level) => ({ shift, level, v: meanAt(key, m, cellAt(shift, level)) })));
+  const tone = d3.scaleLinear(domain[0] === domain[1] ? [domain[0] - 1, domain[1]] : domain, [1, 0]).clamp(true);
+  const svg = Plot.plot({
+    width, height: 34 + 19 * D.shifts.length, marginLeft: 108, marginTop: 4, marginBottom: 30, ariaLabel: `${metric.title} of ${named(m)} by kind of shift and intensity`,
+    style: { background: "none", color: "inherit", fontSize: "11px" },
+    x: { label: "intensity", domain: D.severities, type: "band" }, y: { label: null, domain: D.shifts, tickFormat: plain },
+    marks: [
+      Plot.cell(rows, { x: "level", y: "shift", fill: (r) => (r.v == null ? "var(--line)" : d3.interpolateCividis(tone(r.v))), inset: 0.5, ariaLabel: (r) => `${plain(r.shift)}, intensity ${r.level}: ${shown(r.v, metric)}` }),
+      Plot.text(rows, { x: "level", y: "shift", text: (r) => shown(r.v, metric), fill: (r) => (r.v == null ? "var(--ink)" : tone(r.v) > 0.52 ? "#000" : "#fff"), pointerEvents: "none", fontSize: 10 }),
+    ],
+  });
+  return { svg, rows };
+}
+
+function density(width, m) {
+  const bins = 50, step = D.top / bins;
+  const sets = [["clean", histogram("e", m, [cellAt("clean", 0)])], ["other", histogram("e", m, densityCells())]];
+  const rows = sets.flatMap(([group, parts]) => {
+    if (!parts.length) return [];
+    const counts = added(parts), total = d3.sum(counts) || 1;
+    return counts.map((count, n) => ({ group, x: step * (n + 0.5), y: count / total }));
+  });
+  return Plot.plot({
+    width, height: 170, marginLeft: 44, marginBottom: 34, ariaLabel: `Entropy of ${named(m)} on clean images and on others`,
+    style: { background: "none", color: "inherit", fontSize: "11px" },
+    x: { label: "entropy (nats)", domain: [0, D.top] }, y: { label: null, grid: true, tickFormat: ".0%", ticks: 4 },
+    color: { domain: ["clean", "other"], range: ["var(--first)", "var(--outside)"] },
+    marks: [
+      Plot.areaY(rows, { x: "x", y2: "y", y1: 0, z: "group", fill: "group", fillOpacity: 0.25, curve: "step" }),
+      Plot.lineY(rows, { x: "x", y: "y", z: "group", stroke: "group", strokeWidth: 2, curve: "step", strokeDasharray: (r) => null }),
+      Plot.text(d3.groups(rows, (r) => r.group).map(([group, list]) => ({ group, ...d3.greatest(list, (r) => r.y) })), { x: (r) => Math.max(r.x, D.top * 0.07), y: "y", text: "group", fill: "group", textAnchor: "start", dx: 8, dy: 4, stroke: "var(--card)", strokeWidth: 4 }),
+    ],
+  });
+}
+// other data where there is some and none is chosen, else the chosen set
+function densityCells() {
+  if (state.shift.startsWith("ood:") || !D.outside.length || state.shift) return chosenCells();
+  return [cellAt(D.outside[0], 0)];
+}
+const densityWords = () => state.shift.startsWith("ood:") || !D.outside.length || state.shift ? chosenWords() : plain(D.outside[0]);
+
+function reliability(width, title, groups, across, up) {
+  const rows = groups.flatMap(({ m, bins, ghost }) => bins.map((b) => ({ ...b, m, ghost })));
+  const most = d3.max(rows, (r) => r.n) || 1, marks = [Plot.line([[0, 0], [1, 1]], { stroke: "var(--soft)", strokeDasharray: "4,3" })];
+  for (const { m, bins, ghost } of groups) {
+    const colour = ghost ? "var(--second)" : `var(--m${m})`;
+    marks.push(Plot.line(bins, { x: "stated", y: "observed", stroke: colour, strokeWidth: ghost ? 1.2 : 2, strokeDasharray: dash(m) }));
+    marks.push(Plot.dot(bins, { x: "stated", y: "observed", fill: colour, r: (b) => 2 + 5 * Math.sqrt(b.n / most), symbol: D.methods[m].symbol }));
+  }
+  marks.push(Plot.tip(rows, Plot.pointer({ x: "stated", y: "observed", title: (r) => `${named(r.m)}\nsays ${shown(r.stated, { percent: true })}, is ${shown(r.observed, { percent: true })}\n${r.n.toLocaleString("en")} images` })));
+  return plot(width, title, { x: { label: across, domain: [0, 1], tickFormat: ".0%" }, y: { label: up, domain: [0, 1], grid: true, tickFormat: ".0%" }, symbol: { type: "identity" }, r: { type: "identity" }, marks });
+}

@@ -1,0 +1,82 @@
+"use strict";
+// The study's numbers, and what is computed from them for a choice of methods and sets.
+const D = JSON.parse(document.getElementById("data").textContent);
+const place = new Map(D.cells.map(([shift, severity], n) => [shift + "|" + severity, n]));
+const cellAt = (shift, severity) => place.get(shift + "|" + severity);
+const metricOf = (key) => D.metrics.find((m) => m.key === key);
+const plain = (shift) => shift.replace(/^ood:/, "").replaceAll("_", " ");
+const mean = (xs) => { const known = xs.filter((x) => x != null); return known.length ? d3.mean(known) : null; };
+const shown = (value, metric) => value == null ? "–" : metric && metric.percent ? d3.format(".1%")(value) : Math.abs(value) < 10 ? value.toFixed(3) : value.toFixed(1);
+const seedsAt = (key, m, cell) => cell === undefined || !D.values[key] ? [] : D.values[key][m].map((seed) => seed[cell]).filter((v) => v != null);
+const meanAt = (key, m, cell) => mean(seedsAt(key, m, cell));
+
+const state = {
+  methods: new Set(D.methods.map((_, n) => n)),
+  metric: D.values.ece ? "ece" : D.metrics[0].key,
+  shift: "",
+  severity: D.severities.length ? D.severities.at(-1) : 0,
+};
+const chosen = () => D.methods.map((m, n) => ({ ...m, n })).filter((m) => state.methods.has(m.n));
+
+// the cells that the choice of shift and intensity means
+function chosenCells() {
+  if (state.shift.startsWith("ood:")) return [cellAt(state.shift, 0)];
+  if (!state.severity) return [cellAt("clean", 0)];
+  const shifts = state.shift ? [state.shift] : D.shifts;
+  return shifts.map((shift) => cellAt(shift, state.severity)).filter((c) => c !== undefined);
+}
+function chosenWords() {
+  if (state.shift.startsWith("ood:")) return plain(state.shift);
+  if (!state.severity) return "clean images";
+  return `${state.shift ? plain(state.shift) : "all shifts"} at intensity ${state.severity}`;
+}
+// data of another kind has no right answers: what needs them looks at clean images then
+function judgedCells() {
+  return state.shift.startsWith("ood:") ? [cellAt("clean", 0)] : chosenCells();
+}
+const judgedWords = () => state.shift.startsWith("ood:") ? "clean images" : chosenWords();
+
+const added = (lists) => lists.length ? lists[0].map((_, n) => d3.sum(lists, (list) => list[n])) : [];
+// counts of right and wrong (or of all, outside), pooled over cells
+function histogram(name, m, cells) {
+  const found = cells.map((cell) => D.curves[m][cell]).filter((c) => c && c[name].length).map((c) => c[name]);
+  return found.length ? found[0].map((_, group) => added(found.map((f) => f[group]))) : [];
+}
+function diagram(name, m, cells) {
+  const found = cells.map((cell) => D.curves[m][cell]).filter((c) => c && c[name]).map((c) => c[name]);
+  if (!found.length) return [];
+  const [count, stated, observed] = [0, 1, 2].map((k) => added(found.map((f) => f[k])));
+  return count.map((n, bin) => ({ bin, n, stated: stated[bin] / n, observed: observed[bin] / n })).filter((b) => b.n);
+}
+// shares against thresholds, exact at the edges of the histogram's bins
+function byConfidence(m, cells) {
+  const [right, wrong] = histogram("c", m, cells);
+  if (!wrong) return [];
+  const bins = right.length, total = d3.sum(right) + d3.sum(wrong);
+  let r = 0, w = 0;
+  const out = [];
+  for (let bin = bins - 1; bin >= 0; bin--) {
+    r += right[bin]; w += wrong[bin];
+    out.push({ at: bin / bins, accuracy: r + w ? r / (r + w) : null, count: (r + w) / total });
+  }
+  return out.reverse();
+}
+function byEntropy(m, cells) {
+  const [right, wrong] = histogram("e", m, cells);
+  if (!wrong) return [];
+  const bins = right.length, mistakes = d3.sum(wrong);
+  let r = 0, w = 0;
+  return right.map((_, bin) => {
+    r += right[bin]; w += wrong[bin];
+    return { at: D.top * (bin + 1) / bins, pac: r + w ? r / (r + w) : null, pui: mistakes ? 1 - w / mistakes : null };
+  });
+}
+// single images: entropy as a share of log C, and whether the answer was right
+function unpack(text) {
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const words = new DataView(bytes.buffer);
+  return d3.range(bytes.length / 2).map((n) => {
+    const word = words.getUint16(2 * n, true);
+    return { share: (word >> 1) / 32767, right: (word & 1) === 1 };
+  });
+}
