@@ -17,7 +17,7 @@ cells need repair is shown in docs/avuc-pathology.md.
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -117,17 +117,20 @@ def mass(p: Tensor, scaled: Tensor, correct: Tensor, uncertain: Tensor, variant:
 
 
 def mass_and_slopes(
-    p: Tensor, scaled: Tensor, correct: Tensor, uncertain: Tensor, variant: Variant
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """The mass, ∂mass/∂p (None where p is held fixed) and ∂mass/∂u, for those who do without autograd."""
+    p: Any, scaled: Any, correct: Any, uncertain: Any, variant: Variant, xp: Any
+) -> tuple[Any, Any, Any]:
+    """The mass, ∂mass/∂p (None where p is held fixed) and ∂mass/∂u, for those who do without autograd.
+
+    Tensors with `xp=torch` or arrays with `xp=numpy`.
+    """
     doubted = _doubted(correct, uncertain, variant)
-    share, scale = torch.where(doubted, 1 - p, p), torch.where(uncertain, scaled, 1 - scaled)
-    in_u = torch.where(uncertain, share, -share) * (1 - scaled * scaled)
-    in_p = None if variant == "stopgrad" else torch.where(doubted, -scale, scale)
+    share, scale = xp.where(doubted, 1 - p, p), xp.where(uncertain, scaled, 1 - scaled)
+    in_u = xp.where(uncertain, share, -share) * (1 - scaled * scaled)
+    in_p = None if variant == "stopgrad" else xp.where(doubted, -scale, scale)
     return share * scale, in_p, in_u
 
 
-def _doubted(correct: Tensor, uncertain: Tensor, variant: Variant) -> Tensor:
+def _doubted(correct: Any, uncertain: Any, variant: Variant) -> Any:
     """Where a cell weighs 1 − p: inaccurate predictions in Eq. 4, uncertain ones in the monotone variant."""
     return uncertain if variant == "monotone" else ~correct
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from avuc.cells import Variant, at_least_float32, classes_last, label_weights, mass_and_slopes
 from avuc.ranks import Group, sum_over_ranks, world_size
-from avuc.rows import ForwardPass, backward_coefficients, backward_rows, forward_rows
+from avuc.rows import ForwardPass, RowStatistics, backward_coefficients, backward_rows, forward_rows
 
 __all__ = ["EMPTY_MASS", "fused_avuc", "or_empty"]
 
@@ -57,31 +58,55 @@ class _FusedAvUC(torch.autograd.Function):
         weight: Tensor | None,
         group: Group,
     ) -> Tensor:
-        forward, rows = forward_rows(logits)
-        correct, uncertain = rows.predicted == labels, rows.entropy > threshold
-        masses, in_p, in_u = mass_and_slopes(rows.confidence, torch.tanh(rows.entropy), correct, uncertain, variant)
-        is_good = correct ^ uncertain
-        if weight is not None:
-            masses *= weight
-        good_masses = masses * is_good
-        # two sums rather than total − good, which would round to less than nothing
-        good, bad = sum_over_ranks(torch.stack((good_masses, masses - good_masses)).sum(dim=1), group).unbind()
-        floor = or_empty(good)
+        kept, rows = forward_rows(logits)
+        columns: list[Any] = [kept.largest, rows, labels, threshold, weight]
+        xp: Any = torch
+        if logits.device.type == "cpu":
+            # the same algebra on the same memory: for a training batch NumPy's calls cost a third of torch's
+            xp = np
+            columns = [value.detach().numpy() if isinstance(value, Tensor) else value for value in columns]
+            columns[1] = RowStatistics(*(column.numpy() for column in rows))  # type: ignore[arg-type]
+        loss, coefficients = _loss_and_coefficients(*columns, variant, group, xp)
         if ctx.needs_input_grad[0]:
-            to_bad = world_size(group) / (floor + bad)
-            # an empty G does not depend on any row
-            to_good = torch.where(good > EMPTY_MASS, to_bad - world_size(group) / floor, 0)
-            upstream = torch.where(is_good, to_good, to_bad)
-            if weight is not None:
-                upstream *= weight
-            to_confidence = None if in_p is None else upstream * in_p
-            coefficients = backward_coefficients(forward, rows, to_confidence, upstream * in_u)
-            ctx.save_for_backward(*forward, rows.predicted, coefficients)
-        return torch.log1p(bad / floor)
+            ctx.save_for_backward(*kept, rows.predicted, torch.as_tensor(coefficients))
+        return torch.as_tensor(loss, dtype=logits.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None, None]:
-        *forward, predicted, coefficients = ctx.saved_tensors
-        in_logits = backward_rows(ForwardPass(*forward), predicted, gradient * coefficients)
+        *kept, predicted, coefficients = ctx.saved_tensors
+        in_logits = backward_rows(ForwardPass(*kept), predicted, gradient * coefficients)
         return in_logits, None, None, None, None, None
+
+
+def _loss_and_coefficients(
+    largest: Any,
+    rows: RowStatistics,
+    labels: Any,
+    threshold: Any,
+    weight: Any,
+    variant: Variant,
+    group: Group,
+    xp: Any,
+) -> tuple[Any, Any]:
+    """The loss, and the coefficients of its gradient for `backward_rows`: tensors or, with `xp=numpy`, arrays."""
+    correct, uncertain = rows.predicted == labels, rows.entropy > threshold
+    masses, in_p, in_u = mass_and_slopes(rows.confidence, xp.tanh(rows.entropy), correct, uncertain, variant, xp)
+    if weight is not None:
+        masses = masses * weight
+    is_good = correct ^ uncertain
+    good_masses = masses * is_good
+    # two sums rather than total − good, which would round to less than nothing
+    sums: Any = torch.as_tensor(xp.stack((good_masses.sum(), (masses - good_masses).sum())))
+    sums = sum_over_ranks(sums, group)
+    good, bad = sums if xp is torch else sums.numpy()
+    full = good > EMPTY_MASS
+    floor = xp.where(full, good, EMPTY_MASS)
+    to_bad = world_size(group) / (floor + bad)
+    # an empty G does not depend on any row
+    to_good = xp.where(full, to_bad - world_size(group) / floor, 0)
+    upstream = xp.where(is_good, to_good, to_bad)
+    if weight is not None:
+        upstream = upstream * weight
+    to_confidence = None if in_p is None else upstream * in_p
+    return xp.log1p(bad / floor), backward_coefficients(largest, rows, to_confidence, upstream * in_u, xp)

@@ -60,17 +60,17 @@ def _traceable(logits: Tensor) -> RowStatistics:
 class _RowStatistics(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        pass_, rows = forward_rows(logits)
-        ctx.save_for_backward(*pass_, *rows)
+        kept, rows = forward_rows(logits)
+        ctx.save_for_backward(*kept, *rows)
         ctx.mark_non_differentiable(rows.predicted)
         return rows.confidence, rows.entropy, rows.predicted
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_confidence: Tensor, grad_entropy: Tensor, _: Tensor) -> Tensor:
-        pass_, rows = ForwardPass(*ctx.saved_tensors[:3]), RowStatistics(*ctx.saved_tensors[3:])
-        coefficients = backward_coefficients(pass_, rows, grad_confidence, grad_entropy)
-        return backward_rows(pass_, rows.predicted, coefficients)
+        kept, rows = ForwardPass(*ctx.saved_tensors[:3]), RowStatistics(*ctx.saved_tensors[3:])
+        coefficients = backward_coefficients(kept.largest, rows, grad_confidence, grad_entropy)
+        return backward_rows(kept, rows.predicted, coefficients)
 
 
 class ForwardPass(NamedTuple):
@@ -132,18 +132,19 @@ def _row_max(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def backward_coefficients(
-    forward: ForwardPass, rows: RowStatistics, grad_confidence: Tensor | None, grad_entropy: Tensor
-) -> Tensor:
+    largest: Any, rows: RowStatistics, grad_confidence: Any, grad_entropy: Any, xp: Any = torch
+) -> Any:
     """What `backward_rows` needs of the gradients g_p in p̂ and g_u in u, stacked to (3, N); linear in both.
 
     The gradient in z_k is δ_kŷ c − p_k (g_u z_k + g_u (u − m + log p̂) + c) with c = g_p p̂; a row shares all but z_k.
+    Tensors with `xp=torch` or arrays with `xp=numpy`; no gradient in p̂ is None.
     """
-    slope = grad_entropy.neg()
-    offset = slope * (rows.entropy - forward.largest + rows.confidence.log())
+    slope = -grad_entropy
+    offset = slope * (rows.entropy - largest + xp.log(rows.confidence))
     if grad_confidence is None:
-        return torch.stack((torch.zeros_like(slope), slope, offset))
+        return xp.stack((xp.zeros_like(slope), slope, offset))
     through = grad_confidence * rows.confidence
-    return torch.stack((through, slope, offset - through))
+    return xp.stack((through, slope, offset - through))
 
 
 def backward_rows(forward: ForwardPass, predicted: Tensor, coefficients: Tensor) -> Tensor:
