@@ -116,13 +116,13 @@ def undisturbed(recipe, tmp_path_factory):
     return folder
 
 
-def _study(recipe, folder: str, engine: str, fatal: tuple[str, int] | None) -> None:
+def _study(recipe, folder: str, engine: str, fatal: tuple[str, int] | None, device: str) -> None:
     """In a process of its own. `fatal`: ("commit" or "rename", n): die in the n-th write of that kind."""
     torch.set_num_threads(1)
     if fatal is not None:
         _die_in(*fatal)
     try:
-        run_study(recipe, folder, engine=engine, device="cpu", progress=False).close()
+        run_study(recipe, folder, engine=engine, device=device, progress=False).close()
     except InputError as error:
         print(f"avuc: {error}", file=sys.stderr, flush=True)
         os._exit(2)
@@ -162,8 +162,8 @@ class StudyProcess:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["avuc.study", "torch._dynamo"])
 
-    def start(self, engine: str = "local", fatal: tuple[str, int] | None = None):
-        process = self.context.Process(target=_study, args=(self.recipe, str(self.folder), engine, fatal))
+    def start(self, engine: str = "local", fatal: tuple[str, int] | None = None, device: str = "cpu"):
+        process = self.context.Process(target=_study, args=(self.recipe, str(self.folder), engine, fatal, device))
         process.start()
         return process
 

@@ -50,7 +50,7 @@ def test_sigkill_at_random_points(process, same_study):
     same_study(process.folder)
 
 
-@pytest.mark.parametrize("fatal", [("commit", 4), ("commit", 12), ("rename", 2), ("rename", 9)])
+@pytest.mark.parametrize("fatal", [("commit", 4), ("commit", 12), ("rename", 9)])
 def test_sigkill_in_a_write(process, same_study, fatal):
     assert process.finish(fatal=fatal) == -signal.SIGKILL
     cells, models = process.cells(), process.models()
@@ -72,6 +72,20 @@ def test_two_processes_at_once(process, same_study):
     same_study(process.folder)
     runs = {run for run, _ in process.cells().values()} | {run for run, _ in process.models().values()}
     assert runs <= {1, 2}
+
+
+def test_sigkill_of_the_parent_of_two(process, same_study):
+    """Its children notice, and leave what they hold."""
+    running = process.start(device="cpu,cpu")
+    while running.is_alive() and len(process.cells()) < 3:
+        time.sleep(0.002)
+    running.kill()
+    running.join()
+    assert running.exitcode == -signal.SIGKILL
+    cells = process.cells()
+    assert process.finish() == 0
+    assert kept(cells, process.cells())
+    same_study(process.folder)
 
 
 def test_damaged_checkpoints(process, same_study, recipe, capfd):

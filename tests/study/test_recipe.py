@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from avuc.calibration import CALIBRATORS
 from avuc.errors import InputError
 from avuc.methods import METHODS
+from avuc.study import parts, tables, toml
 from avuc.study import recipe as module
-from avuc.study import tables, toml
 from avuc.study.recipe import Recipe, load_recipe, parse_recipe, recipe_names
 
 SMALL = '[[methods]]\nname = "A"\nmethod = "vanilla"\n'
@@ -80,7 +80,7 @@ def test_code_differs_from_paper_as_described():
         ("methods.SVI.objective.beta=x", r"methods\.SVI\.objective\.beta: expected a number, found 'x'"),
         ("methods.SVI.train.lr=1", r"methods\.SVI\.train\.lr: no such key"),
         ("methods.SVI.start=SVI-TS", r"methods\.SVI\.start: no trained row 'SVI-TS'"),
-        ("methods.SV.samples=1", r"no row 'SV'; did you mean 'SVI'\?"),
+        ("methods.SV.samples=1", r"with the name of a row; did you mean 'SVI'\?"),
         ("methods.SVI-AvUTS.calibrator.weigth=1", r"calibrator\.weigth: no such key; did you mean 'weight'\?"),
         ("methods.SVI-AvUTS.calibrator.bounds=[1]", r"calibrator\.bounds: expected a list of 2"),
         ("methods.SVI-AvUTS.of=Nobody", r"methods\.SVI-AvUTS\.of: no trained row 'Nobody'"),
@@ -93,6 +93,12 @@ def test_bad_change_is_one_line(change, message):
     with pytest.raises(InputError, match=message) as caught:
         load_recipe("cifar10-paper", [change])
     assert "\n" not in str(caught.value)
+
+
+def test_a_row_with_dots_in_its_name():
+    recipe = load_recipe("beta-ablation", ["methods.SVI-AvUC β=0.5.train.epochs=3"])
+    assert recipe.row("SVI-AvUC β=0.5").train.epochs == 3
+    assert recipe.row("SVI-AvUC β=5").train.epochs == 200
 
 
 def test_changes_apply():
@@ -186,7 +192,7 @@ def test_toml_values_survive(value):
 
 
 def test_doctests():
-    for one in (module, tables, toml):
+    for one in (module, parts, tables, toml):
         assert doctest.testmod(one).failed == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,7 +70,11 @@ def run(args: Namespace) -> int:
 
     began = time.monotonic()
     out = Path(args.out or Path("out") / recipe.study.name)
-    store = run_study(recipe, out, engine=args.engine, device=args.device)
+    try:
+        store = run_study(recipe, out, engine=args.engine, device=args.device)
+    except KeyboardInterrupt:
+        print("avuc: interrupted; everything finished is kept: the same command goes on", file=sys.stderr)
+        return 130
     head, rows, align = ranking(store)
     console.line()
     console.table(head, rows, align)

@@ -1,6 +1,6 @@
 """The study: methods × seeds × (validation, clean, shifts × severities, other data) → rows in one SQLite file.
 
-recipe.py    a TOML file ↔ frozen dataclasses;  tables.py  checks a table against a class;  toml.py  writes one
+parts.py     what a recipe consists of;  recipe.py  reads one;  tables.py  checks its tables;  toml.py  writes one
 grid.py      what there is to train and to judge
 sets.py      the images of a cell;  photographs.py  patches of pictures that come with scikit-learn
 judge.py     one model on one set: every variant of it from one pass over the draws

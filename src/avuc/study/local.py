@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -32,8 +33,10 @@ def run(plan: Plan, store: Store, directory: Path, devices: Sequence[str], progr
     if len(devices) == 1:
         LocalRun(plan, store, Work(plan.recipe, directory, devices[0], progress=progress), progress).run()
         return
-    # forked processes cannot use CUDA
-    context = multiprocessing.get_context("spawn")
+    # not forked from here: a process that has used CUDA cannot be
+    kind = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context: Any = multiprocessing.get_context(kind)
+    context.set_forkserver_preload(["avuc.study.local"])
     threads = max(1, torch.get_num_threads() // len(devices))
     made = [
         context.Process(
@@ -43,8 +46,12 @@ def run(plan: Plan, store: Store, directory: Path, devices: Sequence[str], progr
     ]
     for process in made:
         process.start()
-    for process in made:
-        process.join()
+    try:
+        for process in made:
+            process.join()
+    finally:  # interrupted: they are, too
+        for process in made:
+            process.terminate()
     failed = [device for device, process in zip(devices, made, strict=True) if process.exitcode]
     if failed:
         raise InputError(
@@ -64,8 +71,14 @@ def _beside(recipe: Recipe, directory: Path, device: str, number: int, threads: 
     except InputError as error:
         print(f"avuc: {device}: {error}", file=sys.stderr)
         sys.exit(2)
+    except (KeyboardInterrupt, Orphaned):
+        sys.exit(130)
     finally:
         store.close()
+
+
+class Orphaned(Exception):
+    """The process that started this one has ended."""
 
 
 class LocalRun:
@@ -75,6 +88,7 @@ class LocalRun:
         self.plan, self.store, self.work, self.progress = plan, store, work, progress
         self.claims = Claims(store.path.with_name("claims.lock"))
         self.done = store.done()
+        self.parent = multiprocessing.parent_process()  # where this is one of several
 
     def run(self) -> None:
         try:
@@ -87,7 +101,12 @@ class LocalRun:
         finally:
             self.claims.close()
 
+    def _check_parent(self) -> None:
+        if self.parent is not None and not self.parent.is_alive():
+            raise Orphaned
+
     def _finished(self) -> bool:
+        self._check_parent()
         self.done = self.store.done()
         return not any(self.plan.pending(key, one, self.done) for one in self.plan.sets for key in self.plan.models)
 
@@ -103,6 +122,7 @@ class LocalRun:
                 mine = [key for key in mine if self._may_start(key, ready)]
                 if not mine:
                     continue
+                self._check_parent()
                 self._say(mine, len(ready))
                 for trained in self.work.train(mine):
                     self.store.add_model(trained)
@@ -123,6 +143,7 @@ class LocalRun:
         for test_set in self.plan.sets:
             for key in self.plan.models:
                 if key in trained and self.plan.ready(key, test_set, self.done):
+                    self._check_parent()
                     self._cell(key, test_set)
                     if bar is not None:
                         bar.advance(len(self.done) - bar.done, f"{test_set}, {key.method}")
