@@ -66,7 +66,7 @@ class _FusedAvUC(torch.autograd.Function):
             xp = np
             columns = [value.detach().numpy() if isinstance(value, Tensor) else value for value in columns]
             columns[1] = RowStatistics(*(column.numpy() for column in rows))  # type: ignore[arg-type]
-        loss, coefficients = _loss_and_coefficients(*columns, variant, group, xp)
+        loss, coefficients = _loss_and_coefficients(*columns, variant=variant, group=group, xp=xp)
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(*kept, rows.predicted, torch.as_tensor(coefficients))
         return torch.as_tensor(loss, dtype=logits.dtype)
@@ -85,6 +85,7 @@ def _loss_and_coefficients(
     labels: Any,
     threshold: Any,
     weight: Any,
+    *,
     variant: Variant,
     group: Group,
     xp: Any,
