@@ -7,6 +7,8 @@ import random
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 
 import pytest
@@ -128,6 +130,34 @@ class Full:
 
     def __getattr__(self, name):
         return getattr(self._db, name)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 400 kB that can be made larger."""
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def mount(*options):
+        return subprocess.run(["mount", *options, str(place)], capture_output=True, check=False).returncode
+
+    if sys.platform != "linux" or shutil.which("mount") is None or mount("-t", "tmpfs", "-o", "size=400k", "tmpfs"):
+        pytest.skip("mounting a small file system needs root on Linux; the tests beside this one stand in for it")
+    yield place, lambda size: mount("-o", f"remount,size={size}")
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def test_full_disk(recipe, small_disk, same_study):
+    """First the checkpoints do not fit, then the results do not, then everything does."""
+    place, resize = small_disk
+    for size, message in (("400k", "No space left on device"), ("800k", "database or disk is full")):
+        assert resize(size) == 0
+        with pytest.raises(InputError, match=f"{message}.* run the same command again") as said:
+            run_study(recipe, place / "study", device="cpu", progress=False)
+        assert "\n" not in str(said.value)
+    assert resize("40m") == 0
+    run_study(recipe, place / "study", device="cpu", progress=False).close()
+    same_study(place / "study")
 
 
 def test_full_disk_in_the_store(recipe, process, same_study, monkeypatch):

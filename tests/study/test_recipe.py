@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import doctest
+import re
+import textwrap
 import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -194,6 +197,15 @@ def test_toml_values_survive(value):
 def test_doctests():
     for one in (module, parts, tables, toml):
         assert doctest.testmod(one).failed == 0
+
+
+def test_the_recipe_of_the_documentation_reads():
+    text = (Path(__file__).parents[2] / "docs" / "study.md").read_text(encoding="utf-8")
+    block = text[text.index("    [study]") : text.index("`start = ")]
+    recipe = parse_recipe(textwrap.dedent(block), "study.md")
+    assert [row.name for row in recipe.methods] == ["SVI", "SVI-AvUC", "SVI-AvUTS", "SVI, 8 draws"]
+    named = re.findall(r"^\| (`.+`) \|", text[text.index("| recipe |") :], re.MULTILINE)[:6]
+    assert set(re.findall(r"`(.+?)`", " ".join(named))) == set(recipe_names())
 
 
 def test_frozen(recipe):

@@ -48,20 +48,23 @@ def run_study(
         raise InputError(f"{folder}: cannot be a folder ({error.strerror}); choose another --out") from error
     devices = devices_for(device)
     store = Store(folder)
-    store.adopt(recipe)
-    plan = Plan(recipe)
-    began = time.monotonic()
-    store.begin(engine=engine, device=",".join(devices), recipe=recipe, about=about_here(devices))
     try:
-        ENGINES[engine](plan, store, folder, devices, progress)
+        store.adopt(recipe)
+        began = time.monotonic()
+        store.begin(engine=engine, device=",".join(devices), recipe=recipe, about=about_here(devices))
+        ENGINES[engine](Plan(recipe), store, folder, devices, progress)
+        store.finish(time.monotonic() - began)
     except OSError as error:
+        store.close()
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(
                 f"{folder}: no room left on the disk; everything finished before is kept: make room and run the same "
                 "command again"
             ) from error
         raise
-    store.finish(time.monotonic() - began)
+    except BaseException:
+        store.close()
+        raise
     return store
 
 
