@@ -12,6 +12,7 @@ from avuc.cli.calibrate import COMMAND as CALIBRATE
 from avuc.cli.command import Command
 from avuc.cli.demo import COMMAND as DEMO
 from avuc.cli.evaluate import COMMAND as EVALUATE
+from avuc.cli.report import COMMAND as REPORT
 from avuc.cli.shifts import COMMAND as SHIFTS
 from avuc.cli.study import COMMAND as STUDY
 from avuc.cli.train import COMMAND as TRAIN
@@ -26,6 +27,7 @@ COMMANDS: dict[str, Command] = {
     "calibrate": CALIBRATE,
     "train": TRAIN,
     "study": STUDY,
+    "report": REPORT,
     "shifts": SHIFTS,
 }
 TEXT = "Make a classifier know when it is wrong, and prove it."

@@ -15,12 +15,14 @@ from avuc.report.intervals import spread
 from avuc.report.results import CLEAN, Results
 from avuc.report.words import words_of
 
-__all__ = ["payload", "safe_json"]
+__all__ = ["method_styles", "payload", "safe_json", "top_entropy"]
 
 Array = NDArray[np.float64]
 MOST_SETS = 4  # whose single images can be explored: the clean ones and the worst shifts
-TRAINING = ("nll", "validation_nll", "accuracy", "validation_accuracy", "avuc", "avu", "kl", "total")
-TRAINING += ("uncertainty_right", "uncertainty_wrong")
+TRAINING = (
+    *("nll", "validation_nll", "accuracy", "validation_accuracy", "avuc", "avu", "kl", "total"),
+    *("uncertainty_right", "uncertainty_wrong"),
+)
 
 
 def payload(results: Results) -> dict[str, Any]:
@@ -43,7 +45,7 @@ def payload(results: Results) -> dict[str, Any]:
         "metrics": [{"key": name, **words_of(name)._asdict()} for name in results.metrics],
         "values": {name: _short(results.values[name]) for name in results.metrics},
         "curves": _curves(results),
-        "top": _top(results),
+        "top": top_entropy(results),
         "tempered": _tempered(results),
         **_explorer(results),
         "gallery": [
@@ -99,7 +101,7 @@ def _curves(results: Results) -> list[list[Any]]:
     return out
 
 
-def _top(results: Results) -> float:
+def top_entropy(results: Results) -> float:
     """The largest entropy there can be: log C."""
     return max((curves["entropy"]["high"] for curves in results.curves.values() if "entropy" in curves), default=1.0)
 
@@ -141,7 +143,7 @@ def _explorer(results: Results) -> dict[str, Any]:
     cells = [CLEAN]
     if results.severities:
         top = results.severities[-1]
-        harm = spread_by_shift(results, top)
+        harm = _harm_by_shift(results, top)
         cells += [(results.shifts[place], top) for place in np.argsort(-harm, kind="stable")[: MOST_SETS - 1]]
     pictures: dict[str, int] = {}
     shown = []
@@ -160,11 +162,12 @@ def _explorer(results: Results) -> dict[str, Any]:
     return {"shown": shown, "pictures": list(pictures)}
 
 
-def spread_by_shift(results: Results, severity: int) -> Array:
+def _harm_by_shift(results: Results, severity: int) -> Array:
     """How far confidence is off under each shift, over all methods."""
     values = results.shifted("ece", severity)
     means = np.array([np.nanmean(spread(values[:, :, [place]]).value) for place in range(values.shape[2])])
-    return np.nan_to_num(means)
+    known: Array = np.nan_to_num(means)
+    return known
 
 
 def _training(history: tuple[tuple[dict[str, Any], ...], ...]) -> dict[str, Any]:

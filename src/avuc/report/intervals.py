@@ -84,7 +84,8 @@ def _mean(values: Array) -> Array:
     there = np.isfinite(values)
     count = there.sum(-1)
     total = np.where(there, values, 0.0).sum(-1)
-    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    mean: Array = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    return mean
 
 
 def _seed_means(values: Array, weights: Array) -> Array:
@@ -96,7 +97,8 @@ def _seed_means(values: Array, weights: Array) -> Array:
     plain = np.where(there, values, 0.0).sum(1), there.sum(1)
     fallback = np.divide(plain[0], plain[1], out=np.full(plain[0].shape, np.nan), where=plain[1] > 0)
     fallen = np.broadcast_to(fallback[:, None], total.shape).copy()
-    return np.divide(total, count, out=fallen, where=count > 0)
+    means: Array = np.divide(total, count, out=fallen, where=count > 0)
+    return means
 
 
 @lru_cache(maxsize=64)

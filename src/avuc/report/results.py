@@ -111,7 +111,8 @@ def finite_mean(values: Array, axis: int | tuple[int, ...]) -> Array:
     there = np.isfinite(values)
     count = there.sum(axis)
     total = np.where(there, values, 0.0).sum(axis)
-    return np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
+    mean: Array = np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
+    return mean
 
 
 def read_results(store: Store) -> Results:

@@ -77,7 +77,8 @@ def _table(table: Table) -> str:
 def _folded(tables: Iterable[Table]) -> str:
     """Long tables are folded; printing opens them."""
     return "".join(
-        f'<details class="table" id="table-{table.name}"><summary>{escape(table.title)}</summary>{table.html()}</details>'
+        f'<details class="table" id="table-{table.name}">'
+        f"<summary>{escape(table.title)}</summary>{table.html()}</details>"
         for table in tables
     )
 

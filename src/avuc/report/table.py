@@ -118,7 +118,7 @@ def _td(cell: Cell) -> str:
         return f'<td class="n">{"<b>" + inner + "</b>" if cell.best else inner}</td>'
     shown = _short(cell.value)
     inner = f"<b>{shown}</b>" if cell.best else shown
-    return f'<td class="n">{inner}<br><small>{_short(cell.low)} … {_short(cell.high)}</small></td>'
+    return f'<td class="n">{inner}<br><small>{cell.low:.3f} … {cell.high:.3f}</small></td>'
 
 
 def _columns(table: Table) -> range:

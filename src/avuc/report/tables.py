@@ -31,6 +31,8 @@ QUARTILES: dict[str, Callable[[Array], Array] | None] = {
 def all_tables(results: Results) -> list[Table]:
     """In the order of the page."""
     tables = [ranking(results)]
+    if len(results.studies) == 2:
+        tables.append(changes(results))
     if results.shifts:
         tables += [quartiles(results), spearman(results)]
     tables += [table for metric in DETECTION if (table := detection(results, metric)) is not None]
@@ -78,6 +80,41 @@ def ranking(results: Results) -> Table:
     )
 
 
+def changes(results: Results) -> Table:
+    """Two studies: what the second changed, for methods in both, on shifts in both."""
+    first, second = results.studies
+    pairs = [
+        (place, results.names.index(name), one.name.removeprefix(f"{first}: "))
+        for place, one in enumerate(results.methods)
+        if one.study == 0 and (name := f"{second}: {one.name.removeprefix(f'{first}: ')}") in results.names
+    ]
+    rows: list[list[Cell]] = []
+    for before, after, name in pairs:
+        for metric in (metric for metric in SCORES if metric in results.values):
+            both = results.shifted(metric)[[before, after]]
+            both = both[:, :, np.isfinite(both).any(1).all(0)]
+            where, found = "shifted", spread(both)
+            if not both.shape[2]:
+                where, found = "clean", spread(results.at(metric, CLEAN)[[before, after]][:, :, None])
+            low, high = found.difference(1, 0)
+            value = float(found.value[1] - found.value[0])
+            better = "–" if math.isnan(low) or low <= 0 <= high else _which(value, metric)
+            entries = (Entry(float(each)) for each in found.value)
+            rows.append([name, f"{where}: {words_of(metric).title}", *entries, Entry(value, low, high), better])
+    return Table(
+        "changes",
+        f"From {first} to {second}",
+        "Methods and shifts that both studies have; 95 % interval of the change, by shifts and seeds.",
+        ["method", "metric", first, second, "change", "which is"],
+        rows,
+    )
+
+
+def _which(change: float, metric: str) -> str:
+    better = words_of(metric).better
+    return "better" if (change < 0) == (better == "lower") else "worse"
+
+
 def quartiles(results: Results) -> Table:
     """The paper's quartile table, at the strongest intensity."""
     top = results.severities[-1]
@@ -110,8 +147,8 @@ def spearman(results: Results) -> Table:
         rows.append([words_of(metric).title, *(Entry(float(rho), best=abs(rho) == nearest) for rho in found)])
     return Table(
         "spearman",
-        "Does it get worse with the intensity?",
-        f"Spearman's ρ of the mean over shifts with the intensities 0 … {levels[-1]}; 0: no trend. Nearest to 0 in bold.",
+        "Trend with the intensity: Spearman's ρ",
+        f"Spearman's ρ of the mean over shifts with intensities 0 … {levels[-1]}; 0: no trend. Bold: nearest to 0.",
         ["", *results.names],
         rows,
     )
@@ -175,7 +212,8 @@ def _rank_correlation(first: Array, second: Array) -> float:
 def _ranks(values: Array) -> Array:
     below = (values[:, None] > values[None]).sum(1)
     equal = (values[:, None] == values[None]).sum(1)
-    return below + (equal - 1) / 2
+    ranks: Array = below + (equal - 1) / 2
+    return ranks
 
 
 def _plain(shift: str) -> str:

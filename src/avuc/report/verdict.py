@@ -114,8 +114,8 @@ def _outside(results: Results, name: str) -> str:
         return ""
     shown = name.removeprefix("ood:")
     return (
-        f"{results.names[keen]} tells {shown} from test images best: AUROC {_value(found, keen)}; its entropy is higher "
-        f"for {shown} in {found.value[keen]:.0%} of all pairs."
+        f"{results.names[keen]} tells {shown} from test images best: AUROC {_value(found, keen)}; its entropy is "
+        f"higher for {shown} in {found.value[keen]:.0%} of all pairs."
     )
 
 
@@ -153,7 +153,8 @@ def _worse_scores(results: Results) -> Verdict:
             if worse:
                 changes = _listed([_change(found[metric], metric, place, base) for metric in ("ece", *worse)])
                 told.append(
-                    f"{method.name} is better calibrated than {results.names[base]} {where}, but predicts worse: {changes}."
+                    f"{method.name} is better calibrated than {results.names[base]} {where}, "
+                    f"but predicts worse: {changes}."
                 )
     return told
 
@@ -204,8 +205,8 @@ def _seeds(results: Results) -> Verdict:
         compared = len(results.methods)
         seeds = "One seed" if min(counts) == 1 else f"{min(counts)} seeds"
         told.append(
-            f"{seeds} for {compared} methods: fewer than claims. Intervals say how results vary with the kind of shift, "
-            "hardly how they vary with training; small differences may be chance."
+            f"{seeds} for {compared} methods: fewer than claims. Intervals say how results vary with the kind of "
+            "shift, hardly how they vary with training; small differences may be chance."
         )
     if min(counts) != max(counts):
         told.append(f"Methods have between {min(counts)} and {max(counts)} seeds.")

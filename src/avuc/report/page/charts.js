@@ -21,7 +21,7 @@ function lines(width, title, rows, x, y, { xLabel, yLabel, yPercent, domain, xDo
   const marks = [Plot.ruleY(domain && domain[0] === 0 ? [0] : [], { stroke: "var(--line)" })];
   for (const [m, mine] of d3.group(known, (row) => row.m)) {
     marks.push(Plot.line(mine, { x, y, stroke: "m", strokeWidth: 2, strokeDasharray: dash(m) }));
-    marks.push(Plot.dot(mine.filter((_, n) => (n + m) % every === 0), { x, y, stroke: "m", fill: "m", symbol: "m", r: 3.2 }));
+    marks.push(Plot.dot(mine.filter((_, n) => (n + m) % every === 0), { x, y, stroke: "m", fill: "m", symbol: "m", r: 2.8 }));
   }
   marks.push(Plot.tip(known, Plot.pointer({ x, y, title: (r) => `${named(r.m)}\n${xLabel}: ${shown(r[x])}\n${yLabel}: ${shown(r[y], { percent: yPercent })}` })));
   return plot(width, title, {
@@ -41,6 +41,8 @@ function boxRows(key) {
 }
 function boxes(width, key) {
   const metric = metricOf(key), rows = boxRows(key), small = width < 480;
+  // so many boxes would be hairlines on a phone: lines through the medians instead
+  if (small && chosen().length > 4) return lines(width, `Median ${metric.title} by intensity of the shift`, boxSummary(rows), "level", "median", { xLabel: "intensity of the shift", yLabel: `median ${metric.title}`, yPercent: metric.percent });
   const lowest = d3.min(rows, (r) => r.v) >= 0 && !["accuracy", "avu_auc"].includes(key);
   return plot(width, `${metric.title} by intensity of the shift`, {
     x: { axis: null, domain: chosen().map((m) => m.n), padding: 0.15 },
@@ -90,11 +92,11 @@ function density(width, m) {
   return Plot.plot({
     width, height: 170, marginLeft: 44, marginBottom: 34, ariaLabel: `Entropy of ${named(m)} on clean images and on others`,
     style: { background: "none", color: "inherit", fontSize: "11px" },
-    x: { label: "entropy (nats)", domain: [0, D.top] }, y: { label: null, grid: true, tickFormat: ".0%", ticks: 4 },
+    x: { label: "entropy (nats)", domain: [0, D.top] }, y: { label: null, grid: true, tickFormat: ".0%", ticks: [0.01, 0.05, 0.2, 0.5, 1], type: "sqrt" },
     color: { domain: ["clean", "other"], range: ["var(--first)", "var(--outside)"] },
     marks: [
       Plot.areaY(rows, { x: "x", y2: "y", y1: 0, z: "group", fill: "group", fillOpacity: 0.25, curve: "step" }),
-      Plot.lineY(rows, { x: "x", y: "y", z: "group", stroke: "group", strokeWidth: 2, curve: "step", strokeDasharray: (r) => null }),
+      Plot.lineY(rows, { x: "x", y: "y", z: "group", stroke: "group", strokeWidth: 2, curve: "step" }),
       Plot.text(d3.groups(rows, (r) => r.group).map(([group, list]) => ({ group, ...d3.greatest(list, (r) => r.y) })), { x: (r) => Math.max(r.x, D.top * 0.07), y: "y", text: "group", fill: "group", textAnchor: "start", dx: 8, dy: 4, stroke: "var(--card)", strokeWidth: 4 }),
     ],
   });

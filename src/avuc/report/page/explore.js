@@ -48,8 +48,8 @@ function avuShow() {
   byId("v-pac").textContent = share(n.ac, n.ac + n.ic);
   byId("v-pui").textContent = share(n.iu, n.ic + n.iu);
   const wrong = avu.current ? avu.current.mistakes.filter((one) => one.entropy <= threshold * D.top) : [];
-  const all = avu.current && avu.current.rows > total ? ` (of ${total.toLocaleString("en")} of ${avu.current.rows.toLocaleString("en")} images)` : "";
-  byId("mistakes-title").textContent = wrong.length ? `Wrong and certain: the ${wrong.length} surest${all}` : "No picture is wrong and certain here";
+  const all = avu.current && avu.current.rows > total ? ` among ${total.toLocaleString("en")} of ${avu.current.rows.toLocaleString("en")} images` : "";
+  byId("mistakes-title").textContent = wrong.length ? `Wrong and certain: ${n.ic}${all}; the ${wrong.length} surest` : n.ic ? `Wrong and certain: ${n.ic}${all}` : "None is wrong and certain here";
   byId("mistakes").replaceChildren(...wrong.map((one) => {
     const item = make("li");
     item.append(make("img", null, { src: "data:image/png;base64," + D.pictures[one.picture], alt: `An image of ${one.is}, taken for ${one.said}` }));
@@ -108,7 +108,7 @@ function temperatureCurves(width) {
   const high = d3.max(t.nll), colour = `var(--m${t.method})`;
   const rows = t.temperature.map((T, k) => ({ T, ece: eceOf(bins(t, k)), nll: t.nll[k] == null ? null : t.nll[k] / high }));
   return plot(width, "ECE and NLL by temperature", {
-    x: { type: "log", label: "temperature", tickFormat: "~g", ticks: [0.25, 0.5, 1, 2, 4, 8] }, y: { label: "ECE; NLL / largest", grid: true, zero: true },
+    x: { type: "log", label: "temperature", tickFormat: (t) => String(t), ticks: [0.25, 0.5, 1, 2, 4, 8] }, y: { label: "ECE; NLL / largest", grid: true, zero: true },
     marks: [
       Plot.line(rows, { x: "T", y: "ece", stroke: colour, strokeWidth: 2 }), Plot.line(rows, { x: "T", y: "nll", stroke: colour, strokeWidth: 2, strokeDasharray: "5,4" }),
       Plot.ruleX([1], { stroke: "var(--line)" }), Plot.dot([rows[n]], { x: "T", y: "ece", fill: colour, r: 6 }), Plot.dot([rows[n]], { x: "T", y: "nll", fill: colour, r: 6 }),
@@ -169,7 +169,7 @@ function galleryStart() {
   byId("gallery").hidden = false;
   const table = byId("gallery-table"), body = make("tbody"), head = make("tr");
   const find = (shift, severity) => D.gallery.find((g) => g.shift === shift && g.severity === severity);
-  const picture = (found, words) => { const cell = make("td"); if (found) cell.append(make("img", null, { src: "data:image/png;base64," + found.png, alt: words, loading: "lazy" })); return cell; };
+  const picture = (found, words) => { const cell = make("td"); if (found) cell.append(make("img", null, { src: "data:image/png;base64," + found.png, alt: words })); return cell; };
   head.append(make("td"), make("th", "clean", { scope: "col" }), ...D.severities.map((level) => make("th", String(level), { scope: "col" })));
   for (const shift of [...D.shifts, ...D.outside]) {
     const row = make("tr"), outside = shift.startsWith("ood:");

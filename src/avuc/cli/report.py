@@ -1,0 +1,91 @@
+"""`avuc report`: what a study found, on one page, with every figure and table as files beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from avuc.cli.command import Command, Namespace, Parser
+from avuc.cli.console import Console
+from avuc.errors import InputError
+
+if TYPE_CHECKING:
+    from avuc.report.results import Results
+
+__all__ = ["COMMAND"]
+
+TEXT = """\
+Write one HTML file about a study: which method to use and why, every figure and table of the paper, and charts to look
+around in. It needs no network and no other file. Beside it, in a folder of the same name: every figure as SVG and PNG,
+every table as CSV, LaTeX and Markdown."""
+EXAMPLES = """\
+examples:
+  avuc report out/demo
+  avuc report out/demo --out demo.html --no-exports
+  avuc report --compare out/before out/after --out compared.html"""
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_argument("directory", nargs="?", metavar="DIR", help="a study's folder, as avuc study made it")
+    parser.add_argument("--out", metavar="FILE", help="the page (default: report.html in the study's folder)")
+    parser.add_argument("--compare", nargs=2, metavar="DIR", help="two studies side by side, instead of one")
+    parser.add_argument("--no-exports", action="store_true", help="only the page, no figures and tables beside it")
+
+
+def run(args: Namespace) -> int:
+    if bool(args.directory) == bool(args.compare):
+        raise InputError("name the folder of a study, or two of them after --compare")
+    from avuc.report.exports import write_figures, write_tables
+    from avuc.report.results import side_by_side
+    from avuc.report.study_page import write_study_page
+    from avuc.report.verdict import alarms, verdict
+
+    console = Console()
+    folders = args.compare or [args.directory]
+    studies = [_read(folder) for folder in folders]
+    out = Path(args.out or Path(folders[-1]) / ("compared.html" if args.compare else "report.html"))
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{out}: expected a file that ends in .html")
+    results = studies[0]
+    if args.compare:
+        results = side_by_side(studies[0], studies[1], _names(folders, studies))
+    write_study_page(results, out)
+    if not args.no_exports:
+        beside = out.with_suffix("")
+        tables = write_tables(results, beside / "tables")
+        figures = write_figures(results, beside / "figures")
+        console.line(f"{len(figures)} figures and {len(tables)} tables in {beside}", "dim")
+    for sentence in verdict(results):
+        console.paragraph(sentence)
+    for sentence in alarms(results):
+        console.paragraph(f"note: {sentence}")
+    console.line(f"Open the report in a browser: {out.resolve()}", "bold")
+    return 0
+
+
+def _read(folder: str) -> Results:
+    from avuc.report.results import read_results
+    from avuc.study.store import Store
+
+    store = Store(folder, create=False)
+    try:
+        return read_results(store)
+    finally:
+        store.close()
+
+
+def _names(folders: list[str], studies: list[Results]) -> tuple[str, str]:
+    """Of the studies; of the folders where those are the same; numbered where these are too."""
+    first, second = (results.title for results in studies)
+    if first == second:
+        first, second = (Path(folder).resolve().name for folder in folders)
+    return (f"1 {first}", f"2 {second}") if first == second else (first, second)
+
+
+COMMAND = Command(
+    summary="a study's results on one page, with figures and tables as files",
+    text=TEXT,
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)
