@@ -141,7 +141,7 @@ def verdict(summary: Summary) -> list[str]:
             f"({number(summary.over_shifts(last, 'nll'))})."
         )
         top = summary.severities[-1]
-        for metric, words in (("ece", "Its confidence"), ("uce", "Its uncertainty")):
+        for metric, words in (("ece", "Confidence"), ("uce", "Uncertainty")):
             at_top = {method: summary.over_shifts(method, metric, top) for method in summary.methods}
             calm = min(at_top, key=lambda method: at_top[method])
             first = summary.methods[0]
