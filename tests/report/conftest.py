@@ -8,6 +8,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,6 +19,14 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
 FLAGS += ["--remote-debugging-pipe", "--no-first-run", "--force-color-profile=srgb", "--disable-background-networking"]
 PATIENCE = 60.0
+# moves the ends of two pipes to where Chromium looks for them: above the low numbers first, for they may lie there
+LAUNCH = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 100) for end in sys.argv[1:3]]
+os.dup2(ends[0], 3)
+os.dup2(ends[1], 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Browser:
@@ -27,9 +36,8 @@ class Browser:
         self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         read_end, self.out = os.pipe()
         self.inp, write_end = os.pipe()
-        # the shell moves the pipe's ends to where Chromium looks for them
-        line = f'exec "$0" "$@" 3<&{read_end} 4>&{write_end}'
-        command = ["sh", "-c", line, binary, *FLAGS, f"--user-data-dir={self.profile.name}", "about:blank"]
+        arguments = [binary, *FLAGS, f"--user-data-dir={self.profile.name}", "about:blank"]
+        command = [sys.executable, "-c", LAUNCH, str(read_end), str(write_end), *arguments]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self.process = subprocess.Popen(command, pass_fds=(read_end, write_end), **quiet)
         os.close(read_end)
@@ -113,8 +121,10 @@ class Page:
     def choose(self, identity: str, value) -> None:
         """What a person does with a select, a slider or a box."""
         kind = "input" if self.js(f"byId({identity!r}).type === 'range'") else "change"
-        self.js(f"{{const e = byId({identity!r}); e.value = {json.dumps(str(value))}; "
-                f"e.dispatchEvent(new Event({kind!r}, {{bubbles: true}}))}}")
+        self.js(
+            f"{{const e = byId({identity!r}); e.value = {json.dumps(str(value))}; "
+            f"e.dispatchEvent(new Event({kind!r}, {{bubbles: true}}))}}"
+        )
         self.settled()
 
     def key(self, key: str) -> None:
@@ -174,3 +184,140 @@ def new_page(browser):
     yield make
     for page in pages:
         page.close()
+
+
+RECIPE = """
+[study]
+name = {name}
+seeds = {seeds}
+samples = 8
+shifts = {shifts}
+severities = {severities}
+ood = ["photographs"]
+
+[data]
+source = "mnist5k"
+
+[net]
+name = "mlp"
+"""
+HOSTILE = ("Vanilla", "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script> & $x$ _y_ \\ %%title%%")
+CLASSES = ("cat", "<b>dog</b>", "</script><script>alert(3)</script>", "bird\u2028")
+
+
+class SyntheticStudy:
+    """A store with the structure of a real one: real predictions of made-up logits, judged and kept by the study."""
+
+    shifts = ("gaussian_noise", "contrast", "fog")
+
+    def __init__(
+        self, folder: Path, methods=HOSTILE, *, seeds=(0, 1), severities=(1, 5), name="<i>study</i>", rows=160
+    ):
+        from avuc.study.recipe import parse_recipe
+        from avuc.study.store import Store
+
+        self.severities, self.rows = severities, 160
+        text = RECIPE.format(
+            name=json.dumps(name), seeds=list(seeds), shifts=list(self.shifts), severities=list(severities)
+        )
+        for place, method in enumerate(methods):
+            text += f"\n[[methods]]\nname = {json.dumps(method)}\n"
+            if place == 1:  # shares the first one's model
+                text += f'of = {json.dumps(methods[0])}\ncalibrator = "temperature"\n'
+            elif place:
+                text += f'method = "svi"\nobjective = {{ kind = "avuc", beta = {place}.0 }}\n'
+            else:
+                text += 'method = "vanilla"\n'
+        self.store = Store(folder)
+        self.recipe = parse_recipe(text)
+        self.store.adopt(self.recipe)
+        about = {"versions": {}, "revision": None, "hardware": {}}
+        self.store.begin(engine="local", device="cpu", recipe=self.recipe, about=about)
+        for place, row in enumerate(self.recipe.methods):
+            for seed in seeds:
+                self._train(row, seed)
+                self._judge(place, row, seed)
+        self.store.finish(12.0)
+        self.store.close()
+
+    def _train(self, row, seed):
+        from avuc.study.grid import ModelKey
+        from avuc.study.store import Trained
+
+        if row.method is None:
+            return
+        history = [
+            {"member": 0, "epoch": e, "nll": 1 / (e + 1), "accuracy": 1 - 0.5 / (e + 1), "avuc": 0.1 * len(row.of)}
+            for e in range(6)
+        ]
+        self.store.add_model(Trained(ModelKey(row.name, seed), history, 6, 1.0, 0.5))
+
+    def _judge(self, place, row, seed):
+        import torch
+
+        from avuc.data import UNLABELLED, Dataset
+        from avuc.predictions import Predictions
+        from avuc.study.grid import CLEAN, VALIDATION, Plan
+        from avuc.study.judge import judge
+        from avuc.study.shown import shown_of, thumbnail
+        from avuc.study.store import Cell
+
+        generator = torch.Generator().manual_seed(1000 * seed + place)
+        clean_entropy = None
+        for test_set in Plan(self.recipe).sets:
+            labels = torch.randint(len(CLASSES), (self.rows,), generator=generator)
+            scale = [4.0, 2.0, 1.5][place % 3]
+            logits = torch.randn(self.rows, len(CLASSES), generator=generator)
+            logits[torch.arange(self.rows), labels] += 2.2 - 0.3 * test_set.severity - 2.2 * test_set.outside
+            if test_set.outside:
+                labels = torch.full_like(labels, UNLABELLED)
+            found = Predictions.from_logits(logits * scale, labels)
+            images = torch.randint(256, (self.rows, 8, 8, 3), dtype=torch.uint8, generator=generator)
+            data = Dataset(images, labels, len(CLASSES), str(test_set), CLASSES)
+            told = judge(
+                found,
+                threshold=None if test_set == VALIDATION else 0.5,
+                bins=15,
+                clean_entropy=None if test_set in (VALIDATION, CLEAN) else clean_entropy,
+            )
+            clean_entropy = told.entropy if test_set == CLEAN else clean_entropy
+            kept = test_set == CLEAN or 0 < test_set.severity == max(self.severities)
+            text = None
+            if test_set == VALIDATION and row.calibrator is not None:
+                text = row.calibrator.make().fit(logits * scale, labels).to_json()
+                told.metrics["temperature"] = json.loads(text)["learned"]["temperature"]
+            shown = shown_of(found, data, 15) if kept else None
+            picture = None if test_set == VALIDATION else thumbnail(images[0])
+            self.store.add_cells([Cell(row.name, seed, test_set, told, 0.1, text, test_set == CLEAN, shown, picture)])
+
+
+@pytest.fixture(scope="session")
+def study_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    SyntheticStudy(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def results(study_folder):
+    return results_of(study_folder)
+
+
+def results_of(folder):
+    from avuc.report.results import read_results
+    from avuc.study.store import Store
+
+    store = Store(folder, create=False)
+    try:
+        return read_results(store)
+    finally:
+        store.close()
+
+
+@pytest.fixture(scope="session")
+def page_file(results, tmp_path_factory):
+    from avuc.report.study_page import write_study_page
+
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_study_page(results, path)
+    return path

@@ -188,7 +188,7 @@ def _densities(figure: Any, results: Results, cells: Sequence[CellKey], label: s
         axes.set_title(f"{_safe(results.names[method])}, W = {far:.2f}")
         axes.set_yscale("symlog")
     figure.supxlabel("entropy (nats)")
-    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
 
 
 def _training(figure: Any, results: Results, quantity: str) -> None:

@@ -42,7 +42,8 @@ function avuCounts(samples, threshold) {
 function avuShow() {
   const threshold = avuThreshold(), n = avuCounts(avu.samples, threshold), total = avu.samples.length;
   const share = (a, b) => (b ? d3.format(".1%")(a / b) : "–");
-  byId("avu-value").textContent = ` entropy ≤ ${(threshold * D.top).toFixed(3)} nats`;
+  byId("avu-threshold").setAttribute("aria-valuetext", `entropy up to ${(threshold * D.top).toFixed(3)} nats`);
+  byId("avu-value").textContent = `entropy ≤ ${(threshold * D.top).toFixed(3)} nats`;
   for (const key of ["ac", "au", "ic", "iu"]) byId("n-" + key).replaceChildren(String(n[key]), make("small", share(n[key], total)));
   byId("v-avu").textContent = total ? ((n.ac + n.iu) / total).toFixed(3) : "–";
   byId("v-pac").textContent = share(n.ac, n.ac + n.ic);
@@ -90,7 +91,7 @@ function temperatureStart() {
 function temperatureShow() {
   const t = tempered(), n = +byId("t-slider").value;
   const value = t ? t.temperature[n].toFixed(2) : "";
-  byId("t-value").textContent = ` = ${value}`;
+  byId("t-value").textContent = `= ${value}`;
   byId("t-slider").setAttribute("aria-valuetext", "temperature " + value);
   byId("v-ece").textContent = t ? eceOf(bins(t, n)).toFixed(4) : "–";
   byId("v-nll").textContent = t && t.nll[n] != null ? t.nll[n].toFixed(4) : "–";
