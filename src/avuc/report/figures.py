@@ -45,7 +45,8 @@ def all_figures(results: Results) -> Iterator[tuple[str, tuple[float, float], Pa
         paint = partial(_densities, results=results, cells=cells, label=label)
         yield f"entropy-{label}", (7.0, 0.4 + 1.7 * lines), paint
     for quantity in ("nll", "accuracy", "avuc"):
-        if any(quantity in record for method in results.methods for seed in method.history for record in seed):
+        # a term that no method has is 0 throughout
+        if any(record.get(quantity) for method in results.methods for seed in method.history for record in seed):
             yield f"training-{quantity}", PLAIN, partial(_training, results=results, quantity=quantity)
     if len({method.beta for method in results.methods if method.beta is not None}) > 1:
         for metric in ("ece", "uce", "nll"):

@@ -215,6 +215,7 @@ def compared_verdict(result: Comparison) -> list[str]:
         effect = "makes every prediction less sure" if t > 1.005 else "makes every prediction surer"
         effect = "changes next to nothing" if abs(t - 1) <= 0.005 else effect
         lines.append(f"The temperature is {t:.4g}: it {effect}.")
+    lines += result.notes
     before, after = result.before, result.after
     stated, right = _apart(before.confidence, before.metrics["accuracy"])
     now, still = _apart(after.confidence, after.metrics["accuracy"])

@@ -39,10 +39,13 @@ function paint(name) {
   if (GRIDS[name]) return GRIDS[name](box);
   const holder = box.querySelector("[data-plot]"), width = Math.max(240, holder.clientWidth || 400);
   const chart = chosen().length || !CHARTS[name].length ? CHARTS[name](width, box) : null;
+  // the keys of a legend stand beside their names
+  if (chart) for (const key of chart.querySelectorAll("svg:not([aria-label])")) key.setAttribute("aria-hidden", "true");
   holder.replaceChildren(chart || make("p", "Choose a method above.", { class: "hint" }));
 }
 let waiting = false;
 function idle() {
+  if (!stale.size) window.allDrawn = performance.now();
   if (waiting || !stale.size) return;
   waiting = true;
   (window.requestIdleCallback || setTimeout)(() => { waiting = false; const [next] = stale; if (next) paint(next); idle(); });

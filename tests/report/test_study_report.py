@@ -1,0 +1,375 @@
+"""What the report reads, concludes, tabulates and writes, without a browser."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import sqlite3
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from avuc.cli import main
+from avuc.report.colours import COLOURS, colour_of, symbol_of
+from avuc.report.embed import payload, safe_json
+from avuc.report.exports import write_figures, write_tables
+from avuc.report.intervals import spread
+from avuc.report.results import CLEAN, MethodFacts, Results, side_by_side
+from avuc.report.study_page import study_page
+from avuc.report.table import Entry, Table
+from avuc.report.tables import all_tables
+from avuc.report.verdict import alarms, verdict
+from avuc.study.store import Store
+
+
+def made_up(values: dict[str, np.ndarray], **changes) -> Results:
+    """values[metric]: (method, seed, shift); the same at intensities 1 and 5, half of it on clean images."""
+    count, seeds, shifts = next(iter(values.values())).shape
+    names = [f"shift{n}" for n in range(shifts)]
+    cells = [CLEAN, *((name, level) for name in names for level in (1, 5))]
+    full = {
+        key: np.concatenate([found.mean(2, keepdims=True) / 2, found.repeat(2, 2)], 2) for key, found in values.items()
+    }
+    methods = [MethodFacts(f"M{n}", n, seeds=tuple(range(seeds))) for n in range(count)]
+    base = {"title": "t", "source": "s", "recipes": ("",), "methods": methods, "cells": cells, "values": full}
+    return Results(**{**base, "curves": {}, "shown": {}, "gallery": {}, "studies": ("t",), **changes})
+
+
+def scores(ece, nll, brier, *, seeds=3, shifts=8, noise=0.01) -> dict[str, np.ndarray]:
+    """Methods that differ by their means, on shifts that differ much more."""
+    rng = np.random.default_rng(0)
+    hard = rng.uniform(0.5, 1.5, (1, 1, shifts))
+    out = {}
+    for key, means in {"ece": ece, "nll": nll, "brier": brier, "uce": ece, "accuracy": [0.8] * len(ece)}.items():
+        level = np.array(means)[:, None, None] * hard
+        out[key] = level * (1 + noise * rng.standard_normal((len(means), seeds, shifts)))
+    return out
+
+
+# reading
+
+
+def test_results_are_the_rows_of_the_store(study_folder, results):
+    with sqlite3.connect(study_folder / "study.sqlite") as db:
+        rows = db.execute("SELECT * FROM rows WHERE shift != 'validation'").fetchall()
+    db.close()
+    checked = 0
+    for method, seed, shift, severity, metric, value in rows:
+        if metric in results.values:
+            m = results.names.index(method)
+            found = results.at(metric, (shift, severity))[m, results.methods[m].seeds.index(seed)]
+            assert found == value or (value is None and math.isnan(found))
+            checked += 1
+    assert checked > 500
+    assert results.missing == 0
+    assert results.cells[0] == CLEAN
+    assert results.cells[-1] == ("ood:photographs", 0)
+
+
+def test_curves_are_pooled_over_seeds(study_folder, results):
+    store = Store(study_folder, create=False)
+    parts = [store.curves("Vanilla", seed, "fog", 5) for seed in (0, 1)]
+    store.close()
+    pooled = results.curves[0, results.places["fog", 5]]
+    for group in ("right", "wrong"):
+        assert pooled["entropy"][group].tolist() == np.sum([part["entropy"][group] for part in parts], 0).tolist()
+    observed = sum(
+        n * (o or 0)
+        for part in parts
+        for n, o in zip(part["reliability"]["rows"], part["reliability"]["observed"], strict=True)
+    )
+    assert pooled["reliability"]["observed"].sum() == pytest.approx(observed)
+    assert pooled["reliability"]["rows"].sum() == 320
+
+
+def test_shifted_is_a_plain_mean(results):
+    expected = np.mean([[results.at("nll", (shift, level)) for level in (1, 5)] for shift in results.shifts], axis=1)
+    assert results.shifted("nll").transpose(2, 0, 1) == pytest.approx(expected)
+
+
+def test_an_empty_study_says_so(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 2
+    assert "no study here" in capsys.readouterr().err
+    assert main(["report"]) == 2
+    assert "name the folder of a study" in capsys.readouterr().err
+
+
+# intervals
+
+
+def test_spread_by_a_slow_loop():
+    values = np.random.default_rng(3).normal(size=(2, 3, 5))
+    found = spread(values)
+    assert found.value == pytest.approx(values.mean((1, 2)))
+    rng = np.random.default_rng(5)
+    slow = []
+    for _ in range(4000):
+        seeds, shifts = rng.integers(3, size=3), rng.integers(5, size=5)
+        slow.append([values[m][np.ix_(seeds, shifts)].mean() for m in range(2)])
+    low, high = np.quantile(slow, (0.025, 0.975), axis=0)
+    for method in range(2):
+        assert found.interval(method) == pytest.approx((low[method], high[method]), abs=0.12)
+    assert found.difference(0, 0) == (0, 0)
+
+
+def test_spread_knows_what_it_does_not_know():
+    one = spread(np.ones((2, 1, 1)))
+    assert math.isnan(one.interval(0)[0])
+    assert one.ties(lower=True) == {0, 1}  # equal to the last digit
+    missing = np.array([[[1.0, 2.0], [np.nan, np.nan]], [[3.0, 4.0], [5.0, 6.0]]])
+    found = spread(missing)
+    assert found.value.tolist() == [1.5, 4.5]
+    assert np.isfinite(found.replicates).all()
+    assert spread(np.full((2, 1, 3), np.nan)).best(lower=True) is None
+    assert spread(np.zeros((2, 1, 0))).best(lower=True) is None
+
+
+def test_ties_are_paired():
+    """Shifts differ far more than methods; on the same shifts the methods are told apart all the same."""
+    found = spread(scores([0.10, 0.11, 0.101], [1] * 3, [1] * 3, noise=0.02)["ece"])
+    assert found.interval(0)[1] > found.interval(1)[0]
+    assert found.ties(lower=True) == {0, 2}
+
+
+# verdict and alarms
+
+
+def test_verdict_in_sentences():
+    results = made_up(scores([0.31, 0.13], [2.6, 1.6], [0.8, 0.6]))
+    told = verdict(results)
+    sentence = (
+        r"Use M1: over 8 kinds of shift at 2 intensities it predicts best, "
+        r"with an NLL of \S+ \(95 % .* … .*\) against .* of M0\."
+    )
+    assert re.fullmatch(sentence, told[0])
+    sentence = (
+        r"Under the strongest shift M1's confidence is off by ([\d.]+) points \(([\d.]+) … ([\d.]+)\) on average, "
+        r"M0's by ([\d.]+) \(.*\)\."
+    )
+    found = re.fullmatch(sentence, told[1])
+    assert found
+    value, low, high, other = map(float, found.groups())
+    assert low < value < high
+    assert value == pytest.approx(100 * results.shifted("ece", 5)[1].mean(), abs=0.06)
+    assert other == pytest.approx(100 * results.shifted("ece", 5)[0].mean(), abs=0.06)
+    assert not any("cannot tell" in sentence for sentence in told)
+    assert alarms(results) == []
+
+
+def test_verdict_names_equals_and_the_cheaper_one():
+    results = made_up(scores([0.1, 0.1], [1.0, 1.0], [0.5, 0.5], noise=0.05))
+    results.methods[0] = replace(results.methods[0], draws=128)
+    results.methods[1] = replace(results.methods[1], draws=128)
+    best = spread(results.shifted("nll")).best(lower=True)
+    results.methods[1 - best] = replace(results.methods[1 - best], draws=1)
+    (sentence,) = [s for s in verdict(results) if "cannot tell" in s]
+    assert f"M{1 - best} needs 1 forward pass instead of 128" in sentence
+
+
+def test_alarm_calibration_better_scores_worse():
+    told = alarms(made_up(scores([0.3, 0.1], [1.0, 1.4], [0.5, 0.7])))
+    assert any(
+        re.match(r"M1 is better calibrated than M0 under shift, but predicts worse: ECE .* → .*, NLL .* and Brier", one)
+        for one in told
+    )
+    # better in all, or worse in all: no alarm
+    assert alarms(made_up(scores([0.3, 0.1], [1.4, 1.0], [0.7, 0.5]))) == []
+    assert alarms(made_up(scores([0.1, 0.3], [1.0, 1.4], [0.5, 0.7]))) == []
+
+
+def test_alarms_of_fits_and_seeds():
+    results = made_up(scores([0.1, 0.1], [1, 1], [0.5, 0.5], seeds=1), missing=7)
+    results.methods[0] = replace(results.methods[0], at_bound=True, temperatures=(0.05,), errors=12)
+    results.methods[1] = replace(results.methods[1], errors=400)
+    told = " | ".join(alarms(results))
+    assert "temperature of M0 ended at the bound of its search (T = 0.05)" in told
+    assert "threshold of M0 was learned from few mistakes on validation data (as few as 12" in told
+    assert "One seed for 2 methods: fewer than claims" in told
+    assert "7 results of the recipe are still missing" in told
+
+
+def test_facts_come_from_the_store(tmp_path, results):
+    assert [method.of for method in results.methods] == ["", "Vanilla", ""]
+    assert results.methods[1].temperatures
+    assert not any(method.at_bound for method in results.methods)
+    assert all(method.errors is not None and 0 < method.errors < 160 for method in results.methods)
+    assert results.methods[2].beta == 2.0
+    assert len(results.methods[0].history[0]) == 6
+
+
+def test_verdict_without_shifts_and_with_one_method(results):
+    alone = made_up(scores([0.1], [1.0], [0.5]))
+    assert verdict(alone)[0].startswith("Over 8 kinds of shift at 2 intensities, M0 has an NLL of")
+    clean = replace(alone, cells=[CLEAN], values={key: found[:, :, :1] for key, found in alone.values.items()})
+    assert verdict(clean)[0].startswith("On clean images, M0 has")
+    assert study_page(clean).count("<h1>") == 1
+
+
+# tables
+
+
+def test_tables_of_the_paper(results):
+    names = [table.name for table in all_tables(results)]
+    expected = ["ranking", "quartiles", "spearman", "detection-auroc", "detection-aupr_in", "detection-aupr_out"]
+    assert names == [*expected, "detection-detection_accuracy", "detection-fpr95", "wasserstein"]
+
+
+def test_quartiles_and_spearman_by_reference(results):
+    tables = {table.name: table for table in all_tables(results)}
+    values = results.shifted("ece", 5).mean(1)
+    rows = {row[0]: row[1:] for row in tables["quartiles"].rows}
+    assert [e.value for e in rows["ECE, median"]] == pytest.approx(np.median(values, axis=1))
+    assert [e.value for e in rows["ECE, upper quartile"]] == pytest.approx(np.quantile(values, 0.75, axis=1))
+    assert [e.value for e in rows["ECE, mean"]] == pytest.approx(values.mean(1))
+    for method in range(3):
+        means = [results.at("nll", CLEAN)[method].mean()] + [
+            results.shifted("nll", level)[method].mean() for level in (1, 5)
+        ]
+        found = {row[0]: row[1:] for row in tables["spearman"].rows}["NLL"][method].value
+        assert found == pytest.approx(stats.spearmanr([0, 1, 5], means).statistic)
+
+
+def test_best_is_bold_with_its_equals():
+    results = made_up(scores([0.2, 0.1, 0.1], [2.0, 1.0, 1.0], [0.5] * 3))
+    ranking = all_tables(results)[0]
+    column = list(ranking.head).index("shifted: NLL")
+    bold = {row[0]: row[column].best for row in ranking.rows}
+    assert bold["M1"] or bold["M2"]
+    assert not bold["M0"]
+    assert ranking.rows[-1][0] == "M0"
+
+
+def test_forms_of_a_table_hold_hostile_text():
+    name = '=1+1 </td><script>x</script> | a_b & 50% $x$ \\ "q"'
+    table = Table(
+        "t",
+        "Title <b>",
+        "Caption & more",
+        ["method", "x"],
+        [[name, Entry(0.25, 0.2, 0.3, best=True)], ["b", Entry(math.nan)]],
+    )
+    assert "<script>" not in table.html()
+    ElementTree.fromstring(table.html().replace("<br>", "<br/>"))
+    rows = list(csv.reader(io.StringIO(table.csv())))
+    assert rows == [["method", "x", "x low", "x high"], ["'" + name, "0.25", "0.2", "0.3"], ["b", "", "", ""]]
+    line = table.markdown().splitlines()[4]
+    assert len(re.findall(r"(?<!\\)\|", line)) == 3
+    assert "\\<script\\>" in line
+    assert "**0.2500 (0.2000 … 0.3000)**" in line
+    tex = table.latex()
+    assert r"a\_b \& 50\% \$x\$ \textbackslash{}" in tex
+    assert r"\textbf{0.2500 (0.2000 \dots{} 0.3000)}" in tex
+
+
+# page
+
+
+def test_page_is_one_safe_file(results):
+    page = study_page(results)
+    assert page.count("</script>") == 7  # its six scripts and the data
+    assert "alert(1)>" not in page
+    assert "<i>study" not in page
+    assert not re.search(r"(?:src|href)=[\"']?https?:", page)
+    assert len(page.encode()) < 3_000_000
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S).group(1)
+    assert [method["name"] for method in json.loads(data)["methods"]] == results.names
+
+
+@pytest.mark.parametrize("text", ["</script>", "<!--", "\u2028\u2029", "a&amp;b", "\\u003c", "ß≤\U0001f600"])
+def test_safe_json_comes_back(text):
+    safe = safe_json({text: [text, 1.5, None]})
+    assert json.loads(safe) == {text: [text, 1.5, None]}
+    assert not set(safe) & set("<>&\u2028\u2029")
+    assert safe.isascii()
+
+
+def test_payload_of_pictures(results):
+    content = payload(results)
+    assert {entry["cell"] for entry in content["shown"]} == {
+        results.places[c] for c in results.cells if c == CLEAN or c[1] == 5
+    }
+    assert len(content["gallery"]) == len(results.cells)
+    for entry in content["shown"]:
+        assert all(0 <= one["picture"] < len(content["pictures"]) for one in entry["mistakes"])
+
+
+def test_a_study_without_single_images_has_a_page(results):
+    bare = replace(results, shown={}, gallery={}, curves={})
+    content = payload(bare)
+    assert content["shown"] == content["tempered"] == content["gallery"] == []
+    assert "<h1>" in study_page(bare)
+
+
+def test_one_look_for_each_method():
+    looks = [(colour_of(n), symbol_of(n)) for n in range(84)]
+    assert len(set(looks)) == 84
+    assert all(contrast(light, "#ffffff") >= 3 and contrast(dark, "#1c2026") >= 3 for light, dark in COLOURS)
+
+
+def contrast(first: str, second: str) -> float:
+    """WCAG 2."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+# files
+
+
+def test_exports(results, tmp_path):
+    small = replace(results, methods=list(results.methods))
+    figures = write_figures(small, tmp_path / "figures", progress=False)
+    names = {path.stem for path in figures}
+    for metric in ("ece", "uce", "nll", "brier", "accuracy", "avu_auc"):
+        assert f"box-{metric}" in names
+    for name in ("accuracy-confidence", "count-confidence", "p-accurate-certain", "p-uncertain-wrong", "reliability"):
+        assert {f"{name}-clean", f"{name}-intensity-5"} <= names
+    assert {"uncertainty-reliability-clean", "entropy-photographs", "training-nll", "gallery"} <= names
+    for path in figures:
+        head = path.read_bytes()[:8]
+        assert head.startswith(b"\x89PNG" if path.suffix == ".png" else b"<?xml")
+        if path.suffix == ".svg":
+            ElementTree.parse(path)
+    tables = write_tables(results, tmp_path / "tables")
+    assert {path.suffix for path in tables} == {".csv", ".tex", ".md"}
+    assert len(tables) == 3 * len(all_tables(results))
+
+
+def test_compare(results, tmp_path):
+    other = replace(results, values={key: found * 1.5 for key, found in results.values.items()})
+    both = side_by_side(results, other, ("old", "new"))
+    assert both.names[0] == "old: Vanilla"
+    assert both.names[3] == "new: Vanilla"
+    assert both.methods[0].place == both.methods[3].place
+    assert both.at("nll", CLEAN)[3] == pytest.approx(1.5 * results.at("nll", CLEAN)[0])
+    changes = all_tables(both)[1]
+    assert changes.name == "changes"
+    first = next(row for row in changes.rows if row[1] == "shifted: NLL")
+    assert first[4].value == pytest.approx(first[2].value * 0.5)
+    assert first[5] == "worse"
+    assert "old beside new" in study_page(both)
+
+
+def test_command(study_folder, tmp_path, capsys):
+    out = tmp_path / "page.html"
+    assert main(["report", str(study_folder), "--out", str(out), "--no-exports"]) == 0
+    assert out.stat().st_size > 500_000
+    said = " ".join(capsys.readouterr().out.split())
+    assert "it predicts best" in said
+    assert "2 seeds for 3 methods: fewer than claims" in said
+    assert not (tmp_path / "page").exists()
+    assert main(["report", "--compare", str(study_folder), str(study_folder), "--out", str(out), "--no-exports"]) == 0
+    assert "1 " + study_folder.name in capsys.readouterr().out
+    assert main(["report", str(study_folder), "--out", str(tmp_path / "page.txt")]) == 2
+    assert "ends in .html" in capsys.readouterr().err
