@@ -91,7 +91,8 @@ def main() -> None:
 def measure(page_file: Path) -> list[str]:
     path = Path(__file__).parents[1] / "tests" / "report" / "conftest.py"
     spec = importlib.util.spec_from_file_location("browser", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     browser = module.Browser(module.CHROMIUM)

@@ -37,6 +37,7 @@ examples:
   avuc calibrate validation.npz --method temperature --out cal.json --apply test.npz --to test-calibrated.npz
   avuc train recipe.toml --out run
   avuc study demo --out study
+  avuc report study
   avuc shifts photo.png --out gallery.png
   avuc demo
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from avuc.cli.command import Command, Namespace, Parser
 from avuc.cli.console import Console
-from avuc.errors import InputError, require
+from avuc.errors import InputError
 
 __all__ = ["COMMAND"]
 
@@ -32,23 +32,16 @@ def run(args: Namespace) -> int:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{out}: cannot be a folder ({error.strerror}); choose another --out") from error
-    require("matplotlib", "report", "the demo's report")
     from avuc import demo
-    from avuc.report.study import Summary, ranking, summary_page, verdict
+    from avuc.cli.report import conclude
+    from avuc.report.results import read_results
 
     console = Console()
     store, notes = demo.tell(out, seed=args.seed)
     for note in notes:
         console.paragraph(f"note: {note}")
-    head, rows, align = ranking(store)
-    console.line()
-    console.table(head, rows, align)
-    console.line()
-    for sentence in verdict(Summary.of(store)):
-        console.paragraph(sentence)
     report = out / "report.html"
-    summary_page(store, report)
-    console.line()
+    conclude(read_results(store), report, console)
     console.paragraph(f"Every figure is a row of {store.path}. The recipe: avuc study demo --dry-run")
     took = time.monotonic() - started
     console.line(f"Made in {took:.0f} s. Open the report in a browser: {report.resolve()}", "bold")

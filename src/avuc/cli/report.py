@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from avuc.errors import InputError
 if TYPE_CHECKING:
     from avuc.report.results import Results
 
-__all__ = ["COMMAND"]
+__all__ = ["COMMAND", "conclude"]
 
 TEXT = """\
 Write one HTML file about a study: which method to use and why, every figure and table of the paper, and charts to look
@@ -37,8 +38,6 @@ def run(args: Namespace) -> int:
         raise InputError("name the folder of a study, or two of them after --compare")
     from avuc.report.exports import write_figures, write_tables
     from avuc.report.results import side_by_side
-    from avuc.report.study_page import write_study_page
-    from avuc.report.verdict import alarms, verdict
 
     console = Console()
     folders = args.compare or [args.directory]
@@ -49,18 +48,45 @@ def run(args: Namespace) -> int:
     results = studies[0]
     if args.compare:
         results = side_by_side(studies[0], studies[1], _names(folders, studies))
-    write_study_page(results, out)
+    conclude(results, out, console)
     if not args.no_exports:
         beside = out.with_suffix("")
         tables = write_tables(results, beside / "tables")
         figures = write_figures(results, beside / "figures")
         console.line(f"{len(figures)} figures and {len(tables)} tables in {beside}", "dim")
+    console.line(f"Open the report in a browser: {out.resolve()}", "bold")
+    return 0
+
+
+def conclude(results: Results, page: Path, console: Console) -> None:
+    """Write the page; say the ranking, the verdict and the alarms on the terminal."""
+    from avuc.report.study_page import write_study_page
+    from avuc.report.table import Entry
+    from avuc.report.tables import ranking
+    from avuc.report.verdict import alarms, verdict
+
+    write_study_page(results, page)
+    table = ranking(results)
+    rows = [[Entry(cell.value).text if isinstance(cell, Entry) else cell for cell in row] for row in table.rows]
+    console.line()
+    console.table(_short(table.head), rows, "<" + ">" * (len(table.head) - 1))
+    console.line()
     for sentence in verdict(results):
         console.paragraph(sentence)
     for sentence in alarms(results):
         console.paragraph(f"note: {sentence}")
-    console.line(f"Open the report in a browser: {out.resolve()}", "bold")
-    return 0
+    console.line()
+
+
+def _short(head: Sequence[str]) -> list[str]:
+    """Where the shifted figures begin is said once.
+
+    >>> _short(["clean: ECE", "shifted: NLL", "shifted: Brier score"])
+    ['ECE', 'shifted: NLL', 'Brier']
+    """
+    first = next((title for title in head if title.startswith("shifted: ")), "")
+    plain = [title.split(": ", 1)[-1].replace(" score", "") for title in head]
+    return [title if title == first else short for title, short in zip(head, plain, strict=True)]
 
 
 def _read(folder: str) -> Results:

@@ -65,7 +65,8 @@ def run(args: Namespace) -> int:
     recipe = load_recipe(args.recipe, changes)
     if args.dry_run:
         return _plan(recipe, args.device, console)
-    from avuc.report.study import ranking, summary_page
+    from avuc.cli.report import conclude
+    from avuc.report.results import read_results
     from avuc.study.engine import run_study
 
     began = time.monotonic()
@@ -75,12 +76,9 @@ def run(args: Namespace) -> int:
     except KeyboardInterrupt:
         print("avuc: interrupted; everything finished is kept: the same command goes on", file=sys.stderr)
         return 130
-    head, rows, align = ranking(store)
-    console.line()
-    console.table(head, rows, align)
-    console.line()
-    summary_page(store, out / "report.html")
+    conclude(read_results(store), out / "report.html", console)
     console.line(f"{len(store.done()):,} cells in {store.path}; this run took {time.monotonic() - began:.0f} s", "dim")
+    console.line(f"Figures and tables as files: avuc report {out}")
     console.line(f"Open the report in a browser: {(out / 'report.html').resolve()}", "bold")
     return 0
 

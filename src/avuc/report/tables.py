@@ -14,7 +14,7 @@ from avuc.report.results import CLEAN, Results
 from avuc.report.table import Cell, Entry, Table
 from avuc.report.words import words_of
 
-__all__ = ["all_tables"]
+__all__ = ["all_tables", "ranking"]
 
 Array = NDArray[np.float64]
 SCORES = ("ece", "uce", "nll", "brier", "accuracy", "avu_auc")
