@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import avuc.predictions
 from avuc.errors import InputError
 from avuc.predictions import Predictions
-from avuc.tensorfile import write_tensors
+from avuc.tensorfile import read_tensors, write_tensors
 from avuc.uncertainty import expected_entropy, mutual_information
 
 
@@ -160,3 +160,20 @@ def test_on_the_gpu(tmp_path: Path) -> None:
     assert torch.allclose(here.probs, there.probs.cpu(), atol=1e-6)
     there.save(tmp_path / "p")
     assert torch.equal(Predictions.load(tmp_path / "p").probs, there.to("cpu").probs)
+
+
+def test_monte_carlo_error_is_kept(tmp_path) -> None:
+    p = Predictions.from_logits(torch.randn(4, 3), torch.arange(4) % 3)
+    assert p.monte_carlo_error is None
+    p.save(tmp_path / "none")
+    assert Predictions.load(tmp_path / "none").monte_carlo_error is None
+    known = Predictions(p.probs, p.labels, p.expected_entropy, 8, 0.1 / 3)
+    known.to("cpu").save(tmp_path / "known")
+    assert Predictions.load(tmp_path / "known").monte_carlo_error == 0.1 / 3
+    for bad in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="monte_carlo_error"):
+            Predictions(p.probs, p.labels, p.expected_entropy, 8, bad)
+    tensors, metadata = read_tensors(tmp_path / "known")
+    write_tensors(tmp_path / "bad", tensors, metadata | {"monte_carlo_error": "much"})
+    with pytest.raises(InputError, match="bad: could not convert"):
+        Predictions.load(tmp_path / "bad")

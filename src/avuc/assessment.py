@@ -18,7 +18,7 @@ from torch import Tensor
 from avuc import metrics
 from avuc.metrics.avu import Threshold, curves_of, resolve_threshold
 from avuc.metrics.calibration import confidence_table, curve, uncertainty_table
-from avuc.metrics.intervals import detection_intervals, intervals_of
+from avuc.metrics.intervals import Bootstrap, detection_intervals, intervals_of
 from avuc.metrics.selective import risk_curve
 from avuc.metrics.statistics import Statistics, group, summarise
 from avuc.metrics.suite import from_statistics
@@ -93,13 +93,14 @@ def assess(
     if not replicates:
         return result
     sides = 1 if outside_entropy is None else 2
-    options: dict[str, Any] = {"replicates": replicates, "seed": seed}
     with late_progress("intervals", sides * replicates) as advance:
-        options["advance"] = advance
-        found = intervals_of(predictions.probs, statistics, threshold=threshold, bins=bins, **options)
-        outside = (
-            {} if outside_entropy is None else detection_intervals(predictions.entropy, outside_entropy, **options)
-        )
+        how = Bootstrap(replicates, seed=seed, threshold=threshold, bins=bins, advance=advance)
+        found = intervals_of(predictions.probs, statistics, None, how)
+        outside = {}
+        if outside_entropy is not None:
+            outside = detection_intervals(
+                predictions.entropy, outside_entropy, replicates=replicates, seed=seed, advance=advance
+            )
     return replace(result, intervals=bounds(found), detection_intervals=bounds(outside), replicates=replicates)
 
 

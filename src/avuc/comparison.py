@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from avuc.assessment import Assessment, Series, bounds, judged, late_progress, plain
-from avuc.calibration import CALIBRATORS, Calibrator, TemperatureScaling
+from avuc.calibration import CALIBRATORS, AvUTemperatureScaling, Calibrator, TemperatureScaling
 from avuc.errors import InputError
 from avuc.metrics.avu import Threshold
-from avuc.metrics.intervals import compared_intervals
+from avuc.metrics.intervals import Bootstrap, compared_intervals
 from avuc.metrics.statistics import summarise
 from avuc.predictions import Predictions
 from avuc.scores import ScoreFile
@@ -42,6 +42,7 @@ class Comparison:
     change: dict[str, Change]  # after − before, with its interval
     warnings: list[str]
     curve: Series  # the loss over T
+    notes: list[str] = field(default_factory=list)  # what the fit itself has to say
 
     def as_json(self) -> dict[str, Any]:
         document: dict[str, Any] = plain(
@@ -100,15 +101,8 @@ def compare(
     change = {name: (second.metrics[name] - first.metrics[name], math.nan, math.nan) for name in first.metrics}
     if replicates:
         with late_progress("intervals", replicates) as advance:
-            found = compared_intervals(
-                (after.probs, before.probs),
-                both,
-                threshold=threshold,
-                bins=bins,
-                replicates=replicates,
-                seed=seed,
-                advance=advance,
-            )
+            how_drawn = Bootstrap(replicates, seed=seed, threshold=threshold, bins=bins, advance=advance)
+            found = compared_intervals((after.probs, before.probs), both, None, how_drawn)
         change = {name: (*one.difference,) for name, one in found.items()}
         second = replace(second, intervals=bounds({n: one.a for n, one in found.items()}), replicates=replicates)
         first = replace(first, intervals=bounds({n: one.b for n, one in found.items()}), replicates=replicates)
@@ -122,6 +116,7 @@ def compare(
         change=change,
         warnings=[*dict.fromkeys(str(one.message) for one in caught), *hurt_scores(change)],
         curve={} if scaler is None else _fit_curve(scaler),
+        notes=_guard_note(calibrator),
     )
 
 
@@ -139,6 +134,16 @@ def _cross_fitted(method: str, logits: Tensor, labels: Tensor, folds: int, seed:
         held = build(logits[..., part, :], labels[part], calibrator=fitted)
         probs[part], expected[part] = held.probs.float(), held.expected_entropy.float()
     return Predictions(probs, labels, expected, logits.shape[0] if logits.ndim == 3 else 1)
+
+
+def _guard_note(calibrator: Calibrator) -> list[str]:
+    if not (isinstance(calibrator, AvUTemperatureScaling) and calibrator.guarded_):
+        return []
+    return [
+        f"The search ended at T = {calibrator.unguarded_temperature_:.4g}, where ECE or UCE is worse than before; the "
+        f"guard took it back to {calibrator.temperature_:.4g}. Where only confidence counts, --method temperature may "
+        "lower ECE further."
+    ]
 
 
 def hurt_scores(change: Mapping[str, Change]) -> list[str]:

@@ -24,9 +24,9 @@ from torch.func import functional_call
 from avuc.bayes import WeightDraw
 from avuc.data.arrays import as_input
 from avuc.errors import InputError
-from avuc.moments import DrawSums, MonteCarloPredictions, monte_carlo_error
+from avuc.moments import DrawSums, monte_carlo_error
 from avuc.nets.runner import Runner
-from avuc.predictions import HasTransform
+from avuc.predictions import HasTransform, Predictions
 from avuc.progress import Progress
 
 __all__ = ["Draw", "NetDraw", "Posterior", "evaluating", "predict", "seeded_generator"]
@@ -116,7 +116,7 @@ def predict(
     compiled: bool | str | None = None,
     fold_batch_norm: bool = True,
     progress: bool = True,
-) -> MonteCarloPredictions:
+) -> Predictions:
     """The posterior's mean prediction for each image, and what is needed to know how sure it is.
 
     images: uint8 (N, H, W, C), scaled to [0, 1] and turned to (N, C, H, W) batch by batch on the device, or float in

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,14 +10,7 @@ from torch import Tensor
 from avuc.predictions import Predictions
 from avuc.uncertainty import entropy
 
-__all__ = ["DrawSums", "MonteCarloPredictions", "monte_carlo_error"]
-
-
-@dataclass(frozen=True, eq=False)
-class MonteCarloPredictions(Predictions):
-    """Predictions that know how exact their average over draws is (`monte_carlo_error`; None: one draw cannot tell)."""
-
-    monte_carlo_error: float | None = None
+__all__ = ["DrawSums", "monte_carlo_error"]
 
 
 def monte_carlo_error(sums: Tensor, squares: Tensor, draws: int, num_draws: int | None = None) -> float | None:
@@ -62,6 +54,6 @@ class DrawSums:
         self.entropy[rows] += entropy(probs)
         return exact.isnan().any()
 
-    def predictions(self, labels: Tensor, draws: int, error: float | None) -> MonteCarloPredictions:
+    def predictions(self, labels: Tensor, draws: int, error: float | None) -> Predictions:
         probs, expected = (self.probs / draws).float(), (self.entropy / draws).float()
-        return MonteCarloPredictions(probs, labels, expected, draws, error)
+        return Predictions(probs, labels, expected, draws, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +36,7 @@ class Predictions:
     labels            (N) int64; −1 where there is none (out-of-distribution rows): only entropies have a meaning then
     expected_entropy  (N) mean of the draws' entropies; equal to the entropy when there is one draw
     samples           how many draws were averaged
+    monte_carlo_error how far that average is from one of infinitely many draws; None where it is not known
 
     >>> p = Predictions.from_logits(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
     >>> p.predicted, p.correct
@@ -45,6 +47,7 @@ class Predictions:
     labels: Tensor
     expected_entropy: Tensor = None  # type: ignore[assignment]  # filled in below, so that readers see a Tensor
     samples: int = 1
+    monte_carlo_error: float | None = None
 
     def __post_init__(self) -> None:
         probs = self.probs
@@ -55,6 +58,8 @@ class Predictions:
             probs = probs.float()
         if self.samples < 1:
             raise InputError(f"samples must be at least 1, found {self.samples}")
+        if self.monte_carlo_error is not None and not 0 <= self.monte_carlo_error < math.inf:
+            raise InputError(f"monte_carlo_error must be a number from 0 up, or None, found {self.monte_carlo_error}")
         # frozen: the only way to store the checked values
         object.__setattr__(self, "probs", probs.detach())
         object.__setattr__(self, "labels", _checked_labels(self.labels, probs))
@@ -139,14 +144,16 @@ class Predictions:
 
     def to(self, device: torch.device | str) -> Predictions:
         """The same predictions on another device."""
-        return Predictions(
-            self.probs.to(device), self.labels.to(device), self.expected_entropy.to(device), self.samples
-        )
+        probs, labels, expected = (tensor.to(device) for tensor in (self.probs, self.labels, self.expected_entropy))
+        return Predictions(probs, labels, expected, self.samples, self.monte_carlo_error)
 
     def save(self, path: str | Path) -> None:
         """One file in the safetensors layout: readable by anyone, carries no code, appears whole or not at all."""
         tensors = {"probs": self.probs, "labels": self.labels, "expected_entropy": self.expected_entropy}
-        write_tensors(path, tensors, {"format": FORMAT, "samples": str(self.samples)})
+        metadata = {"format": FORMAT, "samples": str(self.samples)}
+        if self.monte_carlo_error is not None:
+            metadata["monte_carlo_error"] = repr(float(self.monte_carlo_error))
+        write_tensors(path, tensors, metadata)
 
     @classmethod
     def load(cls, path: str | Path) -> Predictions:
@@ -159,9 +166,10 @@ class Predictions:
         if missing:
             raise InputError(f"{path}: tensor {min(missing)!r} is missing; Predictions.save writes a whole file")
         try:
-            return cls(tensors["probs"], tensors["labels"], tensors["expected_entropy"], int(samples))
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
+            error = float(metadata["monte_carlo_error"]) if "monte_carlo_error" in metadata else None
+            return cls(tensors["probs"], tensors["labels"], tensors["expected_entropy"], int(samples), error)
+        except ValueError as problem:  # an InputError is one
+            raise InputError(f"{path}: {problem}") from problem
 
 
 def _checked_labels(labels: Tensor, probs: Tensor) -> Tensor:

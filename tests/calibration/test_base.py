@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 
 import avuc.calibration
 from avuc.calibration import CALIBRATORS, Calibrator, TemperatureScaling, VectorScaling
+from avuc.calibration.scaled import ScaledLogits
 from avuc.errors import InputError
 
 EVERY = pytest.mark.parametrize("name", CALIBRATORS)
@@ -162,3 +164,28 @@ def test_saving_into_a_missing_folder_leaves_nothing(fitted, tmp_path):
     with pytest.raises(InputError, match="cannot write here"):
         fitted[0]["temperature"].save(tmp_path / "missing" / "calibrator.json")
     assert list(Path(tmp_path).iterdir()) == []
+
+
+def test_small_fits_use_one_thread_and_restore_the_setting(monkeypatch) -> None:
+    seen = []
+    real = ScaledLogits.read.__func__
+    monkeypatch.setattr(
+        ScaledLogits, "read", classmethod(lambda cls, *a: seen.append(torch.get_num_threads()) or real(cls, *a))
+    )
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        logits, labels = torch.randn(50, 3), torch.arange(50) % 3
+        for kind in CALIBRATORS.values():
+            kind().fit(logits, labels)
+            assert torch.get_num_threads() == 2
+        assert set(seen) == {1}
+        with pytest.raises(InputError):
+            TemperatureScaling().fit(logits * torch.nan, labels)
+        assert torch.get_num_threads() == 2
+        seen.clear()
+        monkeypatch.setattr("avuc.calibration.scaled.CALM_ELEMENTS", 10)
+        TemperatureScaling().fit(logits, labels)
+        assert set(seen) == {2}
+    finally:
+        torch.set_num_threads(before)

@@ -56,7 +56,7 @@ def test_blocks_and_threads_do_not_matter(monkeypatch, threads):
     logits, labels = torch.tensor(rng.normal(size=(1, 101, 4))), torch.tensor(rng.integers(0, 4, 101))
     whole = ScaledLogits(logits, labels).derivatives(1.3)
     monkeypatch.setattr(module, "BLOCK_ELEMENTS", 24)
-    monkeypatch.setattr(module, "THREAD_ELEMENTS", 1)
+    monkeypatch.setattr(module, "CALM_ELEMENTS", 1)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

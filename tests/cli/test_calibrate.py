@@ -71,6 +71,20 @@ def test_changes_are_paired(validation):
     assert np.isnan(plain.change["nll"][1])
 
 
+def test_the_guard_says_that_it_acted(tmp_path, capsys):
+    """Ideal logits, sharpened: entropy happens to match the error rate, and any higher temperature spoils that."""
+    generator = torch.Generator().manual_seed(0)
+    ideal = 2 * torch.randn(3000, 10, generator=generator)
+    labels = torch.multinomial(ideal.softmax(1), 1, generator=generator)[:, 0]
+    np.savez(tmp_path / "v.npz", logits=(1.26 * ideal).numpy(), labels=labels.numpy())
+    words = ["--out", str(tmp_path / "c.json"), "--replicates", "0"]
+    assert main(["calibrate", str(tmp_path / "v.npz"), "--method", "avuts", *words]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the guard took it back to" in said
+    assert main(["calibrate", str(tmp_path / "v.npz"), "--method", "temperature", *words]) == 0
+    assert "the guard" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -21,7 +21,7 @@ from avuc.metrics import (
     paired_bootstrap,
     paired_intervals,
 )
-from avuc.metrics.intervals import intervals_of
+from avuc.metrics.intervals import Bootstrap, intervals_of
 from avuc.metrics.resampling import Resampler, draws
 from avuc.metrics.statistics import summarise
 from avuc.predictions import Predictions
@@ -159,9 +159,8 @@ def test_weights_in_one_block_or_many(world: World, monkeypatch: pytest.MonkeyPa
     whole = intervals(p, replicates=30)
     monkeypatch.setattr("avuc.metrics.resampling.BLOCK", 100)
     monkeypatch.setattr("avuc.metrics.resampling.HELD", 700)
-    pieces = intervals_of(
-        p.probs, summarise(p.probs, p.labels, bins=15), replicates=30, advance=lambda done: said.append(done)
-    )
+    how = Bootstrap(30, advance=lambda done: said.append(done))
+    pieces = intervals_of(p.probs, summarise(p.probs, p.labels, bins=15), None, how)
     assert sum(said) == 30
     assert len(said) > 2
     for name in METRICS:

@@ -9,7 +9,7 @@ T → ∞ for weak networks), see docs/calibration.md. The likelihood makes the 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import torch
@@ -93,9 +93,7 @@ class AvUTemperatureScaling(TemperatureScaling):
         self.procedure = procedure
         self.points = points
 
-    @torch.no_grad()
-    def fit(self, logits: Any, labels: Any) -> Self:
-        self._check_params()
+    def _fit(self, logits: Any, labels: Any) -> None:
         scaled = ScaledLogits.read(logits, labels)
         few = scaled.sample(GRID_ELEMENTS)
         fixed = _midpoint(scaled.columns(1.0))
@@ -116,7 +114,6 @@ class AvUTemperatureScaling(TemperatureScaling):
         columns = scaled.columns(self.temperature_)
         self.loss_ = self._loss(columns, fixed, scaled.num_classes)
         self.threshold_ = self._threshold(columns, fixed, scaled.num_classes)
-        return self
 
     @property
     def _literal(self) -> bool:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from avuc.atomic import write_text
 from avuc.calibration.inputs import as_logits
+from avuc.calibration.scaled import calm_threads
 from avuc.errors import InputError
 
 __all__ = ["CalibrationWarning", "Calibrator"]
@@ -28,7 +30,7 @@ class CalibrationWarning(UserWarning):
 
 
 class Calibrator(ABC):
-    """Maps logits to calibrated logits. Subclasses give `fit`, `_apply` and the names of what a fit learns.
+    """Maps logits to calibrated logits. Subclasses give `_fit`, `_apply` and the names of what a fit learns.
 
     Constructor arguments are stored as given; everything a fit learns ends in an underscore.
     """
@@ -42,9 +44,16 @@ class Calibrator(ABC):
     curve_: tuple[Array, Array]
     at_bound_: bool
 
-    @abstractmethod
     def fit(self, logits: Any, labels: Any) -> Self:
         """Learn from logits (N, C) or Monte Carlo logits (S, N, C) and labels (N)."""
+        self._check_params()
+        with torch.no_grad(), calm_threads(logits):
+            self._fit(logits, labels)
+        return self
+
+    @abstractmethod
+    def _fit(self, logits: Any, labels: Any) -> None:
+        """Set everything learned, from arguments as they came."""
 
     @abstractmethod
     def _apply(self, logits: Tensor) -> Tensor:

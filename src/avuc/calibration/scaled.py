@@ -11,10 +11,12 @@ so Σ e^{s x}, Σ x e^{s x} and Σ x² e^{s x} are all there is to compute. With
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,18 +24,35 @@ from avuc.calibration.inputs import as_labels, as_logits
 from avuc.errors import InputError
 from avuc.uncertainty import entropy
 
-__all__ = ["Columns", "Derivatives", "ScaledLogits"]
+__all__ = ["Columns", "Derivatives", "ScaledLogits", "calm_threads"]
 
 # Blocks below torch's grain of 32,768 elements stay in a core's cache and run on the calling thread; each of ours
 # then takes a share of the rows and meets the others once a pass. torch's own threads would meet at every operation,
 # which on a busy machine costs more than the work.
 BLOCK_ELEMENTS = 32_000
-# less than this is not worth a second thread
-THREAD_ELEMENTS = 1 << 18
+# a fit on no more than this runs on one thread altogether
+CALM_ELEMENTS = 1 << 21
 # up to this size float64 costs nothing that anyone notices; beyond it float32's rounding averages out over the rows
 EXACT_ELEMENTS = 1 << 18
 # a true class of probability exactly 0 counts as this much, as in avuc.metrics.nll; no temperature can change it
 LOG_FLOOR = math.log(1e-12)
+
+
+@contextmanager
+def calm_threads(logits: Any) -> Iterator[None]:
+    """Fits below a few million logits use one thread: torch's threads meet at every operation, which costs more than
+    such small work, and on a busy machine ten times as much. The setting before is restored.
+    """
+    threads = torch.get_num_threads()
+    small = (logits.numel() if isinstance(logits, Tensor) else np.size(logits)) <= CALM_ELEMENTS
+    if not small or threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Columns(NamedTuple):
@@ -163,7 +182,7 @@ class ScaledLogits:
 
     def _share(self, work: Callable[[int, int], None]) -> None:
         """Give every thread an equal run of rows."""
-        alone = self.logits.is_cuda or self.logits.numel() < THREAD_ELEMENTS
+        alone = self.logits.is_cuda or self.logits.numel() <= CALM_ELEMENTS
         threads = 1 if alone else torch.get_num_threads()
         cuts = [self.rows * k // threads for k in range(threads + 1)]
         if threads == 1:

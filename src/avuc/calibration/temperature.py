@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from avuc.calibration.base import Array, CalibrationWarning, Calibrator
@@ -71,16 +70,13 @@ class TemperatureScaling(Calibrator):
         self.bounds = bounds
         self.tolerance = tolerance
 
-    @torch.no_grad()
-    def fit(self, logits: Any, labels: Any) -> Self:
-        self._check_params()
+    def _fit(self, logits: Any, labels: Any) -> None:
         scaled = ScaledLogits.read(logits, labels)
         if scaled.draws == 1:
             found = self._newton(scaled)
         else:
             found = self._grid_and_brent(scaled.nll, scaled.sample(GRID_ELEMENTS).nll)
         self._keep(scaled, found)
-        return self
 
     def _apply(self, logits: Tensor) -> Tensor:
         return logits / self.temperature_
@@ -183,4 +179,4 @@ class TemperatureScaling(Calibrator):
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, CalibrationWarning, stacklevel=4)
+    warnings.warn(message, CalibrationWarning, stacklevel=5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -65,9 +65,7 @@ class VectorScaling(Calibrator):
         self.tolerance = tolerance
         self.max_iterations = max_iterations
 
-    @torch.no_grad()
-    def fit(self, logits: Any, labels: Any) -> Self:
-        self._check_params()
+    def _fit(self, logits: Any, labels: Any) -> None:
         scaled = ScaledLogits.read(logits, labels)
         start = TemperatureScaling().fit(logits, labels)
         # θ = (T a − 1, b): what the ridge pulls to 0
@@ -96,13 +94,12 @@ class VectorScaling(Calibrator):
                 f"VectorScaling stopped with a derivative of {float(theta.grad.abs().max()):.1e} after at most "
                 f"{self.max_iterations} iterations; raise max_iterations or tolerance",
                 CalibrationWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         self.temperature_, self.curve_, self.at_bound_ = start.temperature_, start.curve_, start.at_bound_
         self.num_classes_, self.n_evaluations_ = scaled.num_classes, start.n_evaluations_ + scaled.passes
         self.scale_ = ((1 + theta[0]) / start.temperature_).cpu().numpy()
         self.bias_ = theta[1].cpu().numpy()
-        return self
 
     def _apply(self, logits: Tensor) -> Tensor:
         scale, bias = (torch.as_tensor(v, dtype=logits.dtype, device=logits.device) for v in (self.scale_, self.bias_))

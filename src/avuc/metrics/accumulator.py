@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from avuc.errors import InputError
 from avuc.metrics.statistics import Array
 from avuc.tensorfile import read_tensors, write_tensors
 
-__all__ = ["CELLS", "Accumulator", "cell_edges", "cell_index"]
+__all__ = ["CELLS", "Accumulator", "Streaming", "cell_edges", "cell_index"]
 
 
 class Accumulator:
@@ -77,6 +77,44 @@ class Accumulator:
             self.load_state_dict({**metadata, **tensors})
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
+
+
+class Streaming:
+    """What every streaming metric can do with its state, `_state`: merge, save, load."""
+
+    _state: Accumulator
+
+    def _empty(self) -> Self:
+        """Another of the same configuration that has counted nothing."""
+        raise NotImplementedError
+
+    def merge(self, other: Self) -> Self:
+        """Add what another one has counted (the other is left as it is)."""
+        self._state.merge(other._state)
+        return self
+
+    def all_reduced(self, group: torch.distributed.ProcessGroup | None = None) -> Self:
+        """The merge of all ranks of `torch.distributed`, on each of them."""
+        out = self._empty()
+        out._state = self._state.all_reduced(group)
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        """The configuration and two tensors."""
+        return self._state.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state of the same configuration."""
+        self._state.load_state_dict(state)
+
+    def save(self, path: str | Path) -> None:
+        """Write the state as a .safetensors file."""
+        self._state.save(path)
+
+    def load(self, path: str | Path) -> Self:
+        """Take over the state of a file; merge files by loading each into its own and merging these."""
+        self._state.load(path)
+        return self
 
 
 # A cell holds the values that share a float64's exponent and the first BITS bits of its fraction: 1024 cells for each

@@ -7,6 +7,7 @@ MCE), whose percentile intervals miss the truth for every well calibrated model:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from avuc.metrics.statistics import Array, Statistics, summarise
 from avuc.metrics.suite import METRICS, HasProbabilities, from_statistics
 
 __all__ = [
+    "Bootstrap",
     "Compared",
     "Interval",
     "bootstrap",
@@ -45,6 +47,21 @@ class Interval(NamedTuple):
     high: float
 
 
+@dataclass(frozen=True)
+class Bootstrap:
+    """How to resample, and what the metrics need; `advance` is told how many resamples are done."""
+
+    replicates: int = 1000
+    level: float = 0.95
+    seed: int = 0
+    threshold: Threshold = "auto"
+    bins: int = 15
+    advance: Advance | None = None
+
+    def __post_init__(self) -> None:
+        _check(self.replicates, self.level)
+
+
 def intervals(
     predictions: HasProbabilities,
     names: Iterable[str] | None = None,
@@ -64,37 +81,18 @@ def intervals(
     0.5
     """
     statistics = summarise(predictions.probs, predictions.labels, bins=bins)
-    return intervals_of(
-        predictions.probs,
-        statistics,
-        names,
-        replicates=replicates,
-        level=level,
-        seed=seed,
-        threshold=threshold,
-        bins=bins,
-    )
+    return intervals_of(predictions.probs, statistics, names, Bootstrap(replicates, level, seed, threshold, bins))
 
 
 def intervals_of(
-    probs: Any,
-    statistics: Statistics,
-    names: Iterable[str] | None = None,
-    *,
-    replicates: int,
-    level: float = 0.95,
-    seed: int = 0,
-    threshold: Threshold = "auto",
-    bins: int = 15,
-    advance: Advance | None = None,
+    probs: Any, statistics: Statistics, names: Iterable[str] | None, how: Bootstrap
 ) -> dict[str, Interval]:
-    """The same from statistics made with these bins; `advance` is told how many resamples are done."""
+    """The same from statistics made with these bins."""
     wanted = _known(names)
-    _check(replicates, level)
-    values = from_statistics(statistics, threshold=threshold, bins=bins)
-    sampler = Resampler(probs, statistics, wanted, threshold=threshold, bins=bins)
-    (errors,) = replicate([sampler], replicates, seed, advance)
-    return {name: _within_range(name, _interval(values[name], errors[name], level)) for name in wanted}
+    values = from_statistics(statistics, threshold=how.threshold, bins=how.bins)
+    sampler = Resampler(probs, statistics, wanted, threshold=how.threshold, bins=how.bins)
+    (errors,) = replicate([sampler], how.replicates, how.seed, how.advance)
+    return {name: _within_range(name, _interval(values[name], errors[name], how.level)) for name in wanted}
 
 
 def paired_intervals(
@@ -118,10 +116,8 @@ def paired_intervals(
     True
     """
     both = [summarise(one.probs, one.labels, bins=bins) for one in (a, b)]
-    options: dict[str, Any] = {"threshold": threshold, "bins": bins}
-    found = compared_intervals(
-        (a.probs, b.probs), both, names, replicates=replicates, level=level, seed=seed, **options
-    )
+    how = Bootstrap(replicates, level, seed, threshold, bins)
+    found = compared_intervals((a.probs, b.probs), both, names, how)
     return {name: compared.difference for name, compared in found.items()}
 
 
@@ -134,31 +130,21 @@ class Compared(NamedTuple):
 
 
 def compared_intervals(
-    probs: Sequence[Any],
-    statistics: Sequence[Statistics],
-    names: Iterable[str] | None = None,
-    *,
-    replicates: int,
-    level: float = 0.95,
-    seed: int = 0,
-    threshold: Threshold = "auto",
-    bins: int = 15,
-    advance: Advance | None = None,
+    probs: Sequence[Any], statistics: Sequence[Statistics], names: Iterable[str] | None, how: Bootstrap
 ) -> dict[str, Compared]:
     """Both models and their difference, from statistics made with these bins."""
     wanted = _known(names)
-    _check(replicates, level)
     if not np.array_equal(statistics[0].labels, statistics[1].labels):
         raise InputError("a paired bootstrap needs two models on the same rows; found different labels")
-    options: dict[str, Any] = {"threshold": threshold, "bins": bins}
+    options: dict[str, Any] = {"threshold": how.threshold, "bins": how.bins}
     first, second = (from_statistics(s, **options) for s in statistics)
     samplers = [Resampler(p, s, wanted, **options) for p, s in zip(probs, statistics, strict=True)]
-    error_a, error_b = replicate(samplers, replicates, seed, advance)
+    error_a, error_b = replicate(samplers, how.replicates, how.seed, how.advance)
     return {
         name: Compared(
-            _within_range(name, _interval(first[name], error_a[name], level)),
-            _within_range(name, _interval(second[name], error_b[name], level)),
-            _difference(first[name], error_a[name], second[name], error_b[name], level),
+            _within_range(name, _interval(first[name], error_a[name], how.level)),
+            _within_range(name, _interval(second[name], error_b[name], how.level)),
+            _difference(first[name], error_a[name], second[name], error_b[name], how.level),
         )
         for name in wanted
     }

@@ -239,6 +239,7 @@ class _Classwise:
 
 def _array_blocks(probs: Any) -> Iterator[tuple[int, Array]]:
     start = 0
-    for block in float_blocks(probs):
+    # large blocks: the threads of a matrix product meet once in each
+    for block in float_blocks(probs, 1 << 22):
         yield start, block.cpu().numpy()
         start += len(block)

@@ -7,15 +7,13 @@ needs an order of all rows (AvU at the auto threshold, AvU-AUC, adaptive ECE, AU
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch.distributed
 
 from avuc.errors import InputError
 from avuc.metrics import calibration, selective
-from avuc.metrics.accumulator import CELLS, Accumulator, cell_edges, cell_index
+from avuc.metrics.accumulator import CELLS, Accumulator, Streaming, cell_edges, cell_index
 from avuc.metrics.avu import Counts, Threshold, area, midpoint, thresholds_between
 from avuc.metrics.statistics import Array, BinTable, Groups, Statistics, blocks
 from avuc.metrics.streaming_detection import StreamingDetection
@@ -25,7 +23,7 @@ __all__ = ["StreamingDetection", "StreamingMetrics"]
 Bounds = tuple[float, float]
 
 
-class StreamingMetrics:
+class StreamingMetrics(Streaming):
     """Fixed-size counts from which every metric of the suite follows.
 
     >>> stream = StreamingMetrics(num_classes=2)
@@ -60,7 +58,7 @@ class StreamingMetrics:
         """Add a batch of (N, C) probabilities and (N) labels; a batch that is refused changes nothing."""
         if np.ndim(probs) == 2 and np.shape(probs)[1] != self.num_classes:
             raise InputError(f"expected {self.num_classes} classes, found {np.shape(probs)[1]}")
-        batch = StreamingMetrics(self.num_classes, bins=self.bins, threshold=self.threshold)
+        batch = self._empty()
         for part in blocks(probs, labels, bins=self.bins):
             batch._add(part)
         return self.merge(batch)
@@ -84,33 +82,8 @@ class StreamingMetrics:
         extremes = np.array([-s.entropy.min(), s.entropy.max()])
         np.maximum(state.maxima.numpy(), extremes, out=state.maxima.numpy())
 
-    def merge(self, other: StreamingMetrics) -> StreamingMetrics:
-        """Add what another one has counted (the other is left as it is)."""
-        self._state.merge(other._state)
-        return self
-
-    def all_reduced(self, group: torch.distributed.ProcessGroup | None = None) -> StreamingMetrics:
-        """The merge of all ranks of `torch.distributed`, on each of them."""
-        out = StreamingMetrics(self.num_classes, bins=self.bins, threshold=self.threshold)
-        out._state = self._state.all_reduced(group)
-        return out
-
-    def state_dict(self) -> dict[str, Any]:
-        """The configuration and two tensors."""
-        return self._state.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state of the same configuration."""
-        self._state.load_state_dict(state)
-
-    def save(self, path: str | Path) -> None:
-        """Write the state as a .safetensors file."""
-        self._state.save(path)
-
-    def load(self, path: str | Path) -> StreamingMetrics:
-        """Take over the state of a file; merge files by loading each into its own and merging these."""
-        self._state.load(path)
-        return self
+    def _empty(self) -> StreamingMetrics:
+        return StreamingMetrics(self.num_classes, bins=self.bins, threshold=self.threshold)
 
     def __len__(self) -> int:
         return int(self._state["rows"].sum())

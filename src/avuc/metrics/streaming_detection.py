@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch.distributed
 
 from avuc.errors import InputError
-from avuc.metrics.accumulator import CELLS, Accumulator, cell_edges, cell_index
+from avuc.metrics.accumulator import CELLS, Accumulator, Streaming, cell_edges, cell_index
 from avuc.metrics.detection import DETECTION, scores_of
 from avuc.metrics.selective import harmonic_difference
 from avuc.metrics.statistics import Array
@@ -17,7 +15,7 @@ from avuc.metrics.statistics import Array
 __all__ = ["StreamingDetection"]
 
 
-class StreamingDetection:
+class StreamingDetection(Streaming):
     """In- and out-of-distribution entropies counted in cells at most 1/1024 of their values wide.
 
     The order inside a cell is not known; `bounds()` takes the best and the worst, `compute()` their middle.
@@ -40,33 +38,8 @@ class StreamingDetection:
                 self._state[name][:] += np.bincount(cell_index(scores), minlength=CELLS)
         return self
 
-    def merge(self, other: StreamingDetection) -> StreamingDetection:
-        """Add what another one has counted."""
-        self._state.merge(other._state)
-        return self
-
-    def all_reduced(self, group: torch.distributed.ProcessGroup | None = None) -> StreamingDetection:
-        """The merge of all ranks of `torch.distributed`, on each of them."""
-        out = StreamingDetection()
-        out._state = self._state.all_reduced(group)
-        return out
-
-    def state_dict(self) -> dict[str, Any]:
-        """Two tensors and what they are."""
-        return self._state.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state."""
-        self._state.load_state_dict(state)
-
-    def save(self, path: str | Path) -> None:
-        """Write the state as a .safetensors file."""
-        self._state.save(path)
-
-    def load(self, path: str | Path) -> StreamingDetection:
-        """Take over the state of a file."""
-        self._state.load(path)
-        return self
+    def _empty(self) -> StreamingDetection:
+        return StreamingDetection()
 
     def compute(self) -> dict[str, float]:
         """The metrics of `detection`, each the middle of its bounds."""
