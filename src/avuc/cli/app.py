@@ -38,7 +38,7 @@ examples:
   avuc train recipe.toml --out run
   avuc study demo --out study
   avuc report study
-  avuc shifts photo.png --out gallery.png
+  avuc shifts gallery photo.png --out sheet.png
   avuc demo
 
 'avuc COMMAND --help' explains each command."""
