@@ -228,6 +228,7 @@ class SyntheticStudy:
                 text += f'method = "svi"\nobjective = {{ kind = "avuc", beta = {place}.0 }}\n'
             else:
                 text += 'method = "vanilla"\n'
+        folder.mkdir(parents=True, exist_ok=True)
         self.store = Store(folder)
         self.recipe = parse_recipe(text)
         self.store.adopt(self.recipe)
@@ -289,6 +290,11 @@ class SyntheticStudy:
             shown = shown_of(found, data, 15) if kept else None
             picture = None if test_set == VALIDATION else thumbnail(images[0])
             self.store.add_cells([Cell(row.name, seed, test_set, told, 0.1, text, test_set == CLEAN, shown, picture)])
+
+
+@pytest.fixture(scope="session")
+def synthetic_study():
+    return SyntheticStudy
 
 
 @pytest.fixture(scope="session")

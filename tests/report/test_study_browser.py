@@ -9,6 +9,7 @@ import math
 import numpy as np
 import pytest
 
+from avuc.cli import main
 from avuc.report.pooled import by_confidence, by_entropy, diagram
 from avuc.report.results import CLEAN
 
@@ -251,3 +252,21 @@ def test_nothing_but_the_pages_own_scripts_may_run(page):
     assert any("Content Security Policy" in text for text in page.complaints())
     # the browser refused to ask for the picture
     assert [url for url in page.requests() if not url.endswith(("report.html", "/x"))] == []
+
+
+def test_beta_ablation_and_training(tmp_path, new_page, synthetic_study):
+    """Three weights of AvUC: a line for each intensity, with a point for each weight."""
+    synthetic_study(tmp_path / "study", ("Vanilla", "TS", "AvUC 2", "AvUC 3", "AvUC 4"), seeds=(0,))
+    assert main(["report", str(tmp_path / "study"), "--out", str(tmp_path / "page.html"), "--no-exports"]) == 0
+    page = new_page(tmp_path / "page.html")
+    assert page.js("byId('ablation').hidden") is False
+    assert page.js("document.querySelectorAll('[data-chart=ablation] g[aria-label=dot] circle').length") == 3 * 3
+    assert page.js("document.querySelectorAll('[data-chart=ablation] g[aria-label=line] path').length") == 3
+    page.choose("metric", "nll")
+    assert page.js("document.querySelector('[data-chart=ablation] h3').textContent") == "NLL against β"
+    before = page.js("document.querySelector('[data-chart=training] svg').outerHTML")
+    page.choose("quantity", "accuracy")
+    assert page.js("document.querySelector('[data-chart=training] svg').outerHTML") != before
+    # four methods are trained; the fifth has the first one's model
+    assert page.js("document.querySelectorAll('[data-chart=training] g[aria-label=line]').length") == 4
+    assert page.complaints() == []

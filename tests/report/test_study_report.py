@@ -16,6 +16,7 @@ import pytest
 from scipy import stats
 
 from avuc.cli import main
+from avuc.errors import InputError
 from avuc.report.colours import COLOURS, colour_of, symbol_of
 from avuc.report.embed import payload, safe_json
 from avuc.report.exports import write_figures, write_tables
@@ -359,6 +360,28 @@ def test_compare(results, tmp_path):
     assert first[4].value == pytest.approx(first[2].value * 0.5)
     assert first[5] == "worse"
     assert "old beside new" in study_page(both)
+
+
+def test_compare_looks_only_at_what_both_have(results):
+    few = [CLEAN, ("fog", 5)]
+    places = [results.places[cell] for cell in few]
+    kept = {place: n for n, place in enumerate(places)}
+    other = replace(
+        results,
+        cells=few,
+        values={key: found[:, :, places] for key, found in results.values.items()},
+        curves={(m, kept[c]): data for (m, c), data in results.curves.items() if c in kept},
+        shown={},
+        missing=0,
+    )
+    both = side_by_side(results, other, ("old", "new"))
+    assert both.cells == few
+    assert both.at("ece", ("fog", 5))[:3].tolist() == both.at("ece", ("fog", 5))[3:].tolist()
+    rows = both.curves[1, 1]["entropy"]["right"].tolist()
+    assert rows == results.curves[1, results.places["fog", 5]]["entropy"]["right"].tolist()
+    assert payload(both)["shifts"] == ["fog"]
+    with pytest.raises(InputError, match="no images in common"):
+        side_by_side(results, replace(other, cells=[("x", 1), ("y", 1)]), ("old", "new"))
 
 
 def test_command(study_folder, tmp_path, capsys):

@@ -161,7 +161,10 @@ def read_results(store: Store) -> Results:
 
 
 def side_by_side(first: Results, second: Results, names: tuple[str, str]) -> Results:
-    """Two studies as one: rows of both, named after their study; a method has one colour in both."""
+    """Two studies as one: rows of both, named after their study, on the images that both were judged on.
+
+    A method has one colour in both.
+    """
     places: dict[str, int] = {}
     methods: list[MethodFacts] = []
     for study, (results, label) in enumerate(zip((first, second), names, strict=True)):
@@ -170,24 +173,28 @@ def side_by_side(first: Results, second: Results, names: tuple[str, str]) -> Res
             of = f"{label}: {one.of}" if one.of else ""
             renamed = {"name": f"{label}: {one.name}", "of": of, "place": place, "study": study}
             methods.append(MethodFacts(**{**vars(one), **renamed}))
-    order = [*first.shifts, *(shift for shift in second.shifts if shift not in first.shifts)]
-    cells = _in_order({*first.cells, *second.cells}, order)
+    cells = [cell for cell in first.cells if cell in second.places]
+    if not cells:
+        raise InputError(f"{names[0]} and {names[1]} have no images in common; nothing can be compared")
     where = {cell: place for place, cell in enumerate(cells)}
     width, offset = max(first.seeds, second.seeds), len(first.methods)
     values = {}
     curves: dict[tuple[int, int], dict[str, Any]] = {}
     shown: dict[tuple[int, int], dict[str, Any]] = {}
-    for metric in (name for name in METRICS if name in first.values or name in second.values):
+    for metric in (name for name in METRICS if name in first.values and name in second.values):
         values[metric] = np.full((len(methods), width, len(cells)), np.nan)
     for start, results in ((0, first), (offset, second)):
-        columns = [where[cell] for cell in results.cells]
-        for metric, found in results.values.items():
-            values[metric][start : start + len(results.methods), : results.seeds, columns] = found
-        curves |= {(start + m, columns[c]): data for (m, c), data in results.curves.items()}
-        shown |= {(start + m, columns[c]): data for (m, c), data in results.shown.items()}
+        for metric, into in values.items():
+            found = results.values[metric][:, :, [results.places[cell] for cell in cells]]
+            into[start : start + len(results.methods), : results.seeds] = found
+        for kept, pieces in ((results.curves, curves), (results.shown, shown)):
+            for (method, place), data in kept.items():
+                if results.cells[place] in where:
+                    pieces[start + method, where[results.cells[place]]] = data
     return Results(
         f"{names[0]} beside {names[1]}",
-        f"{names[0]}: {first.source}. {names[1]}: {second.source}",
+        f"{names[0]}: {first.source}. {names[1]}: {second.source}. "
+        f"Compared on the {len(cells)} sets of images that both have",
         first.recipes + second.recipes,
         methods,
         cells,

@@ -81,7 +81,7 @@ def ranking(results: Results) -> Table:
 
 
 def changes(results: Results) -> Table:
-    """Two studies: what the second changed, for methods in both, on shifts in both."""
+    """Two studies: what the second changed, for methods that both have."""
     first, second = results.studies
     pairs = [
         (place, results.names.index(name), one.name.removeprefix(f"{first}: "))
@@ -91,11 +91,9 @@ def changes(results: Results) -> Table:
     rows: list[list[Cell]] = []
     for before, after, name in pairs:
         for metric in (metric for metric in SCORES if metric in results.values):
-            both = results.shifted(metric)[[before, after]]
-            both = both[:, :, np.isfinite(both).any(1).all(0)]
-            where, found = "shifted", spread(both)
-            if not both.shape[2]:
-                where, found = "clean", spread(results.at(metric, CLEAN)[[before, after]][:, :, None])
+            where = "shifted" if results.shifts else "clean"
+            values = results.shifted(metric) if results.shifts else results.at(metric, CLEAN)[:, :, None]
+            found = spread(values[[before, after]])
             low, high = found.difference(1, 0)
             value = float(found.value[1] - found.value[0])
             better = "–" if math.isnan(low) or low <= 0 <= high else _which(value, metric)

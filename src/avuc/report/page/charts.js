@@ -15,7 +15,7 @@ function plot(width, title, options) {
   });
 }
 // a line for each method, its symbol at every few points, the value under the pointer
-function lines(width, title, rows, x, y, { xLabel, yLabel, yPercent, domain, xDomain } = {}) {
+function lines(width, title, rows, x, y, { xLabel, yLabel, yPercent, domain, xTicks } = {}) {
   const known = rows.filter((row) => row[y] != null);
   const every = Math.max(1, Math.round((d3.max(d3.rollups(known, (v) => v.length, (r) => r.m), (g) => g[1]) || 1) / 8));
   const marks = [Plot.ruleY(domain && domain[0] === 0 ? [0] : [], { stroke: "var(--line)" })];
@@ -25,7 +25,7 @@ function lines(width, title, rows, x, y, { xLabel, yLabel, yPercent, domain, xDo
   }
   marks.push(Plot.tip(known, Plot.pointer({ x, y, title: (r) => `${named(r.m)}\n${xLabel}: ${shown(r[x])}\n${yLabel}: ${shown(r[y], { percent: yPercent })}` })));
   return plot(width, title, {
-    x: { label: xLabel, domain: xDomain }, y: { label: yLabel, grid: true, domain, tickFormat: yPercent ? ".0%" : undefined }, symbol: symbols(), marks,
+    x: { label: xLabel, ticks: xTicks, tickFormat: xTicks ? "d" : undefined }, y: { label: yLabel, grid: true, domain, tickFormat: yPercent ? ".0%" : undefined }, symbol: symbols(), marks,
   });
 }
 
@@ -42,7 +42,7 @@ function boxRows(key) {
 function boxes(width, key) {
   const metric = metricOf(key), rows = boxRows(key), small = width < 480;
   // so many boxes would be hairlines on a phone: lines through the medians instead
-  if (small && chosen().length > 4) return lines(width, `Median ${metric.title} by intensity of the shift`, boxSummary(rows), "level", "median", { xLabel: "intensity of the shift", yLabel: `median ${metric.title}`, yPercent: metric.percent });
+  if (small && chosen().length > 4) return lines(width, `Median ${metric.title} by intensity of the shift`, boxSummary(rows), "level", "median", { xLabel: "intensity of the shift", yLabel: `median ${metric.title}`, yPercent: metric.percent, xTicks: [0, ...D.severities] });
   const lowest = d3.min(rows, (r) => r.v) >= 0 && !["accuracy", "avu_auc"].includes(key);
   return plot(width, `${metric.title} by intensity of the shift`, {
     x: { axis: null, domain: chosen().map((m) => m.n), padding: 0.15 },

@@ -109,7 +109,7 @@ function temperatureCurves(width) {
   const high = d3.max(t.nll), colour = `var(--m${t.method})`;
   const rows = t.temperature.map((T, k) => ({ T, ece: eceOf(bins(t, k)), nll: t.nll[k] == null ? null : t.nll[k] / high }));
   return plot(width, "ECE and NLL by temperature", {
-    x: { type: "log", label: "temperature", tickFormat: (t) => String(t), ticks: [0.25, 0.5, 1, 2, 4, 8] }, y: { label: "ECE; NLL / largest", grid: true, zero: true },
+    x: { type: "log", base: 2, label: "temperature", tickFormat: (t) => String(t), ticks: [0.25, 0.5, 1, 2, 4, 8] }, y: { label: "ECE; NLL / largest", grid: true, zero: true },
     marks: [
       Plot.line(rows, { x: "T", y: "ece", stroke: colour, strokeWidth: 2 }), Plot.line(rows, { x: "T", y: "nll", stroke: colour, strokeWidth: 2, strokeDasharray: "5,4" }),
       Plot.ruleX([1], { stroke: "var(--line)" }), Plot.dot([rows[n]], { x: "T", y: "ece", fill: colour, r: 6 }), Plot.dot([rows[n]], { x: "T", y: "nll", fill: colour, r: 6 }),
@@ -126,7 +126,7 @@ function openDetails(m, cell) {
     body.append(row);
   }
   table.append(body);
-  const charts = make("div", null, { class: "pair" }), width = Math.min(300, document.documentElement.clientWidth * 0.8);
+  const charts = make("div", null, { class: "flow" }), width = Math.min(300, document.documentElement.clientWidth * 0.8);
   const bins = diagram("r", m, [cell]);
   if (bins.length) charts.append(reliability(width, "Reliability", [{ m, bins }], "stated confidence", "share that is right"));
   const picture = D.gallery.find((g) => g.shift === D.cells[cell][0] && g.severity === D.cells[cell][1]);
