@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +57,7 @@ def test_methods_are_those_of_the_library():
         ["evaluate"],
         ["evaluate", "a.npz", "--kind", "odds"],
         ["evaluate", "a.npz", "--bins", "0"],
+        ["evaluate", "a.npz", "--bins", "1001"],
         ["evaluate", "a.npz", "--bins", "1.5"],
         ["evaluate", "a.npz", "--seed", "-1"],
         ["evaluate", "a.npz", "--threshold", "nan"],
@@ -96,6 +99,30 @@ def test_terminal_without_unicode(validation):
     assert done.stdout.isascii()
     assert "400 x 4 logits" in done.stdout
     assert "\x1b" not in done.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_closed_and_full_outputs(validation, tmp_path):
+    words = ["evaluate", str(validation), "--replicates", "0", "--json", str(tmp_path / "o.json")]
+    closed = subprocess.run(["sh", "-c", '"$@" >&-', "sh", sys.executable, "-m", "avuc", *words], check=False)
+    assert closed.returncode == 0
+    assert (tmp_path / "o.json").exists()
+    with open("/dev/full", "w") as full:
+        found = subprocess.run(
+            [sys.executable, "-m", "avuc", *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (found.returncode, found.stderr) == (1, "avuc: standard output: No space left on device\n")
+
+
+def test_names_that_are_no_text_in_the_locale(validation, tmp_path):
+    odd = tmp_path / "名ö.npz"
+    odd.write_bytes(validation.read_bytes())
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    words = ["evaluate", str(odd), "--replicates", "0", "--report", str(tmp_path / "ö.html")]
+    found = run(*words, env=os.environ | plain)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.isascii()
+    assert "<h1>" in (tmp_path / "ö.html").read_text(encoding="utf-8")
 
 
 def test_the_command_modules_need_no_torch():

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from avuc.cli.calibrate import COMMAND as CALIBRATE
@@ -46,6 +47,9 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller (avuc … >&-): nobody listens, the files are still wanted
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     if not arguments:
@@ -59,11 +63,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (InputError, MissingExtra) as error:
         return _complain(str(error), 2)
     except KeyboardInterrupt:
-        return _complain("interrupted; nothing was written", 130)
+        return _complain("interrupted; the same command starts again, or goes on where it keeps checkpoints", 130)
     except BrokenPipeError:
-        # the reader has gone (avuc … | head); Python would complain again when it flushes at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()  # the reader has gone (avuc … | head)
         return 141
+    except MemoryError:
+        return _complain("there is not enough memory; split the file, or ask for fewer --bins or --replicates", 1)
+    except OSError as error:
+        _silence()
+        return _complain(f"{error.filename or 'standard output'}: {error.strerror or error}", 1)
+
+
+def _silence() -> None:
+    """Python would complain again when it flushes standard output at exit."""
+    with suppress(OSError, ValueError):  # a stream without a file has nothing to flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(message: str, code: int) -> int:

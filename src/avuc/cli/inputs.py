@@ -29,6 +29,8 @@ __all__ = [
     "write_all",
 ]
 
+# each class has this many bins in the class-wise error
+MOST_BINS = 1000
 FILE_HELP = """\
 FILE is .npz, .npy, .safetensors, .parquet or .csv. It holds scores named logits, probs, predictions or scores, of
 shape (N, C), or (S, N, C) for S Monte Carlo draws, and labels named labels, y, targets or ground_truth. A file
@@ -58,7 +60,9 @@ def add_input_options(parser: Parser) -> None:
         help="entropy up to which a prediction counts as certain; auto: midpoint of the mean entropies of right and "
         "wrong predictions (default: auto)",
     )
-    group.add_argument("--bins", type=_whole(1), default=15, metavar="N", help="bins of ECE and UCE (default: 15)")
+    group.add_argument(
+        "--bins", type=_whole(1, MOST_BINS), default=15, metavar="N", help="bins of ECE and UCE (default: 15)"
+    )
     group.add_argument(
         "--replicates",
         type=_whole(0),
@@ -136,17 +140,18 @@ def write_all(jobs: Mapping[str | None, Callable[[Path], object]]) -> None:
 
 
 def text_job(text: str) -> Callable[[Path], object]:
-    return lambda path: path.write_text(text, encoding="utf-8")
+    # a file's name may hold bytes that are no text in this locale
+    return lambda path: path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def json_text(document: dict[str, Any]) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _whole(least: int) -> Callable[[str], int]:
+def _whole(least: int, most: int = 999_999_999) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not text.isascii() or not text.isdecimal() or int(text) < least or len(text) > 9:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} up")
+        if not text.isascii() or not text.isdecimal() or len(text) > 9 or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most:,}")
         return int(text)
 
     return parse
