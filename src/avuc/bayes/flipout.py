@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -56,8 +57,8 @@ def _flip(
 
 
 # torch.compile can trace the mode, but neither a generator nor a break of the graph inside the mode
-# (torch._disable_dynamo is torch.compiler.disable without loading the compiler at import, which takes seconds)
-_eager_flip: Any = torch._disable_dynamo(_flip)
+# (_disable_dynamo is torch.compiler.disable without loading the compiler at import, which takes seconds)
+_eager_flip: Any = _disable_dynamo(_flip)
 
 
 class Flipout(TorchFunctionMode):

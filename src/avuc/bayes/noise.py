@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, distributed
+from torch._compile import _disable_dynamo
 
 from avuc.bayes.mean_field import Family
 
@@ -46,5 +47,5 @@ def _rank_generator(device: torch.device, rank: int) -> torch.Generator:
     return _generators[key]
 
 
-_eager_noise: Callable[[Family, Sequence[int], Tensor, torch.Generator], Tensor] = torch._disable_dynamo(_noise)
-_eager_generator: Callable[[torch.device, int], torch.Generator] = torch._disable_dynamo(_rank_generator)
+_eager_noise: Callable[[Family, Sequence[int], Tensor, torch.Generator], Tensor] = _disable_dynamo(_noise)
+_eager_generator: Callable[[torch.device, int], torch.Generator] = _disable_dynamo(_rank_generator)
