@@ -113,8 +113,7 @@ def judged(
     bins: int = 15,
 ) -> Assessment:
     """The judgement without intervals, from statistics made with these bins."""
-    # both sides in the same arithmetic, so that equal predictions have equal entropies
-    inside, outside = predictions.entropy, outside_entropy
+    outside = outside_entropy
     return Assessment(
         n=len(predictions),
         num_classes=predictions.num_classes,
@@ -124,7 +123,8 @@ def judged(
         confidence=float(statistics.confidence.mean()),
         metrics=from_statistics(statistics, threshold=threshold, bins=bins),
         intervals={},
-        detection={} if outside is None else metrics.detection(inside, outside),
+        # both sides in the same arithmetic, so that equal predictions have equal entropies
+        detection={} if outside is None else metrics.detection(predictions.entropy, outside),
         outside=0 if outside is None else len(outside),
         curves=_curves(statistics, outside, bins),
     )

@@ -79,33 +79,52 @@ def summarise(probs: Any, labels: Any, *, bins: int | None = None) -> Statistics
     on_device = isinstance(matrix, Tensor) and matrix.is_cuda
     threads = 1 if on_device or math.prod(matrix.shape) < THREAD_ELEMENTS else torch.get_num_threads()
     cuts = [len(targets) * k // threads for k in range(threads + 1)]
+    kinds = {"predicted": np.int64, "correct": np.bool_, "labels": np.int64}
+    rows: dict[str, Array] = {
+        f.name: np.empty(len(targets), kinds.get(f.name, np.float64)) for f in fields(Statistics)[:7]
+    }
+
+    def work(first: int, last: int) -> Array | None:
+        table = None if bins is None else classwise_table(matrix.shape[1], bins)
+        done = first
+        # into place at once: many small arrays that stay would keep the memory between them from being used again
+        for part in _blocks(matrix, targets, table, first, last):
+            for name, column in rows.items():
+                column[done : done + len(part)] = getattr(part, name)
+            done += len(part)
+        return table
+
     if threads == 1:
-        parts = list(_blocks(matrix, targets, bins, 0, len(targets)))
+        tables = [work(0, len(targets))]
     else:
         with ThreadPoolExecutor(threads) as pool:
-            runs = pool.map(lambda first, last: list(_blocks(matrix, targets, bins, first, last)), cuts[:-1], cuts[1:])
-            parts = [part for run in runs for part in run]
-    if len(parts) == 1:
-        return parts[0]
-    rows = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Statistics)[:7]}
-    tables = [part.classwise for part in parts if part.classwise is not None]
-    table = np.sum(tables, axis=0) if tables else None
-    return Statistics(**rows, num_classes=parts[0].num_classes, dtype=parts[0].dtype, classwise=table)
-
-
-def blocks(probs: Any, labels: Any, *, bins: int | None = None) -> Iterator[Statistics]:
-    """The statistics of one block of rows after the other: what a streaming metric adds up."""
-    matrix, targets = checked_inputs(probs, labels)
-    yield from _blocks(matrix, targets, bins, 0, len(targets))
-
-
-def _blocks(matrix: Any, targets: Array, bins: int | None, first: int, last: int) -> Iterator[Statistics]:
+            tables = list(pool.map(work, cuts[:-1], cuts[1:]))
+    table = sum((table for table in tables if table is not None), np.zeros(())) if bins is not None else None
     dtype = matrix.dtype if isinstance(matrix, Tensor) else _torch_dtype(matrix.dtype)
-    edges = None if bins is None else bin_edges(bins, dtype)
+    return Statistics(**rows, num_classes=matrix.shape[1], dtype=dtype, classwise=table)
+
+
+def blocks(probs: Any, labels: Any, table: Array | None = None) -> Iterator[Statistics]:
+    """The statistics of one block of rows after the other: what a streaming metric adds up.
+
+    The class-wise sums are added to `table`, which is as large as many blocks and therefore shared by all.
+    """
+    matrix, targets = checked_inputs(probs, labels)
+    yield from _blocks(matrix, targets, table, 0, len(targets))
+
+
+def classwise_table(classes: int, bins: int) -> Array:
+    if bins < 1:
+        raise InputError(f"bins must be at least 1, found {bins}")
+    return np.zeros((classes, bins))
+
+
+def _blocks(matrix: Any, targets: Array, table: Array | None, first: int, last: int) -> Iterator[Statistics]:
+    dtype = matrix.dtype if isinstance(matrix, Tensor) else _torch_dtype(matrix.dtype)
     done = first
     for block in float_blocks(matrix[first:last]):
         target = torch.from_numpy(targets[done : done + len(block)]).to(block.device)
-        yield _reduce(block, target, dtype, edges, done)
+        yield _reduce(block, target, dtype, table, done)
         done += len(block)
 
 
@@ -121,7 +140,7 @@ def float_blocks(probs: Any, elements: int | None = None) -> Iterator[Tensor]:
         )
 
 
-def _reduce(block: Tensor, target: Tensor, dtype: torch.dtype, edges: Array | None, start: int) -> Statistics:
+def _reduce(block: Tensor, target: Tensor, dtype: torch.dtype, table: Array | None, start: int) -> Statistics:
     totals = block.sum(1)
     check_rows(block, totals, start)
     predicted = block.argmax(1) if block.is_cuda else torch.from_numpy(block.numpy().argmax(1))
@@ -132,7 +151,8 @@ def _reduce(block: Tensor, target: Tensor, dtype: torch.dtype, edges: Array | No
     # a confidence of 1.0000001 (float32 rounding) would make the entropy slightly negative
     entropy = logs.mul_(block).sum(1).neg_().clamp_(min=0)
     squares = torch.mul(block, block, out=logs).sum(1)
-    table = None if edges is None else _classwise(block, target, chosen, edges)
+    if table is not None:
+        _add_classwise(block, target, chosen, dtype, table)
     return Statistics(
         confidence=_host(confidence),
         predicted=_host(predicted),
@@ -143,7 +163,6 @@ def _reduce(block: Tensor, target: Tensor, dtype: torch.dtype, edges: Array | No
         labels=_host(target),
         num_classes=block.shape[1],
         dtype=dtype,
-        classwise=table,
     )
 
 
@@ -159,26 +178,28 @@ def _host(values: Tensor) -> Array:
     return values.cpu().numpy()
 
 
-def _classwise(block: Tensor, target: Tensor, chosen: Tensor, edges: Array) -> Array:
-    """(C, bins) sums of p_k − 1[k = label].
+def _add_classwise(block: Tensor, target: Tensor, chosen: Tensor, dtype: torch.dtype, table: Array) -> None:
+    """Add the sums of p_k − 1[k = label] to the (C, bins) table.
 
     A row that sums to 1 has fewer than `bins` entries above 1/bins, so only those few are put into bins one by one;
     what remains of the column's sum is the first bin.
     """
-    classes, bins = block.shape[1], len(edges) - 1
-    flat = block.view(-1)
+    classes, bins = table.shape
+    edges, flat = bin_edges(bins, dtype), block.view(-1)
     if block.is_cuda:
         where = torch.nonzero(flat > edges[1])[:, 0]
         high, where_host = flat[where].cpu().numpy(), where.cpu().numpy()
     else:
         where_host = np.flatnonzero(flat.numpy() > edges[1])
         high = flat.numpy()[where_host]
-    cell = _first_cells(len(block), classes, bins)[where_host] + digitise(high, edges)
-    # NumPy counts no weights at all as whole numbers
-    table = np.bincount(cell, weights=high, minlength=classes * bins).astype(np.float64).reshape(classes, bins)
-    table[:, 0] = block.sum(0).cpu().numpy() - table.sum(1)
+    first = _first_cells(len(block), classes, bins)[where_host]
     hit = target.cpu().numpy() * bins + digitise(chosen.cpu().numpy(), edges)
-    return table - np.bincount(hit, minlength=classes * bins).reshape(classes, bins)
+    table[:, 0] += block.sum(0).cpu().numpy()
+    for cell, values in ((first + digitise(high, edges), high), (first, -high), (hit, np.full(len(hit), -1.0))):
+        if len(cell) > table.size:
+            table += np.bincount(cell, weights=values, minlength=table.size).reshape(table.shape)
+        else:
+            np.add.at(table.reshape(-1), cell, values)
 
 
 @lru_cache(maxsize=4)

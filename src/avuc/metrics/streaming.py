@@ -59,7 +59,7 @@ class StreamingMetrics(Streaming):
         if np.ndim(probs) == 2 and np.shape(probs)[1] != self.num_classes:
             raise InputError(f"expected {self.num_classes} classes, found {np.shape(probs)[1]}")
         batch = self._empty()
-        for part in blocks(probs, labels, bins=self.bins):
+        for part in blocks(probs, labels, batch._state["classwise"]):
             batch._add(part)
         return self.merge(batch)
 
@@ -72,7 +72,6 @@ class StreamingMetrics(Streaming):
             state["certain"][:] += np.bincount(kind[s.entropy <= self.threshold], minlength=2)
         state["by_confidence"][:] += calibration.confidence_table(s, self.bins)
         state["by_uncertainty"][:] += calibration.uncertainty_table(s, self.bins)
-        state["classwise"][:] += s.classwise
         # float32 rounding can state a confidence a little above 1
         doubt = cell_index(np.maximum(1 - s.confidence, 0))
         state["doubt"].reshape(-1)[:] += np.bincount(kind * CELLS + doubt, minlength=2 * CELLS)
