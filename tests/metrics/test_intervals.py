@@ -21,7 +21,7 @@ from avuc.metrics import (
     paired_bootstrap,
     paired_intervals,
 )
-from avuc.metrics.intervals import Bootstrap, intervals_of
+from avuc.metrics.intervals import UNBOUNDED, Bootstrap, intervals_of
 from avuc.metrics.resampling import Resampler, draws
 from avuc.metrics.statistics import summarise
 from avuc.predictions import Predictions
@@ -151,6 +151,7 @@ def test_every_interval_contains_its_value(rows: int, classes: int, awkward: Wor
         for found in (intervals(p, replicates=40), paired_intervals(p, q, replicates=40)):
             for name, (value, low, high) in found.items():
                 assert math.isnan(value) or low <= value <= high, (seed, name)
+                assert name in UNBOUNDED or math.isnan(value) or (-1 <= low and high <= 1), (seed, name)
 
 
 def test_weights_in_one_block_or_many(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

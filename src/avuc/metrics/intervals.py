@@ -144,7 +144,7 @@ def compared_intervals(
         name: Compared(
             _within_range(name, _interval(first[name], error_a[name], how.level)),
             _within_range(name, _interval(second[name], error_b[name], how.level)),
-            _difference(first[name], error_a[name], second[name], error_b[name], how.level),
+            _difference(name, first[name], error_a[name], second[name], error_b[name], how.level),
         )
         for name in wanted
     }
@@ -224,7 +224,7 @@ def paired_bootstrap(
     """
     _check(replicates, level)
     (a, error_a), (b, error_b) = (_replicate(metric, probs, labels, replicates, seed) for probs in (probs_a, probs_b))
-    return _difference(a, error_a, b, error_b, level)
+    return _difference(_name(metric), a, error_a, b, error_b, level)
 
 
 def _replicate(
@@ -257,8 +257,11 @@ def _known(names: Iterable[str] | None) -> list[str]:
     return wanted
 
 
-def _difference(a: float, error_a: Errors, b: float, error_b: Errors, level: float) -> Interval:
-    return _interval(a - b, Errors(error_a.over - error_b.under, error_a.under - error_b.over), level)
+def _difference(name: str | None, a: float, error_a: Errors, b: float, error_b: Errors, level: float) -> Interval:
+    found = _interval(a - b, Errors(error_a.over - error_b.under, error_a.under - error_b.over), level)
+    if name is None or name in UNBOUNDED or np.isnan(found.low):
+        return found
+    return Interval(found.value, max(found.low, -1.0), min(found.high, 1.0))
 
 
 def _interval(value: float, errors: Errors, level: float) -> Interval:
