@@ -137,6 +137,19 @@ def test_curves_are_those_of_python(page, results):
         assert [row["observed"] for row in found] == pytest.approx(bins.observed, rel=1e-3)
 
 
+def test_boxes_are_those_of_numpy(page, results):
+    found = {(box["m"], box["level"]): box for box in page.js("boxSummary(boxRows('nll'))")}
+    for method in range(3):
+        values = results.shifted("nll", 5)[method].ravel()
+        low, median, high = np.quantile(values, (0.25, 0.5, 0.75))
+        box, reach = found[method, 5], 1.5 * (high - low)
+        assert (box["low"], box["median"], box["high"]) == pytest.approx((low, median, high), rel=1e-3)
+        inside = values[(values >= low - reach) & (values <= high + reach)]
+        assert (box["from"], box["to"]) == pytest.approx((inside.min(), inside.max()), rel=1e-3)
+        assert len(box["outliers"]) == len(values) - len(inside)
+        assert box["count"] == len(values)
+
+
 def test_avu_explorer(page, results):
     """Each position of the slider: the four cells, counted again from what the study kept."""
     kept = results.shown[0, results.places[CLEAN]]

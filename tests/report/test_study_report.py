@@ -300,6 +300,18 @@ def test_payload_of_pictures(results):
         assert all(0 <= one["picture"] < len(content["pictures"]) for one in entry["mistakes"])
 
 
+def test_pictures_stay_in_bounds(results, monkeypatch):
+    """Large pictures: fewer for each method, still the surest, still for every method."""
+    whole = payload(results)
+    monkeypatch.setattr("avuc.report.embed.MOST_PICTURES", 8000)
+    content = payload(results)
+    assert sum(map(len, content["pictures"])) <= 8000 + 400 * len(content["shown"])
+    for few, many in zip(content["shown"], whole["shown"], strict=True):
+        assert 1 <= len(few["mistakes"]) < len(many["mistakes"])
+        told = [one["entropy"] for one in few["mistakes"]]
+        assert told == [one["entropy"] for one in many["mistakes"]][: len(told)]
+
+
 def test_a_study_without_single_images_has_a_page(results):
     bare = replace(results, shown={}, gallery={}, curves={})
     content = payload(bare)

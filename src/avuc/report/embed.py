@@ -18,6 +18,7 @@ from avuc.report.words import words_of
 __all__ = ["method_styles", "payload", "safe_json", "top_entropy"]
 
 Array = NDArray[np.float64]
+MOST_PICTURES = 1_000_000  # characters of them, before the surest mistakes of each method are cut to fewer
 MOST_SETS = 4  # whose single images can be explored: the clean ones and the worst shifts
 TRAINING = (
     *("nll", "validation_nll", "accuracy", "validation_accuracy", "avuc", "avu", "kl", "total"),
@@ -145,20 +146,22 @@ def _explorer(results: Results) -> dict[str, Any]:
         top = results.severities[-1]
         harm = _harm_by_shift(results, top)
         cells += [(results.shifts[place], top) for place in np.argsort(-harm, kind="stable")[: MOST_SETS - 1]]
+    places = [results.places[cell] for cell in cells if cell in results.places]
+    keys = [(method, place) for place in places for method in range(len(results.methods))]
+    found = {key: results.shown[key] for key in keys if key in results.shown}
+    size = sum(len(one["png"]) for each in found.values() for one in each["mistakes"])
+    share = min(1.0, MOST_PICTURES / max(size, 1))
     pictures: dict[str, int] = {}
     shown = []
-    for cell in (cell for cell in cells if cell in results.places):
-        for method in range(len(results.methods)):
-            found = results.shown.get((method, results.places[cell]))
-            if found is None:
-                continue
-            mistakes = [
-                {**{key: value for key, value in one.items() if key != "png"}, "picture": place}
-                for one in found["mistakes"]
-                for place in [pictures.setdefault(one["png"], len(pictures))]
-            ]
-            kept = {key: found[key] for key in ("samples", "rows", "top")}
-            shown.append({"method": method, "cell": results.places[cell], **kept, "mistakes": mistakes})
+    for (method, place), each in found.items():
+        few = each["mistakes"][: math.ceil(share * len(each["mistakes"]))]
+        mistakes = [
+            {**{key: value for key, value in one.items() if key != "png"}, "picture": number}
+            for one in few
+            for number in [pictures.setdefault(one["png"], len(pictures))]
+        ]
+        kept = {key: each[key] for key in ("samples", "rows", "top")}
+        shown.append({"method": method, "cell": place, **kept, "mistakes": mistakes})
     return {"shown": shown, "pictures": list(pictures)}
 
 

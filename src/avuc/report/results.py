@@ -139,7 +139,7 @@ def read_results(store: Store) -> Results:
             values[metric][places[name], seat, where[shift, severity]] = value
     runs = store.runs()
     seconds = sum(run["seconds"] or 0 for run in runs)
-    sizes = store._all("SELECT rows FROM cells WHERE shift='clean' LIMIT 1")
+    sizes = store.select("SELECT rows FROM cells WHERE shift='clean' LIMIT 1")
     source = (
         f"{recipe.data.source}, {recipe.net.name}, up to {recipe.study.samples} draws for each prediction; "
         f"{len(store.done()):,} results (a method with a seed on a set of images), computed in {_time(seconds)}"
@@ -222,13 +222,13 @@ def _in_order(cells: set[CellKey], shifts: Sequence[str]) -> list[CellKey]:
 def _facts(store: Store, row: Any, place: int, rows: Sequence[tuple[Any, ...]]) -> MethodFacts:
     mine = [line for line in rows if line[0] == row.name]
     seeds = tuple(sorted({line[1] for line in mine}))
-    judged = store._all(
+    judged = store.select(
         "SELECT c.rows, r.value FROM cells c JOIN rows r USING(method, seed, shift, severity) "
         "WHERE method=? AND shift='validation' AND metric='accuracy'",
         (row.name,),
     )
     errors = [round(count * (1 - accuracy)) for count, accuracy in judged if count and accuracy is not None]
-    draws = store._all("SELECT max(samples) FROM cells WHERE method=?", (row.name,))[0][0]
+    draws = store.select("SELECT max(samples) FROM cells WHERE method=?", (row.name,))[0][0]
     fitted = [json.loads(text) for text in (store.calibrator(row.name, seed) for seed in seeds) if text]
     return MethodFacts(
         row.name,
@@ -266,7 +266,7 @@ def _pooled_curves(
     """Counts add up over seeds; the means of bins are weighted by their counts."""
     pooled: dict[tuple[int, int], dict[str, Any]] = {}
     names = ("entropy", "confidence", "reliability", "uncertainty")
-    for method, shift, severity, name, text in store._all("SELECT method, shift, severity, name, data FROM curves"):
+    for method, shift, severity, name, text in store.select("SELECT method, shift, severity, name, data FROM curves"):
         if name not in names or method not in places or (shift, severity) not in where:
             continue
         curve, into = json.loads(text), pooled.setdefault((places[method], where[shift, severity]), {})
@@ -292,7 +292,7 @@ def _shown(
 ) -> dict[tuple[int, int], dict[str, Any]]:
     first = {method.name: (place, method.seeds[0]) for place, method in enumerate(facts)}
     found: dict[tuple[int, int], dict[str, Any]] = {}
-    for method, seed, shift, severity, text in store._all("SELECT method, seed, shift, severity, data FROM shown"):
+    for method, seed, shift, severity, text in store.select("SELECT method, seed, shift, severity, data FROM shown"):
         if method in first and first[method][1] == seed and (shift, severity) in where:
             found[first[method][0], where[shift, severity]] = json.loads(text)
     return found

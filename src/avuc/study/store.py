@@ -199,57 +199,57 @@ class Store:
     # reading
 
     def trained(self) -> set[ModelKey]:
-        return {ModelKey(*row) for row in self._all("SELECT method, seed FROM models")}
+        return {ModelKey(*row) for row in self.select("SELECT method, seed FROM models")}
 
     def done(self) -> Done:
-        return set(self._all(f"SELECT {KEY} FROM cells"))
+        return set(self.select(f"SELECT {KEY} FROM cells"))
 
     def rows(self) -> list[tuple[str, int, str, int, str, float]]:
         """(method, seed, shift, severity, metric, value), sorted; NaN where a metric is not defined."""
-        found = self._all(f"SELECT {KEY}, metric, value FROM rows ORDER BY {KEY}, metric")
+        found = self.select(f"SELECT {KEY}, metric, value FROM rows ORDER BY {KEY}, metric")
         return [(*row[:5], float("nan") if row[5] is None else row[5]) for row in found]
 
     def curves(self, method: str, seed: int, shift: str, severity: int) -> dict[str, Any]:
         where = "WHERE method=? AND seed=? AND shift=? AND severity=?"
-        found = self._all(f"SELECT name, data FROM curves {where}", (method, seed, shift, severity))
+        found = self.select(f"SELECT name, data FROM curves {where}", (method, seed, shift, severity))
         return {name: json.loads(data) for name, data in found}
 
     def shown(self, method: str, seed: int, shift: str, severity: int) -> dict[str, Any] | None:
         where = "WHERE method=? AND seed=? AND shift=? AND severity=?"
-        found = self._all(f"SELECT data FROM shown {where}", (method, seed, shift, severity))
+        found = self.select(f"SELECT data FROM shown {where}", (method, seed, shift, severity))
         return json.loads(found[0][0]) if found else None
 
     def gallery(self) -> dict[tuple[str, int], bytes]:
-        return {(shift, severity): data for shift, severity, data in self._all("SELECT * FROM gallery")}
+        return {(shift, severity): data for shift, severity, data in self.select("SELECT * FROM gallery")}
 
     def history(self, method: str, seed: int) -> list[dict[str, Any]]:
         query = "SELECT member, epoch, data FROM history WHERE method=? AND seed=? ORDER BY epoch, member"
-        found = self._all(query, (method, seed))
+        found = self.select(query, (method, seed))
         return [{"member": member, "epoch": epoch, **json.loads(data)} for member, epoch, data in found]
 
     def calibrator(self, method: str, seed: int) -> str | None:
-        found = self._all("SELECT data FROM calibrators WHERE method=? AND seed=?", (method, seed))
+        found = self.select("SELECT data FROM calibrators WHERE method=? AND seed=?", (method, seed))
         return found[0][0] if found else None
 
     def threshold(self, method: str, seed: int) -> float | None:
         query = "SELECT value FROM rows WHERE method=? AND seed=? AND shift='validation' AND metric='threshold'"
-        found = self._all(query, (method, seed))
+        found = self.select(query, (method, seed))
         return found[0][0] if found else None
 
     def clean_entropy(self, method: str, seed: int) -> NDArray[np.float32] | None:
-        found = self._all("SELECT data FROM entropies WHERE method=? AND seed=?", (method, seed))
+        found = self.select("SELECT data FROM entropies WHERE method=? AND seed=?", (method, seed))
         return np.frombuffer(found[0][0], "<f4") if found else None
 
     def runs(self) -> list[dict[str, Any]]:
         names = "id, started, finished, seconds, engine, device, recipe, versions, revision, hardware"
-        found = [dict(zip(names.split(", "), row, strict=True)) for row in self._all(f"SELECT {names} FROM runs")]
+        found = [dict(zip(names.split(", "), row, strict=True)) for row in self.select(f"SELECT {names} FROM runs")]
         return [{**run, **{k: json.loads(run[k]) for k in ("versions", "hardware")}} for run in found]
 
     def _meta(self, key: str) -> str | None:
-        found = self._all("SELECT value FROM meta WHERE key=?", (key,))
+        found = self.select("SELECT value FROM meta WHERE key=?", (key,))
         return found[0][0] if found else None
 
-    def _all(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
+    def select(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
         with self._clear():
             return self.db.execute(query, values).fetchall()
 
