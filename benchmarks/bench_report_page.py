@@ -1,6 +1,6 @@
 """How fast the report of a large study opens: 12 methods × 5 seeds × 97 sets × every metric, in headless Chromium.
 
-    python benchmarks/report_page.py [FOLDER]
+    python benchmarks/bench_report_page.py [FOLDER]
 
 Makes a synthetic store of that size (its numbers are noise around a trend, its structure that of a real one), writes
 the page, opens it and changes each control; prints what a reader would wait for.
@@ -95,6 +95,8 @@ def measure(page_file: Path) -> list[str]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    if module.CHROMIUM is None:
+        return ["no Chromium binary here: not opened (apt-get install -y chromium)"]
     browser = module.Browser(module.CHROMIUM)
     try:
         page = module.Page(browser)
