@@ -12,8 +12,9 @@ from avuc.cli.inputs import (
     add_output_options,
     check_outputs,
     json_text,
+    judging,
     read_file,
-    replicates_for,
+    read_other,
     text_job,
     write_all,
 )
@@ -67,26 +68,13 @@ def run(args: Namespace) -> int:
     from avuc.scores import describe, write_scores
 
     console = Console()
-    file = read_file(args, args.file)
+    file = read_file(args)
     show_file(console, file)
     other = None
     if args.apply:
-        other = read_file(args, args.apply, main=False)
+        other = read_other(args, args.apply, file, "a calibrator is for one model")
         show_file(console, other, "to transform: ")
-        if other.num_classes != file.num_classes:
-            raise InputError(
-                f"{args.apply}: {other.num_classes} classes, but {args.file} has {file.num_classes}; "
-                "a calibrator is for one model"
-            )
-    calibrator, result = compare(
-        file,
-        args.method,
-        folds=args.folds,
-        threshold=args.threshold,
-        bins=args.bins,
-        replicates=replicates_for(args, file.num_rows),
-        seed=args.seed,
-    )
+    calibrator, result = compare(file, args.method, folds=args.folds, **judging(args, file.num_rows))
     page = ""
     if args.report:
         from avuc.report.html import comparison_page

@@ -12,13 +12,13 @@ from avuc.cli.inputs import (
     add_output_options,
     check_outputs,
     json_text,
+    judging,
     read_file,
-    replicates_for,
+    read_other,
     text_job,
     write_all,
 )
 from avuc.cli.tables import show_assessment, show_file, show_written
-from avuc.errors import InputError
 from avuc.report.words import verdict
 
 __all__ = ["COMMAND"]
@@ -44,27 +44,15 @@ def run(args: Namespace) -> int:
     from avuc.scores import describe
 
     console = Console()
-    file = read_file(args, args.file)
+    file = read_file(args)
     show_file(console, file)
     predictions = file.predictions()
     outside = None
     if args.ood:
-        other = read_file(args, args.ood, main=False)
+        other = read_other(args, args.ood, file, "both must come from one model")
         show_file(console, other, "outside: ")
-        if other.num_classes != file.num_classes:
-            raise InputError(
-                f"{args.ood}: {other.num_classes} classes, but {args.file} has {file.num_classes}; "
-                "both must come from one model"
-            )
         outside = other.entropy()
-    result = assess(
-        predictions,
-        outside_entropy=outside,
-        threshold=args.threshold,
-        bins=args.bins,
-        replicates=replicates_for(args, file.num_rows),
-        seed=args.seed,
-    )
+    result = assess(predictions, outside_entropy=outside, **judging(args, file.num_rows))
     page = ""
     if args.report:
         from avuc.report.html import assessment_page

@@ -23,7 +23,9 @@ __all__ = [
     "add_output_options",
     "check_outputs",
     "json_text",
+    "judging",
     "read_file",
+    "read_other",
     "replicates_for",
     "text_job",
     "write_all",
@@ -79,20 +81,34 @@ def add_output_options(parser: Parser) -> None:
     group.add_argument("--report", metavar="OUT.html", help="one page with charts that opens anywhere")
 
 
-def read_file(args: Namespace, path: str, *, main: bool = True) -> ScoreFile:
-    """The file as the options say; a second file (--ood, --apply) keeps the names only where it has them."""
+def read_file(args: Namespace) -> ScoreFile:
+    """The file as the options say."""
     from avuc.scores import read_scores
 
-    if main:
-        return read_scores(
-            path,
-            kind=args.kind,
-            labels=args.labels,
-            scores_key=args.scores_key,
-            labels_key=args.labels_key,
-            max_gb=args.max_gb,
-        )
-    return read_scores(path, kind=args.kind, scores_key=args.scores_key, max_gb=args.max_gb)
+    return read_scores(
+        args.file,
+        kind=args.kind,
+        labels=args.labels,
+        scores_key=args.scores_key,
+        labels_key=args.labels_key,
+        max_gb=args.max_gb,
+    )
+
+
+def read_other(args: Namespace, path: str, first: ScoreFile, why: str) -> ScoreFile:
+    """A second file (--ood, --apply), which needs no labels but as many classes as the first."""
+    from avuc.scores import read_scores
+
+    other = read_scores(path, kind=args.kind, scores_key=args.scores_key, max_gb=args.max_gb)
+    if other.num_classes != first.num_classes:
+        raise InputError(f"{path}: {other.num_classes} classes, but {args.file} has {first.num_classes}; {why}")
+    return other
+
+
+def judging(args: Namespace, rows: int) -> dict[str, Any]:
+    """The options of the judgement."""
+    replicates = replicates_for(args, rows)
+    return {"threshold": args.threshold, "bins": args.bins, "replicates": replicates, "seed": args.seed}
 
 
 def replicates_for(args: Namespace, rows: int) -> int:
