@@ -24,8 +24,8 @@ from avuc.cells import Rows, Variant, cells_of, mass
 from avuc.errors import InputError
 from avuc.fused import or_empty
 from avuc.losses import auavuc_loss, avuc_loss
-from avuc.metrics.calibration import expected_gap
-from avuc.metrics.statistics import BinTable, bin_index
+from avuc.metrics.calibration import bin_table, expected_gap
+from avuc.metrics.statistics import bin_index
 
 __all__ = ["AUAvUTemperatureScaling", "AvUTemperatureScaling"]
 
@@ -281,7 +281,4 @@ def _gaps(columns: Columns, num_classes: int) -> Any:
 
 
 def _gap(stated: Any, happened: Any) -> float:
-    index = bin_index(stated, BINS)
-    count = np.bincount(index, minlength=BINS).astype(np.float64)
-    event = np.bincount(index[happened], minlength=BINS).astype(np.float64)
-    return float(expected_gap(BinTable(count, np.bincount(index, weights=stated, minlength=BINS), event)))
+    return float(expected_gap(bin_table(bin_index(stated, BINS), stated, happened, BINS)))

@@ -139,12 +139,12 @@ def uncertainty_reliability_curve(probs: Any, labels: Any, *, bins: int = 15) ->
 
 def confidence_table(statistics: Statistics, bins: int) -> BinTable:
     index = bin_index(statistics.confidence, bins, statistics.dtype)
-    return _table(index, statistics.confidence, statistics.correct, bins)
+    return bin_table(index, statistics.confidence, statistics.correct, bins)
 
 
 def uncertainty_table(statistics: Statistics, bins: int) -> BinTable:
     uncertainty = statistics.uncertainty
-    return _table(bin_index(uncertainty, bins), uncertainty, ~statistics.correct, bins)
+    return bin_table(bin_index(uncertainty, bins), uncertainty, ~statistics.correct, bins)
 
 
 def grouped_table(groups: Groups, event: Array, edges: Array) -> BinTable:
@@ -155,7 +155,7 @@ def grouped_table(groups: Groups, event: Array, edges: Array) -> BinTable:
     return BinTable(*(np.array([column[a:b].sum() for a, b in pairwise(cuts)]) for column in columns))
 
 
-def _table(index: Array, value: Array, event: Array, bins: int) -> BinTable:
+def bin_table(index: Array, value: Array, event: Array, bins: int) -> BinTable:
     return BinTable(
         np.bincount(index, minlength=bins).astype(np.float64),
         np.bincount(index, weights=value, minlength=bins),
