@@ -195,11 +195,15 @@ def _add_classwise(block: Tensor, target: Tensor, chosen: Tensor, dtype: torch.d
     first = _first_cells(len(block), classes, bins)[where_host]
     hit = target.cpu().numpy() * bins + digitise(chosen.cpu().numpy(), edges)
     table[:, 0] += block.sum(0).cpu().numpy()
-    for cell, values in ((first + digitise(high, edges), high), (first, -high), (hit, np.full(len(hit), -1.0))):
-        if len(cell) > table.size:
-            table += np.bincount(cell, weights=values, minlength=table.size).reshape(table.shape)
-        else:
-            np.add.at(table.reshape(-1), cell, values)
+    cell = first + digitise(high, edges)
+    if len(hit) <= table.size:
+        for where_to, values in ((cell, high), (first, -high), (hit, np.full(len(hit), -1.0))):
+            np.add.at(table.reshape(-1), where_to, values)
+        return
+    # many rows for few cells: whole tables are faster; NumPy counts no weights at all as whole numbers
+    added = np.bincount(cell, weights=high, minlength=table.size).astype(np.float64).reshape(table.shape)
+    added[:, 0] -= added.sum(1)
+    table += added - np.bincount(hit, minlength=table.size).reshape(table.shape)
 
 
 @lru_cache(maxsize=4)
