@@ -194,7 +194,7 @@ def label_weights(
             raise InputError(f"avuc: one weight per label; found {weights.numel()} weights for {labels.numel()} labels")
         weights = weights.reshape(-1).to(labels.device, dtype)
     if may_synchronise(labels) and labels.numel():
-        low, high = (int(end) for end in labels.aminmax())
+        low, high = torch.stack(labels.aminmax()).tolist()  # one copy from a GPU
         if low >= 0 and high < num_classes and not 0 <= ignore_index < num_classes:
             return weights
         if bool(((labels != ignore_index) & ((labels < 0) | (labels >= num_classes))).any()):
@@ -235,7 +235,7 @@ def at_least_float32(values: Tensor) -> Tensor:
 
 def refuse_nan(result: Tensor, what: str) -> None:
     """NaN never passes silently: it spreads into `result`, and on every rank alike."""
-    if may_synchronise(result) and bool(result.isnan().any()):
+    if may_synchronise(result) and math.isnan(result.detach().sum().item()):
         raise InputError(f"avuc: {what} contain NaN or +inf; look for the first bad layer with torch.isfinite")
 
 

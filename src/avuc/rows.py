@@ -11,6 +11,7 @@ columns; here p is the only one.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -87,7 +88,7 @@ def forward_rows(logits: Tensor) -> tuple[ForwardPass, RowStatistics]:
     if logits.is_cuda:
         return _forward_blocks(_floored(logits))
     done = _forward_blocks(logits)
-    return _forward_blocks(_floored(logits)) if bool(done[1].entropy.isnan().any()) else done
+    return _forward_blocks(_floored(logits)) if math.isnan(done[1].entropy.sum().item()) else done
 
 
 def _floored(logits: Tensor) -> Tensor:
@@ -152,10 +153,13 @@ def backward_rows(forward: ForwardPass, predicted: Tensor, coefficients: Tensor)
     at_predicted, slope, offset = coefficients.unsqueeze(2).unbind()
     probs, logits, _ = forward
     n, step = probs.shape[0], _block_rows(probs)
-    gradient = torch.empty_like(probs)
-    for start in range(0, n, max(step, 1)):
-        rows = slice(start, start + step)
-        torch.addcmul(offset[rows], logits[rows], slope[rows], out=gradient[rows]).mul_(probs[rows])
+    if step == n:
+        gradient = torch.addcmul(offset, logits, slope).mul_(probs)
+    else:
+        gradient = torch.empty_like(probs)
+        for start in range(0, n, step):
+            rows = slice(start, start + step)
+            torch.addcmul(offset[rows], logits[rows], slope[rows], out=gradient[rows]).mul_(probs[rows])
     return gradient.scatter_add_(1, predicted.unsqueeze(1), at_predicted)
 
 
