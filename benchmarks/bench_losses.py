@@ -1,6 +1,6 @@
 """Forward + backward of the AvUC loss beside cross-entropy and beside the ways people compute AvUC today.
 
-    python benchmarks/bench_losses.py [--device cuda] [--threads 2]
+    python benchmarks/bench_losses.py [--device cuda] [--threads 1]
 
 All four on the same logits in one run, taking turns, median of the repeats. "vectorised" is Eq. 3–4 written in plain
 torch operations under autograd; "loop" visits the samples one by one, as the authors' released code does.
@@ -96,7 +96,7 @@ def compare(rows: int, classes: int, device: str, seconds: float) -> dict[str, f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=1, help="one core by default: small steps do not share well")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=15.0, help="per shape")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

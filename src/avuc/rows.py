@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 __all__ = ["RowStatistics", "row_statistics"]
 
 # A block of rows stays in the caches of the cores between the passes below.
-BLOCK_ELEMENTS = 1 << 21
+BLOCK_ELEMENTS = 1 << 19
 
 
 class RowStatistics(NamedTuple):
