@@ -43,7 +43,7 @@ class Console:
 
     def paragraph(self, text: str, *, style: str = "", lead: str = "") -> None:
         """Wrapped to the width, with the lead hanging on the left."""
-        for index, line in enumerate(textwrap.wrap(text, self.width - len(lead)) or [""]):
+        for index, line in enumerate(_wrapped(text, self.width - len(lead)) or [""]):
             self.line((lead if index == 0 else " " * len(lead)) + line, style)
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> None:
@@ -58,7 +58,12 @@ class Console:
 
     def _row(self, row: Sequence[str], widths: Sequence[int], last: int, align: str, style: str = "") -> None:
         cells = [f"{cell:{side}{width}}" for cell, width, side in zip(row[:-1], widths, align, strict=False)]
-        wrapped = textwrap.wrap(row[-1], last) or [""]
+        wrapped = _wrapped(row[-1], last) or [""]
         self.line(("  ".join(cells) + "  " + wrapped[0]).rstrip(), style)
         for more in wrapped[1:]:
             self.line(" " * (sum(widths) + 2 * len(widths)) + more, style)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """A path stays one word: broken at a hyphen it could not be copied."""
+    return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)
