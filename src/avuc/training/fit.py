@@ -23,7 +23,11 @@ from avuc.training.run import Data, Fitted, Job, Run
 from avuc.training.settings import TrainSettings
 from avuc.training.steps import Diverged, EagerSteps, Steps, check
 
-__all__ = ["fit", "fit_many"]
+__all__ = ["OutOfTime", "fit", "fit_many"]
+
+
+class OutOfTime(Exception):
+    """Training has stopped at the end of an epoch because its time was over; the same call goes on from there."""
 
 
 def fit(
@@ -73,11 +77,16 @@ def fit(
     return fit_many([job], device=device, progress=progress)[0]
 
 
-def fit_many(jobs: Sequence[Job], *, device: torch.device | str = "cpu", progress: bool = True) -> list[Fitted]:
+def fit_many(
+    jobs: Sequence[Job], *, device: torch.device | str = "cpu", progress: bool = True, until: float | None = None
+) -> list[Fitted]:
     """Train several jobs side by side: seeds, methods, members of ensembles. Each ends as it would have alone.
 
     Jobs that share their data and settings take their steps together, on a GPU as one captured graph with a stream
     for each model; groups of jobs that differ in these follow one another.
+
+    until: a value of `time.monotonic()`; once it is past, no further epoch begins: checkpoints are written and
+        `OutOfTime` is raised.
     """
     place = torch.device(device)
     if str(place) == "cuda":
@@ -97,7 +106,7 @@ def fit_many(jobs: Sequence[Job], *, device: torch.device | str = "cpu", progres
             data = jobs[numbers[0]].data
             data = data.to(place) if isinstance(data, Dataset) else data
             runs = [Run(jobs[number], place, ranks, say) for number in numbers]
-            Loop(runs, data, ranks, say, progress=progress and ranks.first).run()
+            Loop(runs, data, ranks, say, progress=progress and ranks.first, until=until).run()
             done |= {number: run.fitted(data) for number, run in zip(numbers, runs, strict=True)}
     return [done[number] for number in range(len(jobs))]
 
@@ -106,9 +115,17 @@ class Loop:
     """The epochs of runs that share data and settings, in lockstep."""
 
     def __init__(
-        self, runs: Sequence[Run], data: Data, ranks: Ranks, say: Callable[[str], None], *, progress: bool
+        self,
+        runs: Sequence[Run],
+        data: Data,
+        ranks: Ranks,
+        say: Callable[[str], None],
+        *,
+        progress: bool,
+        until: float | None = None,
     ) -> None:
         self.runs, self.data, self.ranks, self.say, self.progress = runs, data, ranks, say, progress
+        self.until = until
         self.settings = runs[0].job.settings
         self.rows = len(data) if isinstance(data, Dataset) else len(data.files)
         self.steps_per_epoch = -(-self.rows // self.settings.batch_size)
@@ -123,6 +140,7 @@ class Loop:
                 active = [run for run in self.runs if run.epoch == epoch and not run.stopped]
                 if not active:
                     continue
+                self._check_time()
                 if bar is not None:
                     bar.label = f"epoch {epoch + 1}/{self.settings.epochs}"
                 started = time.perf_counter()
@@ -142,6 +160,15 @@ class Loop:
                 run.close()
             if bar is not None:
                 bar.close()
+
+    def _check_time(self) -> None:
+        """Between epochs. The first rank's clock decides: all ranks stop at the same epoch."""
+        if self.until is None or not self.ranks.from_first(time.monotonic() >= self.until):
+            return
+        for run in self.runs:
+            if run.epoch and not run.stopped:
+                run._save()
+        raise OutOfTime("training: its time is over")
 
     def _epoch(self, active: Sequence[Run], epoch: int, bar: Progress | None) -> None:
         members = [member for run in active for member in run.members]
