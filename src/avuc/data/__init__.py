@@ -1,6 +1,7 @@
-"""Real data in: one file per source, `arrays.py` for what a training step reads."""
+"""Real data in: one file per source, `arrays.py` and `augmentation.py` for what a training step reads."""
 
-from avuc.data.arrays import UNLABELLED, Dataset, as_input, augment, augment_at, channel_stats, epoch_batches
+from avuc.data.arrays import UNLABELLED, Dataset, as_input, channel_stats, epoch_batches
+from avuc.data.augmentation import Augmentation, augment, augment_at
 from avuc.data.folder import list_folder
 from avuc.data.imagenet import list_imagenet, list_imagenet_c
 from avuc.data.load import DATASETS, load_dataset
@@ -10,6 +11,7 @@ from avuc.data.stream import Stream
 __all__ = [
     "DATASETS",
     "UNLABELLED",
+    "Augmentation",
     "Dataset",
     "Split",
     "Stream",

@@ -1,10 +1,4 @@
-"""A data set that fits in memory, on any device, and the paper's augmentation as one gather.
-
-Everything a training step needs is here and can be captured in a CUDA graph: `augment` and `as_input` never copy to the
-host and never synchronise, their shapes depend only on the shape of `indices` (which may be a static buffer that the
-trainer overwrites before each replay), and all randomness comes from one generator, which the trainer registers with
-`graph.register_generator_state(generator)`.
-"""
+"""A data set that fits in memory, on any device; its images as a net takes them; the order of an epoch."""
 
 from __future__ import annotations
 
@@ -16,9 +10,8 @@ from torch import Tensor
 
 from avuc.errors import InputError
 
-__all__ = ["UNLABELLED", "Dataset", "as_input", "augment", "augment_at", "channel_stats", "epoch_batches"]
+__all__ = ["UNLABELLED", "Dataset", "as_input", "channel_stats", "epoch_batches"]
 
-_KEPT: dict[tuple[int, int, int, int, torch.device], tuple[Tensor, Tensor]] = {}
 UNLABELLED = -1  # the label of an image whose class is not known (out-of-distribution sets)
 
 
@@ -94,73 +87,6 @@ class Dataset:
             if low < 0 or high >= len(self):
                 raise InputError(f"{self.name}: index {low if low < 0 else high} is outside 0…{len(self) - 1}")
         return replace(self, images=self.images[index], labels=self.labels[index])
-
-
-def augment(images: Tensor, indices: Tensor, generator: torch.Generator, *, pad: int = 4, flip: bool = True) -> Tensor:
-    """The batch `images[indices]`, each padded by `pad` zero pixels, cropped back at random and flipped at random.
-
-    One integer is drawn for each image: crop row, crop column and flip are its digits, so they are independent and
-    uniform. The generator lives on the images' device. Returns uint8 `(B, H, W, C)`.
-
-    >>> images = torch.arange(2 * 8 * 8 * 3).remainder(256).to(torch.uint8).view(2, 8, 8, 3)
-    >>> augment(images, torch.tensor([1, 0, 1]), torch.Generator().manual_seed(0)).shape
-    torch.Size([3, 8, 8, 3])
-    """
-    flips = 2 if flip else 1
-    choices = (2 * pad + 1) ** 2 * flips
-    choice = torch.randint(choices, indices.shape, generator=generator, device=images.device, dtype=torch.int64)
-    return _gather(images, indices, choice, pad, flips)
-
-
-def augment_at(images: Tensor, indices: Tensor, top: Tensor, left: Tensor, flipped: Tensor, *, pad: int = 4) -> Tensor:
-    """The augmentation with its choices given: crop corner `top`, `left` in `0…2·pad` and `flipped`, each `(B,)`.
-
-    out[b, i, j] = padded[indices[b], top[b] + i, left[b] + (W − 1 − j if flipped[b] else j)]
-    """
-    return _gather(images, indices, (top * (2 * pad + 1) + left) * 2 + flipped, pad, 2)
-
-
-def _gather(images: Tensor, indices: Tensor, choice: Tensor, pad: int, flips: int) -> Tensor:
-    """One gather of pixels. The padded images are never made: a pixel outside the image has a negative place, is read
-    from place 0 and zeroed. Ten small kernels, because launches, not bytes, are what this costs on a GPU."""
-    n, height, width, channels = images.shape
-    rows, columns = (table.index_select(0, choice) for table in _tables(height, width, pad, flips, images.device))
-    place = rows[:, :, None] + columns[:, None, :]
-    inside = (place >= 0)[..., None]
-    place = torch.add(place.clamp_(min=0), indices[:, None, None], alpha=height * width)
-    batch = images.reshape(n * height * width, channels).index_select(0, place.flatten())
-    return batch.view(*place.shape, channels) * inside
-
-
-def _tables(height: int, width: int, pad: int, flips: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Made once for each shape and kept, so that a captured or eager step does not make them again."""
-    if torch.compiler.is_compiling():  # a compiler folds the making into the rest
-        return _new_tables(height, width, pad, flips, device)
-    key = (height, width, pad, flips, device)
-    if key in _KEPT:
-        return _KEPT[key]
-    tables = _new_tables(*key)
-    # made during a graph's capture they are filled only when the graph runs: nobody else may use them
-    if not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
-        _KEPT[key] = tables
-    return tables
-
-
-def _new_tables(height: int, width: int, pad: int, flips: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """For each choice, where its rows begin in an image's pixels `(choices, H)` and its columns `(choices, W)`.
-
-    Choice `(top·(2·pad + 1) + left)·flips + flipped`. Outside the image the entry is so negative that every sum of a
-    row's and a column's is.
-    """
-    outside = -2 * height * width
-    steps = torch.arange(2 * pad + 1, device=device)
-    turns = torch.arange(flips, device=device)
-    top, left, flipped = (x.flatten()[:, None] for x in torch.meshgrid(steps, steps, turns, indexing="ij"))
-    row = torch.arange(height, device=device) + top - pad
-    right = torch.arange(width, device=device)
-    column = torch.where(flipped == 1, width - 1 - right, right) + left - pad
-    rows = torch.where((row >= 0) & (row < height), row * width, outside)
-    return rows, torch.where((column >= 0) & (column < width), column, outside)
 
 
 def as_input(

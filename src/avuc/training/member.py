@@ -8,7 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from avuc.data.arrays import Dataset, as_input, augment, epoch_batches
+from avuc.data.arrays import Dataset, as_input, epoch_batches
+from avuc.data.augmentation import Augmentation
 from avuc.draws import seeded_generator
 from avuc.errors import InputError
 from avuc.methods import Dropout, Method, Objective, Terms
@@ -47,6 +48,7 @@ class Member:
     ) -> None:
         self.method, self.settings, self.ranks, self.device = method, settings, ranks, device
         self.seed, self.index, self.num_classes = seed, index, num_classes
+        self.augmentation = Augmentation(settings.augmentation, pad=settings.pad, flip=settings.flip)
         self.augmenting = torch.Generator(device=device)
         self.noise = torch.Generator(device=device)
         made = copy.deepcopy(net) if isinstance(net, nn.Module) else net(seeded_generator(seed, index, START))
@@ -64,6 +66,7 @@ class Member:
         self.kl_share = torch.ones((), device=device)
         self.average = [tensor.detach().clone() for tensor in self._averaged()] if settings.ema_decay else []
         # the pieces of a step; the compiled step puts faster ones here
+        self.augment: Callable[[Tensor, Tensor, Tensor], Tensor] = self.augmentation.apply
         self.forward: Callable[[Tensor], Tensor] = self.logits
         self.kl: Callable[[], Tensor | float] = lambda: method.kl(self.model)
         self.terms: Callable[[Tensor, Tensor, Tensor | float], Terms] = self.loss
@@ -123,10 +126,8 @@ class Member:
         """This rank's share of the rows `indices` of `data`, augmented. The whole batch is augmented on every rank:
         that is how the ranks' crops are those of one process."""
         share = self.ranks.share(len(indices))
-        if self.settings.pad or self.settings.flip:
-            images = augment(data.images, indices, self.augmenting, pad=self.settings.pad, flip=self.settings.flip)
-        else:
-            images = data.images[indices]
+        drawn = self.augmentation.draw(len(indices), self.augmenting, self.device)
+        images = self.augment(data.images, indices, drawn)
         return as_input(images[share]), data.labels[indices[share]]
 
     def logits(self, images: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
+from avuc.data.augmentation import Policy
 from avuc.errors import InputError
 
 __all__ = ["TrainSettings"]
@@ -12,10 +13,17 @@ __all__ = ["TrainSettings"]
 Optimizer = Literal["adam", "sgd"]
 Precision = Literal["float32", "bfloat16"]
 RankNoise = Literal["shared", "own"]
-Choices = {"optimizer": get_args(Optimizer), "precision": get_args(Precision), "rank_noise": get_args(RankNoise)}
+Choices = {
+    "optimizer": get_args(Optimizer),
+    "augmentation": get_args(Policy),
+    "precision": get_args(Precision),
+    "rank_noise": get_args(RankNoise),
+}
 
 # what may differ between a run and the run that goes on with it: none of them changes what is computed
-FREE = ("capture", "compile", "at_once", "checkpoint_every", "tensorboard")
+FREE = ("capture", "compile", "at_once", "checkpoint_every", "checkpoint_seconds", "tensorboard")
+# settings younger than some checkpoints: at the value that every earlier run had they go without saying
+LATER = {"augmentation": "crop"}
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,7 @@ class TrainSettings:
 
     learning_rate is multiplied by factors[i] from epoch milestones[i] on (0.1, 0.01, 0.001, 0.0005: of the first rate).
     pad, flip: random crops from images padded by `pad` pixels, random horizontal flips.
+    augmentation: "crop" is only that, "augmix" mixes in random changes that are none of the test shifts (docs/data.md).
     kl_anneal_epochs: the KL's weight rises linearly from 0 at epoch 0 to its full value at that epoch (0: full always).
     clip_norm: largest norm of the whole gradient (0: no clipping). ema_decay: train on, but hand out the moving average
         of weights and statistics (0: off).
@@ -31,6 +40,8 @@ class TrainSettings:
     validate_every, validation_draws: how often the validation data are looked at, and with how many posterior draws.
     precision: "bfloat16" runs the net under autocast; losses and metrics stay float32 or better.
     compile, capture: the fast path on CUDA; at_once: how many models share one captured step.
+    checkpoint_every, checkpoint_seconds: at least so many epochs and seconds between checkpoints; the last one is
+        always written.
     sync_batch_norm, rank_noise: across the ranks of a distributed run; see docs/training.md.
 
     >>> settings = TrainSettings()
@@ -49,6 +60,7 @@ class TrainSettings:
     weight_decay: float = 0.0
     pad: int = 4
     flip: bool = True
+    augmentation: Policy = "crop"
     kl_anneal_epochs: int = 0
     clip_norm: float = 0.0
     ema_decay: float = 0.0
@@ -60,6 +72,7 @@ class TrainSettings:
     capture: bool = True
     at_once: int = 8
     checkpoint_every: int = 1
+    checkpoint_seconds: float = 0.0
     tensorboard: bool = False
     sync_batch_norm: bool = True
     rank_noise: RankNoise = "shared"
@@ -71,7 +84,7 @@ class TrainSettings:
         for name in ("epochs", "batch_size", "validate_every", "validation_draws", "checkpoint_every", "at_once"):
             if getattr(self, name) < 1:
                 raise InputError(f"train: {name} must be at least 1, found {getattr(self, name)}")
-        for name in ("weight_decay", "pad", "kl_anneal_epochs", "clip_norm", "patience"):
+        for name in ("weight_decay", "pad", "kl_anneal_epochs", "clip_norm", "patience", "checkpoint_seconds"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"train: {name} must not be negative, found {getattr(self, name)}")
         if not self.learning_rate > 0 or not 0 <= self.momentum < 1 or not 0 <= self.ema_decay < 1:
@@ -96,4 +109,5 @@ class TrainSettings:
 
     def identity(self) -> dict[str, str]:
         """What makes another run of it, name by name."""
-        return {field.name: repr(getattr(self, field.name)) for field in fields(self) if field.name not in FREE}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in FREE}
+        return {name: repr(value) for name, value in values.items() if name not in LATER or value != LATER[name]}
