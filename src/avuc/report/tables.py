@@ -14,7 +14,7 @@ from avuc.report.results import CLEAN, Results
 from avuc.report.table import Cell, Entry, Table
 from avuc.report.words import words_of
 
-__all__ = ["all_tables", "ranking"]
+__all__ = ["all_tables", "rank_correlation", "ranking"]
 
 Array = NDArray[np.float64]
 SCORES = ("ece", "uce", "nll", "brier", "accuracy", "avu_auc")
@@ -140,7 +140,7 @@ def spearman(results: Results) -> Table:
             [results.mean(metric, CLEAN)] + [spread(results.shifted(metric, level)).value for level in levels[1:]],
             axis=1,
         )
-        found = np.array([_rank_correlation(np.array(levels, float), each) for each in means])
+        found = np.array([rank_correlation(np.array(levels, float), each) for each in means])
         nearest = np.nanmin(np.abs(found)) if np.isfinite(found).any() else math.nan
         rows.append([words_of(metric).title, *(Entry(float(rho), best=abs(rho) == nearest) for rho in found)])
     return Table(
@@ -196,7 +196,7 @@ def _marks(results: Results) -> str:
     return "Bold: the best, and what the interval of the difference does not tell from it."
 
 
-def _rank_correlation(first: Array, second: Array) -> float:
+def rank_correlation(first: Array, second: Array) -> float:
     """Pearson's correlation of the ranks, ties at their mean rank."""
     known = np.isfinite(second)
     if known.sum() < 3:
