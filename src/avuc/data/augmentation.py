@@ -15,6 +15,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from avuc.data.augmix import COLUMNS, augmix
 from avuc.errors import InputError
 
 __all__ = ["Augmentation", "Policy", "augment", "augment_at"]
@@ -26,7 +27,8 @@ _KEPT: dict[tuple[int, int, int, int, torch.device], tuple[Tensor, Tensor]] = {}
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What happens to a training image: "crop" pads it by `pad` zero pixels, crops back at random and flips at random.
+    """What happens to a training image: "crop" pads it by `pad` zero pixels, crops back at random and flips at random;
+    "augmix" then mixes the result with randomly changed copies of itself, up to strength `severity` of 10 (augmix.py).
 
     >>> images = torch.arange(2 * 8 * 8 * 3).remainder(256).to(torch.uint8).view(2, 8, 8, 3)
     >>> augmentation = Augmentation("crop")
@@ -38,6 +40,7 @@ class Augmentation:
     policy: Policy = "crop"
     pad: int = 4
     flip: bool = True
+    severity: float = 3.0
 
     def __post_init__(self) -> None:
         if self.policy not in get_args(Policy):
@@ -46,8 +49,8 @@ class Augmentation:
             )
         if self.pad < 0:
             raise InputError(f"augmentation: pad must not be negative, found {self.pad}")
-        if self.policy == "augmix":
-            raise NotImplementedError("augmix")
+        if not 0.1 <= self.severity <= 10:
+            raise InputError(f"augmentation: severity must be in [0.1, 10], found {self.severity}")
 
     @property
     def choices(self) -> int:
@@ -58,18 +61,24 @@ class Augmentation:
         """The random part, one launch: the numbers `(rows, K)` that decide what happens to `rows` images.
 
         "crop": one integer each, whose digits are crop row, crop column and flip, so that these are independent and
-        uniform; none (K = 0) without pad and flip.
+        uniform; none (K = 0) without pad and flip. "augmix": numbers in [0, 1), the first of which is the crop's.
         """
-        columns = 1 if self.choices > 1 else 0
-        if not columns:
+        if self.policy == "augmix":
+            return torch.rand(rows, 1 + COLUMNS, generator=generator, device=device)
+        if self.choices == 1:
             return torch.empty(rows, 0, dtype=torch.int64, device=device)
-        return torch.randint(self.choices, (rows, columns), generator=generator, device=device, dtype=torch.int64)
+        return torch.randint(self.choices, (rows, 1), generator=generator, device=device, dtype=torch.int64)
 
     def apply(self, images: Tensor, indices: Tensor, drawn: Tensor) -> Tensor:
         """The pure part: `images[indices]` changed as `drawn` says, uint8 `(B, H, W, C)`; each row on its own."""
+        mixing = self.policy == "augmix"
         if self.choices == 1:
-            return images[indices]
-        return _gather(images, indices, drawn[:, 0], self.pad, 1 + self.flip)
+            batch = images[indices]
+        else:
+            # a product with a number next to 1 may round up
+            choice = (drawn[:, 0] * self.choices).long().clamp(max=self.choices - 1) if mixing else drawn[:, 0]
+            batch = _gather(images, indices, choice, self.pad, 1 + self.flip)
+        return augmix(batch, drawn[:, 1:], self.severity) if mixing else batch
 
 
 def augment(images: Tensor, indices: Tensor, generator: torch.Generator, *, pad: int = 4, flip: bool = True) -> Tensor:

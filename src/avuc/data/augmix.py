@@ -1,0 +1,192 @@
+"""AugMix (Hendrycks et al. 2020, arXiv:1912.02781) for a whole batch at once.
+
+Three chains of one to three random operations start from the same image; the result is
+
+    (1 − m)·image + m·Σ_k w_k·chain_k,    w ~ Dirichlet(1, 1, 1),  m ~ Beta(1, 1) = uniform
+
+rounded to bytes. The nine operations are those of the paper; contrast, colour, brightness, sharpness, noise and blur
+are left out, there as here, because the test shifts are made of them. With strength s uniform in [0.1, severity] and a
+random sign ±, int() dropping the fraction, width W and height H:
+
+    autocontrast, equalize     no strength
+    posterize                  keep 4 − int(0.4·s) bits
+    solarize                   invert values from 256 − int(25.6·s) on
+    rotate                     ± int(3·s) degrees about the centre
+    shear_x, shear_y           ± 0.03·s pixels for each row, column
+    translate_x, translate_y   ± int(s·W/30), ± int(s·H/30) pixels
+
+The first four replace each value of a channel by another: a table of 256 entries for each image and channel. The others
+are affine maps, sampled bilinearly, black outside. Both follow Pillow: tables to the byte, maps up to float32 (Pillow
+uses float64, so that a few pixels in ten thousand are one grey level apart).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+__all__ = ["CHAINS", "COLUMNS", "DEPTH", "OPERATIONS", "augmix"]
+
+OPERATIONS = (
+    "autocontrast",
+    "equalize",
+    "posterize",
+    "solarize",
+    "rotate",
+    "shear_x",
+    "shear_y",
+    "translate_x",
+    "translate_y",
+)
+AUTOCONTRAST, EQUALIZE, POSTERIZE, SOLARIZE, ROTATE, SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y = range(9)
+NOTHING = len(OPERATIONS)  # in a chain that has ended; an affine map like those before it
+CHAINS, DEPTH = 3, 3
+SLOTS = CHAINS * DEPTH
+WEAKEST = 0.1
+COLUMNS = 1 + CHAINS + CHAINS + SLOTS + SLOTS  # m, weights, lengths, operations, strengths
+
+
+def augmix(images: Tensor, drawn: Tensor, severity: float = 3.0) -> Tensor:
+    """Images uint8 `(B, H, W, C)` changed as the numbers `drawn`, uniform in [0, 1), `(B, COLUMNS)`, say.
+
+    Along a row: m; a number for each chain's weight; one for each chain's length; one for the operation in each slot,
+    the three slots of the first chain first; one for the sign and strength in each slot.
+
+    >>> images = torch.arange(2 * 8 * 8 * 3).remainder(256).to(torch.uint8).view(2, 8, 8, 3)
+    >>> drawn = torch.rand(2, COLUMNS, generator=torch.Generator().manual_seed(0))
+    >>> drawn[0, 0] = 0  # all original
+    >>> torch.equal(augmix(images, drawn)[0], images[0])
+    True
+    """
+    batch = len(images)
+    share, weights, lengths, which, strengths = drawn.T.split([1, CHAINS, CHAINS, SLOTS, SLOTS])
+    slot = torch.arange(DEPTH, device=images.device)[:, None]
+    operation = _below(which, NOTHING).view(CHAINS, DEPTH, batch)
+    operation = torch.where(slot <= _below(lengths, DEPTH)[:, None], operation, NOTHING)
+    twice = 2 * strengths.view(CHAINS, DEPTH, batch)  # the first bit is the sign
+    strength = WEAKEST + torch.where(twice < 1, twice, twice - 1) * (severity - WEAKEST)
+    signed = torch.where(twice < 1, strength, -strength)
+    chains = images[None]
+    for step in range(DEPTH):
+        chains = _change(chains, operation[:, step], signed[:, step])
+    weight = (1 - weights).log().clamp(max=-1e-9)  # minus an exponential: their shares are Dirichlet(1, 1, 1)
+    weight = (share * weight / weight.sum(0)).view(CHAINS, batch, 1, 1, 1)
+    mixed: Tensor = (1 - share).view(batch, 1, 1, 1) * images + (weight * chains).sum(0)
+    return (mixed + 0.5).to(torch.uint8)
+
+
+def _below(uniform: Tensor, bound: int) -> Tensor:
+    """Uniform integers in `0…bound − 1` from numbers in [0, 1); the product may round up to `bound`."""
+    return (uniform * bound).to(torch.int32).clamp(max=bound - 1)
+
+
+def _change(images: Tensor, operation: Tensor, signed: Tensor) -> Tensor:
+    """One slot of all chains: images `(CHAINS or 1, B, H, W, C)`, operation and strength `(CHAINS, B)`."""
+    moved = _moved(images, *_maps(operation, signed, *images.shape[2:4]))
+    replaced = _replaced(images, _tables(_counts(images), operation, signed.abs()))
+    return torch.where((operation < ROTATE)[..., None, None, None], replaced, moved)
+
+
+# operations that replace values
+
+
+def _counts(images: Tensor) -> Tensor:
+    """How often each value occurs, `(…, C, 256)`. Sums of integers: the same in whatever order threads add them."""
+    chains, batch, channels = images.shape[0], images.shape[1], images.shape[4]
+    histograms = chains * batch * channels
+    first = 256 * torch.arange(histograms, device=images.device).view(chains, batch, 1, 1, channels)
+    places = (first + images).flatten()
+    ones = torch.ones_like(places, dtype=torch.int32)
+    empty = torch.zeros(histograms * 256, dtype=torch.int32, device=images.device)
+    return empty.scatter_add_(0, places, ones).view(chains, batch, channels, 256)
+
+
+def _tables(counts: Tensor, operation: Tensor, strength: Tensor) -> Tensor:
+    """What each value becomes, uint8 `(CHAINS, B, C, 256)`, as Pillow's ImageOps have it."""
+    values = torch.arange(256, dtype=torch.int32, device=counts.device)
+    operation, strength = operation[..., None, None], strength[..., None, None]
+    shift = 4 + (0.4 * strength).to(torch.int32)
+    posterized = (values >> shift) << shift
+    solarized = torch.where(values < 256 - (25.6 * strength).to(torch.int32), values, 255 - values)
+    table = torch.where(operation == POSTERIZE, posterized, solarized)
+    table = torch.where(operation == EQUALIZE, _equalized(counts, values), table)
+    return torch.where(operation == AUTOCONTRAST, _stretched(counts, values), table).to(torch.uint8)
+
+
+def _equalized(counts: Tensor, values: Tensor) -> Tensor:
+    """Each value to its share of the pixels below it; nothing changes where fewer than 255 are below the highest."""
+    below = counts.cumsum(-1, dtype=torch.int32) - counts
+    step = torch.where(counts > 0, below, 0).amax(-1, keepdim=True) // 255
+    equalized = ((step // 2 + below) // step.clamp(min=1)).clamp(max=255)
+    return torch.where(step > 0, equalized, values)
+
+
+def _stretched(counts: Tensor, values: Tensor) -> Tensor:
+    """The lowest value to 0 and the highest to 255, in the floating-point steps of Pillow, which sometimes miss by 1.
+
+    The products are not negative; clamping them at 0 keeps a compiler from fusing them with the subtraction, which
+    rounds differently.
+    """
+    low = torch.where(counts > 0, values, 255).amin(-1, keepdim=True)
+    high = torch.where(counts > 0, values, 0).amax(-1, keepdim=True)
+    scale = torch.full_like(low, 255, dtype=torch.float64) / (high - low).clamp(min=1)  # 255/x would be 255·(1/x)
+    stretched = (values * scale).clamp(min=0) - (low * scale).clamp(min=0)
+    return torch.where(high > low, stretched.clamp(0, 255).to(torch.int32), values)
+
+
+def _replaced(images: Tensor, tables: Tensor) -> Tensor:
+    chains, batch = tables.shape[:2]
+    height, width, channels = images.shape[2:]
+    places = images.expand(chains, -1, -1, -1, -1).reshape(chains, batch, height * width, channels).transpose(2, 3)
+    return tables.gather(3, places.long()).transpose(2, 3).reshape(chains, batch, height, width, channels)
+
+
+# operations that move pixels
+
+
+def _maps(operation: Tensor, signed: Tensor, height: int, width: int) -> tuple[Tensor, ...]:
+    """Where a pixel's centre (x, y) comes from: (a·x + b·y + c, d·x + e·y + f), each `(CHAINS, B, 1, 1)`."""
+
+    def only(which: int, amount: Tensor) -> Tensor:
+        return torch.where(operation == which, amount, 0.0)[..., None, None]
+
+    angle = only(ROTATE, (3 * signed).trunc() * (math.pi / 180))
+    cosine, sine = angle.cos(), angle.sin()
+    # about the centre of the image
+    right = (1 - cosine) * (width / 2) + sine * (height / 2)
+    down = (1 - cosine) * (height / 2) - sine * (width / 2)
+    return (
+        cosine,
+        only(SHEAR_X, 0.03 * signed) - sine,
+        only(TRANSLATE_X, (signed * (width / 30)).trunc()) + right,
+        only(SHEAR_Y, 0.03 * signed) + sine,
+        cosine,
+        only(TRANSLATE_Y, (signed * (height / 30)).trunc()) + down,
+    )
+
+
+def _moved(images: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor, f: Tensor) -> Tensor:
+    """Bilinear values at the mapped centres, the fraction dropped; at the border the last pixel counts twice."""
+    chains, batch, height, width, channels = images.shape
+    x = torch.arange(width, device=images.device) + 0.5
+    y = (torch.arange(height, device=images.device) + 0.5)[:, None]
+    column, row = a * x + b * y + c, d * x + e * y + f
+    inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+    left, top = (column - 0.5).floor(), (row - 0.5).floor()
+    to_right, to_bottom = (column - 0.5 - left)[..., None], (row - 0.5 - top)[..., None]
+    columns = [(left + step).clamp(0, width - 1).long() for step in (0, 1)]
+    rows = [(top + step).clamp(0, height - 1).long() * width for step in (0, 1)]
+    first = (height * width) * torch.arange(chains * batch, device=images.device).view(chains, batch, 1, 1)
+    pixels = images.reshape(-1, channels)
+
+    def line(start: Tensor) -> Tensor:
+        left, right = (
+            pixels.index_select(0, (first + start + place).flatten()).view(*start.shape, channels).float()
+            for place in columns
+        )
+        return left + (right - left) * to_right
+
+    upper, lower = line(rows[0]), line(rows[1])
+    return (upper + (lower - upper) * to_bottom).to(torch.uint8) * inside[..., None]
