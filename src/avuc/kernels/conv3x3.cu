@@ -1,0 +1,525 @@
+// 3×3 convolutions (padding 1, stride 1 or 2) of several models at once, channels last, bf16 on tensor cores with
+// float32 sums: forward, gradient by input, gradient by weight. One model is one block_y.
+//
+// All three walk down the rows of the images: a row of 16 pixels that has been read from shared memory serves the
+// three rows of the filter at once, so it is read three times (once for each column of the filter) and not nine.
+// A strip is 16 output pixels side by side; where a row has only 8, it spans two images. A unit of work of a warp is
+// ROWS output rows of a strip, for a slice of the channels.
+//
+// Defines: SIDE (height and width of x), C_IN, C_OUT, STRIDE, PASS, WEIGHT_FLOAT (weights in float32, else bf16), and to
+// tune: WARPS of a block, IMAGES a block reads at once, BUFFERS it has for them, MIN_BLOCKS to fit in a multiprocessor,
+// TILES of 8 channels that a warp makes (forward and input gradient), SPLIT (weight gradient: blocks that share C_OUT).
+#include "device.cuh"
+
+#define FORWARD 0
+#define INPUT_GRADIENT 1
+#define WEIGHT_GRADIENT 2
+
+#if WEIGHT_FLOAT
+typedef float weight_t;
+AVUC_DEVICE float value(const weight_t* w) { return *w; }
+AVUC_DEVICE void put(weight_t* w, float v) { *w = v; }
+#else
+typedef uint16_t weight_t;
+AVUC_DEVICE float value(const weight_t* w) { return __uint_as_float(static_cast<uint32_t>(*w) << 16); }
+AVUC_DEVICE void put(weight_t* w, float v) { *w = static_cast<uint16_t>(pack_bf16(v, 0.0f)); }
+#endif
+
+constexpr int THREADS = 32 * WARPS;
+constexpr int OUT = SIDE / STRIDE;  // height and width of y
+constexpr int ROWS = 8;
+// Three channels: a pixel in shared memory holds its row of the filter's window, 9 numbers and 7 zeros, for one column.
+constexpr bool COLOURS = C_IN == 3;
+constexpr int X_CHANNELS = COLOURS ? 16 : C_IN;
+constexpr int COLUMNS = COLOURS ? 1 : 3;
+
+// An image in shared memory: [row][column][channel] with a column of zeros before, between and after the rows, the
+// padding of both neighbours. The 16-byte parts of a pixel are permuted so that 8 neighbours lie in different banks.
+template <int WIDTH, int C>
+struct Tile {
+  static constexpr int PARTS = C / 8, PIXEL = 2 * C, ROW = (WIDTH + 1) * PIXEL, BYTES = WIDTH * ROW + PIXEL;
+  static constexpr int SHIFT = C == 16 ? 2 : C == 32 ? 1 : 0;
+};
+template <int WIDTH, int C>
+AVUC_DEVICE int place(int column, int part) {  // in a row; column from -1 to WIDTH; part + 2k is at place ^ 32k
+  using T = Tile<WIDTH, C>;
+  return (column + 1) * T::PIXEL + 16 * (part ^ ((column >> T::SHIFT) & (T::PARTS - 1)));
+}
+AVUC_DEVICE void clear16(unsigned char* to) { *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0); }
+
+template <int WIDTH, int C>
+AVUC_DEVICE void clear_padding(unsigned char* tile, int count) {
+  using T = Tile<WIDTH, C>;
+  constexpr int EACH = (WIDTH + 1) * T::PARTS;
+  for (int i = thread(); i < count * EACH; i += THREADS)
+    clear16(tile + i / EACH * T::BYTES + i % EACH / T::PARTS * T::ROW + 16 * (i % T::PARTS));
+}
+
+// channels [0, C) of an image whose pixels have `pitch` channels; of no image: zeros
+template <int WIDTH, int C>
+AVUC_DEVICE void load(unsigned char* tile, const uint16_t* image, int pitch, bool there) {
+  using T = Tile<WIDTH, C>;
+  AVUC_UNROLL
+  for (int i = thread(); i < WIDTH * WIDTH * T::PARTS; i += THREADS) {
+    int pixel = i / T::PARTS, part = i % T::PARTS;
+    unsigned char* to = tile + pixel / WIDTH * T::ROW + place<WIDTH, C>(pixel % WIDTH, part);
+    if (there) {
+      copy_async16(to, image + static_cast<size_t>(pixel) * pitch + 8 * part);
+    } else {
+      clear16(to);
+    }
+  }
+}
+
+template <int WIDTH>
+AVUC_DEVICE void load_colours(unsigned char* tile, const uint16_t* image, bool there) {
+  AVUC_UNROLL
+  for (int pixel = thread(); pixel < WIDTH * WIDTH; pixel += THREADS) {
+    int column = pixel % WIDTH;
+    uint32_t found[10];
+    AVUC_UNROLL
+    for (int k = 0; k < 10; ++k) {
+      int from = column + k / 3 - 1;
+      found[k] = k < 9 && there && from >= 0 && from < WIDTH ? image[3 * pixel - 3 + k] : 0;
+    }
+    unsigned char* row = tile + pixel / WIDTH * Tile<WIDTH, 16>::ROW;
+    *reinterpret_cast<uint4*>(row + place<WIDTH, 16>(column, 0)) =
+        make_uint4(found[0] | found[1] << 16, found[2] | found[3] << 16, found[4] | found[5] << 16, found[6] | found[7] << 16);
+    *reinterpret_cast<uint4*>(row + place<WIDTH, 16>(column, 1)) = make_uint4(found[8], 0, 0, 0);
+  }
+}
+
+AVUC_DEVICE void load_x(unsigned char* tile, const uint16_t* image, bool there) {
+  if constexpr (COLOURS) {
+    load_colours<SIDE>(tile, image, there);
+  } else {
+    load<SIDE, X_CHANNELS>(tile, image, C_IN, there);
+  }
+}
+
+// Where the units of a group of images lie, for rows of WIDTH strips' pixels.
+template <int WIDTH>
+struct Strips {
+  static constexpr int SPAN = WIDTH < 16 ? 16 / WIDTH : 1;  // images of a strip
+  static constexpr int ACROSS = WIDTH < 16 ? 1 : WIDTH / 16, DOWN = WIDTH / ROWS;
+  static constexpr int UNITS = IMAGES / SPAN * ACROSS * DOWN;
+  static_assert(IMAGES % SPAN == 0, "IMAGES must fill the strips");
+  int image, left, top;
+};
+template <int WIDTH>
+AVUC_DEVICE Strips<WIDTH> unit_at(int unit) {
+  using S = Strips<WIDTH>;
+  return {unit / (S::ACROSS * S::DOWN) * S::SPAN, unit / S::DOWN % S::ACROSS * 16, unit % S::DOWN * ROWS};
+}
+
+// Two weights of a column of the tensor cores' right operand: reduced channels k and k + 1 at tap (dy, dx) for made
+// channel c. TURNED: the gradient by input exchanges the channels.
+template <int MADE, int REDUCED, bool TURNED>
+AVUC_DEVICE uint32_t weight_pair(const weight_t* weight, int c, int dy, int dx, int k) {
+  if constexpr (TURNED) {
+    const weight_t* from = weight + (k * 9 + dy * 3 + dx) * MADE + c;
+    return pack_bf16(value(from), value(from + 9 * MADE));
+  } else if constexpr (COLOURS) {
+    const weight_t* from = weight + c * 27 + dy * 9 + k;
+    return pack_bf16(k < 9 ? value(from) : 0.0f, k < 8 ? value(from + 1) : 0.0f);
+  } else {
+    const weight_t* from = weight + (c * 9 + dy * 3 + dx) * REDUCED + k;
+    return pack_bf16(value(from), value(from + 1));
+  }
+}
+
+// Which of a slice's channels column n of tile t is: a thread's numbers of two tiles are then neighbours in memory.
+AVUC_DEVICE int channel_of(int t, int n) { return TILES == 2 ? 4 * (n / 2) + 2 * t + n % 2 : n; }
+
+AVUC_DEVICE void write_slice(uint16_t* to, const float sums[TILES][4], int half) {
+  if constexpr (TILES == 2) {
+    *reinterpret_cast<uint2*>(to) = make_uint2(pack_bf16(sums[0][2 * half], sums[0][2 * half + 1]),
+                                               pack_bf16(sums[1][2 * half], sums[1][2 * half + 1]));
+  } else {
+    *reinterpret_cast<uint32_t*>(to) = pack_bf16(sums[0][2 * half], sums[0][2 * half + 1]);
+  }
+}
+AVUC_DEVICE void clear(float sums[TILES][4]) {
+  AVUC_UNROLL
+  for (int t = 0; t < TILES; ++t) sums[t][0] = sums[t][1] = sums[t][2] = sums[t][3] = 0.0f;
+}
+
+#if PASS != WEIGHT_GRADIENT
+
+// The right operand of every tap, in registers for as long as the block lives.
+template <int KSTEPS, int FILTER_COLUMNS>
+struct Filter {
+  uint32_t words[3][FILTER_COLUMNS][KSTEPS][TILES][2];
+};
+template <int MADE, int REDUCED, bool TURNED, bool MIRRORED, int KSTEPS, int FILTER_COLUMNS>
+AVUC_DEVICE void load_filter(Filter<KSTEPS, FILTER_COLUMNS>& filter, const weight_t* weight, int slice) {
+  AVUC_UNROLL
+  for (int dy = 0; dy < 3; ++dy)
+    AVUC_UNROLL
+    for (int dx = 0; dx < FILTER_COLUMNS; ++dx)
+      AVUC_UNROLL
+      for (int step = 0; step < KSTEPS; ++step)
+        AVUC_UNROLL
+        for (int t = 0; t < TILES; ++t)
+          AVUC_UNROLL
+          for (int half = 0; half < 2; ++half)
+            filter.words[dy][dx][step][t][half] = weight_pair<MADE, REDUCED, TURNED>(
+                weight, slice * 8 * TILES + channel_of(t, lane() / 4), MIRRORED ? 2 - dy : dy, MIRRORED ? 2 - dx : dx,
+                16 * step + 2 * (lane() % 4) + 8 * half);
+}
+
+// Correlation with stride STEP: the forward pass, and the gradient by input of stride 1.
+template <int WIDTH, int REDUCED, int MADE, int STEP, int FILTER_COLUMNS>
+AVUC_DEVICE void correlate(const unsigned char* tiles, const Filter<REDUCED / 16, FILTER_COLUMNS>& filter, uint16_t* y,
+                           int images, int unit, int slice) {
+  using T = Tile<WIDTH, REDUCED>;
+  constexpr int MADE_WIDTH = WIDTH / STEP, LAST = STEP * (ROWS - 1) + 2, RING = STEP == 1 ? 3 : 2;
+  const Strips<MADE_WIDTH> at = unit_at<MADE_WIDTH>(unit);
+  const int span = Strips<MADE_WIDTH>::SPAN, pixel = lane() % 16;
+  int from[FILTER_COLUMNS];
+  AVUC_UNROLL
+  for (int dx = 0; dx < FILTER_COLUMNS; ++dx) {
+    int column = STEP * (at.left + pixel % MADE_WIDTH) + (FILTER_COLUMNS == 3 ? dx - 1 : 0);
+    from[dx] = (at.image + (span == 2 ? pixel / 8 : 0)) * T::BYTES + STEP * at.top * T::ROW +
+               place<WIDTH, REDUCED>(column, lane() / 16);
+  }
+  // pixels lane / 4 and + 8 of each row
+  const int second = span == 2 ? MADE_WIDTH * MADE_WIDTH * MADE : 8 * MADE;
+  uint16_t* to = y + static_cast<size_t>((at.image * MADE_WIDTH + at.top) * MADE_WIDTH + at.left + lane() / 4) * MADE +
+                 slice * 8 * TILES + 2 * TILES * (lane() % 4);
+  const bool first_there = at.image < images, second_there = at.image + span - 1 < images;
+
+  float sums[RING][TILES][4];
+  AVUC_UNROLL
+  for (int r = 0; r < RING; ++r) clear(sums[r]);
+  AVUC_UNROLL
+  for (int j = 0; j <= LAST; ++j) {  // row STEP · top − 1 + j of the tile
+    bool inside = true;
+    if (j == 0) inside = at.top > 0;
+    if (STEP == 1 && j == LAST) inside = at.top + ROWS < MADE_WIDTH;
+    if (inside) {
+      AVUC_UNROLL
+      for (int step = 0; step < REDUCED / 16; ++step)
+        AVUC_UNROLL
+        for (int dx = 0; dx < FILTER_COLUMNS; ++dx) {
+          uint32_t a[4];
+          ldmatrix_x4(a, tiles + ((from[dx] ^ (32 * step)) + (j - 1) * T::ROW));
+          AVUC_UNROLL
+          for (int dy = 0; dy < 3; ++dy) {
+            const int t = j - dy;
+            if (t >= 0 && t % STEP == 0 && t / STEP < ROWS)
+              AVUC_UNROLL
+              for (int n = 0; n < TILES; ++n) mma_16816(sums[t / STEP % RING][n], a, filter.words[dy][dx][step][n]);
+          }
+        }
+    }
+    if (j >= 2 && (j - 2) % STEP == 0) {  // this row of y is complete
+      const int r = (j - 2) / STEP;
+      uint16_t* row = to + r * MADE_WIDTH * MADE;
+      if (first_there) write_slice(row, sums[r % RING], 0);
+      if (second_there) write_slice(row + second, sums[r % RING], 1);
+      clear(sums[r % RING]);
+    }
+  }
+}
+
+// The gradient by input of stride 2. Output row 2s gets filter row 1 of gradient row s; row 2s + 1 gets filter row 2 of
+// row s and filter row 0 of row s + 1; columns alike. So each gradient row gives to three rows in two kinds of columns.
+template <int WIDTH, int REDUCED, int MADE>
+AVUC_DEVICE void spread(const unsigned char* tiles, const Filter<REDUCED / 16, 3>& filter, uint16_t* x, int images,
+                        int unit, int slice) {
+  using T = Tile<WIDTH, REDUCED>;
+  constexpr int MADE_WIDTH = 2 * WIDTH;
+  const Strips<WIDTH> at = unit_at<WIDTH>(unit);
+  const int span = Strips<WIDTH>::SPAN, pixel = lane() % 16;
+  int from[2];
+  AVUC_UNROLL
+  for (int shift = 0; shift < 2; ++shift)
+    from[shift] = (at.image + (span == 2 ? pixel / 8 : 0)) * T::BYTES + at.top * T::ROW +
+                  place<WIDTH, REDUCED>(at.left + pixel % WIDTH + shift, lane() / 16);
+  const int second = span == 2 ? MADE_WIDTH * MADE_WIDTH * MADE : 16 * MADE;
+  uint16_t* to = x + static_cast<size_t>((at.image * MADE_WIDTH + 2 * at.top) * MADE_WIDTH + 2 * (at.left + lane() / 4)) * MADE +
+                 slice * 8 * TILES + 2 * TILES * (lane() % 4);
+  const bool first_there = at.image < images, second_there = at.image + span - 1 < images;
+
+  float even[2][TILES][4], odd[2][2][TILES][4];  // [column's kind], [row's turn][column's kind]
+  AVUC_UNROLL
+  for (int kind = 0; kind < 2; ++kind) clear(even[kind]), clear(odd[0][kind]), clear(odd[1][kind]);
+  AVUC_UNROLL
+  for (int j = 0; j <= ROWS; ++j) {  // gradient row top + j
+    if (j < ROWS || at.top + ROWS < WIDTH) {
+      AVUC_UNROLL
+      for (int step = 0; step < REDUCED / 16; ++step)
+        AVUC_UNROLL
+        for (int dx = 2; dx >= 0; dx -= 2) {
+          uint32_t a[4];
+          ldmatrix_x4(a, tiles + ((from[dx == 0] ^ (32 * step)) + j * T::ROW));
+          AVUC_UNROLL
+          for (int n = 0; n < TILES; ++n) {
+            if (j < ROWS) {
+              mma_16816(even[1][n], a, filter.words[1][dx][step][n]);
+              mma_16816(odd[j % 2][1][n], a, filter.words[2][dx][step][n]);
+            }
+            if (j > 0) mma_16816(odd[(j + 1) % 2][1][n], a, filter.words[0][dx][step][n]);
+            if (dx == 2) {  // the same pixels under the middle column
+              if (j < ROWS) {
+                mma_16816(even[0][n], a, filter.words[1][1][step][n]);
+                mma_16816(odd[j % 2][0][n], a, filter.words[2][1][step][n]);
+              }
+              if (j > 0) mma_16816(odd[(j + 1) % 2][0][n], a, filter.words[0][1][step][n]);
+            }
+          }
+        }
+    }
+    AVUC_UNROLL
+    for (int kind = 0; kind < 2; ++kind) {
+      if (j > 0) {
+        uint16_t* row = to + ((2 * j - 1) * MADE_WIDTH + kind) * MADE;
+        if (first_there) write_slice(row, odd[(j + 1) % 2][kind], 0);
+        if (second_there) write_slice(row + second, odd[(j + 1) % 2][kind], 1);
+        clear(odd[(j + 1) % 2][kind]);
+      }
+      if (j < ROWS) {
+        uint16_t* row = to + (2 * j * MADE_WIDTH + kind) * MADE;
+        if (first_there) write_slice(row, even[kind], 0);
+        if (second_there) write_slice(row + second, even[kind], 1);
+        clear(even[kind]);
+      }
+    }
+  }
+}
+#endif
+
+// Brings groups of IMAGES images in turn, `use(buffer, first image)` on each. `bring(buffer, first image)` starts the
+// copies; `prepare()` runs while the first are on their way, and with two buffers the next group comes during a use.
+template <int BYTES, class Bring, class Prepare, class Use>
+AVUC_DEVICE void each_group(unsigned char* memory, int images, Bring bring, Prepare prepare, Use use) {
+  const int groups = (images + IMAGES - 1) / IMAGES;
+  int turn = 0;
+  bring(memory, block_x() * IMAGES);
+  copy_async_commit();
+  prepare();
+  for (int group = block_x(); group < groups; group += blocks_x()) {
+    const int next = group + blocks_x();
+    if (BUFFERS == 2) {
+      if (next < groups) bring(memory + (turn ^ 1) * BYTES, next * IMAGES);
+      copy_async_commit();
+      copy_async_wait<1>();
+    } else {
+      copy_async_wait<0>();
+    }
+    barrier();
+    use(memory + turn * BYTES, group * IMAGES);
+    barrier();
+    if (BUFFERS == 2) {
+      turn ^= 1;
+    } else {
+      if (next < groups) bring(memory, next * IMAGES);
+      copy_async_commit();
+    }
+  }
+  copy_async_wait<0>();
+}
+
+#if PASS == FORWARD
+extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, MIN_BLOCKS) void forward(const uint16_t* x, const weight_t* weight,
+                                                                    uint16_t* y, int images) {
+  using T = Tile<SIDE, X_CHANNELS>;
+  constexpr int SLICES = C_OUT / (8 * TILES);
+  static_assert(WARPS % SLICES == 0, "every part of the work needs a warp for each slice of channels");
+  unsigned char* memory = shared_memory();
+  const int slice = thread() / 32 % SLICES, part = thread() / 32 / SLICES;
+  x += static_cast<size_t>(block_y()) * images * SIDE * SIDE * C_IN;
+  y += static_cast<size_t>(block_y()) * images * OUT * OUT * C_OUT;
+  weight += static_cast<size_t>(block_y()) * C_OUT * 9 * C_IN;
+  clear_padding<SIDE, X_CHANNELS>(memory, BUFFERS * IMAGES);
+  Filter<X_CHANNELS / 16, COLUMNS> filter;
+  each_group<IMAGES * T::BYTES>(
+      memory, images,
+      [&](unsigned char* buffer, int first) {
+        for (int i = 0; i < IMAGES; ++i)
+          load_x(buffer + i * T::BYTES, x + static_cast<size_t>(first + i) * SIDE * SIDE * C_IN, first + i < images);
+      },
+      [&] { load_filter<C_OUT, C_IN, false, false>(filter, weight, slice); },
+      [&](const unsigned char* buffer, int first) {
+        uint16_t* to = y + static_cast<size_t>(first) * OUT * OUT * C_OUT;
+        for (int unit = part; unit < Strips<OUT>::UNITS; unit += WARPS / SLICES)
+          correlate<SIDE, X_CHANNELS, C_OUT, STRIDE, COLUMNS>(buffer, filter, to, images - first, unit, slice);
+      });
+}
+AVUC_KERNEL(forward)
+#endif
+
+#if PASS == INPUT_GRADIENT
+extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, MIN_BLOCKS) void input_gradient(const uint16_t* grad, const weight_t* weight,
+                                                                           uint16_t* x, int images) {
+  using T = Tile<OUT, C_OUT>;
+  constexpr int SLICES = C_IN / (8 * TILES);
+  static_assert(WARPS % SLICES == 0, "every part of the work needs a warp for each slice of channels");
+  unsigned char* memory = shared_memory();
+  const int slice = thread() / 32 % SLICES, part = thread() / 32 / SLICES;
+  x += static_cast<size_t>(block_y()) * images * SIDE * SIDE * C_IN;
+  grad += static_cast<size_t>(block_y()) * images * OUT * OUT * C_OUT;
+  weight += static_cast<size_t>(block_y()) * C_OUT * 9 * C_IN;
+  clear_padding<OUT, C_OUT>(memory, BUFFERS * IMAGES);
+  Filter<C_OUT / 16, 3> filter;
+  each_group<IMAGES * T::BYTES>(
+      memory, images,
+      [&](unsigned char* buffer, int first) {
+        for (int i = 0; i < IMAGES; ++i)
+          load<OUT, C_OUT>(buffer + i * T::BYTES, grad + static_cast<size_t>(first + i) * OUT * OUT * C_OUT, C_OUT,
+                           first + i < images);
+      },
+      [&] { load_filter<C_IN, C_OUT, true, STRIDE == 1>(filter, weight, slice); },
+      [&](const unsigned char* buffer, int first) {
+        uint16_t* to = x + static_cast<size_t>(first) * SIDE * SIDE * C_IN;
+        for (int unit = part; unit < Strips<OUT>::UNITS; unit += WARPS / SLICES) {
+          if constexpr (STRIDE == 1) {
+            correlate<OUT, C_OUT, C_IN, 1, 3>(buffer, filter, to, images - first, unit, slice);
+          } else {
+            spread<OUT, C_OUT, C_IN>(buffer, filter, to, images - first, unit, slice);
+          }
+        }
+      });
+}
+AVUC_KERNEL(input_gradient)
+#endif
+
+#if PASS == WEIGHT_GRADIENT
+constexpr int D_CHANNELS = C_OUT / SPLIT;  // of the gradient that a block takes
+
+// A warp's 16 output by 16 input channels of every tap, as a sum over the pixels of one unit.
+AVUC_DEVICE void add_products(float sums[3][COLUMNS][2][4], const unsigned char* xs, const unsigned char* grads,
+                              int unit, int out_tile, int in_tile) {
+  using X = Tile<SIDE, X_CHANNELS>;
+  using D = Tile<OUT, D_CHANNELS>;
+  constexpr int LAST = STRIDE * (ROWS - 1) + 2, RING = STRIDE == 1 ? 3 : 2;
+  const Strips<OUT> at = unit_at<OUT>(unit);
+  const int span = Strips<OUT>::SPAN, pixel = lane() % 16, turned = lane() % 8 + lane() / 16 * 8;
+  int from[COLUMNS];
+  AVUC_UNROLL
+  for (int dx = 0; dx < COLUMNS; ++dx) {
+    int column = STRIDE * (at.left + pixel % OUT) + (COLUMNS == 3 ? dx - 1 : 0);
+    from[dx] = (at.image + (span == 2 ? pixel / 8 : 0)) * X::BYTES + STRIDE * at.top * X::ROW +
+               place<SIDE, X_CHANNELS>(column, 2 * in_tile + lane() / 16);
+  }
+  const unsigned char* grad_row = grads + (at.image + (span == 2 ? turned / 8 : 0)) * D::BYTES + at.top * D::ROW +
+                                  place<OUT, D_CHANNELS>(at.left + turned % OUT, 2 * out_tile + lane() / 8 % 2);
+  uint32_t d[RING][4];
+  AVUC_UNROLL
+  for (int j = 0; j <= LAST; ++j) {  // row STRIDE · top − 1 + j of x
+    if (j % STRIDE == 0 && j / STRIDE < ROWS)
+      ldmatrix_x4_trans(d[j / STRIDE % RING], grad_row + j / STRIDE * D::ROW);
+    bool inside = true;
+    if (j == 0) inside = at.top > 0;
+    if (STRIDE == 1 && j == LAST) inside = at.top + ROWS < OUT;
+    if (inside) {
+      AVUC_UNROLL
+      for (int dx = 0; dx < COLUMNS; ++dx) {
+        uint32_t b[4];
+        ldmatrix_x4_trans(b, xs + (from[dx] + (j - 1) * X::ROW));
+        AVUC_UNROLL
+        for (int dy = 0; dy < 3; ++dy) {
+          const int t = j - dy;
+          if (t >= 0 && t % STRIDE == 0 && t / STRIDE < ROWS) {
+            mma_16816(sums[dy][dx][0], d[t / STRIDE % RING], b);
+            mma_16816(sums[dy][dx][1], d[t / STRIDE % RING], b + 2);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Each block leaves its sums in `partials` (models, blocks_x, C_OUT, 3, 3, C_IN); block_z takes a share of C_OUT.
+extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, MIN_BLOCKS) void weight_gradient(const uint16_t* grad, const uint16_t* x,
+                                                                            float* partials, int images) {
+  using X = Tile<SIDE, X_CHANNELS>;
+  using D = Tile<OUT, D_CHANNELS>;
+  constexpr int IN_TILES = X_CHANNELS / 16, SHARES = IN_TILES * (D_CHANNELS / 16), PARTS = WARPS / SHARES;
+  constexpr int NUMBERS = 3 * COLUMNS * 2 * 4;
+  static_assert(WARPS % SHARES == 0 && (PARTS & (PARTS - 1)) == 0, "warps must halve down to one for each share");
+  unsigned char* memory = shared_memory();
+  const int share = thread() / 32 % SHARES, part = thread() / 32 / SHARES;
+  const int out_tile = share / IN_TILES, in_tile = share % IN_TILES;
+  x += static_cast<size_t>(block_y()) * images * SIDE * SIDE * C_IN;
+  grad += static_cast<size_t>(block_y()) * images * OUT * OUT * C_OUT + block_z() * D_CHANNELS;
+  partials += static_cast<size_t>(block_y() * blocks_x() + block_x()) * C_OUT * 9 * C_IN;
+  constexpr int BYTES = IMAGES * (X::BYTES + D::BYTES);
+  for (int i = 0; i < BUFFERS; ++i) clear_padding<SIDE, X_CHANNELS>(memory + i * BYTES, IMAGES);
+  float sums[3][COLUMNS][2][4];
+  float* flat = &sums[0][0][0][0];
+  AVUC_UNROLL
+  for (int i = 0; i < NUMBERS; ++i) flat[i] = 0.0f;
+  each_group<BYTES>(
+      memory, images,
+      [&](unsigned char* buffer, int first) {
+        for (int i = 0; i < IMAGES; ++i) {
+          const size_t image = first + i;
+          load_x(buffer + i * X::BYTES, x + image * SIDE * SIDE * C_IN, first + i < images);
+          load<OUT, D_CHANNELS>(buffer + IMAGES * X::BYTES + i * D::BYTES, grad + image * OUT * OUT * C_OUT, C_OUT,
+                                first + i < images);
+        }
+      },
+      [] {},
+      [&](const unsigned char* buffer, int) {
+        for (int unit = part; unit < Strips<OUT>::UNITS; unit += PARTS)
+          add_products(sums, buffer, buffer + IMAGES * X::BYTES, unit, out_tile, in_tile);
+      });
+  barrier();
+  float* meeting = reinterpret_cast<float*>(memory) + lane();
+  AVUC_UNROLL
+  for (int half = PARTS / 2; half >= 1; half /= 2) {  // in an order that never changes
+    if (part >= half && part < 2 * half)
+      for (int i = 0; i < NUMBERS; ++i) meeting[(((part - half) * SHARES + share) * NUMBERS + i) * 32] = flat[i];
+    barrier();
+    if (part < half)
+      for (int i = 0; i < NUMBERS; ++i) flat[i] += meeting[((part * SHARES + share) * NUMBERS + i) * 32];
+    barrier();
+  }
+  if (part > 0) return;
+  AVUC_UNROLL
+  for (int dy = 0; dy < 3; ++dy)
+    AVUC_UNROLL
+    for (int dx = 0; dx < COLUMNS; ++dx)
+      AVUC_UNROLL
+      for (int n = 0; n < 2; ++n)
+        AVUC_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          const int out = block_z() * D_CHANNELS + 16 * out_tile + 8 * half + lane() / 4, in = 8 * n + 2 * (lane() % 4);
+          const float low = sums[dy][dx][n][2 * half], high = sums[dy][dx][n][2 * half + 1];
+          if constexpr (COLOURS) {
+            if (in < 9) partials[out * 27 + dy * 9 + in] = low;
+            if (in < 8) partials[out * 27 + dy * 9 + in + 1] = high;
+          } else {
+            float* to = partials + (out * 9 + dy * 3 + dx) * C_IN + 16 * in_tile + in;
+            *reinterpret_cast<float2*>(to) = make_float2(low, high);
+          }
+        }
+}
+AVUC_KERNEL(weight_gradient)
+
+// weight (models, C_OUT, 3, 3, C_IN) = the partials of each model, added in a fixed order; four weights a lane
+extern "C" AVUC_GLOBAL void add_partials(const float* partials, weight_t* weight, int count) {
+  constexpr int SIZE = C_OUT * 9 * C_IN;
+  float4* memory = reinterpret_cast<float4*>(shared_memory());
+  const int warp = thread() / 32, warps = threads() / 32, first = 4 * (block_x() * 32 + lane());
+  partials += static_cast<size_t>(block_y()) * count * SIZE + first;
+  float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  if (first < SIZE)
+    for (int i = warp; i < count; i += warps) {
+      const float4 more = *reinterpret_cast<const float4*>(partials + static_cast<size_t>(i) * SIZE);
+      sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+    }
+  memory[thread()] = sum;
+  barrier();
+  if (warp > 0 || first >= SIZE) return;
+  for (int i = 1; i < warps; ++i) {
+    const float4 more = memory[32 * i + lane()];
+    sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+  }
+  weight_t* to = weight + static_cast<size_t>(block_y()) * SIZE + first;
+  put(to, sum.x), put(to + 1, sum.y), put(to + 2, sum.z), put(to + 3, sum.w);
+}
+AVUC_KERNEL(add_partials)
+#endif
