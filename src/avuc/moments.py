@@ -44,15 +44,17 @@ class DrawSums:
         self.entropy = torch.zeros(rows, dtype=self.dtype, device=device)
 
     def add(self, rows: slice, probs: Tensor) -> Tensor:
-        """Add one batch of one draw; says (on the device) whether it held NaN."""
+        """Add one batch of a draw, (n, C), or of several, (D, n, C); says (on the device) which draws held NaN, (D)."""
+        some = probs[None] if probs.ndim == 2 else probs
         if self.probs.numel() == 0:
-            self.probs = torch.zeros(self.rows, probs.shape[1], dtype=self.dtype, device=probs.device)
+            self.probs = torch.zeros(self.rows, some.shape[2], dtype=self.dtype, device=some.device)
             self.squares = torch.zeros_like(self.probs)
-        exact = probs.to(self.dtype)
-        self.probs[rows] += exact
-        self.squares[rows].addcmul_(exact, exact)
-        self.entropy[rows] += entropy(probs)
-        return exact.isnan().any()
+        exact = some.to(self.dtype)
+        self.probs[rows] += exact.sum(0)
+        self.entropy[rows] += entropy(some).sum(0, dtype=self.dtype)
+        broken = exact.flatten(1).isnan().any(1)
+        self.squares[rows] += exact.square_().sum(0) if exact is not probs else exact.square().sum(0)
+        return broken
 
     def predictions(self, labels: Tensor, draws: int, error: float | None) -> Predictions:
         probs, expected = (self.probs / draws).float(), (self.entropy / draws).float()

@@ -32,6 +32,9 @@ class PadShortcut(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.before, self.after))
 
+    def extra_repr(self) -> str:
+        return f"{self.before} + {self.after} channels"
+
 
 class BasicBlock(nn.Module):
     def __init__(self, in_planes: int, planes: int, stride: int, option: Shortcut) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.utils import parametrize
 
 from avuc.nets.fold import Folded, fold, state_of
 
@@ -20,6 +21,9 @@ Compiled = Callable[[Weights, Tensor], Tensor]
 MODE = "max-autotune-no-cudagraphs"
 # compiling costs tens of seconds, and one posterior meets many datasets; the description tells a changed net
 _COMPILED: weakref.WeakKeyDictionary[nn.Module, tuple[str, Folded, Compiled]] = weakref.WeakKeyDictionary()
+# nets whose description says everything share it: ten seeds of one architecture compile once
+_SHARED: dict[str, tuple[Folded, Compiled]] = {}
+MOST_SHARED = 8
 
 
 class Runner:
@@ -50,11 +54,28 @@ class Runner:
         self._base = self._laid_out(self._folded.weights(self._state, self._affine))
 
     @torch.no_grad()
+    def weights(self, drawn: Mapping[str, Tensor]) -> Weights:
+        """The folded net's weights that follow from the drawn ones; those that do not are in `base`."""
+        affine = self._affine if self._folded.fixed(drawn) else None
+        changed = None if affine is None else drawn.keys()
+        return self._folded.weights({**self._state, **drawn}, affine, changed)
+
+    @property
+    def base(self) -> Weights:
+        """All weights and buffers of the folded net, from the module as it was."""
+        return self._base
+
+    @property
+    def module(self) -> nn.Module:
+        """The folded net, in evaluation mode; its own weights mean nothing."""
+        return self._folded.module
+
     def function(self, weights: Mapping[str, Tensor]) -> Callable[[Tensor], Tensor]:
-        state = {**self._state, **weights}
-        affine = self._affine if self._folded.fixed(weights) else None
-        changed = None if affine is None else weights.keys()
-        values = {**self._base, **self._laid_out(self._folded.weights(state, affine, changed))}
+        return self.with_folded(self.weights(weights))
+
+    def with_folded(self, weights: Weights) -> Callable[[Tensor], Tensor]:
+        """The net with weights that `weights` gave."""
+        values = {**self._base, **self._laid_out(weights)}
         module, compiled = self._folded.module, self._compiled
         if compiled is not None:
             return lambda images: compiled(values, images)
@@ -70,9 +91,14 @@ class Runner:
 
 
 def _compiled(module: nn.Module, key: nn.Module, folded: bool, mode: str) -> tuple[Folded, Compiled]:
-    description = f"{mode} {folded} {module!r} {sorted(state_of(module))}"
+    shapes = {name: (tuple(value.shape), value.dtype, value.device) for name, value in sorted(state_of(module).items())}
+    description = f"{mode} {folded} {module!r} {shapes}"
     if key in _COMPILED and _COMPILED[key][0] == description:
         return _COMPILED[key][1:]
+    shared = _SHARED.get(description) if _says_all(module) else None
+    if shared is not None:
+        _COMPILED[key] = (description, *shared)
+        return shared
     slim = fold(module, folded)
 
     def run(weights: Weights, images: Tensor) -> Tensor:
@@ -81,4 +107,23 @@ def _compiled(module: nn.Module, key: nn.Module, folded: bool, mode: str) -> tup
 
     compiled = torch.compile(run, mode=mode, dynamic=False)
     _COMPILED[key] = (description, slim, compiled)
+    if _says_all(module):
+        while len(_SHARED) >= MOST_SHARED:
+            del _SHARED[next(iter(_SHARED))]
+        _SHARED[description] = (slim, compiled)
     return slim, compiled
+
+
+def _says_all(module: nn.Module) -> bool:
+    """Whether two nets with the same text and the same shapes are the same function of their weights and the image.
+
+    So it is for this package's nets, whose layers are torch's own or show all that they were made with. Somebody's own
+    module may compute with attributes that its text does not show.
+    """
+    return all(
+        type(layer).__module__.startswith(("avuc.nets.", "torch.nn.modules."))
+        and not layer._forward_hooks
+        and not layer._forward_pre_hooks
+        and not parametrize.is_parametrized(layer)
+        for layer in module.modules()
+    ) and not type(module).__module__.startswith("torch.")

@@ -1,0 +1,29 @@
+"""A layer behind a mask that is a value like a weight, so that one compiled function serves every mask."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Masked"]
+
+
+class Masked(nn.Module):
+    """A layer whose input is multiplied by `mask`, of the shape of one sample's input.
+
+    >>> layer = Masked(nn.Linear(2, 1, bias=False))
+    >>> layer.mask = torch.tensor([0.0, 2.0])
+    >>> bool(layer(torch.tensor([[5.0, 1.0]])) == 2 * layer.layer.weight[0, 1])
+    True
+    """
+
+    mask: Tensor
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+        self.register_buffer("mask", torch.ones(()), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x * self.mask.to(x.dtype))
+        return out

@@ -1,0 +1,290 @@
+"""`Predictor`: one posterior over many sets of images, with everything that does not depend on the images made once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from avuc.batches import Batch, Batches
+from avuc.draws import Draw, Posterior, seeded_generator
+from avuc.errors import InputError
+from avuc.last_layer import LastLayer
+from avuc.moments import DrawSums, monte_carlo_error
+from avuc.predictions import HasTransform, Predictions
+from avuc.progress import Progress
+from avuc.ways import Plain, Way
+from avuc.whole_net import WholeNet
+
+__all__ = ["Predictor", "Reading"]
+
+Images = Tensor | np.ndarray
+# below this many images × draws, compiling costs more than it saves
+WORTH_COMPILING = 500_000
+# single draws between two looks at the device: each look makes a GPU wait for the host
+LOOK_EVERY = 16
+# fewer draws give no usable estimate of their own spread
+FEWEST_DRAWS = 8
+# bytes of draws that are kept from one set of images to the next
+MEMORY = 1 << 30
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to read the draws' logits: with how many draws (None: all), through which calibrator."""
+
+    samples: int | None = None
+    calibrator: HasTransform | None = None
+
+
+class Predictor:
+    """`predict` with a memory: `predictor(images, labels)` gives the same `Predictions`, set after set.
+
+    The arguments are those of `predict`. The draws' weights, folded and packed, are kept up to `memory` bytes; what
+    exceeds them is made again for each set. Weights of the posterior that change in place are noticed, and its draws
+    made anew; a replayed CUDA graph changes them unnoticed, and so does a posterior that is no `nn.Module`: `forget()`
+    then. One thread at a time.
+
+    >>> from avuc.bayes import to_bayesian
+    >>> from avuc.nets import mlp
+    >>> predictor = Predictor(to_bayesian(mlp(3, (8, 8, 1))), samples=4)
+    >>> [predictor(torch.rand(rows, 1, 8, 8)).probs.shape for rows in (5, 6)]
+    [torch.Size([5, 3]), torch.Size([6, 3])]
+    """
+
+    def __init__(
+        self,
+        posterior: Posterior,
+        *,
+        samples: int | Literal["auto"] = 128,
+        seed: int = 0,
+        tolerance: float = 0.005,
+        max_samples: int = 1024,
+        batch_size: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        compiled: bool | str | None = None,
+        fold_batch_norm: bool = True,
+        memory: int = MEMORY,
+    ) -> None:
+        self.limit, self.automatic = _number_of_draws(posterior, samples, tolerance, max_samples)
+        self.posterior, self.seed, self.tolerance = posterior, seed, tolerance
+        self.batch_size, self.dtype, self.compiled = batch_size, dtype, compiled
+        self.fold_batch_norm, self.memory = fold_batch_norm, memory
+        self._wanted = None if device is None else torch.device(device)
+        self._place = torch.device("cpu")
+        self._state: object = None
+        self._first: Draw | None = None  # already made, to see of what kind it is
+        self._special: WholeNet | LastLayer | None = None
+        self._plain: dict[bool | str, Plain] = {}
+
+    def __call__(
+        self,
+        images: Images,
+        labels: Images | None = None,
+        *,
+        calibrator: HasTransform | None = None,
+        progress: bool = False,
+    ) -> Predictions:
+        """The posterior's mean prediction for each image; see `predict`."""
+        return self.read(images, labels, [Reading(None, calibrator)], progress=progress)[0]
+
+    @torch.no_grad()
+    def read(
+        self, images: Images, labels: Images | None, readings: Sequence[Reading], *, progress: bool = False
+    ) -> list[Predictions]:
+        """Several readings of the same draws, at the price of the one with the most."""
+        limits = [self._limit(reading.samples) for reading in readings]
+        limit, automatic = max(limits), self.automatic and all(reading.samples is None for reading in readings)
+        batches = self._begin(images, labels)
+        sums = [DrawSums(batches.rows, self._place) for _ in readings]
+        widest = limits.index(limit)
+        used, looked, error = 0, 0, None
+        broken: list[Tensor] = []  # which draws of a chunk held NaN, batch by batch
+        unseen: list[Tensor] = []  # the same since the last look, (draws, batches)
+        with Progress("draws", None if automatic else limit) if progress else contextlib.nullcontext() as bar:
+            for draws, batch, logits in self._chunks(batches, limit, 1 if automatic else limit):
+                for number, (one, reading, most) in enumerate(zip(sums, readings, limits, strict=True)):
+                    if most > draws.start:
+                        flags = one.add(batch.rows, _probabilities(logits[: most - draws.start], reading.calibrator))
+                        if number == widest:
+                            broken.append(flags)
+                if batch.rows.stop < batches.rows:
+                    continue
+                used = draws.stop
+                unseen.append(torch.stack(broken, 1))
+                broken.clear()
+                # a chunk of draws is over soon: one look after the last is enough
+                if automatic or used == limit or (len(draws) == 1 and (used == 1 or used % LOOK_EVERY == 0)):
+                    _refuse_nan(unseen, looked, batches)
+                    unseen.clear()
+                    looked = used
+                if automatic and used >= FEWEST_DRAWS:
+                    error = monte_carlo_error(sums[0].probs, sums[0].squares, used)
+                if bar is not None:
+                    bar.advance(len(draws), note="" if error is None else f"error {error:.4f}")
+                if error is not None and error <= self.tolerance:
+                    break
+        return [self._told(one, batches, min(most, used)) for one, most in zip(sums, limits, strict=True)]
+
+    @torch.no_grad()
+    def logits(self, images: Images, samples: int | None = None) -> Tensor:
+        """(S, N, C) logits of the first draws, on the host: what calibrators are fitted on."""
+        limit = self._limit(samples)
+        batches = self._begin(images, None)
+        kept = torch.empty(0)
+        for draws, batch, logits in self._chunks(batches, limit, limit):
+            if not bool(logits.amax().isfinite()):
+                where = f"draws {draws.start}…{draws.stop - 1}, images {batch.rows.start}…{batch.rows.stop - 1}"
+                raise InputError(
+                    f"{where}: the logits hold NaN or +infinity; look for NaN in the images or the weights"
+                )
+            if kept.numel() == 0:
+                kept = torch.empty(limit, batches.rows, logits.shape[-1], dtype=logits.dtype)
+            kept[draws.start : draws.stop, batch.rows] = logits.cpu()
+        return kept
+
+    def _chunks(self, batches: Batches, limit: int, most: int) -> Iterator[tuple[range, Batch, Tensor]]:
+        """Draws, at most `most` at a time, over all images: their logits (draws, images, classes) batch by batch."""
+        way, used = self._way(batches, limit), 0
+        try:
+            while used < limit:
+                draws = range(used, min(used + most, used + way.at_once, limit))
+                if not way.ready(draws):
+                    way.end()
+                    way = self._plain_way(batches, limit)
+                    continue
+                for batch in batches:
+                    logits = way.logits(draws, batch)
+                    if logits.ndim != 3 or logits.shape[1] != len(batch):
+                        found = tuple(logits.shape[1:])
+                        raise InputError(f"a draw must give logits ({len(batch)}, classes), found {found}")
+                    # float32 at least for all that follows
+                    yield draws, batch, logits if logits.dtype == torch.float64 else logits.float()
+                used = draws.stop
+        finally:
+            way.end()
+
+    def forget(self) -> None:
+        """Drop the draws that are kept: the posterior has changed."""
+        self._first, self._special, self._plain, self._state = None, None, {}, None
+
+    def _limit(self, samples: int | None) -> int:
+        if samples is None:
+            return self.limit
+        if samples < 1:
+            raise InputError(f"samples must be a positive whole number, found {samples}")
+        return samples if self.posterior.num_draws is None else min(samples, self.posterior.num_draws)
+
+    def _told(self, sums: DrawSums, batches: Batches, used: int) -> Predictions:
+        error = monte_carlo_error(sums.probs, sums.squares, used, self.posterior.num_draws)
+        return sums.predictions(batches.labels, used, error)
+
+    def _begin(self, images: Images, labels: Images | None) -> Batches:
+        place = _device(self.posterior, images, self._wanted)
+        state = (place, _state_of(self.posterior))
+        if state != self._state:
+            self.forget()
+            self._state, self._place = state, place
+            self._special = self._chosen()
+        return Batches(images, labels, self.batch_size, place)
+
+    def _chosen(self) -> WholeNet | LastLayer | None:
+        """The way that serves these draws best, if it is not the plain one."""
+        first = self._first = self._draw(0)
+        found = LastLayer.of(self._draw, first, dtype=self.dtype, folded=self.fold_batch_norm, memory=self.memory)
+        kernel = self.dtype == torch.bfloat16 and self.compiled is None and self.fold_batch_norm
+        return found if found is not None or not kernel else WholeNet.of(self._draw, first, self._place, self.memory)
+
+    def _way(self, batches: Batches, limit: int) -> Way:
+        if self._special is not None and self._special.begin(batches):
+            return self._special
+        return self._plain_way(batches, limit)
+
+    def _plain_way(self, batches: Batches, limit: int) -> Plain:
+        compiled = self.compiled
+        if compiled is None:
+            compiled = self._place.type == "cuda" and limit * batches.rows >= WORTH_COMPILING
+        if compiled not in self._plain:
+            self._plain.clear()  # what is kept is bounded once, not for each
+            self._plain[compiled] = Plain(
+                self._draw,
+                device=self._place,
+                dtype=self.dtype,
+                folded=self.fold_batch_norm,
+                compiled=compiled,
+                memory=self.memory,
+            )
+        self._plain[compiled].begin(batches)
+        return self._plain[compiled]
+
+    def _draw(self, index: int) -> Draw:
+        if index == 0 and self._first is not None:
+            first, self._first = self._first, None
+            return first
+        member = getattr(self.posterior, "member", None)
+        if self.posterior.num_draws is not None and member is not None:
+            chosen: Draw = member(index)
+            return chosen
+        return self.posterior.draw(seeded_generator(self.seed, index, device=self._place))
+
+
+def _number_of_draws(posterior: Posterior, samples: int | str, tolerance: float, max_samples: int) -> tuple[int, bool]:
+    """How many draws at most, and whether to stop earlier."""
+    automatic = samples == "auto"
+    wanted = max_samples if automatic else samples
+    if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
+        raise InputError(
+            f"samples must be a positive whole number or 'auto', found {samples!r} (at most {max_samples})"
+        )
+    if automatic and not tolerance > 0:
+        raise InputError(f"tolerance must be positive, found {tolerance}")
+    if posterior.num_draws is not None:
+        # members are the whole posterior: leaving some out saves little and answers another question
+        return (posterior.num_draws if automatic else min(wanted, posterior.num_draws)), False
+    return wanted, automatic
+
+
+def _device(posterior: Posterior, images: Images, device: torch.device | None) -> torch.device:
+    if device is not None:
+        if isinstance(posterior, nn.Module):
+            posterior.to(device)
+        return device
+    if isinstance(posterior, nn.Module):
+        for tensor in (*posterior.parameters(), *posterior.buffers()):
+            return tensor.device
+    return images.device if isinstance(images, Tensor) else torch.device("cpu")
+
+
+def _state_of(posterior: Posterior) -> list[tuple[int, int]]:
+    """What tells that weights have changed: where they lie, and how often they were written to."""
+    if not isinstance(posterior, nn.Module):
+        return []
+    tensors = (*posterior.parameters(), *posterior.buffers())
+    # tensors made in inference mode do not count
+    return [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
+
+
+def _probabilities(logits: Tensor, calibrator: HasTransform | None) -> Tensor:
+    """The calibrator sees rows of logits, whatever draw they are of."""
+    if calibrator is not None:
+        logits = calibrator.transform(logits.flatten(0, 1)).view(logits.shape)
+    return logits.softmax(-1)
+
+
+def _refuse_nan(flags: list[Tensor], first: int, batches: Batches) -> None:
+    found = torch.cat(flags).nonzero()
+    if not len(found):
+        return
+    draw, batch = (int(number) for number in found[0])
+    low, high = batch * batches.size, min((batch + 1) * batches.size, batches.rows) - 1
+    raise InputError(
+        f"draw {first + draw}, batch {batch} (images {low}…{high}): "
+        "the logits hold NaN or +infinity; look for NaN in the images or the weights, or for an overflow in low "
+        "precision (dtype=None avoids it)"
+    )
