@@ -23,7 +23,16 @@
 #define THREADS (WARPS * 32)
 
 AVUC_DEVICE int warp() { return thread() / 32; }
-AVUC_DEVICE float relu(float v) { return v < 0 ? 0 : v; }  // NaN stays NaN
+// pack_bf16 of what is positive, zero for the rest; NaN stays NaN
+AVUC_DEVICE uint32_t pack_relu(float low, float high) {
+#ifdef AVUC_EMULATED
+  return pack_bf16(low < 0 ? 0 : low, high < 0 ? 0 : high);
+#else
+  uint32_t packed;
+  asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+#endif
+}
 template <class T>
 AVUC_DEVICE T& at(unsigned char* memory, int offset) {
   return *reinterpret_cast<T*>(memory + offset);
@@ -113,7 +122,7 @@ AVUC_DEVICE void store(float (&sum)[ROWS][2][4], unsigned char* out, const Piece
         uint32_t& two = at<uint32_t>(out, start + row * Out::ROW);
         float low = sum[row][n][2 * half], high = sum[row][n][2 * half + 1];
         if (residual) low += low_bf16(two), high += high_bf16(two);
-        two = pack_bf16(relu(low), relu(high));
+        two = pack_relu(low, high);
       }
     }
   }

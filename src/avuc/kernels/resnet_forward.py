@@ -36,7 +36,7 @@ class ResNetForward:
     >>> from avuc.nets import resnet20
     >>> forward = ResNetForward(resnet20())
     >>> forward.words  # of 4 bytes in the weights of a draw: two bf16, or a bias
-    136600
+    135356
     """
 
     @staticmethod
