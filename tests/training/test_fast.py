@@ -34,7 +34,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return made[function]
 
     torch._dynamo.reset()
-    monkeypatch.setattr(compiled, "_compiled", quickly)
+    monkeypatch.setattr(compiled, "compiled", quickly)
     yield
     torch._dynamo.reset()
 

@@ -19,7 +19,7 @@ from avuc.training.compiled import LEVELS, attach, compiling
 from avuc.training.member import Member
 from avuc.training.steps import Diverged, take
 
-__all__ = ["FastSteps", "unchanged"]
+__all__ = ["Captured", "FastSteps", "captured", "fresh_generators", "tried", "unchanged"]
 
 # cuDNN, cuBLAS and the compiler settle within this many steps
 TRIAL_STEPS = 3
@@ -76,16 +76,16 @@ class FastSteps:
                 indices = torch.arange(rows, device=self.data.device).expand(len(self.members), rows).contiguous()
                 with compiling():
                     with unchanged(self.members):
-                        self._trial(indices)
+                        tried(lambda: self._joint(indices), self.data.device)  # noqa: B023  (called at once)
                     if self.capturing:
-                        self.graphs[rows] = self._capture(indices)
+                        self.graphs[rows] = captured(lambda: self._joint(indices), self.members, indices)  # noqa: B023
                 return
             except Diverged:
                 raise
             except Exception as error:  # compiler and driver fail in many ways; every one of them has a slower way out
                 reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}"
                 torch.cuda.synchronize()
-                self._fresh_generators()
+                fresh_generators(self.members, self.data.device)
                 if len(self.levels) > 1:
                     self.levels.pop(0)
                     self.say(f"training: the step fails with {level} of it compiled ({reason}); now {self.levels[0]}")
@@ -95,31 +95,6 @@ class FastSteps:
                     self.say(f"training: the step cannot be captured as a CUDA graph ({reason}); running eagerly")
                 else:
                     raise
-
-    def _trial(self, indices: Tensor) -> None:
-        side = torch.cuda.Stream(self.data.device)
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(TRIAL_STEPS):
-                self._joint(indices)
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-
-    def _capture(self, indices: Tensor) -> Captured:
-        graph = torch.cuda.CUDAGraph()
-        for member in self.members:
-            for generator in (member.noise, member.augmenting):
-                graph.register_generator_state(generator)
-            member.optimizer.zero_grad(set_to_none=True)
-        with torch.cuda.graph(graph):
-            self._joint(indices)
-        return Captured(graph, indices)
-
-    def _fresh_generators(self) -> None:
-        """A capture that broke off leaves its generators waiting for the end of it."""
-        default = torch.cuda.default_generators[self.data.device.index]
-        for generator in (default, *(g for member in self.members for g in (member.noise, member.augmenting))):
-            generator.graphsafe_set_state(torch.Generator(device=self.data.device).graphsafe_get_state())
 
     def _joint(self, indices: Tensor) -> None:
         if not self.streams:
@@ -135,6 +110,36 @@ class FastSteps:
 
     def _step(self, member: Member, rows: Tensor) -> None:
         take(member, *member.batch(self.data, rows), len(rows))
+
+
+def tried(step: Callable[[], None], device: torch.device) -> None:
+    """The steps before a capture, aside from the main stream."""
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(TRIAL_STEPS):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+
+
+def captured(step: Callable[[], None], members: Sequence[Member], indices: Tensor) -> Captured:
+    """A joint step that reads `indices`, as a graph that knows the models' generators."""
+    graph = torch.cuda.CUDAGraph()
+    for member in members:
+        for generator in (member.noise, member.augmenting):
+            graph.register_generator_state(generator)
+        member.optimizer.zero_grad(set_to_none=True)
+    with torch.cuda.graph(graph):
+        step()
+    return Captured(graph, indices)
+
+
+def fresh_generators(members: Sequence[Member], device: torch.device) -> None:
+    """A capture that broke off leaves its generators waiting for the end of it."""
+    default = torch.cuda.default_generators[device.index]
+    for generator in (default, *(g for member in members for g in (member.noise, member.augmenting))):
+        generator.graphsafe_set_state(torch.Generator(device=device).graphsafe_get_state())
 
 
 @contextlib.contextmanager

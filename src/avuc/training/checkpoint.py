@@ -46,6 +46,8 @@ class Checkpoint:
 def save(directory: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint, then remove those before the one before it."""
     directory.mkdir(parents=True, exist_ok=True)
+    # from a device once: the checksum and the file both read them
+    tensors = {name: tensor.detach().cpu() for name, tensor in checkpoint.tensors.items()}
     told = {
         "format": 1,
         "epoch": checkpoint.epoch,
@@ -54,11 +56,11 @@ def save(directory: Path, checkpoint: Checkpoint) -> Path:
         "best": checkpoint.best,
         "stopped": checkpoint.stopped,
         "seconds": checkpoint.seconds,
-        "checksum": checksum(checkpoint.tensors),
+        "checksum": checksum(tensors),
     }
     path = directory / f"checkpoint-{checkpoint.epoch:06d}.safetensors"
     try:
-        write_tensors(path, checkpoint.tensors, {"avuc": json.dumps(told)})
+        write_tensors(path, tensors, {"avuc": json.dumps(told)})
     except OSError as error:
         raise InputError(
             f"{path}: cannot write the checkpoint ({error.strerror}); the run stops here, checkpoints before it are "

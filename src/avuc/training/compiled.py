@@ -14,14 +14,19 @@ import torch
 from torch import Tensor, nn
 
 from avuc.bayes import BayesianModule
+from avuc.data.augmentation import Augmentation
 from avuc.methods import ObjectiveLoss, Terms
 from avuc.training.member import Member, draws_for_each_row
 from avuc.training.meters import accumulate
 
-__all__ = ["LEVELS", "attach", "compiling"]
+__all__ = ["LEVELS", "attach", "compiled", "compiling"]
 
 # how much is compiled
 LEVELS = ("all", "the net", "none")
+
+
+def augmented(augmentation: Augmentation, images: Tensor, indices: Tensor, drawn: Tensor) -> Tensor:
+    return augmentation.apply(images, indices, drawn)
 
 
 def run_net(model: nn.Module, images: Tensor) -> Tensor:
@@ -50,7 +55,7 @@ def terms_of(loss: ObjectiveLoss, logits: Tensor, labels: Tensor, kl: Tensor | f
 _made: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     if function not in _made:
         _made[function] = torch.compile(function, fullgraph=True, dynamic=False)
     return _made[function]
@@ -66,6 +71,7 @@ def attach(member: Member, level: str) -> None:
     model, method = member.model, member.method
     member.forward, member.kl = member.logits, lambda: method.kl(model)
     member.terms, member.meters.accumulate = member.loss, accumulate
+    member.augment = member.augmentation.apply
     if level == "none":
         return
     bayesian = isinstance(model, BayesianModule)
@@ -75,16 +81,18 @@ def attach(member: Member, level: str) -> None:
             pieces["weights"] = weights_of
         member.forward = _drawn_forward(member, pieces) if bayesian else _net_forward(member)
     if level == "all":
+        compiled_augment, augmentation = compiled(augmented), member.augmentation
+        member.augment = lambda images, indices, drawn: compiled_augment(augmentation, images, indices, drawn)
         if bayesian:
-            compiled_kl = _compiled(kl_of)
+            compiled_kl = compiled(kl_of)
             member.kl = lambda: compiled_kl(model)
-        compiled_terms, loss = _compiled(terms_of), member.loss
+        compiled_terms, loss = compiled(terms_of), member.loss
         member.terms = lambda logits, labels, kl: compiled_terms(loss, logits, labels, kl)
-        member.meters.accumulate = _compiled(accumulate)
+        member.meters.accumulate = compiled(accumulate)
 
 
 def _net_forward(member: Member) -> Callable[[Tensor], Tensor]:
-    model, method, run = member.model, member.method, _compiled(run_net)
+    model, method, run = member.model, member.method, compiled(run_net)
 
     class Compiled(nn.Module):
         """What the method calls in place of the model."""
@@ -100,7 +108,7 @@ def _net_forward(member: Member) -> Callable[[Tensor], Tensor]:
 def _drawn_forward(member: Member, pieces: dict[str, Callable[..., Any]]) -> Callable[[Tensor], Tensor]:
     """The model's own forward, with the named steps of it compiled while it runs."""
     model = member.model
-    faster = {name: _Bound(_compiled(piece), model) for name, piece in pieces.items()}
+    faster = {name: _Bound(compiled(piece), model) for name, piece in pieces.items()}
 
     def forward(images: Tensor) -> Tensor:
         model.__dict__.update(faster)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from avuc.data.arrays import Dataset
 from avuc.errors import InputError
+from avuc.kernels.build import reason_against as kernels_reason_against
 from avuc.methods import Method, Objective
 from avuc.progress import Progress
 from avuc.training.captured import FastSteps
@@ -21,9 +23,12 @@ from avuc.training.log import summary
 from avuc.training.member import Member, Net
 from avuc.training.run import Data, Fitted, Job, Run
 from avuc.training.settings import TrainSettings
+from avuc.training.stacked import StackedSteps, reason_against, signature
 from avuc.training.steps import Diverged, EagerSteps, Steps, check
 
 __all__ = ["OutOfTime", "fit", "fit_many"]
+
+FEWEST_STACKED = 2  # a single model's launches are too small for the stacked kernels
 
 
 class OutOfTime(Exception):
@@ -82,8 +87,8 @@ def fit_many(
 ) -> list[Fitted]:
     """Train several jobs side by side: seeds, methods, members of ensembles. Each ends as it would have alone.
 
-    Jobs that share their data and settings take their steps together, on a GPU as one captured graph with a stream
-    for each model; groups of jobs that differ in these follow one another.
+    Jobs that share their data and settings take their steps together, on a GPU as one captured graph: CIFAR ResNets as
+    one stacked network, others with a stream for each model. Groups that differ in these follow one another.
 
     until: a value of `time.monotonic()`; once it is past, no further epoch begins: checkpoints are written and
         `OutOfTime` is raised.
@@ -156,6 +161,7 @@ class Loop:
                 raise
             raise self._lost(error, epoch) from error
         finally:
+            self._release()
             for run in self.runs:
                 run.close()
             if bar is not None:
@@ -184,6 +190,7 @@ class Loop:
         data, size = self.data, self.settings.batch_size
         steps = self._joint_steps(members, data) if isinstance(data, Dataset) else []
         torch.manual_seed(members[0].global_seed(epoch))
+        members = [member for one in steps for member in one.members] or members
         for member in members:
             member.begin(epoch)
         if not isinstance(data, Dataset):
@@ -203,21 +210,44 @@ class Loop:
         """How these models take their steps: kept, because capturing them takes time."""
         key = tuple(id(member) for member in members)
         if key not in self._steps:
-            self._steps.clear()  # models have stopped, or caught up: other graphs from now on
-            fast = data.device.type == "cuda" and (self.settings.capture or self.settings.compile)
-            if fast and self.ranks.size > 1:
-                self.say(f"training: the steps of {self.ranks.size} ranks run eagerly, neither compiled nor captured")
-            if fast and self.ranks.size == 1:
-                count = self.settings.at_once
-                parts = [members[start : start + count] for start in range(0, len(members), count)]
-                self._steps[key] = [FastSteps(part, data, self.say) for part in parts]
-            else:
-                self._steps[key] = [EagerSteps(members, data)]
+            self._release()  # models have stopped, or caught up: other graphs from now on
+            self._steps[key] = self._new_steps(members, data)
         sizes = [self.settings.batch_size] * (self.rows >= self.settings.batch_size)
         sizes += [self.rows % self.settings.batch_size] * (self.rows % self.settings.batch_size > 0)
         for one in self._steps[key]:
             one.prepare(sizes)
         return self._steps[key]
+
+    def _new_steps(self, members: Sequence[Member], data: Dataset) -> list[Steps]:
+        settings = self.settings
+        fast = data.device.type == "cuda" and (settings.capture or settings.compile)
+        if fast and self.ranks.size > 1:
+            self.say(f"training: the steps of {self.ranks.size} ranks run eagerly, neither compiled nor captured")
+        if not fast or self.ranks.size > 1:
+            return [EagerSteps(members, data)]
+        stacking = settings.capture and settings.compile and settings.precision == "bfloat16"
+        stacking = stacking and kernels_reason_against(data.device) is None
+        groups: dict[Hashable, list[Member]] = {}
+        for member in members:
+            kind = signature(member) if stacking and reason_against(member) is None else None
+            groups.setdefault(kind, []).append(member)
+        steps: list[Steps] = []
+        for kind, group in groups.items():
+            # parts of even sizes: what is compiled for one serves the next
+            count = -(-len(group) // settings.at_once)
+            bounds = [len(group) * part // count for part in range(count + 1)]
+            for start, stop in pairwise(bounds):
+                part = group[start:stop]
+                stacked = kind is not None and len(part) >= FEWEST_STACKED
+                steps.append((StackedSteps if stacked else FastSteps)(part, data, self.say))
+        return steps
+
+    def _release(self) -> None:
+        for steps in self._steps.values():
+            for one in steps:
+                if isinstance(one, StackedSteps):
+                    one.release()
+        self._steps.clear()
 
     def _diverged(self, error: Diverged, epoch: int) -> InputError:
         run = next(run for run in self.runs if error.member in run.members)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -96,6 +97,7 @@ class Run:
         self.best: dict[str, Any] = {}
         self.best_tensors: dict[str, Tensor] = {}
         self.saved: Path | None = None
+        self.saved_at = time.monotonic()
         self.validation = None if job.validation is None else job.validation.to(device)
         num_classes = job.data.num_classes if isinstance(job.data, Dataset) else job.data.files.num_classes
         self.members = [
@@ -154,9 +156,16 @@ class Run:
         self.history += records
         if self.log is not None:
             self.log.add(records)
-        if last or self.stopped or (epoch + 1) % settings.checkpoint_every == 0:
+        if last or self.stopped or self._due(epoch):
             self._save()
         return records
+
+    def _due(self, epoch: int) -> bool:
+        """Whether enough epochs and seconds lie behind the last checkpoint; the first rank's clock decides."""
+        settings = self.job.settings
+        if (epoch + 1) % settings.checkpoint_every or not settings.checkpoint_seconds:
+            return (epoch + 1) % settings.checkpoint_every == 0
+        return self.ranks.from_first(time.monotonic() - self.saved_at >= settings.checkpoint_seconds)
 
     def _validate(self, data: Dataset) -> dict[str, float]:
         for member in self.members:
@@ -210,7 +219,7 @@ class Run:
                 self.epoch, self.history, self.job.identity(), tensors, self.best, self.stopped, self.seconds
             )
             self.saved = save(directory, checkpoint)
-        self.saved = self.ranks.from_first(self.saved)
+        self.saved, self.saved_at = self.ranks.from_first(self.saved), time.monotonic()
 
     @property
     def threshold(self) -> float | None:

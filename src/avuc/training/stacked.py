@@ -1,0 +1,258 @@
+"""CIFAR ResNets that train as one stacked network: few large kernels instead of many small ones for each model.
+
+A joint step draws every model's crops and weight noise from the model's own generators, runs the stacked network once
+forward and once backward, each model's objective on its own logits in between, and one optimiser over all weights. The
+models' parameters, moments and statistics are views of the stacked tensors (stacked_weights.py), so that everything
+between steps goes on as if each model had taken its step alone. On CUDA the batches of the usual size are compiled in
+pieces and all are captured; what fails goes on in `FastSteps`, and one line says why. On a CPU it runs eagerly, which
+is how the tests see that the mathematics is that of the single models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from avuc.bayes import BayesianModule
+from avuc.data.arrays import Dataset
+from avuc.errors import InputError
+from avuc.methods import SVI, SWAG, Terms, Vanilla
+from avuc.methods.ll_svi import LLSVI
+from avuc.methods.radial import Radial
+from avuc.nets.resnet_cifar import CifarResNet, PadShortcut
+from avuc.nets.start import Normalise
+from avuc.training.captured import Captured, FastSteps, captured, fresh_generators, tried, unchanged
+from avuc.training.compiled import attach, compiled, compiling
+from avuc.training.member import Member
+from avuc.training.stacked_draw import drawn_weights
+from avuc.training.stacked_layers import prepared
+from avuc.training.stacked_net import StackedResNet, Use, norm_layers, weight_layers
+from avuc.training.stacked_weights import Stack, net_of, slots_of
+from avuc.training.steps import Diverged, Steps, check
+
+__all__ = ["StackedSteps", "reason_against", "signature"]
+
+METHODS = (Vanilla, SVI, LLSVI, Radial, SWAG)
+
+
+def reason_against(member: Member) -> str | None:
+    """Why a model cannot be part of a stack; None if it can."""
+    method, net = getattr(member.method, "member", member.method), net_of(member)
+    if type(method) not in METHODS:
+        return f"the method {member.method.name} is not one of {', '.join(kind.name for kind in METHODS)}"
+    if isinstance(method, SVI) and (method.estimator != "weight" or method.train_draws != 1):
+        return "it takes other than one draw of the weights in a step"
+    if type(net) is not CifarResNet:
+        return f"{type(net).__name__} is not a CIFAR ResNet"
+    if any(module._forward_hooks or module._forward_pre_hooks for module in net.modules()):
+        return "its network has hooks"
+    if any(isinstance(module, nn.Conv2d) and module.kernel_size != (3, 3) for module in net.modules()):
+        return "its shortcuts have weights (option B)"
+    norms = norm_layers(net).values()
+    if any(not layer.affine or not layer.track_running_stats or layer.momentum is None for layer in norms):
+        return "its batch normalisation has no scale, no running statistics or no momentum"
+    if len({(layer.eps, layer.momentum) for layer in norms}) > 1:
+        return "its batch normalisations differ"
+    if not all(parameter.requires_grad for parameter in member.model.parameters()):
+        return "some of its weights are frozen"
+    if len({parameter.dtype for parameter in member.parameters}) > 1:
+        return "its weights are of several types"
+    if isinstance(member.model, BayesianModule):
+        names, mine = list(slots_of(member)), [slot.name for slot in member.model.layout.slots]
+        if any(len(slot.places) > 1 for slot in member.model.layout.slots) or mine not in (
+            names[start : start + len(mine)] for start in range(len(names))
+        ):
+            return "its variational weights do not lie side by side"
+    return None
+
+
+def signature(member: Member) -> Hashable:
+    """Models with the same one can be in one stack, once there is no `reason_against` them."""
+    net = net_of(member)
+    assert isinstance(net, CifarResNet)
+    first = next(iter(norm_layers(net).values()))
+    constants = net.normalise
+    scaling = (
+        (*constants.mean.flatten().tolist(), *constants.std.flatten().tolist())
+        if isinstance(constants, Normalise)
+        else ()
+    )
+    shapes = tuple((name, slot.shape, slot.order) for name, slot in slots_of(member).items())
+    strides = tuple(getattr(layer, "stride", ()) for layer in weight_layers(net).values())
+    shortcuts = tuple(name for name, module in net.named_modules() if isinstance(module, PadShortcut))
+    steps = {float(state["step"]) for state in member.optimizer.state.values() if isinstance(state.get("step"), Tensor)}
+    return shapes, strides, shortcuts, scaling, first.eps, first.momentum, frozenset(steps), member.augmentation
+
+
+class StackedSteps:
+    """A joint step of CIFAR ResNets that share settings and `signature`; see `Steps`."""
+
+    def __init__(self, members: Sequence[Member], data: Dataset, say: Callable[[str], None]) -> None:
+        self.members, self.data, self.say = members, data, say
+        self.stack = Stack(members)
+        net = net_of(members[0])
+        assert isinstance(net, CifarResNet)
+        self.net = StackedResNet(net, self.stack.parts)
+        constants = net.normalise
+        scaling = (constants.mean, constants.std) if isinstance(constants, Normalise) else (None, None)
+        # with the channels last
+        self.scaling = [None if value is None else value.detach().view(-1) for value in scaling]
+        settings = members[0].settings
+        self.dtype = torch.bfloat16 if settings.precision == "bfloat16" else self.stack.mean.dtype
+        self.fast = data.device.type == "cuda"
+        self.streams = [torch.cuda.Stream(data.device) for _ in members] if self.fast and len(members) > 1 else []
+        self.graphs: dict[int, Captured] = {}
+        self.phase: tuple[bool, ...] = ()
+        self.instead: Steps | None = None
+
+    def prepare(self, sizes: Sequence[int]) -> None:
+        """Before an epoch: compile and capture a step for each batch size, unless that is done."""
+        if self.instead is not None:
+            return self.instead.prepare(sizes)
+        for member in self.members:
+            member.model.train()
+            member.loss.train()
+        if not self.fast:
+            return None
+        phase = tuple(member.loss.warming_up for member in self.members)
+        if phase != self.phase:
+            self.phase, self.graphs = phase, {}  # the objectives do something else from now on
+        for rows in sorted(set(sizes), reverse=True):
+            if rows in self.graphs:
+                continue
+            try:
+                # the last batch of an epoch is one of hundreds: compiling for its size would cost more than it saves
+                self.graphs[rows] = self._captured(rows, compiled if rows == max(sizes) else _as_it_is)
+            except Diverged:
+                raise
+            except Exception as error:  # compiler, kernels and driver fail in many ways; all have a slower way out
+                reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}"
+                torch.cuda.synchronize()
+                fresh_generators(self.members, self.data.device)
+                self.say(f"training: {len(self.members)} models cannot train stacked ({reason}); now on streams")
+                self.release()
+                self.instead = FastSteps(self.members, self.data, self.say)
+                return self.instead.prepare(sizes)
+        return None
+
+    def __call__(self, indices: Tensor) -> None:
+        if self.instead is not None:
+            self.instead(indices)
+        elif self.fast:
+            graph = self.graphs[indices.shape[1]]
+            graph.indices.copy_(indices)
+            graph.graph.replay()
+        else:
+            self.joint(indices, _as_it_is)
+            for member in self.members:
+                check(member)
+
+    def release(self) -> None:
+        """The end of stacking: each model has its own tensors again."""
+        self.graphs = {}
+        self.stack.release()
+
+    def _captured(self, rows: int, use: Use) -> Captured:
+        for member in self.members:
+            attach(member, "all" if use is compiled else "none")
+        indices = torch.arange(rows, device=self.data.device).expand(len(self.members), rows).contiguous()
+        with compiling():
+            with unchanged(self.members):
+                tried(lambda: self.joint(indices, use), self.data.device)
+            return captured(lambda: self.joint(indices, use), self.members, indices)
+
+    # one step
+
+    def joint(self, indices: Tensor, use: Use) -> None:
+        """One step of every model, with each piece as it is or compiled."""
+        stack, data, members = self.stack, self.data, self.members
+        stack.draw()
+        drawn = [member.augmentation.draw(indices.shape[1], member.augmenting, data.device) for member in members]
+        affine = stack.affine.detach()
+        given = members[0].augmentation, data.images, indices, torch.cat(drawn)
+        with torch.no_grad():
+            images, labels = use(prepared)(*given, *self.scaling, self.dtype), data.labels[indices]
+        places = stack.order, stack.back, stack.kinds, stack.priors, self.dtype
+        flat, kl = use(drawn_weights)(stack.mean, stack.rho, stack.noise, *places)
+        tape = self.net.forward(images, flat.detach(), affine, use)
+        terms, in_logits, in_kl = self._objectives(tape.logits, labels, kl.detach())
+        by_net = self.net.backward(tape, torch.stack(in_logits), affine, use)
+        outputs, given_to = (
+            ([flat, kl], [by_net.flat, torch.stack(in_kl)]) if kl.requires_grad else ([flat], [by_net.flat])
+        )
+        gradients = [*torch.autograd.grad(outputs, stack.leaves[:-1], given_to), by_net.affine]
+        norms = use(norms_of)(gradients)
+        limit = members[0].settings.clip_norm
+        if limit:
+            gradients = use(clipped)(gradients, norms, limit)
+        stack.update(gradients, tape.moments)
+        self._averages()
+
+        def count(row: int, member: Member) -> None:
+            member.meters.add(tape.logits[row], labels[row], terms[row], norms[row])
+
+        self._each(count)
+
+    def _objectives(self, logits: Tensor, labels: Tensor, kl: Tensor) -> tuple[list[Terms], list[Tensor], list[Tensor]]:
+        """Each model's loss, and its gradient in the model's logits and KL."""
+        terms: list[Any] = [None] * len(self.members)
+        in_logits, in_kl = list(terms), list(terms)
+
+        def judge(row: int, member: Member) -> None:
+            own, divergence = logits[row].requires_grad_(), kl[row].requires_grad_()
+            bayesian = isinstance(member.model, BayesianModule)
+            try:
+                found = member.terms(own, labels[row], divergence * member.kl_share if bayesian else 0.0)
+            except InputError as error:
+                if "NaN" in str(error):  # AvUC looks for it where it can
+                    raise Diverged(member, int(member.meters.sums[-1]), "logits") from error
+                raise
+            gradients = torch.autograd.grad(found.total, [own, divergence], allow_unused=True)
+            terms[row] = Terms(*(term.detach() for term in found))
+            in_logits[row], in_kl[row] = (
+                torch.zeros_like(like) if gradient is None else gradient
+                for gradient, like in zip(gradients, (own, divergence), strict=True)
+            )
+
+        self._each(judge)
+        return terms, in_logits, in_kl
+
+    def _each(self, function: Callable[[int, Member], None]) -> None:
+        """A function of every model, on its own stream where there are streams."""
+        if not self.streams:
+            for row, member in enumerate(self.members):
+                function(row, member)
+            return
+        main = torch.cuda.current_stream()
+        for row, (member, stream) in enumerate(zip(self.members, self.streams, strict=True)):
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                function(row, member)
+        for stream in self.streams:
+            main.wait_stream(stream)
+
+    @torch.no_grad()
+    def _averages(self) -> None:
+        decay = self.members[0].settings.ema_decay
+        if decay:
+            averages = [average for member in self.members for average in member.average]
+            torch._foreach_lerp_(averages, [now for member in self.members for now in member._averaged()], 1 - decay)
+
+
+def norms_of(gradients: list[Tensor]) -> Tensor:
+    """The norm of each model's whole gradient."""
+    squares = [gradient.square().flatten(1).sum(1) for gradient in gradients]
+    return torch.stack(squares).sum(0).sqrt()
+
+
+def clipped(gradients: list[Tensor], norms: Tensor, limit: float) -> list[Tensor]:
+    """Each model's gradient with a norm of at most `limit`; as `nn.utils.clip_grads_with_norm_`."""
+    factors = (limit / (norms + 1e-6)).clamp(max=1.0)
+    return [gradient * factors.view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]
+
+
+def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function

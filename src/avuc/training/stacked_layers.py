@@ -1,0 +1,120 @@
+"""What lies between the convolutions of several CIFAR ResNets at once, forward and backward, as pure functions.
+
+Activations are (M, N, H, W, C): M models, N images of each, channels last; `affine`, `moments`, `kept` are (M, 2, C).
+Statistics and sums are float32 or better whatever the activations are. The functions are written for a compiler, which
+makes two or three kernels of each; the gradients are written out, so that what it fuses does not depend on autograd.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from avuc.data.augmentation import Augmentation
+
+__all__ = ["Normed", "norm", "norm_gradient", "pooled", "prepared", "sum_gradient"]
+
+
+class Normed(NamedTuple):
+    output: Tensor
+    moments: Tensor  # mean and unbiased variance, for the running statistics
+    kept: Tensor  # mean and 1/√(variance + eps), for the gradient
+
+
+def prepared(
+    augmentation: Augmentation,
+    images: Tensor,
+    indices: Tensor,
+    drawn: Tensor,
+    mean: Tensor | None,
+    std: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The rows `indices` (M, N) of the data, augmented and normalised: what the first convolution reads."""
+    batch = augmentation.apply(images, indices.reshape(-1), drawn).div(255)
+    if mean is not None and std is not None:
+        batch = (batch - mean) / std
+    return batch.to(dtype).view(*indices.shape, *batch.shape[1:])
+
+
+def norm(x: Tensor, affine: Tensor, eps: float, before: Tensor | None = None) -> Normed:
+    """relu(batch normalisation of x, by model and channel, + the shortcut from `before`)."""
+    wide = _wide(x)
+    count = x.shape[1] * x.shape[2] * x.shape[3]
+    # images first: as many sums as a GPU has room for
+    mean = wide.sum((2, 3)).sum(1) / count
+    variance = ((wide * wide).sum((2, 3)).sum(1) / count - mean * mean).clamp_min(0)
+    deviation = torch.rsqrt(variance + eps)
+    kept = torch.stack((mean, deviation), 1)
+    scale, shift = _line(affine, kept)
+    out = wide * scale + shift
+    if before is not None:
+        out = out + _shortcut(before, x.shape)
+    unbiased = variance * (count / max(count - 1, 1))
+    return Normed(torch.relu(out).to(x.dtype), torch.stack((mean, unbiased), 1), kept)
+
+
+def norm_gradient(grad: Tensor, x: Tensor, affine: Tensor, kept: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
+    """Gradients in x and in `affine`, from that of the output; with `relu`, of what came out of it."""
+    wide, given = _wide(x), _wide(grad)
+    if relu:
+        scale, shift = _line(affine, kept)
+        given = torch.where(wide * scale + shift > 0, given, 0)  # cheaper than to read the output again
+    mean, deviation = _each(kept[:, 0]), _each(kept[:, 1])
+    count = x.shape[1] * x.shape[2] * x.shape[3]
+    standard = (wide - mean) * deviation
+    in_bias = given.sum((2, 3)).sum(1)
+    in_weight = (given * standard).sum((2, 3)).sum(1)
+    in_x = (given - (_each(in_bias) + standard * _each(in_weight)) / count) * (_each(affine[:, 0]) * deviation)
+    return in_x.to(x.dtype), torch.stack((in_weight, in_bias), 1)
+
+
+def sum_gradient(direct: Tensor, through: Tensor | None, output: Tensor) -> Tensor:
+    """The gradient before the last relu of a block (or of the first layer) with this output, of which the next block
+    read both `direct`ly and `through` its shortcut."""
+    total = _wide(direct)
+    if through is not None:
+        total = total + _shortcut_gradient(_wide(through), output.shape)
+    return torch.where(output > 0, total, 0).to(output.dtype)
+
+
+def pooled(x: Tensor) -> Tensor:
+    return _wide(x).mean((2, 3)).to(x.dtype)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _each(by_channel: Tensor) -> Tensor:
+    """(M, C) as the factors of activations."""
+    return by_channel[:, None, None, None, :]
+
+
+def _line(affine: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """Batch normalisation as x·scale + shift."""
+    scale = affine[:, 0] * kept[:, 1]
+    return _each(scale), _each(affine[:, 1] - kept[:, 0] * scale)
+
+
+def _shortcut(x: Tensor, shape: torch.Size) -> Tensor:
+    """The identity, or option A: every second pixel, zeros around the channels."""
+    if x.shape == shape:
+        return x
+    extra = shape[4] - x.shape[4]
+    return F.pad(x[:, :, ::2, ::2], (extra // 2, extra - extra // 2))
+
+
+def _shortcut_gradient(grad: Tensor, shape: torch.Size) -> Tensor:
+    if grad.shape == shape:
+        return grad
+    models, rows, height, width, channels = shape
+    first = (grad.shape[4] - channels) // 2
+    small = grad[..., first : first + channels]
+    twice = small[:, :, :, None, :, None].expand(-1, -1, -1, 2, -1, 2, -1)
+    large = twice.reshape(models, rows, 2 * grad.shape[2], 2 * grad.shape[3], channels)[:, :, :height, :width]
+    down, right = (torch.arange(size, device=grad.device).remainder(2) == 0 for size in (height, width))
+    return torch.where((down[:, None] & right)[:, :, None], large, 0)

@@ -1,0 +1,130 @@
+"""CIFAR ResNets of one architecture as one network with a model axis, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from avuc.kernels.conv3x3 import stacked_conv3x3
+from avuc.nets.resnet_cifar import BasicBlock, CifarResNet
+from avuc.training.stacked_layers import Normed, norm, norm_gradient, pooled, sum_gradient
+
+__all__ = ["Gradients", "Part", "StackedResNet", "Tape", "Use", "norm_layers", "weight_layers"]
+
+Use = Callable[[Callable[..., Any]], Callable[..., Any]]  # a function as it is, or compiled
+
+
+def weight_layers(net: CifarResNet) -> dict[str, nn.Module]:
+    """Convolutions and the last layer, by name, in the order they are registered, which is that of the forward pass."""
+    return {name: layer for name, layer in net.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)}
+
+
+def norm_layers(net: CifarResNet) -> dict[str, nn.BatchNorm2d]:
+    """In the order of the forward pass: the norm of convolution i is number i."""
+    return {name: layer for name, layer in net.named_modules() if isinstance(layer, nn.BatchNorm2d)}
+
+
+class Part(NamedTuple):
+    """A weight tensor's place in the flat weights of a model; `shape` with the channels last."""
+
+    start: int
+    shape: tuple[int, ...]
+
+
+class Kept(NamedTuple):
+    """What the gradient of a convolution and its normalisation needs."""
+
+    x: Tensor
+    convolved: Tensor  # still in the convolution's own autograd graph
+    weight: Tensor
+    normed: Normed
+
+
+@dataclass
+class Tape:
+    logits: Tensor
+    moments: Tensor  # (M, 2, all channels): means and variances of this batch
+    pooled: Tensor
+    last: Tensor  # weights of the last layer
+    layers: list[Kept] = field(default_factory=list)
+
+
+class Gradients(NamedTuple):
+    flat: Tensor
+    affine: Tensor
+
+
+class StackedResNet:
+    """The function; weights come with each call: `flat` holds every layer's (M, …) tensor, one layer after the other,
+    `affine` (M, 2, all channels) the scales and shifts of the normalisations."""
+
+    def __init__(self, net: CifarResNet, parts: dict[str, Part]) -> None:
+        self.strides = [layer.stride[0] for layer in weight_layers(net).values() if isinstance(layer, nn.Conv2d)]
+        norms = norm_layers(net).values()
+        self.channels = [layer.num_features for layer in norms]
+        self.eps = next(iter(norms)).eps
+        self.blocks = sum(isinstance(module, BasicBlock) for module in net.modules())
+        self.parts = list(parts.values())
+
+    def weights(self, flat: Tensor, models: int) -> list[Tensor]:
+        sizes = [models * torch.Size(part.shape).numel() for part in self.parts]
+        return [piece.view(models, *part.shape) for piece, part in zip(flat.split(sizes), self.parts, strict=True)]
+
+    @torch.no_grad()
+    def forward(self, x: Tensor, flat: Tensor, affine: Tensor, use: Use) -> Tape:
+        *convolutions, last, bias = self.weights(flat, len(x))
+        scales = affine.split(self.channels, 2)
+        layers: list[Kept] = []
+
+        def layer(x: Tensor, before: Tensor | None = None) -> Tensor:
+            number = len(layers)
+            weight = convolutions[number].detach().requires_grad_()
+            leaf = x.detach().requires_grad_(number > 0)
+            with torch.enable_grad():
+                convolved = stacked_conv3x3(leaf, weight, self.strides[number])
+            normed = Normed(*use(norm)(convolved.detach(), scales[number], self.eps, before))
+            layers.append(Kept(leaf, convolved, weight, normed))
+            return normed.output
+
+        x = layer(x)
+        for _ in range(self.blocks):
+            x = layer(layer(x), x)
+        averages = use(pooled)(x)
+        logits = torch.baddbmm(bias[:, None], averages, last.transpose(1, 2))
+        moments = torch.cat([kept.normed.moments for kept in layers], 2)
+        return Tape(logits, moments, averages, last, layers)
+
+    def backward(self, tape: Tape, in_logits: Tensor, affine: Tensor, use: Use) -> Gradients:
+        scales = affine.split(self.channels, 2)
+        in_weights: list[Tensor] = []
+        in_affine: list[Tensor] = []
+
+        def layer(grad: Tensor, relu: bool) -> Tensor:
+            """Past the last normalisation and convolution that are left."""
+            kept = tape.layers.pop()
+            number = len(tape.layers)
+            of_norm = kept.convolved.detach(), scales[number], kept.normed.kept
+            in_convolved, by_affine = use(norm_gradient)(grad, *of_norm, relu)
+            wanted = [kept.weight, kept.x] if number else [kept.weight]
+            by_weight, *by_x = torch.autograd.grad(kept.convolved, wanted, in_convolved)
+            in_weights.append(by_weight)
+            in_affine.append(by_affine)
+            return by_x[0] if by_x else by_weight
+
+        with torch.no_grad():
+            output = tape.layers[-1].normed.output
+            in_last = torch.bmm(in_logits.transpose(1, 2), tape.pooled)
+            in_bias = in_logits.sum(1)
+            in_pooled = torch.bmm(in_logits, tape.last) / (output.shape[2] * output.shape[3])
+            direct, through = in_pooled[:, :, None, None].expand(output.shape), None
+            for _ in range(self.blocks):
+                # what enters the sum of a block: its own branch takes it, and so does the shortcut
+                through = use(sum_gradient)(direct, through, tape.layers[-1].normed.output)
+                direct = layer(layer(through, False), True)
+            layer(use(sum_gradient)(direct, through, tape.layers[-1].normed.output), False)
+            flat = torch.cat([grad.reshape(-1) for grad in (*reversed(in_weights), in_last, in_bias)])
+            return Gradients(flat, torch.cat(in_affine[::-1], 2))
