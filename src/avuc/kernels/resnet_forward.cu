@@ -67,26 +67,30 @@ AVUC_DEVICE P piece_of(int index) {
   return {index % P::PAIRS, index / P::PAIRS % P::ACROSS * 16, index / P::PAIRS / P::ACROSS * P::ROWS};
 }
 
-AVUC_DEVICE void load_weights(uint32_t w[3][4], const uint4* from) {
+using Ring = uint32_t[3][3][4];  // B operands of 16 output channels: [shift][dy][two of each 8 channels]
+
+AVUC_DEVICE void load_weights(uint32_t (&w)[3][4], const uint4* from) {
   AVUC_UNROLL for (int dy = 0; dy < 3; ++dy) {
-    uint4 four = from[32 * dy];
+    uint4 four = from[32 * dy + lane()];
     w[dy][0] = four.x, w[dy][1] = four.y, w[dy][2] = four.z, w[dy][3] = four.w;
   }
 }
+// those of the first steps; all of them, where there are no more than three
+template <int STEPS>
+AVUC_DEVICE void first_weights(Ring& w, const uint4* weights) {
+  AVUC_UNROLL for (int s = 0; s < (STEPS > 3 ? 2 : STEPS); ++s) load_weights(w[s], weights + 96 * s);
+}
 
-// sum += the convolution over all shifts; a step is 16 channels at one shift dx; `load(step - dx, dx, r, a)` gives
+// sum += the convolution over all steps; a step is 16 channels at one shift dx; `load(step - dx, dx, r, a)` gives
 // input row r of it
 template <int STEPS, int ROWS, int STRIDE, class Load>
-AVUC_DEVICE void accumulate(float (&sum)[ROWS][2][4], const uint4* weights, Load load) {
+AVUC_DEVICE void accumulate(float (&sum)[ROWS][2][4], Ring& w, const uint4* weights, Load load) {
   constexpr int INPUTS = STRIDE * (ROWS - 1) + 3, SHIFTS = STEPS < 3 ? STEPS : 3;
-  weights += lane();
-  uint32_t w[3][3][4];
-  AVUC_UNROLL for (int s = 0; s < 2 && s < STEPS; ++s) load_weights(w[s], weights + 96 * s);
 #pragma unroll 1
   for (int first = 0; first < STEPS; first += SHIFTS) {
     AVUC_UNROLL for (int shift = 0; shift < SHIFTS; ++shift) {
-      const int step = first + shift;
-      if (step + 2 < STEPS) load_weights(w[(shift + 2) % 3], weights + 96 * (step + 2));
+      const int ahead = first + shift + 2;
+      if (STEPS > 3 && ahead < STEPS) load_weights(w[(shift + 2) % 3], weights + 96 * ahead);
       uint32_t a[2][4];
       load(first, shift, 0, a[0]);
       AVUC_UNROLL for (int r = 0; r < INPUTS; ++r) {
@@ -134,32 +138,37 @@ AVUC_DEVICE void convolution(unsigned char* in, unsigned char* out, const uint4*
   using In = Plane<CIN, W * STRIDE>;
   using Piece = Pieces<COUT, W>;
   constexpr int STEPS = 3 * CIN / 16;
+  Ring w;
 #pragma unroll 1
   for (int index = warp(); index < Piece::COUNT; index += WARPS) {
     const Piece piece = piece_of<Piece>(index);
+    const uint4* here = weights + piece.pair * STEPS * 96;
+    // a warp's further pieces of stage 1 have the same weights, and they are all in registers
+    if (STEPS > 3 || Piece::PAIRS > 1 || index < WARPS) first_weights<STEPS>(w, here);
     const int m = lane() % 16, x = piece.left + (Piece::APART ? m % 8 : m), y = piece.top + m / 8 * Piece::APART;
     int start[3];
     AVUC_UNROLL for (int dx = 0; dx < 3; ++dx) start[dx] = unit<In>(STRIDE * y, STRIDE * x + dx, lane() / 16);
     float sum[Piece::ROWS][2][4];
     begin_with(sum, bias, piece.pair);
-    accumulate<STEPS, Piece::ROWS, STRIDE>(
-        sum, weights + piece.pair * STEPS * 96, [&](int first, int dx, int r, uint32_t* a) {
-          // 16 more channels are 32 bytes on, swapped like the first 16
-          ldmatrix_x4(a, in + (start[dx] ^ first / 3 * 32) + r * In::ROW);
-        });
+    accumulate<STEPS, Piece::ROWS, STRIDE>(sum, w, here, [&](int first, int dx, int r, uint32_t* a) {
+      // 16 more channels are 32 bytes on, swapped like the first 16
+      ldmatrix_x4(a, in + (start[dx] ^ first / 3 * 32) + r * In::ROW);
+    });
     store<Plane<COUT, W>>(sum, out, piece, residual);
   }
 }
 
 AVUC_DEVICE void first_convolution(unsigned char* image, unsigned char* out, const uint4* weights, const float* bias) {
   using Piece = Pieces<16, 32>;
+  Ring w;
+  first_weights<1>(w, weights);
 #pragma unroll 1
   for (int index = warp(); index < Piece::COUNT; index += WARPS) {
     const Piece piece = piece_of<Piece>(index);
     const int start = piece.top * IMAGE_ROW + (piece.left + lane() / 4) * 8 + lane() % 4 * 4;
     float sum[Piece::ROWS][2][4];
     begin_with(sum, bias, 0);
-    accumulate<1, Piece::ROWS, 1>(sum, weights, [&](int, int, int r, uint32_t* a) {
+    accumulate<1, Piece::ROWS, 1>(sum, w, weights, [&](int, int, int r, uint32_t* a) {
       AVUC_UNROLL for (int i = 0; i < 4; ++i)  // 8 pixels on, 2 pixels on (8 products), both
         a[i] = at<uint32_t>(image, start + r * IMAGE_ROW + i % 2 * 64 + i / 2 * 16);
     });
