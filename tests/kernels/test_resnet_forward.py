@@ -199,6 +199,12 @@ def replaced() -> CifarResNet:
     return net
 
 
+def without_statistics() -> CifarResNet:
+    net = a_net()
+    net.layer3[0].bn2 = nn.BatchNorm2d(64, track_running_stats=False)
+    return net
+
+
 @pytest.mark.parametrize(
     ("net", "words"),
     [
@@ -209,6 +215,7 @@ def replaced() -> CifarResNet:
         (hooked(), "layer1.0.conv2 has hooks"),
         (uneven(), "layer3.1.conv1 is missing"),
         (replaced(), "layer2.0.bn1 is a GroupNorm"),
+        (without_statistics(), "bn2 has no running statistics"),
         (resnet20(), "cpu is no CUDA device"),
         (fold(resnet20()).module, "cpu is no CUDA device"),
     ],
@@ -226,6 +233,8 @@ def test_errors_say_what_was_expected(emulated: Emulate) -> None:
         forward.launch(None, some_images(1), packed[:, 1:])  # type: ignore[arg-type]
     with pytest.raises(InputError, match="not those of this net"):
         forward.pack(folded_weights(a_net(classes=11)))
+    with pytest.raises(InputError, match="conv1 has no bias"):
+        forward.pack(state_of(a_net()))
     assert forward.launch(None, some_images(0), packed).shape == (1, 0, 10)  # type: ignore[arg-type]
 
 

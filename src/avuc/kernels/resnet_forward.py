@@ -21,8 +21,6 @@ from avuc.nets.start import Normalise
 __all__ = ["ResNetForward"]
 
 SOURCE = "resnet_forward.cu"
-# 4 warps with 168 registers each, three blocks on a multiprocessor: what 74 KB of shared memory a block allow
-WARPS, BLOCKS_PER_SM = 4, 3
 SHARED = 2 * 34 * 34 * 16 * 2  # two planes of 32×32 pixels and 16 channels with a border, bf16
 WIDTHS = (16, 16, 32, 64)  # of the first convolution and of the three stages
 LAYERS = (
@@ -39,6 +37,9 @@ class ResNetForward:
     135356
     """
 
+    # 74 KB of shared memory allow three blocks on a multiprocessor, and these 168 registers for a thread
+    defines: Mapping[str, int] = {"WARPS": 4, "BLOCKS_PER_SM": 3}
+
     @staticmethod
     def reason_against(net: nn.Module, device: torch.device) -> str | None:
         """Why the kernel cannot run this net on this device; None where it can."""
@@ -49,15 +50,17 @@ class ResNetForward:
                 return f"layer {name} is a {type(layer).__name__}"
             if layer._forward_hooks or layer._forward_pre_hooks:
                 return f"layer {name or type(layer).__name__} has hooks"
+            if isinstance(layer, nn.BatchNorm2d) and layer.running_mean is None:
+                return f"layer {name} has no running statistics"
         blocks = len(net.layer1)
         for name, (outputs, inputs, stride) in _convolutions(blocks).items():
             try:
                 layer = net.get_submodule(name)
             except AttributeError:
                 return f"layer {name} is missing"
-            expected = ((outputs, inputs, 3, 3), (stride, stride), (1, 1), (1, 1), 1)
             assert isinstance(layer, nn.Conv2d)
-            found = (tuple(layer.weight.shape), layer.stride, layer.padding, layer.dilation, layer.groups)
+            expected = ((outputs, inputs, 3, 3), (stride, stride), (1, 1), (1, 1), "zeros")
+            found = (tuple(layer.weight.shape), layer.stride, layer.padding, layer.dilation, layer.padding_mode)
             if found != expected:
                 return f"layer {name} is no {inputs}→{outputs} 3×3 convolution of stride {stride}"
         convolutions = sum(isinstance(layer, nn.Conv2d) for layer in net.modules())
@@ -85,16 +88,18 @@ class ResNetForward:
     @torch.no_grad()
     def pack(self, weights: Mapping[str, Tensor]) -> Tensor:
         """The folded weights of one draw by name, in the order in which the kernel reads them: (P,) int32."""
-        names = [f"{name}.weight" for name in self.layers]
-        biases = [f"{name}.bias" for name in self.layers]
+        missing = [name for name in self.layers if f"{name}.bias" not in weights]
+        if missing:
+            raise InputError(f"pack takes the weights of a folded net; {missing[0]} has no bias")
         device = weights["linear.weight"].device
         if device not in self._indices:
             self._indices[device] = self._index.to(device)
-        parts = [weights[name].reshape(-1).float() for name in names]
-        zero = torch.zeros(4, device=device)
-        tail = [*(weights[name].float() for name in biases), weights["linear.weight"].reshape(-1).float()]
-        flat = torch.cat([*parts, zero, *tail, weights["linear.bias"].float(), zero[: self._padding]])
-        start = sum(outputs * inputs * 9 for outputs, inputs, _ in self.layers.values()) + len(zero)
+        convolutions = [weights[f"{name}.weight"] for name in self.layers]
+        tail = [*(weights[f"{name}.bias"] for name in self.layers), weights["linear.weight"], weights["linear.bias"]]
+        zeros = torch.zeros(4, device=device)  # what the first layer's empty places and the padding are filled with
+        parts = [*convolutions, zeros, *tail, zeros[: self._padding]]
+        flat = torch.cat([part.reshape(-1).float() for part in parts])
+        start = sum(outputs * inputs * 9 for outputs, inputs, _ in self.layers.values()) + len(zeros)
         if len(flat) - start != self.words - self.products:
             raise InputError(
                 f"these weights are not those of this net: {len(flat) - start} biases and linear weights,"
@@ -106,8 +111,6 @@ class ResNetForward:
     def logits(self, images: Tensor, packed: Tensor) -> Tensor:
         """uint8 (N, 32, 32, 3) or floating-point (N, 3, 32, 32) in [0, 1]; packed (D, P) -> (D, N, classes) float32."""
         return self.launch(program(SOURCE, self.defines, packed.device), images, packed)
-
-    defines: Mapping[str, int] = {"WARPS": WARPS, "BLOCKS_PER_SM": BLOCKS_PER_SM}
 
     @torch.no_grad()
     def launch(self, built: Program, images: Tensor, packed: Tensor) -> Tensor:
