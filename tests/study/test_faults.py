@@ -91,19 +91,18 @@ def test_sigkill_of_the_parent_of_two(process, same_study):
 
 
 def test_damaged_checkpoints(process, same_study, recipe, capfd):
-    """The newest one damaged: one line, one epoch again. All of them: one line each, all epochs again."""
+    """Of a finished model there is one: a line that names it, and all epochs again."""
     assert process.finish(fatal=("commit", 9)) == -signal.SIGKILL
     assert len(process.models()) == 4
-    for count, name in ((1, "vanilla-0"), (2, "svi-0")):
-        files = sorted((process.folder / "models" / name).glob("checkpoint-*"))
-        for path in files[-count:]:
-            data = bytearray(path.read_bytes())
-            data[-20:] = b"\xff" * 20
-            path.write_bytes(data)
+    for name in ("vanilla-0", "svi-0"):
+        (path,) = (process.folder / "models" / name).glob("checkpoint-*")
+        data = bytearray(path.read_bytes())
+        data[-20:] = b"\xff" * 20
+        path.write_bytes(data)
     capfd.readouterr()
     run_study(recipe, process.folder, device="cpu", progress=False).close()
     said = capfd.readouterr().err
-    assert said.count("damaged checkpoint") == 3
+    assert said.count("damaged checkpoint") == 2
     assert "Traceback" not in said
     same_study(process.folder)
 
@@ -141,7 +140,7 @@ def small_disk(tmp_path):
     def mount(*options):
         return subprocess.run(["mount", *options, str(place)], capture_output=True, check=False).returncode
 
-    if sys.platform != "linux" or shutil.which("mount") is None or mount("-t", "tmpfs", "-o", "size=400k", "tmpfs"):
+    if sys.platform != "linux" or shutil.which("mount") is None or mount("-t", "tmpfs", "-o", "size=250k", "tmpfs"):
         pytest.skip("mounting a small file system needs root on Linux; the tests beside this one stand in for it")
     yield place, lambda size: mount("-o", f"remount,size={size}")
     subprocess.run(["umount", "--lazy", str(place)], check=True)
@@ -150,7 +149,7 @@ def small_disk(tmp_path):
 def test_full_disk(recipe, small_disk, same_study):
     """First the checkpoints do not fit, then the results do not, then everything does."""
     place, resize = small_disk
-    for size, message in (("400k", "No space left on device"), ("800k", "database or disk is full")):
+    for size, message in (("250k", "No space left on device"), ("800k", "database or disk is full")):
         assert resize(size) == 0
         with pytest.raises(InputError, match=f"{message}.* run the same command again") as said:
             run_study(recipe, place / "study", device="cpu", progress=False)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMAND"]
 
+OUT_OF_TIME = 75  # EX_TEMPFAIL: nothing is wrong, try again later
+
 TEXT = """\
 Train every method of a recipe with every seed, judge each on validation data, clean test data, every shift at every
 severity and data of another kind, and put the results into one SQLite file. Stop it at any time, any way: the same
@@ -26,7 +28,9 @@ examples:
   avuc study demo --out out/demo
   avuc study cifar10-paper --out out/paper --set study.seeds=[0,1] --set train.epochs=60
   avuc study cifar10-best --dry-run
-  avuc study my-recipe.toml --engine ray"""
+  avuc study cifar10-paper --out out/paper --only SVI,SVI-AvUC --minutes 9
+  avuc study my-recipe.toml --engine ray
+  avuc study --export out/paper --out results/paper"""
 
 
 def arguments(parser: Parser) -> None:
@@ -46,6 +50,17 @@ def arguments(parser: Parser) -> None:
         metavar="KEY=VALUE",
         help="change the recipe: train.epochs=2, methods.SVI.objective.beta=1; may be repeated",
     )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="ROW[,ROW]",
+        help="train and judge these rows now; may be repeated",
+    )
+    parser.add_argument(
+        "--minutes", type=float, metavar="M", help="stop cleanly after so long (exit code 75); the same command goes on"
+    )
+    parser.add_argument("--export", metavar="DIR", help="write the study in DIR as a small copy to --out; runs nothing")
     parser.add_argument("--predictions", action="store_true", help="also keep every prediction (.safetensors)")
     parser.add_argument("--dry-run", action="store_true", help="print what would be done and what it costs")
 
@@ -59,20 +74,29 @@ def run(args: Namespace) -> int:
         for name in recipe_names():
             console.line(name)
         return 0
+    if args.export is not None:
+        return _export(args, console)
     if args.recipe is None:
         raise InputError(f"name a recipe: a .toml file, or one of {', '.join(recipe_names())}")
     changes = [*args.set, "study.predictions=true"] if args.predictions else args.set
     recipe = load_recipe(args.recipe, changes)
+    only = _rows(args.only, recipe)
+    if args.minutes is not None and not args.minutes > 0:
+        raise InputError(f"--minutes: expected a number above 0, found {args.minutes}")
     if args.dry_run:
-        return _plan(recipe, args.device, console)
+        return _plan(recipe, only, args.device, console)
     from avuc.cli.report import conclude
     from avuc.report.results import read_results
     from avuc.study.engine import run_study
+    from avuc.training.fit import OutOfTime
 
     began = time.monotonic()
     out = Path(args.out or Path("out") / recipe.study.name)
     try:
-        store = run_study(recipe, out, engine=args.engine, device=args.device)
+        store = run_study(recipe, out, engine=args.engine, device=args.device, minutes=args.minutes, only=only)
+    except OutOfTime as error:
+        print(f"avuc: {error}", file=sys.stderr)
+        return OUT_OF_TIME
     except KeyboardInterrupt:
         print("avuc: interrupted; everything finished is kept: the same command goes on", file=sys.stderr)
         return 130
@@ -83,15 +107,36 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _plan(recipe: Recipe, device: str, console: Console) -> int:
+def _rows(given: list[str], recipe: Recipe) -> list[str]:
+    """Names of rows, with commas between them; a name may have one in it."""
+    names = {row.name for row in recipe.methods}
+    return [
+        name for text in given for name in ([text] if text in names else [part.strip() for part in text.split(",")])
+    ]
+
+
+def _export(args: Namespace, console: Console) -> int:
+    from avuc.errors import InputError
+    from avuc.study.export import export_study
+
+    if args.recipe is not None or args.out is None:
+        raise InputError("--export DIR --out FOLDER copies a study; it takes no recipe")
+    path = export_study(args.export, args.out)
+    console.line(f"{path.stat().st_size / 1e6:.1f} MB in {path}; avuc report {args.out} reads it")
+    return 0
+
+
+def _plan(recipe: Recipe, only: list[str], device: str, console: Console) -> int:
     from avuc.study.cost import cost_of
     from avuc.study.engine import devices_for
     from avuc.study.grid import Plan
 
-    plan = Plan(recipe)
+    plan = Plan(recipe, tuple(only))
     head = ("row", "trained as", "seeds", "draws", "what it is")
     rows = []
     for row in recipe.methods:
+        if only and row.name not in only:
+            continue
         trained = repr(row.method) if row.method is not None else f"the model of {row.of}"
         how = row.objective.kind if row.method is not None else row.calibrator.kind if row.calibrator else "fewer draws"
         seeds = ", ".join(str(seed) for seed in recipe.seeds(row))

@@ -10,8 +10,8 @@ import torch
 from avuc.data.arrays import as_input
 from avuc.errors import InputError, MissingExtra
 from avuc.study.grid import CLEAN, VALIDATION, Plan
+from avuc.study.net import make_net
 from avuc.study.sets import StudyData
-from avuc.study.work import make_net
 
 __all__ = ["Cost", "cost_of"]
 

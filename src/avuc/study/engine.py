@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from avuc.study import local, ray
 from avuc.study.grid import Plan
 from avuc.study.recipe import Recipe
 from avuc.study.store import Store
+from avuc.training.fit import OutOfTime
 
 __all__ = ["ENGINES", "about_here", "devices_for", "run_study"]
 
-# name -> run(plan, store, directory, devices, progress)
+# name -> run(plan, store, directory, devices, progress, until)
 ENGINES: dict[str, Callable[..., None]] = {"local": local.run, "ray": ray.run}
 
 
@@ -34,11 +35,17 @@ def run_study(
     engine: str = "local",
     device: str = "auto",
     progress: bool = True,
+    minutes: float | None = None,
+    only: Sequence[str] = (),
 ) -> Store:
     """Run what is missing of a study; the same call goes on after an interruption. Returns the results.
 
     device: "auto" takes every GPU there is, else the CPU; or one device, or several with commas ("cuda:0,cuda:1").
+    minutes: how long it may take; then it stops at the end of an epoch or of a cell, and `OutOfTime` says what is left.
+    only: names of rows; the others stay for later.
     """
+    until = None if minutes is None else time.monotonic() + 60 * minutes
+    plan = Plan(recipe, tuple(only))
     if engine not in ENGINES:
         raise InputError(f"engine must be one of {', '.join(ENGINES)}, found {engine!r}")
     folder = Path(directory)
@@ -52,7 +59,11 @@ def run_study(
         store.adopt(recipe)
         began = time.monotonic()
         store.begin(engine=engine, device=",".join(devices), recipe=recipe, about=about_here(devices))
-        ENGINES[engine](Plan(recipe), store, folder, devices, progress)
+        try:
+            ENGINES[engine](plan, store, folder, devices, progress, until)
+        except OutOfTime as error:
+            store.finish(time.monotonic() - began)
+            raise OutOfTime(_left(plan, store)) from error
         store.finish(time.monotonic() - began)
     except OSError as error:
         store.close()
@@ -66,6 +77,16 @@ def run_study(
         store.close()
         raise
     return store
+
+
+def _left(plan: Plan, store: Store) -> str:
+    trained, done = store.trained(), store.done()
+    there = sum(key in trained for key in plan.models)
+    missing = sum(len(plan.pending(key, one, done)) for key in plan.models for one in plan.sets)
+    return (
+        f"time is over: {there} of {len(plan.models)} models are trained, {plan.cells - missing:,} of {plan.cells:,} "
+        f"cells are judged, {missing:,} are missing; the same command goes on"
+    )
 
 
 def devices_for(device: str) -> list[str]:

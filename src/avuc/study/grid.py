@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
+from avuc.errors import InputError
 from avuc.study.recipe import Recipe, Row, slug
+from avuc.study.tables import did_you_mean
 
-__all__ = ["CLEAN", "VALIDATION", "Done", "ModelKey", "Plan", "TestSet", "ood_name"]
+__all__ = ["CLEAN", "VALIDATION", "Done", "ModelKey", "Plan", "TestSet"]
 
 
 @dataclass(frozen=True, order=True)
@@ -43,24 +44,30 @@ VALIDATION, CLEAN = TestSet("validation"), TestSet("clean")
 Done = set[tuple[str, int, str, int]]
 
 
-def ood_name(source: str) -> str:
-    """
-    >>> ood_name("data/svhn-test.npy")
-    'svhn-test'
-    """
-    return Path(source).stem if "." in Path(source).name or "/" in source else source
-
-
 @dataclass(frozen=True)
 class Plan:
-    """The work of a recipe, in the order it is done."""
+    """The work of a recipe, in the order it is done; all of it, or what `only` these rows need."""
 
     recipe: Recipe
+    only: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [row.name for row in self.recipe.methods]
+        for name in self.only:
+            if name not in names:
+                raise InputError(f"--only {name}: the recipe has no such row; {did_you_mean(name, names)}")
+
+    def rows(self, model: str) -> list[Row]:
+        """The rows that read a model, of those that are to be judged."""
+        return [row for row in self.recipe.variants(model) if not self.only or row.name in self.only]
 
     @property
     def models(self) -> list[ModelKey]:
         """Rows that others start from come first."""
-        rows = sorted(self.recipe.trained, key=lambda row: bool(row.start))
+        needed = [row for row in self.recipe.trained if self.rows(row.name)]
+        starts = {row.start for row in needed}
+        rows = [row for row in self.recipe.trained if row in needed or row.name in starts]
+        rows.sort(key=lambda row: bool(row.start))
         return [ModelKey(row.name, seed) for row in rows for seed in self.recipe.seeds(row)]
 
     @property
@@ -68,14 +75,12 @@ class Plan:
         """Validation first, for temperatures and thresholds; then clean, which detection is measured against."""
         study = self.recipe.study
         shifted = [TestSet(name, severity) for name in study.shifts for severity in study.severities]
-        return [VALIDATION, CLEAN, *shifted, *(TestSet(f"ood:{ood_name(source)}") for source in study.ood)]
+        return [VALIDATION, CLEAN, *shifted, *(TestSet(f"ood:{other.name}") for other in study.others)]
 
     def pending(self, key: ModelKey, test_set: TestSet, done: Done) -> list[Row]:
         """The rows of a model that have no results on a set yet."""
         return [
-            row
-            for row in self.recipe.variants(key.method)
-            if (row.name, key.seed, test_set.shift, test_set.severity) not in done
+            row for row in self.rows(key.method) if (row.name, key.seed, test_set.shift, test_set.severity) not in done
         ]
 
     def ready(self, key: ModelKey, test_set: TestSet, done: Done) -> bool:
@@ -86,7 +91,7 @@ class Plan:
     @property
     def cells(self) -> int:
         """How many there are in all."""
-        return sum(len(self.recipe.variants(key.method)) for key in self.models) * len(self.sets)
+        return sum(len(self.rows(key.method)) for key in self.models) * len(self.sets)
 
     def groups(self, keys: Iterable[ModelKey], at_once: int | None = None) -> list[list[ModelKey]]:
         """Models that train side by side: equal settings, and nobody waits for a start inside a group."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from avuc.calibration import CALIBRATORS, Calibrator
 from avuc.errors import InputError
@@ -16,7 +17,35 @@ from avuc.study import toml
 from avuc.study.tables import did_you_mean
 from avuc.training.settings import TrainSettings
 
-__all__ = ["CalibratorSpec", "DataPart", "NetPart", "Recipe", "Row", "StudyPart", "plain", "slug"]
+__all__ = ["CalibratorSpec", "DataPart", "NetPart", "OtherData", "Recipe", "Row", "StudyPart", "plain", "slug"]
+
+
+@dataclass(frozen=True)
+class OtherData:
+    """Data of another kind.
+
+    name: in the results. path: a file of images, or a folder (empty: the data set of that name). first: so many of its
+    images, from the first one on (0: all).
+    """
+
+    name: str
+    path: str = ""
+    first: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.name or self.first < 0:
+            raise InputError(f"expected a name and first ≥ 0, found {self.name!r} and {self.first}")
+
+    @staticmethod
+    def of(entry: str | OtherData) -> OtherData:
+        """
+        >>> OtherData.of("data/svhn-test.npy").name
+        'svhn-test'
+        """
+        if isinstance(entry, OtherData):
+            return entry
+        is_file = "." in Path(entry).name or "/" in entry
+        return OtherData(Path(entry).stem, entry) if is_file else OtherData(entry)
 
 
 @dataclass(frozen=True)
@@ -24,8 +53,9 @@ class StudyPart:
     """
     seeds: each method is trained once for each. samples: posterior draws for each prediction.
     shifts × severities: corruptions of the test images, with `profile` constants and `shift_seed`.
-    ood: data of another kind: names of data sets, files of images, or "photographs".
+    ood: data of another kind: names of data sets, files of images, "photographs", or tables like `OtherData`.
     predictions: also keep every prediction as a file.
+    precision: of the net's passes on a GPU while judging; elsewhere it is float32 always, and so are all metrics.
     """
 
     name: str = "study"
@@ -35,9 +65,10 @@ class StudyPart:
     severities: tuple[int, ...] = SEVERITIES
     profile: Profile = "cifar"
     shift_seed: int = 0
-    ood: tuple[str, ...] = ()
+    ood: tuple[str | OtherData, ...] = ()
     bins: int = 15
     predictions: bool = False
+    precision: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
         if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
@@ -49,6 +80,13 @@ class StudyPart:
                 raise InputError(f"shifts: {name!r} is none; {did_you_mean(name, SHIFTS)}")
         if not set(self.severities) <= set(SEVERITIES):
             raise InputError(f"severities: expected some of 1 … 5, found {list(self.severities)}")
+        names = [other.name for other in self.others]
+        if len(set(names)) < len(names):
+            raise InputError(f"ood: two sets have the same name in {names}; give one another: {{name = …, path = …}}")
+
+    @property
+    def others(self) -> tuple[OtherData, ...]:
+        return tuple(OtherData.of(entry) for entry in self.ood)
 
 
 @dataclass(frozen=True)
@@ -224,7 +262,10 @@ def slug(name: str) -> str:
 
 def plain(part: Any) -> dict[str, Any]:
     """A dataclass as a table; TOML has no word for None."""
-    return {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if getattr(part, f.name) is not None}
+    values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
+    if isinstance(part, StudyPart):
+        values["ood"] = tuple(plain(one) if isinstance(one, OtherData) else one for one in part.ood)
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _changed(part: Any, usual: Any) -> dict[str, Any]:

@@ -32,8 +32,12 @@ JUDGING_SHARE = 0.25
 _WORK: dict[tuple[str, str, str], Work] = {}  # what this worker process has loaded, for its next task
 
 
-def run(plan: Plan, store: Store, directory: Path, devices: Sequence[str], progress: bool) -> None:
+def run(
+    plan: Plan, store: Store, directory: Path, devices: Sequence[str], progress: bool, until: float | None = None
+) -> None:
     """Do what is missing, as tasks. `RAY_ADDRESS` names a cluster; without it a Ray of this machine is started."""
+    if until is not None:
+        raise InputError("--minutes: tasks on a cluster have no common clock; use --engine local, or stop it by Ctrl-C")
     ray = require("ray", "ray", "--engine ray")
     claims = Claims(store.path.with_name("claims.lock"))
     try:

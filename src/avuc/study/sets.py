@@ -13,7 +13,7 @@ from avuc.data.load import DATASETS
 from avuc.data.stream import in_memory
 from avuc.errors import InputError
 from avuc.shifts import Archive, corrupt
-from avuc.study.grid import CLEAN, VALIDATION, TestSet, ood_name
+from avuc.study.grid import CLEAN, VALIDATION, TestSet
 from avuc.study.photographs import photo_patches
 from avuc.study.recipe import Recipe
 
@@ -137,11 +137,13 @@ class StudyData:
         return Dataset(images, labels, self.test.num_classes, str(test_set)).to(self.device)
 
     def _outside(self, test_set: TestSet) -> Dataset:
-        source = next(name for name in self.recipe.study.ood if f"ood:{ood_name(name)}" == test_set.shift)
+        other = next(one for one in self.recipe.study.others if f"ood:{one.name}" == test_set.shift)
+        source = other.path or other.name
         if source == "photographs":
             images = photo_patches(min(len(self.test), MOST_OUTSIDE), self.image_shape, self.recipe.study.shift_seed)
         else:
             images = load_dataset(source, split="test" if source in DATASETS else "all").images
+        images = images[: other.first or None]
         if images.shape[1:] != self.image_shape:
             raise InputError(
                 f"study.ood: {source}: images {tuple(images.shape[1:])} (height, width, channels), but the net takes "

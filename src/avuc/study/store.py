@@ -18,7 +18,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 
 from avuc.errors import InputError
 from avuc.study.grid import Done, ModelKey, TestSet
+from avuc.study.growth import refuse_other
 from avuc.study.judge import Judgement
 from avuc.study.recipe import Recipe, parse_recipe
-from avuc.training.settings import TrainSettings
 
 __all__ = ["Cell", "Store", "Trained"]
 
@@ -93,7 +93,7 @@ class Cell:
 
 
 class Store:
-    """A study's file; opens or makes it.
+    """A study's file; opens or makes it. With `create=False` it must be there, and opening changes nothing of it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -108,17 +108,21 @@ class Store:
                 f"{directory}: no study here (study.sqlite is missing); avuc study RECIPE --out DIR makes one"
             )
         self.run: int | None = None
-        with self._clear():
+        with self.clear_errors():
             self.db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
-            self.db.execute("PRAGMA journal_mode=WAL")
-            self.db.execute("PRAGMA synchronous=FULL")
-            with self._writing():
-                for statement in SCHEMA.split(";"):
-                    self.db.execute(statement)
-                self.db.execute("INSERT OR IGNORE INTO meta VALUES('format', ?)", (FORMAT,))
+            if create:
+                self._prepare()
         found = self._meta("format")
         if found != FORMAT:
             raise InputError(f"{self.path}: format {found}, expected {FORMAT}; made by another version of avuc")
+
+    def _prepare(self) -> None:
+        self.db.execute("PRAGMA journal_mode=WAL")
+        self.db.execute("PRAGMA synchronous=FULL")
+        with self._writing():
+            for statement in SCHEMA.split(";"):
+                self.db.execute(statement)
+            self.db.execute("INSERT OR IGNORE INTO meta VALUES('format', ?)", (FORMAT,))
 
     def close(self) -> None:
         self.db.close()
@@ -127,10 +131,10 @@ class Store:
 
     def adopt(self, recipe: Recipe) -> None:
         """Make the study that of `recipe`: a new one, the same again, or one that grows. Anything else is refused."""
-        with self._clear(), self._writing():
+        with self.clear_errors(), self._writing():
             old = self._meta("recipe")
             if old is not None:
-                _refuse_other(parse_recipe(old, f"{self.path}"), recipe, self.path)
+                refuse_other(parse_recipe(old, f"{self.path}"), recipe, self.path)
             self.db.execute("INSERT OR REPLACE INTO meta VALUES('recipe', ?)", (recipe.to_toml(),))
 
     def recipe(self) -> Recipe:
@@ -151,19 +155,19 @@ class Store:
             json.dumps(about["hardware"]),
         )
         names = "started, engine, device, recipe, versions, revision, hardware"
-        with self._clear(), self._writing():
+        with self.clear_errors(), self._writing():
             cursor = self.db.execute(f"INSERT INTO runs({names}) VALUES(?,?,?,?,?,?,?)", values)
         self.run = cursor.lastrowid
 
     def finish(self, seconds: float) -> None:
-        with self._clear(), self._writing():
+        with self.clear_errors(), self._writing():
             self.db.execute("UPDATE runs SET finished=?, seconds=? WHERE id=?", (_now(), seconds, self.run))
 
     # writing
 
     def add_model(self, trained: Trained) -> None:
         key = trained.key.method, trained.key.seed
-        with self._clear(), self._writing():
+        with self.clear_errors(), self._writing():
             values = (*key, trained.epochs, trained.seconds, trained.threshold, self.run)
             self.db.execute("INSERT OR REPLACE INTO models VALUES(?,?,?,?,?,?)", values)
             self.db.execute("DELETE FROM history WHERE method=? AND seed=?", key)
@@ -174,7 +178,7 @@ class Store:
 
     def add_cells(self, cells: Iterable[Cell]) -> None:
         """All of them or none. A cell that is there already stays as it is."""
-        with self._clear(), self._writing():
+        with self.clear_errors(), self._writing():
             for cell in cells:
                 told = cell.judgement
                 values = (*cell.key, told.rows, told.samples, cell.seconds, self.run)
@@ -250,7 +254,7 @@ class Store:
         return found[0][0] if found else None
 
     def select(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        with self._clear():
+        with self.clear_errors():
             return self.db.execute(query, values).fetchall()
 
     @contextlib.contextmanager
@@ -266,7 +270,7 @@ class Store:
             raise
 
     @contextlib.contextmanager
-    def _clear(self) -> Iterator[None]:
+    def clear_errors(self) -> Iterator[None]:
         """SQLite's errors as one line that says what to do."""
         try:
             yield
@@ -278,36 +282,6 @@ class Store:
                 else "another program holds it, or it is damaged: end that program, or choose another folder"
             )
             raise InputError(f"{self.path}: {error}; {remedy}") from error
-
-
-def _refuse_other(old: Recipe, new: Recipe, path: Path) -> None:
-    """A study may grow by seeds, shifts, severities, other data and rows; what is there must stay what it was."""
-    grown = ("seeds", "shifts", "severities", "ood", "predictions", "name")
-    same = replace(new.study, **{name: getattr(old.study, name) for name in grown})
-    pairs: dict[str, tuple[Any, Any]] = {
-        "study": (old.study, same),
-        "data": (old.data, new.data),
-        "net": (old.net, new.net),
-    }
-    rows = {row.name: row for row in new.methods}
-    pairs |= {f"methods.{row.name}": (row, rows[row.name]) for row in old.methods if row.name in rows}
-    for part, (before, now) in pairs.items():
-        for item in fields(before):
-            was, is_now = (_identity(getattr(one, item.name)) for one in (before, now))
-            if was != is_now and item.name != "seeds":
-                raise InputError(
-                    f"{path}: holds another study: {part}.{item.name} was {_short(was)}, now {_short(is_now)}; "
-                    "choose another --out"
-                )
-
-
-def _identity(value: Any) -> Any:
-    """Of training, what makes a difference to its result."""
-    return value.identity() if isinstance(value, TrainSettings) else value
-
-
-def _short(value: Any) -> str:
-    return repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."
 
 
 def _now() -> str:

@@ -100,6 +100,9 @@ def _checked(value: Any, hint: Any, place: Place, special: Mapping[Any, Any]) ->
             raise place.wrong(f"found {_shown(value)}; {did_you_mean(str(value), [str(arg) for arg in args])}")
         return value
     if origin in (Union, types.UnionType):
+        table = [choice for choice in args if dataclasses.is_dataclass(choice)]
+        if table and isinstance(value, Mapping):  # what is wrong inside it is said, not that it is no text
+            return build(table[0], value, place, special)  # type: ignore[arg-type]
         for choice in args:
             try:
                 return _checked(value, choice, place, special)

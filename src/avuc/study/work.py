@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,21 +18,26 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from avuc.calibration import CalibrationWarning, Calibrator
+from avuc.data import Dataset
 from avuc.draws import Posterior, seeded_generator
 from avuc.errors import InputError
-from avuc.nets import NETS
 from avuc.predictions import Predictions
+from avuc.predictor import Predictor
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, TestSet
 from avuc.study.judge import Variant, judge, kept_logits, predict_all
-from avuc.study.recipe import NetPart, Recipe, Row, slug
+from avuc.study.net import make_net
+from avuc.study.recipe import Recipe, Row, slug
 from avuc.study.sets import StudyData
 from avuc.study.shown import shown_of, thumbnail
 from avuc.study.store import Cell, Store, Trained
-from avuc.tensorfile import read_tensors
+from avuc.training.checkpoint import Checkpoint, latest, save
 from avuc.training.fit import fit_many
 from avuc.training.run import Fitted, Job
 
-__all__ = ["Learned", "Work", "learned_of", "make_net"]
+__all__ = ["Learned", "Predicted", "Work", "learned_of"]
+
+# of a GPU's memory, for the draws of all models: they meet every set
+DRAWS_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -49,14 +55,43 @@ def learned_of(store: Store, row: Row, seed: int) -> Learned:
     )
 
 
-class Work:
-    """A recipe at work on one device. Data and models are loaded when they are first needed, and kept."""
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """Predictions of a model's rows on a set, all in the host's memory: what is left to do needs no device."""
 
-    def __init__(self, recipe: Recipe, directory: Path, device: torch.device | str, *, progress: bool = True) -> None:
-        self.recipe, self.directory, self.progress = recipe, Path(directory), progress
+    key: ModelKey
+    test_set: TestSet
+    rows: Sequence[Row]
+    learned: Mapping[str, Learned]
+    found: Sequence[Predictions]
+    calibrators: Mapping[str, Calibrator]
+    first: Tensor  # of the images, for the gallery
+    images: Dataset | None  # all of them, where single ones are shown
+    seconds: float
+
+
+class Work:
+    """A recipe at work on one device. Data and models are loaded when they are first needed, and kept.
+
+    until: a value of `time.monotonic()`, after which training stops with `OutOfTime`.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        directory: Path,
+        device: torch.device | str,
+        *,
+        progress: bool = True,
+        until: float | None = None,
+    ) -> None:
+        self.recipe, self.directory, self.progress, self.until = recipe, Path(directory), progress, until
         self.device = torch.device(device)
         self.data = StudyData(recipe, self.device)
         self._fitted: dict[ModelKey, Fitted] = {}
+        self._predictors: dict[ModelKey, Predictor] = {}
+        self._fits: dict[tuple[str, int], Future[Calibrator]] = {}  # of calibrators that are being fitted
+        self._on_host: tuple[TestSet, Dataset] | None = None
 
     # training
 
@@ -69,8 +104,11 @@ class Work:
         starts = [key for key in (self._start(key) for key in missing) if key is not None]
         if starts:
             self.train(list(dict.fromkeys(starts)))
-        found = fit_many([self._job(key) for key in missing], device=self.device, progress=self.progress)
+        jobs = [self._job(key) for key in missing]
+        found = fit_many(jobs, device=self.device, progress=self.progress, until=self.until)
         self._fitted |= dict(zip(missing, found, strict=True))
+        for job in jobs:
+            _slim(job)
         return [self._told(key) for key in keys]
 
     def _told(self, key: ModelKey) -> Trained:
@@ -106,10 +144,26 @@ class Work:
             self.directory / "models" / key.folder,
         )
 
+    def holds(self, key: ModelKey) -> bool:
+        """Whether a model can be had without training it from the start."""
+        saved = self.directory / "models" / key.folder
+        return key in self._fitted or self.recipe.row(key.method).as_given or any(saved.glob("checkpoint-*"))
+
     def posterior(self, key: ModelKey) -> Posterior:
         if key not in self._fitted:
             self.train([key])
         return self._fitted[key].posterior
+
+    def predictor(self, key: ModelKey) -> Predictor:
+        """The model as one that has made its draws before; on a GPU they are kept, and run in the study's precision."""
+        if key not in self._predictors:
+            memory, dtype = 0, None
+            if self.device.type == "cuda":
+                models = sum(len(self.recipe.seeds(row)) for row in self.recipe.trained)
+                memory = int(torch.cuda.mem_get_info(self.device)[1] * DRAWS_SHARE) // models
+                dtype = torch.bfloat16 if self.recipe.study.precision == "bfloat16" else None
+            self._predictors[key] = Predictor(self.posterior(key), seed=key.seed, dtype=dtype, memory=memory)
+        return self._predictors[key]
 
     # judging
 
@@ -117,41 +171,65 @@ class Work:
         self, key: ModelKey, test_set: TestSet, rows: Sequence[Row], learned: Mapping[str, Learned]
     ) -> list[Cell]:
         """Rows of one model on one set. On validation data calibrators and thresholds are learned; nowhere else."""
+        return self.cells(self.predict(key, test_set, rows, learned))
+
+    def predict(
+        self, key: ModelKey, test_set: TestSet, rows: Sequence[Row], learned: Mapping[str, Learned]
+    ) -> Predicted:
+        """The part of `judge` that needs the device."""
         began = time.perf_counter()
-        posterior, data = self.posterior(key), self.data.images(test_set)
-        calibrators = self._calibrators(key, posterior, test_set, rows, learned)
+        predictor, data = self.predictor(key), self.data.images(test_set)
+        calibrators = self._calibrators(key, test_set, rows, learned)
         variants = [Variant(row.name, self.recipe.samples(row), calibrators.get(row.name)) for row in rows]
-        cells = []
-        for row, found in zip(rows, predict_all(posterior, data, variants, seed=key.seed), strict=True):
-            known = learned.get(row.name, Learned())
+        found = predict_all(predictor, data, variants, seed=key.seed)
+        images = self._host(test_set, data) if self._is_shown(test_set) else None
+        seconds = time.perf_counter() - began
+        return Predicted(key, test_set, rows, learned, found, calibrators, data.images[0].cpu(), images, seconds)
+
+    def cells(self, predicted: Predicted) -> list[Cell]:
+        """The rest of it: metrics, curves, pictures. Any thread may do it."""
+        began = time.perf_counter() - predicted.seconds
+        key, test_set, cells = predicted.key, predicted.test_set, []
+        for row, found in zip(predicted.rows, predicted.found, strict=True):
+            known = predicted.learned.get(row.name, Learned())
             told = judge(
                 found,
                 threshold=None if test_set == VALIDATION else _needed(known.threshold, row, "threshold"),
                 bins=self.recipe.study.bins,
                 clean_entropy=None if test_set in (VALIDATION, CLEAN) else known.clean_entropy,
             )
-            calibrator = calibrators.get(row.name) if test_set == VALIDATION else None
+            calibrator = predicted.calibrators.get(row.name) if test_set == VALIDATION else None
             if calibrator is not None:
                 told.metrics["temperature"] = float(calibrator.temperature_)
             self._keep(key, test_set, row, found)
-            seconds = (time.perf_counter() - began) / len(rows)
+            seconds = (time.perf_counter() - began) / len(predicted.rows)
             text = None if calibrator is None else calibrator.to_json()
-            details = shown_of(found, data, self.recipe.study.bins) if self._is_shown(test_set) else None
-            picture = None if test_set == VALIDATION else thumbnail(data.images[0])
-            clean = test_set == CLEAN
-            cells.append(Cell(row.name, key.seed, test_set, told, seconds, text, clean, details, picture))
+            shown = None if predicted.images is None else shown_of(found, predicted.images, self.recipe.study.bins)
+            picture = None if test_set == VALIDATION else thumbnail(predicted.first)
+            cells.append(Cell(row.name, key.seed, test_set, told, seconds, text, test_set == CLEAN, shown, picture))
         return cells
 
     def _is_shown(self, test_set: TestSet) -> bool:
         return test_set == CLEAN or 0 < test_set.severity == max(self.recipe.study.severities)
 
+    def _host(self, test_set: TestSet, data: Dataset) -> Dataset:
+        """One copy for all models: pictures that were fetched one by one would each wait for the device."""
+        if self._on_host is None or self._on_host[0] != test_set:
+            self._on_host = (test_set, data.to("cpu"))
+        return self._on_host[1]
+
+    # calibrators
+
+    def start_fits(self, key: ModelKey, rows: Sequence[Row], pool: Executor) -> None:
+        """Fit the calibrators of a model in `pool`; `predict` on validation data waits for them."""
+        kept: dict[int, tuple[Tensor, Tensor]] = {}
+        for row in rows:
+            if row.calibrator is not None:
+                logits = self._kept(key, row, kept)
+                self._fits[row.name, key.seed] = pool.submit(row.calibrator.make().fit, *logits)
+
     def _calibrators(
-        self,
-        key: ModelKey,
-        posterior: Posterior,
-        test_set: TestSet,
-        rows: Sequence[Row],
-        learned: Mapping[str, Learned],
+        self, key: ModelKey, test_set: TestSet, rows: Sequence[Row], learned: Mapping[str, Learned]
     ) -> dict[str, Calibrator]:
         scaled = [row for row in rows if row.calibrator is not None]
         if test_set != VALIDATION:
@@ -161,15 +239,22 @@ class Work:
         kept: dict[int, tuple[Tensor, Tensor]] = {}
         for row in scaled:
             assert row.calibrator is not None
-            samples = self.recipe.samples(row)
-            if samples not in kept:
-                kept[samples] = kept_logits(posterior, self.data.validation, samples, seed=key.seed)
+            started = self._fits.pop((row.name, key.seed), None)
+            if started is not None:
+                made[row.name] = started.result()
+                continue
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always", CalibrationWarning)
-                made[row.name] = row.calibrator.make().fit(*kept[samples])
+                made[row.name] = row.calibrator.make().fit(*self._kept(key, row, kept))
             for warning in said:
                 print(f"{row.name} (seed {key.seed}): {warning.message}", file=sys.stderr)
         return made
+
+    def _kept(self, key: ModelKey, row: Row, kept: dict[int, tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        samples = self.recipe.samples(row)
+        if samples not in kept:
+            kept[samples] = kept_logits(self.predictor(key), self.data.validation, samples, seed=key.seed)
+        return kept[samples]
 
     def _keep(self, key: ModelKey, test_set: TestSet, row: Row, found: Predictions) -> None:
         if self.recipe.study.predictions:
@@ -178,45 +263,21 @@ class Work:
             found.save(folder / f"{slug(str(test_set))}.safetensors")
 
 
+def _slim(job: Job) -> None:
+    """A trained model is only read back: without the optimiser's state its file is a third, and one is enough."""
+    assert job.directory is not None
+    found = latest(job.directory, job.identity(), lambda line: print(line, file=sys.stderr))
+    if found is None or not any(name.startswith("optimizer.") for name in found.tensors):
+        return
+    tensors = {name: tensor for name, tensor in found.tensors.items() if not name.startswith("optimizer.")}
+    told = (found.epoch, found.history, found.identity, tensors, found.best, found.stopped, found.seconds)
+    path = save(job.directory, Checkpoint(*told))
+    for other in job.directory.glob("checkpoint-*.safetensors"):
+        if other != path:
+            other.unlink(missing_ok=True)
+
+
 def _needed(value: Any, row: Row, what: str) -> Any:
     if value is None:
         raise InputError(f"{row.name}: its {what} is learned on validation data, which has not been judged yet")
     return value
-
-
-def make_net(
-    part: NetPart,
-    num_classes: int,
-    image_shape: tuple[int, int, int],
-    weights: Mapping[str, Tensor] | None,
-    generator: torch.Generator,
-) -> nn.Module:
-    """The recipe's network, from random weights, those of its file, or those given."""
-    make: Callable[..., nn.Module] = NETS[part.name]
-    try:
-        net = make(num_classes, image_shape, generator=generator, **part.options)
-    except TypeError as error:
-        raise InputError(f"net: {part.name} does not take these options ({error})") from error
-    given = _read_weights(Path(part.weights)) if weights is None and part.weights else weights
-    if given is not None:
-        try:
-            net.load_state_dict(dict(given))
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())[:200]
-            raise InputError(f"{part.weights or 'start'}: these weights do not fit {part.name}: {reason}") from error
-    return net
-
-
-def _read_weights(path: Path) -> Mapping[str, Tensor]:
-    if path.suffix == ".safetensors":
-        return {name: tensor.clone() for name, tensor in read_tensors(path)[0].items()}
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise InputError(f"{path}: net.weights cannot be read ({error.strerror})") from error
-    except Exception as error:  # torch raises whatever its reader met
-        raise InputError(f"{path}: net.weights is no file of weights ({' '.join(str(error).split())[:120]})") from error
-    found = found.get("state_dict", found) if isinstance(found, dict) else found
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise InputError(f"{path}: net.weights holds no state_dict (names to tensors)")
-    return found

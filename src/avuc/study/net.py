@@ -1,0 +1,54 @@
+"""The network of a recipe, and the weights it begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from avuc.errors import InputError
+from avuc.nets import NETS
+from avuc.study.recipe import NetPart
+from avuc.tensorfile import read_tensors
+
+__all__ = ["make_net"]
+
+
+def make_net(
+    part: NetPart,
+    num_classes: int,
+    image_shape: tuple[int, int, int],
+    weights: Mapping[str, Tensor] | None,
+    generator: torch.Generator,
+) -> nn.Module:
+    """The recipe's network, from random weights, those of its file, or those given."""
+    make: Callable[..., nn.Module] = NETS[part.name]
+    try:
+        net = make(num_classes, image_shape, generator=generator, **part.options)
+    except TypeError as error:
+        raise InputError(f"net: {part.name} does not take these options ({error})") from error
+    given = _read_weights(Path(part.weights)) if weights is None and part.weights else weights
+    if given is not None:
+        try:
+            net.load_state_dict(dict(given))
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(f"{part.weights or 'start'}: these weights do not fit {part.name}: {reason}") from error
+    return net
+
+
+def _read_weights(path: Path) -> Mapping[str, Tensor]:
+    if path.suffix == ".safetensors":
+        return {name: tensor.clone() for name, tensor in read_tensors(path)[0].items()}
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise InputError(f"{path}: net.weights cannot be read ({error.strerror})") from error
+    except Exception as error:  # torch raises whatever its reader met
+        raise InputError(f"{path}: net.weights is no file of weights ({' '.join(str(error).split())[:120]})") from error
+    found = found.get("state_dict", found) if isinstance(found, dict) else found
+    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise InputError(f"{path}: net.weights holds no state_dict (names to tensors)")
+    return found
