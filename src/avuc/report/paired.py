@@ -16,7 +16,7 @@ from avuc.report.tables import rank_correlation
 __all__ = ["Difference", "over_seeds", "over_shifts", "shift_values", "trend"]
 
 Array = NDArray[np.float64]
-REPLICATES = 2000
+REPLICATES = 1000
 LEVEL = 0.95
 
 
@@ -52,16 +52,17 @@ def over_shifts(first: Array, second: Array, statistic: Callable[[Array], float]
     seeds of two methods have nothing to do with each other. `statistic` reads (shift, …), seeds averaged.
     """
     value = statistic(first.mean(0)) - statistic(second.mean(0))
-    rng = np.random.default_rng(seed)
     shifts = first.shape[1]
     if shifts < 2:
         return Difference(value, math.nan, math.nan)
-    differences = []
-    for _ in range(REPLICATES):
-        taken = rng.integers(shifts, size=shifts)
-        one, other = (each[rng.integers(len(each), size=len(each))].mean(0)[taken] for each in (first, second))
-        differences.append(statistic(one) - statistic(other))
-    low, high = np.nanquantile(differences, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    rng = np.random.default_rng(seed)
+    taken = rng.integers(shifts, size=(REPLICATES, shifts))
+    resampled = []
+    for values in (first, second):
+        seeds = rng.integers(len(values), size=(REPLICATES, len(values)))
+        means = values[seeds].mean(1)  # (replicate, shift, …)
+        resampled.append([statistic(each[places]) for each, places in zip(means, taken, strict=True)])
+    low, high = np.nanquantile(np.subtract(*resampled), ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     return Difference(float(value), float(low), float(high))
 
 

@@ -1,0 +1,167 @@
+"""Fill the generated parts of docs/reproduction.md and README.md from the published rows and the paper's figures.
+
+    python docs/make_reproduction.py            # seconds; reads results/cifar10 and results/paper
+    python docs/make_reproduction.py --check    # writes nothing; ends with 1 where a file is out of date
+
+Text outside the marks (see avuc.report.markers) is written by hand and stays. Sentences about differences, and which
+row of our recipe is the one to be judged, are in docs/reproduction.toml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reproduction_best import against_targets, best_row
+from reproduction_more import ablation, beta, code_path, cost, curves, drawings, without_threshold
+from reproduction_tables import BESIDE, NOTHING, PERCENT, SCORES, Remarks, Study, markdown, means, number, ours
+
+from avuc.atomic import atomic_path, write_text
+from avuc.errors import InputError
+from avuc.report.beside import Published, read_published
+from avuc.report.effort import effort_of
+from avuc.report.markers import block_names, fill
+from avuc.report.results import read_results
+from avuc.study.store import Store
+
+DOCS = Path(__file__).parent
+HOME = DOCS.parent
+PAGES = {DOCS / "reproduction.md": "docs/reproduction.md", HOME / "README.md": "README.md"}
+IN_README = ("Vanilla", "Temp scaling", "Ensemble", "SVI", "SVI-AvUTS", "SVI-AvUC")
+
+
+def read_studies(folder: Path) -> dict[str, Study]:
+    """The published studies: the folder itself is `paper`, the text's way; the others by their folders' names."""
+    found = {"paper": folder} if (folder / "study.sqlite").is_file() else {}
+    found |= {path.parent.name: path.parent for path in sorted(folder.glob("*/study.sqlite"))}
+    studies = {}
+    for name, place in found.items():
+        store = Store(place, create=False)
+        try:
+            studies[name] = Study(name, read_results(store), store.recipe(), effort_of(store))
+        finally:
+            store.close()
+    return studies
+
+
+def all_blocks(
+    studies: Mapping[str, Study], printed: Sequence[Published], notes: Mapping[str, Any]
+) -> tuple[dict[str, str], Remarks]:
+    """Every generated block by its name, and what the remarks leave open."""
+    remarks = Remarks(notes.get("remarks", {}))
+    paper = studies.get("paper")
+    base, best = notes.get("ablation", {}).get("base", ""), notes.get("best", {}).get("row", "")
+    blocks = {name: NOTHING if paper is None else make(paper, printed, remarks) for name, make in BESIDE.items()}
+    blocks |= {
+        "status": status(studies),
+        "means": NOTHING if paper is None else means(paper, printed),
+        "code": code_path(studies, printed),
+        "auavuc": without_threshold(studies),
+        "ablation": ablation(studies, base),
+        "beta": beta(studies, base),
+        "curves": curves(studies),
+        "best": against_targets(studies, best),
+        "cost": cost(studies),
+        "cifar10": in_short(studies, printed, best),
+    }
+    return blocks, remarks
+
+
+def status(studies: Mapping[str, Study]) -> str:
+    """Which studies are published, and how complete they are."""
+    if not studies:
+        return NOTHING
+    lines = []
+    for name, study in studies.items():
+        seeds = sorted({len(method.seeds) for method in study.results.methods})
+        span = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+        sets = f"{len(study.results.shifts)} × {len(study.results.severities)} + {len(study.results.outside)}"
+        missing = f"{study.results.missing:,}" if study.results.missing else "none"
+        lines.append([name, study.results.title, str(len(study.results.methods)), span, sets, missing])
+    return markdown(["study", "recipe", "rows", "seeds", "shifts × intensities + other data", "results missing"], lines)
+
+
+def in_short(studies: Mapping[str, Study], printed: Sequence[Published], named: str) -> str:
+    """README: the means at intensity 5 of a few rows, the paper's and ours, and our recipe as the last line."""
+    if "paper" not in studies:
+        return NOTHING
+    paper = studies["paper"]
+    lines = means(paper, printed, [name for name in IN_README if name in paper.results.names]).split("\n")
+    best = best_row(studies, named)
+    if best is not None:
+        study = studies["best"]
+        last = [f"**{best}** (`cifar10-best`)", str(study.get(best, "ece", "5").seeds)]
+        last += [ours(study.get(best, "accuracy", at), digits=1, percent=True) for at in ("clean", "5")]
+        for metric in SCORES:
+            last += ["–", f"**{ours(study.get(best, metric, '5'), metric)}**"]
+        lines.append("| " + " | ".join(last) + " |")
+    return "\n".join(lines)
+
+
+def one_number(studies: Mapping[str, Study], printed: Sequence[Published]) -> Callable[[Sequence[str]], str]:
+    """What stands in a figure's mark: STUDY | ROW | METRIC | WHERE [| STATISTIC]; STUDY `printed` is the paper."""
+
+    def find(words: Sequence[str]) -> str:
+        if not 4 <= len(words) <= 5:
+            raise InputError(f"figure: {' | '.join(words)}: expected STUDY | ROW | METRIC | WHERE [| STATISTIC]")
+        name, row, metric, where, *rest = words
+        if name == "printed":
+            wanted = rest or ["mean", "value", "spearman"]
+            found = [
+                one.value
+                for one in printed
+                if (one.dataset, one.method, one.metric) == ("cifar10", row, metric)
+                and one.statistic in wanted
+                and where in (one.intensity, one.shift, f"{one.shift} {one.intensity}")
+            ]
+            value = found[0] if found else float("nan")
+        else:
+            value = studies[name].get(row, metric, where, *rest).value if name in studies else float("nan")
+        text = number(value, metric, percent=metric in PERCENT)
+        if text == "–":
+            raise InputError(f"figure: {' | '.join(words)}: no such number; studies: {', '.join(studies) or 'none'}")
+        return text + (" %" if metric in PERCENT else "")
+
+    return find
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="fill the generated parts of docs/reproduction.md and README.md")
+    parser.add_argument("--results", type=Path, default=HOME / "results" / "cifar10", help="published studies")
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 where a file is out of date")
+    args = parser.parse_args(arguments)
+    studies = read_studies(args.results)
+    printed = read_published(HOME / "results" / "paper" / "tables.csv")
+    notes = tomllib.loads((DOCS / "reproduction.toml").read_text(encoding="utf-8"))
+    blocks, remarks = all_blocks(studies, printed, notes)
+    stale = []
+    for path, name in PAGES.items():
+        text = path.read_text(encoding="utf-8")
+        new = fill(text, blocks, one_number(studies, printed), name)
+        if new != text:
+            stale.append(name)
+            if not args.check:
+                write_text(path, new)
+    unused = set(blocks) - {"cifar10"} - set(block_names((DOCS / "reproduction.md").read_text(encoding="utf-8")))
+    for name in sorted(unused):
+        print(f"docs/reproduction.md has no place for the block {name!r}", file=sys.stderr)
+    for table, row in remarks.missing:
+        print(f"docs/reproduction.toml: {row} differs in table {table!r} and has no sentence", file=sys.stderr)
+    if args.check:
+        return 1 if stale else 0
+    for name, content in drawings(studies, notes.get("ablation", {}).get("base", "")).items():
+        with atomic_path(DOCS / "figures" / name) as path:
+            path.write_bytes(content)
+    print(f"{len(studies)} studies; changed: {', '.join(stale) or 'nothing'}")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except InputError as error:
+        sys.exit(str(error))

@@ -1,0 +1,141 @@
+"""Our recipe against the targets that were set for it, and against the paper's method; for docs/reproduction.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from reproduction_tables import NOTHING, Study, markdown, number, ours
+
+from avuc.report.beside import Figure
+from avuc.report.paired import Difference, over_seeds, over_shifts, shift_values, trend
+from avuc.report.words import words_of
+from avuc.study.recipe import Row
+
+
+@dataclass(frozen=True)
+class Target:
+    title: str
+    metric: str
+    where: str
+    bound: float
+    statistic: str = "mean"
+    about: str = ""
+    strict: bool = False  # above the bound, not at it
+
+    @property
+    def better(self) -> str:
+        return "lower" if self.statistic == "spearman" else words_of(self.metric).better
+
+    @property
+    def sign(self) -> str:
+        return "≤" if self.better == "lower" else ">" if self.strict else "≥"
+
+    def met(self, value: float) -> bool:
+        if self.strict and value == self.bound:
+            return False
+        return value <= self.bound if self.better == "lower" else value >= self.bound
+
+
+def targets(studies: Mapping[str, Study], best: str) -> list[Target]:
+    """The bounds that were set before the first run; two of them follow from our own other rows."""
+    paper = studies["paper"]
+    found = [
+        Target("ECE, intensity 5", "ece", "5", 0.100),
+        Target("UCE, intensity 5", "uce", "5", 0.080),
+        Target("NLL, intensity 5", "nll", "5", 1.55),
+        Target("Brier score, intensity 5", "brier", "5", 0.62),
+    ]
+    ensemble = paper.get("Ensemble", "accuracy", "5")
+    if ensemble.seeds:
+        about = "our Ensemble less one point"
+        found.append(Target("accuracy, intensity 5", "accuracy", "5", ensemble.value - 0.01, about=about))
+    found.append(Target("ECE, clean", "ece", "clean", 0.015))
+    found.append(Target("ρ of ECE", "ece", "", 0.6, "spearman"))
+    for name, title in (("svhn", "SVHN"), ("cifar100", "CIFAR-100")):
+        others = {
+            (study.name, row.name): study.get(row.name, "auroc", name).value
+            for study in (paper, studies["best"])
+            for row in study.recipe.methods
+            if row.name in study.results.names and _single(row, study) and not _same_model(row.name, best, study)
+        }
+        known = {key: value for key, value in others.items() if math.isfinite(value)}
+        if known:
+            top = max(known, key=lambda key: known[key])
+            about = f"{top[1]} of {top[0]}"
+            found.append(Target(f"AUROC, {title}", "auroc", name, known[top], about=about, strict=True))
+    return found
+
+
+def _single(row: Row, study: Study) -> bool:
+    trained = row if row.method is not None else study.recipe.row(row.of)
+    return trained.method is not None and trained.method.members == 1
+
+
+def _same_model(name: str, best: str, study: Study) -> bool:
+    if study.name != "best":
+        return False
+    model = study.recipe.row(best).of or best
+    return model in (name, study.recipe.row(name).of)
+
+
+def best_row(studies: Mapping[str, Study], named: str) -> str | None:
+    """The row that is ours: named beforehand, else the first of the recipe; never picked by its test figures."""
+    if "best" not in studies or "paper" not in studies:
+        return None
+    names = studies["best"].results.names
+    return named if named in names else names[0]
+
+
+def against_targets(studies: Mapping[str, Study], named: str) -> str:
+    best = best_row(studies, named)
+    if best is None:
+        return NOTHING
+    other = "SVI-AvUC"
+    head = ["", "target", f"ours: {best}", "met", f"{other}, the text's way", "difference (95 % interval)", "which is"]
+    lines = []
+    for target in targets(studies, best):
+        one, two = (_figure(studies[name], row, target) for name, row in (("best", best), ("paper", other)))
+        percent = target.metric in ("accuracy", "auroc")
+        show = partial(number, metric=target.metric, percent=percent, digits=2 if percent else None)
+        bound = f"{target.sign} {show(target.bound)}" + (f" ({target.about})" if target.about else "")
+        found = difference(studies["best"], best, studies["paper"], other, target) if one.seeds and two.seeds else None
+        lines.append(
+            [
+                target.title,
+                bound,
+                ours(one, target.metric, percent=percent, digits=2 if percent else None),
+                "–" if not one.seeds else "yes" if target.met(one.value) else "no",
+                ours(two, target.metric, percent=percent, digits=2 if percent else None),
+                "–" if found is None else _interval(found, percent),
+                "–" if found is None else found.says(target.better),
+            ]
+        )
+    return markdown(head, lines)
+
+
+def difference(study: Study, row: str, other: Study, other_row: str, target: Target) -> Difference:
+    """Over the same shifts, where there are several; else from seed to seed."""
+    if target.where != "5" and target.statistic != "spearman":
+        return over_seeds(_figure(study, row, target).by_seed, _figure(other, other_row, target).by_seed)
+    if study.results.shifts != other.results.shifts or study.results.severities != other.results.severities:
+        return Difference(*(math.nan,) * 3)
+    first, second = (shift_values(s.results, r, target.metric) for s, r in ((study, row), (other, other_row)))
+    if not len(first) or not len(second):
+        return Difference(*(math.nan,) * 3)
+    statistic = trend if target.statistic == "spearman" else lambda values: float(values[:, -1].mean())
+    return over_shifts(first, second, statistic)
+
+
+def _figure(study: Study, row: str, target: Target) -> Figure:
+    return study.get(row, target.metric, target.where, target.statistic)
+
+
+def _interval(found: Difference, percent: bool) -> str:
+    scale, digits = (100, 2) if percent else (1, 3)
+    value, low, high = (scale * each for each in found)
+    shown = f"{value:+.{digits}f}" if math.isfinite(value) else "–"
+    text = shown if math.isnan(low) else f"{shown} ({low:+.{digits}f} … {high:+.{digits}f})"
+    return text.replace("-", "−")

@@ -1,0 +1,201 @@
+"""What is published of the CIFAR-10 study: the paper's figures, the committed rows, and the pages made from them."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from avuc.errors import InputError
+from avuc.report.beside import published_value, read_published
+
+HOME = Path(__file__).parent.parent
+PUBLISHED = HOME / "results" / "cifar10"
+PAPER = HOME / "results" / "paper" / "tables.csv"
+# the studies that are committed, by folder; an entry more or less than there is fails here
+COMMITTED: tuple[str, ...] = ()
+PICTURES = (b"\x89PNG\r\n", b"iVBORw0KGgo", b"JFIF\0", b"/9j/4AAQ", b"WEBPVP8")
+MOST_BYTES = 20_000_000
+
+
+def load(name: str, folder: str):
+    sys.path.insert(0, str(HOME / folder))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(HOME / folder))
+
+
+make = load("make_reproduction", "docs")
+publish = load("publish", "results")
+tables = load("reproduction_tables", "docs")
+best = load("reproduction_best", "docs")
+more = load("reproduction_more", "docs")
+
+
+@pytest.fixture(scope="session")
+def printed():
+    return read_published(PAPER)
+
+
+# the paper's figures
+
+
+def test_every_table_of_the_paper_is_there(printed):
+    counts = {}
+    for one in printed:
+        counts[one.table, one.dataset] = counts.get((one.table, one.dataset), 0) + 1
+    assert counts == {
+        ("quartiles", "cifar10"): 4 * 4 * 10,
+        ("quartiles", "imagenet"): 4 * 4 * 9,
+        ("by-intensity", "cifar10"): 2 * 6 * 3,
+        ("spearman", "cifar10"): 2 * 10,
+        ("spearman", "imagenet"): 3 * 10,
+        ("detection", "cifar10"): 2 * 4 * 8,
+        ("detection", "imagenet"): 4 * 8,
+        ("detection-by-shift", "imagenet"): 16 * 4 * 9,
+        ("wasserstein", "cifar10"): 11,
+        ("wasserstein", "imagenet"): 10 + 8,
+    }
+    keys = [(o.table, o.dataset, o.method, o.shift, o.intensity, o.metric, o.statistic) for o in printed]
+    assert len(set(keys)) == len(keys)
+
+
+# typed in by hand from the paper, apart from the file
+ROWS = ["Vanilla", "Temp scaling", "Ensemble", "Dropout", "LL-Dropout", "SVI", "LL-SVI", "Radial BNN"]
+ROWS += ["SVI-AvUTS", "SVI-AvUC"]
+BY_HAND = {
+    "ece": (0.3151, 0.1993, 0.1611, 0.2405, 0.3518, 0.2389, 0.3267, 0.2150, 0.1585, 0.1374),
+    "uce": (0.2853, 0.1429, 0.1333, 0.1974, 0.3204, 0.2008, 0.2983, 0.1741, 0.1272, 0.1038),
+    "nll": (2.653, 1.846, 1.779, 2.036, 2.682, 2.017, 2.764, 1.995, 1.728, 1.633),
+    "brier": (0.785, 0.697, 0.639, 0.728, 0.820, 0.702, 0.803, 0.719, 0.657, 0.646),
+}
+
+
+@pytest.mark.parametrize("metric", BY_HAND)
+def test_means_at_intensity_5_are_those_typed_by_hand(printed, metric):
+    wanted = {"table": "quartiles", "dataset": "cifar10", "metric": metric, "statistic": "mean"}
+    assert tuple(published_value(printed, method=row, **wanted) for row in ROWS) == BY_HAND[metric]
+
+
+@pytest.mark.parametrize(
+    ("table", "method", "metric", "more", "value"),
+    [
+        ("by-intensity", "Vanilla", "ece", {"intensity": "3"}, 0.183),
+        ("by-intensity", "Vanilla-AvUTS", "ece", {"intensity": "5"}, 0.277),
+        ("by-intensity", "Vanilla-AvUC", "ece", {"intensity": "0"}, 0.034),
+        ("by-intensity", "Vanilla-AvUC", "uce", {"intensity": "5"}, 0.168),
+        ("spearman", "SVI-AvUC", "ece", {}, 0.71),
+        ("spearman", "SVI-AvUTS", "ece", {}, 0.82),
+        ("detection", "Vanilla", "auroc", {"shift": "svhn"}, 0.9653),
+        ("detection", "Ensemble", "auroc", {"shift": "svhn"}, 0.9578),
+        ("detection", "SVI", "auroc", {"shift": "svhn"}, 0.9394),
+        ("detection", "SVI-AvUC", "auroc", {"shift": "svhn"}, 0.9935),
+        ("detection", "SVI-TS", "aupr_out", {"shift": "gaussian_blur"}, 0.7416),
+        ("wasserstein", "SVI-AvUC", "wasserstein", {"shift": "svhn"}, 1.2021),
+        ("wasserstein", "Radial BNN", "wasserstein", {"shift": "svhn"}, 0.3933),
+    ],
+)
+def test_single_figures(printed, table, method, metric, more, value):
+    found = published_value(printed, table=table, dataset="cifar10", method=method, metric=metric, **more)
+    assert found == pytest.approx(value, abs=1e-9)
+
+
+def test_the_paper_agrees_with_itself(printed):
+    by_key = {}
+    for one in (one for one in printed if one.table == "quartiles"):
+        by_key.setdefault((one.dataset, one.method, one.metric), {})[one.statistic] = one.value
+    for key, values in by_key.items():
+        assert values["lower quartile"] <= values["median"] <= values["upper quartile"], key
+        assert values["lower quartile"] < values["mean"] < values["upper quartile"], key
+    for metric in ("ece", "uce"):  # Table 1 and the quartile table share a row
+        found = [
+            published_value(printed, table=table, dataset="cifar10", method="Vanilla", metric=metric, **more)
+            for table, more in (("by-intensity", {"intensity": "5"}), ("quartiles", {"statistic": "mean"}))
+        ]
+        assert found[0] == pytest.approx(found[1], abs=6e-4)
+    for one in (one for one in printed if one.table == "detection" and one.dataset == "imagenet"):
+        again = [
+            other.printed
+            for other in printed
+            if other.table == "detection-by-shift"
+            and (other.method, other.shift, other.metric) == (one.method, one.shift, one.metric)
+        ]
+        assert again in ([], [one.printed])
+    # ρ of six points without ties is 1 − k·2/35; the paper cuts it off after two digits
+    possible = {f"{sign}{int(100 * abs(1 - 2 * k / 35)) / 100}" for k in range(36) for sign in ("", "-")}
+    assert {str(float(one.printed)) for one in printed if one.table == "spearman"} <= possible
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    path = tmp_path / "tables.csv"
+    path.write_text("table,method\n")
+    with pytest.raises(InputError, match=r"tables\.csv: expected the columns"):
+        read_published(path)
+    path.write_text(PAPER.read_text().splitlines()[0] + "\nquartiles,cifar10,SVI,,5,ece,mean,often,\n")
+    with pytest.raises(InputError, match="line 2: expected 9 cells and a number"):
+        read_published(path)
+
+
+# what is committed
+
+
+def test_what_is_committed_is_what_this_file_says():
+    assert tuple(sorted(publish.studies_below(PUBLISHED))) == tuple(sorted(COMMITTED))
+
+
+def test_committed_pages_are_made_from_the_committed_rows(printed):
+    import tomllib
+
+    notes = tomllib.loads((HOME / "docs" / "reproduction.toml").read_text(encoding="utf-8"))
+    found = make.read_studies(PUBLISHED)
+    blocks, remarks = make.all_blocks(found, printed, notes)
+    for path, name in make.PAGES.items():
+        text = path.read_text(encoding="utf-8")
+        assert make.fill(text, blocks, make.one_number(found, printed), name) == text, f"run make docs: {name} is stale"
+    assert remarks.missing == [], "docs/reproduction.toml: rows that differ have no sentence"
+    page = (HOME / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    assert set(make.block_names(page)) == set(blocks) - {"cifar10"}
+
+
+@pytest.mark.parametrize("study", COMMITTED or ["none yet"])
+def test_committed_studies_render(study, tmp_path):
+    folder = publish.studies_below(PUBLISHED).get(study)
+    if study == "none yet":
+        assert folder is None
+        assert not list(PUBLISHED.rglob("*.sqlite"))
+        return
+    before = (folder / "study.sqlite").read_bytes()
+    command = [sys.executable, "-m", "avuc", "report", str(folder), "--out", str(tmp_path / "r.html"), "--no-exports"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "r.html").stat().st_size > 100_000
+    assert (folder / "study.sqlite").read_bytes() == before
+    assert_small_and_clean(folder)
+
+
+def test_results_are_small():
+    files = [path for path in (HOME / "results").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert sum(path.stat().st_size for path in files) < MOST_BYTES
+    assert not [path for path in files if path.suffix in (".safetensors", ".pt", ".npy", ".npz", ".lock")]
+
+
+def everything(path: Path) -> bytes:
+    """The file and what is still in its log."""
+    log = path.with_name(path.name + "-wal")
+    return path.read_bytes() + (log.read_bytes() if log.exists() else b"")
+
+
+def assert_small_and_clean(folder: Path) -> None:
+    content = everything(folder / "study.sqlite")
+    for sign in PICTURES:
+        assert sign not in content, (folder, sign)
+    assert b"/somewhere/private" not in content
+    assert not re.search(rb'(root|released|weights) = "[^"]+/', content)
+    assert not list(folder.glob("study.sqlite-*"))
+    recipe = (folder / "recipe.toml").read_text(encoding="utf-8")
+    assert not re.search(r'"(/|[A-Za-z]:\\|~)', recipe)
