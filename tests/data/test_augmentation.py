@@ -111,13 +111,13 @@ def test_tables_equal_pillow(images: torch.Tensor, name: str, severity: float, d
 
 
 def test_every_stretch_equals_pillow() -> None:
-    """All pairs of lowest and highest value, where Pillow's floating-point steps decide the last bit."""
-    low, high = torch.triu_indices(256, 256)
+    """Every ninth pair of lowest and highest value; Pillow's floating-point steps decide the last bit."""
+    low, high = torch.triu_indices(256, 256)[:, ::9]
     ramp = torch.linspace(0, 1, 16)[None] * (high - low)[:, None] + low[:, None]
     images = ramp.round().to(torch.uint8).view(-1, 4, 4, 1)
     got = augmix(images, only("autocontrast", torch.zeros(len(images))))
     pixels = images.numpy()
-    for k in range(0, len(images), 9):
+    for k in range(len(images)):
         np.testing.assert_array_equal(got[k].numpy(), one_operation(pixels[k], "autocontrast", 0, 3))
 
 
@@ -264,18 +264,18 @@ def test_how_often_things_happen() -> None:
 
 
 def test_shares_are_those_of_dirichlet_and_beta() -> None:
-    """White images whose chains posterise to 240 or move wholly: the means of m and of m·w are 1/2 and 1/6."""
-    n = 20_000
+    """White pixels that the first chain turns black: what is lost is m·w, whose moments are known."""
+    n = 6_000
     drawn = torch.rand(n, COLUMNS, generator=torch.Generator().manual_seed(10))
     drawn[:, 4:7] = 0  # chains of length one
-    drawn[:, 7:16] = (OPERATIONS.index("shear_x") + 0.5) / 9  # which changes nothing in the first row of white
-    drawn[:, 7] = (OPERATIONS.index("solarize") + 0.5) / 9  # and this makes it black
+    drawn[:, 7:16] = (OPERATIONS.index("equalize") + 0.5) / 9  # which leaves a flat image as it is
+    drawn[:, 7] = (OPERATIONS.index("solarize") + 0.5) / 9
     white = torch.full((1, 1, 1, 1), 255, dtype=torch.uint8).expand(n, -1, -1, -1)
     drawn[:, 16:] = 0.3
     share = 1 - augmix(white, drawn).flatten().double() / 255  # m·w of the first chain
     # E[m w] = 1/2·1/3, E[(m w)²] = 1/3·1/6
     assert abs(float(share.mean()) - 1 / 6) < 4 * math.sqrt((1 / 18 - 1 / 36) / n) + 1e-4
-    assert abs(float((share**2).mean()) - 1 / 18) < 3e-3
+    assert abs(float((share**2).mean()) - 1 / 18) < 5e-3
 
 
 @pytest.mark.parametrize(

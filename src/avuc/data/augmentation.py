@@ -15,8 +15,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from avuc.data.augmix import COLUMNS, augmix
+from avuc.data.augmix import COLUMNS, WEAKEST, augmix
 from avuc.errors import InputError
+from avuc.kernels import augmix as kernel
 
 __all__ = ["Augmentation", "Policy", "augment", "augment_at"]
 
@@ -72,6 +73,9 @@ class Augmentation:
     def apply(self, images: Tensor, indices: Tensor, drawn: Tensor) -> Tensor:
         """The pure part: `images[indices]` changed as `drawn` says, uint8 `(B, H, W, C)`; each row on its own."""
         mixing = self.policy == "augmix"
+        if mixing and not torch.compiler.is_compiling() and kernel.usable(images, self.pad, self.flip):
+            strengths = (WEAKEST, self.severity)
+            return kernel.augmix_images(images, indices, drawn, pad=self.pad, flip=self.flip, strengths=strengths)
         if self.choices == 1:
             batch = images[indices]
         else:

@@ -1,0 +1,104 @@
+"""Settings that came later, and the augmentation a model in training uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from avuc.data import Augmentation, Dataset, as_input, augment
+from avuc.errors import InputError
+from avuc.methods import Objective, Vanilla
+from avuc.train import TrainSettings, fit
+from avuc.training.distributed import Ranks
+from avuc.training.member import Member
+
+Factory = Callable[[torch.Generator], nn.Module]
+QUICK = TrainSettings(epochs=2, batch_size=100, learning_rate=3e-3, pad=1, flip=False)
+OFTEN = replace(QUICK, checkpoint_seconds=60.0)
+
+
+def test_the_identity_of_earlier_runs_stays() -> None:
+    """A checkpoint from before there was a policy says nothing of it, and is the same run as one with crops."""
+    told = TrainSettings().identity()
+    assert told == {
+        "epochs": "200",
+        "batch_size": "107",
+        "optimizer": "'adam'",
+        "learning_rate": "0.001189",
+        "milestones": "(80, 120, 160, 180)",
+        "factors": "(0.1, 0.01, 0.001, 0.0005)",
+        "momentum": "0.9",
+        "nesterov": "False",
+        "weight_decay": "0.0",
+        "pad": "4",
+        "flip": "True",
+        "kl_anneal_epochs": "0",
+        "clip_norm": "0.0",
+        "ema_decay": "0.0",
+        "patience": "0",
+        "validate_every": "1",
+        "validation_draws": "1",
+        "precision": "'float32'",
+        "sync_batch_norm": "True",
+        "rank_noise": "'shared'",
+    }
+    assert TrainSettings(augmentation="augmix").identity() == told | {"augmentation": "'augmix'"}
+    assert OFTEN.identity() == QUICK.identity()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"augmentation": "mixup"}, "augmentation must be one of crop, augmix; found 'mixup'"),
+        ({"checkpoint_seconds": -1.0}, "checkpoint_seconds must not be negative"),
+    ],
+)
+def test_settings_refuse(change: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TrainSettings(**change)  # type: ignore[arg-type]
+
+
+def a_member(net: Factory, settings: TrainSettings) -> Member:
+    device = torch.device("cpu")
+    common = {"num_train": 500, "num_classes": 10, "seed": 3, "index": 0, "device": device, "ranks": Ranks()}
+    member = Member(Vanilla(), net, Objective(), settings, **common)  # type: ignore[arg-type]
+    member.begin(1)
+    return member
+
+
+@pytest.mark.parametrize("change", [{}, {"augmentation": "augmix"}, {"pad": 0}, {"augmentation": "augmix", "pad": 0}])
+def test_a_batch_is_drawn_and_applied(train: Dataset, plain_net: Factory, change: dict[str, object]) -> None:
+    settings = replace(QUICK, **change)  # type: ignore[arg-type]
+    member, again = a_member(plain_net, settings), a_member(plain_net, settings)
+    policy = Augmentation(settings.augmentation, pad=settings.pad, flip=settings.flip)
+    assert member.augmentation == policy
+    for rows in (torch.arange(100), torch.arange(100, 137)):
+        images, labels = member.batch(train, rows)
+        drawn = policy.draw(len(rows), again.augmenting, "cpu")
+        assert torch.equal(images, as_input(policy.apply(train.images, rows, drawn)))
+        assert torch.equal(labels, train.labels[rows])
+
+
+def test_crops_are_those_of_earlier_runs(train: Dataset, plain_net: Factory) -> None:
+    member, again = (a_member(plain_net, replace(QUICK, flip=True)) for _ in range(2))
+    rows = torch.arange(50)
+    cropped = augment(train.images, rows, again.augmenting, pad=1, flip=True)
+    assert torch.equal(member.batch(train, rows)[0], as_input(cropped))
+
+
+def test_training_with_augmix_repeats_and_is_another_run(train: Dataset, plain_net: Factory, tmp_path: Path) -> None:
+    settings = replace(QUICK, augmentation="augmix")
+    whole, same, cropped = (
+        fit(Vanilla(), plain_net, train, objective=Objective(), settings=one, seed=1, progress=False, directory=folder)
+        for one, folder in ((settings, tmp_path / "a"), (settings, None), (QUICK, None))
+    )
+    weights = [list(fitted.models[0].state_dict().values()) for fitted in (whole, same, cropped)]
+    assert all(torch.equal(one, other) for one, other in zip(weights[0], weights[1], strict=True))
+    assert not all(torch.equal(one, other) for one, other in zip(weights[0], weights[2], strict=True))
+    with pytest.raises(InputError, match=r"train\.augmentation is not set, was 'augmix'"):
+        fit(Vanilla(), plain_net, train, settings=QUICK, seed=1, progress=False, directory=tmp_path / "a")
