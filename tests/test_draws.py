@@ -389,6 +389,7 @@ def test_compiled_batches_have_one_size(monkeypatch: pytest.MonkeyPatch) -> None
         return call
 
     monkeypatch.setattr(torch, "compile", fake)
+    monkeypatch.setattr("avuc.nets.runner._SHARED", {})
     posterior = to_bayesian(cnn())
     for rows in (3, 9):
         images, labels = digits(rows)

@@ -85,6 +85,31 @@ def test_sums_equal_all_draws_kept(seed: int, split: int, count: int) -> None:
     assert found.samples == count
 
 
+@given(seed=st.integers(0, 50), chunk=st.integers(1, 9), split=st.integers(1, 7), double=st.booleans())
+def test_chunks_of_draws_equal_single_draws(seed: int, chunk: int, split: int, double: bool) -> None:
+    probs = draws(9, 7, 3, seed).to(torch.float64 if double else torch.float32)
+    given_probs = probs.clone()
+    single, chunked = (DrawSums(7, torch.device("cpu")) for _ in range(2))
+    for draw in probs:
+        single.add(slice(0, 7), draw)
+    for some in probs.split(chunk):
+        for start in range(0, 7, split):
+            rows = slice(start, min(start + split, 7))
+            assert chunked.add(rows, some[:, rows]).shape == (len(some),)
+    for name in ("probs", "squares", "entropy"):
+        torch.testing.assert_close(getattr(chunked, name), getattr(single, name), rtol=0, atol=1e-12, msg=name)
+    torch.testing.assert_close(single.squares, probs.double().square().sum(0), rtol=0, atol=1e-12)
+    assert torch.equal(probs, given_probs)
+
+
+def test_sums_say_which_draws_hold_nan() -> None:
+    probs = draws(4, 5, 3, 0)
+    probs[2, 4, 1] = float("nan")
+    sums = DrawSums(5, torch.device("cpu"))
+    assert sums.add(slice(0, 4), probs[:, :4]).tolist() == [False] * 4
+    assert sums.add(slice(4, 5), probs[:, 4:]).tolist() == [False, False, True, False]
+
+
 def test_sums_say_nan() -> None:
     sums = DrawSums(2, torch.device("cpu"))
     assert bool(sums.add(slice(0, 1), torch.tensor([[float("nan"), 0.5]])))

@@ -51,10 +51,9 @@ class DrawSums:
             self.squares = torch.zeros_like(self.probs)
         exact = some.to(self.dtype)
         self.probs[rows] += exact.sum(0)
+        self.squares[rows] += exact.square().sum(0)
         self.entropy[rows] += entropy(some).sum(0, dtype=self.dtype)
-        broken = exact.flatten(1).isnan().any(1)
-        self.squares[rows] += exact.square_().sum(0) if exact is not probs else exact.square().sum(0)
-        return broken
+        return some.flatten(1).isnan().any(1)
 
     def predictions(self, labels: Tensor, draws: int, error: float | None) -> Predictions:
         probs, expected = (self.probs / draws).float(), (self.entropy / draws).float()

@@ -157,7 +157,7 @@ class Predictor:
                 draws = range(used, min(used + most, used + way.at_once, limit))
                 if not way.ready(draws):
                     way.end()
-                    way = self._plain_way(batches, limit)
+                    self._special, way = None, self._plain_way(batches, limit)
                     continue
                 for batch in batches:
                     logits = way.logits(draws, batch)

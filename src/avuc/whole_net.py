@@ -66,7 +66,8 @@ class WholeNet:
             return True
         rows = []
         for index in draws:
-            packed = self._pack(index)
+            kept = self._packed is not None and index < self._made
+            packed = self._packed[index] if kept and self._packed is not None else self._pack(index)
             if packed is None:
                 return False
             rows.append(packed)
@@ -109,7 +110,7 @@ class WholeNet:
         return self.run.pack({**runner.base, **runner.weights(parts.weights)})
 
     def _keep(self, draws: range, chunk: Tensor) -> None:
-        if draws.start != self._made:
+        if draws.start > self._made:
             return
         needed = draws.stop * chunk.shape[1] * chunk.element_size()
         if needed > self.memory:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from avuc.nets import resnet20, resnet50, small_cnn
+from avuc.nets import runner as running
 from avuc.nets.fold import conv_bn_pairs, fold, state_of
 from avuc.nets.runner import Runner
 
@@ -188,6 +189,7 @@ def test_compiled_once_for_all_draws_and_datasets(monkeypatch: pytest.MonkeyPatc
         return real(function, backend="eager", dynamic=False, fullgraph=True)
 
     monkeypatch.setattr(torch, "compile", count)
+    monkeypatch.setattr(running, "_SHARED", {})
     net = lived_in(small_cnn())
     x = torch.rand(3, 1, 28, 28)
     state = state_of(net)
@@ -209,3 +211,61 @@ def test_compiled_once_for_all_draws_and_datasets(monkeypatch: pytest.MonkeyPatc
     changed.bn1 = nn.Identity()
     Runner(changed, key=net, compiled=True)
     assert len(compiled) == 2
+
+
+def test_nets_of_one_architecture_compile_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda function, **options: (compiled.append(options), function)[1])
+    monkeypatch.setattr(running, "_SHARED", {})
+    x = torch.rand(2, 3, 16, 16)
+    with torch.no_grad():
+        for seed in range(3):
+            net = lived_in(resnet20(generator=torch.Generator().manual_seed(seed)), seed)
+            torch.testing.assert_close(Runner(net, compiled=True).function({})(x), net(x), rtol=1e-5, atol=1e-5)
+        assert len(compiled) == 1
+        wider, padded = lived_in(resnet20(num_classes=7)), lived_in(resnet20())
+        padded.layer2[0].shortcut.before, padded.layer2[0].shortcut.after = 0, 16
+        hooked = lived_in(resnet20())
+        hooked.layer1.register_forward_hook(lambda module, inputs, output: 2 * output)
+        for number, net in enumerate((wider, padded, hooked), start=2):
+            torch.testing.assert_close(Runner(net, compiled=True).function({})(x), net(x), rtol=1e-5, atol=1e-5)
+            assert len(compiled) == number
+
+
+def test_a_net_with_attributes_that_its_text_does_not_show_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Times(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor, self.weight = factor, nn.Parameter(torch.ones(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.factor * self.weight * x
+
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    monkeypatch.setattr(running, "_SHARED", {})
+    for factor in (2.0, 3.0):
+        assert Runner(Times(factor), compiled=True).function({})(torch.ones(1)) == factor
+
+
+def test_what_is_shared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    monkeypatch.setattr(running, "_SHARED", {})
+    for classes in range(2, 2 + 2 * running.MOST_SHARED):
+        Runner(small_cnn(classes), compiled=True)
+    assert len(running._SHARED) == running.MOST_SHARED
+
+
+def test_tied_weights_go_by_any_of_their_names() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.first.weight = self.last.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(torch.relu(self.first(x)))
+
+    net, x, weight = Tied(), torch.rand(3, 4), torch.rand(4, 4)
+    expected = functional_call(net, {"last.weight": weight}, (x,))
+    for names in (["last.weight"], ["first.weight"], ["first.weight", "last.weight"]):
+        torch.testing.assert_close(Runner(net).function(dict.fromkeys(names, weight))(x), expected)

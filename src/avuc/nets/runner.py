@@ -50,12 +50,18 @@ class Runner:
         self._channels_last = any(value.is_cuda for value in module.parameters())
         # the module's own values, read once: only what is drawn is folded again for each draw
         self._state = {name: value.detach() for name, value in state_of(module).items()}
+        # a tied weight goes by its first name
+        first = {id(value): name for name, value in module.named_parameters()}
+        tied = ((name, first[id(value)]) for name, value in module.named_parameters(remove_duplicate=False))
+        self._tied = {name: known for name, known in tied if name != known}
         self._affine = self._folded.affine(self._state)
         self._base = self._laid_out(self._folded.weights(self._state, self._affine))
 
     @torch.no_grad()
     def weights(self, drawn: Mapping[str, Tensor]) -> Weights:
         """The folded net's weights that follow from the drawn ones; those that do not are in `base`."""
+        if self._tied:
+            drawn = {self._tied.get(name, name): value for name, value in drawn.items()}
         affine = self._affine if self._folded.fixed(drawn) else None
         changed = None if affine is None else drawn.keys()
         return self._folded.weights({**self._state, **drawn}, affine, changed)
