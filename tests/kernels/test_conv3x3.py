@@ -1,5 +1,8 @@
 """Convolutions of several models at once, against conv2d in float64 model by model."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,10 +10,12 @@ from torch.nn import functional as F
 
 from avuc.errors import InputError
 from avuc.kernels import conv3x3
-from avuc.kernels.conv3x3 import stacked_conv3x3
+from avuc.kernels.conv3x3 import Kernels, Shape, reason_against, stacked_conv3x3
 
 # (height, channels in, channels out, stride): every convolution of a CIFAR ResNet
 SHAPES = [(32, 3, 16, 1), (32, 16, 16, 1), (32, 16, 32, 2), (16, 32, 32, 1), (16, 32, 64, 2), (8, 64, 64, 1)]
+BF16_ROUNDING = 2.0**-8  # the most that rounding the result to bf16 can change it
+Emulate = Callable[..., Any]
 
 
 def reference(x: Tensor, weight: Tensor, stride: int) -> Tensor:
@@ -82,3 +87,148 @@ def test_compiles_without_a_break() -> None:
 def test_wrong_shapes_are_named(x: tuple[int, ...], weight: tuple[int, ...], stride: int, named: str) -> None:
     with pytest.raises(InputError, match=named):
         stacked_conv3x3(torch.zeros(x), torch.zeros(weight), stride)
+
+
+class Case:
+    """Inputs in bf16, weights that the kernels must round, and the exact results."""
+
+    def __init__(self, shape: Shape, models: int, images: int, dtype: torch.dtype, device: str = "cpu") -> None:
+        side, c_in, c_out, self.stride = shape
+        out = side // self.stride
+        self.x = drawn(models, images, side, side, c_in, dtype=torch.bfloat16).to(device)
+        self.weight = drawn(models, c_out, 3, 3, c_in, seed=1, dtype=dtype).to(device)
+        self.grad = drawn(models, images, out, out, c_out, seed=2, dtype=torch.bfloat16).to(device)
+        x, weight = self.x.double().requires_grad_(), self.weight.bfloat16().double().requires_grad_()
+        y = reference(x, weight, self.stride)
+        self.y, self.by_input, self.by_weight = y.detach(), *torch.autograd.grad(y, (x, weight), self.grad.double())
+
+    def check(self, y: Tensor, by_input: Tensor | None, by_weight: Tensor) -> None:
+        assert y.dtype == torch.bfloat16
+        assert by_weight.dtype == self.weight.dtype
+        rounded = {"rtol": 1.02 * BF16_ROUNDING, "atol": 1e-4}
+        torch.testing.assert_close(y.double(), self.y, **rounded)
+        if by_input is not None:
+            assert by_input.dtype == torch.bfloat16
+            torch.testing.assert_close(by_input.double(), self.by_input, **rounded)
+        if by_weight.dtype == torch.float32:  # sums of many products, in float32
+            scale = self.by_weight.abs().max().item()
+            torch.testing.assert_close(by_weight.double(), self.by_weight, rtol=1e-5, atol=2e-6 * scale)
+        else:
+            torch.testing.assert_close(by_weight.double(), self.by_weight, rtol=1.02 * BF16_ROUNDING, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [*((shape, torch.float32) for shape in SHAPES), (SHAPES[0], torch.bfloat16), (SHAPES[1], torch.bfloat16)],
+)
+def test_kernels_emulated(emulated: Emulate, shape: Shape, dtype: torch.dtype) -> None:
+    # one block for all images of a model, and a block for each group of them
+    for images, processors in ((1, 1), (3, 1), (3, 6)):
+        case, kernels = Case(shape, 2, images, dtype), Kernels(emulated, processors)
+        by_input = None if shape[1] == 3 else kernels.input_gradient(case.grad, case.weight, case.stride)
+        by_weight = kernels.weight_gradient(case.grad, case.x, case.stride, dtype)
+        case.check(kernels.forward(case.x, case.weight, case.stride), by_input, by_weight)
+
+
+@pytest.mark.parametrize("shape", [SHAPES[1], SHAPES[5]])
+def test_threads_may_run_in_any_order(emulated: Emulate, shape: Shape) -> None:
+    case, found = Case(shape, 1, 3, torch.float32), []
+    for order in (0, 1, 7):
+
+        def ordered(source: str, defines: dict[str, int], order: int = order) -> Any:
+            program = emulated(source, defines)
+            program.order = order
+            return program
+
+        kernels = Kernels(ordered, 1)
+        y = kernels.forward(case.x, case.weight, case.stride)
+        by_input = kernels.input_gradient(case.grad, case.weight, case.stride)
+        found.append((y, by_input, kernels.weight_gradient(case.grad, case.x, case.stride, torch.float32)))
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_blocks_fill_the_gpu_with_equal_work() -> None:
+    kernels = Kernels(lambda source, defines: pytest.fail("no program is needed"), 132)
+    for tuning in (conv3x3.Tuning(), conv3x3.Tuning(images=2, split=2), conv3x3.Tuning(min_blocks=1, waves=3)):
+        for models, images in ((8, 107), (1, 45), (16, 1), (300, 5)):
+            groups = -(-images // tuning.images)
+            blocks = kernels._blocks(models, images, tuning)
+            assert 1 <= blocks <= groups
+            if blocks > 1:
+                assert blocks * models * tuning.split <= 132 * tuning.min_blocks * tuning.waves
+            turns = -(-groups // blocks)
+            assert -(-groups // turns) == blocks  # fewer blocks would take more turns
+
+
+def test_reasons_against_the_kernels() -> None:
+    cpu = torch.device("cpu")
+    assert "CUDA" in str(reason_against((2, 3, 32, 32, 16), (2, 16, 3, 3, 16), 1, torch.bfloat16, cpu))
+
+
+@pytest.mark.gpu
+def test_reasons_on_a_gpu() -> None:
+    cuda = torch.device("cuda")
+    assert reason_against((2, 3, 32, 32, 16), (2, 16, 3, 3, 16), 1, torch.bfloat16, cuda) is None
+    assert "float32" in str(reason_against((2, 3, 32, 32, 16), (2, 16, 3, 3, 16), 1, torch.float32, cuda))
+    assert "stride 2" in str(reason_against((2, 3, 8, 8, 64), (2, 64, 3, 3, 64), 2, torch.bfloat16, cuda))
+    assert "32x16" in str(reason_against((2, 3, 32, 16, 16), (2, 16, 3, 3, 16), 1, torch.bfloat16, cuda))
+    assert "no images" in str(reason_against((2, 0, 32, 32, 16), (2, 16, 3, 3, 16), 1, torch.bfloat16, cuda))
+
+
+def gradients(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    x, weight = case.x.detach().requires_grad_(), case.weight.detach().requires_grad_()
+    y = stacked_conv3x3(x, weight, case.stride)
+    return y.detach(), *torch.autograd.grad(y, (x, weight), case.grad)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("models", "images"), [(8, 107), (1, 45), (3, 1)])
+def test_kernels_on_a_gpu(shape: Shape, models: int, images: int) -> None:
+    case = Case(shape, models, images, torch.float32, "cuda")
+    found = gradients(case)
+    case.check(*found)
+    for _ in range(3):
+        assert all(torch.equal(a, b) for a, b in zip(found, gradients(case), strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[5]])
+def test_bf16_weights_on_a_gpu(shape: Shape) -> None:
+    case = Case(shape, 2, 5, torch.bfloat16, "cuda")
+    case.check(*gradients(case))
+
+
+@pytest.mark.gpu
+def test_views_that_start_anywhere() -> None:
+    case = Case(SHAPES[1], 2, 3, torch.float32, "cuda")
+    flat = torch.zeros(case.weight.numel() + 1, device="cuda")
+    case.weight = flat[1:].copy_(case.weight.flatten()).view_as(case.weight)
+    case.x = case.x.transpose(2, 3).contiguous().transpose(2, 3)
+    case.check(*gradients(case))
+
+
+@pytest.mark.gpu
+def test_captured_in_a_cuda_graph() -> None:
+    case = Case(SHAPES[3], 4, 7, torch.float32, "cuda")
+    expected = gradients(case)
+    graph = torch.cuda.CUDAGraph()
+    x = case.x.clone()
+    case.x = torch.zeros_like(x)
+    with torch.cuda.graph(graph):
+        found = gradients(case)
+    case.x.copy_(x)
+    graph.replay()
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.gpu
+def test_compiled_on_a_gpu() -> None:
+    case = Case(SHAPES[2], 2, 5, torch.float32, "cuda")
+    expected = gradients(case)
+    compiled = torch.compile(lambda x, weight: stacked_conv3x3(x, weight, case.stride) * 1.0, fullgraph=True)
+    x, weight = case.x.detach().requires_grad_(), case.weight.detach().requires_grad_()
+    y = compiled(x, weight)
+    found = (y.detach(), *torch.autograd.grad(y, (x, weight), case.grad))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

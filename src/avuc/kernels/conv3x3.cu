@@ -31,7 +31,7 @@ constexpr int ROWS = 8;
 // Three channels: a pixel in shared memory holds its row of the filter's window, 9 numbers and 7 zeros, for one column.
 constexpr bool COLOURS = C_IN == 3;
 constexpr int X_CHANNELS = COLOURS ? 16 : C_IN;
-constexpr int COLUMNS = COLOURS ? 1 : 3;
+[[maybe_unused]] constexpr int COLUMNS = COLOURS ? 1 : 3;
 
 // An image in shared memory: [row][column][channel] with a column of zeros before, between and after the rows, the
 // padding of both neighbours. The 16-byte parts of a pixel are permuted so that 8 neighbours lie in different banks.
@@ -48,43 +48,49 @@ AVUC_DEVICE int place(int column, int part) {  // in a row; column from -1 to WI
 AVUC_DEVICE void clear16(unsigned char* to) { *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0); }
 
 template <int WIDTH, int C>
-AVUC_DEVICE void clear_padding(unsigned char* tile, int count) {
+AVUC_DEVICE void clear_padding(unsigned char* tile, unsigned count) {
   using T = Tile<WIDTH, C>;
-  constexpr int EACH = (WIDTH + 1) * T::PARTS;
-  for (int i = thread(); i < count * EACH; i += THREADS)
+  constexpr unsigned EACH = (WIDTH + 1) * T::PARTS;
+  for (unsigned i = thread(); i < count * EACH; i += THREADS)
     clear16(tile + i / EACH * T::BYTES + i % EACH / T::PARTS * T::ROW + 16 * (i % T::PARTS));
 }
 
-// channels [0, C) of an image whose pixels have `pitch` channels; of no image: zeros
-template <int WIDTH, int C>
-AVUC_DEVICE void load(unsigned char* tile, const uint16_t* image, int pitch, bool there) {
+// channels [0, C) of an image whose pixels have PITCH channels; of no image: zeros
+template <int WIDTH, int C, int PITCH>
+AVUC_DEVICE void load(unsigned char* tile, const uint16_t* image, bool there) {
   using T = Tile<WIDTH, C>;
-  AVUC_UNROLL
-  for (int i = thread(); i < WIDTH * WIDTH * T::PARTS; i += THREADS) {
-    int pixel = i / T::PARTS, part = i % T::PARTS;
-    unsigned char* to = tile + pixel / WIDTH * T::ROW + place<WIDTH, C>(pixel % WIDTH, part);
-    if (there) {
-      copy_async16(to, image + static_cast<size_t>(pixel) * pitch + 8 * part);
-    } else {
-      clear16(to);
-    }
+  constexpr unsigned ACROSS = WIDTH * T::PARTS, DOWN = THREADS / ACROSS;  // a thread keeps its column and part
+  static_assert(THREADS % ACROSS == 0 && WIDTH % DOWN == 0, "the threads must cover whole rows");
+  const unsigned row = thread() / ACROSS, column = thread() % ACROSS / T::PARTS, part = thread() % T::PARTS;
+  unsigned char* to = tile + row * T::ROW + place<WIDTH, C>(column, part);
+  const uint16_t* from = image + (row * WIDTH + column) * PITCH + 8 * part;
+  if (there) {
+    AVUC_UNROLL
+    for (int i = 0; i < WIDTH / DOWN; ++i) copy_async16(to + i * DOWN * T::ROW, from + i * DOWN * WIDTH * PITCH);
+  } else {
+    AVUC_UNROLL
+    for (int i = 0; i < WIDTH / DOWN; ++i) clear16(to + i * DOWN * T::ROW);
   }
 }
 
 template <int WIDTH>
 AVUC_DEVICE void load_colours(unsigned char* tile, const uint16_t* image, bool there) {
+  constexpr unsigned DOWN = THREADS / WIDTH;
+  static_assert(WIDTH % DOWN == 0, "the threads must cover whole rows");
+  const unsigned column = thread() % WIDTH;
+  unsigned char* to = tile + thread() / WIDTH * Tile<WIDTH, 16>::ROW;
+  const uint16_t* from = image + 3 * thread() - 3;
   AVUC_UNROLL
-  for (int pixel = thread(); pixel < WIDTH * WIDTH; pixel += THREADS) {
-    int column = pixel % WIDTH;
-    uint32_t found[10];
+  for (int i = 0; i < WIDTH / DOWN; ++i) {
+    uint32_t found[9];
     AVUC_UNROLL
-    for (int k = 0; k < 10; ++k) {
-      int from = column + k / 3 - 1;
-      found[k] = k < 9 && there && from >= 0 && from < WIDTH ? image[3 * pixel - 3 + k] : 0;
+    for (int k = 0; k < 9; ++k) {
+      const bool inside = k < 3 ? column > 0 : k < 6 || column < WIDTH - 1;
+      found[k] = there && inside ? from[i * DOWN * WIDTH * 3 + k] : 0;
     }
-    unsigned char* row = tile + pixel / WIDTH * Tile<WIDTH, 16>::ROW;
-    *reinterpret_cast<uint4*>(row + place<WIDTH, 16>(column, 0)) =
-        make_uint4(found[0] | found[1] << 16, found[2] | found[3] << 16, found[4] | found[5] << 16, found[6] | found[7] << 16);
+    unsigned char* row = to + i * DOWN * Tile<WIDTH, 16>::ROW;
+    *reinterpret_cast<uint4*>(row + place<WIDTH, 16>(column, 0)) = make_uint4(
+        found[0] | found[1] << 16, found[2] | found[3] << 16, found[4] | found[5] << 16, found[6] | found[7] << 16);
     *reinterpret_cast<uint4*>(row + place<WIDTH, 16>(column, 1)) = make_uint4(found[8], 0, 0, 0);
   }
 }
@@ -93,7 +99,7 @@ AVUC_DEVICE void load_x(unsigned char* tile, const uint16_t* image, bool there) 
   if constexpr (COLOURS) {
     load_colours<SIDE>(tile, image, there);
   } else {
-    load<SIDE, X_CHANNELS>(tile, image, C_IN, there);
+    load<SIDE, X_CHANNELS, C_IN>(tile, image, there);
   }
 }
 
@@ -107,29 +113,11 @@ struct Strips {
   int image, left, top;
 };
 template <int WIDTH>
-AVUC_DEVICE Strips<WIDTH> unit_at(int unit) {
-  using S = Strips<WIDTH>;
-  return {unit / (S::ACROSS * S::DOWN) * S::SPAN, unit / S::DOWN % S::ACROSS * 16, unit % S::DOWN * ROWS};
+AVUC_DEVICE Strips<WIDTH> unit_at(unsigned unit) {
+  constexpr unsigned SPAN = Strips<WIDTH>::SPAN, ACROSS = Strips<WIDTH>::ACROSS, DOWN = Strips<WIDTH>::DOWN;
+  const unsigned image = unit / (ACROSS * DOWN) * SPAN, left = unit / DOWN % ACROSS * 16, top = unit % DOWN * ROWS;
+  return {static_cast<int>(image), static_cast<int>(left), static_cast<int>(top)};
 }
-
-// Two weights of a column of the tensor cores' right operand: reduced channels k and k + 1 at tap (dy, dx) for made
-// channel c. TURNED: the gradient by input exchanges the channels.
-template <int MADE, int REDUCED, bool TURNED>
-AVUC_DEVICE uint32_t weight_pair(const weight_t* weight, int c, int dy, int dx, int k) {
-  if constexpr (TURNED) {
-    const weight_t* from = weight + (k * 9 + dy * 3 + dx) * MADE + c;
-    return pack_bf16(value(from), value(from + 9 * MADE));
-  } else if constexpr (COLOURS) {
-    const weight_t* from = weight + c * 27 + dy * 9 + k;
-    return pack_bf16(k < 9 ? value(from) : 0.0f, k < 8 ? value(from + 1) : 0.0f);
-  } else {
-    const weight_t* from = weight + (c * 9 + dy * 3 + dx) * REDUCED + k;
-    return pack_bf16(value(from), value(from + 1));
-  }
-}
-
-// Which of a slice's channels column n of tile t is: a thread's numbers of two tiles are then neighbours in memory.
-AVUC_DEVICE int channel_of(int t, int n) { return TILES == 2 ? 4 * (n / 2) + 2 * t + n % 2 : n; }
 
 AVUC_DEVICE void write_slice(uint16_t* to, const float sums[TILES][4], int half) {
   if constexpr (TILES == 2) {
@@ -146,13 +134,21 @@ AVUC_DEVICE void clear(float sums[TILES][4]) {
 
 #if PASS != WEIGHT_GRADIENT
 
-// The right operand of every tap, in registers for as long as the block lives.
+// The right operand of every tap, in registers for as long as the block lives: column n of tile t is a channel that is
+// made, its rows are the channels summed over. TURNED: the gradient by input exchanges them. With two tiles, the columns
+// are dealt out so that the four numbers that a thread gets of a pixel are neighbours in memory.
 template <int KSTEPS, int FILTER_COLUMNS>
 struct Filter {
   uint32_t words[3][FILTER_COLUMNS][KSTEPS][TILES][2];
 };
+AVUC_DEVICE uint32_t weight_pair(const weight_t* first, int next) { return pack_bf16(value(first), value(first + next)); }
+
 template <int MADE, int REDUCED, bool TURNED, bool MIRRORED, int KSTEPS, int FILTER_COLUMNS>
 AVUC_DEVICE void load_filter(Filter<KSTEPS, FILTER_COLUMNS>& filter, const weight_t* weight, int slice) {
+  const int n = lane() / 4, k = 2 * (lane() % 4);
+  const int channel = slice * 8 * TILES + (TILES == 2 ? 4 * (n / 2) + n % 2 : n);
+  constexpr int ALONG = TURNED ? 1 : 9 * REDUCED, NEXT = TURNED ? 9 * MADE : 1;  // from a channel to the next
+  const weight_t* from = weight + channel * ALONG + k * NEXT;
   AVUC_UNROLL
   for (int dy = 0; dy < 3; ++dy)
     AVUC_UNROLL
@@ -162,19 +158,26 @@ AVUC_DEVICE void load_filter(Filter<KSTEPS, FILTER_COLUMNS>& filter, const weigh
         AVUC_UNROLL
         for (int t = 0; t < TILES; ++t)
           AVUC_UNROLL
-          for (int half = 0; half < 2; ++half)
-            filter.words[dy][dx][step][t][half] = weight_pair<MADE, REDUCED, TURNED>(
-                weight, slice * 8 * TILES + channel_of(t, lane() / 4), MIRRORED ? 2 - dy : dy, MIRRORED ? 2 - dx : dx,
-                16 * step + 2 * (lane() % 4) + 8 * half);
+          for (int half = 0; half < 2; ++half) {
+            uint32_t& word = filter.words[dy][dx][step][t][half];
+            if constexpr (COLOURS) {  // 9 weights of a row of the window
+              const weight_t* at = from + 2 * t * ALONG + 9 * dy + 8 * half;
+              word = half == 0 ? weight_pair(at, 1) : k == 0 ? pack_bf16(value(at), 0.0f) : 0;
+            } else {
+              const int tap = MIRRORED ? 8 - 3 * dy - dx : 3 * dy + dx;
+              word = weight_pair(from + 2 * t * ALONG + tap * (TURNED ? MADE : REDUCED) + (16 * step + 8 * half) * NEXT, NEXT);
+            }
+          }
 }
 
 // Correlation with stride STEP: the forward pass, and the gradient by input of stride 1.
 template <int WIDTH, int REDUCED, int MADE, int STEP, int FILTER_COLUMNS>
 AVUC_DEVICE void correlate(const unsigned char* tiles, const Filter<REDUCED / 16, FILTER_COLUMNS>& filter, uint16_t* y,
-                           int images, int unit, int slice) {
+                           int images, unsigned unit, unsigned slice) {
   using T = Tile<WIDTH, REDUCED>;
   constexpr int MADE_WIDTH = WIDTH / STEP, LAST = STEP * (ROWS - 1) + 2, RING = STEP == 1 ? 3 : 2;
   const Strips<MADE_WIDTH> at = unit_at<MADE_WIDTH>(unit);
+  if (at.image >= images) return;
   const int span = Strips<MADE_WIDTH>::SPAN, pixel = lane() % 16;
   int from[FILTER_COLUMNS];
   AVUC_UNROLL
@@ -187,7 +190,7 @@ AVUC_DEVICE void correlate(const unsigned char* tiles, const Filter<REDUCED / 16
   const int second = span == 2 ? MADE_WIDTH * MADE_WIDTH * MADE : 8 * MADE;
   uint16_t* to = y + static_cast<size_t>((at.image * MADE_WIDTH + at.top) * MADE_WIDTH + at.left + lane() / 4) * MADE +
                  slice * 8 * TILES + 2 * TILES * (lane() % 4);
-  const bool first_there = at.image < images, second_there = at.image + span - 1 < images;
+  const bool second_there = span == 1 || at.image + 1 < images;
 
   float sums[RING][TILES][4];
   AVUC_UNROLL
@@ -216,7 +219,7 @@ AVUC_DEVICE void correlate(const unsigned char* tiles, const Filter<REDUCED / 16
     if (j >= 2 && (j - 2) % STEP == 0) {  // this row of y is complete
       const int r = (j - 2) / STEP;
       uint16_t* row = to + r * MADE_WIDTH * MADE;
-      if (first_there) write_slice(row, sums[r % RING], 0);
+      write_slice(row, sums[r % RING], 0);
       if (second_there) write_slice(row + second, sums[r % RING], 1);
       clear(sums[r % RING]);
     }
@@ -227,10 +230,11 @@ AVUC_DEVICE void correlate(const unsigned char* tiles, const Filter<REDUCED / 16
 // row s and filter row 0 of row s + 1; columns alike. So each gradient row gives to three rows in two kinds of columns.
 template <int WIDTH, int REDUCED, int MADE>
 AVUC_DEVICE void spread(const unsigned char* tiles, const Filter<REDUCED / 16, 3>& filter, uint16_t* x, int images,
-                        int unit, int slice) {
+                        unsigned unit, unsigned slice) {
   using T = Tile<WIDTH, REDUCED>;
   constexpr int MADE_WIDTH = 2 * WIDTH;
   const Strips<WIDTH> at = unit_at<WIDTH>(unit);
+  if (at.image >= images) return;
   const int span = Strips<WIDTH>::SPAN, pixel = lane() % 16;
   int from[2];
   AVUC_UNROLL
@@ -240,7 +244,7 @@ AVUC_DEVICE void spread(const unsigned char* tiles, const Filter<REDUCED / 16, 3
   const int second = span == 2 ? MADE_WIDTH * MADE_WIDTH * MADE : 16 * MADE;
   uint16_t* to = x + static_cast<size_t>((at.image * MADE_WIDTH + 2 * at.top) * MADE_WIDTH + 2 * (at.left + lane() / 4)) * MADE +
                  slice * 8 * TILES + 2 * TILES * (lane() % 4);
-  const bool first_there = at.image < images, second_there = at.image + span - 1 < images;
+  const bool second_there = span == 1 || at.image + 1 < images;
 
   float even[2][TILES][4], odd[2][2][TILES][4];  // [column's kind], [row's turn][column's kind]
   AVUC_UNROLL
@@ -275,13 +279,13 @@ AVUC_DEVICE void spread(const unsigned char* tiles, const Filter<REDUCED / 16, 3
     for (int kind = 0; kind < 2; ++kind) {
       if (j > 0) {
         uint16_t* row = to + ((2 * j - 1) * MADE_WIDTH + kind) * MADE;
-        if (first_there) write_slice(row, odd[(j + 1) % 2][kind], 0);
+        write_slice(row, odd[(j + 1) % 2][kind], 0);
         if (second_there) write_slice(row + second, odd[(j + 1) % 2][kind], 1);
         clear(odd[(j + 1) % 2][kind]);
       }
       if (j < ROWS) {
         uint16_t* row = to + (2 * j * MADE_WIDTH + kind) * MADE;
-        if (first_there) write_slice(row, even[kind], 0);
+        write_slice(row, even[kind], 0);
         if (second_there) write_slice(row + second, even[kind], 1);
         clear(even[kind]);
       }
@@ -328,7 +332,7 @@ extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, MIN_BLOCKS) void forward(const uint1
   constexpr int SLICES = C_OUT / (8 * TILES);
   static_assert(WARPS % SLICES == 0, "every part of the work needs a warp for each slice of channels");
   unsigned char* memory = shared_memory();
-  const int slice = thread() / 32 % SLICES, part = thread() / 32 / SLICES;
+  const unsigned warp = thread() / 32u, slice = warp % SLICES, part = warp / SLICES;
   x += static_cast<size_t>(block_y()) * images * SIDE * SIDE * C_IN;
   y += static_cast<size_t>(block_y()) * images * OUT * OUT * C_OUT;
   weight += static_cast<size_t>(block_y()) * C_OUT * 9 * C_IN;
@@ -343,7 +347,7 @@ extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, MIN_BLOCKS) void forward(const uint1
       [&] { load_filter<C_OUT, C_IN, false, false>(filter, weight, slice); },
       [&](const unsigned char* buffer, int first) {
         uint16_t* to = y + static_cast<size_t>(first) * OUT * OUT * C_OUT;
-        for (int unit = part; unit < Strips<OUT>::UNITS; unit += WARPS / SLICES)
+        for (unsigned unit = part; unit < Strips<OUT>::UNITS; unit += WARPS / SLICES)
           correlate<SIDE, X_CHANNELS, C_OUT, STRIDE, COLUMNS>(buffer, filter, to, images - first, unit, slice);
       });
 }
@@ -357,7 +361,7 @@ extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, MIN_BLOCKS) void input_gradient(cons
   constexpr int SLICES = C_IN / (8 * TILES);
   static_assert(WARPS % SLICES == 0, "every part of the work needs a warp for each slice of channels");
   unsigned char* memory = shared_memory();
-  const int slice = thread() / 32 % SLICES, part = thread() / 32 / SLICES;
+  const unsigned warp = thread() / 32u, slice = warp % SLICES, part = warp / SLICES;
   x += static_cast<size_t>(block_y()) * images * SIDE * SIDE * C_IN;
   grad += static_cast<size_t>(block_y()) * images * OUT * OUT * C_OUT;
   weight += static_cast<size_t>(block_y()) * C_OUT * 9 * C_IN;
@@ -367,13 +371,13 @@ extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, MIN_BLOCKS) void input_gradient(cons
       memory, images,
       [&](unsigned char* buffer, int first) {
         for (int i = 0; i < IMAGES; ++i)
-          load<OUT, C_OUT>(buffer + i * T::BYTES, grad + static_cast<size_t>(first + i) * OUT * OUT * C_OUT, C_OUT,
-                           first + i < images);
+          load<OUT, C_OUT, C_OUT>(buffer + i * T::BYTES, grad + static_cast<size_t>(first + i) * OUT * OUT * C_OUT,
+                                  first + i < images);
       },
       [&] { load_filter<C_IN, C_OUT, true, STRIDE == 1>(filter, weight, slice); },
       [&](const unsigned char* buffer, int first) {
         uint16_t* to = x + static_cast<size_t>(first) * SIDE * SIDE * C_IN;
-        for (int unit = part; unit < Strips<OUT>::UNITS; unit += WARPS / SLICES) {
+        for (unsigned unit = part; unit < Strips<OUT>::UNITS; unit += WARPS / SLICES) {
           if constexpr (STRIDE == 1) {
             correlate<OUT, C_OUT, C_IN, 1, 3>(buffer, filter, to, images - first, unit, slice);
           } else {
@@ -440,8 +444,8 @@ extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, MIN_BLOCKS) void weight_gradient(con
   constexpr int NUMBERS = 3 * COLUMNS * 2 * 4;
   static_assert(WARPS % SHARES == 0 && (PARTS & (PARTS - 1)) == 0, "warps must halve down to one for each share");
   unsigned char* memory = shared_memory();
-  const int share = thread() / 32 % SHARES, part = thread() / 32 / SHARES;
-  const int out_tile = share / IN_TILES, in_tile = share % IN_TILES;
+  const unsigned warp = thread() / 32u, share = warp % SHARES, part = warp / SHARES;
+  const unsigned out_tile = share / IN_TILES, in_tile = share % IN_TILES;
   x += static_cast<size_t>(block_y()) * images * SIDE * SIDE * C_IN;
   grad += static_cast<size_t>(block_y()) * images * OUT * OUT * C_OUT + block_z() * D_CHANNELS;
   partials += static_cast<size_t>(block_y() * blocks_x() + block_x()) * C_OUT * 9 * C_IN;
@@ -457,23 +461,25 @@ extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, MIN_BLOCKS) void weight_gradient(con
         for (int i = 0; i < IMAGES; ++i) {
           const size_t image = first + i;
           load_x(buffer + i * X::BYTES, x + image * SIDE * SIDE * C_IN, first + i < images);
-          load<OUT, D_CHANNELS>(buffer + IMAGES * X::BYTES + i * D::BYTES, grad + image * OUT * OUT * C_OUT, C_OUT,
-                                first + i < images);
+          load<OUT, D_CHANNELS, C_OUT>(buffer + IMAGES * X::BYTES + i * D::BYTES, grad + image * OUT * OUT * C_OUT,
+                                       first + i < images);
         }
       },
       [] {},
       [&](const unsigned char* buffer, int) {
-        for (int unit = part; unit < Strips<OUT>::UNITS; unit += PARTS)
+        for (unsigned unit = part; unit < Strips<OUT>::UNITS; unit += PARTS)
           add_products(sums, buffer, buffer + IMAGES * X::BYTES, unit, out_tile, in_tile);
       });
   barrier();
   float* meeting = reinterpret_cast<float*>(memory) + lane();
   AVUC_UNROLL
-  for (int half = PARTS / 2; half >= 1; half /= 2) {  // in an order that never changes
+  for (unsigned half = PARTS / 2; half >= 1; half /= 2) {  // in an order that never changes
     if (part >= half && part < 2 * half)
+      AVUC_UNROLL
       for (int i = 0; i < NUMBERS; ++i) meeting[(((part - half) * SHARES + share) * NUMBERS + i) * 32] = flat[i];
     barrier();
     if (part < half)
+      AVUC_UNROLL
       for (int i = 0; i < NUMBERS; ++i) flat[i] += meeting[((part * SHARES + share) * NUMBERS + i) * 32];
     barrier();
   }

@@ -69,7 +69,8 @@ def stacked_conv3x3(x: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
         )
     if stride not in (1, 2):
         raise InputError(f"stacked_conv3x3 takes a stride of 1 or 2, found {stride}")
-    return _forward(x.contiguous(), weight.contiguous(), stride)
+    y: Tensor = _forward(x.contiguous(), weight.contiguous(), stride)
+    return y
 
 
 def reason_against(
