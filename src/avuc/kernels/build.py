@@ -23,7 +23,8 @@ __all__ = ["Argument", "KernelError", "Program", "packed_arguments", "program", 
 
 Argument = Tensor | int | float
 FIRST_CAPABILITY = (8, 0)  # bf16 on tensor cores
-MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+# CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, …_PREFERRED_SHARED_MEMORY_CARVEOUT (in per cent)
+MAX_DYNAMIC_SHARED, CARVEOUT = 8, 9
 _LOCK = threading.Lock()
 
 
@@ -83,8 +84,9 @@ class Program:
         driver = _driver()
         _make_current(self.device)
         function = self._function(name)
-        if shared > self._shared.get(name, 48 * 1024):
+        if shared > self._shared.get(name, 0):
             _check(driver.cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED, shared), f"{name}: {shared} bytes shared")
+            _check(driver.cuFuncSetAttribute(function, CARVEOUT, 100), f"{name}: carveout")
             self._shared[name] = shared
         kept, pointers = packed_arguments(args)
         stream = ctypes.c_void_p(torch.cuda.current_stream(self.device).cuda_stream)
