@@ -302,6 +302,19 @@ def test_it_can_be_compiled(images: torch.Tensor) -> None:
     assert torch.equal(step(images, indices, drawn), policy.apply(images, indices, drawn))
 
 
+def test_the_operator_can_be_compiled(images: torch.Tensor) -> None:
+    """What a GPU's step calls: one operator that a compiler leaves whole; on a CPU it takes the plain way."""
+    policy, indices = Augmentation("augmix"), torch.arange(8)
+    drawn = policy.draw(8, torch.Generator().manual_seed(11), "cpu")
+
+    def step(images: torch.Tensor, indices: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+        return torch.ops.avuc.augmix(images, indices, drawn, policy.pad, policy.flip, policy.severity) // 2
+
+    got = torch.compile(step, backend="aot_eager", fullgraph=True, dynamic=False)(images, indices, drawn)
+    assert torch.equal(got, policy.apply(images, indices, drawn) // 2)
+    torch.library.opcheck(torch.ops.avuc.augmix.default, (images, indices, drawn, 4, True, 3.0))
+
+
 @pytest.mark.gpu
 def test_cuda_equals_cpu_and_compiled(images: torch.Tensor) -> None:
     """The same numbers give the same pictures; sines, logarithms and fused sums may move a last bit."""

@@ -72,10 +72,13 @@ class Augmentation:
 
     def apply(self, images: Tensor, indices: Tensor, drawn: Tensor) -> Tensor:
         """The pure part: `images[indices]` changed as `drawn` says, uint8 `(B, H, W, C)`; each row on its own."""
+        if self.policy == "augmix" and images.is_cuda:
+            mixed: Tensor = _augmix_on_gpu(images, indices, drawn, self.pad, self.flip, self.severity)
+            return mixed
+        return self._plain(images, indices, drawn)
+
+    def _plain(self, images: Tensor, indices: Tensor, drawn: Tensor) -> Tensor:
         mixing = self.policy == "augmix"
-        if mixing and not torch.compiler.is_compiling() and kernel.usable(images, self.pad, self.flip):
-            strengths = (WEAKEST, self.severity)
-            return kernel.augmix_images(images, indices, drawn, pad=self.pad, flip=self.flip, strengths=strengths)
         if self.choices == 1:
             batch = images[indices]
         else:
@@ -83,6 +86,25 @@ class Augmentation:
             choice = (drawn[:, 0] * self.choices).long().clamp(max=self.choices - 1) if mixing else drawn[:, 0]
             batch = _gather(images, indices, choice, self.pad, 1 + self.flip)
         return augmix(batch, drawn[:, 1:], self.severity) if mixing else batch
+
+
+# an operator of its own, so that a compiled step launches the kernel too instead of tracing what it replaces
+@torch.library.custom_op(
+    "avuc::augmix",
+    mutates_args=(),
+    schema="(Tensor images, Tensor indices, Tensor drawn, int pad, bool flip, float severity) -> Tensor",
+)
+def _augmix_on_gpu(
+    images: Tensor, indices: Tensor, drawn: Tensor, pad: int, flip: bool, severity: float
+) -> Tensor:  # plain where the kernel cannot run: older GPUs, large images
+    if kernel.usable(images, pad, flip):
+        return kernel.augmix_images(images, indices, drawn, pad=pad, flip=flip, strengths=(WEAKEST, severity))
+    return Augmentation("augmix", pad, flip, severity)._plain(images, indices, drawn)
+
+
+@_augmix_on_gpu.register_fake
+def _(images: Tensor, indices: Tensor, drawn: Tensor, pad: int, flip: bool, severity: float) -> Tensor:
+    return images.new_empty(indices.shape[0], *images.shape[1:])
 
 
 def augment(images: Tensor, indices: Tensor, generator: torch.Generator, *, pad: int = 4, flip: bool = True) -> Tensor:
