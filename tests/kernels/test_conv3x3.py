@@ -161,6 +161,14 @@ def test_blocks_fill_the_gpu_with_equal_work() -> None:
             assert -(-groups // turns) == blocks  # fewer blocks would take more turns
 
 
+def test_blocks_fit_where_they_should() -> None:
+    for shape, tunings in conv3x3.TUNINGS.items():
+        for which, tuning in enumerate(tunings):
+            shared = conv3x3._shared_bytes(which, shape, tuning)
+            assert shared <= 99 * 1024, "the least that a GPU with bf16 tensor cores gives to a block"
+            assert tuning.min_blocks * (shared + 1024) <= 228 * 1024, "what a multiprocessor of an H200 has"
+
+
 def test_reasons_against_the_kernels() -> None:
     cpu = torch.device("cpu")
     assert "CUDA" in str(reason_against((2, 3, 32, 32, 16), (2, 16, 3, 3, 16), 1, torch.bfloat16, cpu))

@@ -47,11 +47,15 @@ class Tuning:
 
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2
 TUNINGS: dict[Shape, tuple[Tuning, Tuning, Tuning]] = {
-    (32, 3, 16, 1): (Tuning(), Tuning(), Tuning()),
+    (32, 3, 16, 1): (Tuning(), Tuning(), Tuning(buffers=1)),
     (32, 16, 16, 1): (Tuning(), Tuning(), Tuning(buffers=1)),
-    (32, 16, 32, 2): (Tuning(), Tuning(tiles=1), Tuning(buffers=1)),
-    (16, 32, 32, 1): (Tuning(), Tuning(), Tuning()),
-    (16, 32, 64, 2): (Tuning(images=2), Tuning(images=2, tiles=1), Tuning(images=2)),
+    (32, 16, 32, 2): (
+        Tuning(warps=4, min_blocks=3),
+        Tuning(images=2, tiles=1),
+        Tuning(warps=4, buffers=1, min_blocks=3),
+    ),
+    (16, 32, 32, 1): (Tuning(images=2), Tuning(images=2), Tuning()),
+    (16, 32, 64, 2): (Tuning(warps=4, images=2, min_blocks=3), Tuning(images=4, tiles=1), Tuning(images=2, buffers=1)),
     (8, 64, 64, 1): (Tuning(images=2, tiles=1), Tuning(images=2, tiles=1), Tuning(images=2, split=2)),
 }
 
