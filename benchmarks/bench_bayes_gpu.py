@@ -1,11 +1,16 @@
 """A variational ResNet-20 on a GPU, beside bayesian-torch 0.5.0 and beside the deterministic network.
 
     pip install --no-deps bayesian-torch==0.5.0
-    python benchmarks/bench_bayes_gpu.py [--device cuda] [--quick] [--json OUT]
+    python benchmarks/bench_bayes_gpu.py [--device cuda] [--only train|predict] [--quick] [--json OUT]
 
 Training: SVI-AvUC, cross-entropy + KL/50,000 + 3·AvUC, Adam, batch 107. Ours and the deterministic network (the same
 loss without KL): bfloat16 autocast, compiled, the whole step captured in a CUDA graph. The peer: its eager loop, in
-float32 and under the same autocast; the faster of the two counts. Prediction: 128 draws over 10,000 images.
+float32 and under the same autocast; the faster of the two counts.
+
+Prediction: 128 draws over 10,000 images, from bytes to mean probabilities and entropies. "predict" makes its draws in
+each call, "Predictor" once for all calls; both in bfloat16, by the kernel for whole networks. "compiled" is predict by
+torch.compile instead.
+
 Everything takes turns within one run; medians of the rounds. `--device cpu --quick` only shows that it runs.
 """
 
@@ -31,6 +36,8 @@ from avuc.bayes import to_bayesian
 from avuc.draws import predict
 from avuc.losses import avuc_loss
 from avuc.nets import resnet20
+from avuc.predictions import Predictions
+from avuc.predictor import Predictor
 
 try:
     with warnings.catch_warnings():
@@ -157,16 +164,21 @@ def peer_step(net: nn.Module, data: Data, mixed: bool) -> Step:
     return step
 
 
-def our_prediction(net: nn.Module, images: Tensor, labels: Tensor, draws: int) -> Step:
+def our_predictions(net: nn.Module, images: Tensor, labels: Tensor, draws: int, mode: str | None) -> dict[str, Step]:
     bayesian = to_bayesian(net).eval()
     as_bytes = (images * 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous()
+    dtype = torch.bfloat16 if images.is_cuda else None
+    kept = Predictor(bayesian, samples=draws, dtype=dtype)
 
-    def run() -> object:
-        dtype = torch.bfloat16 if images.is_cuda else None
-        return predict(bayesian, as_bytes, labels, samples=draws, dtype=dtype, progress=False)
+    def anew(compiled: bool | None) -> Predictions:
+        return predict(bayesian, as_bytes, labels, samples=draws, dtype=dtype, compiled=compiled, progress=False)
 
-    run()
-    return run
+    steps: dict[str, Step] = {"Predictor": lambda: kept(as_bytes, labels), "predict": lambda: anew(None)}
+    if mode:
+        steps["compiled"] = lambda: anew(True)
+    for step in steps.values():
+        step()
+    return steps
 
 
 def peer_prediction(net: nn.Module, images: Tensor, draws: int, mixed: bool) -> Step:
@@ -204,6 +216,7 @@ def milliseconds(steps: dict[str, Step], times: int, rounds: int, device: torch.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--only", choices=("train", "predict"), help="one of the two parts")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, nothing compiled")
     parser.add_argument("--mode", default="default", help="of torch.compile; or max-autotune-no-cudagraphs")
     parser.add_argument("--json", type=Path, help="also write the numbers here")
@@ -216,36 +229,33 @@ def main() -> None:
     data = Data(rows, batch, device)
     net = resnet20().to(device).to(memory_format=torch.channels_last)
 
-    training = milliseconds(
-        {
+    training: dict[str, float] = {}
+    per_draw: dict[str, float] = {}
+    claims: dict[str, float] = {}
+    if options.only != "predict":
+        steps = {
             "avuc": our_step(net, data, mode),
             "deterministic": deterministic_step(net, data, mode),
             "peer float32": peer_step(net, data, mixed=False),
             "peer bfloat16": peer_step(net, data, mixed=True),
-        },
-        times,
-        rounds,
-        device,
-    )
-    few = draws if quick else 16  # the peer's time is linear in the draws
-    prediction = milliseconds(
-        {"avuc": our_prediction(net, data.images, data.labels, draws)}, 1, 1 if quick else 3, device
-    )
-    peers = {
-        f"peer {'bfloat16' if mixed else 'float32'}": peer_prediction(net, data.images, few, mixed)
-        for mixed in (False, True)
-    }
-    per_draw = {"avuc": prediction["avuc"] / draws}
-    per_draw |= {name: value / few for name, value in milliseconds(peers, 1, 1 if quick else 3, device).items()}
-
-    peer_train = min(training["peer float32"], training["peer bfloat16"])
-    peer_draw = min(per_draw["peer float32"], per_draw["peer bfloat16"])
-    claims = {
-        "step, peer / avuc (at least 10)": peer_train / training["avuc"],
-        "step, avuc / deterministic (at most 1.2)": training["avuc"] / training["deterministic"],
-        "draw of all images, peer / avuc (at least 4)": peer_draw / per_draw["avuc"],
-        "draw of all images, avuc, ms (at most 6)": per_draw["avuc"],
-    }
+        }
+        training = milliseconds(steps, times, rounds, device)
+        peer = min(training["peer float32"], training["peer bfloat16"])
+        claims["step, peer / avuc (at least 10)"] = peer / training["avuc"]
+        claims["step, avuc / deterministic (at most 1.2)"] = training["avuc"] / training["deterministic"]
+    if options.only != "train":
+        few = draws if quick else 16  # the peer's time is linear in the draws
+        counts: dict[str, int] = {}
+        predictions = our_predictions(net, data.images, data.labels, draws, mode)
+        counts |= dict.fromkeys(predictions, draws)
+        for mixed in (False, True):
+            predictions[f"peer {'bfloat16' if mixed else 'float32'}"] = peer_prediction(net, data.images, few, mixed)
+        found = milliseconds(predictions, 1, 1 if quick else 5, device)
+        per_draw = {name: value / counts.get(name, few) for name, value in found.items()}
+        peer = min(per_draw["peer float32"], per_draw["peer bfloat16"])
+        claims["draw of all images, peer / predict (at least 4)"] = peer / per_draw["predict"]
+        claims["draw of all images, predict, ms (at most 6)"] = per_draw["predict"]
+        claims["draw of all images, peer / Predictor"] = peer / per_draw["Predictor"]
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}, batch {batch}, {rows} images, {draws} draws")
     for title, values in (("training step, ms", training), ("one draw of all images, ms", per_draw), ("", claims)):
