@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= out/demo
 
-.PHONY: setup demo test lint bench docs clean
+.PHONY: setup demo test lint bench docs reproduce clean
 
 setup: .venv/.installed
 
@@ -29,6 +29,25 @@ bench: setup
 # the figures of docs/*.md
 docs: setup
 	for file in docs/make_*.py; do $(BIN)/python $$file || exit 1; done
+
+# Everything in results/cifar10 and on docs/reproduction.md, from CIFAR-10:
+#   make reproduce DATA=FOLDER [OUT=out/reproduce] [OOD='["svhn", "cifar100", "textures.npy"]'] [MINUTES=60]
+# DATA holds cifar-10-batches-py; other data are looked for in $$AVUC_DATA, or downloaded. Stop it at any time: the same
+# command goes on. With MINUTES each study ends after so long with exit code 75; the same command goes on, too. Time and
+# hardware of the published run are in docs/reproduction.md, "What it took": meant for one data-centre GPU. On a CPU it
+# takes weeks; 'avuc study cifar10-paper --dry-run' estimates it for the machine at hand. BIN=FOLDER takes the python
+# there as it is, and installs nothing.
+STUDIES := $(if $(findstring command,$(origin OUT)),$(OUT),out/reproduce)
+RECIPES := paper:cifar10-paper code:cifar10-code ablation:cifar10-ablation beta:beta-ablation best:cifar10-best
+
+reproduce: $(if $(findstring .venv,$(BIN)),setup)
+	@test -n "$(DATA)" || { echo "make reproduce DATA=FOLDER: name the folder that holds cifar-10-batches-py"; exit 2; }
+	for one in $(RECIPES); do \
+	  $(BIN)/python -m avuc study $${one#*:} --out "$(STUDIES)/$${one%%:*}" --set data.root="$(DATA)" \
+	    $(if $(OOD),--set 'study.ood=$(OOD)') $(if $(MINUTES),--minutes $(MINUTES)) || exit $$?; \
+	done
+	$(BIN)/python results/publish.py "$(STUDIES)" results/cifar10
+	$(BIN)/python docs/make_reproduction.py
 
 clean:
 	rm -rf out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,8 +9,9 @@ from functools import partial
 
 from reproduction_tables import NOTHING, Study, markdown, number, ours
 
-from avuc.report.beside import Figure
-from avuc.report.paired import Difference, over_seeds, over_shifts, shift_values, trend
+from avuc.report.beside import Figure, outside_cell
+from avuc.report.paired import Difference, over_images, over_seeds, over_shifts, shift_values, trend
+from avuc.report.results import CLEAN
 from avuc.report.words import words_of
 from avuc.study.recipe import Row
 
@@ -109,7 +110,7 @@ def against_targets(studies: Mapping[str, Study], named: str) -> str:
                 ours(one, target.metric, percent=percent, digits=2 if percent else None),
                 "–" if not one.seeds else "yes" if target.met(one.value) else "no",
                 ours(two, target.metric, percent=percent, digits=2 if percent else None),
-                "–" if found is None else _interval(found, percent),
+                "–" if found is None else _interval(found, percent) + _mark(target, one, two),
                 "–" if found is None else found.says(target.better),
             ]
         )
@@ -117,9 +118,10 @@ def against_targets(studies: Mapping[str, Study], named: str) -> str:
 
 
 def difference(study: Study, row: str, other: Study, other_row: str, target: Target) -> Difference:
-    """Over the same shifts, where there are several; else from seed to seed."""
+    """Over the same shifts, where there are several; else from seed to seed; of one seed, over test images."""
     if target.where != "5" and target.statistic != "spearman":
-        return over_seeds(_figure(study, row, target).by_seed, _figure(other, other_row, target).by_seed)
+        found = over_seeds(_figure(study, row, target).by_seed, _figure(other, other_row, target).by_seed)
+        return over_test_images(study, row, other, other_row, target) if math.isnan(found.low) else found
     if study.results.shifts != other.results.shifts or study.results.severities != other.results.severities:
         return Difference(*(math.nan,) * 3)
     first, second = (shift_values(s.results, r, target.metric) for s, r in ((study, row), (other, other_row)))
@@ -129,8 +131,20 @@ def difference(study: Study, row: str, other: Study, other_row: str, target: Tar
     return over_shifts(first, second, statistic)
 
 
+def over_test_images(study: Study, row: str, other: Study, other_row: str, target: Target) -> Difference:
+    cells = [CLEAN if target.where == "clean" else outside_cell(each.results, target.where) for each in (study, other)]
+    if cells[0] is None or cells[0] != cells[1]:
+        return Difference(*(math.nan,) * 3)
+    return over_images(study.results, row, other.results, other_row, cells[0])
+
+
 def _figure(study: Study, row: str, target: Target) -> Figure:
     return study.get(row, target.metric, target.where, target.statistic)
+
+
+def _mark(target: Target, one: Figure, two: Figure) -> str:
+    single = target.where != "5" and target.statistic != "spearman"
+    return " †" if single and min(one.seeds, two.seeds) < 2 else ""
 
 
 def _interval(found: Difference, percent: bool) -> str:

@@ -184,6 +184,33 @@ def test_results_are_small():
     assert not [path for path in files if path.suffix in (".safetensors", ".pt", ".npy", ".npz", ".lock")]
 
 
+def test_make_reproduce_runs_recipes_that_exist():
+    from avuc.study.recipe import load_recipe
+
+    done = subprocess.run(
+        ["make", "-n", "reproduce", "DATA=some where", "OUT=there", "BIN=bin", 'OOD=["svhn", "a.npy"]'],
+        cwd=HOME,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    pairs = re.findall(r"(\w+):([\w-]+)", done.stdout.split("; do")[0])
+    assert {name for name, _ in pairs} == {"paper", "code", "ablation", "beta", "best"}
+    for _, recipe in pairs:
+        found = load_recipe(recipe, ["data.root=some where", 'study.ood=["svhn", "a.npy"]'])
+        assert found.data.root == "some where"
+        assert [other.name for other in found.study.others] == ["svhn", "a"]
+    assert '--set data.root="some where"' in done.stdout
+    assert 'results/publish.py "there" results/cifar10' in done.stdout
+    assert "pip install" not in done.stdout
+
+
+def test_make_reproduce_asks_for_the_data():
+    done = subprocess.run(["make", "reproduce", "BIN=bin"], cwd=HOME, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "make reproduce DATA=FOLDER" in done.stdout
+
+
 def everything(path: Path) -> bytes:
     """The file and what is still in its log."""
     log = path.with_name(path.name + "-wal")

@@ -97,7 +97,8 @@ def fake_study(folder: Path, recipe, *, gain: float = 0.0, unfinished: bool = Fa
                 if one.shift != "validation" and one != CLEAN:
                     values |= dict.fromkeys(("auroc", "aupr_in", "aupr_out"), 0.6 + 0.06 * level + gain / 2)
                     values |= {"detection_accuracy": 0.7, "fpr95": 0.4, "wasserstein": 0.2 + 0.1 * level}
-                counts = {"low": 0.0, "high": 2.3026, "right": [9] * 50, "wrong": [1] * 50}
+                counts = {"low": 0.0, "high": 2.3026}
+                counts |= {"outside": [10] * 50} if one.outside else {"right": [9] * 50, "wrong": [1] * 50}
                 curve = {"rows": [20] * 15, "stated": [0.5] * 15, "observed": [0.4] * 15}
                 told = {"entropy": counts, "confidence": counts | {"high": 1.0}, "avu": {"avu": [0.5] * 21}}
                 told |= {"reliability": curve, "uncertainty": curve}
@@ -326,6 +327,19 @@ def test_targets_are_judged_and_compared(studies):
     table = best.against_targets(studies, "")
     assert sum(line.count("| better |") for line in table.splitlines()) >= 4
     assert "| yes |" in table
+
+
+def test_one_seed_has_intervals_over_images_and_says_so(studies, tmp_path):
+    recipe = recipe_of("cifar10-best", "study.seeds=[0]")
+    fake_study(tmp_path / "raw" / "best", recipe, gain=0.15)
+    publish.main(tmp_path / "raw", tmp_path / "out", drawn="")
+    few = {**studies, **make.read_studies(tmp_path / "out")}
+    lines = {line.split(" |")[0]: line for line in best.against_targets(few, "").splitlines()}
+    assert " †" in lines["| ECE, clean"]
+    assert " …" in lines["| ECE, clean"]
+    assert " †" in lines["| AUROC, SVHN"]
+    assert " †" not in lines["| ECE, intensity 5"]
+    assert " †" not in best.against_targets(studies, "")
 
 
 def test_the_row_that_is_judged_is_named_not_picked(studies):
