@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avuc.data import as_input, augment, augment_at
+from avuc.data import Augmentation, as_input, augment, augment_at
 
 SECONDS = 0.4  # of each way in each round
 
@@ -83,15 +83,22 @@ def main() -> None:
     same = np.array_equal(augment_at(images, indices, top, left, flip).cpu().numpy(), one_by_one(pixels, *lists))
     print(f"equal to the loop over images, byte for byte: {same}")
 
+    policy = Augmentation("augmix")
+
+    def mix() -> torch.Tensor:
+        return as_input(policy.apply(images, indices, policy.draw(batch, generator, device)))
+
     ways: dict[str, Callable[[], object]] = {
         "one image after the other (NumPy)": lambda: one_by_one(pixels, *lists),
         "augment": lambda: augment(images, indices, generator),
         "augment + as_input": lambda: as_input(augment(images, indices, generator)),
+        "AugMix + as_input": mix,
     }
     if device.type == "cuda":
         ways["augment + as_input, captured"] = captured(
             lambda: as_input(augment(images, indices, generator)), generator
         )
+        ways["AugMix + as_input, captured"] = captured(mix, generator)
     for step in ways.values():
         step()
     rounds = [{name: rate(step, batch, device) for name, step in ways.items()} for _ in range(arguments.rounds)]

@@ -68,12 +68,16 @@ def augmix(images: Tensor, drawn: Tensor, severity: float = 3.0) -> Tensor:
     twice = 2 * strengths.view(CHAINS, DEPTH, batch)  # the first bit is the sign
     strength = WEAKEST + torch.where(twice < 1, twice, twice - 1) * (severity - WEAKEST)
     signed = torch.where(twice < 1, strength, -strength)
+    # on a CPU it costs nothing to see what was drawn
+    change = _change if images.device.type != "cpu" or torch.compiler.is_compiling() else _change_where_needed
     chains = images[None]
     for step in range(DEPTH):
-        chains = _change(chains, operation[:, step], signed[:, step])
+        chains = change(chains, operation[:, step], signed[:, step])
     weight = (1 - weights).log().clamp(max=-1e-9)  # minus an exponential: their shares are Dirichlet(1, 1, 1)
     weight = (share * weight / weight.sum(0)).view(CHAINS, batch, 1, 1, 1)
-    mixed: Tensor = (1 - share).view(batch, 1, 1, 1) * images + (weight * chains).sum(0)
+    mixed: Tensor = (1 - share).view(batch, 1, 1, 1) * images
+    for chain in range(CHAINS):
+        mixed = mixed + weight[chain] * chains[chain]
     return (mixed + 0.5).to(torch.uint8)
 
 
@@ -87,6 +91,20 @@ def _change(images: Tensor, operation: Tensor, signed: Tensor) -> Tensor:
     moved = _moved(images, *_maps(operation, signed, *images.shape[2:4]))
     replaced = _replaced(images, _tables(_counts(images), operation, signed.abs()))
     return torch.where((operation < ROTATE)[..., None, None, None], replaced, moved)
+
+
+def _change_where_needed(images: Tensor, operation: Tensor, signed: Tensor) -> Tensor:
+    """`_change`, with only what was drawn computed for each image."""
+    changed = images.expand(CHAINS, *images.shape[1:]).flatten(0, 1).clone()
+    for moving in (False, True):
+        needed = (operation >= ROTATE) & (operation < NOTHING) if moving else operation < ROTATE
+        rows = needed.flatten().nonzero().flatten()
+        some, which, how = changed[rows][None], operation.flatten()[rows][None], signed.flatten()[rows][None]
+        if moving:
+            changed[rows] = _moved(some, *_maps(which, how, *images.shape[2:4]))[0]
+        else:
+            changed[rows] = _replaced(some, _tables(_counts(some), which, how.abs()))[0]
+    return changed.view(CHAINS, *images.shape[1:])
 
 
 # operations that replace values
