@@ -30,7 +30,7 @@ def export_study(source: str | Path, target: str | Path) -> Path:
     store = Store(source, create=False)
     try:
         recipe = store.recipe()
-        firsts = {row.name: recipe.seeds(row)[0] for row in recipe.methods}
+        firsts = dict(store.select("SELECT method, min(seed) FROM cells GROUP BY method"))
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "study.sqlite"
         with atomic_path(path) as new:

@@ -1,0 +1,89 @@
+"""The small copy of a study."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+
+import pytest
+
+from avuc.cli import main
+from avuc.errors import InputError
+from avuc.report.results import read_results
+from avuc.study import Store, load_recipe, run_study
+from avuc.study.export import MISTAKES, export_study
+from avuc.study.recipe import parse_recipe
+
+
+@pytest.fixture(scope="module")
+def exported(undisturbed, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported") / "results"
+    export_study(undisturbed, folder)
+    return folder
+
+
+def digest(folder):
+    return hashlib.sha256((folder / "study.sqlite").read_bytes()).hexdigest()
+
+
+def test_it_is_small_and_whole(undisturbed, exported, recipe):
+    assert sorted(path.name for path in exported.iterdir()) == ["recipe.toml", "study.sqlite"]
+    assert parse_recipe((exported / "recipe.toml").read_text(encoding="utf-8")) == recipe
+    source, copy = Store(undisturbed, create=False), Store(exported, create=False)
+    assert copy.db.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    for query in ("rows", "curves", "cells", "models", "history", "calibrators", "entropies", "gallery", "runs"):
+        everything = f"SELECT * FROM {query}"
+        assert copy.select(everything) == source.select(everything), query
+    details = copy.shown("Vanilla", 0, "contrast", 5)
+    whole = source.shown("Vanilla", 0, "contrast", 5)
+    assert details["mistakes"] == whole["mistakes"][:MISTAKES]
+    assert {**details, "mistakes": 0} == {**whole, "mistakes": 0}
+    source.close()
+    copy.close()
+
+
+def test_reports_read_it_and_leave_it_alone(exported, tmp_path, capsys):
+    before = digest(exported)
+    assert main(["report", str(exported), "--out", str(tmp_path / "page.html"), "--no-exports"]) == 0
+    assert "SVI-AvUTS" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert digest(exported) == before
+    assert sorted(path.name for path in exported.iterdir()) == ["recipe.toml", "study.sqlite"]
+
+
+def test_single_images_of_first_seeds_only(recipe_file, tmp_path):
+    changes = ["study.seeds=[3, 1]", "train.epochs=1", 'study.shifts=["contrast"]', "study.severities=[5]"]
+    recipe = load_recipe(recipe_file, changes)
+    run_study(recipe, tmp_path / "study", device="cpu", progress=False, only=["Vanilla"]).close()
+    export_study(tmp_path / "study", tmp_path / "copy")
+    copy = Store(tmp_path / "copy", create=False)
+    assert {row[0] for row in copy.select("SELECT DISTINCT seed FROM shown")} == {1}
+    assert {row[0] for row in copy.select("SELECT DISTINCT seed FROM cells")} == {1, 3}
+    assert read_results(copy).shown
+    copy.close()
+
+
+def test_a_copy_goes_on(recipe_file, exported, tmp_path):
+    """It is a study: a new row is added to it like to any other."""
+    shutil.copytree(exported, tmp_path / "copy")
+    grown = load_recipe(recipe_file, ['study.ood=["photographs"]', "study.severities=[1, 3, 5]"])
+    store = run_study(grown, tmp_path / "copy", device="cpu", progress=False, only=["Vanilla"])
+    assert ("Vanilla", 0, "contrast", 3) in store.done()
+    assert "auroc" in {row[4] for row in store.rows() if row[:4] == ("Vanilla", 0, "contrast", 3)}
+    store.close()
+
+
+def test_command(undisturbed, tmp_path, capsys):
+    assert main(["study", "--export", str(undisturbed), "--out", str(tmp_path / "copy")]) == 0
+    assert "MB in" in capsys.readouterr().out
+    assert main(["study", "--export", str(undisturbed), "--out", str(undisturbed)]) == 2
+    assert "is the study itself" in capsys.readouterr().err
+    assert main(["study", "--export", str(tmp_path / "nowhere"), "--out", str(tmp_path / "copy")]) == 2
+    assert "no study here" in capsys.readouterr().err
+    assert main(["study", "demo", "--export", str(undisturbed)]) == 2
+    assert "it takes no recipe" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_study(tmp_path):
+    (tmp_path / "study.sqlite").write_bytes(b"nothing of the kind" * 100)
+    with pytest.raises(InputError, match="not a database"):
+        Store(tmp_path, create=False)

@@ -1,0 +1,243 @@
+"""A study in pieces: so many minutes, only some rows, lost models; and judging behind the predictions."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import threading
+import time
+
+import pytest
+import torch
+
+from avuc.cli import main
+from avuc.errors import InputError
+from avuc.methods import SVI, Objective
+from avuc.nets import mlp
+from avuc.study import Store, load_recipe, run_study
+from avuc.study.background import MOST_WAITING, Background
+from avuc.study.grid import ModelKey, Plan
+from avuc.study.local import LocalRun
+from avuc.study.work import Work
+from avuc.train import Job, TrainSettings, fit_many
+from avuc.training.fit import OutOfTime
+
+
+class Clock:
+    """A clock that goes on by one second for each look at it."""
+
+    def __init__(self) -> None:
+        self.seconds = itertools.count()
+
+    def __call__(self) -> float:
+        return float(next(self.seconds))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    monkeypatch.setattr(time, "monotonic", Clock())
+
+
+def test_training_stops_at_the_end_of_an_epoch_and_goes_on(recipe, undisturbed, tmp_path, clock):
+    data = Work(recipe, undisturbed, "cpu").data.train(50, 0)
+
+    def job(folder):
+        settings = TrainSettings(epochs=6, batch_size=50, pad=0, flip=False, checkpoint_every=100)
+        net = lambda generator: mlp(10, (8, 8, 1), hidden=(16,), generator=generator)  # noqa: E731
+        return Job(SVI(), net, data, Objective(), settings, None, 0, folder)
+
+    whole = fit_many([job(tmp_path / "whole")], progress=False)[0]
+    with pytest.raises(OutOfTime):
+        fit_many([job(tmp_path / "parts")], progress=False, until=time.monotonic() + 4)
+    (saved,) = (tmp_path / "parts").glob("checkpoint-*")
+    assert 0 < int(saved.stem.partition("-")[2]) < 6
+    parts = fit_many([job(tmp_path / "parts")], progress=False)[0]
+    for ours, theirs in zip(parts.models, whole.models, strict=True):
+        for name, tensor in ours.state_dict().items():
+            assert torch.equal(tensor, theirs.state_dict()[name]), name
+
+
+def test_pieces_make_the_same_study(recipe, tmp_path, same_study, clock):
+    """Each piece does something, nothing is done twice, and the end is that of a study in one piece."""
+    seen = []
+    for piece in itertools.count(1):
+        try:
+            run_study(recipe, tmp_path, device="cpu", progress=False, minutes=0.4).close()
+            break
+        except OutOfTime as error:
+            said = str(error)
+            store = Store(tmp_path, create=False)
+            cells = {row[:4]: row[4:] for row in store.select("SELECT method, seed, shift, severity, run FROM cells")}
+            trained = len(store.trained())
+            assert store.runs()[-1]["seconds"] > 0
+            store.close()
+            assert f"time is over: {trained} of 4 models are trained, {len(cells)} of 49 cells are judged" in said
+            seen.append(cells)
+        assert piece < 60
+    assert len(seen) > 2
+    assert all(before.items() <= after.items() for before, after in itertools.pairwise(seen))
+    assert any(0 < len(cells) < 49 for cells in seen)
+    same_study(tmp_path)
+
+
+def test_command_says_what_is_left(recipe_file, tmp_path, capsys, clock):
+    arguments = ["study", str(recipe_file), "--out", str(tmp_path), "--device", "cpu"]
+    assert main([*arguments, "--minutes", "0.1"]) == 75
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("avuc: time is over: ")
+    assert said[-1].endswith("are missing; the same command goes on")
+    assert main([*arguments, "--minutes", "0"]) == 2
+    assert "--minutes: expected a number above 0" in capsys.readouterr().err
+
+
+def test_several_processes_stop_too(recipe, tmp_path):
+    with pytest.raises(OutOfTime, match="0 of 4 models"):
+        run_study(recipe, tmp_path, device="cpu,cpu", progress=False, minutes=1e-6)
+
+
+def test_ray_has_no_clock(recipe, tmp_path):
+    pytest.importorskip("ray")
+    with pytest.raises(InputError, match=r"--minutes: .* use --engine local"):
+        run_study(recipe, tmp_path, engine="ray", device="cpu", progress=False, minutes=1)
+
+
+def test_only_some_rows(recipe, tmp_path, same_study):
+    """A row's model, and the one it starts from, are trained; no other. The rest comes later."""
+    store = run_study(recipe, tmp_path, device="cpu", progress=False, only=["SVI-AvUC"])
+    assert {row[0] for row in store.done()} == {"SVI-AvUC"}
+    assert len(store.done()) == 7
+    assert store.trained() == {ModelKey("Vanilla", 0), ModelKey("SVI-AvUC", 0)}
+    store.close()
+    store = run_study(recipe, tmp_path, device="cpu", progress=False, only=["SVI-AvUTS", "TS"])
+    assert {row[0] for row in store.done()} == {"SVI-AvUC", "SVI-AvUTS", "TS"}
+    store.close()
+    run_study(recipe, tmp_path, device="cpu", progress=False).close()
+    same_study(tmp_path)
+    with pytest.raises(InputError, match=r"--only SVI-AvUCC: the recipe has no such row; did you mean 'SVI-AvUC'"):
+        Plan(recipe, ("SVI-AvUCC",))
+
+
+def test_command_takes_rows_with_commas(recipe_file, tmp_path, capsys):
+    arguments = ["study", str(recipe_file), "--out", str(tmp_path), "--device", "cpu", "--dry-run"]
+    assert main([*arguments, "--only", "SVI, 2 draws", "--only", "SVI,TS"]) == 0
+    said = capsys.readouterr().out
+    assert "2 models to train (2 networks), 7 sets of images, 21 cells" in " ".join(said.split())
+    assert "SVI-AvUC" not in said
+    assert main([*arguments, "--only", "SVI,Nothing"]) == 2
+    assert "--only Nothing" in capsys.readouterr().err
+
+
+def test_lost_models_are_missed_only_where_cells_are(recipe_file, recipe, tmp_path, same_study, monkeypatch):
+    part = load_recipe(recipe_file, ["study.severities=[1]"])
+    run_study(part, tmp_path, device="cpu", progress=False).close()
+    shutil.rmtree(tmp_path / "models")
+    with monkeypatch.context() as patched:
+        patched.setattr(Work, "train", lambda *_: pytest.fail("trained again"))
+        run_study(part, tmp_path, device="cpu", progress=False).close()
+    again = []
+    real = Work.train
+    monkeypatch.setattr(Work, "train", lambda self, keys: again.extend(keys) or real(self, keys))
+    run_study(recipe, tmp_path, device="cpu", progress=False, only=["SVI", "SVI-AvUTS", "SVI, 2 draws"]).close()
+    assert set(again) == {ModelKey("SVI", 0)}
+    run_study(recipe, tmp_path, device="cpu", progress=False).close()
+    same_study(tmp_path)
+
+
+def test_a_trained_model_is_kept_once_without_its_optimiser(undisturbed):
+    from avuc.tensorfile import read_tensors
+
+    for folder in (undisturbed / "models").iterdir():
+        (path,) = folder.glob("checkpoint-*")
+        names = set(read_tensors(path)[0])
+        assert any(name.startswith("model.0.") for name in names)
+        assert not any(name.startswith("optimizer.") for name in names)
+
+
+# behind the predictions, as on a GPU
+
+
+@pytest.fixture
+def as_on_gpu(monkeypatch):
+    """One group at a time, and judging in the background."""
+    real = LocalRun.__init__
+
+    def begin(self, plan, store, work, progress):
+        real(self, plan, store, work, progress)
+        self.on_gpu, self.background = True, Background(work, store.path.parent, store.run)
+
+    monkeypatch.setattr(LocalRun, "__init__", begin)
+
+
+def test_background_in_pieces(recipe, tmp_path, same_study, as_on_gpu, clock):
+    pieces = 0
+    while True:
+        try:
+            run_study(recipe, tmp_path, device="cpu", progress=False, minutes=1.1).close()
+            break
+        except OutOfTime:
+            pieces += 1
+            assert pieces < 60
+    assert pieces
+    same_study(tmp_path)
+
+
+def test_background_gives_the_same_study_in_the_same_order(recipe, tmp_path, monkeypatch, same_study, as_on_gpu):
+    """Whatever is ready first; and only few wait at a time."""
+    asked, written, most = [], [], [0]
+    predict, cells, add = Work.predict, Work.cells, Store.add_cells
+
+    def asking(self, key, test_set, *rest):
+        found = predict(self, key, test_set, *rest)
+        asked.append((key, test_set))
+        most[0] = max(most[0], len(asked) - len(written))
+        return found
+
+    def slow_at_first(self, predicted):
+        threading.Event().wait(0.03 if len(asked) % 3 == 1 else 0)
+        return cells(self, predicted)
+
+    def writing(self, found):
+        add(self, found)
+        written.extend({(ModelKey(recipe.row(cell.method).of or cell.method, 0), cell.test_set) for cell in found})
+
+    monkeypatch.setattr(Work, "predict", asking)
+    monkeypatch.setattr(Work, "cells", slow_at_first)
+    monkeypatch.setattr(Store, "add_cells", writing)
+    run_study(recipe, tmp_path, device="cpu", progress=False).close()
+    assert written == asked
+    assert 1 < most[0] <= MOST_WAITING + 1
+    same_study(tmp_path)
+
+
+def test_background_error_ends_the_study_and_keeps_what_is_written(
+    recipe, tmp_path, monkeypatch, same_study, as_on_gpu
+):
+    real, count = Work.cells, itertools.count()
+
+    def failing(self, predicted):
+        if next(count) == 6:
+            raise InputError("no such luck")
+        return real(self, predicted)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Work, "cells", failing)
+        with pytest.raises(InputError, match="no such luck"):
+            run_study(recipe, tmp_path, device="cpu", progress=False)
+    store = Store(tmp_path, create=False)
+    written = store.done()
+    store.close()
+    assert written
+    run_study(recipe, tmp_path, device="cpu", progress=False).close()
+    same_study(tmp_path)
+
+
+def test_groups_are_judged_before_more_is_trained(recipe_file, tmp_path, monkeypatch, as_on_gpu):
+    recipe = load_recipe(recipe_file, ["train.at_once=2", "train.epochs=1"])
+    told = []
+    train, predict = Work.train, Work.predict
+    monkeypatch.setattr(Work, "train", lambda self, keys: told.append("train") or train(self, keys))
+    monkeypatch.setattr(Work, "predict", lambda self, *args: told.append("judge") or predict(self, *args))
+    run_study(recipe, tmp_path, device="cpu", progress=False).close()
+    changes = [name for name, _ in itertools.groupby(told)]
+    assert changes[0] == "train"
+    assert changes.count("train") > 2
