@@ -87,3 +87,19 @@ def test_what_cannot_be_rewritten_runs_as_it_is(kind: type[nn.Module], extra: bo
     expected = Predictions.from_samples(logits)
     torch.testing.assert_close(found.probs, expected.probs, rtol=0, atol=1e-6)
     assert (masked_net(model) is None) == (extra or not isinstance(model, Twice) or type(model) is Shared)
+
+
+def test_one_trace_serves_every_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real tracer with a backend that compiles nothing; a second trace would be an error."""
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **options: real(function, backend="eager", dynamic=False))
+    monkeypatch.setattr("avuc.nets.runner._SHARED", {})
+    posterior = net("small_cnn")
+    x = torch.rand(6, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    try:
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            found = predict(posterior, x, samples=4, compiled=True, batch_size=3, progress=False)
+    finally:
+        torch._dynamo.reset()
+    expected = predict(posterior, x, samples=4, fold_batch_norm=False, progress=False)
+    torch.testing.assert_close(found.probs, expected.probs, rtol=0, atol=2e-6)
