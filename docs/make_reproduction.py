@@ -53,6 +53,7 @@ def all_blocks(
 ) -> tuple[dict[str, str], Remarks]:
     """Every generated block by its name, and what the remarks leave open."""
     remarks = Remarks(notes.get("remarks", {}))
+    printed = [one for one in printed if one.dataset == "cifar10"]
     paper = studies.get("paper")
     base, best = notes.get("ablation", {}).get("base", ""), notes.get("best", {}).get("row", "")
     blocks = {name: NOTHING if paper is None else make(paper, printed, remarks) for name, make in BESIDE.items()}

@@ -35,7 +35,8 @@ MAIN = "paper"
 FILE = "study.sqlite"
 # intensity 3 of this shift is in the paper's figures
 ALSO_DRAWN = ("gaussian_blur", 3)
-DRAWN = r"box-(ece|uce|nll|brier|accuracy|avu_auc)|p-uncertain-wrong-intensity-5|entropy-svhn.*"
+# the report draws the others again in a minute
+DRAWN, DRAWN_OF_OTHERS = r"box-(ece|uce|nll|brier|accuracy|avu_auc)|entropy-svhn.*", r"box-(ece|uce|nll)"
 
 
 def studies_below(folder: Path) -> dict[str, Path]:
@@ -79,14 +80,15 @@ def _shorten(db: sqlite3.Connection) -> None:
         data = json.dumps({**json.loads(text), "mistakes": []}, separators=(",", ":"))
         db.execute("UPDATE shown SET data=? WHERE method=? AND seed=? AND shift=? AND severity=?", (data, *key))
     for *key, text in db.execute("SELECT method, seed, member, epoch, data FROM history").fetchall():
-        # seconds stay as they are: networks that trained side by side are known by them
-        record = {k: _six(v) if k != "seconds" else v for k, v in json.loads(text).items()}
+        # seconds keep their digits: networks that trained side by side are known by them
+        record = {k: _five(v) if k != "seconds" else round(v, 6) for k, v in json.loads(text).items()}
         line = (json.dumps(record, separators=(",", ":")), *key)
         db.execute("UPDATE history SET data=? WHERE method=? AND seed=? AND member=? AND epoch=?", line)
 
 
-def _six(value: object) -> object:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+def _five(value: object) -> object:
+    """Digits, which are enough to draw."""
+    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def _without_paths(db: sqlite3.Connection) -> None:
@@ -126,14 +128,14 @@ def write_beside(folder: Path, drawn: str = DRAWN) -> None:
                 path.write_bytes(saved(name, size, paint)["png"])
 
 
-def main(source: Path, target: Path, drawn: str = DRAWN) -> None:
+def main(source: Path, target: Path, *, figures: bool = True) -> None:
     found = studies_below(source)
     if not found:
         raise InputError(f"{source}: no study here ({FILE} is missing); expected a folder of studies")
     for name, folder in found.items():
         into = target if name == MAIN else target / name
         small_copy(folder, into)
-        write_beside(into, drawn)
+        write_beside(into, "" if not figures else DRAWN if name == MAIN else DRAWN_OF_OTHERS)
         print(f"{folder / FILE} -> {into / FILE}: {(into / FILE).stat().st_size / 1e6:.1f} MB")
 
 

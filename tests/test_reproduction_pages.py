@@ -184,7 +184,7 @@ def raw(tmp_path_factory):
 @pytest.fixture(scope="session")
 def published(raw, tmp_path_factory):
     folder = tmp_path_factory.mktemp("published") / "cifar10"
-    publish.main(raw, folder, drawn="")  # figures take most of the time
+    publish.main(raw, folder, figures=False)  # figures take most of the time
     return folder
 
 
@@ -332,7 +332,7 @@ def test_targets_are_judged_and_compared(studies):
 def test_one_seed_has_intervals_over_images_and_says_so(studies, tmp_path):
     recipe = recipe_of("cifar10-best", "study.seeds=[0]")
     fake_study(tmp_path / "raw" / "best", recipe, gain=0.15)
-    publish.main(tmp_path / "raw", tmp_path / "out", drawn="")
+    publish.main(tmp_path / "raw", tmp_path / "out", figures=False)
     few = {**studies, **make.read_studies(tmp_path / "out")}
     lines = {line.split(" |")[0]: line for line in best.against_targets(few, "").splitlines()}
     assert " †" in lines["| ECE, clean"]
