@@ -14,7 +14,6 @@ from torch import Tensor
 
 from avuc.data.arrays import Dataset
 from avuc.errors import InputError
-from avuc.kernels.build import reason_against as kernels_reason_against
 from avuc.methods import Method, Objective
 from avuc.progress import Progress
 from avuc.training.captured import FastSteps
@@ -225,11 +224,9 @@ class Loop:
             self.say(f"training: the steps of {self.ranks.size} ranks run eagerly, neither compiled nor captured")
         if not fast or self.ranks.size > 1:
             return [EagerSteps(members, data)]
-        stacking = settings.capture and settings.compile and settings.precision == "bfloat16"
-        stacking = stacking and kernels_reason_against(data.device) is None
         groups: dict[Hashable, list[Member]] = {}
         for member in members:
-            kind = signature(member) if stacking and reason_against(member) is None else None
+            kind = signature(member) if reason_against(member, data) is None else None
             groups.setdefault(kind, []).append(member)
         steps: list[Steps] = []
         for kind, group in groups.items():

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from avuc.bayes import BayesianModule
 from avuc.data.arrays import Dataset
 from avuc.errors import InputError
+from avuc.kernels.conv3x3 import reason_against as kernel_reason_against
 from avuc.methods import SVI, SWAG, Terms, Vanilla
 from avuc.methods.ll_svi import LLSVI
 from avuc.methods.radial import Radial
@@ -38,7 +39,7 @@ __all__ = ["StackedSteps", "reason_against", "signature"]
 METHODS = (Vanilla, SVI, LLSVI, Radial, SWAG)
 
 
-def reason_against(member: Member) -> str | None:
+def reason_against(member: Member, data: Dataset) -> str | None:
     """Why a model cannot be part of a stack; None if it can."""
     method, net = getattr(member.method, "member", member.method), net_of(member)
     if type(method) not in METHODS:
@@ -66,6 +67,22 @@ def reason_against(member: Member) -> str | None:
             names[start : start + len(mine)] for start in range(len(names))
         ):
             return "its variational weights do not lie side by side"
+    return _without_kernel(member, net, data) if data.device.type == "cuda" else None
+
+
+def _without_kernel(member: Member, net: CifarResNet, data: Dataset) -> str | None:
+    """Why the convolutions would not be fast on a GPU."""
+    settings = member.settings
+    if settings.precision != "bfloat16" or not (settings.compile and settings.capture):
+        return "only bfloat16 steps that are compiled and captured are stacked"
+    _, height, width, channels = data.images.shape
+    for layer in weight_layers(net).values():
+        if isinstance(layer, nn.Conv2d):
+            x, weight = (1, 1, height, width, channels), (1, layer.out_channels, 3, 3, channels)
+            reason = kernel_reason_against(x, weight, layer.stride[0], torch.bfloat16, data.device)
+            if reason is not None:
+                return reason
+            height, width, channels = height // layer.stride[0], width // layer.stride[0], layer.out_channels
     return None
 
 

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from avuc.data.arrays import as_input
 from avuc.data.augmentation import Augmentation
 
 __all__ = ["Normed", "norm", "norm_gradient", "pooled", "prepared", "sum_gradient"]
@@ -34,7 +35,7 @@ def prepared(
     dtype: torch.dtype,
 ) -> Tensor:
     """The rows `indices` (M, N) of the data, augmented and normalised: what the first convolution reads."""
-    batch = augmentation.apply(images, indices.reshape(-1), drawn).div(255)
+    batch = as_input(augmentation.apply(images, indices.reshape(-1), drawn)).permute(0, 2, 3, 1)
     if mean is not None and std is not None:
         batch = (batch - mean) / std
     return batch.to(dtype).view(*indices.shape, *batch.shape[1:])

@@ -175,10 +175,7 @@ class Stack:
                     mine[name].copy_(before[name])
             if "exp_avg" in slots:
                 if "step" not in common:
-                    device = parameter.device if own.defaults["capturable"] or own.defaults["fused"] else "cpu"
-                    common["step"] = torch.zeros((), dtype=torch.float32, device=device)
-                    if "step" in before:
-                        common["step"].copy_(before["step"])
+                    common["step"] = before["step"].clone() if "step" in before else _step(own, parameter)
                 mine["step"] = common["step"]
             if mine:
                 member.optimizer.state[parameter] = mine
@@ -230,6 +227,13 @@ def _moments(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
     if isinstance(optimizer, torch.optim.Adam):
         return ("exp_avg", "exp_avg_sq")
     return ("momentum_buffer",) if optimizer.defaults["momentum"] else ()
+
+
+def _step(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> Tensor:
+    """Adam's count of steps at the start, of the type and in the place it would have chosen."""
+    fast = optimizer.defaults["fused"] or optimizer.defaults["capturable"]
+    dtype = torch.float32 if fast else torch.get_default_dtype()
+    return torch.zeros((), dtype=dtype, device=parameter.device if fast else "cpu")
 
 
 def _segment(leaf: Tensor, row: int, start: int, stop: int, slot: Slot | None = None) -> Tensor:

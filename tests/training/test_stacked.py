@@ -1,0 +1,365 @@
+"""Several CIFAR ResNets as one stacked network: each ends as it would have alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from avuc.bayes import BayesianModule
+from avuc.data import Dataset
+from avuc.methods import METHODS, SVI, SWAG, Ensemble, Method, Objective, Vanilla
+from avuc.nets import small_cnn
+from avuc.nets.resnet_cifar import CifarResNet
+from avuc.train import Fitted, Job, TrainSettings, fit_many
+from avuc.training import fit as fit_module
+from avuc.training.captured import unchanged
+from avuc.training.checkpoint import load_member, member_tensors
+from avuc.training.compiled import attach, compiling
+from avuc.training.distributed import Ranks
+from avuc.training.member import Member
+from avuc.training.stacked import StackedSteps, reason_against, signature
+from avuc.training.stacked_layers import norm, norm_gradient, sum_gradient
+from avuc.training.steps import Diverged, EagerSteps, Steps
+
+SETTINGS = TrainSettings(epochs=3, batch_size=12, pad=1, learning_rate=1e-3)
+AVUC = Objective("avuc", threshold=1.0, warmup_epochs=0, kl_weight=0.1)
+MIXED: list[tuple[Method, Objective]] = [
+    (Vanilla(), Objective("avuc", warmup_epochs=1)),
+    (SVI(), AVUC),
+    (METHODS["radial"](), Objective("auavuc", warmup_epochs=0)),
+    (METHODS["ll_svi"](), Objective()),
+    (SVI(prior_std=0.3, moped=True), Objective(kl_gradient=False)),
+    (SWAG(), Objective()),
+]
+ALIKE: list[tuple[Method, Objective]] = [(SVI(), AVUC), (SVI(), Objective("avuc", warmup_epochs=1))]
+PLAIN: list[tuple[Method, Objective]] = [(Vanilla(), Objective()), (Vanilla(), AVUC)]
+
+
+def net(generator: torch.Generator) -> nn.Module:
+    return CifarResNet(1, 10, (8, 8, 3), mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.3), generator=generator)
+
+
+def made(
+    cases: Sequence[tuple[Method, Objective]],
+    settings: TrainSettings = SETTINGS,
+    factory: Callable[[torch.Generator], nn.Module] = net,
+    device: str = "cpu",
+) -> list[Member]:
+    return [
+        Member(
+            method,
+            factory,
+            objective,
+            settings,
+            num_train=60,
+            num_classes=10,
+            seed=seed,
+            index=0,
+            device=torch.device(device),
+            ranks=Ranks(),
+        )
+        for seed, (method, objective) in enumerate(cases)
+    ]
+
+
+@pytest.fixture(scope="module")
+def pictures() -> Dataset:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (60, 8, 8, 3), generator=generator, dtype=torch.uint8)
+    return Dataset(images, torch.randint(10, (60,), generator=generator), 10, "pictures")
+
+
+@pytest.fixture
+def double() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def silent(line: str) -> None:
+    raise AssertionError(line)
+
+
+def epochs(steps: Steps, count: int, first: int = 0, sizes: Sequence[int] = (12, 12, 7)) -> list[list[dict[str, Any]]]:
+    """Epochs of batches of these sizes; the records of each model."""
+    records: list[list[dict[str, Any]]] = [[] for _ in steps.members]
+    for epoch in range(first, first + count):
+        steps.prepare(sizes)
+        orders = [member.order(60, epoch) for member in steps.members]
+        for member in steps.members:
+            member.begin(epoch)
+        for indices in torch.stack(orders)[:, : sum(sizes)].split(list(sizes), 1):
+            steps(indices.to(steps.members[0].device))
+        for own, member in zip(records, steps.members, strict=True):
+            own.append(member.end(epoch))
+    return records
+
+
+def everything(member: Member) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in member_tensors(member).items()}
+
+
+def assert_close(ours: dict[str, Tensor], theirs: dict[str, Tensor], atol: float, rtol: float = 1e-4) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        torch.testing.assert_close(
+            value, theirs[name], atol=atol, rtol=rtol, equal_nan=True, msg=lambda text, n=name: f"{n}: {text}"
+        )
+
+
+@pytest.mark.parametrize("cases", [MIXED, ALIKE, PLAIN], ids=["mixed", "alike", "plain"])
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"optimizer": "sgd", "clip_norm": 0.5, "weight_decay": 1e-2, "ema_decay": 0.9, "kl_anneal_epochs": 3}],
+    ids=["adam", "sgd"],
+)
+def test_stacked_is_eager(
+    cases: list[tuple[Method, Objective]], change: dict[str, Any], pictures: Dataset, double: None
+) -> None:
+    """Weights, posteriors, running statistics, moments, moving averages, thresholds and meters, with partial batches
+    and the end of a warm-up in between. In double precision: Adam makes a rounding of a tiny gradient a share of the
+    rate."""
+    settings = replace(SETTINGS, **change)
+    alone, together = made(cases, settings), made(cases, settings)
+    expected = epochs(EagerSteps(alone, pictures), 2)
+    found = epochs(StackedSteps(together, pictures, silent), 2)
+    for one, other in zip(alone, together, strict=True):
+        assert_close(everything(other), everything(one), atol=1e-9, rtol=1e-7)
+    for ours, theirs in zip(found, expected, strict=True):
+        for record, other_record in zip(ours, theirs, strict=True):
+            assert {k: v for k, v in record.items() if v is None} == {
+                k: v for k, v in other_record.items() if v is None
+            }
+            told = {k: v for k, v in record.items() if v is not None}
+            assert told == pytest.approx({k: other_record[k] for k in told}, rel=1e-6)
+
+
+def test_stacked_is_eager_in_single_precision(pictures: Dataset) -> None:
+    settings = replace(SETTINGS, optimizer="sgd", learning_rate=0.01)
+    alone, together = made(MIXED, settings), made(MIXED, settings)
+    epochs(EagerSteps(alone, pictures), 1)
+    epochs(StackedSteps(together, pictures, silent), 1)
+    for one, other in zip(alone, together, strict=True):
+        assert_close(everything(other), everything(one), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_models_go_on_alone_and_come_back(optimizer: str, pictures: Dataset, double: None) -> None:
+    """Checkpoint in the middle, other tensors after it, and models that leave the stack."""
+    settings = replace(SETTINGS, optimizer=optimizer)
+    whole = made(MIXED, settings)
+    epochs(StackedSteps(whole, pictures, silent), 3)
+    first = made(MIXED, settings)
+    steps = StackedSteps(first, pictures, silent)
+    epochs(steps, 1)
+    saved = [everything(member) for member in first]
+    epochs(steps, 1, 1)  # what was saved is no view
+    resumed = made(MIXED, settings)
+    for member, tensors in zip(resumed, saved, strict=True):
+        load_member(member, tensors)
+    assert len({signature(member) for member in resumed}) == 1
+    half = StackedSteps(resumed[:3], pictures, silent)
+    other = EagerSteps(resumed[3:], pictures)
+    for epoch in (1, 2):
+        epochs(half, 1, epoch)
+        epochs(other, 1, epoch)
+        half.release()
+        half = StackedSteps(resumed[:3], pictures, silent)
+    for one, expected in zip(resumed, whole, strict=True):
+        assert_close(everything(one), everything(expected), atol=1e-8, rtol=1e-6)
+
+
+def test_released_models_share_nothing(pictures: Dataset) -> None:
+    members = made(MIXED)
+    steps = StackedSteps(members, pictures, silent)
+    epochs(steps, 1)
+    before = [everything(member) for member in members]
+    common = {leaf.untyped_storage().data_ptr() for leaf in (*steps.stack.leaves, steps.stack.statistics)}
+    assert all(p.untyped_storage().data_ptr() in common for member in members for p in member.parameters)
+    steps.release()
+    steps.release()
+    places = [t.untyped_storage().data_ptr() for member in members for t in member.state()]
+    assert len(set(places)) == len(places)
+    assert not common & set(places)
+    for member, tensors in zip(members, before, strict=True):
+        assert_close(everything(member), tensors, atol=0, rtol=0)
+
+
+def test_trial_steps_leave_no_trace(pictures: Dataset) -> None:
+    members, untouched = made(MIXED), made(MIXED)
+    steps, expected = StackedSteps(members, pictures, silent), StackedSteps(untouched, pictures, silent)
+    with unchanged(members):
+        steps(torch.arange(12).expand(len(members), 12))
+    epochs(steps, 1)
+    epochs(expected, 1)
+    for one, other in zip(members, untouched, strict=True):
+        assert_close(everything(one), everything(other), atol=0, rtol=0)
+
+
+def test_a_bad_model_is_named(pictures: Dataset) -> None:
+    members = made(MIXED)
+    steps = StackedSteps(members, pictures, silent)
+    for member in members:
+        member.begin(0)
+    model = members[3].model
+    assert isinstance(model, BayesianModule)
+    with torch.no_grad():
+        model.mu.fill_(torch.nan)
+    with pytest.raises(Diverged) as caught:
+        steps(torch.arange(12).expand(len(members), 12))
+    assert caught.value.member is members[3]
+    assert caught.value.term == "logits"
+
+
+def test_whole_fits_and_resumes(pictures: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`fit_many` with stacked steps ends as without, also after an interruption, and stops models one by one."""
+    settings = replace(SETTINGS, epochs=3, patience=1, learning_rate=3e-3)
+    held_out, pictures = pictures.subset(range(0, 60, 3)), pictures.subset(range(32))
+
+    def fitted(directory: Path | None) -> list[Fitted]:
+        jobs = [
+            Job(method, net, pictures, objective, settings, held_out, seed, directory and directory / str(seed))
+            for seed, (method, objective) in enumerate([*MIXED[:2], (Ensemble(members=2), Objective())])
+        ]
+        return fit_many(jobs, progress=False)
+
+    expected = fitted(None)
+    stacked: list[StackedSteps] = []
+
+    def stack_all(loop: fit_module.Loop, members: Sequence[Member], data: Dataset) -> list[Steps]:
+        stacked.append(StackedSteps(members, data, silent))
+        return [stacked[-1]]
+
+    monkeypatch.setattr(fit_module.Loop, "_new_steps", stack_all)
+    whole = fitted(tmp_path / "whole")
+    fitted(tmp_path / "cut")
+    for checkpoint in (tmp_path / "cut").glob("*/checkpoint-000003.safetensors"):
+        checkpoint.unlink()
+    resumed = fitted(tmp_path / "cut")
+    assert stacked
+    for one, two, three in zip(expected, whole, resumed, strict=True):
+        assert one.epochs == two.epochs == three.epochs
+        totals = [[record["total"] for record in fit.history] for fit in (one, two, three)]
+        assert totals[1] == pytest.approx(totals[0], rel=1e-3)
+        assert totals[2] == pytest.approx(totals[0], rel=1e-3)
+
+
+# what can be stacked
+
+
+class Hooked(CifarResNet):
+    pass
+
+
+def hooked(generator: torch.Generator) -> nn.Module:
+    found = net(generator)
+    found.register_forward_hook(lambda *args: None)
+    return found
+
+
+def frozen(generator: torch.Generator) -> nn.Module:
+    found = net(generator)
+    next(found.parameters()).requires_grad_(False)
+    return found
+
+
+REFUSED: dict[str, tuple[Method, Callable[[torch.Generator], nn.Module], str]] = {
+    "other net": (SVI(), lambda g: small_cnn(10, (8, 8, 3), width=4, generator=g), "not a CIFAR ResNet"),
+    "a net of the user's": (Vanilla(), lambda g: Hooked(1, 10, (8, 8, 3), generator=g), "not a CIFAR ResNet"),
+    "option B": (Vanilla(), lambda g: CifarResNet(1, 10, (8, 8, 3), shortcut="B", generator=g), "option B"),
+    "flipout": (SVI(estimator="flipout"), net, "one draw"),
+    "several draws": (SVI(train_draws=2), net, "one draw"),
+    "dropout": (METHODS["dropout"](), net, "method dropout"),
+    "hooks": (Vanilla(), hooked, "hooks"),
+    "frozen weights": (Vanilla(), frozen, "frozen"),
+}
+
+
+@pytest.mark.parametrize(("method", "factory", "reason"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_stacked(method: Method, factory: Callable[[torch.Generator], nn.Module], reason: str) -> None:
+    (member,) = made([(method, Objective())], factory=factory)
+    assert reason in str(reason_against(member, pictures))
+
+
+def test_what_can_be_stacked_together(pictures: Dataset) -> None:
+    members = made([*MIXED, (Ensemble(members=2, member=SVI()), AVUC)])
+    assert [reason_against(member, pictures) for member in members] == [None] * len(members)
+    assert len({signature(member) for member in members}) == 1
+    deeper, other_constants = (
+        made(PLAIN[:1], factory=factory)[0]
+        for factory in (
+            lambda g: CifarResNet(2, 10, (8, 8, 3), mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.3), generator=g),
+            lambda g: CifarResNet(1, 10, (8, 8, 3), generator=g),
+        )
+    )
+    assert len({signature(member) for member in (members[0], deeper, other_constants)}) == 3
+
+
+# the layers
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 4), (8, 8, 8), (7, 5, 8)], ids=["same", "pad", "odd"])
+def test_layer_gradients(shape: tuple[int, int, int]) -> None:
+    """Normalisation, relu and shortcut against autograd."""
+    generator = torch.Generator().manual_seed(1)
+    height, width, channels = shape
+    small = shape if channels == 4 else ((height + 1) // 2, (width + 1) // 2, channels)
+
+    def random(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator, dtype=torch.float64).requires_grad_()
+
+    x, before, affine = random(2, 3, *small), random(2, 3, height, width, 4), random(2, 2, channels)
+    found = norm(x, affine, 1e-5, before)
+    grad = torch.randn(found.output.shape, generator=generator, dtype=torch.float64)
+    expected = torch.autograd.grad(found.output, [x, affine, before], grad)
+    entering = sum_gradient(grad, None, found.output)
+    in_x, in_affine = norm_gradient(entering, x, affine, found.kept, False)
+    torch.testing.assert_close(in_x, expected[0])
+    torch.testing.assert_close(in_affine, expected[1])
+    # the block before: its output was read by the shortcut alone
+    reached = torch.ones_like(before)
+    in_before = sum_gradient(torch.zeros_like(before), entering, reached)
+    torch.testing.assert_close(in_before, expected[2])
+    alone = norm(x, affine, 1e-5)
+    expected = torch.autograd.grad(alone.output, [x, affine], grad)
+    in_x, in_affine = norm_gradient(grad, x, affine, alone.kept, True)
+    torch.testing.assert_close(in_x, expected[0])
+    torch.testing.assert_close(in_affine, expected[1])
+
+
+@pytest.fixture
+def traced() -> Iterator[Callable[[Callable[..., Any]], Callable[..., Any]]]:
+    """Whole graphs as on a GPU, but run without the code generator."""
+    pieces: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+    def quickly(function: Callable[..., Any]) -> Callable[..., Any]:
+        if function not in pieces:
+            pieces[function] = torch.compile(function, fullgraph=True, dynamic=False, backend="aot_eager")
+        return pieces[function]
+
+    torch._dynamo.reset()
+    yield quickly
+    torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_pieces_trace_whole(traced: Callable[..., Any], pictures: Dataset, double: None) -> None:
+    cases = MIXED[:2]
+    alone, together = made(cases), made(cases)
+    steps = StackedSteps(together, pictures, silent)
+    indices = torch.arange(24).view(2, 12)
+    for member in (*alone, *together):
+        member.begin(0)
+    for member in together:
+        attach(member, "none")
+    EagerSteps(alone, pictures)(indices)
+    with compiling():
+        steps.joint(indices, traced)
+    for one, other in zip(alone, together, strict=True):
+        assert_close(everything(other), everything(one), atol=1e-9, rtol=1e-7)
