@@ -17,7 +17,7 @@ random sign ±, int() dropping the fraction, width W and height H:
 
 The first four replace each value of a channel by another: a table of 256 entries for each image and channel. The others
 are affine maps, sampled bilinearly, black outside. Both follow Pillow: tables to the byte, maps up to float32 (Pillow
-uses float64, so that a few pixels in ten thousand are one grey level apart).
+uses float64, so that a few values in a hundred thousand are one grey level apart).
 """
 
 from __future__ import annotations

@@ -123,12 +123,12 @@ class Member:
     # steps
 
     def batch(self, data: Dataset, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """This rank's share of the rows `indices` of `data`, augmented. The whole batch is augmented on every rank:
-        that is how the ranks' crops are those of one process."""
+        """This rank's share of the rows `indices` of `data`, augmented. Every rank draws for the whole batch: that is
+        how the ranks' crops are those of one process."""
         share = self.ranks.share(len(indices))
         drawn = self.augmentation.draw(len(indices), self.augmenting, self.device)
-        images = self.augment(data.images, indices, drawn)
-        return as_input(images[share]), data.labels[indices[share]]
+        rows = indices[share]
+        return as_input(self.augment(data.images, rows, drawn[share])), data.labels[rows]
 
     def logits(self, images: Tensor) -> Tensor:
         return self.method.logits(self.model, images)
