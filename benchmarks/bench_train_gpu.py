@@ -1,6 +1,7 @@
-"""Training speed: one model, eight at once, and bayesian-torch's example loop, on one device.
+"""Training speed: one model, eight and sixteen at once, and bayesian-torch's example loop, on one device.
 
-    python benchmarks/bench_train_gpu.py [--device cuda] [--data DIR] [--quick] [--only step joint peer curve fit]
+    python benchmarks/bench_train_gpu.py [--device cuda] [--data DIR] [--quick]
+        [--only step joint stacked peer curve fit]
 
 ResNet-20, batch 107, 32×32×3 images on the device (CIFAR-10 where --data holds cifar-10-batches-py, else random
 bytes: the time is the same). Every section stands alone: one that fails prints why and the next one runs. A table
@@ -30,6 +31,7 @@ from avuc.train import Job, TrainSettings, fit_many
 from avuc.training.captured import FastSteps
 from avuc.training.distributed import Ranks
 from avuc.training.member import Member
+from avuc.training.stacked import StackedSteps
 from avuc.training.steps import EagerSteps, Steps
 
 AVUC = Objective("avuc", beta=3.0, warmup_epochs=0, threshold=1.0, kl_weight=0.1)
@@ -87,8 +89,10 @@ class Bench:
             for seed in range(count)
         ]
 
-    def joint(self, members: list[Member], fast: bool) -> Steps:
+    def joint(self, members: list[Member], fast: bool, stacked: bool = False) -> Steps:
         steps: Steps = FastSteps(members, self.data, say) if fast else EagerSteps(members, self.data)
+        if stacked:
+            steps = StackedSteps(members, self.data, say)
         steps.prepare([self.batch])
         for member in members:
             member.begin(0)
@@ -153,21 +157,42 @@ class Bench:
             minutes = ms * self.steps_per_epoch * EPOCHS / 60e3
             self.add(f"{count} models × {EPOCHS} epochs of 50,000, by that", minutes, "min")
 
+    def stacked(self) -> None:
+        """Several models as one stacked network, beside a stream for each, and whole epochs of `fit_many`."""
+        for count in (1, 8, 16) if self.device.type == "cuda" else (2,):
+            members = self.members(SVI(), AVUC, self.settings, count)
+            started = time.perf_counter()
+            steps = self.joint(members, False, stacked=True)
+            self.wait()
+            self.add(f"stacked, {count} SVI-AvUC models: compiling and capturing", time.perf_counter() - started, "s")
+            if getattr(steps, "instead", None) is not None:
+                say("  not stacked: what follows is the step on streams")
+            rows = self.indices(count)
+            ms = self.milliseconds(lambda s=steps, r=rows: s(r))
+            self.add(f"stacked, joint step of {count} SVI-AvUC models", ms, "ms")
+            minutes = ms * self.steps_per_epoch * EPOCHS / 60e3
+            self.add(f"stacked, {count} models × {EPOCHS} epochs of 50,000, by that", minutes, "min")
+        if self.device.type == "cuda":
+            members = self.members(SVI(), AVUC, self.settings, 8)
+            steps, rows = self.joint(members, True), self.indices(8)
+            self.add("on streams, joint step of 8 SVI-AvUC models", self.milliseconds(lambda: steps(rows)), "ms")
+        self.fit()
+
     def fit(self) -> None:
         """`fit_many` as a user calls it: warm-up epoch, threshold, AvUC epochs, partial batches."""
-        epochs = 3
-        objective = Objective("avuc", warmup_epochs=1, kl_weight=0.1)
+        epochs = 4
+        objective = Objective("avuc", warmup_epochs=2, kl_weight=0.1)
         settings = replace(self.settings, epochs=epochs)
         jobs = [Job(SVI(), net, self.data, objective, settings, seed=seed) for seed in range(self.models)]
         started = time.perf_counter()
         fitted = fit_many(jobs, device=self.device, progress=False)
-        self.add(
-            f"fit_many, {self.models} models, {epochs} epochs, compiling included", time.perf_counter() - started, "s"
-        )
+        whole = time.perf_counter() - started
+        self.add(f"fit_many, {self.models} models, {epochs} epochs, compiling included", whole, "s")
         for epoch, record in enumerate(fitted[0].history):
             self.add(f"  epoch {epoch}: seconds", record["seconds"], "s")
         last = fitted[0].history[-1]["seconds"]
-        self.add(f"fit_many, {self.models} models × {EPOCHS} epochs, by the last epoch", last * EPOCHS / 60, "min")
+        minutes = (whole + last * (EPOCHS - epochs)) / 60
+        self.add(f"fit_many, {self.models} models × {EPOCHS} epochs, by the last epoch", minutes, "min")
         self.add("fit_many, images/s", self.models * len(self.data) / last, "images/s")
 
     def curve(self) -> None:
@@ -227,6 +252,7 @@ def main() -> int:
     sections = {
         "step": Bench.step,
         "joint": Bench.joint_step,
+        "stacked": Bench.stacked,
         "peer": Bench.peer,
         "curve": Bench.curve,
         "fit": Bench.fit,

@@ -363,3 +363,75 @@ def test_the_pieces_trace_whole(traced: Callable[..., Any], pictures: Dataset, d
         steps.joint(indices, traced)
     for one, other in zip(alone, together, strict=True):
         assert_close(everything(other), everything(one), atol=1e-9, rtol=1e-7)
+
+
+# on a GPU
+
+
+def coloured(generator: torch.Generator) -> nn.Module:
+    return CifarResNet(1, 10, (32, 32, 3), mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.3), generator=generator)
+
+
+@pytest.fixture
+def stacks(monkeypatch: pytest.MonkeyPatch) -> list[StackedSteps]:
+    """Every stack that training makes."""
+    found: list[StackedSteps] = []
+    prepare = StackedSteps.prepare
+
+    def noted(steps: StackedSteps, sizes: Sequence[int]) -> None:
+        if steps not in found:
+            found.append(steps)
+        prepare(steps, sizes)
+
+    monkeypatch.setattr(StackedSteps, "prepare", noted)
+    return found
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
+def test_stacked_on_a_gpu(stacks: list[StackedSteps], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Compiled and captured in bfloat16 against eager steps; the end of a warm-up, a partial batch, a resumed run."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (212, 32, 32, 3), generator=generator, dtype=torch.uint8)
+    data = Dataset(images, images[:, :, :, 0].float().mean((1, 2)).long() % 10, 10, "pictures")
+    settings = TrainSettings(epochs=4, batch_size=64, precision="bfloat16", learning_rate=5e-4, clip_norm=5.0)
+    cases = [(SVI(), Objective("avuc", warmup_epochs=2)), (Vanilla(), Objective()), (METHODS["ll_svi"](), AVUC)]
+
+    def totals(settings: TrainSettings, directory: Path | None = None) -> list[list[float]]:
+        jobs = [
+            Job(method, coloured, data, objective, settings, None, seed, directory and directory / str(seed))
+            for seed, (method, objective) in enumerate(cases)
+        ]
+        return [[r["total"] for r in f.history] for f in fit_many(jobs, device="cuda", progress=False)]
+
+    expected = totals(replace(settings, compile=False, capture=False))
+    assert not stacks
+    found = totals(settings, tmp_path)
+    assert capsys.readouterr().err == ""  # no slower way was taken
+    assert [len(one.members) for one in stacks] == [3]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours == pytest.approx(theirs, rel=2e-2)
+    for checkpoint in tmp_path.glob("*/checkpoint-000004.safetensors"):
+        checkpoint.unlink()
+    for ours, theirs in zip(totals(settings, tmp_path), found, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
+def test_what_fails_goes_on_on_streams(
+    stacks: list[StackedSteps], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*args: Any) -> None:
+        raise RuntimeError("no such kernel")
+
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (128, 32, 32, 3), generator=generator, dtype=torch.uint8)
+    data = Dataset(images, torch.randint(10, (128,), generator=generator), 10, "pictures")
+    settings = TrainSettings(epochs=1, batch_size=64, precision="bfloat16")
+    jobs = [Job(Vanilla(), coloured, data, Objective(), settings, seed=seed) for seed in range(2)]
+    monkeypatch.setattr(StackedSteps, "joint", broken)
+    fitted = fit_many(jobs, device="cuda", progress=False)
+    assert "cannot train stacked (RuntimeError: no such kernel)" in capsys.readouterr().err
+    assert stacks[0].instead is not None
+    assert all(one.history[-1]["total"] > 0 for one in fitted)
