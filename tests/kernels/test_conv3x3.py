@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from avuc.errors import InputError
-from avuc.kernels import conv3x3
-from avuc.kernels.conv3x3 import Kernels, Shape, reason_against, stacked_conv3x3
+from avuc.kernels import conv3x3, conv3x3_launch
+from avuc.kernels.conv3x3 import reason_against, stacked_conv3x3, stacked_conv3x3_sums
+from avuc.kernels.conv3x3_launch import Kernels, Shape
 
 # (height, channels in, channels out, stride): every convolution of a CIFAR ResNet
 SHAPES = [(32, 3, 16, 1), (32, 16, 16, 1), (32, 16, 32, 2), (16, 32, 32, 1), (16, 32, 64, 2), (8, 64, 64, 1)]
@@ -44,10 +45,20 @@ def test_gradients(stride: int) -> None:
 
 
 @pytest.mark.parametrize("stride", [1, 2])
+def test_sums_and_their_gradients(stride: int) -> None:
+    x, weight = drawn(2, 2, 4, 5, 3).requires_grad_(), drawn(2, 4, 3, 3, 3, seed=1).requires_grad_()
+    y, sums = stacked_conv3x3_sums(x, weight, stride)
+    assert torch.equal(y, stacked_conv3x3(x, weight, stride))
+    torch.testing.assert_close(sums, torch.stack([y.sum((1, 2, 3)), y.square().sum((1, 2, 3))], 1))
+    assert torch.autograd.gradcheck(lambda a, w: stacked_conv3x3_sums(a, w, stride), (x, weight))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("needs", [(True, True), (True, False), (False, True)])
 def test_operators_are_well_formed(stride: int, needs: tuple[bool, bool]) -> None:
     x, weight = drawn(2, 3, 4, 4, 3).requires_grad_(needs[0]), drawn(2, 4, 3, 3, 3, seed=1).requires_grad_(needs[1])
     torch.library.opcheck(conv3x3._forward, (x, weight, stride))
+    torch.library.opcheck(conv3x3._forward_sums, (x, weight, stride))
     grad = drawn(*reference(x, weight, stride).shape, seed=2)
     torch.library.opcheck(conv3x3._input_gradient, (grad, weight.detach(), stride, 4, 4))
     torch.library.opcheck(conv3x3._weight_gradient, (grad, x.detach(), stride, torch.float32))
@@ -127,7 +138,11 @@ def test_kernels_emulated(emulated: Emulate, shape: Shape, dtype: torch.dtype) -
         case, kernels = Case(shape, 2, images, dtype), Kernels(emulated, processors)
         by_input = None if shape[1] == 3 else kernels.input_gradient(case.grad, case.weight, case.stride)
         by_weight = kernels.weight_gradient(case.grad, case.x, case.stride, dtype)
-        case.check(kernels.forward(case.x, case.weight, case.stride), by_input, by_weight)
+        y, partials = kernels.forward(case.x, case.weight, case.stride, sums=True)
+        case.check(y, by_input, by_weight)
+        assert torch.equal(y, kernels.forward(case.x, case.weight, case.stride)[0])
+        sums = torch.stack([y.double().sum((1, 2, 3)), y.double().square().sum((1, 2, 3))], 1)
+        torch.testing.assert_close(partials.double().sum(1), sums, rtol=1e-5, atol=2e-6 * sums.max().item())
 
 
 @pytest.mark.parametrize("shape", [SHAPES[1], SHAPES[5]])
@@ -141,7 +156,7 @@ def test_threads_may_run_in_any_order(emulated: Emulate, shape: Shape) -> None:
             return program
 
         kernels = Kernels(ordered, 1)
-        y = kernels.forward(case.x, case.weight, case.stride)
+        y = torch.cat([a.flatten() for a in kernels.forward(case.x, case.weight, case.stride, sums=True)])
         by_input = kernels.input_gradient(case.grad, case.weight, case.stride)
         found.append((y, by_input, kernels.weight_gradient(case.grad, case.x, case.stride, torch.float32)))
     for other in found[1:]:
@@ -150,10 +165,14 @@ def test_threads_may_run_in_any_order(emulated: Emulate, shape: Shape) -> None:
 
 def test_blocks_fill_the_gpu_with_equal_work() -> None:
     kernels = Kernels(lambda source, defines: pytest.fail("no program is needed"), 132)
-    for tuning in (conv3x3.Tuning(), conv3x3.Tuning(images=2, split=2), conv3x3.Tuning(min_blocks=1, waves=3)):
+    for tuning in (
+        conv3x3_launch.Tuning(),
+        conv3x3_launch.Tuning(images=2, split=2),
+        conv3x3_launch.Tuning(min_blocks=1, waves=3),
+    ):
         for models, images in ((8, 107), (1, 45), (16, 1), (300, 5)):
             groups = -(-images // tuning.images)
-            blocks = kernels._blocks(models, images, tuning)
+            blocks = kernels.blocks(models, images, tuning)
             assert 1 <= blocks <= groups
             if blocks > 1:
                 assert blocks * models * tuning.split <= 132 * tuning.min_blocks * tuning.waves
@@ -162,9 +181,9 @@ def test_blocks_fill_the_gpu_with_equal_work() -> None:
 
 
 def test_blocks_fit_where_they_should() -> None:
-    for shape, tunings in conv3x3.TUNINGS.items():
+    for shape, tunings in conv3x3_launch.TUNINGS.items():
         for which, tuning in enumerate(tunings):
-            shared = conv3x3._shared_bytes(which, shape, tuning)
+            shared = conv3x3_launch.shared_bytes(which, shape, tuning)
             assert shared <= 99 * 1024, "the least that a GPU with bf16 tensor cores gives to a block"
             assert tuning.min_blocks * (shared + 1024) <= 228 * 1024, "what a multiprocessor of an H200 has"
 
@@ -197,6 +216,10 @@ def test_kernels_on_a_gpu(shape: Shape, models: int, images: int) -> None:
     case = Case(shape, models, images, torch.float32, "cuda")
     found = gradients(case)
     case.check(*found)
+    y, sums = stacked_conv3x3_sums(case.x, case.weight, case.stride)
+    assert torch.equal(y, found[0])
+    exact = torch.stack([y.double().sum((1, 2, 3)), y.double().square().sum((1, 2, 3))], 1)
+    torch.testing.assert_close(sums.double(), exact, rtol=1e-5, atol=2e-6 * exact.max().item())
     for _ in range(3):
         assert all(torch.equal(a, b) for a, b in zip(found, gradients(case), strict=True))
 
@@ -235,8 +258,15 @@ def test_captured_in_a_cuda_graph() -> None:
 def test_compiled_on_a_gpu() -> None:
     case = Case(SHAPES[2], 2, 5, torch.float32, "cuda")
     expected = gradients(case)
-    compiled = torch.compile(lambda x, weight: stacked_conv3x3(x, weight, case.stride) * 1.0, fullgraph=True)
+    sums = stacked_conv3x3_sums(case.x, case.weight, case.stride)[1]
+
+    @torch.compile(fullgraph=True)
+    def compiled(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        y, sums = stacked_conv3x3_sums(x, weight, case.stride)
+        return y * 1.0, sums.detach()
+
     x, weight = case.x.detach().requires_grad_(), case.weight.detach().requires_grad_()
-    y = compiled(x, weight)
+    y, found_sums = compiled(x, weight)
+    torch.testing.assert_close(found_sums, sums)
     found = (y.detach(), *torch.autograd.grad(y, (x, weight), case.grad))
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

@@ -11,6 +11,9 @@
 // TILES of 8 channels that a warp makes (forward and input gradient), SPLIT (weight gradient: blocks that share C_OUT).
 #include "device.cuh"
 
+#ifndef SUMS  // forward: also sum y and y² for batch normalisation
+#define SUMS 0
+#endif
 #define FORWARD 0
 #define INPUT_GRADIENT 1
 #define WEIGHT_GRADIENT 2
@@ -119,12 +122,27 @@ AVUC_DEVICE Strips<WIDTH> unit_at(unsigned unit) {
   return {static_cast<int>(image), static_cast<int>(left), static_cast<int>(top)};
 }
 
-AVUC_DEVICE void write_slice(uint16_t* to, const float sums[TILES][4], int half) {
+// Sums of what a thread has written, for each of its channels: of the numbers and of their squares.
+struct Moments {
+  float sums[2][TILES][2];
+};
+
+template <bool SUMMED>
+AVUC_DEVICE void write_slice(uint16_t* to, const float numbers[TILES][4], int half, Moments& moments) {
+  uint32_t words[TILES];
+  AVUC_UNROLL
+  for (int t = 0; t < TILES; ++t) {
+    words[t] = pack_bf16(numbers[t][2 * half], numbers[t][2 * half + 1]);
+    if constexpr (SUMMED) {  // as they are rounded, so that the normalised numbers have mean zero
+      const float low = low_bf16(words[t]), high = high_bf16(words[t]);
+      moments.sums[0][t][0] += low, moments.sums[1][t][0] += low * low;
+      moments.sums[0][t][1] += high, moments.sums[1][t][1] += high * high;
+    }
+  }
   if constexpr (TILES == 2) {
-    *reinterpret_cast<uint2*>(to) = make_uint2(pack_bf16(sums[0][2 * half], sums[0][2 * half + 1]),
-                                               pack_bf16(sums[1][2 * half], sums[1][2 * half + 1]));
+    *reinterpret_cast<uint2*>(to) = make_uint2(words[0], words[1]);
   } else {
-    *reinterpret_cast<uint32_t*>(to) = pack_bf16(sums[0][2 * half], sums[0][2 * half + 1]);
+    *reinterpret_cast<uint32_t*>(to) = words[0];
   }
 }
 AVUC_DEVICE void clear(float sums[TILES][4]) {
@@ -171,9 +189,9 @@ AVUC_DEVICE void load_filter(Filter<KSTEPS, FILTER_COLUMNS>& filter, const weigh
 }
 
 // Correlation with stride STEP: the forward pass, and the gradient by input of stride 1.
-template <int WIDTH, int REDUCED, int MADE, int STEP, int FILTER_COLUMNS>
+template <int WIDTH, int REDUCED, int MADE, int STEP, int FILTER_COLUMNS, bool SUMMED>
 AVUC_DEVICE void correlate(const unsigned char* tiles, const Filter<REDUCED / 16, FILTER_COLUMNS>& filter, uint16_t* y,
-                           int images, unsigned unit, unsigned slice) {
+                           int images, unsigned unit, unsigned slice, Moments& moments) {
   using T = Tile<WIDTH, REDUCED>;
   constexpr int MADE_WIDTH = WIDTH / STEP, LAST = STEP * (ROWS - 1) + 2, RING = STEP == 1 ? 3 : 2;
   const Strips<MADE_WIDTH> at = unit_at<MADE_WIDTH>(unit);
@@ -219,8 +237,8 @@ AVUC_DEVICE void correlate(const unsigned char* tiles, const Filter<REDUCED / 16
     if (j >= 2 && (j - 2) % STEP == 0) {  // this row of y is complete
       const int r = (j - 2) / STEP;
       uint16_t* row = to + r * MADE_WIDTH * MADE;
-      write_slice(row, sums[r % RING], 0);
-      if (second_there) write_slice(row + second, sums[r % RING], 1);
+      write_slice<SUMMED>(row, sums[r % RING], 0, moments);
+      if (second_there) write_slice<SUMMED>(row + second, sums[r % RING], 1, moments);
       clear(sums[r % RING]);
     }
   }
@@ -230,7 +248,7 @@ AVUC_DEVICE void correlate(const unsigned char* tiles, const Filter<REDUCED / 16
 // row s and filter row 0 of row s + 1; columns alike. So each gradient row gives to three rows in two kinds of columns.
 template <int WIDTH, int REDUCED, int MADE>
 AVUC_DEVICE void spread(const unsigned char* tiles, const Filter<REDUCED / 16, 3>& filter, uint16_t* x, int images,
-                        unsigned unit, unsigned slice) {
+                        unsigned unit, unsigned slice, Moments& unused) {
   using T = Tile<WIDTH, REDUCED>;
   constexpr int MADE_WIDTH = 2 * WIDTH;
   const Strips<WIDTH> at = unit_at<WIDTH>(unit);
@@ -279,14 +297,14 @@ AVUC_DEVICE void spread(const unsigned char* tiles, const Filter<REDUCED / 16, 3
     for (int kind = 0; kind < 2; ++kind) {
       if (j > 0) {
         uint16_t* row = to + ((2 * j - 1) * MADE_WIDTH + kind) * MADE;
-        write_slice(row, odd[(j + 1) % 2][kind], 0);
-        if (second_there) write_slice(row + second, odd[(j + 1) % 2][kind], 1);
+        write_slice<false>(row, odd[(j + 1) % 2][kind], 0, unused);
+        if (second_there) write_slice<false>(row + second, odd[(j + 1) % 2][kind], 1, unused);
         clear(odd[(j + 1) % 2][kind]);
       }
       if (j < ROWS) {
         uint16_t* row = to + (2 * j * MADE_WIDTH + kind) * MADE;
-        write_slice(row, even[kind], 0);
-        if (second_there) write_slice(row + second, even[kind], 1);
+        write_slice<false>(row, even[kind], 0, unused);
+        if (second_there) write_slice<false>(row + second, even[kind], 1, unused);
         clear(even[kind]);
       }
     }
@@ -326,8 +344,32 @@ AVUC_DEVICE void each_group(unsigned char* memory, int images, Bring bring, Prep
 }
 
 #if PASS == FORWARD
+// The block's sums, added in an order that never changes, to [sum or squares][channel] of `out`.
+AVUC_DEVICE void meet(float* memory, const Moments& moments, float* out, unsigned warp) {
+  constexpr unsigned SLICE = 8 * TILES, SLICES = C_OUT / SLICE;
+  AVUC_UNROLL
+  for (int kind = 0; kind < 2; ++kind)
+    AVUC_UNROLL
+    for (int t = 0; t < TILES; ++t)
+      AVUC_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        float sum = moments.sums[kind][t][i];
+        AVUC_UNROLL
+        for (int other = 4; other < 32; other *= 2) sum += shuffle_xor(sum, other);
+        if (lane() < 4) memory[(warp * 2 + kind) * SLICE + 2 * TILES * lane() + 2 * t + i] = sum;
+      }
+  barrier();
+  for (unsigned i = thread(); i < 2 * C_OUT; i += THREADS) {
+    const unsigned kind = i / C_OUT, slice = i % C_OUT / SLICE, channel = i % SLICE;
+    float sum = 0.0f;
+    for (unsigned w = slice; w < WARPS; w += SLICES) sum += memory[(w * 2 + kind) * SLICE + channel];
+    out[i] = sum;
+  }
+}
+
+// With SUMS, each block leaves Σ y and Σ y² of its images in `partials` (models, blocks_x, 2, C_OUT).
 extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, MIN_BLOCKS) void forward(const uint16_t* x, const weight_t* weight,
-                                                                    uint16_t* y, int images) {
+                                                                    uint16_t* y, float* partials, int images) {
   using T = Tile<SIDE, X_CHANNELS>;
   constexpr int SLICES = C_OUT / (8 * TILES);
   static_assert(WARPS % SLICES == 0, "every part of the work needs a warp for each slice of channels");
@@ -338,6 +380,7 @@ extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, MIN_BLOCKS) void forward(const uint1
   weight += static_cast<size_t>(block_y()) * C_OUT * 9 * C_IN;
   clear_padding<SIDE, X_CHANNELS>(memory, BUFFERS * IMAGES);
   Filter<X_CHANNELS / 16, COLUMNS> filter;
+  Moments moments = {};
   each_group<IMAGES * T::BYTES>(
       memory, images,
       [&](unsigned char* buffer, int first) {
@@ -348,8 +391,12 @@ extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, MIN_BLOCKS) void forward(const uint1
       [&](const unsigned char* buffer, int first) {
         uint16_t* to = y + static_cast<size_t>(first) * OUT * OUT * C_OUT;
         for (unsigned unit = part; unit < Strips<OUT>::UNITS; unit += WARPS / SLICES)
-          correlate<SIDE, X_CHANNELS, C_OUT, STRIDE, COLUMNS>(buffer, filter, to, images - first, unit, slice);
+          correlate<SIDE, X_CHANNELS, C_OUT, STRIDE, COLUMNS, SUMS>(buffer, filter, to, images - first, unit, slice, moments);
       });
+  if constexpr (SUMS) {
+    partials += (block_y() * blocks_x() + block_x()) * 2 * C_OUT;
+    meet(reinterpret_cast<float*>(memory), moments, partials, warp);
+  }
 }
 AVUC_KERNEL(forward)
 #endif
@@ -367,6 +414,7 @@ extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, MIN_BLOCKS) void input_gradient(cons
   weight += static_cast<size_t>(block_y()) * C_OUT * 9 * C_IN;
   clear_padding<OUT, C_OUT>(memory, BUFFERS * IMAGES);
   Filter<C_OUT / 16, 3> filter;
+  Moments unused;
   each_group<IMAGES * T::BYTES>(
       memory, images,
       [&](unsigned char* buffer, int first) {
@@ -379,9 +427,9 @@ extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, MIN_BLOCKS) void input_gradient(cons
         uint16_t* to = x + static_cast<size_t>(first) * SIDE * SIDE * C_IN;
         for (unsigned unit = part; unit < Strips<OUT>::UNITS; unit += WARPS / SLICES) {
           if constexpr (STRIDE == 1) {
-            correlate<OUT, C_OUT, C_IN, 1, 3>(buffer, filter, to, images - first, unit, slice);
+            correlate<OUT, C_OUT, C_IN, 1, 3, false>(buffer, filter, to, images - first, unit, slice, unused);
           } else {
-            spread<OUT, C_OUT, C_IN>(buffer, filter, to, images - first, unit, slice);
+            spread<OUT, C_OUT, C_IN>(buffer, filter, to, images - first, unit, slice, unused);
           }
         }
       });
