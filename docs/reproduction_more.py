@@ -158,7 +158,9 @@ def beta(studies: Mapping[str, Study], base: str) -> str:
     if found is None:
         return NOTHING
     study, rows = found
-    where = {"gaussian_blur 3": "Gaussian blur 3", "5": "16 shifts at 5"}
+    where = {"gaussian_blur 3": "Gaussian blur 3"}
+    if len(study.results.shifts) > 1:
+        where["5"] = f"{len(study.results.shifts)} shifts at 5"
     shown = [(at, metric) for at in where for metric in ("accuracy", "ece", "uce")]
     head = ["β", "seeds", *(f"{words_of(metric).title}, {where[at]}" for at, metric in shown)]
     lines = [
@@ -248,7 +250,8 @@ def cost(studies: Mapping[str, Study]) -> str:
     runs = [run for study in studies.values() for run in study.effort.runs]
     places = dict.fromkeys(f"{run.hardware} (torch {run.torch})" for run in runs)
     broken = sum(run.seconds is None for run in runs)
-    text = f"{markdown(head, lines)}\n\nAll of it: **{_time(total)}** in {len(runs)} runs on {'; '.join(places)}."
+    many = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    text = f"{markdown(head, lines)}\n\nAll of it: **{_time(total)}** in {many} on {'; '.join(places)}."
     if broken:
         text += f" {broken} of them ended from outside; there the time of what was finished counts."
     revisions = dict.fromkeys(run.revision[:12] for run in runs if run.revision)

@@ -329,6 +329,20 @@ def test_targets_are_judged_and_compared(studies):
     assert "| yes |" in table
 
 
+def test_a_target_that_cannot_be_computed_is_shown_as_open(studies):
+    import dataclasses
+
+    paper = studies["paper"]
+    methods = [method for method in paper.results.methods if method.name != "Ensemble"]
+    keep = [place for place, method in enumerate(paper.results.methods) if method.name != "Ensemble"]
+    values = {name: array[keep] for name, array in paper.results.values.items()}
+    without = dataclasses.replace(paper, results=dataclasses.replace(paper.results, methods=methods, values=values))
+    table = best.against_targets({**studies, "paper": without}, "")
+    line = next(line for line in table.splitlines() if line.startswith("| accuracy, intensity 5"))
+    assert "| ≥ – (our Ensemble less one point) |" in line
+    assert line.split(" | ")[3] == "–"
+
+
 def test_one_seed_has_intervals_over_images_and_says_so(studies, tmp_path):
     recipe = recipe_of("cifar10-best", "study.seeds=[0]")
     fake_study(tmp_path / "raw" / "best", recipe, gain=0.15)
