@@ -18,12 +18,14 @@ from avuc.nets import small_cnn
 from avuc.nets.resnet_cifar import CifarResNet
 from avuc.train import Fitted, Job, TrainSettings, fit_many
 from avuc.training import fit as fit_module
-from avuc.training.captured import unchanged
+from avuc.training import stacked
+from avuc.training.captured import Captured, unchanged
 from avuc.training.checkpoint import load_member, member_tensors
 from avuc.training.compiled import attach, compiling
 from avuc.training.distributed import Ranks
 from avuc.training.member import Member
-from avuc.training.stacked import StackedSteps, reason_against, signature
+from avuc.training.stacked import StackedSteps
+from avuc.training.stacked_choice import reason_against, signature
 from avuc.training.stacked_layers import norm, norm_gradient, sum_gradient
 from avuc.training.steps import Diverged, EagerSteps, Steps
 
@@ -230,11 +232,11 @@ def test_whole_fits_and_resumes(pictures: Dataset, tmp_path: Path, monkeypatch: 
         return fit_many(jobs, progress=False)
 
     expected = fitted(None)
-    stacked: list[StackedSteps] = []
+    seen: list[StackedSteps] = []
 
     def stack_all(loop: fit_module.Loop, members: Sequence[Member], data: Dataset) -> list[Steps]:
-        stacked.append(StackedSteps(members, data, silent))
-        return [stacked[-1]]
+        seen.append(StackedSteps(members, data, silent))
+        return [seen[-1]]
 
     monkeypatch.setattr(fit_module.Loop, "_new_steps", stack_all)
     whole = fitted(tmp_path / "whole")
@@ -242,12 +244,89 @@ def test_whole_fits_and_resumes(pictures: Dataset, tmp_path: Path, monkeypatch: 
     for checkpoint in (tmp_path / "cut").glob("*/checkpoint-000003.safetensors"):
         checkpoint.unlink()
     resumed = fitted(tmp_path / "cut")
-    assert stacked
+    assert seen
     for one, two, three in zip(expected, whole, resumed, strict=True):
         assert one.epochs == two.epochs == three.epochs
         totals = [[record["total"] for record in fit.history] for fit in (one, two, three)]
         assert totals[1] == pytest.approx(totals[0], rel=1e-3)
         assert totals[2] == pytest.approx(totals[0], rel=1e-3)
+
+
+# the way to a captured graph, with a stand-in for the graph
+
+
+class Replayed:
+    def __init__(self, step: Callable[[], None]) -> None:
+        self.replay = step
+
+
+@pytest.fixture
+def without_gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Captures run their step again instead; the list has the batch size of each."""
+    sizes: list[int] = []
+
+    def taken(step: Callable[[], None], members: Sequence[Member], indices: Tensor) -> Any:
+        sizes.append(indices.shape[1])
+        return Captured(Replayed(step), indices)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stacked, "captured", taken)
+    monkeypatch.setattr(stacked, "tried", lambda step, device: [step() for _ in range(2)])
+    monkeypatch.setattr(stacked, "compiled", lambda piece: piece)
+    monkeypatch.setattr(stacked, "attach", lambda member, level: None)
+    return sizes
+
+
+def test_captures_follow_sizes_and_phases(pictures: Dataset, without_gpu: list[int]) -> None:
+    cases: list[tuple[Method, Objective]] = [(SVI(), Objective("avuc", warmup_epochs=2)), (Vanilla(), Objective())]
+    settings = replace(SETTINGS, optimizer="sgd")
+    alone, together = made(cases, settings), made(cases, settings)
+    steps = StackedSteps(together, pictures, silent)
+    steps.fast = True
+    expected = epochs(EagerSteps(alone, pictures), 4)
+    found = epochs(steps, 4)
+    assert without_gpu == [12, 7, 12, 7]  # anew after the warm-up, and only then
+    for ours, theirs in zip(found, expected, strict=True):
+        assert [r["total"] for r in ours] == pytest.approx([r["total"] for r in theirs], rel=1e-3)
+
+
+def test_a_piece_that_does_not_compile_runs_as_it_is(
+    pictures: Dataset, without_gpu: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiler(piece: Callable[..., Any]) -> Callable[..., Any]:
+        def fails(*args: Any) -> Any:
+            raise RuntimeError("too hard\nfor this compiler")
+
+        return fails if piece is norm else piece
+
+    monkeypatch.setattr(stacked, "compiled", compiler)
+    said: list[str] = []
+    steps = StackedSteps(made(PLAIN), pictures, said.append)
+    steps.fast = True
+    epochs(steps, 1)
+    assert said == ["training: norm of the stacked step is not compiled (RuntimeError: too hard)"]
+
+
+def test_what_cannot_be_captured_goes_on_otherwise(
+    pictures: Dataset, without_gpu: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the weights as they were, in tensors of the models' own."""
+
+    def fails(step: Callable[[], None], members: Sequence[Member], indices: Tensor) -> Any:
+        raise RuntimeError("no graphs here")
+
+    monkeypatch.setattr(stacked, "captured", fails)
+    monkeypatch.setattr(stacked, "fresh_generators", lambda members, device: None)
+    monkeypatch.setattr(stacked, "FastSteps", lambda members, data, say: EagerSteps(members, data))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    alone, together = made(ALIKE), made(ALIKE)
+    said: list[str] = []
+    steps = StackedSteps(together, pictures, said.append)
+    steps.fast = True
+    epochs(steps, 2)
+    epochs(EagerSteps(alone, pictures), 2)
+    assert said == ["training: 2 models cannot train stacked (RuntimeError: no graphs here); now on streams"]
+    for one, other in zip(alone, together, strict=True):
+        assert_close(everything(other), everything(one), atol=0, rtol=0)
 
 
 # what can be stacked

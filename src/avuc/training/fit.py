@@ -22,7 +22,8 @@ from avuc.training.log import summary
 from avuc.training.member import Member, Net
 from avuc.training.run import Data, Fitted, Job, Run
 from avuc.training.settings import TrainSettings
-from avuc.training.stacked import StackedSteps, reason_against, signature
+from avuc.training.stacked import StackedSteps
+from avuc.training.stacked_choice import reason_against, signature
 from avuc.training.steps import Diverged, EagerSteps, Steps, check
 
 __all__ = ["OutOfTime", "fit", "fit_many"]

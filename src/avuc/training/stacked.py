@@ -10,102 +10,32 @@ is how the tests see that the mathematics is that of the single models.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from avuc.bayes import BayesianModule
 from avuc.data.arrays import Dataset
 from avuc.errors import InputError
-from avuc.kernels.conv3x3 import reason_against as kernel_reason_against
-from avuc.methods import SVI, SWAG, Terms, Vanilla
-from avuc.methods.ll_svi import LLSVI
-from avuc.methods.radial import Radial
-from avuc.nets.resnet_cifar import CifarResNet, PadShortcut
+from avuc.methods import Terms
+from avuc.nets.resnet_cifar import CifarResNet
 from avuc.nets.start import Normalise
 from avuc.training.captured import Captured, FastSteps, captured, fresh_generators, tried, unchanged
 from avuc.training.compiled import attach, compiled, compiling
 from avuc.training.member import Member
 from avuc.training.stacked_draw import drawn_weights
 from avuc.training.stacked_layers import prepared
-from avuc.training.stacked_net import StackedResNet, Use, norm_layers, weight_layers
-from avuc.training.stacked_weights import Stack, net_of, slots_of
+from avuc.training.stacked_net import StackedResNet, Use
+from avuc.training.stacked_weights import Stack, net_of
 from avuc.training.steps import Diverged, Steps, check
 
-__all__ = ["StackedSteps", "reason_against", "signature"]
-
-METHODS = (Vanilla, SVI, LLSVI, Radial, SWAG)
-
-
-def reason_against(member: Member, data: Dataset) -> str | None:
-    """Why a model cannot be part of a stack; None if it can."""
-    method, net = getattr(member.method, "member", member.method), net_of(member)
-    if type(method) not in METHODS:
-        return f"the method {member.method.name} is not one of {', '.join(kind.name for kind in METHODS)}"
-    if isinstance(method, SVI) and (method.estimator != "weight" or method.train_draws != 1):
-        return "it takes other than one draw of the weights in a step"
-    if type(net) is not CifarResNet:
-        return f"{type(net).__name__} is not a CIFAR ResNet"
-    if any(module._forward_hooks or module._forward_pre_hooks for module in net.modules()):
-        return "its network has hooks"
-    if any(isinstance(module, nn.Conv2d) and module.kernel_size != (3, 3) for module in net.modules()):
-        return "its shortcuts have weights (option B)"
-    norms = norm_layers(net).values()
-    if any(not layer.affine or not layer.track_running_stats or layer.momentum is None for layer in norms):
-        return "its batch normalisation has no scale, no running statistics or no momentum"
-    if len({(layer.eps, layer.momentum) for layer in norms}) > 1:
-        return "its batch normalisations differ"
-    if not all(parameter.requires_grad for parameter in member.model.parameters()):
-        return "some of its weights are frozen"
-    if len({parameter.dtype for parameter in member.parameters}) > 1:
-        return "its weights are of several types"
-    if isinstance(member.model, BayesianModule):
-        names, mine = list(slots_of(member)), [slot.name for slot in member.model.layout.slots]
-        if any(len(slot.places) > 1 for slot in member.model.layout.slots) or mine not in (
-            names[start : start + len(mine)] for start in range(len(names))
-        ):
-            return "its variational weights do not lie side by side"
-    return _without_kernel(member, net, data) if data.device.type == "cuda" else None
-
-
-def _without_kernel(member: Member, net: CifarResNet, data: Dataset) -> str | None:
-    """Why the convolutions would not be fast on a GPU."""
-    settings = member.settings
-    if settings.precision != "bfloat16" or not (settings.compile and settings.capture):
-        return "only bfloat16 steps that are compiled and captured are stacked"
-    _, height, width, channels = data.images.shape
-    for layer in weight_layers(net).values():
-        if isinstance(layer, nn.Conv2d):
-            x, weight = (1, 1, height, width, channels), (1, layer.out_channels, 3, 3, channels)
-            reason = kernel_reason_against(x, weight, layer.stride[0], torch.bfloat16, data.device)
-            if reason is not None:
-                return reason
-            height, width, channels = height // layer.stride[0], width // layer.stride[0], layer.out_channels
-    return None
-
-
-def signature(member: Member) -> Hashable:
-    """Models with the same one can be in one stack, once there is no `reason_against` them."""
-    net = net_of(member)
-    assert isinstance(net, CifarResNet)
-    first = next(iter(norm_layers(net).values()))
-    constants = net.normalise
-    scaling = (
-        (*constants.mean.flatten().tolist(), *constants.std.flatten().tolist())
-        if isinstance(constants, Normalise)
-        else ()
-    )
-    shapes = tuple((name, slot.shape, slot.order) for name, slot in slots_of(member).items())
-    strides = tuple(getattr(layer, "stride", ()) for layer in weight_layers(net).values())
-    shortcuts = tuple(name for name, module in net.named_modules() if isinstance(module, PadShortcut))
-    steps = {float(state["step"]) for state in member.optimizer.state.values() if isinstance(state.get("step"), Tensor)}
-    return shapes, strides, shortcuts, scaling, first.eps, first.momentum, frozenset(steps), member.augmentation
+__all__ = ["StackedSteps"]
 
 
 class StackedSteps:
-    """A joint step of CIFAR ResNets that share settings and `signature`; see `Steps`."""
+    """A joint step of CIFAR ResNets that stacked_choice.py lets train together; see `Steps`."""
 
     def __init__(self, members: Sequence[Member], data: Dataset, say: Callable[[str], None]) -> None:
         self.members, self.data, self.say = members, data, say
@@ -123,6 +53,7 @@ class StackedSteps:
         self.streams = [torch.cuda.Stream(data.device) for _ in members] if self.fast and len(members) > 1 else []
         self.graphs: dict[int, Captured] = {}
         self.phase: tuple[bool, ...] = ()
+        self.failed: set[Callable[..., Any]] = set()  # pieces that do not compile
         self.instead: Steps | None = None
 
     def prepare(self, sizes: Sequence[int]) -> None:
@@ -142,14 +73,15 @@ class StackedSteps:
                 continue
             try:
                 # the last batch of an epoch is one of hundreds: compiling for its size would cost more than it saves
-                self.graphs[rows] = self._captured(rows, compiled if rows == max(sizes) else _as_it_is)
+                self.graphs[rows] = self._captured(rows, compile_it=rows == max(sizes))
             except Diverged:
                 raise
             except Exception as error:  # compiler, kernels and driver fail in many ways; all have a slower way out
-                reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}"
                 torch.cuda.synchronize()
                 fresh_generators(self.members, self.data.device)
-                self.say(f"training: {len(self.members)} models cannot train stacked ({reason}); now on streams")
+                self.say(
+                    f"training: {len(self.members)} models cannot train stacked ({_reason(error)}); now on streams"
+                )
                 self.release()
                 self.instead = FastSteps(self.members, self.data, self.say)
                 return self.instead.prepare(sizes)
@@ -172,14 +104,31 @@ class StackedSteps:
         self.graphs = {}
         self.stack.release()
 
-    def _captured(self, rows: int, use: Use) -> Captured:
+    def _captured(self, rows: int, compile_it: bool) -> Captured:
+        use = self._compiled if compile_it else _as_it_is
         for member in self.members:
-            attach(member, "all" if use is compiled else "none")
+            attach(member, "all" if compile_it else "none")
         indices = torch.arange(rows, device=self.data.device).expand(len(self.members), rows).contiguous()
         with compiling():
             with unchanged(self.members):
                 tried(lambda: self.joint(indices, use), self.data.device)
             return captured(lambda: self.joint(indices, use), self.members, indices)
+
+    def _compiled(self, piece: Callable[..., Any]) -> Callable[..., Any]:
+        """A piece compiled, or where that fails as it is: the others need not suffer."""
+        if piece in self.failed:
+            return piece
+        faster = compiled(piece)
+
+        def run(*args: Any) -> Any:
+            try:
+                return faster(*args)
+            except Exception as error:  # as many ways as compilers have
+                self.failed.add(piece)
+                self.say(f"training: {piece.__name__} of the stacked step is not compiled ({_reason(error)})")
+                return piece(*args)
+
+        return run
 
     # one step
 
@@ -269,6 +218,10 @@ def clipped(gradients: list[Tensor], norms: Tensor, limit: float) -> list[Tensor
     """Each model's gradient with a norm of at most `limit`; as `nn.utils.clip_grads_with_norm_`."""
     factors = (limit / (norms + 1e-6)).clamp(max=1.0)
     return [gradient * factors.view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error).strip() else ''}"
 
 
 def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -48,7 +48,7 @@ def slots_of(member: Member) -> dict[str, Slot]:
 
 
 class Stack:
-    """The common tensors of models that `stacked.reason_against` has nothing against."""
+    """The common tensors of models that `stacked_choice.reason_against` has nothing against."""
 
     def __init__(self, members: Sequence[Member]) -> None:
         self.members = members
