@@ -33,11 +33,12 @@ class WholeNet:
 
     at_once = AT_ONCE
 
-    def __init__(self, source: Source, net: CifarResNet, memory: int) -> None:
+    def __init__(self, source: Source, key: nn.Module, net: CifarResNet, memory: int) -> None:
+        """`net` with all its weights, `key` what the draws know it by."""
         self.source, self.memory = source, memory
         self.classes, self.text = net.linear.out_features, _text(net)
         self.run = kernel()(net)
-        self._runners: dict[nn.Module, Runner] = {}
+        self._runners: dict[nn.Module, Runner] = {key: Runner(net)}
         self._packed: Tensor | None = None  # (draws, numbers); the first `_made` rows are filled
         self._made, self._tried = 0, False
         self._chunk: Tensor | None = None
@@ -52,7 +53,7 @@ class WholeNet:
         assert isinstance(net, CifarResNet)
         if _changed(net) or kernel().reason_against(net, device) is not None:
             return None
-        return cls(source, net, memory)
+        return cls(source, parts.key, net, memory)
 
     def begin(self, batches: Batches) -> bool:
         floats = batches.images.dtype in (torch.float32, torch.bfloat16, torch.float16)
@@ -64,10 +65,9 @@ class WholeNet:
         if draws.stop <= self._made and self._packed is not None:
             self._chunk = self._packed[draws.start : draws.stop]
             return True
-        rows = []
-        for index in draws:
-            kept = self._packed is not None and index < self._made
-            packed = self._packed[index] if kept and self._packed is not None else self._pack(index)
+        rows = [] if self._packed is None else list(self._packed[draws.start : self._made])
+        for index in draws[len(rows) :]:
+            packed = self._pack(index)
             if packed is None:
                 return False
             rows.append(packed)
@@ -104,8 +104,7 @@ class WholeNet:
             net = parts.whole()
             if not isinstance(net, CifarResNet) or _changed(net) or _text(net) != self.text:
                 return None
-            self._runners.clear()  # an ensemble's members follow one another
-            self._runners[parts.key] = Runner(net)
+            self._runners[parts.key] = Runner(net)  # a megabyte for each member of an ensemble
         runner = self._runners[parts.key]
         return self.run.pack({**runner.base, **runner.weights(parts.weights)})
 
@@ -117,7 +116,7 @@ class WholeNet:
             return
         if self._packed is None or len(self._packed) < draws.stop:
             room = self.memory // (chunk.shape[1] * chunk.element_size())
-            grown = chunk.new_empty(min(room, max(2 * draws.stop, 128)), chunk.shape[1])
+            grown = chunk.new_empty(min(room, max(draws.stop, 2 * self._made)), chunk.shape[1])
             if self._packed is not None:
                 grown[: self._made] = self._packed[: self._made]
             self._packed = grown
