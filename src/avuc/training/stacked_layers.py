@@ -41,13 +41,12 @@ def prepared(
     return batch.to(dtype).view(*indices.shape, *batch.shape[1:])
 
 
-def norm(x: Tensor, affine: Tensor, eps: float, before: Tensor | None = None) -> Normed:
-    """relu(batch normalisation of x, by model and channel, + the shortcut from `before`)."""
+def norm(x: Tensor, sums: Tensor, affine: Tensor, eps: float, before: Tensor | None = None) -> Normed:
+    """relu(batch normalisation of x, by model and channel, + the shortcut from `before`); `sums` are Σx and Σx²."""
     wide = _wide(x)
     count = x.shape[1] * x.shape[2] * x.shape[3]
-    # images first: as many sums as a GPU has room for
-    mean = wide.sum((2, 3)).sum(1) / count
-    variance = ((wide * wide).sum((2, 3)).sum(1) / count - mean * mean).clamp_min(0)
+    mean = sums[:, 0] / count
+    variance = (sums[:, 1] / count - mean * mean).clamp_min(0)
     deviation = torch.rsqrt(variance + eps)
     kept = torch.stack((mean, deviation), 1)
     scale, shift = _line(affine, kept)
@@ -67,6 +66,7 @@ def norm_gradient(grad: Tensor, x: Tensor, affine: Tensor, kept: Tensor, relu: b
     mean, deviation = _each(kept[:, 0]), _each(kept[:, 1])
     count = x.shape[1] * x.shape[2] * x.shape[3]
     standard = (wide - mean) * deviation
+    # images first: as many sums as a GPU has room for
     in_bias = given.sum((2, 3)).sum(1)
     in_weight = (given * standard).sum((2, 3)).sum(1)
     in_x = (given - (_each(in_bias) + standard * _each(in_weight)) / count) * (_each(affine[:, 0]) * deviation)

@@ -9,11 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from avuc.kernels.conv3x3 import stacked_conv3x3
+from avuc.kernels.conv3x3 import stacked_conv3x3_sums
 from avuc.nets.resnet_cifar import BasicBlock, CifarResNet
 from avuc.training.stacked_layers import Normed, norm, norm_gradient, pooled, sum_gradient
 
 __all__ = ["Gradients", "Part", "StackedResNet", "Tape", "Use", "norm_layers", "weight_layers"]
+
+# the gradients of `stacked_conv3x3`, without autograd: it would add up what meets in a block in passes of its own
+_in_x, _in_weight = torch.ops.avuc.conv3x3_input_gradient, torch.ops.avuc.conv3x3_weight_gradient
 
 Use = Callable[[Callable[..., Any]], Callable[..., Any]]  # a function as it is, or compiled
 
@@ -39,7 +42,7 @@ class Kept(NamedTuple):
     """What the gradient of a convolution and its normalisation needs."""
 
     x: Tensor
-    convolved: Tensor  # still in the convolution's own autograd graph
+    convolved: Tensor
     weight: Tensor
     normed: Normed
 
@@ -82,12 +85,9 @@ class StackedResNet:
 
         def layer(x: Tensor, before: Tensor | None = None) -> Tensor:
             number = len(layers)
-            weight = convolutions[number].detach().requires_grad_()
-            leaf = x.detach().requires_grad_(number > 0)
-            with torch.enable_grad():
-                convolved = stacked_conv3x3(leaf, weight, self.strides[number])
-            normed = Normed(*use(norm)(convolved.detach(), scales[number], self.eps, before))
-            layers.append(Kept(leaf, convolved, weight, normed))
+            convolved, sums = stacked_conv3x3_sums(x, convolutions[number], self.strides[number])
+            normed = Normed(*use(norm)(convolved, sums, scales[number], self.eps, before))
+            layers.append(Kept(x, convolved, convolutions[number], normed))
             return normed.output
 
         x = layer(x)
@@ -98,6 +98,7 @@ class StackedResNet:
         moments = torch.cat([kept.normed.moments for kept in layers], 2)
         return Tape(logits, moments, averages, last, layers)
 
+    @torch.no_grad()
     def backward(self, tape: Tape, in_logits: Tensor, affine: Tensor, use: Use) -> Gradients:
         scales = affine.split(self.channels, 2)
         in_weights: list[Tensor] = []
@@ -107,24 +108,22 @@ class StackedResNet:
             """Past the last normalisation and convolution that are left."""
             kept = tape.layers.pop()
             number = len(tape.layers)
-            of_norm = kept.convolved.detach(), scales[number], kept.normed.kept
-            in_convolved, by_affine = use(norm_gradient)(grad, *of_norm, relu)
-            wanted = [kept.weight, kept.x] if number else [kept.weight]
-            by_weight, *by_x = torch.autograd.grad(kept.convolved, wanted, in_convolved)
-            in_weights.append(by_weight)
+            grad, by_affine = use(norm_gradient)(grad, kept.convolved, scales[number], kept.normed.kept, relu)
             in_affine.append(by_affine)
-            return by_x[0] if by_x else by_weight
+            stride = self.strides[number]
+            in_weights.append(_in_weight(grad, kept.x, stride, kept.weight.dtype))
+            # nobody asks for the gradient in the images
+            return _in_x(grad, kept.weight, stride, *kept.x.shape[2:4]) if number else grad
 
-        with torch.no_grad():
-            output = tape.layers[-1].normed.output
-            in_last = torch.bmm(in_logits.transpose(1, 2), tape.pooled)
-            in_bias = in_logits.sum(1)
-            in_pooled = torch.bmm(in_logits, tape.last) / (output.shape[2] * output.shape[3])
-            direct, through = in_pooled[:, :, None, None].expand(output.shape), None
-            for _ in range(self.blocks):
-                # what enters the sum of a block: its own branch takes it, and so does the shortcut
-                through = use(sum_gradient)(direct, through, tape.layers[-1].normed.output)
-                direct = layer(layer(through, False), True)
-            layer(use(sum_gradient)(direct, through, tape.layers[-1].normed.output), False)
-            flat = torch.cat([grad.reshape(-1) for grad in (*reversed(in_weights), in_last, in_bias)])
-            return Gradients(flat, torch.cat(in_affine[::-1], 2))
+        output = tape.layers[-1].normed.output
+        in_last = torch.bmm(in_logits.transpose(1, 2), tape.pooled)
+        in_bias = in_logits.sum(1)
+        in_pooled = torch.bmm(in_logits, tape.last) / (output.shape[2] * output.shape[3])
+        direct, through = in_pooled[:, :, None, None].expand(output.shape), None
+        for _ in range(self.blocks):
+            # what enters the sum of a block: its own branch takes it, and so does the shortcut
+            through = use(sum_gradient)(direct, through, tape.layers[-1].normed.output)
+            direct = layer(layer(through, False), True)
+        layer(use(sum_gradient)(direct, through, tape.layers[-1].normed.output), False)
+        flat = torch.cat([grad.reshape(-1) for grad in (*reversed(in_weights), in_last, in_bias)])
+        return Gradients(flat, torch.cat(in_affine[::-1], 2))
