@@ -15,6 +15,7 @@ import pytest
 
 from avuc.errors import InputError
 from avuc.study import Store, run_study
+from avuc.study.work import Work
 
 
 def kept(before, after):
@@ -146,14 +147,23 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_full_disk(recipe, small_disk, same_study):
+def test_full_disk(recipe, small_disk, same_study, monkeypatch):
     """First the checkpoints do not fit, then the results do not, then everything does."""
     place, resize = small_disk
-    for size, message in (("250k", "No space left on device"), ("800k", "database or disk is full")):
-        assert resize(size) == 0
-        with pytest.raises(InputError, match=f"{message}.* run the same command again") as said:
+
+    def fails_with(message):
+        with pytest.raises(InputError, match=message) as said:
             run_study(recipe, place / "study", device="cpu", progress=False)
         assert "\n" not in str(said.value)
+
+    fails_with("No space left on device.* run the same command again")
+    assert resize("40m") == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(Work, "judge", lambda *_: (_ for _ in ()).throw(InputError("all are trained")))
+        fails_with("all are trained")
+    used = shutil.disk_usage(place).used // 1024
+    assert resize(f"{used + 100}k") == 0
+    fails_with("database or disk is full.* run the same command again")
     assert resize("40m") == 0
     run_study(recipe, place / "study", device="cpu", progress=False).close()
     same_study(place / "study")

@@ -6,6 +6,8 @@ that is killed here has lost no more than the few cells that were waiting.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -18,9 +20,13 @@ from avuc.study.work import Predicted, Work
 
 __all__ = ["Background"]
 
-# metrics take a tenth of a second for 10,000 images on one core, a prediction with 128 draws several times that
+# metrics of 10,000 images take less than a tenth of a second on one core, a prediction with 128 draws several times that
 THREADS = 4
 MOST_WAITING = 2 * THREADS
+# a fit on 128 draws takes seconds on one core, and predictions on validation data wait for all of them
+FITTING_THREADS = max(2, min(12, (os.cpu_count() or 4) - 2))
+# seconds until a thread of Python gives way to another: whoever feeds the GPU must not wait long
+GIVE_WAY = 0.0005
 
 
 class Background:
@@ -29,7 +35,10 @@ class Background:
     def __init__(self, work: Work, directory: Path, run: int | None) -> None:
         self.work, self.directory, self.run = work, directory, run
         # one thread of torch in each: their work is small, and torch's threads would get in each other's way
-        self.pool = ThreadPoolExecutor(THREADS, "judging", initializer=torch.set_num_threads, initargs=(1,))
+        self._pool = ThreadPoolExecutor(THREADS, "judging", initializer=torch.set_num_threads, initargs=(1,))
+        self.fits = ThreadPoolExecutor(FITTING_THREADS, "fitting", initializer=torch.set_num_threads, initargs=(1,))
+        self._interval = sys.getswitchinterval()
+        sys.setswitchinterval(GIVE_WAY)
         self._writer = ThreadPoolExecutor(1, "writing")
         self._store: Store | None = None  # SQLite wants to be closed by the thread that opened it
         self._waiting: deque[Future[None]] = deque()
@@ -38,7 +47,7 @@ class Background:
         """Judge it soon; `claim` is given up when its cells are written. Waits while many others do."""
         while len(self._waiting) >= MOST_WAITING:
             self._waiting.popleft().result()  # raises what went wrong there
-        cells = self.pool.submit(self.work.cells, predicted)
+        cells = self._pool.submit(self.work.cells, predicted)
         self._waiting.append(self._writer.submit(self._write, cells, claim))
 
     def _write(self, cells: Future[list[Cell]], claim: ExitStack) -> None:
@@ -56,7 +65,9 @@ class Background:
 
     def close(self) -> None:
         """Without waiting for what has not begun."""
-        self.pool.shutdown(cancel_futures=True)
+        sys.setswitchinterval(self._interval)
+        self.fits.shutdown(cancel_futures=True)
+        self._pool.shutdown(cancel_futures=True)
         for waiting in self._waiting:
             waiting.cancel()
         self._writer.submit(self._close_store).result()

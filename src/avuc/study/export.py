@@ -6,6 +6,7 @@ import contextlib
 import json
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 from avuc.atomic import atomic_path, write_text
 from avuc.errors import InputError
@@ -13,16 +14,16 @@ from avuc.study.store import Store
 
 __all__ = ["export_study"]
 
-# of the surest mistakes on each set, with their pictures: these fill most of a study's file
-MISTAKES = 4
+# of the numbers that curves are drawn from
+DIGITS = 4
 
 
 def export_study(source: str | Path, target: str | Path) -> Path:
     """Write the study in the folder `source` to `target`/study.sqlite, with its recipe beside it as recipe.toml.
 
-    All rows, curves, trainings, calibrators and runs are kept. Of single images, what the report shows: those of each
-    row's first seed, with four pictures of mistakes a set. The copy has no write-ahead journal; reading it changes
-    nothing.
+    All rows, trainings, calibrators and runs are kept, curves with four digits; of single images, what the report shows
+    of each row's first seed, without pictures of mistakes, which fill most of a study's file and may not be ours to
+    give away. The copy is a study, which may go on; it has no write-ahead journal, so that reading it changes nothing.
     """
     folder = Path(target)
     if folder.resolve() == Path(source).resolve():
@@ -50,14 +51,30 @@ def export_study(source: str | Path, target: str | Path) -> Path:
 def _thin(copy: sqlite3.Connection, firsts: dict[str, int]) -> None:
     copy.execute("PRAGMA journal_mode=DELETE")
     copy.execute("BEGIN")
-    for method, seed, shift, severity, text in copy.execute("SELECT * FROM shown").fetchall():
-        key = (method, seed, shift, severity)
-        where = "WHERE method=? AND seed=? AND shift=? AND severity=?"
-        if firsts.get(method) != seed:
+    where = "WHERE method=? AND seed=? AND shift=? AND severity=?"
+    for *key, name, text in copy.execute("SELECT * FROM curves").fetchall():
+        values = (_json(_rounded(json.loads(text))), *key, name)
+        copy.execute(f"UPDATE curves SET data=? {where} AND name=?", values)
+    for *key, text in copy.execute("SELECT * FROM shown").fetchall():
+        if firsts.get(key[0]) == key[1]:
+            copy.execute(f"UPDATE shown SET data=? {where}", (_json({**json.loads(text), "mistakes": []}), *key))
+        else:
             copy.execute(f"DELETE FROM shown {where}", key)
-            continue
-        data = json.loads(text)
-        data["mistakes"] = data["mistakes"][:MISTAKES]
-        copy.execute(f"UPDATE shown SET data=? {where}", (json.dumps(data, separators=(",", ":")), *key))
     copy.execute("COMMIT")
     copy.execute("VACUUM")
+
+
+def _rounded(value: Any) -> Any:
+    """
+    >>> _rounded({"stated": [0.123456, None], "rows": [12345]})
+    {'stated': [0.1235, None], 'rows': [12345]}
+    """
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, separators=(",", ":"))

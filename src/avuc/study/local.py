@@ -194,7 +194,7 @@ class LocalRun:
                 rows = self.plan.pending(key, VALIDATION, self.done)
                 if any(row.calibrator is not None for row in rows):
                     self._check()
-                    self.work.start_fits(key, rows, self.background.pool)
+                    self.work.start_fits(key, rows, self.background.fits)
         for test_set in self.plan.sets:
             for key in models:
                 if self.plan.ready(key, test_set, self.done):

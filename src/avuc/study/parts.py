@@ -95,6 +95,8 @@ class DataPart:
     source, root: as `load_dataset` takes them. validation: how many training images are held out, by `split_seed`.
     train_images, test_images: fewer than there are (0: all). released: a folder of released corruption files, read
     instead of generated. stream: train from files, for sets that do not fit in memory; size: of their pictures.
+    rehearsal: to choose between recipes without a look at the test data, which stay closed: temperatures and thresholds
+    are learned on one half of the held-out images, and the other half stands for the test images.
     """
 
     source: str = "mnist5k"
@@ -105,6 +107,7 @@ class DataPart:
     train_images: int = 0
     test_images: int = 0
     released: str = ""
+    rehearsal: bool = False
     stream: bool = False
     size: int = 0
     workers: int = 0
@@ -113,6 +116,8 @@ class DataPart:
     def __post_init__(self) -> None:
         if self.validation < 1:
             raise InputError("validation: temperatures and thresholds are learned there; expected at least 1 image")
+        if self.rehearsal and (self.stream or self.released or self.validation < 2):
+            raise InputError("rehearsal: needs two held-out images or more, in memory, and shifts made from them")
         for name in ("train_images", "test_images", "size", "workers", "split_seed"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} must not be negative, found {getattr(self, name)}")

@@ -58,7 +58,8 @@ class StudyData:
     @cached_property
     def validation(self) -> Dataset:
         if not self.part.stream:
-            return self._split[1].to(self.device)
+            held = self._split[1]
+            return (held.subset(range(len(held) // 2)) if self.part.rehearsal else held).to(self.device)
         view = EvalView(self.part.size or IMAGENET_SIZE)
         held = in_memory(self._file_split[1], view, workers=self.part.workers, verify=self.part.verify)
         return held.to(self.device)
@@ -94,7 +95,8 @@ class StudyData:
 
     @cached_property
     def test(self) -> Dataset:
-        whole = self._load("test")
+        held = self._split[1] if self.part.rehearsal else None
+        whole = self._load("test") if held is None else held.subset(range(len(held) // 2, len(held)))
         if 0 < self.part.test_images < len(whole):
             chosen = split_dataset(whole, self.part.test_images, seed=self.part.split_seed, stratified=True)
             whole = chosen.apply(whole)[1]

@@ -35,6 +35,7 @@ __all__ = ["Cell", "Store", "Trained"]
 
 FORMAT = "1"
 BUSY_SECONDS = 120
+PAGE = 8192  # a curve fits into a page with its neighbours; of 4,096 bytes it would take two for itself
 CELL = "method TEXT NOT NULL, seed INTEGER NOT NULL, shift TEXT NOT NULL, severity INTEGER NOT NULL"
 KEY = "method, seed, shift, severity"
 SCHEMA = f"""
@@ -117,6 +118,7 @@ class Store:
             raise InputError(f"{self.path}: format {found}, expected {FORMAT}; made by another version of avuc")
 
     def _prepare(self) -> None:
+        self.db.execute(f"PRAGMA page_size={PAGE}")  # of a new file
         self.db.execute("PRAGMA journal_mode=WAL")
         self.db.execute("PRAGMA synchronous=FULL")
         with self._writing():
@@ -173,7 +175,7 @@ class Store:
             self.db.execute("DELETE FROM history WHERE method=? AND seed=?", key)
             for record in trained.history:
                 data = {k: v for k, v in record.items() if k not in ("member", "epoch")}
-                line = (*key, record["member"], record["epoch"], json.dumps(data))
+                line = (*key, record["member"], record["epoch"], _json(data))
                 self.db.execute("INSERT INTO history VALUES(?,?,?,?,?)", line)
 
     def add_cells(self, cells: Iterable[Cell]) -> None:
@@ -186,7 +188,7 @@ class Store:
                     continue
                 rows = [(*cell.key, name, value) for name, value in told.metrics.items()]
                 self.db.executemany("INSERT INTO rows VALUES(?,?,?,?,?,?)", rows)
-                curves = [(*cell.key, name, json.dumps(data)) for name, data in told.curves.items()]
+                curves = [(*cell.key, name, _json(data)) for name, data in told.curves.items()]
                 self.db.executemany("INSERT INTO curves VALUES(?,?,?,?,?,?)", curves)
                 if cell.calibrator is not None:
                     fitted = (cell.method, cell.seed, cell.calibrator)
@@ -195,7 +197,7 @@ class Store:
                     data = told.entropy.astype("<f4").tobytes()
                     self.db.execute("INSERT OR REPLACE INTO entropies VALUES(?,?,?)", (cell.method, cell.seed, data))
                 if cell.shown is not None:
-                    line = (*cell.key, json.dumps(cell.shown))
+                    line = (*cell.key, _json(cell.shown))
                     self.db.execute("INSERT OR REPLACE INTO shown VALUES(?,?,?,?,?)", line)
                 if cell.picture is not None:
                     self.db.execute("INSERT OR IGNORE INTO gallery VALUES(?,?,?)", (*cell.key[2:], cell.picture))
@@ -282,6 +284,10 @@ class Store:
                 else "another program holds it, or it is damaged: end that program, or choose another folder"
             )
             raise InputError(f"{self.path}: {error}; {remedy}") from error
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, separators=(",", ":"))
 
 
 def _now() -> str:
