@@ -51,6 +51,8 @@ def test_sums_and_their_gradients(stride: int) -> None:
     assert torch.equal(y, stacked_conv3x3(x, weight, stride))
     torch.testing.assert_close(sums, torch.stack([y.sum((1, 2, 3)), y.square().sum((1, 2, 3))], 1))
     assert torch.autograd.gradcheck(lambda a, w: stacked_conv3x3_sums(a, w, stride), (x, weight))
+    assert torch.autograd.gradcheck(lambda a, w: stacked_conv3x3_sums(a, w, stride)[0], (x, weight))
+    assert torch.autograd.gradcheck(lambda a, w: stacked_conv3x3_sums(a, w, stride)[1], (x, weight))
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -116,7 +118,7 @@ class Case:
     def check(self, y: Tensor, by_input: Tensor | None, by_weight: Tensor) -> None:
         assert y.dtype == torch.bfloat16
         assert by_weight.dtype == self.weight.dtype
-        rounded = {"rtol": 1.02 * BF16_ROUNDING, "atol": 1e-4}
+        rounded = {"rtol": 1.02 * BF16_ROUNDING, "atol": 1e-3}  # numbers of size 5 to 24
         torch.testing.assert_close(y.double(), self.y, **rounded)
         if by_input is not None:
             assert by_input.dtype == torch.bfloat16
@@ -126,6 +128,13 @@ class Case:
             torch.testing.assert_close(by_weight.double(), self.by_weight, rtol=1e-5, atol=2e-6 * scale)
         else:
             torch.testing.assert_close(by_weight.double(), self.by_weight, rtol=1.02 * BF16_ROUNDING, atol=1e-3)
+
+
+def check_sums(y: Tensor, sums: Tensor) -> None:
+    y = y.double()
+    size = y.abs().sum((1, 2, 3)).max().item()
+    torch.testing.assert_close(sums[:, 0].double(), y.sum((1, 2, 3)), rtol=0.0, atol=1e-6 * size)
+    torch.testing.assert_close(sums[:, 1].double(), y.square().sum((1, 2, 3)), rtol=1e-5, atol=0.0)
 
 
 @pytest.mark.parametrize(
@@ -140,9 +149,7 @@ def test_kernels_emulated(emulated: Emulate, shape: Shape, dtype: torch.dtype) -
         by_weight = kernels.weight_gradient(case.grad, case.x, case.stride, dtype)
         y, partials = kernels.forward(case.x, case.weight, case.stride, sums=True)
         case.check(y, by_input, by_weight)
-        assert torch.equal(y, kernels.forward(case.x, case.weight, case.stride)[0])
-        sums = torch.stack([y.double().sum((1, 2, 3)), y.double().square().sum((1, 2, 3))], 1)
-        torch.testing.assert_close(partials.double().sum(1), sums, rtol=1e-5, atol=2e-6 * sums.max().item())
+        check_sums(y, partials.sum(1))
 
 
 @pytest.mark.parametrize("shape", [SHAPES[1], SHAPES[5]])
@@ -156,9 +163,10 @@ def test_threads_may_run_in_any_order(emulated: Emulate, shape: Shape) -> None:
             return program
 
         kernels = Kernels(ordered, 1)
-        y = torch.cat([a.flatten() for a in kernels.forward(case.x, case.weight, case.stride, sums=True)])
+        y, sums = kernels.forward(case.x, case.weight, case.stride, sums=True)
+        assert torch.equal(y, kernels.forward(case.x, case.weight, case.stride)[0])
         by_input = kernels.input_gradient(case.grad, case.weight, case.stride)
-        found.append((y, by_input, kernels.weight_gradient(case.grad, case.x, case.stride, torch.float32)))
+        found.append((y, sums, by_input, kernels.weight_gradient(case.grad, case.x, case.stride, torch.float32)))
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
@@ -203,25 +211,32 @@ def test_reasons_on_a_gpu() -> None:
     assert "no images" in str(reason_against((2, 0, 32, 32, 16), (2, 16, 3, 3, 16), 1, torch.bfloat16, cuda))
 
 
-def gradients(case: Case) -> tuple[Tensor, Tensor, Tensor]:
-    x, weight = case.x.detach().requires_grad_(), case.weight.detach().requires_grad_()
+def gradients(case: Case) -> tuple[Tensor, Tensor | None, Tensor]:
+    """y and the gradients by input (not of colours: training needs none) and by weight."""
+    x, weight = case.x.detach().requires_grad_(case.x.shape[4] != 3), case.weight.detach().requires_grad_()
     y = stacked_conv3x3(x, weight, case.stride)
-    return y.detach(), *torch.autograd.grad(y, (x, weight), case.grad)
+    *by_input, by_weight = torch.autograd.grad(y, (x, weight) if x.requires_grad else (weight,), case.grad)
+    return y.detach(), by_input[0] if by_input else None, by_weight
+
+
+def assert_same(one: tuple[Tensor | None, ...], other: tuple[Tensor | None, ...]) -> None:
+    """To the bit."""
+    for a, b in zip(one, other, strict=True):
+        assert (a is None and b is None) or (a is not None and b is not None and torch.equal(a, b))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("models", "images"), [(8, 107), (1, 45), (3, 1)])
+@pytest.mark.parametrize(("models", "images"), [(8, 107), (1, 45)])
 def test_kernels_on_a_gpu(shape: Shape, models: int, images: int) -> None:
     case = Case(shape, models, images, torch.float32, "cuda")
     found = gradients(case)
     case.check(*found)
     y, sums = stacked_conv3x3_sums(case.x, case.weight, case.stride)
     assert torch.equal(y, found[0])
-    exact = torch.stack([y.double().sum((1, 2, 3)), y.double().square().sum((1, 2, 3))], 1)
-    torch.testing.assert_close(sums.double(), exact, rtol=1e-5, atol=2e-6 * exact.max().item())
+    check_sums(y, sums)
     for _ in range(3):
-        assert all(torch.equal(a, b) for a, b in zip(found, gradients(case), strict=True))
+        assert_same(found, gradients(case))
 
 
 @pytest.mark.gpu
@@ -251,7 +266,7 @@ def test_captured_in_a_cuda_graph() -> None:
         found = gradients(case)
     case.x.copy_(x)
     graph.replay()
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert_same(found, expected)
 
 
 @pytest.mark.gpu
@@ -269,4 +284,4 @@ def test_compiled_on_a_gpu() -> None:
     y, found_sums = compiled(x, weight)
     torch.testing.assert_close(found_sums, sums)
     found = (y.detach(), *torch.autograd.grad(y, (x, weight), case.grad))
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert_same(found, expected)

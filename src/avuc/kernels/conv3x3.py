@@ -161,13 +161,17 @@ def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
     x, weight, ctx.stride = inputs
     y = output[0] if isinstance(output, tuple) else None
     ctx.save_for_backward(x, weight, y)
+    ctx.set_materialize_grads(False)  # sums without a gradient must not cost a pass over y
 
 
 def _backward(ctx, grad, of_sums=None):  # type: ignore[no-untyped-def]
     x, weight, y = ctx.saved_tensors
     if of_sums is not None:  # the parts were added up: each has the same gradient
         by_sum, by_square = (of_sums[:, 0, i, None, None, None, :] for i in range(2))
-        grad = (grad + by_sum + 2 * by_square * y).to(grad.dtype)
+        through = by_sum + 2 * by_square * y
+        grad = (through if grad is None else grad + through).to(y.dtype)
+    if grad is None:
+        return None, None, None
     grad = grad.contiguous()
     by_input = by_weight = None
     if ctx.needs_input_grad[0]:
