@@ -20,7 +20,7 @@ from avuc.study.work import Predicted, Work
 
 __all__ = ["Background"]
 
-# metrics of 10,000 images take less than a tenth of a second on one core, a prediction with 128 draws several times that
+# metrics of 10,000 images take less than a tenth of a second on one core, predictions with 128 draws several times that
 THREADS = 4
 MOST_WAITING = 2 * THREADS
 # a fit on 128 draws takes seconds on one core, and predictions on validation data wait for all of them
@@ -41,14 +41,14 @@ class Background:
         sys.setswitchinterval(GIVE_WAY)
         self._writer = ThreadPoolExecutor(1, "writing")
         self._store: Store | None = None  # SQLite wants to be closed by the thread that opened it
-        self._waiting: deque[Future[None]] = deque()
+        self._waiting: deque[tuple[Future[None], ExitStack]] = deque()
 
     def add(self, predicted: Predicted, claim: ExitStack) -> None:
         """Judge it soon; `claim` is given up when its cells are written. Waits while many others do."""
         while len(self._waiting) >= MOST_WAITING:
-            self._waiting.popleft().result()  # raises what went wrong there
+            self._waiting.popleft()[0].result()  # raises what went wrong there
         cells = self._pool.submit(self.work.cells, predicted)
-        self._waiting.append(self._writer.submit(self._write, cells, claim))
+        self._waiting.append((self._writer.submit(self._write, cells, claim), claim))
 
     def _write(self, cells: Future[list[Cell]], claim: ExitStack) -> None:
         with claim:
@@ -61,15 +61,16 @@ class Background:
     def finish(self) -> None:
         """Until everything is written."""
         while self._waiting:
-            self._waiting.popleft().result()
+            self._waiting.popleft()[0].result()
 
     def close(self) -> None:
         """Without waiting for what has not begun."""
         sys.setswitchinterval(self._interval)
         self.fits.shutdown(cancel_futures=True)
         self._pool.shutdown(cancel_futures=True)
-        for waiting in self._waiting:
-            waiting.cancel()
+        for writing, claim in self._waiting:
+            if writing.cancel():
+                claim.close()
         self._writer.submit(self._close_store).result()
         self._writer.shutdown()
 
