@@ -26,7 +26,7 @@ from avuc.training.distributed import Ranks
 from avuc.training.member import Member
 from avuc.training.stacked import StackedSteps
 from avuc.training.stacked_choice import reason_against, signature
-from avuc.training.stacked_layers import norm, norm_gradient, sum_gradient
+from avuc.training.stacked_layers import block_gradient, norm, norm_gradient
 from avuc.training.steps import Diverged, EagerSteps, Steps
 
 SETTINGS = TrainSettings(epochs=3, batch_size=12, pad=1, learning_rate=1e-3)
@@ -398,17 +398,16 @@ def test_layer_gradients(shape: tuple[int, int, int]) -> None:
     found = norm(x, sums, affine, 1e-5, before)
     grad = torch.randn(found.output.shape, generator=generator, dtype=torch.float64)
     expected = torch.autograd.grad(found.output, [x, affine, before], grad, retain_graph=True)
-    entering = sum_gradient(grad, None, found.output)
-    in_x, in_affine = norm_gradient(entering, x, affine, found.kept, False)
+    entering, in_x, in_affine = block_gradient(grad, None, found.output, x, affine, found.kept)
     torch.testing.assert_close(in_x, expected[0])
     torch.testing.assert_close(in_affine, expected[1])
     # the block before: its output was read by the shortcut alone
-    reached = torch.ones_like(before)
-    in_before = sum_gradient(torch.zeros_like(before), entering, reached)
+    reached, of_before = torch.ones_like(before), (before, affine[..., :4], found.kept[..., :4])
+    in_before, *_ = block_gradient(torch.zeros_like(before), entering, reached, *of_before)
     torch.testing.assert_close(in_before, expected[2])
     alone = norm(x, sums, affine, 1e-5)
     expected = torch.autograd.grad(alone.output, [x, affine], grad)
-    in_x, in_affine = norm_gradient(grad, x, affine, alone.kept, True)
+    in_x, in_affine = norm_gradient(grad, x, affine, alone.kept)
     torch.testing.assert_close(in_x, expected[0])
     torch.testing.assert_close(in_affine, expected[1])
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from avuc.data.arrays import as_input
 from avuc.data.augmentation import Augmentation
 
-__all__ = ["Normed", "norm", "norm_gradient", "pooled", "prepared", "sum_gradient"]
+__all__ = ["Normed", "block_gradient", "norm", "norm_gradient", "pooled", "prepared"]
 
 
 class Normed(NamedTuple):
@@ -57,29 +57,36 @@ def norm(x: Tensor, sums: Tensor, affine: Tensor, eps: float, before: Tensor | N
     return Normed(torch.relu(out).to(x.dtype), torch.stack((mean, unbiased), 1), kept)
 
 
-def norm_gradient(grad: Tensor, x: Tensor, affine: Tensor, kept: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
-    """Gradients in x and in `affine`, from that of the output; with `relu`, of what came out of it."""
-    wide, given = _wide(x), _wide(grad)
-    if relu:
-        scale, shift = _line(affine, kept)
-        given = torch.where(wide * scale + shift > 0, given, 0)  # cheaper than to read the output again
+def norm_gradient(grad: Tensor, x: Tensor, affine: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of `norm` without shortcut in x and in `affine`."""
+    scale, shift = _line(affine, kept)
+    # cheaper than to read the output again
+    return _norm_gradient(torch.where(_wide(x) * scale + shift > 0, _wide(grad), 0), x, affine, kept)
+
+
+def block_gradient(
+    direct: Tensor, through: Tensor | None, output: Tensor, x: Tensor, affine: Tensor, kept: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of `norm` with a shortcut, in the sum before the relu, in x and in `affine`.
+
+    The next block has read the output in two ways: its branch `direct`ly, its sum `through` the shortcut.
+    """
+    total = _wide(direct)
+    if through is not None:
+        total = total + _shortcut_gradient(_wide(through), output.shape)
+    entering = torch.where(output > 0, total, 0).to(output.dtype)
+    return entering, *_norm_gradient(_wide(entering), x, affine, kept)
+
+
+def _norm_gradient(given: Tensor, x: Tensor, affine: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
     mean, deviation = _each(kept[:, 0]), _each(kept[:, 1])
     count = x.shape[1] * x.shape[2] * x.shape[3]
-    standard = (wide - mean) * deviation
+    standard = (_wide(x) - mean) * deviation
     # images first: as many sums as a GPU has room for
     in_bias = given.sum((2, 3)).sum(1)
     in_weight = (given * standard).sum((2, 3)).sum(1)
     in_x = (given - (_each(in_bias) + standard * _each(in_weight)) / count) * (_each(affine[:, 0]) * deviation)
     return in_x.to(x.dtype), torch.stack((in_weight, in_bias), 1)
-
-
-def sum_gradient(direct: Tensor, through: Tensor | None, output: Tensor) -> Tensor:
-    """The gradient before the last relu of a block (or of the first layer) with this output, of which the next block
-    read both `direct`ly and `through` its shortcut."""
-    total = _wide(direct)
-    if through is not None:
-        total = total + _shortcut_gradient(_wide(through), output.shape)
-    return torch.where(output > 0, total, 0).to(output.dtype)
 
 
 def pooled(x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from avuc.kernels.conv3x3 import stacked_conv3x3_sums
 from avuc.nets.resnet_cifar import BasicBlock, CifarResNet
-from avuc.training.stacked_layers import Normed, norm, norm_gradient, pooled, sum_gradient
+from avuc.training.stacked_layers import Normed, block_gradient, norm, norm_gradient, pooled
 
 __all__ = ["Gradients", "Part", "StackedResNet", "Tape", "Use", "norm_layers", "weight_layers"]
 
@@ -103,17 +103,20 @@ class StackedResNet:
         scales = affine.split(self.channels, 2)
         in_weights: list[Tensor] = []
         in_affine: list[Tensor] = []
+        strides = list(self.strides)
 
-        def layer(grad: Tensor, relu: bool) -> Tensor:
-            """Past the last normalisation and convolution that are left."""
-            kept = tape.layers.pop()
-            number = len(tape.layers)
-            grad, by_affine = use(norm_gradient)(grad, kept.convolved, scales[number], kept.normed.kept, relu)
+        def layer(found: tuple[Tensor, Tensor]) -> Tensor:
+            """Past the last convolution that is left, from the gradients of its normalisation."""
+            grad, by_affine = found
+            kept, stride = tape.layers.pop(), strides.pop()
             in_affine.append(by_affine)
-            stride = self.strides[number]
             in_weights.append(_in_weight(grad, kept.x, stride, kept.weight.dtype))
             # nobody asks for the gradient in the images
-            return _in_x(grad, kept.weight, stride, *kept.x.shape[2:4]) if number else grad
+            return _in_x(grad, kept.weight, stride, *kept.x.shape[2:4]) if strides else grad
+
+        def last_norm() -> tuple[Tensor, Tensor, Tensor]:
+            kept = tape.layers[-1]
+            return kept.convolved, scales[len(tape.layers) - 1], kept.normed.kept
 
         output = tape.layers[-1].normed.output
         in_last = torch.bmm(in_logits.transpose(1, 2), tape.pooled)
@@ -121,9 +124,12 @@ class StackedResNet:
         in_pooled = torch.bmm(in_logits, tape.last) / (output.shape[2] * output.shape[3])
         direct, through = in_pooled[:, :, None, None].expand(output.shape), None
         for _ in range(self.blocks):
+            output = tape.layers[-1].normed.output
             # what enters the sum of a block: its own branch takes it, and so does the shortcut
-            through = use(sum_gradient)(direct, through, tape.layers[-1].normed.output)
-            direct = layer(layer(through, False), True)
-        layer(use(sum_gradient)(direct, through, tape.layers[-1].normed.output), False)
+            through, *found = use(block_gradient)(direct, through, output, *last_norm())
+            grad = layer(tuple(found))
+            direct = layer(use(norm_gradient)(grad, *last_norm()))
+        _, *found = use(block_gradient)(direct, through, tape.layers[-1].normed.output, *last_norm())
+        layer(tuple(found))
         flat = torch.cat([grad.reshape(-1) for grad in (*reversed(in_weights), in_last, in_bias)])
         return Gradients(flat, torch.cat(in_affine[::-1], 2))
