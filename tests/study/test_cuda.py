@@ -14,7 +14,7 @@ pytestmark = pytest.mark.gpu
 
 
 def test_whole_study(recipe_file, tmp_path, undisturbed, monkeypatch):
-    recipe = load_recipe(recipe_file, ["study.seeds=[0, 1]"])
+    recipe = load_recipe(recipe_file, ["study.seeds=[0, 1]", "study.precision=bfloat16"])
     together = []
     real = Work.train
 

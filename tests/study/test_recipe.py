@@ -17,6 +17,7 @@ from avuc.errors import InputError
 from avuc.methods import METHODS
 from avuc.study import parts, tables, toml
 from avuc.study import recipe as module
+from avuc.study.grid import Plan
 from avuc.study.recipe import Recipe, load_recipe, parse_recipe, recipe_names
 
 SMALL = '[[methods]]\nname = "A"\nmethod = "vanilla"\n'
@@ -206,6 +207,45 @@ def test_the_recipe_of_the_documentation_reads():
     assert [row.name for row in recipe.methods] == ["SVI", "SVI-AvUC", "SVI-AvUTS", "SVI, 8 draws"]
     named = re.findall(r"^\| (`.+`) \|", text[text.index("| recipe |") :], re.MULTILINE)[:6]
     assert set(re.findall(r"`(.+?)`", " ".join(named))) == set(recipe_names())
+
+
+def test_other_data_as_tables():
+    change = 'study.ood=[{name="svhn", path="data/svhn.npy", first=10}, "cifar100", "data/dtd.npy", {name="mnist"}]'
+    recipe = load_recipe("cifar10-paper", [change, "study.precision=float32"])
+    assert [(other.name, other.path, other.first) for other in recipe.study.others] == [
+        ("svhn", "data/svhn.npy", 10),
+        ("cifar100", "", 0),
+        ("dtd", "data/dtd.npy", 0),
+        ("mnist", "", 0),
+    ]
+    assert [str(one) for one in Plan(recipe).sets[-4:]] == ["ood:svhn", "ood:cifar100", "ood:dtd", "ood:mnist"]
+    assert parse_recipe(recipe.to_toml()) == recipe
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ('study.ood=[{nam="svhn"}]', r"study\.ood\[0\]\.nam: no such key; did you mean 'name'"),
+        ('study.ood=[{path="a.npy"}]', r"study\.ood\[0\]: needs the key 'name'"),
+        ('study.ood=[{name="svhn", first=-1}]', r"study\.ood\[0\]: expected a name and first ≥ 0"),
+        ('study.ood=["a/svhn.npy", "svhn"]', r"study: ood: two sets have the same name"),
+        ("study.ood=[3]", r"study\.ood\[0\]: expected text or a table, found 3"),
+        ("study.precision=half", r"study\.precision: found 'half'; did you mean"),
+    ],
+)
+def test_bad_other_data_is_one_line(change, message):
+    with pytest.raises(InputError, match=message) as caught:
+        load_recipe("cifar10-paper", [change])
+    assert "\n" not in str(caught.value)
+
+
+def test_the_paper_recipes_train_together_where_they_can():
+    """Few groups of models that share their steps: each further one is compiled again."""
+    sizes = {}
+    for name in ("cifar10-paper", "cifar10-ablation", "cifar10-code"):
+        plan = Plan(load_recipe(name))
+        sizes[name] = [sum(plan.members(key) for key in group) for group in plan.groups(plan.models)]
+    assert sizes == {"cifar10-paper": [10, 9, 1], "cifar10-ablation": [10, 10, 2], "cifar10-code": [3, 2]}
 
 
 def test_frozen(recipe):

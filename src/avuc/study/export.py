@@ -22,7 +22,7 @@ def export_study(source: str | Path, target: str | Path) -> Path:
     """Write the study in the folder `source` to `target`/study.sqlite, with its recipe beside it as recipe.toml.
 
     All rows, trainings, calibrators and runs are kept, curves with four digits; of single images, what the report shows
-    of each row's first seed, without pictures of mistakes, which fill most of a study's file and may not be ours to
+    of each row's smallest seed, without pictures of mistakes, which fill most of a study's file and may not be ours to
     give away. The copy is a study, which may go on; it has no write-ahead journal, so that reading it changes nothing.
     """
     folder = Path(target)

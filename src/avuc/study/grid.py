@@ -103,12 +103,13 @@ class Plan:
             own = key.seed if self.recipe.data.stream else None
             groups = found.setdefault((bool(row.start), row.train, own), [[]])
             limit = at_once or row.train.at_once
-            members = sum(self._members(other) for other in groups[-1])
+            members = sum(self.members(other) for other in groups[-1])
             if groups[-1] and members + row.method.members > limit:
                 groups.append([])
             groups[-1].append(key)
         return [group for groups in found.values() for group in groups]
 
-    def _members(self, key: ModelKey) -> int:
+    def members(self, key: ModelKey) -> int:
+        """How many networks a model is."""
         method = self.recipe.row(key.method).method
         return 1 if method is None else method.members

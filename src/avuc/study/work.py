@@ -182,7 +182,7 @@ class Work:
         calibrators = self._calibrators(key, test_set, rows, learned)
         variants = [Variant(row.name, self.recipe.samples(row), calibrators.get(row.name)) for row in rows]
         found = predict_all(predictor, data, variants, seed=key.seed)
-        images = self._host(test_set, data) if self._is_shown(test_set) else None
+        images = self._host(test_set, data) if self._is_shown(key, test_set) else None
         seconds = time.perf_counter() - began
         return Predicted(key, test_set, rows, learned, found, calibrators, data.images[0].cpu(), images, seconds)
 
@@ -209,8 +209,10 @@ class Work:
             cells.append(Cell(row.name, key.seed, test_set, told, seconds, text, test_set == CLEAN, shown, picture))
         return cells
 
-    def _is_shown(self, test_set: TestSet) -> bool:
-        return test_set == CLEAN or 0 < test_set.severity == max(self.recipe.study.severities)
+    def _is_shown(self, key: ModelKey, test_set: TestSet) -> bool:
+        """Single images are shown of one seed: they fill most of a study's file."""
+        strongest = test_set == CLEAN or 0 < test_set.severity == max(self.recipe.study.severities)
+        return strongest and key.seed == min(self.recipe.seeds(self.recipe.row(key.method)))
 
     def _host(self, test_set: TestSet, data: Dataset) -> Dataset:
         """One copy for all models: pictures that were fetched one by one would each wait for the device."""
