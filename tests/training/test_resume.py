@@ -26,7 +26,7 @@ from avuc.methods import METHODS, SVI, SWAG, Ensemble, Method, Objective, Vanill
 from avuc.train import Fitted, Job, TrainSettings, fit, fit_many
 from avuc.training.run import Run
 
-QUICK = TrainSettings(epochs=4, batch_size=128, learning_rate=3e-3, pad=1, flip=False)
+QUICK = TrainSettings(epochs=4, batch_size=128, learning_rate=3e-3, pad=1, flip=False, checkpoint_seconds=0.0)
 Factory = Callable[[torch.Generator], nn.Module]
 
 
@@ -110,6 +110,15 @@ def test_interrupted_between_epochs(
     assert lines == resumed.history
     assert [line["epoch"] for line in lines if line["member"] == 0] == [0, 1, 2, 3]
     assert len(list(tmp_path.glob("checkpoint-*"))) == 2
+
+
+def test_seconds_between_checkpoints(train: Dataset, plain_net: Factory, tmp_path: Path) -> None:
+    """The last one is written whatever the clock says."""
+    for seconds, kept in ((0.0, [3, 4]), (1e9, [4])):
+        folder = tmp_path / str(kept)
+        settings = replace(QUICK, checkpoint_seconds=seconds)
+        fit(Vanilla(), plain_net, train, settings=settings, directory=folder, progress=False)
+        assert sorted(int(path.stem.removeprefix("checkpoint-")) for path in folder.glob("checkpoint-*")) == kept
 
 
 def test_early_stop_survives_an_interruption(

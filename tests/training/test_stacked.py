@@ -40,6 +40,11 @@ MIXED: list[tuple[Method, Objective]] = [
     (SWAG(), Objective()),
 ]
 ALIKE: list[tuple[Method, Objective]] = [(SVI(), AVUC), (SVI(), Objective("avuc", warmup_epochs=1))]
+DROPPED: list[tuple[Method, Objective]] = [
+    (METHODS["dropout"](rate=0.3), AVUC),
+    (Ensemble(members=2, member=METHODS["dropout"]()), Objective()),
+]
+LAST_DROPPED: list[tuple[Method, Objective]] = [(METHODS["ll_dropout"](), AVUC), (METHODS["ll_dropout"](), Objective())]
 PLAIN: list[tuple[Method, Objective]] = [(Vanilla(), Objective()), (Vanilla(), AVUC)]
 
 
@@ -115,7 +120,11 @@ def assert_close(ours: dict[str, Tensor], theirs: dict[str, Tensor], atol: float
         )
 
 
-@pytest.mark.parametrize("cases", [MIXED, ALIKE, PLAIN], ids=["mixed", "alike", "plain"])
+@pytest.mark.parametrize(
+    "cases",
+    [MIXED, ALIKE, PLAIN, DROPPED, LAST_DROPPED],
+    ids=["mixed", "alike", "plain", "dropout", "ll_dropout"],
+)
 @pytest.mark.parametrize(
     "change",
     [{}, {"optimizer": "sgd", "clip_norm": 0.5, "weight_decay": 1e-2, "ema_decay": 0.9, "kl_anneal_epochs": 3}],
@@ -332,6 +341,10 @@ def test_what_cannot_be_captured_goes_on_otherwise(
 # what can be stacked
 
 
+class Unknown(Vanilla):
+    """May do anything."""
+
+
 class Hooked(CifarResNet):
     pass
 
@@ -354,7 +367,7 @@ REFUSED: dict[str, tuple[Method, Callable[[torch.Generator], nn.Module], str]] =
     "option B": (Vanilla(), lambda g: CifarResNet(1, 10, (8, 8, 3), shortcut="B", generator=g), "option B"),
     "flipout": (SVI(estimator="flipout"), net, "one draw"),
     "several draws": (SVI(train_draws=2), net, "one draw"),
-    "dropout": (METHODS["dropout"](), net, "method dropout"),
+    "another method": (Unknown(), net, "method vanilla"),
     "hooks": (Vanilla(), hooked, "hooks"),
     "frozen weights": (Vanilla(), frozen, "frozen"),
 }
@@ -377,7 +390,9 @@ def test_what_can_be_stacked_together(pictures: Dataset) -> None:
             lambda g: CifarResNet(1, 10, (8, 8, 3), generator=g),
         )
     )
-    assert len({signature(member) for member in (members[0], deeper, other_constants)}) == 3
+    dropping = made([*DROPPED[:1], *LAST_DROPPED[:1]])
+    assert [reason_against(member, pictures) for member in dropping] == [None, None]
+    assert len({signature(member) for member in (members[0], deeper, other_constants, *dropping)}) == 5
 
 
 # the layers

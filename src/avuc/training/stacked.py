@@ -27,6 +27,7 @@ from avuc.training.compiled import attach, compiled, compiling
 from avuc.training.member import Member
 from avuc.training.stacked_draw import drawn_weights
 from avuc.training.stacked_layers import prepared
+from avuc.training.stacked_masks import Drops, hooks_of
 from avuc.training.stacked_net import StackedResNet, Use
 from avuc.training.stacked_weights import Stack, net_of
 from avuc.training.steps import Diverged, Steps, check
@@ -43,6 +44,8 @@ class StackedSteps:
         net = net_of(members[0])
         assert isinstance(net, CifarResNet)
         self.net = StackedResNet(net, self.stack.parts)
+        shapes = self.net.input_shapes(data.images.shape[1:])
+        self.drops = Drops([hooks_of(net_of(member)) for member in members], shapes, self.stack.mean)  # type: ignore[arg-type]
         constants = net.normalise
         scaling = (constants.mean, constants.std) if isinstance(constants, Normalise) else (None, None)
         # with the channels last
@@ -143,9 +146,10 @@ class StackedSteps:
             images, labels = use(prepared)(*given, *self.scaling, self.dtype), data.labels[indices]
         places = stack.order, stack.back, stack.kinds, stack.priors, self.dtype
         flat, kl = use(drawn_weights)(stack.mean, stack.rho, stack.noise, *places)
-        tape = self.net.forward(images, flat.detach(), affine, use)
+        drop = self.drops.draw(indices.shape[1], self.dtype, data.device, self._each, use)
+        tape = self.net.forward(images, flat.detach(), affine, use, drop)
         terms, in_logits, in_kl = self._objectives(tape.logits, labels, kl.detach())
-        by_net = self.net.backward(tape, torch.stack(in_logits), affine, use)
+        by_net = self.net.backward(tape, torch.stack(in_logits), affine, use, drop)
         outputs, given_to = (
             ([flat, kl], [by_net.flat, torch.stack(in_kl)]) if kl.requires_grad else ([flat], [by_net.flat])
         )

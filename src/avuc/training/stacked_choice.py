@@ -10,18 +10,20 @@ from torch import Tensor, nn
 from avuc.bayes import BayesianModule
 from avuc.data.arrays import Dataset
 from avuc.kernels.conv3x3 import reason_against as kernel_reason_against
-from avuc.methods import SVI, SWAG, Vanilla
+from avuc.methods import SVI, SWAG, Dropout, Vanilla
+from avuc.methods.ll_dropout import LLDropout
 from avuc.methods.ll_svi import LLSVI
 from avuc.methods.radial import Radial
 from avuc.nets.resnet_cifar import CifarResNet, PadShortcut
 from avuc.nets.start import Normalise
 from avuc.training.member import Member
+from avuc.training.stacked_masks import hooks_of
 from avuc.training.stacked_net import norm_layers, weight_layers
 from avuc.training.stacked_weights import net_of, slots_of
 
 __all__ = ["reason_against", "signature"]
 
-METHODS = (Vanilla, SVI, LLSVI, Radial, SWAG)
+METHODS = (Vanilla, SVI, LLSVI, Radial, SWAG, Dropout, LLDropout)
 
 
 def reason_against(member: Member, data: Dataset) -> str | None:
@@ -33,8 +35,11 @@ def reason_against(member: Member, data: Dataset) -> str | None:
         return "it takes other than one draw of the weights in a step"
     if type(net) is not CifarResNet:
         return f"{type(net).__name__} is not a CIFAR ResNet"
-    if any(module._forward_hooks or module._forward_pre_hooks for module in net.modules()):
+    drops = hooks_of(net)
+    if sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()) > len(drops):
         return "its network has hooks"
+    if any(hook.masks.generator is not member.noise for hook in drops.values()):
+        return "its masks are not drawn from its own generator"
     if any(isinstance(module, nn.Conv2d) and module.kernel_size != (3, 3) for module in net.modules()):
         return "its shortcuts have weights (option B)"
     norms = norm_layers(net).values()
@@ -86,4 +91,5 @@ def signature(member: Member) -> Hashable:
     strides = tuple(getattr(layer, "stride", ()) for layer in weight_layers(net).values())
     shortcuts = tuple(name for name, module in net.named_modules() if isinstance(module, PadShortcut))
     steps = {float(state["step"]) for state in member.optimizer.state.values() if isinstance(state.get("step"), Tensor)}
-    return shapes, strides, shortcuts, scaling, first.eps, first.momentum, frozenset(steps), member.augmentation
+    drops = tuple(hooks_of(net))
+    return shapes, strides, shortcuts, scaling, first.eps, first.momentum, frozenset(steps), member.augmentation, drops

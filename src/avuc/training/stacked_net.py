@@ -13,12 +13,13 @@ from avuc.kernels.conv3x3 import stacked_conv3x3_sums
 from avuc.nets.resnet_cifar import BasicBlock, CifarResNet
 from avuc.training.stacked_layers import Normed, block_gradient, norm, norm_gradient, pooled
 
-__all__ = ["Gradients", "Part", "StackedResNet", "Tape", "Use", "norm_layers", "weight_layers"]
+__all__ = ["Drop", "Gradients", "Part", "StackedResNet", "Tape", "Use", "norm_layers", "weight_layers"]
 
 # the gradients of `stacked_conv3x3`, without autograd: it would add up what meets in a block in passes of its own
 _in_x, _in_weight = torch.ops.avuc.conv3x3_input_gradient, torch.ops.avuc.conv3x3_weight_gradient
 
 Use = Callable[[Callable[..., Any]], Callable[..., Any]]  # a function as it is, or compiled
+Drop = Callable[[int, Tensor], Tensor]  # what enters layer number i, or the gradient in it, with its dropout
 
 
 def weight_layers(net: CifarResNet) -> dict[str, nn.Module]:
@@ -77,14 +78,24 @@ class StackedResNet:
         sizes = [models * torch.Size(part.shape).numel() for part in self.parts]
         return [piece.view(models, *part.shape) for piece, part in zip(flat.split(sizes), self.parts, strict=True)]
 
+    def input_shapes(self, image: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """What enters each layer, of one image (height, width, channels)."""
+        height, width, _ = image
+        shapes: list[tuple[int, ...]] = []
+        for part, stride in zip(self.parts, self.strides, strict=False):
+            shapes.append((height, width, part.shape[-1]))
+            height, width = (height - 1) // stride + 1, (width - 1) // stride + 1
+        return [*shapes, self.parts[len(shapes)].shape[-1:]]
+
     @torch.no_grad()
-    def forward(self, x: Tensor, flat: Tensor, affine: Tensor, use: Use) -> Tape:
+    def forward(self, x: Tensor, flat: Tensor, affine: Tensor, use: Use, drop: Drop) -> Tape:
         *convolutions, last, bias = self.weights(flat, len(x))
         scales = affine.split(self.channels, 2)
         layers: list[Kept] = []
 
         def layer(x: Tensor, before: Tensor | None = None) -> Tensor:
             number = len(layers)
+            x = drop(number, x)
             convolved, sums = stacked_conv3x3_sums(x, convolutions[number], self.strides[number])
             normed = Normed(*use(norm)(convolved, sums, scales[number], self.eps, before))
             layers.append(Kept(x, convolved, convolutions[number], normed))
@@ -93,13 +104,13 @@ class StackedResNet:
         x = layer(x)
         for _ in range(self.blocks):
             x = layer(layer(x), x)
-        averages = use(pooled)(x)
+        averages = drop(len(layers), use(pooled)(x))
         logits = torch.baddbmm(bias[:, None], averages, last.transpose(1, 2))
         moments = torch.cat([kept.normed.moments for kept in layers], 2)
         return Tape(logits, moments, averages, last, layers)
 
     @torch.no_grad()
-    def backward(self, tape: Tape, in_logits: Tensor, affine: Tensor, use: Use) -> Gradients:
+    def backward(self, tape: Tape, in_logits: Tensor, affine: Tensor, use: Use, drop: Drop) -> Gradients:
         scales = affine.split(self.channels, 2)
         in_weights: list[Tensor] = []
         in_affine: list[Tensor] = []
@@ -112,7 +123,7 @@ class StackedResNet:
             in_affine.append(by_affine)
             in_weights.append(_in_weight(grad, kept.x, stride, kept.weight.dtype))
             # nobody asks for the gradient in the images
-            return _in_x(grad, kept.weight, stride, *kept.x.shape[2:4]) if strides else grad
+            return drop(len(strides), _in_x(grad, kept.weight, stride, *kept.x.shape[2:4])) if strides else grad
 
         def last_norm() -> tuple[Tensor, Tensor, Tensor]:
             kept = tape.layers[-1]
@@ -121,7 +132,7 @@ class StackedResNet:
         output = tape.layers[-1].normed.output
         in_last = torch.bmm(in_logits.transpose(1, 2), tape.pooled)
         in_bias = in_logits.sum(1)
-        in_pooled = torch.bmm(in_logits, tape.last) / (output.shape[2] * output.shape[3])
+        in_pooled = drop(len(strides), torch.bmm(in_logits, tape.last)) / (output.shape[2] * output.shape[3])
         direct, through = in_pooled[:, :, None, None].expand(output.shape), None
         for _ in range(self.blocks):
             output = tape.layers[-1].normed.output

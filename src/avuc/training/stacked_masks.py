@@ -1,0 +1,60 @@
+"""Dropout in a stack: masks for the inputs of the layers that have it, drawn as the hooks of the single model do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from avuc.methods.dropout import DropoutHook
+from avuc.nets.resnet_cifar import CifarResNet
+from avuc.training.member import Member
+from avuc.training.stacked_net import Drop, Use, weight_layers
+
+__all__ = ["Drops", "dropped", "hooks_of"]
+
+Each = Callable[[Callable[[int, Member], None]], None]
+
+
+def hooks_of(net: CifarResNet) -> dict[int, DropoutHook]:
+    """The dropout before each weight layer, by the layer's number."""
+    layers = enumerate(weight_layers(net).values())
+    found = {number: list(layer._forward_pre_hooks.values()) for number, layer in layers}
+    return {number: hooks[0] for number, hooks in found.items() if hooks and isinstance(hooks[0], DropoutHook)}
+
+
+def dropped(x: Tensor, mask: Tensor, factors: Tensor) -> Tensor:
+    return (x * mask * factors.view(-1, *[1] * (x.dim() - 1))).to(x.dtype)
+
+
+class Drops:
+    """`hooks`: of each model, on the same layers; `shapes`: what enters one image's layers."""
+
+    def __init__(
+        self, hooks: Sequence[dict[int, DropoutHook]], shapes: Sequence[tuple[int, ...]], like: Tensor
+    ) -> None:
+        self.hooks, self.shapes = hooks, shapes
+        self.factors = {
+            number: torch.tensor([1 / (1 - own[number].rate) for own in hooks], dtype=like.dtype, device=like.device)
+            for number in hooks[0]
+        }
+
+    @torch.no_grad()
+    def draw(self, rows: int, dtype: torch.dtype, device: torch.device, each: Each, use: Use) -> Drop:
+        """The masks of one step, each model's from its own generator."""
+        masks = {
+            number: torch.empty(len(self.hooks), rows, *self.shapes[number], dtype=dtype, device=device)
+            for number in self.hooks[0]
+        }
+
+        def fill(row: int, member: Member) -> None:
+            for number, hook in self.hooks[row].items():
+                mask = masks[number][row]
+                # the hook sees the channels first; random numbers go by that order on some devices
+                seen = mask.permute(0, 3, 1, 2) if mask.dim() == 4 else mask
+                seen.bernoulli_(1 - hook.rate, generator=member.noise)
+
+        if masks:
+            each(fill)
+        return lambda number, x: use(dropped)(x, masks[number], self.factors[number]) if number in masks else x
