@@ -217,6 +217,10 @@ def test_command(recipe_file, undisturbed, capsys):
     assert "SVI-AvUTS" in said
     assert said.splitlines()[-1].endswith(str((undisturbed / "report.html").resolve()))
     page = (undisturbed / "report.html").read_text()
+    (undisturbed / "report.html").unlink()
+    assert main(["study", str(recipe_file), "--out", str(undisturbed), "--device", "cpu", "--no-report"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"Figures and tables as files: avuc report {undisturbed}"
+    assert not (undisturbed / "report.html").exists()
     assert "over 2 kinds of shift at 2 intensities it predicts best" in page
     assert all(f'data-chart="{name}"' in page for name in ("main", "maps", "reliability", "avu", "tempered"))
 

@@ -62,6 +62,7 @@ def arguments(parser: Parser) -> None:
     )
     parser.add_argument("--export", metavar="DIR", help="write the study in DIR as a small copy to --out; runs nothing")
     parser.add_argument("--predictions", action="store_true", help="also keep every prediction (.safetensors)")
+    parser.add_argument("--no-report", action="store_true", help="no page at the end; avuc report DIR writes it later")
     parser.add_argument("--dry-run", action="store_true", help="print what would be done and what it costs")
 
 
@@ -100,9 +101,12 @@ def run(args: Namespace) -> int:
     except KeyboardInterrupt:
         print("avuc: interrupted; everything finished is kept: the same command goes on", file=sys.stderr)
         return 130
-    conclude(read_results(store), out / "report.html", console)
+    if not args.no_report:
+        conclude(read_results(store), out / "report.html", console)
     console.line(f"{len(store.done()):,} cells in {store.path}; this run took {time.monotonic() - began:.0f} s", "dim")
     console.line(f"Figures and tables as files: avuc report {out}")
+    if args.no_report:
+        return 0
     console.line(f"Open the report in a browser: {(out / 'report.html').resolve()}", "bold")
     return 0
 
