@@ -20,7 +20,8 @@ AVUC_DEVICE float positive(float v) { return v < 0.0f ? 0.0f : v; }
 
 constexpr int PARTS = CHANNELS / 8, WARPS = THREADS / 32;
 static_assert(THREADS % 32 == 0 && THREADS >= 2 * CHANNELS, "a thread for each sum");
-#define PASS extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, 2) void
+// 1024 threads on a multiprocessor at once, with 64 registers each
+#define PASS extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, 1024 / THREADS) void
 
 AVUC_DEVICE int part() { return thread() % PARTS; }
 

@@ -21,7 +21,7 @@ __all__ = ["block_gradient", "norm", "norm_gradient", "reason_against"]
 SOURCE = "norm.cu"
 CHANNELS = (16, 32, 64)
 THREADS = 512
-BLOCKS_PER_PROCESSOR = 2  # that fit, with 64 registers for each thread
+RESIDENT = 1024  # threads on a multiprocessor at once, with 64 registers each
 LEAST_TURNS = 4  # of a block that leaves sums: every block of the next pass reads them all
 MOST_NUMBERS = 2**33  # vectors of 8 are counted with 32 bits, of the larger end of a shortcut too
 
@@ -136,7 +136,7 @@ class Kernels:
 
     def _blocks(self, x: Tensor, turns: int = 1) -> int:
         """For each model: as many as are on the GPU at once, where each has so many turns to take."""
-        places = self.processors * BLOCKS_PER_PROCESSOR // x.shape[0]
+        places = self.processors * (RESIDENT // THREADS) // x.shape[0]
         return max(1, min(places, -(-_vectors(x) // (THREADS * turns))))
 
     def _sums(self, x: Tensor) -> Tensor:
