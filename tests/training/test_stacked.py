@@ -93,7 +93,7 @@ def silent(line: str) -> None:
     raise AssertionError(line)
 
 
-def epochs(steps: Steps, count: int, first: int = 0, sizes: Sequence[int] = (12, 12, 7)) -> list[list[dict[str, Any]]]:
+def epochs(steps: Steps, count: int, first: int = 0, sizes: Sequence[int] = (8, 5)) -> list[list[dict[str, Any]]]:
     """Epochs of batches of these sizes; the records of each model."""
     records: list[list[dict[str, Any]]] = [[] for _ in steps.members]
     for epoch in range(first, first + count):
@@ -158,6 +158,17 @@ def test_stacked_is_eager_in_single_precision(pictures: Dataset) -> None:
     epochs(StackedSteps(together, pictures, silent), 1)
     for one, other in zip(alone, together, strict=True):
         assert_close(everything(other), everything(one), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("cases", [MIXED[:3], DROPPED], ids=["mixed", "dropout"])
+def test_stacked_is_eager_in_bfloat16(cases: list[tuple[Method, Objective]], pictures: Dataset) -> None:
+    """The roundings of autocast, not its exact ones: the losses of a few steps."""
+    settings = replace(SETTINGS, optimizer="sgd", learning_rate=0.01, precision="bfloat16")
+    expected = epochs(EagerSteps(made(cases, settings), pictures), 1)
+    found = epochs(StackedSteps(made(cases, settings), pictures, silent), 1)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours[0]["nll"] == pytest.approx(theirs[0]["nll"], rel=5e-3)
+        assert ours[0]["gradient_norm"] == pytest.approx(theirs[0]["gradient_norm"], rel=2e-2)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
@@ -293,7 +304,7 @@ def test_captures_follow_sizes_and_phases(pictures: Dataset, without_gpu: list[i
     steps.fast = True
     expected = epochs(EagerSteps(alone, pictures), 4)
     found = epochs(steps, 4)
-    assert without_gpu == [12, 7, 12, 7]  # anew after the warm-up, and only then
+    assert without_gpu == [8, 5, 8, 5]  # anew after the warm-up, and only then
     for ours, theirs in zip(found, expected, strict=True):
         assert [r["total"] for r in ours] == pytest.approx([r["total"] for r in theirs], rel=1e-3)
 
