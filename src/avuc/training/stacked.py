@@ -138,10 +138,15 @@ class StackedSteps:
     def joint(self, indices: Tensor, use: Use) -> None:
         """One step of every model, with each piece as it is or compiled."""
         stack, data, members = self.stack, self.data, self.members
-        stack.draw()
-        drawn = [member.augmentation.draw(indices.shape[1], member.augmenting, data.device) for member in members]
+        crops: dict[int, Tensor] = {}
+
+        def draw(row: int, member: Member) -> None:
+            stack.draw(row)
+            crops[row] = member.augmentation.draw(indices.shape[1], member.augmenting, data.device)
+
+        self._each(draw)
         affine = stack.affine.detach()
-        given = members[0].augmentation, data.images, indices, torch.cat(drawn)
+        given = members[0].augmentation, data.images, indices, torch.cat([crops[row] for row in range(len(members))])
         with torch.no_grad():
             images, labels = use(prepared)(*given, *self.scaling, self.dtype), data.labels[indices]
         places = stack.order, stack.back, stack.kinds, stack.priors, self.dtype
@@ -158,13 +163,14 @@ class StackedSteps:
         limit = members[0].settings.clip_norm
         if limit:
             gradients = use(clipped)(gradients, norms, limit)
-        stack.update(gradients, tape.moments)
-        self._averages()
 
         def count(row: int, member: Member) -> None:
             member.meters.add(tape.logits[row], labels[row], terms[row], norms[row])
 
-        self._each(count)
+        self._fork(count)
+        stack.update(gradients, tape.moments)
+        self._averages()
+        self._join()
 
     def _objectives(self, logits: Tensor, labels: Tensor, kl: Tensor) -> tuple[list[Terms], list[Tensor], list[Tensor]]:
         """Each model's loss, and its gradient in the model's logits and KL."""
@@ -192,6 +198,10 @@ class StackedSteps:
 
     def _each(self, function: Callable[[int, Member], None]) -> None:
         """A function of every model, on its own stream where there are streams."""
+        self._fork(function)
+        self._join()
+
+    def _fork(self, function: Callable[[int, Member], None]) -> None:
         if not self.streams:
             for row, member in enumerate(self.members):
                 function(row, member)
@@ -201,8 +211,10 @@ class StackedSteps:
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
                 function(row, member)
+
+    def _join(self) -> None:
         for stream in self.streams:
-            main.wait_stream(stream)
+            torch.cuda.current_stream().wait_stream(stream)
 
     @torch.no_grad()
     def _averages(self) -> None:

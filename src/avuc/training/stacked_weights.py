@@ -196,16 +196,11 @@ class Stack:
     # steps
 
     @torch.no_grad()
-    def draw(self) -> None:
-        """The noise of one step, from each model's own generator."""
-        if self.noise is None:
-            return
-        places, drawn = [], []
-        for row, (member, span) in enumerate(zip(self.members, self.spans, strict=True)):
-            if isinstance(member.model, BayesianModule) and span is not None:
-                places.append(self.noise[row, span[0] : span[1]])
-                drawn.append(member.model.noise())
-        torch._foreach_copy_(places, drawn)
+    def draw(self, row: int) -> None:
+        """A model's noise of one step, from its own generator."""
+        model, span = self.members[row].model, self.spans[row]
+        if self.noise is not None and isinstance(model, BayesianModule) and span is not None:
+            self.noise[row, span[0] : span[1]].copy_(model.noise())
 
     @torch.no_grad()
     def update(self, gradients: Sequence[Tensor], moments: Tensor) -> None:
