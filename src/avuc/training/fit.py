@@ -28,7 +28,7 @@ from avuc.training.steps import Diverged, EagerSteps, Steps, check
 
 __all__ = ["OutOfTime", "fit", "fit_many"]
 
-FEWEST_STACKED = 2  # a single model's launches are too small for the stacked kernels
+FEWEST_STACKED = 1
 
 
 class OutOfTime(Exception):

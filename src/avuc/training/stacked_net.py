@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from avuc.kernels import norm as kernels
 from avuc.kernels.conv3x3 import stacked_conv3x3_sums
 from avuc.nets.resnet_cifar import BasicBlock, CifarResNet
 from avuc.training.stacked_layers import Normed, block_gradient, norm, norm_gradient, pooled
@@ -97,7 +98,8 @@ class StackedResNet:
             number = len(layers)
             x = drop(number, x)
             convolved, sums = stacked_conv3x3_sums(x, convolutions[number], self.strides[number])
-            normed = Normed(*use(norm)(convolved, sums, scales[number], self.eps, before))
+            way = kernels.norm if kernels.reason_against(convolved, before) is None else use(norm)
+            normed = Normed(*way(convolved, sums, scales[number], self.eps, before))
             layers.append(Kept(x, convolved, convolutions[number], normed))
             return normed.output
 
@@ -130,6 +132,9 @@ class StackedResNet:
             return kept.convolved, scales[len(tape.layers) - 1], kept.normed.kept
 
         output = tape.layers[-1].normed.output
+        by_kernel = all(kernels.reason_against(kept.convolved) is None for kept in tape.layers)
+        of_block = kernels.block_gradient if by_kernel else use(block_gradient)
+        of_norm = kernels.norm_gradient if by_kernel else use(norm_gradient)
         in_last = torch.bmm(in_logits.transpose(1, 2), tape.pooled)
         in_bias = in_logits.sum(1)
         in_pooled = drop(len(strides), torch.bmm(in_logits, tape.last)) / (output.shape[2] * output.shape[3])
@@ -137,10 +142,10 @@ class StackedResNet:
         for _ in range(self.blocks):
             output = tape.layers[-1].normed.output
             # what enters the sum of a block: its own branch takes it, and so does the shortcut
-            through, *found = use(block_gradient)(direct, through, output, *last_norm())
+            through, *found = of_block(direct, through, output, *last_norm())
             grad = layer(tuple(found))
-            direct = layer(use(norm_gradient)(grad, *last_norm()))
-        _, *found = use(block_gradient)(direct, through, tape.layers[-1].normed.output, *last_norm())
+            direct = layer(of_norm(grad, *last_norm()))
+        _, *found = of_block(direct, through, tape.layers[-1].normed.output, *last_norm())
         layer(tuple(found))
         flat = torch.cat([grad.reshape(-1) for grad in (*reversed(in_weights), in_last, in_bias)])
         return Gradients(flat, torch.cat(in_affine[::-1], 2))
