@@ -10,7 +10,9 @@ from torch import Tensor
 from avuc.errors import InputError
 from avuc.kernels import norm as kernels_norm
 from avuc.kernels.norm import Kernels, block_gradient, norm, norm_gradient, reason_against
+from avuc.nets.resnet_cifar import CifarResNet
 from avuc.training import stacked_layers as plain
+from avuc.training.stacked_net import Part, StackedResNet, norm_layers, weight_layers
 
 EPS = 1e-5
 BF16_ROUNDING = 2.0**-8  # the most that rounding the result to bf16 can change it
@@ -291,3 +293,43 @@ def test_views_that_start_anywhere() -> None:
     flat = torch.zeros(case.x.numel() + 1, device="cuda", dtype=torch.bfloat16)
     case.x = flat[1:].copy_(case.x.flatten()).view_as(case.x)
     check_norm(case, None, norm(case.x, case.sums(), case.affine, EPS))
+
+
+def stacked_pass(net: StackedResNet, images: Tensor, flat: Tensor, affine: Tensor, in_logits: Tensor) -> list[Tensor]:
+    def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+        return function
+
+    tape = net.forward(images, flat, affine, as_it_is, lambda number, x: x)
+    logits, moments = tape.logits, tape.moments
+    return [logits, moments, *net.backward(tape, in_logits, affine, as_it_is, lambda number, x: x)]
+
+
+def test_a_whole_network_with_the_kernels(emulated: Emulate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every shortcut of a CIFAR ResNet where it belongs: the same as without kernels, but for roundings to bf16."""
+    generator = torch.Generator().manual_seed(0)
+    net = CifarResNet(2, 10, (8, 8, 3), generator=generator)
+    shapes = [tuple(p.shape) for layer in weight_layers(net).values() for p in layer.parameters()]
+    shapes = [(shape[0], 3, 3, shape[1]) if len(shape) == 4 else shape for shape in shapes]
+    weights = [
+        torch.randn((2, *shape), generator=generator) / max(1, torch.Size(shape[1:]).numel()) ** 0.5 for shape in shapes
+    ]
+    stacked = StackedResNet(net, {str(i): Part(0, shape) for i, shape in enumerate(shapes)})
+    channels = sum(layer.num_features for layer in norm_layers(net).values())
+    affine = torch.stack([torch.ones(2, channels), 0.1 * torch.randn(2, channels, generator=generator)], 1)
+    images, in_logits = torch.randn(2, 8, 8, 8, 3, generator=generator), torch.randn(2, 8, 10, generator=generator)
+    flat = torch.cat([weight.flatten() for weight in weights]).bfloat16()
+    args = stacked, images.bfloat16(), flat, affine, in_logits.bfloat16()
+    expected = stacked_pass(*args)
+    used: list[str] = []
+
+    def counted(source: str, defines: dict[str, int]) -> Any:
+        used.append(source)
+        return emulated(source, defines)
+
+    monkeypatch.setattr(kernels_norm.build, "reason_against", lambda device: None)
+    monkeypatch.setattr(kernels_norm, "_kernels", lambda device: Kernels(counted, 2))
+    found = stacked_pass(*args)
+    assert len(used) == 13 * 3  # a pass forward and two backward of every convolution
+    for mine, other in zip(found, expected, strict=True):
+        difference = (mine.double() - other.double()).norm() / other.double().norm()
+        assert difference < 0.01, difference
