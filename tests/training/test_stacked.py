@@ -408,7 +408,7 @@ def test_what_can_be_stacked_together(pictures: Dataset) -> None:
 
 
 def test_who_trains_with_whom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stacks of even sizes by signature; a model alone and what cannot be stacked on streams; every model once."""
+    """Stacks of even sizes by signature; what cannot be stacked on streams; every model once."""
 
     class Noted:
         def __init__(self, members: Sequence[Member], data: Dataset, say: Callable[[str], None]) -> None:
@@ -430,7 +430,7 @@ def test_who_trains_with_whom(monkeypatch: pytest.MonkeyPatch) -> None:
         (Noted, ["f1", "f2"]),
         (NotedStack, ["a1", "a2", "a3"]),
         (NotedStack, ["a4", "a5", "a6"]),
-        (Noted, ["b1"]),
+        (NotedStack, ["b1"]),
     ]
 
 

@@ -28,8 +28,6 @@ from avuc.training.steps import Diverged, EagerSteps, Steps, check
 
 __all__ = ["OutOfTime", "fit", "fit_many"]
 
-FEWEST_STACKED = 1
-
 
 class OutOfTime(Exception):
     """Training has stopped at the end of an epoch because its time was over; the same call goes on from there."""
@@ -236,8 +234,7 @@ class Loop:
             bounds = [len(group) * part // count for part in range(count + 1)]
             for start, stop in pairwise(bounds):
                 part = group[start:stop]
-                stacked = kind is not None and len(part) >= FEWEST_STACKED
-                steps.append((StackedSteps if stacked else FastSteps)(part, data, self.say))
+                steps.append((FastSteps if kind is None else StackedSteps)(part, data, self.say))
         return steps
 
     def _release(self) -> None:
