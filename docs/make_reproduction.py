@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from reproduction_best import against_targets, best_row
+from reproduction_choice import rehearsals
 from reproduction_more import ablation, beta, code_path, cost, curves, drawings, without_threshold
 from reproduction_tables import BESIDE, NOTHING, PERCENT, SCORES, Remarks, Study, markdown, means, number, ours
 
@@ -26,11 +27,20 @@ from avuc.report.beside import Published, read_published
 from avuc.report.effort import effort_of
 from avuc.report.markers import block_names, fill
 from avuc.report.results import read_results
+from avuc.study.grid import Plan
 from avuc.study.store import Store
 
 DOCS = Path(__file__).parent
 HOME = DOCS.parent
 PAGES = {DOCS / "reproduction.md": "docs/reproduction.md", HOME / "README.md": "README.md"}
+# what `make reproduce` runs, by folder
+STUDIES = {
+    "paper": "cifar10-paper",
+    "code": "cifar10-code",
+    "ablation": "cifar10-ablation",
+    "beta": "beta-ablation",
+    "best": "cifar10-best",
+}
 IN_README = ("Vanilla", "Temp scaling", "Ensemble", "SVI", "SVI-AvUTS", "SVI-AvUC")
 
 
@@ -64,6 +74,7 @@ def all_blocks(
         "auavuc": without_threshold(studies),
         "ablation": ablation(studies, base),
         "beta": beta(studies, base),
+        "choice": rehearsals(studies),
         "curves": curves(studies),
         "best": against_targets(studies, best),
         "cost": cost(studies),
@@ -81,9 +92,23 @@ def status(studies: Mapping[str, Study]) -> str:
         seeds = sorted({len(method.seeds) for method in study.results.methods})
         span = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
         sets = f"{len(study.results.shifts)} × {len(study.results.severities)} + {len(study.results.outside)}"
-        missing = f"{study.results.missing:,}" if study.results.missing else "none"
-        lines.append([name, study.results.title, str(len(study.results.methods)), span, sets, missing])
-    return markdown(["study", "recipe", "rows", "seeds", "shifts × intensities + other data", "results missing"], lines)
+        judged = "held-out training images" if study.recipe.data.rehearsal else "test images"
+        rows = f"{len(study.results.methods)} of {len(study.recipe.methods)}"
+        lines.append([name, study.results.title, judged, rows, span, sets])
+    head = ["study", "recipe", "judged on", "rows", "seeds", "shifts × intensities + other data"]
+    rest = [f"{', '.join(study.not_run)} of `{study.results.title}`" for study in studies.values() if study.not_run]
+    rest += [f"`{recipe}`" for name, recipe in STUDIES.items() if name not in studies]
+    partial = [f"{s.results.title} ({_gaps(s):,} results)" for s in studies.values() if _gaps(s)]
+    text = markdown(head, lines)
+    text += f"\n\n**Not run yet:** {'; '.join(rest)}." if rest else ""
+    return text + (f"\n\n**Unfinished:** {'; '.join(partial)}." if partial else "")
+
+
+def _gaps(study: Study) -> int:
+    """Results that are missing in rows that have some."""
+    sets = len(Plan(study.recipe).sets)
+    seeds = sum(len(study.recipe.seeds(study.recipe.row(name))) for name in study.not_run)
+    return study.results.missing - seeds * sets
 
 
 def in_short(studies: Mapping[str, Study], printed: Sequence[Published], named: str) -> str:
@@ -104,7 +129,10 @@ def in_short(studies: Mapping[str, Study], printed: Sequence[Published], named: 
 
 
 def one_number(studies: Mapping[str, Study], printed: Sequence[Published]) -> Callable[[Sequence[str]], str]:
-    """What stands in a figure's mark: STUDY | ROW | METRIC | WHERE [| STATISTIC]; STUDY `printed` is the paper."""
+    """What stands in a figure's mark: STUDY | ROW | METRIC | WHERE [| STATISTIC].
+
+    STUDY `printed` is the paper; WHERE `learned` is what training noted last, or the temperature.
+    """
 
     def find(words: Sequence[str]) -> str:
         if not 4 <= len(words) <= 5:
@@ -120,8 +148,12 @@ def one_number(studies: Mapping[str, Study], printed: Sequence[Published]) -> Ca
                 and where in (one.intensity, one.shift, f"{one.shift} {one.intensity}")
             ]
             value = found[0] if found else float("nan")
+        elif name not in studies:
+            value = float("nan")
+        elif where == "learned":
+            value = studies[name].learned(row, metric).value
         else:
-            value = studies[name].get(row, metric, where, *rest).value if name in studies else float("nan")
+            value = studies[name].get(row, metric, where, *rest).value
         text = number(value, metric, percent=metric in PERCENT)
         if text == "–":
             raise InputError(f"figure: {' | '.join(words)}: no such number; studies: {', '.join(studies) or 'none'}")

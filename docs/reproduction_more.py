@@ -179,7 +179,8 @@ def curves(studies: Mapping[str, Study]) -> str:
         return NOTHING
     return (
         "![Training: accuracy, AvU and the losses by epoch](figures/reproduction-training.svg)\n\n"
-        "![Validation: accuracy and AvU by epoch](figures/reproduction-validation.svg)"
+        "![Validation: accuracy and AvU by epoch](figures/reproduction-validation.svg)\n\n"
+        "![NLL on training and on held-out images by epoch](figures/reproduction-fit.svg)"
     )
 
 
@@ -193,6 +194,7 @@ def drawings(studies: Mapping[str, Study], base: str) -> dict[str, bytes]:
         for name, shown, size in (("training", panels, (10.0, 2.6)), ("validation", held, (6.0, 2.8))):
             paint = partial(_paint_history, study=study, panels=shown)
             out[f"reproduction-{name}.svg"] = saved(name, size, paint)["svg"]
+        out["reproduction-fit.svg"] = saved("fit", (9.0, 2.8), partial(_paint_fit, study=study))["svg"]
     found = beta_rows(studies, base)
     if found is not None:
         paint = partial(_paint_beta, study=found[0], rows=found[1])
@@ -205,20 +207,41 @@ def _paint_history(figure: Any, study: Study, panels: Mapping[str, str]) -> None
     grid = figure.subplots(1, len(panels))
     for axes, (name, title) in zip(grid, panels.items(), strict=True):
         for place, row in enumerate(rows):
-            by_epoch: dict[int, list[float]] = {}
-            for seed in study.results.methods[study.results.names.index(row)].history:
-                for record in seed:
-                    value = record.get("nll", math.nan) + record.get("kl", 0.0) if name == "elbo" else record.get(name)
-                    if isinstance(value, float) and math.isfinite(value):
-                        by_epoch.setdefault(record["epoch"] + 1, []).append(value)
-            if any(any(values) for values in by_epoch.values()):
-                points = [float(np.mean(values)) for values in by_epoch.values()]
-                marker = "o" if len(points) < 40 else ""
-                axes.plot(list(by_epoch), points, linewidth=1.2, marker=marker, markersize=2, color=colour_of(place)[0])
+            points = _by_epoch(study, row, name)
+            if any(points.values()):
+                _line(axes, points, place)
         axes.set(xlabel="epoch", title=title)
     for place, row in enumerate(rows):
         grid[0].plot([], [], color=colour_of(place)[0], label=row)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
+
+
+def _paint_fit(figure: Any, study: Study) -> None:
+    """Where held-out images are worse off than training images, and since when."""
+    rows = [name for name in ("Vanilla", "SVI", "SVI-AvUC") if name in study.results.names]
+    lines = {"nll": "training images", "validation_nll": "held-out images"}
+    for axes, row in zip(np.atleast_1d(figure.subplots(1, len(rows))), rows, strict=True):
+        for place, name in enumerate(lines):
+            _line(axes, _by_epoch(study, row, name), place, label=lines[name] if row == rows[0] else None)
+        axes.set(xlabel="epoch", title=f"{row}: NLL", ylim=(0, None))
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+
+
+def _by_epoch(study: Study, row: str, name: str) -> dict[int, float]:
+    """Epoch, counted from 1, and the mean over seeds of what training noted in it."""
+    found: dict[int, list[float]] = {}
+    for seed in study.results.methods[study.results.names.index(row)].history:
+        for record in seed:
+            value = record.get("nll", math.nan) + record.get("kl", 0.0) if name == "elbo" else record.get(name)
+            if isinstance(value, float) and math.isfinite(value):
+                found.setdefault(record["epoch"] + 1, []).append(value)
+    return {epoch: float(np.mean(values)) for epoch, values in found.items()}
+
+
+def _line(axes: Any, points: Mapping[int, float], place: int, **more: Any) -> None:
+    marker = "o" if len(points) < 40 else ""
+    style = {"linewidth": 1.2, "marker": marker, "markersize": 2, "color": colour_of(place)[0]}
+    axes.plot(list(points), list(points.values()), **style, **more)
 
 
 def _paint_beta(figure: Any, study: Study, rows: Sequence[tuple[float, str]]) -> None:

@@ -15,9 +15,9 @@ from avuc.study.recipe import Recipe
 SCORES = ("ece", "uce", "nll", "brier")
 STATISTICS = ("lower quartile", "median", "mean", "upper quartile")
 DETECTION = ("auroc", "detection_accuracy", "aupr_in", "aupr_out")
-DIGITS = {"nll": 2}
-PERCENT = ("accuracy", *DETECTION)
-NOTHING = "*No rows yet.*"
+DIGITS = {"nll": 2, "validation_nll": 2, "temperature": 2}
+PERCENT = ("accuracy", "validation_accuracy", *DETECTION)
+NOTHING = "*Not run yet.*"
 # how far ours may be from the printed figure before the difference needs a sentence: share of it, or absolute
 SHARE, POINTS, RHO = 0.10, 0.01, 0.12
 
@@ -31,6 +31,21 @@ class Study:
 
     def get(self, method: str, metric: str, where: str, statistic: str = "mean") -> Figure:
         return figure(self.results, method, metric, where, statistic)
+
+    @property
+    def not_run(self) -> list[str]:
+        """Rows of the recipe without a single result."""
+        return [row.name for row in self.recipe.methods if row.name not in self.results.names]
+
+    def learned(self, method: str, what: str) -> Figure:
+        """By seed: the temperature, or what training noted in the last epoch that has it."""
+        if method not in self.results.names:
+            return Figure(())
+        row = self.results.methods[self.results.names.index(method)]
+        if what == "temperature":
+            return Figure(row.temperatures)
+        noted = [[record[what] for record in epochs if record.get(what) is not None] for epochs in row.history]
+        return Figure(tuple(float(values[-1]) for values in noted if values))
 
 
 @dataclass
@@ -85,12 +100,12 @@ def by_intensity(study: Study, printed: Sequence[Published], remarks: Remarks) -
             was = [_printed(printed, "by-intensity", method, metric, intensity=level) for level in levels]
             now = [study.get(method, metric, level) for level in levels]
             rows.append([method, "paper", *(number(value, metric, percent=True) for value in was)])
-            rows.append([method, f"ours, {now[-1].seeds} seeds", *(ours(one, metric, percent=True) for one in now)])
+            rows.append([method, _whose(now[-1]), *(ours(one, metric, percent=True) for one in now)])
             if any(apart(a, b, SHARE) for a, b in zip(was, now, strict=True)):
                 differing.add(method)
         for method in (name for name in study.results.names if name not in told):
             now = [study.get(method, metric, level) for level in levels]
-            rows.append([method, f"ours, {now[-1].seeds} seeds", *(ours(one, metric, percent=True) for one in now)])
+            rows.append([method, _whose(now[-1]), *(ours(one, metric, percent=True) for one in now)])
         parts.append(
             f"**{words_of(metric).title} in %, by intensity**\n\n{markdown(['', '', 'clean', *levels[1:]], rows)}"
         )
@@ -171,8 +186,8 @@ def means(study: Study, printed: Sequence[Published], methods: Sequence[str] | N
         f"{words_of(metric).title.removesuffix(' score')}, 5: {who}" for metric in SCORES for who in ("paper", "ours")
     ]
     rows = []
-    for method in methods or study.results.names:
-        line = [method, str(study.get(method, "ece", "5").seeds)]
+    for method in methods or [*study.results.names, *study.not_run]:
+        line = [method, str(study.get(method, "ece", "5").seeds or "not run yet")]
         line += [
             ours(study.get(method, "accuracy", where), "accuracy", digits=1, percent=True) for where in ("clean", "5")
         ]
@@ -216,6 +231,10 @@ def apart(was: float, now: Figure, share: float | None, least: float = 0.0) -> b
 
 def _printed(printed: Sequence[Published], table: str, method: str, metric: str, **more: str) -> float:
     return published_value(printed, table=table, dataset="cifar10", method=method, metric=metric, **more)
+
+
+def _whose(found: Figure) -> str:
+    return f"ours, {found.seeds} {'seed' if found.seeds == 1 else 'seeds'}"
 
 
 def _has(study: Study, where: str) -> bool:

@@ -17,12 +17,8 @@ from avuc.errors import InputError
 from avuc.report.beside import read_published
 
 HOME = Path(__file__).parent.parent
-PUBLISHED = HOME / "results" / "cifar10"
 PAPER = HOME / "results" / "paper" / "tables.csv"
-# the studies that are committed, by folder; an entry more or less than there is fails here
-COMMITTED: tuple[str, ...] = ()
 PICTURES = (b"\x89PNG\r\n", b"iVBORw0KGgo", b"JFIF\0", b"/9j/4AAQ", b"WEBPVP8")
-MOST_BYTES = 20_000_000
 
 
 def load(name: str, folder: str):
@@ -38,6 +34,7 @@ publish = load("publish", "results")
 tables = load("reproduction_tables", "docs")
 best = load("reproduction_best", "docs")
 more = load("reproduction_more", "docs")
+choice = load("reproduction_choice", "docs")
 
 
 @pytest.fixture(scope="session")
@@ -93,7 +90,9 @@ def fake_study(folder: Path, recipe, *, gain: float = 0.0, unfinished: bool = Fa
                 ece = max(0.005, 0.02 + 0.05 * level - gain + 0.002 * place + 0.004 * rng.standard_normal())
                 values = {"ece": ece, "uce": 0.9 * ece, "nll": 0.4 + 7 * ece, "brier": 0.15 + 2 * ece}
                 values |= {"accuracy": 0.92 - 0.08 * level + gain / 3 + 0.001 * place, "avu_auc": 0.8 - 0.05 * level}
-                values["threshold"] = 0.5
+                values |= {"threshold": 0.5, "mean_confidence": 0.8}
+                if row.calibrator and one.shift == "validation":
+                    values["temperature"] = 1.5
                 if one.shift != "validation" and one != CLEAN:
                     values |= dict.fromkeys(("auroc", "aupr_in", "aupr_out"), 0.6 + 0.06 * level + gain / 2)
                     values |= {"detection_accuracy": 0.7, "fpr95": 0.4, "wasserstein": 0.2 + 0.1 * level}
@@ -168,6 +167,27 @@ calibrator = "temperature"
 """
 
 
+CHOICE = """
+[study]
+name = "choice"
+shifts = ["snow", "motion_blur"]
+severities = [3, 5]
+[data]
+source = "cifar10"
+rehearsal = true
+[[methods]]
+name = "Vanilla"
+method = "vanilla"
+[[methods]]
+name = "Vanilla + TS"
+of = "Vanilla"
+calibrator = "temperature"
+[[methods]]
+name = "SVI"
+method = "svi"
+"""
+
+
 @pytest.fixture(scope="session")
 def raw(tmp_path_factory):
     """A folder of studies as `make reproduce` leaves it."""
@@ -178,6 +198,7 @@ def raw(tmp_path_factory):
     fake_study(folder / "code", recipe_of("cifar10-code"), gain=0.01, unfinished=True)
     fake_study(folder / "best", recipe_of("cifar10-best"), gain=0.15)
     fake_study(folder / "ablation", parse_recipe(ABLATION), gain=0.03)
+    fake_study(folder / "choice", parse_recipe(CHOICE), gain=0.05)
     return folder
 
 
@@ -209,7 +230,7 @@ def test_published_copies_hold_every_row_and_no_picture(raw, published):
         two.close()
         assert any(sign in everything(raw / name / "study.sqlite") for sign in PICTURES)
         assert_small_and_clean(folder)
-    assert set(publish.studies_below(published)) == {"paper", "code", "best", "ablation"}
+    assert set(publish.studies_below(published)) == {"paper", "code", "best", "ablation", "choice"}
 
 
 def everything(path: Path) -> bytes:
@@ -231,7 +252,7 @@ def assert_small_and_clean(folder: Path) -> None:
 
 def test_reading_a_published_study_changes_no_byte(published):
     before = {path: path.read_bytes() for path in published.rglob("study.sqlite")}
-    assert len(before) == 4
+    assert len(before) == 5
     make.read_studies(published)
     assert {path: path.read_bytes() for path in published.rglob("study.sqlite")} == before
     assert not list(published.rglob("study.sqlite-*"))
@@ -270,7 +291,7 @@ def test_every_block_is_filled(studies, printed):
     assert "99.35" in blocks["detection"]
     assert "cifar100 (not in the paper)" in blocks["detection"]
     assert "1.202" in blocks["wasserstein"]
-    assert "in 4 runs on NVIDIA H200 (torch 2.11.0)" in blocks["cost"]
+    assert "in 5 runs on NVIDIA H200 (torch 2.11.0)" in blocks["cost"]
     assert "1 of them ended from outside" in blocks["cost"]
 
 
@@ -306,6 +327,42 @@ def test_beta_rows_are_those_that_differ_in_beta_alone(studies):
     study, rows = more.beta_rows(studies, "base")
     assert study.name == "ablation"
     assert rows == [(0.0, "plain SVI"), (0.5, "little"), (3.0, "base")]
+
+
+def test_rehearsals_have_a_table_of_their_own(studies, printed):
+    text = choice.rehearsals(studies)
+    assert text.startswith("*Held-out training images, clean and under snow, motion blur at intensity 5")
+    value = studies["choice"].get("Vanilla", "nll", "5").value
+    scaled = studies["choice"].get("Vanilla + TS", "nll", "5").value
+    line = next(line for line in text.splitlines() if line.startswith("| Vanilla |"))
+    assert f"| {value:.3f} |" in line
+    assert f"| {scaled:.3f} |" in line
+    assert next(line for line in text.splitlines() if line.startswith("| SVI |")).endswith("| – | – | – | – | – |")
+    assert "Vanilla + TS" not in text
+    blocks, _ = make.all_blocks(studies, printed, {})
+    assert "held-out training images" in blocks["status"]
+    with pytest.raises(InputError, match="expected a rehearsal"):
+        choice.rehearsals({"choice2": studies["paper"]})
+
+
+def test_what_is_missing_is_named(studies, printed):
+    import dataclasses
+
+    paper = studies["paper"]
+    keep = [place for place, method in enumerate(paper.results.methods) if method.name != "Dropout"]
+    methods = [paper.results.methods[place] for place in keep]
+    values = {name: array[keep] for name, array in paper.results.values.items()}
+    results = dataclasses.replace(paper.results, methods=methods, values=values)
+    few = dataclasses.replace(paper, results=dataclasses.replace(results, missing=2 * (2 + 20 + 3)))
+    assert few.not_run == ["Dropout"]
+    text = make.status({"paper": few})
+    assert "**Not run yet:** Dropout of `cifar10-paper`; `cifar10-code`; " in text
+    assert "Unfinished" not in text
+    more_gone = dataclasses.replace(few, results=dataclasses.replace(few.results, missing=2 * (2 + 20 + 3) + 7))
+    assert "**Unfinished:** cifar10-paper (7 results)." in make.status({"paper": more_gone})
+    line = next(line for line in tables.means(few, printed).splitlines() if line.startswith("| Dropout |"))
+    assert line.startswith("| Dropout | not run yet | – | – | 0.24")
+    assert "Not run yet" not in make.status(dict.fromkeys(make.STUDIES, paper))
 
 
 def test_targets_are_judged_and_compared(studies):
@@ -386,6 +443,9 @@ def test_figures_inside_sentences(studies, printed):
     assert "-->0.239<!-- end -->" in filled
     assert make.fill(filled, {}, find) == filled
     assert find(["printed", "SVI-AvUC", "auroc", "svhn"]) == "99.3 %"
+    assert find(["paper", "SVI", "nll", "learned"]) == "0.25"
+    assert find(["paper", "SVI", "validation_accuracy", "learned"]) == "80.0 %"
+    assert find(["paper", "SVI-TS", "temperature", "learned"]) == "1.50"
     assert find(["printed", "SVI-AvUC", "ece", "", "spearman"]) == "0.710"
     for wrong in (["paper", "SVI", "ece"], ["nowhere", "SVI", "ece", "5"], ["paper", "Nobody", "ece", "5"]):
         with pytest.raises(InputError, match="figure: "):
@@ -394,7 +454,7 @@ def test_figures_inside_sentences(studies, printed):
 
 def test_drawings(studies):
     found = more.drawings(studies, "base")
-    assert set(found) == {f"reproduction-{name}.svg" for name in ("training", "validation", "beta")}
+    assert set(found) == {f"reproduction-{name}.svg" for name in ("training", "validation", "fit", "beta")}
     assert all(content.startswith(b"<?xml") for content in found.values())
 
 
