@@ -17,8 +17,8 @@ _generators: dict[tuple[torch.device, int, int], torch.Generator] = {}
 
 def flat_noise(family: Family, sizes: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """A family's noise; with a generator the graph of torch.compile, which cannot trace one, breaks and goes on."""
-    if generator is None:
-        return family.noise(sizes, like, None)
+    if generator is None or not torch.compiler.is_compiling():  # the way round the compiler loads it, seconds of work
+        return family.noise(sizes, like, generator)
     return _eager_noise(family, sizes, like, generator)
 
 
@@ -31,7 +31,8 @@ def own_generator(device: torch.device) -> torch.Generator | None:
     """
     if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
         return None
-    return _eager_generator(device, distributed.get_rank())
+    make = _eager_generator if torch.compiler.is_compiling() else _rank_generator
+    return make(device, distributed.get_rank())
 
 
 def _noise(family: Family, sizes: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
