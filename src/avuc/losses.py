@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from avuc.cells import (
     UNCERTAINTIES,
     VARIANTS,
+    Rows,
     Uncertainty,
     Variant,
     at_least_float32,
@@ -32,7 +33,7 @@ from avuc.errors import InputError
 from avuc.fused import fused_avuc, or_empty
 from avuc.ranks import Group, gather_rows, reduce_extremum, sum_over_ranks
 
-__all__ = ["AvUCLoss", "auavuc_loss", "avuc_loss", "elbo_loss"]
+__all__ = ["AvUCLoss", "area_loss", "auavuc_loss", "avuc_loss", "elbo_loss"]
 
 
 def avuc_loss(
@@ -96,6 +97,13 @@ def auavuc_loss(
         raise InputError(f"auavuc_loss: points must be at least 2, or None for the exact area; found {points}")
     rows = rows_from_logits(logits, labels, uncertainty, ignore_index, weights)
     one_of("variant", variant, VARIANTS)
+    loss = area_loss(rows, points, variant, group)
+    refuse_nan(loss, "logits")
+    return loss
+
+
+def area_loss(rows: Rows, points: int | None, variant: Variant, group: Group) -> Tensor:
+    """`auavuc_loss` of rows whose uncertainty is known already."""
     scaled, no = torch.tanh(rows.uncertainty), torch.zeros_like(rows.correct)
     certain = mass(rows.confidence, scaled, rows.correct, no, variant) * rows.weight
     uncertain = mass(rows.confidence, scaled, rows.correct, ~no, variant) * rows.weight
@@ -112,9 +120,7 @@ def auavuc_loss(
         area = _exact_area(u, used, table, highest)
     else:
         area = _trapezoid(u, table, lowest, highest, points, group)
-    loss = -torch.log(area)
-    refuse_nan(loss, "logits")
-    return loss
+    return -torch.log(area)
 
 
 def elbo_loss(

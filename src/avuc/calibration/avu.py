@@ -20,10 +20,10 @@ from avuc.calibration.inputs import are_numbers
 from avuc.calibration.scaled import Columns, ScaledLogits
 from avuc.calibration.search import Minimum
 from avuc.calibration.temperature import GRID_ELEMENTS, TemperatureScaling
-from avuc.cells import Rows, Variant, cells_of, mass
+from avuc.cells import Rows, Variant, cells_of
 from avuc.errors import InputError
 from avuc.fused import or_empty
-from avuc.losses import auavuc_loss, avuc_loss
+from avuc.losses import area_loss, auavuc_loss, avuc_loss
 from avuc.metrics.calibration import bin_table, expected_gap
 from avuc.metrics.statistics import bin_index
 
@@ -122,7 +122,7 @@ class AvUTemperatureScaling(TemperatureScaling):
     def _loss(self, columns: Columns, fixed: float, num_classes: int) -> float:
         rows = Rows(columns.confidence, columns.entropy, columns.correct, torch.ones_like(columns.entropy), num_classes)
         if self.objective == "auavuc":
-            avu = _area_loss(rows, self.variant, self.points)
+            avu = float(area_loss(rows, self.points, self.variant, group=False))
         else:
             variant: Variant = "paper" if self._literal else self.variant
             ac, au, ic, iu = cells_of(rows, self._threshold(columns, fixed, num_classes), variant)
@@ -251,25 +251,6 @@ def _midpoint(columns: Columns) -> float:
     if bool(right.all()) or not bool(right.any()):
         return float(u.mean())
     return float((u[right].mean() + u[~right].mean()) / 2)
-
-
-def _area_loss(rows: Rows, variant: Variant, points: int) -> float:
-    """−log of the trapezoid area under soft AvU, as avuc.losses.auavuc_loss has it."""
-    u, right, no = rows.uncertainty, rows.correct, torch.zeros_like(rows.correct)
-    scaled, wrong = torch.tanh(u), ~right
-    certain = mass(rows.confidence, scaled, right, no, variant)
-    uncertain = mass(rows.confidence, scaled, right, ~no, variant)
-    t = torch.linspace(0, 1, points, dtype=u.dtype, device=u.device)
-    # the last threshold must be u_max itself, which the sum may miss by a rounding
-    thresholds = torch.where(t < 1, u.min() + t * (u.max() - u.min()), u.max())
-    # a row is certain from the first threshold that is not below its u
-    since = torch.bucketize(u, thresholds)
-    good, bad = (
-        torch.bincount(since, now, points).cumsum(0) + later.sum() - torch.bincount(since, later, points).cumsum(0)
-        for now, later in ((certain * right, uncertain * wrong), (certain * wrong, uncertain * right))
-    )
-    good = or_empty(good.clamp(min=0))
-    return -math.log(float(torch.trapezoid(good / (good + bad.clamp(min=0)), t)))
 
 
 def _gaps(columns: Columns, num_classes: int) -> Any:
