@@ -77,6 +77,17 @@ def test_tempered_is_temperature_scaling(place):
     assert counts.sum() == 500
 
 
+@pytest.mark.parametrize("temperature", TEMPERATURES[::6])
+def test_tempered_bins_are_those_of_a_reliability_curve(temperature):
+    _, found, data = made_up(400, classes=7)
+    told, place = shown_of(found, data, 10)["tempered"], TEMPERATURES.index(temperature)
+    raised = found.probs.double() ** (1 / temperature)
+    curve = metrics.reliability_curve(raised / raised.sum(1, keepdim=True), found.labels, bins=10)
+    assert told["count"][place] == curve.rows.tolist()
+    assert told["stated"][place] == pytest.approx(np.nan_to_num(curve.stated), abs=5.1e-5)
+    assert told["observed"][place] == pytest.approx(np.nan_to_num(curve.observed), abs=5.1e-5)
+
+
 @pytest.mark.parametrize(("rows", "classes"), [(1, 5), (3, 1), (2, 1000)])
 def test_extremes_are_valid_json(rows, classes):
     _, found, data = made_up(rows, classes)

@@ -16,8 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from avuc import metrics
 from avuc.data import Dataset
+from avuc.metrics.calibration import bin_table
+from avuc.metrics.calibration import curve as curve_of
+from avuc.metrics.statistics import bin_index
 from avuc.predictions import Predictions
 
 __all__ = ["TEMPERATURES", "png", "shown_of", "thumbnail"]
@@ -66,16 +68,19 @@ def _mistakes(found: Predictions, data: Dataset) -> list[dict[str, Any]]:
 def _tempered(found: Predictions, bins: int) -> dict[str, Any]:
     """The reliability diagram after p ∝ p^(1/T): temperature scaling, for one draw; of the mean, for many."""
     rows = _spread(len(found), max(1000, NUMBERS // found.num_classes))
-    logs, labels = found.probs[rows].double().log(), found.labels[rows]
+    logs, right = found.probs[rows].double().log(), found.correct[rows].numpy()
+    # no temperature changes which class is the first
+    first, true = logs.amax(-1), logs.gather(1, found.labels[rows, None])[:, 0]
     told: dict[str, Any] = {"temperature": [round(t, 4) for t in TEMPERATURES]}
     for temperature in TEMPERATURES:
-        scaled = (logs / temperature).log_softmax(-1)
-        curve = metrics.reliability_curve(scaled.exp().float(), labels, bins=bins)
+        total = (logs / temperature).logsumexp(-1)
+        confidence = (first / temperature - total).exp().numpy()
+        curve = curve_of(bin_table(bin_index(confidence, bins), confidence, right, bins))
         told.setdefault("count", []).append([int(n) for n in curve.rows])
         told.setdefault("stated", []).append(_digits(curve.stated))
         told.setdefault("observed", []).append(_digits(curve.observed))
-        true_class = scaled.gather(1, labels[:, None]).clamp(min=math.log(1e-12))  # as metrics.nll
-        told.setdefault("nll", []).append(round(-float(true_class.mean()), 5))
+        surprise = (total - true / temperature).clamp(max=-math.log(1e-12))  # as metrics.nll
+        told.setdefault("nll", []).append(round(float(surprise.mean()), 5))
     return told
 
 
