@@ -45,6 +45,7 @@ milestones = []
 factors = []
 pad = 0
 flip = false
+checkpoint_seconds = 0.0
 
 [[methods]]
 name = "Vanilla"

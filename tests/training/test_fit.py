@@ -264,7 +264,7 @@ def test_nan_stops_with_step_and_term(term: str, train: Dataset, plain_net: Fact
 
 
 def test_nan_under_avuc_names_the_step_too(train: Dataset, plain_net: Factory, tmp_path: Path) -> None:
-    settings = replace(QUICK, epochs=2, milestones=(1,), factors=(1e30,))
+    settings = replace(QUICK, epochs=2, milestones=(1,), factors=(1e30,), checkpoint_seconds=0.0)
     objective = Objective("avuc", threshold=1.0, warmup_epochs=0)
     with pytest.raises(InputError, match=r"epoch 1, step 1: .*last good checkpoint is .*checkpoint-000001"):
         fit(Vanilla(), plain_net, train, objective=objective, settings=settings, directory=tmp_path, progress=False)

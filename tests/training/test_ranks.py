@@ -124,6 +124,7 @@ epochs = 6
 batch_size = 100
 pad = 0
 flip = false
+checkpoint_seconds = 0.0
 """
 # the command itself, with a pause in every step so that there is time to kill a rank
 SLOW = """

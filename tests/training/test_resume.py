@@ -113,9 +113,9 @@ def test_interrupted_between_epochs(
 
 
 def test_seconds_between_checkpoints(train: Dataset, plain_net: Factory, tmp_path: Path) -> None:
-    """The last one is written whatever the clock says."""
-    for seconds, kept in ((0.0, [3, 4]), (1e9, [4])):
-        folder = tmp_path / str(kept)
+    """The last one is written whatever the clock says; by default there is half a minute between them."""
+    for seconds, kept in ((0.0, [3, 4]), (1e9, [4]), (TrainSettings().checkpoint_seconds, [4])):
+        folder = tmp_path / str(seconds)
         settings = replace(QUICK, checkpoint_seconds=seconds)
         fit(Vanilla(), plain_net, train, settings=settings, directory=folder, progress=False)
         assert sorted(int(path.stem.removeprefix("checkpoint-")) for path in folder.glob("checkpoint-*")) == kept
@@ -159,7 +159,8 @@ def slow(member, *args):
 Member.step = slow
 fitted = fit(
     SVI(), lambda g: mlp(10, (8, 8, 1), hidden=(32,), generator=g), data, seed=3, directory=directory, progress=False,
-    settings=TrainSettings(epochs=5, batch_size=128, pad=0, flip=False), objective=Objective("avuc", warmup_epochs=2),
+    settings=TrainSettings(epochs=5, batch_size=128, pad=0, flip=False, checkpoint_seconds=0.0),
+    objective=Objective("avuc", warmup_epochs=2),
 )
 torch.save(fitted.models[0].state_dict(), directory / "end.pt")
 """

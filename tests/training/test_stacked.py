@@ -29,7 +29,7 @@ from avuc.training.stacked_choice import reason_against, signature
 from avuc.training.stacked_layers import block_gradient, norm, norm_gradient
 from avuc.training.steps import Diverged, EagerSteps, Steps
 
-SETTINGS = TrainSettings(epochs=3, batch_size=12, pad=1, learning_rate=1e-3)
+SETTINGS = TrainSettings(epochs=3, batch_size=12, pad=1, learning_rate=1e-3, checkpoint_seconds=0.0)
 AVUC = Objective("avuc", threshold=1.0, warmup_epochs=0, kl_weight=0.1)
 MIXED: list[tuple[Method, Objective]] = [
     (Vanilla(), Objective("avuc", warmup_epochs=1)),
@@ -528,6 +528,7 @@ def test_stacked_on_a_gpu(stacks: list[StackedSteps], tmp_path: Path, capsys: py
     images = torch.randint(256, (212, 32, 32, 3), generator=generator, dtype=torch.uint8)
     data = Dataset(images, images[:, :, :, 0].float().mean((1, 2)).long() % 10, 10, "pictures")
     settings = TrainSettings(epochs=4, batch_size=64, precision="bfloat16", learning_rate=5e-4, clip_norm=5.0)
+    settings = replace(settings, checkpoint_seconds=0.0)
     cases = [(SVI(), Objective("avuc", warmup_epochs=2)), (Vanilla(), Objective()), (METHODS["ll_svi"](), AVUC)]
 
     def totals(settings: TrainSettings, directory: Path | None = None) -> list[list[float]]:

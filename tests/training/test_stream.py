@@ -16,7 +16,7 @@ from avuc.methods import SVI, Objective
 from avuc.nets import mlp
 from avuc.train import TrainSettings, fit
 
-SETTINGS = TrainSettings(epochs=3, batch_size=64, learning_rate=3e-3)
+SETTINGS = TrainSettings(epochs=3, batch_size=64, learning_rate=3e-3, checkpoint_seconds=0.0)
 
 
 def net(generator: torch.Generator) -> nn.Module:
@@ -48,6 +48,13 @@ def test_a_stream_trains_and_resumes(folder: Path, tmp_path: Path) -> None:
         whole.models[0].state_dict().values(), resumed.models[0].state_dict().values(), strict=True
     ):
         assert torch.equal(ours, theirs)
+
+
+def test_a_stream_crops_its_own(folder: Path) -> None:
+    """It would train without AugMix, and say nothing."""
+    with pytest.raises(InputError, match=r"pictures: augmentation 'augmix' is for .* use 'crop'") as said:
+        fit(SVI(), net, stream(folder), settings=replace(SETTINGS, augmentation="augmix"), progress=False)
+    assert "\n" not in str(said.value)
 
 
 def test_a_stream_with_other_batches_is_refused(folder: Path) -> None:

@@ -56,6 +56,11 @@ class Job:
             raise InputError("fit: patience stops training by its validation NLL; give validation data, or patience 0")
         if isinstance(self.data, Dataset) and (not len(self.data) or int(self.data.labels.min()) < 0):
             raise InputError(f"{self.data.name}: training needs images, and a label for each of them")
+        if isinstance(self.data, Stream) and self.settings.augmentation != "crop":
+            raise InputError(
+                f"{self.data.files.name}: augmentation {self.settings.augmentation!r} is for images in memory; "
+                "a stream of files crops and flips its own: use 'crop', or load them as a Dataset"
+            )
         if isinstance(self.data, Stream) and len(self.data) != -(-self.num_train // self.settings.batch_size):
             raise InputError(
                 f"{self.data.files.name}: {self.num_train} pictures in {len(self.data)} batches are not batches of "

@@ -40,8 +40,8 @@ class TrainSettings:
     validate_every, validation_draws: how often the validation data are looked at, and with how many posterior draws.
     precision: "bfloat16" runs the net under autocast; losses and metrics stay float32 or better.
     compile, capture: the fast path on CUDA; at_once: how many models share one captured step.
-    checkpoint_every, checkpoint_seconds: at least so many epochs and seconds between checkpoints; the last one is
-        always written.
+    checkpoint_every, checkpoint_seconds: at least so many epochs and seconds between checkpoints (1 and 0: one after
+        each epoch); the last one is always written.
     sync_batch_norm, rank_noise: across the ranks of a distributed run; see docs/training.md.
 
     >>> settings = TrainSettings()
@@ -72,7 +72,7 @@ class TrainSettings:
     capture: bool = True
     at_once: int = 8
     checkpoint_every: int = 1
-    checkpoint_seconds: float = 0.0
+    checkpoint_seconds: float = 30.0
     tensorboard: bool = False
     sync_batch_norm: bool = True
     rank_noise: RankNoise = "shared"
