@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 import avuc
 
 SOURCE = Path(avuc.__file__).parent
+ROOT = Path(__file__).parent.parent
 
 # Optional packages are hidden from the import system, as on a machine that has only torch and NumPy.
 BARE = """
@@ -59,6 +62,31 @@ def test_import_does_not_load_torch() -> None:
 
 def test_version_is_the_installed_one() -> None:
     assert avuc.__version__ == importlib.metadata.version("avuc")
+
+
+def test_kernel_sources_are_package_data() -> None:
+    """Each source that a launcher names is found the way that an installed package finds it."""
+    from avuc.kernels.build import source_of
+
+    named = {
+        text
+        for path in (SOURCE / "kernels").glob("*.py")
+        for text in re.findall(r'"(\w+\.cuh?)"', path.read_text(encoding="utf-8"))
+    }
+    assert named == {path.name for path in (SOURCE / "kernels").glob("*.cu*")} != set()
+    for name in named:
+        assert source_of(name).strip()
+
+
+def test_wheel_and_sdist_hold_what_they_need() -> None:
+    """hatchling takes whole folders: all of the package, and in the sdist what tests and documents read."""
+    targets = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    assert targets["wheel"] == {"packages": ["src/avuc"]}
+    folders = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")}
+    needed = {"src", "tests", "docs", "examples", "benchmarks", "results"}
+    assert needed <= folders & set(targets["sdist"]["include"])
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
+    assert not [line for line in ignored if line.endswith((".cu", ".cuh", ".toml"))]  # hatchling leaves these out
 
 
 def test_no_module_has_outgrown_one_job() -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from avuc.errors import InputError, MissingExtra
     from avuc.losses import AvUCLoss, auavuc_loss, avuc_loss, elbo_loss
     from avuc.predictions import Predictions
+    from avuc.predictor import Predictor
 
 __all__ = [
     "AvUCLoss",
@@ -32,6 +33,7 @@ __all__ = [
     "Normal",
     "Posterior",
     "Predictions",
+    "Predictor",
     "TemperatureScaling",
     "VectorScaling",
     "auavuc_loss",
@@ -62,6 +64,7 @@ _HOME = {
     "Normal": "bayes",
     "Posterior": "draws",
     "Predictions": "predictions",
+    "Predictor": "predictor",
     "TemperatureScaling": "calibration",
     "VectorScaling": "calibration",
     "auavuc_loss": "losses",
