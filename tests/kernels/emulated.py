@@ -44,10 +44,10 @@ def _built(source: str, defines: tuple[tuple[str, int], ...]) -> Emulated:
     parts = [text, source_of("device.cuh"), (HERE / "emulator.h").read_text(encoding="utf-8"), repr(defines)]
     name = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     # kept between runs: several test processes, and the next run, compile each source once
-    library = Path(tempfile.gettempdir()) / f"emulated-{os.getuid()}" / f"{name}.so"
+    library = HERE / "__pycache__" / f"{name}.so"
     if library.exists():
         return Emulated(ctypes.CDLL(str(library)))
-    library.parent.mkdir(mode=0o700, exist_ok=True)
+    library.parent.mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=library.parent))
     (folder / f"{name}.cpp").write_text(text, encoding="utf-8")
     command = [str(COMPILER), "-std=c++17", "-O2", "-ffp-contract=off", "-shared", "-fPIC", "-DAVUC_EMULATED"]
