@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import importlib
 import importlib.metadata
 import re
 import subprocess
@@ -100,3 +102,45 @@ def test_every_test_file_mirrors_a_room() -> None:
     rooms = {path.name for path in SOURCE.iterdir() if path.is_dir()} | {"__pycache__"}
     folders = {path.name for path in Path(__file__).parent.iterdir() if path.is_dir()}
     assert folders <= rooms
+
+
+DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+
+
+def test_the_design_page_names_every_room() -> None:
+    """Each folder and module at the top of the package is in the tree, as NAME/, NAME.py or NAME beside another."""
+    tree = DESIGN.partition("## Rooms")[2].partition("## ")[0]
+    top = [path for path in SOURCE.iterdir() if path.suffix == ".py" or (path.is_dir() and path.name != "__pycache__")]
+    missing = [path.name for path in top if not re.search(rf"\b{re.escape(path.name)}\b", tree)]
+    assert sorted(missing) == ["__main__.py"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "study.parts.DataPart",
+        "study.parts.NetPart",
+        "study.parts.OtherData",
+        "study.parts.Recipe",
+        "study.parts.Row",
+        "study.parts.StudyPart",
+        "training.settings.TrainSettings",
+    ],
+)
+def test_the_design_page_has_every_field(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    found = re.search(rf"\b{kind}\(([^)]*)\)", DESIGN.partition("## Signatures")[2])
+    assert found is not None
+    fields = dataclasses.fields(getattr(importlib.import_module(f"avuc.{module}"), kind))
+    assert re.findall(r"\w+", found[1]) == [field.name for field in fields]
+
+
+def test_the_command_page_has_every_option_of_a_study() -> None:
+    from avuc.cli.command import Parser
+    from avuc.cli.study import COMMAND
+
+    parser = Parser()
+    COMMAND.arguments(parser)
+    text = (ROOT / "docs" / "command.md").read_text(encoding="utf-8").partition("`avuc study` in full")[2]
+    options = {option for action in parser._actions for option in action.option_strings} - {"-h", "--help"}
+    assert options == set(re.findall(r"`(--[a-z-]+)", text))
