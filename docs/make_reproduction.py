@@ -96,12 +96,15 @@ def status(studies: Mapping[str, Study]) -> str:
         rows = f"{len(study.results.methods)} of {len(study.recipe.methods)}"
         lines.append([name, study.results.title, judged, rows, span, sets])
     head = ["study", "recipe", "judged on", "rows", "seeds", "shifts × intensities + other data"]
+    partial = [f"{s.results.title} ({_gaps(s):,} results)" for s in studies.values() if _gaps(s)]
+    text = markdown(head, lines) + not_run(studies)
+    return text + (f"\n\n**Unfinished:** {'; '.join(partial)}." if partial else "")
+
+
+def not_run(studies: Mapping[str, Study]) -> str:
     rest = [f"{', '.join(study.not_run)} of `{study.results.title}`" for study in studies.values() if study.not_run]
     rest += [f"`{recipe}`" for name, recipe in STUDIES.items() if name not in studies]
-    partial = [f"{s.results.title} ({_gaps(s):,} results)" for s in studies.values() if _gaps(s)]
-    text = markdown(head, lines)
-    text += f"\n\n**Not run yet:** {'; '.join(rest)}." if rest else ""
-    return text + (f"\n\n**Unfinished:** {'; '.join(partial)}." if partial else "")
+    return f"\n\n**Not run yet:** {'; '.join(rest)}." if rest else ""
 
 
 def _gaps(study: Study) -> int:
@@ -125,7 +128,7 @@ def in_short(studies: Mapping[str, Study], printed: Sequence[Published], named: 
         for metric in SCORES:
             last += ["–", f"**{ours(study.get(best, metric, '5'), metric)}**"]
         lines.append("| " + " | ".join(last) + " |")
-    return "\n".join(lines)
+    return "\n".join(lines) + not_run(studies)
 
 
 def one_number(studies: Mapping[str, Study], printed: Sequence[Published]) -> Callable[[Sequence[str]], str]:
