@@ -20,16 +20,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
-from avuc.data.arrays import as_input
 from avuc.draws import NetDraw, Posterior
 from avuc.errors import InputError
 from avuc.methods.method import Method
+from avuc.methods.statistics import measured_again, spread_out
 
 __all__ = ["SWAG", "SWAGModel", "SWAGPosterior"]
-
-BN_BATCH = 256
 
 
 @dataclass(frozen=True)
@@ -59,9 +56,7 @@ class SWAG(Method):
             _swag(model).collect()
 
     def posterior(self, models: Sequence[nn.Module], *, images: Tensor | None = None) -> Posterior:
-        # evenly spread, so that a sorted training set is represented too
-        step = max(1, len(images) // self.bn_images) if images is not None and self.bn_images else 0
-        some = images[::step][: self.bn_images] if images is not None and step else None
+        some = spread_out(images, self.bn_images) if images is not None and self.bn_images else None
         return SWAGPosterior(_swag(self.one(models)), some)
 
 
@@ -148,31 +143,6 @@ class SWAGPosterior(nn.Module):
         if self.images is not None:
             weights |= measured_again(self.model.net, weights, self.images)
         return NetDraw(self.model.net, weights)
-
-
-@torch.no_grad()
-def measured_again(net: nn.Module, weights: dict[str, Tensor], images: Tensor) -> dict[str, Tensor]:
-    """The running statistics of batch normalisation with these weights: the mean over batches of the images."""
-    scratch = copy.deepcopy(net).eval()
-    for name, value in (*scratch.named_parameters(), *scratch.named_buffers()):
-        if name in weights:
-            value.copy_(weights[name])
-    layers = {
-        name: layer
-        for name, layer in scratch.named_modules()
-        if isinstance(layer, _NormBase) and layer.track_running_stats
-    }
-    if not layers:
-        return {}
-    for layer in layers.values():
-        layer.reset_running_stats()
-        layer.momentum = None  # a plain mean
-        layer.train()
-    for batch in images.split(BN_BATCH):
-        if len(batch) > 1 or len(images) == 1:
-            scratch(as_input(batch) if batch.dtype == torch.uint8 else batch)
-    wanted = {f"{layer}.{kind}" for layer in layers for kind in ("running_mean", "running_var")}
-    return {name: buffer for name, buffer in scratch.named_buffers() if name in wanted}
 
 
 def _named(flat: Tensor, like: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -163,7 +163,8 @@ class Row:
     """One line of the results: a model that is trained (`method`), or another row's model (`of`) read differently.
 
     start: begin with the trained weights of that row (a vanilla one). as_given: do not train, take the weights of
-    `net.weights` as they are. samples: draws, where not the study's.
+    `net.weights` as they are. samples: draws, where not the study's. bn_images: each draw's batch normalisation is
+    measured again on so many training images (`avuc.methods.statistics`; 0: the model's running averages).
     """
 
     name: str
@@ -176,14 +177,15 @@ class Row:
     of: str = ""
     calibrator: CalibratorSpec | None = None
     samples: int = 0
+    bn_images: int = 0
 
     def __post_init__(self) -> None:
         if (self.method is None) == (not self.of):
             raise InputError('give either method = …, or of = "ROW" for another row\'s model')
-        if self.of and self.calibrator is None and not self.samples:
-            raise InputError(f"of = {self.of!r} alone repeats that row; add calibrator or samples")
-        if self.samples < 0:
-            raise InputError(f"samples must not be negative, found {self.samples}")
+        if self.of and self.calibrator is None and not self.samples and not self.bn_images:
+            raise InputError(f"of = {self.of!r} alone repeats that row; add calibrator, samples or bn_images")
+        if self.samples < 0 or self.bn_images < 0:
+            raise InputError(f"samples and bn_images must not be negative, found {self.samples} and {self.bn_images}")
 
 
 @dataclass(frozen=True)
@@ -251,9 +253,8 @@ class Recipe:
             table["train"] = _changed(row.train, self.train)
         if row.calibrator is not None:
             table["calibrator"] = {"kind": row.calibrator.kind, **dict(row.calibrator.params)}
-        return table | {
-            key: getattr(row, key) for key in ("seeds", "start", "as_given", "of", "samples") if getattr(row, key)
-        }
+        others = ("seeds", "start", "as_given", "of", "samples", "bn_images")
+        return table | {key: getattr(row, key) for key in others if getattr(row, key)}
 
 
 def slug(name: str) -> str:

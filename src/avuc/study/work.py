@@ -21,6 +21,7 @@ from avuc.calibration import CalibrationWarning, Calibrator
 from avuc.data import Dataset
 from avuc.draws import Posterior, seeded_generator
 from avuc.errors import InputError
+from avuc.methods.statistics import OwnStatistics, spread_out
 from avuc.predictions import Predictions
 from avuc.predictor import Predictor
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, TestSet
@@ -89,7 +90,7 @@ class Work:
         self.device = torch.device(device)
         self.data = StudyData(recipe, self.device)
         self._fitted: dict[ModelKey, Fitted] = {}
-        self._predictors: dict[ModelKey, Predictor] = {}
+        self._predictors: dict[tuple[ModelKey, int], Predictor] = {}  # by the images of their own statistics
         self._fits: dict[tuple[str, int], Future[Calibrator]] = {}  # of calibrators that are being fitted
         self._on_host: tuple[TestSet, Dataset] | None = None
 
@@ -154,16 +155,23 @@ class Work:
             self.train([key])
         return self._fitted[key].posterior
 
-    def predictor(self, key: ModelKey) -> Predictor:
+    def predictor(self, key: ModelKey, bn_images: int = 0) -> Predictor:
         """The model as one that has made its draws before; on a GPU they are kept, and run in the study's precision."""
-        if key not in self._predictors:
+        if (key, bn_images) not in self._predictors:
             memory, dtype = 0, None
             if self.device.type == "cuda":
-                models = sum(len(self.recipe.seeds(row)) for row in self.recipe.trained)
-                memory = int(torch.cuda.mem_get_info(self.device)[1] * DRAWS_SHARE) // models
+                rows = {(row.of or row.name, row.bn_images): len(self.recipe.seeds(row)) for row in self.recipe.methods}
+                memory = int(torch.cuda.mem_get_info(self.device)[1] * DRAWS_SHARE) // sum(rows.values())
                 dtype = torch.bfloat16 if self.recipe.study.precision == "bfloat16" else None
-            self._predictors[key] = Predictor(self.posterior(key), seed=key.seed, dtype=dtype, memory=memory)
-        return self._predictors[key]
+            posterior = self._measured(key, bn_images) if bn_images else self.posterior(key)
+            self._predictors[key, bn_images] = Predictor(posterior, seed=key.seed, dtype=dtype, memory=memory)
+        return self._predictors[key, bn_images]
+
+    def _measured(self, key: ModelKey, bn_images: int) -> Posterior:
+        data = self.data.train(self.recipe.row(key.method).train.batch_size, key.seed)
+        if not isinstance(data, Dataset):
+            raise InputError(f"{key.method}: bn_images needs training images in memory, not a stream of files")
+        return OwnStatistics(self.posterior(key), spread_out(data.images, bn_images))
 
     # judging
 
@@ -178,10 +186,15 @@ class Work:
     ) -> Predicted:
         """The part of `judge` that needs the device."""
         began = time.perf_counter()
-        predictor, data = self.predictor(key), self.data.images(test_set)
+        data = self.data.images(test_set)
         calibrators = self._calibrators(key, test_set, rows, learned)
-        variants = [Variant(row.name, self.recipe.samples(row), calibrators.get(row.name)) for row in rows]
-        found = predict_all(predictor, data, variants, seed=key.seed)
+        by_row: dict[str, Predictions] = {}
+        for bn_images in dict.fromkeys(row.bn_images for row in rows):
+            alike = [row for row in rows if row.bn_images == bn_images]
+            variants = [Variant(row.name, self.recipe.samples(row), calibrators.get(row.name)) for row in alike]
+            told = predict_all(self.predictor(key, bn_images), data, variants, seed=key.seed)
+            by_row |= dict(zip((row.name for row in alike), told, strict=True))
+        found = [by_row[row.name] for row in rows]
         images = self._host(test_set, data) if self._is_shown(key, test_set) else None
         seconds = time.perf_counter() - began
         return Predicted(key, test_set, rows, learned, found, calibrators, data.images[0].cpu(), images, seconds)
@@ -224,7 +237,7 @@ class Work:
 
     def start_fits(self, key: ModelKey, rows: Sequence[Row], pool: Executor) -> None:
         """Fit the calibrators of a model in `pool`; `predict` on validation data waits for them."""
-        kept: dict[int, tuple[Tensor, Tensor]] = {}
+        kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         for row in rows:
             if row.calibrator is not None:
                 logits = self._kept(key, row, kept)
@@ -238,7 +251,7 @@ class Work:
             texts = {row.name: _needed(learned[row.name].calibrator, row, "calibrator") for row in scaled}
             return {name: Calibrator.from_json(text) for name, text in texts.items()}
         made: dict[str, Calibrator] = {}
-        kept: dict[int, tuple[Tensor, Tensor]] = {}
+        kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         for row in scaled:
             assert row.calibrator is not None
             started = self._fits.pop((row.name, key.seed), None)
@@ -252,11 +265,14 @@ class Work:
                 print(f"{row.name} (seed {key.seed}): {warning.message}", file=sys.stderr)
         return made
 
-    def _kept(self, key: ModelKey, row: Row, kept: dict[int, tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        samples = self.recipe.samples(row)
-        if samples not in kept:
-            kept[samples] = kept_logits(self.predictor(key), self.data.validation, samples, seed=key.seed)
-        return kept[samples]
+    def _kept(
+        self, key: ModelKey, row: Row, kept: dict[tuple[int, int], tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        samples, predictor = self.recipe.samples(row), self.predictor(key, row.bn_images)
+        which = (samples, row.bn_images)
+        if which not in kept:
+            kept[which] = kept_logits(predictor, self.data.validation, samples, seed=key.seed)
+        return kept[which]
 
     def _keep(self, key: ModelKey, test_set: TestSet, row: Row, found: Predictions) -> None:
         if self.recipe.study.predictions:

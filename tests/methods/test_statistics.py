@@ -1,0 +1,104 @@
+"""Batch normalisation measured again for each draw."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from avuc.bayes import to_bayesian
+from avuc.draws import NetDraw, predict, seeded_generator
+from avuc.errors import InputError
+from avuc.methods.statistics import OwnStatistics, spread_out
+from avuc.nets import resnet20
+
+
+def images(count: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(256, (count, 32, 32, 3), generator=generator, dtype=torch.uint8)
+
+
+def small(initial_std: float = 0.3) -> nn.Module:
+    generator = torch.Generator().manual_seed(1)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 900, 5))
+    for parameter in net.parameters():
+        nn.init.normal_(parameter, std=0.2, generator=generator)
+    return to_bayesian(net, initial_std=initial_std)
+
+
+def test_by_hand() -> None:
+    """The convolution's own output over the images, draw by draw."""
+    bayesian, some = small(), images(300)
+    posterior = OwnStatistics(bayesian, some)
+    for index in range(3):
+        drawn = posterior.draw(seeded_generator(0, index))
+        plain = bayesian.draw(seeded_generator(0, index))
+        assert isinstance(drawn, NetDraw)
+        weights = bayesian.layout.by_name(plain.weights)
+        assert torch.equal(drawn.weights["0.weight"], weights["0.weight"])
+        means, variances = [], []
+        for batch in some.split(256):
+            x = batch.permute(0, 3, 1, 2).double() / 255
+            out = torch.nn.functional.conv2d(x, weights["0.weight"].double(), weights["0.bias"].double())
+            means.append(out.mean((0, 2, 3)))
+            variances.append(out.transpose(0, 1).flatten(1).var(1))
+        torch.testing.assert_close(
+            drawn.weights["1.running_mean"].double(), torch.stack(means).mean(0), rtol=1e-4, atol=1e-5
+        )
+        torch.testing.assert_close(
+            drawn.weights["1.running_var"].double(), torch.stack(variances).mean(0), rtol=1e-4, atol=1e-5
+        )
+
+
+def test_a_draw_is_normalised_as_in_training() -> None:
+    """On the very images it was measured on (one batch), evaluation is the training mode of the same weights."""
+    bayesian, some = small(), images(64)
+    drawn = OwnStatistics(bayesian, some).draw(seeded_generator(3))
+    x = some.permute(0, 3, 1, 2).float() / 255
+    net = bayesian.mean_module()
+    state = {name: value.clone() for name, value in drawn.weights.items()}
+    net.load_state_dict(state, strict=False)
+    net.train()
+    # evaluation divides by the unbiased variance, training by the biased one: 57,600 numbers a channel
+    torch.testing.assert_close(drawn(x), net(x), rtol=1e-3, atol=1e-3)
+
+
+def test_with_no_spread_and_true_averages_nothing_changes() -> None:
+    bayesian, some = small(initial_std=1e-7), images(256)
+    bayesian.module[1].momentum = None
+    bayesian.train()
+    bayesian(some.permute(0, 3, 1, 2).float() / 255)
+    bayesian.eval()
+    usual = predict(bayesian, images(8, 1), samples=2, progress=False)
+    own = predict(OwnStatistics(bayesian, some), images(8, 1), samples=2, progress=False)
+    torch.testing.assert_close(own.probs, usual.probs, rtol=1e-4, atol=1e-5)
+
+
+def test_later_training_is_seen() -> None:
+    bayesian, some = small(), images(64)
+    posterior = OwnStatistics(bayesian, some)
+    with torch.no_grad():
+        bayesian.module[1].weight.fill_(2.0)
+    assert torch.equal(posterior.draw(seeded_generator(0)).weights["1.weight"], torch.full((4,), 2.0))
+
+
+def test_resnet_through_predict() -> None:
+    """Folded like any other draw: predict gives what the draws give."""
+    bayesian, some = to_bayesian(resnet20(generator=torch.Generator().manual_seed(0))), images(64)
+    posterior = OwnStatistics(bayesian, some).eval()
+    found = predict(posterior, images(5, 2), samples=2, seed=4, progress=False)
+    x = images(5, 2).permute(0, 3, 1, 2).float() / 255
+    draws = torch.stack([posterior.draw(seeded_generator(4, s))(x).softmax(-1) for s in range(2)])
+    torch.testing.assert_close(found.probs.float(), draws.mean(0), rtol=1e-3, atol=1e-4)
+
+
+def test_what_it_needs() -> None:
+    with pytest.raises(InputError, match="posterior over the weights"):
+        OwnStatistics(nn.Linear(2, 2), images(4))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="found none"):
+        OwnStatistics(small(), images(0))
+
+
+def test_spread_out() -> None:
+    assert spread_out(torch.arange(10), 3).tolist() == [0, 3, 6]
+    assert spread_out(torch.arange(10), 30).tolist() == list(range(10))
