@@ -162,6 +162,13 @@ def test_committed_pages_are_made_from_the_committed_rows(printed):
     assert set(make.block_names(page)) == set(blocks) - {"cifar10"}
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/reproduction.md"])
+def test_no_line_begins_with_a_figures_mark(page):
+    """Such a line is an HTML block to Markdown: it would end the paragraph that it stands in."""
+    lines = (HOME / page).read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.lstrip(" -*").startswith("<!-- figure")] == []
+
+
 def test_rehearsals_are_never_beside_the_paper():
     """What was judged on held-out training images is in no table of test figures, and the other way round."""
     found = make.read_studies(PUBLISHED)
