@@ -38,14 +38,16 @@ docs: setup
 # takes weeks; 'avuc study cifar10-paper --dry-run' estimates it for the machine at hand. BIN=FOLDER takes the python
 # there as it is, and installs nothing.
 STUDIES := $(if $(findstring command,$(origin OUT)),$(OUT),out/reproduce)
-RECIPES := paper:cifar10-paper code:cifar10-code ablation:cifar10-ablation beta:beta-ablation best:cifar10-best
+RECIPES := paper:cifar10-paper code:cifar10-code beta:beta-ablation ablation:cifar10-ablation choice:cifar10-choice \
+  best:cifar10-best
 
 reproduce: $(if $(findstring .venv,$(BIN)),setup)
 	@test -n "$(DATA)" || { echo "make reproduce DATA=FOLDER: name the folder that holds cifar-10-batches-py"; exit 2; }
-	for one in $(RECIPES); do \
-	  $(BIN)/python -m avuc study $${one#*:} --out "$(STUDIES)/$${one%%:*}" --set data.root="$(DATA)" \
-	    $(if $(OOD),--set 'study.ood=$(OOD)') $(if $(MINUTES),--minutes $(MINUTES)) || exit $$?; \
-	done
+	for one in $(RECIPES); do set --; \
+	  $(if $(OOD),case $$one in (ablation:*|choice:*) ;; (*) set -- --set 'study.ood=$(OOD)' ;; esac;) \
+	  $(BIN)/python -m avuc study $${one#*:} --out "$(STUDIES)/$${one%%:*}" --set data.root="$(DATA)" "$$@" \
+	    $(if $(MINUTES),--minutes $(MINUTES)) || exit $$?; \
+	done  # rehearsals look at no other data
 	$(BIN)/python results/publish.py "$(STUDIES)" results/cifar10
 	$(BIN)/python docs/make_reproduction.py
 

@@ -37,8 +37,9 @@ PAGES = {DOCS / "reproduction.md": "docs/reproduction.md", HOME / "README.md": "
 STUDIES = {
     "paper": "cifar10-paper",
     "code": "cifar10-code",
-    "ablation": "cifar10-ablation",
     "beta": "beta-ablation",
+    "ablation": "cifar10-ablation",
+    "choice": "cifar10-choice",
     "best": "cifar10-best",
 }
 IN_README = ("Vanilla", "Temp scaling", "Ensemble", "SVI", "SVI-AvUTS", "SVI-AvUC")

@@ -189,7 +189,7 @@ def test_alarms_of_fits_and_seeds():
     results.methods[0] = replace(results.methods[0], at_bound=True, temperatures=(0.05,), errors=12)
     results.methods[1] = replace(results.methods[1], errors=400)
     told = " | ".join(alarms(results))
-    assert "temperature of M0 ended at the bound of its search (T = 0.05)" in told
+    assert "objective of M0 has no minimum in the range of its search: T = 0.05 is where it stopped" in told
     assert "threshold of M0 was learned from few mistakes on validation data (as few as 12" in told
     assert "One seed for 2 methods: fewer than claims" in told
     assert "7 results of the recipe are still missing" in told

@@ -140,8 +140,9 @@ def read_results(store: Store) -> Results:
     runs = store.runs()
     seconds = sum(run["seconds"] or 0 for run in runs)
     sizes = store.select("SELECT rows FROM cells WHERE shift='clean' LIMIT 1")
+    judged = " (a rehearsal: held-out training images instead of test images)" if recipe.data.rehearsal else ""
     source = (
-        f"{recipe.data.source}, {recipe.net.name}, up to {recipe.study.samples} draws for each prediction; "
+        f"{recipe.data.source}{judged}, {recipe.net.name}, up to {recipe.study.samples} draws for each prediction; "
         f"{len(store.done()):,} results (a method with a seed on a set of images), computed in {_time(seconds)}"
     )
     return Results(

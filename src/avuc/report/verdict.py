@@ -178,9 +178,8 @@ def _first_of(results: Results, study: int) -> int:
 
 def _bounds(results: Results) -> Verdict:
     return [
-        f"The temperature of {method.name} ended at the bound of its search "
-        f"(T = {_listed([f'{value:.3g}' for value in method.temperatures])}): its objective has no minimum inside, "
-        "so do not trust it."
+        f"The objective of {method.name} has no minimum in the range of its search: "
+        f"T = {_listed([f'{value:.3g}' for value in method.temperatures])} is where it stopped, so do not trust it."
         for method in results.methods
         if method.at_bound
     ]
@@ -202,10 +201,11 @@ def _seeds(results: Results) -> Verdict:
     counts = [len(method.seeds) for method in results.methods]
     told = []
     if min(counts) < FEWEST_SEEDS:
-        compared = len(results.methods)
+        few = sum(count < FEWEST_SEEDS for count in counts)
+        whose = f"{few} of {len(counts)} methods" if few < len(counts) else f"{few} methods"
         seeds = "One seed" if min(counts) == 1 else f"{min(counts)} seeds"
         told.append(
-            f"{seeds} for {compared} methods: fewer than claims. Intervals say how results vary with the kind of "
+            f"{seeds} for {whose}: fewer than claims. Intervals say how results vary with the kind of "
             "shift, hardly how they vary with training; small differences may be chance."
         )
     if min(counts) != max(counts):
