@@ -6,6 +6,7 @@ import itertools
 import shutil
 import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -241,3 +242,23 @@ def test_groups_are_judged_before_more_is_trained(recipe_file, tmp_path, monkeyp
     changes = [name for name, _ in itertools.groupby(told)]
     assert changes[0] == "train"
     assert changes.count("train") > 2
+
+
+def test_background_gives_up_every_claim_whatever_happens(tmp_path):
+    """The claim of the cell that meets another's error too: it has not been handed on yet."""
+
+    class Failing:
+        def cells(self, predicted):
+            raise RuntimeError("no metrics")
+
+    background = Background(Failing(), tmp_path, None)
+    given_up = []
+    claims = [ExitStack() for _ in range(MOST_WAITING + 1)]
+    for number, claim in enumerate(claims):
+        claim.callback(given_up.append, number)
+    for claim in claims[:-1]:
+        background.add(None, claim)
+    with pytest.raises(RuntimeError, match="no metrics"):
+        background.add(None, claims[-1])
+    background.close()
+    assert sorted(given_up) == list(range(len(claims)))

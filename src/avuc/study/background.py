@@ -45,10 +45,12 @@ class Background:
 
     def add(self, predicted: Predicted, claim: ExitStack) -> None:
         """Judge it soon; `claim` is given up when its cells are written. Waits while many others do."""
-        while len(self._waiting) >= MOST_WAITING:
-            self._waiting.popleft()[0].result()  # raises what went wrong there
-        cells = self._pool.submit(self.work.cells, predicted)
-        self._waiting.append((self._writer.submit(self._write, cells, claim), claim))
+        with claim:  # unless it is handed on
+            while len(self._waiting) >= MOST_WAITING:
+                self._waiting.popleft()[0].result()  # raises what went wrong there
+            cells = self._pool.submit(self.work.cells, predicted)
+            held = claim.pop_all()
+            self._waiting.append((self._writer.submit(self._write, cells, held), held))
 
     def _write(self, cells: Future[list[Cell]], claim: ExitStack) -> None:
         with claim:
