@@ -76,7 +76,10 @@ def test_each_row_reads_the_model_its_way(digits_file: Path, tmp_path: Path, mon
     assert found["own, scaled"]["nll"] != found["own"]["nll"]
 
 
-@pytest.mark.parametrize("change", ["methods.own.bn_images=-1", "methods.own.bn_images=0"])
+@pytest.mark.parametrize(
+    "change",
+    ["methods.own.bn_images=-1", "methods.own.bn_images=0", "methods.SVI.method=vanilla", "data.stream=true"],
+)
 def test_refused(digits_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     monkeypatch.setitem(NETS, "normed", normed)
     path = tmp_path / "own.toml"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from avuc.calibration import CALIBRATORS, Calibrator
 from avuc.errors import InputError
-from avuc.methods import METHODS, Method, Objective
+from avuc.methods import METHODS, SVI, Method, Objective
 from avuc.nets import NETS
 from avuc.shifts import PAPER, SEVERITIES, SHIFTS, Profile
 from avuc.study import toml
@@ -215,6 +215,12 @@ class Recipe:
                 raise InputError(f"methods.{row.name}: seeds, train, objective, start, as_given belong to {row.of!r}")
             if row.as_given and (not self.net.weights or row.method is None or row.method.members > 1 or row.start):
                 raise InputError(f"methods.{row.name}.as_given: needs net.weights, one model and no start")
+            drawn = isinstance(rows[row.of or row.name].method, SVI) and not self.data.stream
+            if row.bn_images and not drawn:  # known before anything is trained
+                raise InputError(
+                    f"methods.{row.name}.bn_images: needs a posterior over weights (svi, ll_svi, radial) and training "
+                    "images in memory (data.stream = false)"
+                )
             if row.start:
                 first = rows[row.start]
                 if first.method != METHODS["vanilla"]() or first.start:
