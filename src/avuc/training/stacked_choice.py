@@ -91,5 +91,5 @@ def signature(member: Member) -> Hashable:
     strides = tuple(getattr(layer, "stride", ()) for layer in weight_layers(net).values())
     shortcuts = tuple(name for name, module in net.named_modules() if isinstance(module, PadShortcut))
     steps = {float(state["step"]) for state in member.optimizer.state.values() if isinstance(state.get("step"), Tensor)}
-    drops = tuple(hooks_of(net))
+    drops = bool(hooks_of(net))  # masks cost the models that have none; where they are may differ
     return shapes, strides, shortcuts, scaling, first.eps, first.momentum, frozenset(steps), member.augmentation, drops

@@ -29,15 +29,20 @@ def dropped(x: Tensor, mask: Tensor, factors: Tensor) -> Tensor:
 
 
 class Drops:
-    """`hooks`: of each model, on the same layers; `shapes`: what enters one image's layers."""
+    """`hooks`: of each model, on some of its layers; `shapes`: what enters one image's layers."""
 
     def __init__(
         self, hooks: Sequence[dict[int, DropoutHook]], shapes: Sequence[tuple[int, ...]], like: Tensor
     ) -> None:
         self.hooks, self.shapes = hooks, shapes
+        # a model without dropout before a layer where another has it keeps everything there
         self.factors = {
-            number: torch.tensor([1 / (1 - own[number].rate) for own in hooks], dtype=like.dtype, device=like.device)
-            for number in hooks[0]
+            number: torch.tensor(
+                [1 / (1 - own[number].rate) if number in own else 1.0 for own in hooks],
+                dtype=like.dtype,
+                device=like.device,
+            )
+            for number in sorted({number for own in hooks for number in own})
         }
 
     @torch.no_grad()
@@ -45,12 +50,15 @@ class Drops:
         """The masks of one step, each model's from its own generator."""
         masks = {
             number: torch.empty(len(self.hooks), rows, *self.shapes[number], dtype=dtype, device=device)
-            for number in self.hooks[0]
+            for number in self.factors
         }
 
         def fill(row: int, member: Member) -> None:
-            for number, hook in self.hooks[row].items():
-                mask = masks[number][row]
+            for number in masks:
+                mask, hook = masks[number][row], self.hooks[row].get(number)
+                if hook is None:
+                    mask.fill_(1)
+                    continue
                 # the hook sees the channels first; random numbers go by that order on some devices
                 seen = mask.permute(0, 3, 1, 2) if mask.dim() == 4 else mask
                 seen.bernoulli_(1 - hook.rate, generator=member.noise)
