@@ -1,7 +1,8 @@
-"""Training: `fit` a method to data, `fit_many` several at once, and the settings they take."""
+"""Training: `fit_calibrated`, the default; `fit` a method to data, `fit_many` several at once, and their settings."""
 
+from avuc.training.calibrated import Calibrated, fit_calibrated
 from avuc.training.fit import fit, fit_many
 from avuc.training.run import Fitted, Job
 from avuc.training.settings import TrainSettings
 
-__all__ = ["Fitted", "Job", "TrainSettings", "fit", "fit_many"]
+__all__ = ["Calibrated", "Fitted", "Job", "TrainSettings", "fit", "fit_calibrated", "fit_many"]

@@ -24,15 +24,21 @@ TABLES = ("data", "net", "method", "objective", "train")
 TEXT = """\
 Train by a recipe: a TOML file with the tables [data], [net], [method], [objective] and [train].
 
+Without [method] and [objective] it trains the default, the best single model of our studies (docs/training.md): a
+network, a posterior around it, and a temperature learned on the validation images. Of [train] that takes epochs only.
+
   [data]       name = "mnist5k" (or a path), validation = 500 (images held out of the training set), other options
   [net]        name = "small_cnn", and its options
   [method]     name = "svi", and its options
   [objective]  kind = "avuc", beta = 3.0, …
   [train]      epochs = 20, batch_size = 107, …
 
-Checkpoints and log.jsonl go to --out; the same command goes on where it was stopped."""
+Checkpoints and log.jsonl go to --out (of the default: to its folders first and second, and calibrator.json beside
+them); the same command goes on where it was stopped."""
 EXAMPLES = """\
 examples:
+  printf '[data]\\nname = "cifar10"\\nvalidation = 5000\\n[net]\\nname = "resnet20"\\n' > default.toml
+  avuc train default.toml --out runs/default
   avuc train recipe.toml --out runs/svi
   torchrun --nproc-per-node 4 -m avuc train recipe.toml --out runs/svi --device cuda"""
 
@@ -56,6 +62,8 @@ def run(args: Namespace) -> int:
 
     tables = read(Path(args.recipe))
     where = args.recipe
+    if tables["method"] is None and tables["objective"] is None:
+        return run_default(args, tables)
     method = method_of(tables["method"], where)
     objective = filled(Objective, tables["objective"], f"{where} [objective]")
     settings = filled(TrainSettings, tables["train"], f"{where} [train]")
