@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from avuc.calibration import Calibrator
 from avuc.cli import app
 from avuc.cli.train import COMMAND
+from avuc.errors import InputError
 
 RECIPE = """
 [data]
@@ -81,6 +83,104 @@ def test_a_bad_recipe_is_one_line(
     assert said.startswith("avuc: ")
     assert said.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+# without [method] and [objective]
+
+DEFAULT = """
+[data]
+name = "mnist5k"
+validation = 200
+[net]
+name = "mlp"
+hidden = [16]
+[train]
+epochs = 1
+"""
+
+
+def test_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "r.toml").write_text(DEFAULT)
+    out = tmp_path / "run"
+    for _ in range(2):  # the second time it is only read back
+        assert avuc(tmp_path / "r.toml", "--out", out, "--device", "cpu", "--seed", "1") == 0
+        said = capsys.readouterr().out.splitlines()
+        assert "default" in said[0]
+        assert "docs/training.md" in said[0]
+        assert "network: 1 epochs" in said[1]
+        assert "posterior: 2 epochs" in said[2]
+        temperature = Calibrator.load(out / "calibrator.json").temperature_
+        assert said[3:] == [f"temperature {temperature:.4f}, from 200 held-out images", f"wrote {out}"]
+    assert sorted(path.name for path in out.iterdir()) == ["calibrator.json", "first", "second"]
+    for name, epochs in (("first", 1), ("second", 2)):
+        assert len((out / name / "log.jsonl").read_text().splitlines()) == epochs
+        assert (out / name / f"checkpoint-{epochs:06d}.safetensors").exists()
+
+
+def test_the_default_has_the_recipes_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*_: object, epochs: int | None, **__: object) -> None:
+        assert epochs is None
+        raise InputError("asked")
+
+    monkeypatch.setattr("avuc.train.fit_calibrated", asked)
+    (tmp_path / "r.toml").write_text(DEFAULT.replace("epochs = 1", ""))
+    assert avuc(tmp_path / "r.toml", "--out", tmp_path / "run", "--device", "cpu") == 2
+
+
+@pytest.mark.parametrize("table", ["[method]", "[objective]"])
+def test_a_method_or_an_objective_is_not_the_default(
+    table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "r.toml").write_text(f"{DEFAULT}pad = 0\nflip = false\n{table}\n")  # an empty one says so too
+    assert avuc(tmp_path / "r.toml", "--out", tmp_path / "run", "--device", "cpu") == 0
+    assert capsys.readouterr().out.startswith("vanilla: 1 epochs")
+    assert (tmp_path / "run" / "log.jsonl").exists()
+    assert not (tmp_path / "run" / "calibrator.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            ("epochs = 1", "batch_size = 50"),
+            "[train]: the default takes epochs only; take batch_size out, or give [method]",
+        ),
+        (("epochs = 1", "epoch = 1"), "[train]: no key 'epoch'; did you mean 'epochs'?"),
+        (("epochs = 1", "epochs = 0"), "epochs must be at least 1"),
+        (
+            ("validation = 200", ""),
+            "[data]: the default needs held-out images; give validation = 500, or give [method]",
+        ),
+    ],
+)
+def test_what_the_default_refuses(
+    change: tuple[str, str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "r.toml").write_text(DEFAULT.replace(*change))
+    assert avuc(tmp_path / "r.toml", "--out", tmp_path / "run", "--device", "cpu") == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.err.count("\n") == 1
+    assert not said.out
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_default_is_for_one_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")  # as torchrun does
+    (tmp_path / "r.toml").write_text(DEFAULT)
+    assert avuc(tmp_path / "r.toml", "--out", tmp_path / "run", "--device", "cpu") == 2
+    assert "the default trains in one process, found 4; start one, or give [method]" in capsys.readouterr().err
+
+
+def test_help_shows_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        avuc("--help")
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert "avuc train default.toml --out runs/default" in said
+    assert "docs/training.md" in said
 
 
 def test_no_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from collections.abc import Callable
 from dataclasses import MISSING, fields
@@ -16,6 +17,7 @@ from avuc.errors import InputError
 if TYPE_CHECKING:
     from avuc.data import Dataset
     from avuc.methods import Method
+    from avuc.train import Fitted
 
 __all__ = ["COMMAND"]
 
@@ -60,14 +62,16 @@ def run(args: Namespace) -> int:
     from avuc.train import TrainSettings, fit
     from avuc.training.launch import launched
 
-    tables = read(Path(args.recipe))
+    given = read(Path(args.recipe))
     where = args.recipe
-    if tables["method"] is None and tables["objective"] is None:
-        return run_default(args, tables)
+    tables = {name: given.get(name, {}) for name in TABLES}
+    device = args.device if args.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    if "method" not in given and "objective" not in given:
+        run_default(args, tables, device)
+        return 0
     method = method_of(tables["method"], where)
     objective = filled(Objective, tables["objective"], f"{where} [objective]")
     settings = filled(TrainSettings, tables["train"], f"{where} [train]")
-    device = args.device if args.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     with launched(device, timeout_seconds=args.timeout) as place:
         data, validation = data_of(tables["data"], args.seed)
         net = net_of(tables["net"], data, where)
@@ -84,16 +88,52 @@ def run(args: Namespace) -> int:
         )
         speaks = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
     if speaks:
-        last = fitted.history[-1]
-        told = {name: last.get(name) for name in ("nll", "accuracy", "avu", "validation_nll", "validation_accuracy")}
-        words = [f"{name.replace('_', ' ')} {value:.4f}" for name, value in told.items() if value is not None]
-        Console().line(f"{method.name}: {fitted.epochs} epochs in {fitted.seconds:.0f} s; {', '.join(words)}")
+        show(method.name, fitted)
         Console().line(f"wrote {args.out}")
     return 0
 
 
+def run_default(args: Namespace, tables: dict[str, dict[str, Any]], device: str) -> None:
+    """A recipe that does not say how to train: `fit_calibrated`."""
+    from avuc.train import TrainSettings, fit_calibrated
+
+    where, otherwise = args.recipe, "or give [method] to train otherwise"
+    settings = filled(TrainSettings, tables["train"], f"{where} [train]")
+    if others := [key for key in tables["train"] if key != "epochs"]:
+        raise InputError(f"{where} [train]: the default takes epochs only; take {others[0]} out, {otherwise}")
+    if not tables["data"].get("validation"):
+        raise InputError(f"{where} [data]: the default needs held-out images; give validation = 500, {otherwise}")
+    if (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise InputError(f"{where}: the default trains in one process, found {ranks}; start one, {otherwise}")
+    data, validation = data_of(tables["data"], args.seed)
+    assert validation is not None
+    net = net_of(tables["net"], data, where)
+    console = Console()
+    console.line("no [method]: trains network, posterior and temperature, the default (why: docs/training.md)")
+    found = fit_calibrated(
+        net,
+        data,
+        validation,
+        epochs=settings.epochs if "epochs" in tables["train"] else None,
+        seed=args.seed,
+        device=device,
+        directory=args.out,
+    )
+    show("first, the network", found.first)
+    show("second, its posterior", found.second)
+    console.line(f"temperature {found.calibrator.temperature_:.4f}, from {len(validation)} held-out images")
+    console.line(f"wrote {args.out}")
+
+
+def show(name: str, fitted: Fitted) -> None:
+    last = fitted.history[-1]
+    told = {key: last.get(key) for key in ("nll", "accuracy", "avu", "validation_nll", "validation_accuracy")}
+    words = [f"{key.replace('_', ' ')} {value:.4f}" for key, value in told.items() if value is not None]
+    Console().line(f"{name}: {fitted.epochs} epochs in {fitted.seconds:.0f} s; {', '.join(words)}")
+
+
 def read(path: Path) -> dict[str, dict[str, Any]]:
-    """The recipe's tables; absent ones are empty."""
+    """The recipe's tables, those that it has."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -105,7 +145,7 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
             raise InputError(f"{path}: no table [{name}]; {_nearest(name, TABLES)}")
         if not isinstance(table, dict):
             raise InputError(f"{path}: {name} must be a table, [{name}]")
-    return {name: dict(content.get(name, {})) for name in TABLES}
+    return content
 
 
 def filled(kind: Callable[..., T], table: dict[str, Any], where: str) -> T:

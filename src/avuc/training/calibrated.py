@@ -30,6 +30,8 @@ from avuc.training.settings import TrainSettings
 __all__ = ["Calibrated", "Plan", "Step", "default_plan", "fit_calibrated"]
 
 RECIPE, ROW = "cifar10-best", "MOPED-AvUC + TS"
+# of the recipe's images; crops of others are as wide for their size
+SIDE = 32
 # of the posterior, for the temperature
 DRAWS = 32
 
@@ -122,7 +124,9 @@ def fit_calibrated(
         settings = replace(step.settings, flip=flip and step.settings.flip)
         if torch.device(device).type != "cuda":
             settings = replace(settings, precision="float32")
-        if not isinstance(data, Dataset):
+        if isinstance(data, Dataset):
+            settings = replace(settings, pad=round(settings.pad * min(data.images.shape[1:3]) / SIDE))
+        else:
             settings = replace(settings, augmentation="crop")
         return fit(
             step.method,
