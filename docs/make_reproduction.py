@@ -16,10 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reproduction_best import against_targets, best_row
+from reproduction_best import against_targets, best_row, rows_of_best
 from reproduction_choice import rehearsals
 from reproduction_more import ablation, beta, code_path, cost, curves, drawings, without_threshold
 from reproduction_tables import BESIDE, NOTHING, PERCENT, SCORES, Remarks, Study, markdown, means, number, ours
+from reproduction_worth import worth
 
 from avuc.atomic import atomic_path, write_text
 from avuc.errors import InputError
@@ -77,7 +78,9 @@ def all_blocks(
         "beta": beta(studies, base),
         "choice": rehearsals(studies),
         "curves": curves(studies),
-        "best": against_targets(studies, best),
+        "worth": worth(studies),
+        "best": against_targets(studies, best, notes.get("best", {}).get("also", ())),
+        "best-rows": rows_of_best(studies),
         "cost": cost(studies),
         "cifar10": in_short(studies, printed, best),
     }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from reproduction_tables import NOTHING, Study, markdown, number, ours
+from reproduction_tables import NOTHING, SCORES, Study, markdown, number, ours
 
 from avuc.report.beside import Figure, outside_cell
 from avuc.report.paired import Difference, over_images, over_seeds, over_shifts, shift_values, trend
@@ -57,7 +57,7 @@ def targets(studies: Mapping[str, Study], best: str) -> list[Target]:
     for name, title in (("svhn", "SVHN"), ("cifar100", "CIFAR-100")):
         others = {
             (study.name, row.name): study.get(row.name, "auroc", name).value
-            for study in (paper, studies["best"])
+            for study in (studies[name] for name in ("paper", "code", "best") if name in studies)
             for row in study.recipe.methods
             if row.name in study.results.names and _single(row, study) and not _same_model(row.name, best, study)
         }
@@ -80,6 +80,25 @@ def _same_model(name: str, best: str, study: Study) -> bool:
     return model in (name, study.recipe.row(name).of)
 
 
+def rows_of_best(studies: Mapping[str, Study]) -> str:
+    """Every row of our recipe: what each of its steps is worth."""
+    if "best" not in studies:
+        return NOTHING
+    study = studies["best"]
+    columns = [("accuracy", "clean"), ("ece", "clean"), ("nll", "clean"), ("accuracy", "5")]
+    columns += [(metric, "5") for metric in SCORES] + [("auroc", name) for name in study.results.outside]
+    head = ["", "seeds"]
+    head += [f"{words_of(metric).title.removesuffix(' score')}, {where}" for metric, where in columns]
+    lines = []
+    for row in study.results.names:
+        line = [row, str(study.get(row, "ece", "clean").seeds)]
+        for metric, where in columns:
+            percent = metric in ("accuracy", "auroc")
+            line.append(ours(study.get(row, metric, where), metric, percent=percent, digits=1 if percent else None))
+        lines.append(line)
+    return markdown(head, lines)
+
+
 def best_row(studies: Mapping[str, Study], named: str) -> str | None:
     """The row that is ours: named beforehand, else the first of the recipe; never picked by its test figures."""
     if "best" not in studies or "paper" not in studies:
@@ -88,10 +107,18 @@ def best_row(studies: Mapping[str, Study], named: str) -> str | None:
     return named if named in names else names[0]
 
 
-def against_targets(studies: Mapping[str, Study], named: str) -> str:
+def against_targets(studies: Mapping[str, Study], named: str, also: Sequence[str] = ()) -> str:
+    """The row that was named beforehand, and then others, each in a table of its own."""
     best = best_row(studies, named)
     if best is None:
         return NOTHING
+    tables = [_against_targets(studies, best)]
+    for row in (row for row in also if row in studies["best"].results.names):
+        tables.append(f"*Afterwards, `{row}` by the same targets:*\n\n{_against_targets(studies, row)}")
+    return "\n\n".join(tables)
+
+
+def _against_targets(studies: Mapping[str, Study], best: str) -> str:
     other = "SVI-AvUC"
     head = ["", "target", f"ours: {best}", "met", f"{other}, the text's way", "difference (95 % interval)", "which is"]
     lines = []
@@ -117,8 +144,10 @@ def against_targets(studies: Mapping[str, Study], named: str) -> str:
 
 def difference(study: Study, row: str, other: Study, other_row: str, target: Target) -> Difference:
     """Over the same shifts, where there are several; else from seed to seed; of one seed, over test images."""
+    same = study.name == other.name and _start(study, row) == _start(other, other_row) != ""
     if target.where != "5" and target.statistic != "spearman":
-        found = over_seeds(_figure(study, row, target).by_seed, _figure(other, other_row, target).by_seed)
+        figures = [_figure(each, name, target).by_seed for each, name in ((study, row), (other, other_row))]
+        found = over_seeds(figures[0], figures[1], same_seeds=same and len(figures[0]) == len(figures[1]))
         return over_test_images(study, row, other, other_row, target) if math.isnan(found.low) else found
     if study.results.shifts != other.results.shifts or study.results.severities != other.results.severities:
         return Difference(*(math.nan,) * 3)
@@ -126,7 +155,14 @@ def difference(study: Study, row: str, other: Study, other_row: str, target: Tar
     if not len(first) or not len(second):
         return Difference(*(math.nan,) * 3)
     statistic = trend if target.statistic == "spearman" else lambda values: float(values[:, -1].mean())
-    return over_shifts(first, second, statistic)
+    return over_shifts(first, second, statistic, same_seeds=same and len(first) == len(second))
+
+
+def _start(study: Study, row: str) -> str:
+    """The row whose trained networks a row goes on from, or reads."""
+    found = study.recipe.row(row)
+    found = study.recipe.row(found.of) if found.of else found
+    return found.start or found.name
 
 
 def over_test_images(study: Study, row: str, other: Study, other_row: str, target: Target) -> Difference:

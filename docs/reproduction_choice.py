@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from reproduction_tables import NOTHING, Study, markdown, ours
 
 from avuc.errors import InputError
+from avuc.report.words import words_of
+from avuc.study.recipe import Row
 
 CALIBRATOR = "temperature"
 
@@ -21,7 +23,7 @@ def _table(study: Study) -> str:
     if not study.recipe.data.rehearsal:
         raise InputError(f"{study.name}: expected a rehearsal (data.rehearsal), found a study judged on test images")
     rows = {row.name: row for row in study.recipe.methods if row.name in study.results.names}
-    scaled = {row.of: name for name, row in rows.items() if row.calibrator and row.calibrator.kind == CALIBRATOR}
+    scaled = _scaled(rows.values(), own=False)
     top = str(max(study.results.severities))
     shifts = f"{', '.join(name.replace('_', ' ') for name in study.results.shifts)} at intensity {top}"
     head = ["", "accuracy, clean", "ECE, clean", "accuracy", "confidence", "ECE", "UCE", "NLL", "Brier"]
@@ -41,4 +43,34 @@ def _table(study: Study) -> str:
             line += ["–"] * 5
         lines.append(line)
     told = f"Held-out training images, clean and under {shifts}; {study.recipe.train.epochs} epochs"
-    return f"*{told}; not comparable with any table above.*\n\n{markdown(head, lines)}"
+    text = f"*{told}; not comparable with any table above.*\n\n{markdown(head, lines)}"
+    own = _scaled(rows.values(), own=True)
+    return f"{text}\n\n{_own_statistics(study, scaled, own, top)}" if own else text
+
+
+def _scaled(rows: Iterable[Row], own: bool) -> dict[str, str]:
+    """The row with a temperature for each network, with the draws' own statistics of batch normalisation or not."""
+    return {
+        row.of: row.name
+        for row in rows
+        if row.calibrator and row.calibrator.kind == CALIBRATOR and bool(row.bn_images) == own
+    }
+
+
+def _own_statistics(study: Study, scaled: Mapping[str, str], own: Mapping[str, str], top: str) -> str:
+    """What batch normalisation measured again for each draw changes; both with a temperature."""
+    columns = (("accuracy", "clean"), ("ece", "clean"), ("accuracy", top), ("ece", top), ("nll", top))
+    head = [""]
+    for metric, where in columns:
+        title = f"{words_of(metric).title}, {'clean' if where == 'clean' else where}"
+        head += [f"{title}: running averages", "own"]
+    lines = []
+    for name in own:
+        line = [name]
+        for metric, where in columns:
+            percent = metric == "accuracy"
+            digits = 1 if percent else 3
+            for row in (scaled.get(name, ""), own[name]):
+                line.append(ours(study.get(row, metric, where), metric, digits=digits, percent=percent))
+        lines.append(line)
+    return f"*Batch normalisation by running averages, or measured again for each draw:*\n\n{markdown(head, lines)}"

@@ -132,7 +132,12 @@ def _trained(row: Row, rows: Mapping[str, Row]) -> Row:
 def _read(row: Row) -> dict[str, str]:
     if not row.of:
         return {}
-    return {"calibrator": row.calibrator.kind} if row.calibrator else {"draws": str(row.samples)}
+    told = {
+        "calibrator": row.calibrator.kind if row.calibrator else "",
+        "draws": str(row.samples or ""),
+        "batch normalisation": "of each draw" if row.bn_images else "",
+    }
+    return {key: value for key, value in told.items() if value}
 
 
 def beta_rows(studies: Mapping[str, Study], base: str) -> tuple[Study, list[tuple[float, str]]] | None:

@@ -143,7 +143,7 @@ def test_a_method_or_an_objective_is_not_the_default(
     [
         (
             ("epochs = 1", "batch_size = 50"),
-            "[train]: the default takes epochs only; take batch_size out, or give [method]",
+            "[train]: the default takes epochs and flip only; take batch_size out, or give [method]",
         ),
         (("epochs = 1", "epoch = 1"), "[train]: no key 'epoch'; did you mean 'epochs'?"),
         (("epochs = 1", "epochs = 0"), "epochs must be at least 1"),

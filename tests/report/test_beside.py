@@ -121,6 +121,25 @@ def test_over_seeds_is_welchs_interval():
     assert over_seeds((1.0, 1.0), (2.0, 2.0)) == (-1.0, -1.0, -1.0)
 
 
+def test_rows_from_the_same_networks_are_compared_seed_by_seed():
+    from scipy import stats
+
+    first, second = (0.95, 0.55, 0.71), (0.9, 0.51, 0.65)
+    found = over_seeds(first, second, same_seeds=True)
+    reference = stats.ttest_rel(first, second).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((reference.low, reference.high))
+    assert found.says("higher") == "better"
+    assert over_seeds(first, second).says("higher") == "not told apart"
+    # a step between seeds that is larger than anything else is common to both, so it moves nothing
+    steps = np.array([0.0, 5.0, 9.0])[:, None, None]
+    noise = np.random.default_rng(0).normal(size=(2, 3, 16, 1)) / 100
+    rows = noise + steps
+    mean = lambda values: float(values.mean())  # noqa: E731
+    paired, apart = (over_shifts(rows[0] + 0.1, rows[1], mean, same_seeds=same) for same in (True, False))
+    assert paired.says("higher") == "better"
+    assert paired.high - paired.low < 0.05 < apart.high - apart.low
+
+
 def with_counts(study, seed: int, images: int = 4000):
     """The study's first row with the counts of made-up images, and the spread of its metrics over many such sets."""
     rng = np.random.default_rng(seed)

@@ -45,20 +45,23 @@ def assert_equal(one: Calibrated, other: Calibrated) -> None:
 # what is trained
 
 
-def test_the_steps_are_those_of_the_recipe() -> None:
-    recipe, plan = load_recipe("cifar10-best"), default_plan()
-    for step, name in ((plan.first, "SGD"), (plan.second, "MOPED-AvUC")):
+@pytest.mark.parametrize(
+    ("avuc", "second", "kind"), [(False, "MOPED-SVI", "plain"), (True, "MOPED-AvUC", "avuc")], ids=["elbo", "avuc"]
+)
+def test_the_steps_are_those_of_the_recipe(avuc: bool, second: str, kind: str) -> None:
+    recipe, plan = load_recipe("cifar10-best"), default_plan(avuc=avuc)
+    for step, name in ((plan.first, "SGD"), (plan.second, second)):
         row = recipe.row(name)
         assert (step.method, step.objective) == (row.method, row.objective)
         assert step.settings == replace(row.train, checkpoint_every=1)
-    assert recipe.row("MOPED-AvUC").start == "SGD"
-    assert recipe.row("MOPED-AvUC + TS").of == "MOPED-AvUC"
+    assert recipe.row(second).start == "SGD"
+    assert recipe.row(f"{second} + TS").of == second
     assert isinstance(plan.first.method, Vanilla)
     assert isinstance(plan.second.method, SVI)
     assert plan.second.method.moped
-    assert (plan.second.objective.kind, plan.second.objective.variant) == ("avuc", "monotone")
+    assert plan.second.objective.kind == kind
     assert type(plan.calibrator) is TemperatureScaling
-    assert default_plan(plan.first.settings.epochs)[:2] == plan[:2]
+    assert default_plan(plan.first.settings.epochs, avuc=avuc)[:2] == plan[:2]
 
 
 def schedule(settings: TrainSettings) -> tuple[int, dict[int, float]]:
@@ -76,7 +79,7 @@ def schedule(settings: TrainSettings) -> tuple[int, dict[int, float]]:
     ],
 )
 def test_other_epochs_keep_the_shares(epochs: int, first: Any, second: Any, warm_up: int) -> None:
-    plan = default_plan(epochs)
+    plan = default_plan(epochs, avuc=True)
     assert schedule(plan.first.settings) == first
     assert schedule(plan.second.settings) == second
     assert plan.second.objective.warmup_epochs == warm_up
@@ -84,7 +87,7 @@ def test_other_epochs_keep_the_shares(epochs: int, first: Any, second: Any, warm
 
 @pytest.mark.parametrize("epochs", [*range(1, 13), 33, 67, 150, 230])
 def test_every_number_of_epochs_has_a_schedule(epochs: int) -> None:
-    usual, plan = default_plan(), default_plan(epochs)
+    usual, plan = default_plan(avuc=True), default_plan(epochs, avuc=True)
     assert plan.first.settings.epochs == epochs
     assert 1 <= plan.second.objective.warmup_epochs < plan.second.settings.epochs  # AvUC has its turn
     for step, recipe in ((plan.first, usual.first), (plan.second, usual.second)):
@@ -97,11 +100,12 @@ def test_every_number_of_epochs_has_a_schedule(epochs: int) -> None:
             assert step.settings.rate(epoch) in [recipe.settings.rate(other) for other in range(near[0], near[2] + 1)]
 
 
+@pytest.mark.parametrize("avuc", [False, True], ids=["elbo", "avuc"])
 def test_each_step_is_a_fit_and_the_temperature_that_of_its_draws(
-    net: Factory, train: Dataset, held_out: Dataset
+    avuc: bool, net: Factory, train: Dataset, held_out: Dataset
 ) -> None:
-    found = fit_calibrated(net, train, held_out, epochs=4, seed=3, progress=False)
-    first, second, _ = default_plan(4)
+    found = fit_calibrated(net, train, held_out, epochs=4, avuc=avuc, seed=3, progress=False)
+    first, second, _ = default_plan(4, avuc=avuc)
     here: dict[str, Any] = {"validation": held_out, "seed": 3, "progress": False}
     settings = replace(first.settings, precision="float32", pad=1)
     plain = fit(first.method, net, train, settings=settings, **here)
@@ -111,8 +115,8 @@ def test_each_step_is_a_fit_and_the_temperature_that_of_its_draws(
     scaler = TemperatureScaling().fit(logits, held_out.labels)
     assert_equal(found, Calibrated(tuned.posterior, scaler, plain, tuned))
     assert found.posterior is found.second.posterior
-    assert found.second.threshold == tuned.threshold is not None
-    assert found.second.history[-1]["avuc"] > 0
+    assert found.second.threshold == tuned.threshold
+    assert (found.second.threshold is not None) == (found.second.history[-1]["avuc"] > 0) == avuc
 
     ours = found.predict(held_out.images, held_out.labels, samples=8, seed=5)
     theirs = predict(

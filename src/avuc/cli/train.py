@@ -27,7 +27,8 @@ TEXT = """\
 Train by a recipe: a TOML file with the tables [data], [net], [method], [objective] and [train].
 
 Without [method] and [objective] it trains the default, the best single model of our studies (docs/training.md): a
-network, a posterior around it, and a temperature learned on the validation images. Of [train] that takes epochs only.
+network, a posterior around it, and a temperature learned on the validation images. Of [train] that takes epochs and
+flip only (flip = false where a mirrored image shows something else: digits, text).
 
   [data]       name = "mnist5k" (or a path), validation = 500 (images held out of the training set), other options
   [net]        name = "small_cnn", and its options
@@ -99,8 +100,8 @@ def run_default(args: Namespace, tables: dict[str, dict[str, Any]], device: str)
 
     where, otherwise = args.recipe, "or give [method] to train otherwise"
     settings = filled(TrainSettings, tables["train"], f"{where} [train]")
-    if others := [key for key in tables["train"] if key != "epochs"]:
-        raise InputError(f"{where} [train]: the default takes epochs only; take {others[0]} out, {otherwise}")
+    if others := [key for key in tables["train"] if key not in ("epochs", "flip")]:
+        raise InputError(f"{where} [train]: the default takes epochs and flip only; take {others[0]} out, {otherwise}")
     if not tables["data"].get("validation"):
         raise InputError(f"{where} [data]: the default needs held-out images; give validation = 500, {otherwise}")
     if (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
@@ -115,6 +116,7 @@ def run_default(args: Namespace, tables: dict[str, dict[str, Any]], device: str)
         data,
         validation,
         epochs=settings.epochs if "epochs" in tables["train"] else None,
+        flip=settings.flip,
         seed=args.seed,
         device=device,
         directory=args.out,

@@ -46,11 +46,14 @@ def shift_values(results: Results, method: str, metric: str) -> Array:
     return complete
 
 
-def over_shifts(first: Array, second: Array, statistic: Callable[[Array], float], seed: int = 0) -> Difference:
+def over_shifts(
+    first: Array, second: Array, statistic: Callable[[Array], float], seed: int = 0, *, same_seeds: bool = False
+) -> Difference:
     """Of statistic(first) − statistic(second), both (seed, shift, …) over the same shifts.
 
     Both meet the same resampled shifts: the difference is paired. Seeds are resampled for each on its own, for the
-    seeds of two methods have nothing to do with each other. `statistic` reads (shift, …), seeds averaged.
+    seeds of two methods have nothing to do with each other; `same_seeds`: they have, because both rows start from the
+    same trained networks. `statistic` reads (shift, …), seeds averaged.
     """
     value = statistic(first.mean(0)) - statistic(second.mean(0))
     shifts = first.shape[1]
@@ -59,15 +62,17 @@ def over_shifts(first: Array, second: Array, statistic: Callable[[Array], float]
     rng = np.random.default_rng(seed)
     taken = rng.integers(shifts, size=(REPLICATES, shifts))
     resampled = []
+    seeds = None
     for values in (first, second):
-        seeds = rng.integers(len(values), size=(REPLICATES, len(values)))
+        if seeds is None or not same_seeds:
+            seeds = rng.integers(len(values), size=(REPLICATES, len(values)))
         means = values[seeds].mean(1)  # (replicate, shift, …)
         resampled.append([statistic(each[places]) for each, places in zip(means, taken, strict=True)])
     return _around(value, np.array(resampled[0]) - np.array(resampled[1]))
 
 
-def over_seeds(first: tuple[float, ...], second: tuple[float, ...]) -> Difference:
-    """Of the means of two rows on one set of images: Welch's interval over seeds.
+def over_seeds(first: tuple[float, ...], second: tuple[float, ...], *, same_seeds: bool = False) -> Difference:
+    """Of the means of two rows on one set of images: Welch's interval over seeds; `same_seeds`: Student's, in pairs.
 
     >>> over_seeds((1.0,), (2.0,))
     Difference(value=-1.0, low=nan, high=nan)
@@ -75,10 +80,11 @@ def over_seeds(first: tuple[float, ...], second: tuple[float, ...]) -> Differenc
     value = float(np.mean(first) - np.mean(second))
     if min(len(first), len(second)) < 2:
         return Difference(value, math.nan, math.nan)
-    errors = [float(np.var(each, ddof=1)) / len(each) for each in (first, second)]
+    samples = (np.subtract(first, second),) if same_seeds else (np.array(first), np.array(second))
+    errors = [float(np.var(each, ddof=1)) / len(each) for each in samples]
     if not sum(errors):
         return Difference(value, value, value)
-    freedom = sum(errors) ** 2 / sum(e**2 / (len(each) - 1) for e, each in zip(errors, (first, second), strict=True))
+    freedom = sum(errors) ** 2 / sum(e**2 / (len(each) - 1) for e, each in zip(errors, samples, strict=True))
     student = require("scipy.stats", "study", "an interval over seeds").t
     half = float(student.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(sum(errors))
     return Difference(value, value - half, value + half)
