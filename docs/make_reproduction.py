@@ -67,7 +67,8 @@ def all_blocks(
     remarks = Remarks(notes.get("remarks", {}))
     printed = [one for one in printed if one.dataset == "cifar10"]
     paper = studies.get("paper")
-    base, best = notes.get("ablation", {}).get("base", ""), notes.get("best", {}).get("row", "")
+    base, chosen = notes.get("ablation", {}).get("base", ""), notes.get("best", {})
+    best, also = chosen.get("row", ""), chosen.get("also", ())
     blocks = {name: NOTHING if paper is None else make(paper, printed, remarks) for name, make in BESIDE.items()}
     blocks |= {
         "status": status(studies),
@@ -79,10 +80,10 @@ def all_blocks(
         "choice": rehearsals(studies),
         "curves": curves(studies),
         "worth": worth(studies),
-        "best": against_targets(studies, best, notes.get("best", {}).get("also", ())),
+        "best": against_targets(studies, best, also),
         "best-rows": rows_of_best(studies),
         "cost": cost(studies),
-        "cifar10": in_short(studies, printed, best),
+        "cifar10": in_short(studies, printed, best, also),
     }
     return blocks, remarks
 
@@ -118,20 +119,22 @@ def _gaps(study: Study) -> int:
     return study.results.missing - seeds * sets
 
 
-def in_short(studies: Mapping[str, Study], printed: Sequence[Published], named: str) -> str:
-    """README: the means at intensity 5 of a few rows, the paper's and ours, and our recipe as the last line."""
+def in_short(studies: Mapping[str, Study], printed: Sequence[Published], named: str, also: Sequence[str] = ()) -> str:
+    """README: the means at intensity 5 of a few rows, the paper's and ours, the code's way, and our recipe's last."""
     if "paper" not in studies:
         return NOTHING
     paper = studies["paper"]
     lines = means(paper, printed, [name for name in IN_README if name in paper.results.names]).split("\n")
+    more = [("code", name) for name in ("SVI", "SVI-AvUC")]
     best = best_row(studies, named)
-    if best is not None:
-        study = studies["best"]
-        last = [f"**{best}** (`cifar10-best`)", str(study.get(best, "ece", "5").seeds)]
-        last += [ours(study.get(best, "accuracy", at), digits=1, percent=True) for at in ("clean", "5")]
-        for metric in SCORES:
-            last += ["–", f"**{ours(study.get(best, metric, '5'), metric)}**"]
-        lines.append("| " + " | ".join(last) + " |")
+    more += [("best", name) for name in dict.fromkeys([best, *also]) if name is not None]
+    for study, row in ((studies[name], row) for name, row in more if name in studies):
+        if row in study.results.names:
+            line = [f"{row}, `{study.results.title}`", str(study.get(row, "ece", "5").seeds)]
+            line += [ours(study.get(row, "accuracy", at), digits=1, percent=True) for at in ("clean", "5")]
+            for metric in SCORES:
+                line += ["–", ours(study.get(row, metric, "5"), metric)]
+            lines.append("| " + " | ".join(line) + " |")
     return "\n".join(lines) + not_run(studies)
 
 

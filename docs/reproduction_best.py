@@ -88,7 +88,8 @@ def rows_of_best(studies: Mapping[str, Study]) -> str:
     columns = [("accuracy", "clean"), ("ece", "clean"), ("nll", "clean"), ("accuracy", "5")]
     columns += [(metric, "5") for metric in SCORES] + [("auroc", name) for name in study.results.outside]
     head = ["", "seeds"]
-    head += [f"{words_of(metric).title.removesuffix(' score')}, {where}" for metric, where in columns]
+    for metric, where in columns:
+        head.append(f"{words_of(metric).title.removesuffix(' score')}, {where.removeprefix('ood:')}")
     lines = []
     for row in study.results.names:
         line = [row, str(study.get(row, "ece", "clean").seeds)]

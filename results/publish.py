@@ -10,6 +10,7 @@ and every run. It leaves out what is bulky or not ours to give away:
     single images of other sets than the clean one, other seeds         shown
     entropies of single test images, needed only to go on with a study  entropies
     curves of other seeds than the first, and of sets no figure shows   curves
+    of rehearsals, which are compared by their numbers: single images   shown, and curves of all but the clean set
     where files lay on the machine                                      paths in the recipes
 """
 
@@ -71,6 +72,10 @@ def _leave_out(db: sqlite3.Connection) -> None:
     for table in ("shown", "curves"):
         first = f"SELECT min(seed) FROM cells WHERE cells.method = {table}.method"
         db.execute(f"DELETE FROM {table} WHERE seed > ({first})")
+    recipe = parse_recipe(db.execute("SELECT value FROM meta WHERE key = 'recipe'").fetchone()[0])
+    if recipe.data.rehearsal:
+        db.execute("DELETE FROM shown")
+        db.execute("DELETE FROM curves WHERE shift != 'clean'")
     drawn = "shift IN ('validation', 'clean') OR shift LIKE 'ood:%' OR severity = ? OR (shift = ? AND severity = ?)"
     db.execute(f"DELETE FROM curves WHERE name = 'avu' OR NOT ({drawn})", (top, *ALSO_DRAWN))
 

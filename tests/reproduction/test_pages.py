@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import shutil
 import sqlite3
@@ -10,37 +9,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import make_reproduction as make
 import numpy as np
+import publish
 import pytest
+import reproduction_best as best
+import reproduction_choice as choice
+import reproduction_more as more
+import reproduction_tables as tables
+import reproduction_worth as worth
 
 from avuc.errors import InputError
-from avuc.report.beside import read_published
 
-HOME = Path(__file__).parent.parent
-PAPER = HOME / "results" / "paper" / "tables.csv"
-PICTURES = (b"\x89PNG\r\n", b"iVBORw0KGgo", b"JFIF\0", b"/9j/4AAQ", b"WEBPVP8")
-
-
-def load(name: str, folder: str):
-    sys.path.insert(0, str(HOME / folder))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(HOME / folder))
-
-
-make = load("make_reproduction", "docs")
-publish = load("publish", "results")
-tables = load("reproduction_tables", "docs")
-best = load("reproduction_best", "docs")
-more = load("reproduction_more", "docs")
-choice = load("reproduction_choice", "docs")
-
-
-@pytest.fixture(scope="session")
-def printed():
-    return read_published(PAPER)
-
+HOME = Path(__file__).parents[2]
 
 # made-up studies
 
@@ -164,6 +145,10 @@ objective = { kind = "avuc", beta = 0.5 }
 name = "little, scaled"
 of = "little"
 calibrator = "temperature"
+[[methods]]
+name = "little, own"
+of = "little"
+bn_images = 64
 """
 
 
@@ -185,6 +170,18 @@ calibrator = "temperature"
 [[methods]]
 name = "SVI"
 method = "svi"
+[[methods]]
+name = "narrow"
+method = { kind = "svi", initial_std = 0.01 }
+[[methods]]
+name = "narrow + TS"
+of = "narrow"
+calibrator = "temperature"
+[[methods]]
+name = "narrow, own + TS"
+of = "narrow"
+calibrator = "temperature"
+bn_images = 64
 """
 
 
@@ -217,7 +214,7 @@ def studies(published):
 # publishing
 
 
-def test_published_copies_hold_every_row_and_no_picture(raw, published):
+def test_published_copies_hold_every_row_and_no_picture(raw, published, has_pictures, check_clean):
     for name, folder in publish.studies_below(published).items():
         with sqlite3.connect(raw / name / "study.sqlite") as one, sqlite3.connect(folder / "study.sqlite") as two:
             for table in ("rows", "cells", "models", "calibrators"):
@@ -225,29 +222,15 @@ def test_published_copies_hold_every_row_and_no_picture(raw, published):
                 assert one.execute(query).fetchall() == two.execute(query).fetchall(), (name, table)
             assert one.execute("SELECT count(*) FROM gallery").fetchone()[0] > 0
             assert two.execute("SELECT count(*) FROM gallery").fetchone()[0] == 0
-            assert two.execute("SELECT count(*) FROM shown").fetchone()[0] > 0
+            shown = two.execute("SELECT count(*) FROM shown").fetchone()[0]
+            assert (shown > 0) == (name != "choice"), name  # a rehearsal
+            sets = {shift for (shift,) in two.execute("SELECT DISTINCT shift FROM curves")}
+            assert (sets == {"clean"}) == (name == "choice"), name
         one.close()
         two.close()
-        assert any(sign in everything(raw / name / "study.sqlite") for sign in PICTURES)
-        assert_small_and_clean(folder)
+        assert has_pictures(raw / name / "study.sqlite")
+        check_clean(folder)
     assert set(publish.studies_below(published)) == {"paper", "code", "best", "ablation", "choice"}
-
-
-def everything(path: Path) -> bytes:
-    """The file and what is still in its log."""
-    log = path.with_name(path.name + "-wal")
-    return path.read_bytes() + (log.read_bytes() if log.exists() else b"")
-
-
-def assert_small_and_clean(folder: Path) -> None:
-    content = everything(folder / "study.sqlite")
-    for sign in PICTURES:
-        assert sign not in content, (folder, sign)
-    assert b"/somewhere/private" not in content
-    assert not re.search(rb'(root|released|weights) = "[^"]+/', content)
-    assert not list(folder.glob("study.sqlite-*"))
-    recipe = (folder / "recipe.toml").read_text(encoding="utf-8")
-    assert not re.search(r'"(/|[A-Za-z]:\\|~)', recipe)
 
 
 def test_reading_a_published_study_changes_no_byte(published):
@@ -321,6 +304,7 @@ def test_ablation_names_what_differs(studies):
     assert "| β: none (SVI) |" in text
     assert "| MOPED δ: 0.5 |" in text
     assert "| method: vanilla |" in text
+    assert "| β: 0.5; batch normalisation: of each draw |" in text
 
 
 def test_beta_rows_are_those_that_differ_in_beta_alone(studies):
@@ -339,6 +323,12 @@ def test_rehearsals_have_a_table_of_their_own(studies, printed):
     assert f"| {scaled:.3f} |" in line
     assert next(line for line in text.splitlines() if line.startswith("| SVI |")).endswith("| – | – | – | – | – |")
     assert "Vanilla + TS" not in text
+    # a temperature with statistics of its own is no other temperature: it has a table for itself
+    first, second = (line.split(" | ") for line in text.splitlines() if line.startswith("| narrow |"))
+    study = studies["choice"]
+    scaled, own = (study.get(name, "nll", "5").value for name in ("narrow + TS", "narrow, own + TS"))
+    assert first[-2] == f"{scaled:.3f}"
+    assert [each.strip(" |") for each in second[-2:]] == [f"{scaled:.3f}", f"{own:.3f}"]
     blocks, _ = make.all_blocks(studies, printed, {})
     assert "held-out training images" in blocks["status"]
     with pytest.raises(InputError, match="expected a rehearsal"):
@@ -384,6 +374,53 @@ def test_targets_are_judged_and_compared(studies):
     table = best.against_targets(studies, "")
     assert sum(line.count("| better |") for line in table.splitlines()) >= 4
     assert "| yes |" in table
+
+
+def test_other_rows_follow_the_one_that_was_named(studies):
+    names = studies["best"].results.names
+    text = best.against_targets(studies, names[0], [names[-1], "no such row"])
+    assert text.count("| ECE, clean |") == 2
+    assert text.index(f"ours: {names[0]}") < text.index(f"Afterwards, `{names[-1]}`") < text.index(f"ours: {names[-1]}")
+    lines = best.rows_of_best(studies).splitlines()
+    assert [line.split(" | ")[0].strip("| ") for line in lines[2:]] == list(names)
+    value = studies["best"].get(names[1], "auroc", "svhn").value
+    assert f"| {100 * value:.1f} ± " in lines[3]
+
+
+def test_single_models_of_every_study_of_test_images_count(studies):
+    import dataclasses
+
+    code = studies["code"]
+    place = code.results.names.index("SVI-AvUC")
+    values = {name: array.copy() for name, array in code.results.values.items()}
+    values["auroc"][place] = 0.999
+    ahead = dataclasses.replace(code, results=dataclasses.replace(code.results, values=values))
+    found = {target.title: target for target in best.targets({**studies, "code": ahead}, "MOPED-AvUC + TS")}
+    assert (found["AUROC, SVHN"].bound, found["AUROC, SVHN"].about) == (pytest.approx(0.999), "SVI-AvUC of code")
+
+
+def test_pairs_with_and_without_avuc(studies):
+    text = worth.worth(studies)
+    lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines()[2:]}
+    # the ablation of the made-up studies has none of the pairs
+    assert list(lines) == [told for name, _, _, told in worth.PAIRS if name != "ablation"]
+    name, row, other, told = worth.PAIRS[0]
+    study = studies[name]
+    difference = study.get(row, "ece", "5").value - study.get(other, "ece", "5").value
+    assert f"{difference:+.3f} (".replace("-", "−") in lines[told].replace("**", "")
+
+
+def test_rows_from_one_start_are_paired_by_seed(studies):
+    target = best.Target("ECE", "ece", "gaussian_blur 3", 0.1)
+    one, other = "MOPED-AvUC + TS", "MOPED-SVI + TS"
+    found = best.difference(studies["best"], one, studies["best"], other, target)
+    values = [studies["best"].get(row, "ece", "gaussian_blur 3").by_seed for row in (one, other)]
+    from avuc.report.paired import over_seeds
+
+    assert found == over_seeds(*values, same_seeds=True) != over_seeds(*values)
+    # rows of two starts are not
+    pair = "SGD, crops only", "MOPED-SVI"
+    assert best._start(studies["best"], pair[0]) != best._start(studies["best"], pair[1])
 
 
 def test_a_target_that_cannot_be_computed_is_shown_as_open(studies):
@@ -461,8 +498,11 @@ def test_drawings(studies):
 def test_main_fills_the_pages_and_check_sees_a_change(published, tmp_path, monkeypatch):
     docs = tmp_path / "docs"
     (docs / "figures").mkdir(parents=True)
-    for name in ("reproduction.md", "reproduction.toml"):
-        shutil.copy(HOME / "docs" / name, docs / name)
+    shutil.copy(HOME / "docs" / "reproduction.toml", docs)
+    page = (HOME / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    # the made-up ablation has other rows
+    page = re.sub(r"<!-- figure: ablation \|.*?<!-- end -->", "a number", page)
+    (docs / "reproduction.md").write_text(page, encoding="utf-8")
     readme = tmp_path / "README.md"
     readme.write_text("# x\n<!-- generated: cifar10 -->\n<!-- end: cifar10 -->\nby hand\n", encoding="utf-8")
     pages = {docs / "reproduction.md": "docs/reproduction.md", readme: "README.md"}
