@@ -242,10 +242,15 @@ def test_bad_other_data_is_one_line(change, message):
 def test_the_paper_recipes_train_together_where_they_can():
     """Few groups of models that share their steps: each further one is compiled again."""
     sizes = {}
-    for name in ("cifar10-paper", "cifar10-ablation", "cifar10-code"):
+    for name in ("cifar10-paper", "cifar10-ablation", "cifar10-code", "cifar10-best"):
         plan = Plan(load_recipe(name))
         sizes[name] = [sum(plan.members(key) for key in group) for group in plan.groups(plan.models)]
-    assert sizes == {"cifar10-paper": [10, 9, 1], "cifar10-ablation": [20, 2], "cifar10-code": [3, 2]}
+    assert sizes == {
+        "cifar10-paper": [10, 9, 1],
+        "cifar10-ablation": [21, 2],
+        "cifar10-code": [1, 2],
+        "cifar10-best": [3, 1, 6],
+    }
 
 
 def test_frozen(recipe):

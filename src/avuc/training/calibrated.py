@@ -102,7 +102,7 @@ def fit_calibrated(
     net, data, seed, device: as `fit` takes them. A `Stream` has crops and flips of its own instead of AugMix.
     validation: held-out images; the temperature is learned on them.
     epochs: of the first step, 200 by the recipe; the second has 30 for each 200, and schedules keep their shares.
-    avuc: tune the posterior with the repaired AvUC loss, too; on CIFAR-10 that made it no better (docs/reproduction.md).
+    avuc: tune the posterior with the repaired AvUC loss, too; on CIFAR-10 it was no better (docs/reproduction.md).
     flip: also learn from mirrored images. Not where a mirror changes what they show: digits, text.
     directory: its folders `first` and `second` are `fit`'s, `calibrator.json` comes last; the same call goes on from
         what is there, and only reads back what is finished.
