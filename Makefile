@@ -36,7 +36,7 @@ docs: setup
 # command goes on. With MINUTES each study ends after so long with exit code 75; the same command goes on, too. Time and
 # hardware of the published run are in docs/reproduction.md, "What it took": meant for one data-centre GPU. On a CPU it
 # takes weeks; 'avuc study cifar10-paper --dry-run' estimates it for the machine at hand. BIN=FOLDER takes the python
-# there as it is, and installs nothing.
+# there as it is, and installs nothing. CHANGES='--set train.epochs=1 ...' goes to every study: a small one, to try it all.
 STUDIES := $(if $(findstring command,$(origin OUT)),$(OUT),out/reproduce)
 RECIPES := paper:cifar10-paper code:cifar10-code beta:beta-ablation ablation:cifar10-ablation choice:cifar10-choice \
   best:cifar10-best
@@ -46,7 +46,7 @@ reproduce: $(if $(findstring .venv,$(BIN)),setup)
 	for one in $(RECIPES); do set --; \
 	  $(if $(OOD),case $$one in (ablation:*|choice:*) ;; (*) set -- --set 'study.ood=$(OOD)' ;; esac;) \
 	  $(BIN)/python -m avuc study $${one#*:} --out "$(STUDIES)/$${one%%:*}" --set data.root="$(DATA)" "$$@" \
-	    $(if $(MINUTES),--minutes $(MINUTES)) || exit $$?; \
+	    $(if $(MINUTES),--minutes $(MINUTES)) $(CHANGES) || exit $$?; \
 	done  # rehearsals look at no other data
 	$(BIN)/python results/publish.py "$(STUDIES)" results/cifar10
 	$(BIN)/python docs/make_reproduction.py
