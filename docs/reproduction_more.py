@@ -279,10 +279,10 @@ def cost(studies: Mapping[str, Study]) -> str:
     places = dict.fromkeys(f"{run.hardware} (torch {run.torch})" for run in runs)
     broken = sum(run.seconds is None for run in runs)
     many = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-    text = f"{markdown(head, lines)}\n\nAll of it: **{_time(total)}** in {many} on {'; '.join(places)}."
+    text = f"{markdown(head, lines)}\n\nAll runs together: **{_time(total)}** in {many} on {'; '.join(places)}."
     if broken:
         text += f" {broken} of them ended from outside; there the time of what was finished counts."
-    revisions = dict.fromkeys(run.revision[:12] for run in runs if run.revision)
+    revisions = dict.fromkeys(run.revision[:12] + "+" * run.revision.endswith("+") for run in runs if run.revision)
     return text + (f" Revisions: {', '.join(revisions)}." if revisions else "")
 
 
