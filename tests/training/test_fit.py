@@ -19,6 +19,7 @@ from avuc.draws import predict, seeded_generator
 from avuc.errors import InputError
 from avuc.losses import avuc_loss
 from avuc.methods import METHODS, SVI, SWAG, Ensemble, Method, Objective, Vanilla
+from avuc.nets import mlp
 from avuc.train import Fitted, Job, TrainSettings, fit, fit_many
 from avuc.uncertainty import entropy
 
@@ -306,3 +307,23 @@ def test_fit_refuses(train: Dataset, plain_net: Factory) -> None:
     unlabelled = Dataset(train.images[:2], torch.tensor([0, -1]), 10)
     with pytest.raises(InputError, match="a label for each"):
         fit(Vanilla(), net, unlabelled, settings=QUICK)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_weight_decay_leaves_the_widths_of_a_posterior_alone(optimizer: str) -> None:
+    """ρ would go to 0, that is σ to 0.69, whatever the data say."""
+    images = torch.randint(256, (12, 6, 6, 1), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    data = Dataset(images, torch.arange(12) % 3, 3)
+    settings = TrainSettings(epochs=1, batch_size=12, optimizer=optimizer, learning_rate=0.1, pad=0, flip=False)  # type: ignore[arg-type]
+    found = {
+        decay: fit(
+            SVI(initial_std=0.02),
+            lambda generator: mlp(3, (6, 6, 1), generator=generator),
+            data,
+            settings=replace(settings, weight_decay=decay),
+            progress=False,
+        ).models[0]
+        for decay in (0.0, 0.5)
+    }
+    assert torch.equal(found[0.0].rho, found[0.5].rho)
+    assert not torch.allclose(found[0.0].mu, found[0.5].mu)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from avuc.bayes import BayesianModule
 from avuc.data.arrays import Dataset, as_input, epoch_batches
 from avuc.data.augmentation import Augmentation
 from avuc.draws import seeded_generator
@@ -61,7 +63,7 @@ class Member:
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         if not self.parameters:
             raise InputError(f"{type(made).__name__} has no trainable weights")
-        self.optimizer = _optimizer(self.parameters, settings, device)
+        self.optimizer = _optimizer(self.parameters, self.widths, settings, device)
         self.meters = Meters(device, objective.uncertainty)
         self.kl_share = torch.ones((), device=device)
         self.average = [tensor.detach().clone() for tensor in self._averaged()] if settings.ema_decay else []
@@ -70,6 +72,11 @@ class Member:
         self.forward: Callable[[Tensor], Tensor] = self.logits
         self.kl: Callable[[], Tensor | float] = lambda: method.kl(self.model)
         self.terms: Callable[[Tensor, Tensor, Tensor | float], Terms] = self.loss
+
+    @property
+    def widths(self) -> list[nn.Parameter]:
+        """The ρ of a posterior: weight decay would pull them to 0, which is σ = 0.69."""
+        return [self.model.rho] if isinstance(self.model, BayesianModule) else []
 
     # epochs
 
@@ -205,15 +212,25 @@ def draws_for_each_row(method: Method) -> bool:
     return isinstance(method, Dropout) or getattr(method, "estimator", "weight") == "flipout"
 
 
-def _optimizer(parameters: list[nn.Parameter], settings: TrainSettings, device: torch.device) -> torch.optim.Optimizer:
+def without_decay(parameters: Sequence[Tensor], widths: Sequence[Tensor]) -> list[dict[str, Any]]:
+    """Groups for an optimiser: weight decay for all but `widths`."""
+    spared = {id(width) for width in widths}
+    groups: list[dict[str, Any]] = [{"params": [one for one in parameters if id(one) not in spared]}]
+    return [*groups, {"params": list(widths), "weight_decay": 0.0}] if widths else groups
+
+
+def _optimizer(
+    parameters: list[nn.Parameter], widths: list[nn.Parameter], settings: TrainSettings, device: torch.device
+) -> torch.optim.Optimizer:
     fast = device.type == "cuda"
     # on CUDA the rate is a tensor, so that a captured step reads the present one
     rate = torch.tensor(settings.learning_rate, device=device) if fast else settings.learning_rate
     decay = settings.weight_decay
+    groups = without_decay(parameters, widths if decay else [])
     if settings.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=rate, weight_decay=decay, fused=fast or None, capturable=fast)
+        return torch.optim.Adam(groups, lr=rate, weight_decay=decay, fused=fast or None, capturable=fast)
     return torch.optim.SGD(
-        parameters,
+        groups,
         lr=rate,
         momentum=settings.momentum,
         nesterov=settings.nesterov,

@@ -31,6 +31,7 @@ class TrainSettings:
     """The defaults are the paper's CIFAR-10 recipe (appendix B): Adam, 200 epochs, batches of 107.
 
     learning_rate is multiplied by factors[i] from epoch milestones[i] on (0.1, 0.01, 0.001, 0.0005: of the first rate).
+    weight_decay: of everything but a posterior's ρ, which it would pull to σ = 0.69.
     pad, flip: random crops from images padded by `pad` pixels, random horizontal flips.
     augmentation: "crop" is only that, "augmix" mixes in random changes that are none of the test shifts (docs/data.md).
     kl_anneal_epochs: the KL's weight rises linearly from 0 at epoch 0 to its full value at that epoch (0: full always).

@@ -18,7 +18,7 @@ from avuc.bayes import BayesianModule
 from avuc.bayes.layout import Slot, choose
 from avuc.methods.swag import SWAGModel
 from avuc.nets.resnet_cifar import CifarResNet
-from avuc.training.member import Member
+from avuc.training.member import Member, without_decay
 from avuc.training.stacked_draw import Kind
 from avuc.training.stacked_net import Part, norm_layers, weight_layers
 
@@ -162,7 +162,8 @@ class Stack:
     def _joint_optimizer(self) -> torch.optim.Optimizer:
         """The models' optimiser over the common tensors; what it remembers are views in the models' own."""
         own = self.members[0].optimizer
-        joint = type(own)(self.leaves, **own.defaults)
+        widths = [self.rho] if self.rho is not None and own.defaults["weight_decay"] else []
+        joint = type(own)(without_decay(self.leaves, widths), **own.defaults)
         slots = _moments(own)
         for leaf in self.leaves:
             joint.state[leaf] = {name: torch.zeros_like(leaf) for name in slots}
@@ -208,7 +209,8 @@ class Stack:
         for leaf, gradient in zip(self.leaves, gradients, strict=True):
             leaf.grad = gradient
         # on a CPU the rate is a number, which each epoch sets anew
-        self.optimizer.param_groups[0]["lr"] = self.members[0].optimizer.param_groups[0]["lr"]
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.members[0].optimizer.param_groups[0]["lr"]
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.statistics.lerp_(moments.to(self.statistics.dtype), self.momentum)
