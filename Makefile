@@ -41,7 +41,7 @@ STUDIES := $(if $(findstring command,$(origin OUT)),$(OUT),out/reproduce)
 RECIPES := paper:cifar10-paper code:cifar10-code beta:beta-ablation ablation:cifar10-ablation choice:cifar10-choice \
   best:cifar10-best
 
-reproduce: $(if $(findstring .venv,$(BIN)),setup)
+reproduce: $(if $(findstring command,$(origin BIN)),,setup)
 	@test -n "$(DATA)" || { echo "make reproduce DATA=FOLDER: name the folder that holds cifar-10-batches-py"; exit 2; }
 	for one in $(RECIPES); do set --; \
 	  $(if $(OOD),case $$one in (ablation:*|choice:*) ;; (*) set -- --set 'study.ood=$(OOD)' ;; esac;) \

@@ -193,7 +193,7 @@ def test_make_reproduce_runs_recipes_that_exist():
     from avuc.study.recipe import load_recipe
 
     done = subprocess.run(
-        ["make", "-n", "reproduce", "DATA=some where", "OUT=there", "BIN=bin", 'OOD=["svhn", "a.npy"]'],
+        ["make", "-n", "reproduce", "DATA=some where", "OUT=there", "BIN=some/.venv/bin", 'OOD=["svhn", "a.npy"]'],
         cwd=HOME,
         capture_output=True,
         text=True,

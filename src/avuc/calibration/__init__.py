@@ -3,6 +3,7 @@
 scaled.py       logits read at any temperature in one pass
 search.py       Newton's and Brent's searches on an interval
 temperature.py  TemperatureScaling (NLL)
+cautious.py     CautiousTemperatureScaling
 avu.py          AvUTemperatureScaling, AUAvUTemperatureScaling
 vector.py       VectorScaling
 base.py         parameters and JSON;  inputs.py  what may come in
@@ -10,6 +11,7 @@ base.py         parameters and JSON;  inputs.py  what may come in
 
 from avuc.calibration.avu import AUAvUTemperatureScaling, AvUTemperatureScaling
 from avuc.calibration.base import CalibrationWarning, Calibrator
+from avuc.calibration.cautious import CautiousTemperatureScaling
 from avuc.calibration.inputs import logits_from_probs
 from avuc.calibration.temperature import TemperatureScaling
 from avuc.calibration.vector import VectorScaling
@@ -20,6 +22,7 @@ __all__ = [
     "AvUTemperatureScaling",
     "CalibrationWarning",
     "Calibrator",
+    "CautiousTemperatureScaling",
     "TemperatureScaling",
     "VectorScaling",
     "logits_from_probs",
@@ -27,6 +30,7 @@ __all__ = [
 
 CALIBRATORS: dict[str, type[Calibrator]] = {
     "temperature": TemperatureScaling,
+    "cautious": CautiousTemperatureScaling,
     "avuts": AvUTemperatureScaling,
     "auavuts": AUAvUTemperatureScaling,
     "vector": VectorScaling,

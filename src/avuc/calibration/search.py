@@ -1,4 +1,5 @@
-"""Two searches on an interval: Newton's for a convex function with derivatives, grid and Brent for any other."""
+"""Searches on an interval: Newton's for the minimum of a convex function with derivatives, grid and Brent for that of
+any other, secants for the root of a falling one."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import NamedTuple
 
 from avuc.calibration.scaled import Derivatives
 
-__all__ = ["Minimum", "bounded_minimum", "convex_minimum"]
+__all__ = ["Minimum", "bounded_minimum", "convex_minimum", "falling_root"]
 
 GOLDEN = (3 - math.sqrt(5)) / 2
 
@@ -101,3 +102,32 @@ def bounded_minimum(f: Callable[[float], float], low: float, middle: float, high
             third, second, f_third, f_second = second, x, f_second, value
         elif value <= f_third or third in (best, second):
             third, f_third = x, value
+
+
+def falling_root(
+    f: Callable[[float], float], low: float, high: float, at_low: float, at_high: float, tolerance: float
+) -> float:
+    """Where f, with f(low) = `at_low` > 0 ≥ `at_high` = f(high), passes 0, to `tolerance` in x: no x that it returns
+    has f > 0.
+
+    Secants between the ends of a bracket, an end that stays counted half (Illinois); the bracket's middle where they
+    shrink it slowly, as they do for a function that jumps.
+
+    >>> round(falling_root(lambda x: 4 - x * x, 0.0, 5.0, 4.0, -21.0, 1e-9), 6)
+    2.0
+    """
+    moved, slow = "", 0
+    while high - low > tolerance:
+        width = high - low
+        x = high - at_high * width / (at_high - at_low) if slow < 3 else (low + high) / 2
+        # never nearer to an end than half the precision: the next bracket is then small enough
+        x = min(max(x, low + tolerance / 2), high - tolerance / 2)
+        value = f(x)
+        if value > 0:
+            low, at_low, at_high = x, value, at_high / 2 if moved == "low" else at_high
+            moved = "low"
+        else:
+            high, at_high, at_low = x, value, at_low / 2 if moved == "high" else at_low
+            moved = "high"
+        slow = slow + 1 if high - low > width / 2 else 0
+    return high

@@ -16,7 +16,7 @@ from avuc.calibration.scaled import ScaledLogits
 from avuc.calibration.search import Minimum, bounded_minimum, convex_minimum
 from avuc.errors import InputError
 
-__all__ = ["TemperatureScaling"]
+__all__ = ["TemperatureScaling", "warn"]
 
 # steps of the grid that count as near its end
 NEAR_END = 3
@@ -138,13 +138,13 @@ class TemperatureScaling(Calibrator):
         self.loss_, self.at_bound_ = found.value, found.at_bound
         self.num_classes_, self.n_evaluations_ = scaled.num_classes, scaled.passes
         if impossible := int(scaled.impossible.sum()):
-            _warn(
+            warn(
                 f"{impossible} of {scaled.rows} rows give the true class a logit of −inf; no temperature changes that, "
                 "so they have no say in the fit (logits_from_probs keeps them in)"
             )
         if found.at_bound:
             end = self.curve_[0][int(np.argmin(self.curve_[1]))]
-            _warn(
+            warn(
                 f"the loss of {type(self).__name__}({self._describe()}) has no minimum inside {low:g} … {high:g}: it "
                 f"still falls at T = {end:g}, the end of that range, so temperature_ = {self.temperature_:.4g} is "
                 "where the search stopped and not a calibration; look at curve_"
@@ -178,5 +178,5 @@ class TemperatureScaling(Calibrator):
         return ("nll",)
 
 
-def _warn(message: str) -> None:
+def warn(message: str) -> None:
     warnings.warn(message, CalibrationWarning, stacklevel=5)

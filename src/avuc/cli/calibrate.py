@@ -25,7 +25,7 @@ from avuc.report.words import compared_verdict
 __all__ = ["COMMAND", "METHODS"]
 
 # the names in avuc.calibration.CALIBRATORS, here without importing torch; a test compares the two
-METHODS = ("temperature", "avuts", "auavuts", "vector")
+METHODS = ("temperature", "cautious", "avuts", "auavuts", "vector")
 TEXT = f"""\
 Fit a calibrator on saved predictions, write it as JSON, and say what it changes.
 
@@ -45,7 +45,8 @@ def arguments(parser: Parser) -> None:
         "--method",
         choices=METHODS,
         required=True,
-        help="temperature: by likelihood; avuts: accuracy versus uncertainty; auavuts: the same without a threshold; "
+        help="temperature: by likelihood; cautious: a little less sure than that, for data that may shift; "
+        "avuts: accuracy versus uncertainty; auavuts: the same without a threshold; "
         "vector: one scale and one shift per class",
     )
     parser.add_argument("--out", metavar="CAL.json", required=True, help="the fitted calibrator")
