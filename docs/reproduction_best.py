@@ -168,7 +168,7 @@ def _start(study: Study, row: str) -> str:
 
 def over_test_images(study: Study, row: str, other: Study, other_row: str, target: Target) -> Difference:
     cells = [CLEAN if target.where == "clean" else outside_cell(each.results, target.where) for each in (study, other)]
-    if cells[0] is None or cells[0] != cells[1]:
+    if cells[0] is None or cells[0] != cells[1] or target.metric != ("ece" if cells[0] == CLEAN else "auroc"):
         return Difference(*(math.nan,) * 3)
     return over_images(study.results, row, other.results, other_row, cells[0])
 

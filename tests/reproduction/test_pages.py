@@ -447,6 +447,10 @@ def test_one_seed_has_intervals_over_images_and_says_so(studies, tmp_path):
     assert " …" in lines["| ECE, clean"]
     assert " †" in lines["| AUROC, SVHN"]
     assert " †" not in lines["| ECE, intensity 5"]
+    # stored counts tell of no other metric
+    nll = best.Target("NLL, clean", "nll", "clean", 1.0)
+    one, two = few["best"].results.names[0], few["paper"].results.names[0]
+    assert str(best.difference(few["best"], one, few["paper"], two, nll).low) == "nan"
     assert " †" not in best.against_targets(studies, "")
 
 

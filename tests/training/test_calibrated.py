@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from avuc import metrics
+from avuc import calibrated, metrics
+from avuc.calibrated import DRAWS, default_plan
 from avuc.calibration import TemperatureScaling
 from avuc.data import Dataset, Stream, list_folder
 from avuc.draws import predict, seeded_generator
@@ -23,8 +24,6 @@ from avuc.nets import mlp, small_cnn
 from avuc.predictor import Predictor
 from avuc.study import load_recipe
 from avuc.train import Calibrated, TrainSettings, fit, fit_calibrated
-from avuc.training import calibrated
-from avuc.training.calibrated import DRAWS, default_plan
 
 Factory = Callable[[torch.Generator], nn.Module]
 

@@ -1,7 +1,7 @@
 """Calibrators: `fit(logits, labels)`, then `transform(logits)`; logits (N, C) or Monte Carlo logits (S, N, C).
 
 scaled.py       logits read at any temperature in one pass
-search.py       Newton's and Brent's searches on an interval
+search.py       searches on an interval: Newton's, Brent's, secants
 temperature.py  TemperatureScaling (NLL)
 cautious.py     CautiousTemperatureScaling
 avu.py          AvUTemperatureScaling, AUAvUTemperatureScaling

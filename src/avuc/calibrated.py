@@ -21,6 +21,8 @@ from avuc.draws import Posterior, predict
 from avuc.errors import InputError
 from avuc.methods import Method, Objective
 from avuc.predictions import Predictions
+from avuc.study.judge import kept_logits
+from avuc.study.recipe import load_recipe
 from avuc.training.distributed import Ranks
 from avuc.training.fit import fit
 from avuc.training.member import Net
@@ -149,8 +151,6 @@ def fit_calibrated(
     second = trained("second", plan.second, first.models[0])
     if folder is not None and (folder / "calibrator.json").exists():
         return Calibrated(second.posterior, Calibrator.load(folder / "calibrator.json"), first, second)
-    from avuc.study.judge import kept_logits  # it knows training, so training can know it only now
-
     calibrator = plan.calibrator.fit(*kept_logits(second.posterior, validation, DRAWS, seed=seed))
     if folder is not None:
         calibrator.save(folder / "calibrator.json")
@@ -163,8 +163,6 @@ def default_plan(epochs: int | None = None, *, avuc: bool = False) -> Plan:
     >>> [(step.settings.epochs, step.settings.milestones) for step in default_plan(20)[:2]]
     [(20, (10, 15, 18)), (3, (2,))]
     """
-    from avuc.study.recipe import load_recipe  # it knows training, so training can know it only now
-
     recipe = load_recipe(RECIPE)
     third = recipe.row(WITH_AVUC if avuc else ROW)
     second = recipe.row(third.of)
