@@ -38,7 +38,7 @@ docs: setup
 # takes weeks; 'avuc study cifar10-paper --dry-run' estimates it for the machine at hand. BIN=FOLDER takes the python
 # there as it is, and installs nothing. CHANGES='--set train.epochs=1 ...' goes to every study: a small one, to try it all.
 STUDIES := $(if $(findstring command,$(origin OUT)),$(OUT),out/reproduce)
-RECIPES := paper:cifar10-paper code:cifar10-code beta:beta-ablation ablation:cifar10-ablation choice:cifar10-choice \
+RECIPES := paper:cifar10-paper code:cifar10-code code-pretrained:cifar10-code-pretrained beta:beta-ablation ablation:cifar10-ablation choice:cifar10-choice \
   best:cifar10-best
 
 reproduce: $(if $(findstring command,$(origin BIN)),,setup)

@@ -38,6 +38,7 @@ PAGES = {DOCS / "reproduction.md": "docs/reproduction.md", HOME / "README.md": "
 STUDIES = {
     "paper": "cifar10-paper",
     "code": "cifar10-code",
+    "code-pretrained": "cifar10-code-pretrained",
     "beta": "beta-ablation",
     "ablation": "cifar10-ablation",
     "choice": "cifar10-choice",

@@ -57,7 +57,7 @@ def targets(studies: Mapping[str, Study], best: str) -> list[Target]:
     for name, title in (("svhn", "SVHN"), ("cifar100", "CIFAR-100")):
         others = {
             (study.name, row.name): study.get(row.name, "auroc", name).value
-            for study in (studies[name] for name in ("paper", "code", "best") if name in studies)
+            for study in (studies[name] for name in ("paper", "code", "code-pretrained", "best") if name in studies)
             for row in study.recipe.methods
             if row.name in study.results.names and _single(row, study) and not _same_model(row.name, best, study)
         }

@@ -56,7 +56,12 @@ def test_code_differs_from_paper_as_described():
     recipe = load_recipe("cifar10-code")
     row = recipe.row("SVI-AvUC")
     assert not row.objective.kl_gradient
-    assert (row.objective.threshold, row.objective.warmup_epochs, row.start) == (1.0, 0, "Vanilla")
+    assert (row.objective.threshold, row.objective.warmup_epochs, row.start) == (None, 5, "")
+    assert recipe.row("SVI").method == row.method
+    assert len(recipe.seeds(row)) == len(recipe.seeds(recipe.row("SVI"))) == 10
+    pretrained = load_recipe("cifar10-code-pretrained").row("SVI-AvUC")
+    assert (pretrained.objective.threshold, pretrained.objective.warmup_epochs) == (1.0, 0)
+    assert pretrained.start == "Vanilla"
     # ρ = −2
     assert row.method.initial_std == pytest.approx(0.126928, abs=1e-6)
 
@@ -242,13 +247,14 @@ def test_bad_other_data_is_one_line(change, message):
 def test_the_paper_recipes_train_together_where_they_can():
     """Few groups of models that share their steps: each further one is compiled again."""
     sizes = {}
-    for name in ("cifar10-paper", "cifar10-ablation", "cifar10-code", "cifar10-best"):
+    for name in ("cifar10-paper", "cifar10-ablation", "cifar10-code", "cifar10-code-pretrained", "cifar10-best"):
         plan = Plan(load_recipe(name))
         sizes[name] = [sum(plan.members(key) for key in group) for group in plan.groups(plan.models)]
     assert sizes == {
         "cifar10-paper": [10, 9, 1],
         "cifar10-ablation": [21, 2],
-        "cifar10-code": [1, 2],
+        "cifar10-code": [10, 10, 10],
+        "cifar10-code-pretrained": [1, 2],
         "cifar10-best": [3, 1, 6],
     }
 
