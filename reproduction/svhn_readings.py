@@ -3,7 +3,7 @@
     python reproduction/svhn_readings.py STUDY --svhn svhn-test.npy --out svhn.csv [--set data.root=FOLDER]
 
 STUDY is a folder that `avuc study cifar10-code` filled, with its models. For every trained SVI and SVI-AvUC model, each
-reading changes one thing about how clean test images are told from SVHN, and its AUROC becomes one line of the CSV file.
+reading changes one thing about how SVHN is detected among clean test images; its AUROC is one line of the CSV file.
 Nothing is trained, and no reading is chosen by its result: all of them are written.
 """
 
@@ -96,19 +96,18 @@ def mean_entropy(draws: list[Callable[[Tensor], Tensor]], images: Tensor, change
 
 
 def in_training_mode(model: nn.Module, seed: int) -> list[Callable[[Tensor], Tensor]]:
-    """Draws whose batch normalisation uses the statistics of the test batch, as a network left in training mode does."""
+    """Draws whose batch normalisation uses the statistics of the test batch: a network left in training mode."""
     own = copy.deepcopy(model).train()
     torch.manual_seed(seed)
     return [own] * FEW_DRAWS  # every call draws new weights
 
 
-def readings_of(
-    work: Work, key: ModelKey, clean: Tensor, svhn: Tensor, samples: int
-) -> Iterator[tuple[str, float]]:
+def readings_of(work: Work, key: ModelKey, clean: Tensor, svhn: Tensor, samples: int) -> Iterator[tuple[str, float]]:
     posterior = work.posterior(key)
     predictor = Predictor(posterior, samples=samples, seed=key.seed)
     yield from probability_readings(predictor.logits(clean), predictor.logits(svhn))
-    draws = [posterior.draw(seeded_generator(key.seed, index, device=work.device)) for index in range(min(FEW_DRAWS, samples))]
+    generators = [seeded_generator(key.seed, index, device=work.device) for index in range(min(FEW_DRAWS, samples))]
+    draws = [posterior.draw(generator) for generator in generators]
     first = svhn[:FIRST]
     for name, (change_clean, change_svhn) in PIXELS.items():
         yield name, auroc(mean_entropy(draws, clean, change_clean), mean_entropy(draws, first, change_svhn))
