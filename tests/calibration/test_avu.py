@@ -32,7 +32,7 @@ def slow_objective(scaler, logits, labels, temperature):
     log_probs = log_softmax(scaled.numpy(), axis=-1)
     if log_probs.ndim == 3:
         log_probs = logsumexp(log_probs, axis=0) - math.log(len(log_probs))
-    nll = -log_probs[np.arange(len(labels)), labels].mean()
+    nll = np.minimum(-log_probs[np.arange(len(labels)), labels], -math.log(1e-12)).mean()
     if scaler.objective == "auavuc":
         avu = auavuc_loss(scaled, torch.tensor(labels), variant=scaler.variant, points=scaler.points)
         return scaler.nll_weight * nll + scaler.weight * float(avu)

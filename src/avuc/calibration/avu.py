@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from avuc.calibration.inputs import are_numbers
-from avuc.calibration.scaled import Columns, ScaledLogits
+from avuc.calibration.scaled import MOST_NLL, Columns, ScaledLogits
 from avuc.calibration.search import Minimum
 from avuc.calibration.temperature import GRID_ELEMENTS, TemperatureScaling
 from avuc.cells import Rows, Variant, cells_of
@@ -183,7 +183,8 @@ class AvUTemperatureScaling(TemperatureScaling):
         log_probs = F.log_softmax(logits, dim=-1)
         if scaled.draws > 1:
             log_probs = torch.logsumexp(log_probs, dim=0) - math.log(scaled.draws)
-        return self.nll_weight * F.nll_loss(log_probs, scaled.labels) + self.weight * avu
+        nll = F.nll_loss(log_probs, scaled.labels, reduction="none").clamp(max=MOST_NLL).mean()
+        return self.nll_weight * nll + self.weight * avu
 
     def _describe(self) -> str:
         return f"objective={self.objective!r}" + ("" if self._literal else f", variant={self.variant!r}")
