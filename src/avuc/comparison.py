@@ -140,7 +140,7 @@ def _guard_note(calibrator: Calibrator) -> list[str]:
     if not (isinstance(calibrator, AvUTemperatureScaling) and calibrator.guarded_):
         return []
     return [
-        f"The search ended at T = {calibrator.unguarded_temperature_:.4g}, where ECE or UCE is worse than before; the "
+        f"The search ended at T = {calibrator.unguarded_temperature_:.4g}, where NLL, ECE or UCE is worse than it should be; the "
         f"guard took it back to {calibrator.temperature_:.4g}. Where only confidence counts, --method temperature may "
         "lower ECE further."
     ]

@@ -16,7 +16,7 @@ import avuc.calibration.avu as module
 from avuc.calibration import AUAvUTemperatureScaling, AvUTemperatureScaling, CalibrationWarning, TemperatureScaling
 from avuc.errors import InputError
 from avuc.losses import auavuc_loss, avuc_loss
-from avuc.metrics import ece, uce
+from avuc.metrics import ece, nll, uce
 
 VARIANTS = ["paper", "stopgrad", "monotone", "soft"]
 
@@ -32,7 +32,7 @@ def slow_objective(scaler, logits, labels, temperature):
     log_probs = log_softmax(scaled.numpy(), axis=-1)
     if log_probs.ndim == 3:
         log_probs = logsumexp(log_probs, axis=0) - math.log(len(log_probs))
-    nll = -log_probs[np.arange(len(labels)), labels].mean()
+    nll = np.minimum(-log_probs[np.arange(len(labels)), labels], -math.log(1e-12)).mean()
     if scaler.objective == "auavuc":
         avu = auavuc_loss(scaled, torch.tensor(labels), variant=scaler.variant, points=scaler.points)
         return scaler.nll_weight * nll + scaler.weight * float(avu)
@@ -95,6 +95,41 @@ def test_guarded_ece_and_uce_are_never_worse_on_the_fit_data(make_logits, seed, 
         low, high = sorted((1.0, scaler.unguarded_temperature_))
         assert low - 1e-12 <= scaler.temperature_ <= high + 1e-12
         assert scaler.guarded_ == (abs(scaler.temperature_ - scaler.unguarded_temperature_) > 1e-12)
+
+
+DRAWS = [
+    # draws, classes, spread of the draws, strength, scale, share of wrong labels, and the rise of NLL without the guard
+    (1, 2, 1.55, 2.56, 0.12, 0.47, 0.04),
+    (1, 10, 0.63, 5.52, 0.57, 0.22, 0.05),
+    (2, 100, 0.05, 5.89, 0.90, 0.27, 0.05),
+    (4, 2, 2.64, 1.84, 0.11, 0.42, 0.002),
+    (20, 10, 1.59, 4.70, 1.28, 0.26, 0.02),
+]
+
+
+@pytest.mark.parametrize("scaler", [AvUTemperatureScaling, AUAvUTemperatureScaling])
+@pytest.mark.parametrize("case", DRAWS, ids=str)
+def test_guarded_nll_is_never_worse_and_keeps_half_of_its_gain_beyond_the_likeliest(scaler, case):
+    """On these logits the AvU term outweighs the likelihood: without the guard NLL is worse than at T = 1."""
+    draws, classes, spread, strength, scale, wrong, rise = case
+    rng = np.random.default_rng(draws * classes)
+    labels = rng.integers(0, classes, 600)
+    seen = np.where(rng.random(600) < wrong, rng.integers(0, classes, 600), labels)
+    base = rng.normal(size=(600, classes)) + strength * np.eye(classes)[seen]
+    logits = (base + spread * rng.normal(size=(draws, 600, classes))) * scale
+    free, guarded = scaler(guard=False).fit(logits, labels), scaler().fit(logits, labels)
+    best = TemperatureScaling().fit(logits, labels)
+
+    def figure(temperature):
+        return nll(mean_probs(logits, temperature), labels)
+
+    assert figure(free.temperature_) > figure(1.0) + rise
+    assert guarded.guarded_
+    assert guarded.unguarded_temperature_ == free.temperature_
+    assert figure(guarded.temperature_) <= figure(1.0) + 1e-9
+    # the point of the grid with the lowest NLL is at most 0.15 in log T from the minimum
+    if abs(math.log(guarded.temperature_)) > abs(math.log(best.temperature_)) + 0.16:
+        assert figure(guarded.temperature_) <= (figure(1.0) + best.loss_) / 2 + 0.005
 
 
 def test_gaps_are_the_metrics(make_logits):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import avuc.calibration.scaled as module
-from avuc.calibration.scaled import LOG_FLOOR, ScaledLogits
+from avuc.calibration.scaled import MOST_NLL, ScaledLogits
 
 
 def slow_columns(logits, labels, temperature):
@@ -25,11 +25,11 @@ def slow_columns(logits, labels, temperature):
             for k in range(classes):
                 mean[k] += math.exp(z[k] - top) / total / draws
         u = -sum(p * math.log(p) for p in mean if p > 0)
-        columns.append((max(mean), u, mean.index(max(mean)) == labels[i], -math.log(mean[labels[i]])))
+        columns.append((max(mean), u, mean.index(max(mean)) == labels[i], -math.log(max(mean[labels[i]], 1e-12))))
     return [np.array(column) for column in zip(*columns, strict=True)]
 
 
-@pytest.mark.parametrize("temperature", [0.3, 1.0, 7.0])
+@pytest.mark.parametrize("temperature", [0.02, 0.3, 1.0, 7.0])
 @pytest.mark.parametrize("draws", [1, 3])
 def test_columns_equal_loops(draws, temperature):
     rng = np.random.default_rng(draws)
@@ -94,11 +94,27 @@ def test_an_impossible_label_counts_as_the_floor(draws):
     logits = torch.tensor([[1.0, -math.inf], [1.0, 0.0]]).expand(draws, 2, 2)
     scaled = ScaledLogits(logits, torch.tensor([1, 0]))
     assert scaled.impossible.tolist() == [True, False]
-    expected = (-LOG_FLOOR + math.log1p(math.exp(-1))) / 2
+    expected = (MOST_NLL + math.log1p(math.exp(-1))) / 2
     assert scaled.nll(1.0) == pytest.approx(expected, rel=1e-12)
     assert float(scaled.columns(1.0).nll.mean()) == pytest.approx(expected, rel=1e-12)
     if draws == 1:
         assert scaled.derivatives(1.0).value == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_rows_below_the_floor_are_found_and_counted_as_the_floor(draws):
+    """At T = 0.2 a gap of 10 is 50 nats; the likelihood's floor is 27.6."""
+    rng = np.random.default_rng(draws)
+    logits, labels = rng.normal(size=(draws, 60, 5)) * 3, rng.integers(0, 5, 60)
+    scaled = ScaledLogits(torch.tensor(logits), torch.tensor(labels))
+    for temperature in (0.05, 0.2, 1.0, 20.0):
+        losses = slow_columns(logits, labels, temperature)[3]
+        assert scaled.floored(temperature).tolist() == (losses >= MOST_NLL).tolist()
+        assert scaled.nll(temperature) == pytest.approx(losses.mean(), rel=1e-12)
+        if draws == 1:
+            assert scaled.derivatives(1 / temperature).value == pytest.approx(losses.mean(), rel=1e-12)
+    assert 0 < int(scaled.floored(0.05).sum()) < 60
+    assert not scaled.floored(1.0).any()
 
 
 def test_sample_is_evenly_spaced_and_whole_where_small():

@@ -16,13 +16,15 @@ from scipy.special import log_softmax, logsumexp
 import avuc.calibration.temperature as module
 from avuc.calibration import CalibrationWarning, TemperatureScaling, logits_from_probs
 from avuc.errors import InputError
+from avuc.metrics import nll
 
 
 def slow_nll(logits, labels, temperature):
+    """With the floor of avuc.metrics.nll."""
     log_probs = log_softmax(np.asarray(logits, dtype=np.float64) / temperature, axis=-1)
     if log_probs.ndim == 3:
         log_probs = logsumexp(log_probs, axis=0) - math.log(len(log_probs))
-    return -log_probs[np.arange(len(labels)), labels].mean()
+    return np.minimum(-log_probs[np.arange(len(labels)), labels], -math.log(1e-12)).mean()
 
 
 def scipy_temperature(logits, labels):
@@ -316,13 +318,63 @@ def test_logits_from_probs_give_the_same_temperature(logits_and_labels):
     assert TemperatureScaling().fit(tensor, labels).temperature_ == pytest.approx(expected, rel=1e-8)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "smallest"), [(np.float16, 2.0**-24), (np.float32, 2.0**-149), (np.float64, 2.0**-1074)]
-)
-def test_a_probability_of_0_is_the_smallest_number_of_its_type(dtype, smallest):
-    found = logits_from_probs(np.array([[1.0, 0.0]], dtype=dtype))
-    np.testing.assert_allclose(found, [[0.0, math.log(smallest)]], rtol=1e-6)
-    assert not np.isneginf(found).any()
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("tiny", [0.0, 1e-30])
+def test_a_probability_of_0_is_the_floor_of_the_nll_in_every_type(dtype, tiny):
+    probs = np.array([[1.0, tiny]], dtype=dtype)
+    found = logits_from_probs(probs)
+    np.testing.assert_allclose(found, [[0.0, math.log(1e-12)]], rtol=1e-6)
+    assert -found[0, 1] == pytest.approx(nll(probs, [1]), rel=1e-6)
+
+
+def one_hot_and_wrong(rows=1000, wrong=10, seed=0):
+    """Probabilities that a lower temperature improves, but for a few rows that give the true class exactly 0."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(rows, 10)) * 2
+    ideal = log_softmax_probs(logits / 0.7)
+    labels = (ideal.cumsum(1) > rng.random((rows, 1))).argmax(1)
+    probs = log_softmax_probs(logits)
+    probs[:wrong] = np.eye(10)[(labels[:wrong] + 1) % 10]
+    return probs, labels
+
+
+@pytest.mark.filterwarnings("ignore::avuc.calibration.CalibrationWarning")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("draws", [1, 3])
+def test_zeros_do_not_decide_the_temperature(dtype, draws):
+    """The fit minimises the NLL that is reported: no temperature of a dense grid is better by that figure."""
+    probs, labels = one_hot_and_wrong()
+    logits = logits_from_probs(probs.astype(dtype))
+    logits = logits if draws == 1 else np.stack([logits] * draws)
+    scaler = TemperatureScaling().fit(logits, labels)
+
+    def figure(temperature):
+        each = np.exp(log_softmax(logits.astype(np.float64) / temperature, axis=-1))
+        return nll(each if draws == 1 else each.mean(0), labels)
+
+    assert scaler.temperature_ == pytest.approx(0.739, abs=0.002)  # 20 with float64 and 1.94 with float32 before
+    assert figure(scaler.temperature_) < figure(1.0)
+    assert figure(scaler.temperature_) == pytest.approx(scaler.loss_, rel=1e-6)
+    grid = np.exp(np.linspace(math.log(0.05), math.log(20), 400))
+    assert min(figure(t) for t in grid) >= figure(scaler.temperature_) - 1e-9
+
+
+def test_rows_below_the_floor_are_said():
+    with pytest.warns(CalibrationWarning, match="10 of 1000 rows give the true class a probability below 1e-12"):
+        TemperatureScaling().fit(logits_from_probs(one_hot_and_wrong()[0]), one_hot_and_wrong()[1])
+
+
+@pytest.mark.filterwarnings("ignore::avuc.calibration.CalibrationWarning")
+@given(seed=st.integers(0, 10_000), sharp=st.floats(0.2, 30.0), wrong=st.integers(0, 30))
+def test_the_deepest_valley_is_found_where_the_floor_makes_several(make_logits, seed, sharp, wrong):
+    """Sharp logits, some rows wrong beyond the floor: the loss in T is no longer convex."""
+    logits, labels = make_logits(rows=120, classes=4, seed=seed)
+    logits = logits * sharp
+    logits[np.arange(wrong), labels[:wrong]] -= 60 * sharp
+    scaler = TemperatureScaling().fit(logits, labels)
+    grid = np.exp(np.linspace(math.log(0.05), math.log(20), 300))
+    assert scaler.loss_ == pytest.approx(slow_nll(logits, labels, scaler.temperature_), abs=1e-9)
+    assert min(slow_nll(logits, labels, t) for t in grid) >= scaler.loss_ - 0.002
 
 
 @pytest.mark.parametrize("probs", [[[0.5, 0.6]], [[-0.1, 1.1]], [[np.nan, 1.0]], [[2.0, -3.0]]])

@@ -10,10 +10,11 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from avuc.calibration import CalibrationWarning, TemperatureScaling, VectorScaling
+from avuc.calibration import CalibrationWarning, TemperatureScaling, VectorScaling, logits_from_probs
 from avuc.calibration.scaled import ScaledLogits
-from avuc.calibration.vector import _nll_and_gradient
+from avuc.calibration.vector import _evaluate
 from avuc.errors import InputError
+from avuc.metrics import nll
 
 
 @pytest.mark.parametrize("draws", [1, 3])
@@ -26,7 +27,8 @@ def test_gradient_equals_autograd(draws):
     loss = -probs[torch.arange(30), labels].log().mean()
     loss.backward()
     with torch.no_grad():
-        found, gradient = _nll_and_gradient(ScaledLogits(logits, labels), theta, 1.3)
+        found, gradient, floored = _evaluate(ScaledLogits(logits, labels), theta, 1.3, None)
+    assert not floored.any()
     assert found == pytest.approx(loss.item(), rel=1e-12)
     torch.testing.assert_close(gradient, theta.grad, rtol=1e-10, atol=1e-12)
 
@@ -103,6 +105,25 @@ def test_an_impossible_label_warns(make_logits):
     logits[0, labels[0]] = -np.inf
     with pytest.warns(CalibrationWarning, match="−inf"):
         assert np.isfinite(VectorScaling().fit(logits, labels).loss_)
+
+
+@pytest.mark.filterwarnings("ignore::avuc.calibration.CalibrationWarning")
+@pytest.mark.parametrize("draws", [1, 2])
+def test_zeros_do_not_decide_the_scales(make_logits, draws):
+    """Rows that give the true class a probability of 0 count as 1e-12, in the fit as in avuc.metrics.nll."""
+    logits, labels = make_logits(rows=400, classes=4, temperature=0.6)
+    probs = np.exp(log_softmax(logits, axis=1))
+    probs[:6] = np.eye(4)[(labels[:6] + 1) % 4]
+    z = logits_from_probs(probs) if draws == 1 else np.stack([logits_from_probs(probs)] * draws)
+    scaler = VectorScaling().fit(z, labels)
+    calibrated = np.exp(log_softmax(scaler.transform(z), axis=-1))
+    figure = nll(calibrated if draws == 1 else calibrated.mean(0), labels)
+    assert figure == pytest.approx(scaler.loss_, rel=1e-9)
+    assert figure < TemperatureScaling().fit(z, labels).loss_ < nll(probs, labels)
+    # the six rows have no say: without them the scales are the same, but for the weight of the ridge
+    rest = VectorScaling(ridge=394 / 400).fit(z[..., 6:, :], labels[6:])
+    np.testing.assert_allclose(scaler.scale_, rest.scale_, atol=0.02)
+    assert scaler.converged_
 
 
 def test_too_few_iterations_are_said(make_logits):

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from avuc.calibration.inputs import are_numbers
-from avuc.calibration.scaled import Columns, ScaledLogits
+from avuc.calibration.scaled import MOST_NLL, Columns, ScaledLogits
 from avuc.calibration.search import Minimum
 from avuc.calibration.temperature import GRID_ELEMENTS, TemperatureScaling
 from avuc.cells import Rows, Variant, cells_of
@@ -32,12 +32,14 @@ __all__ = ["AUAvUTemperatureScaling", "AvUTemperatureScaling"]
 BINS = 15
 # the guard's steps from the optimum back to T = 1
 GUARD_STEPS = 40
+# the share of the gain in NLL over T = 1 that the guard keeps
+KEPT = 0.5
 # the authors' procedure: the temperature-scaling code they started from, with the paper's rate
 AUTHORS_START, AUTHORS_RATE, AUTHORS_STEPS = 1.5, 0.005, 50
 
 
 class AvUTemperatureScaling(TemperatureScaling):
-    """softmax(z/T) with the T that minimises nll_weight·NLL + weight·AvUC, and leaves ECE and UCE no worse.
+    """softmax(z/T) with the T that minimises nll_weight·NLL + weight·AvUC, and leaves NLL, ECE and UCE no worse.
 
     objective   "avuc", "auavuc" (no threshold: the area over all of them), or "paper": the printed loss alone, with the
                 threshold fixed at T = 1, no likelihood and no guard, whatever the other arguments say.
@@ -45,7 +47,8 @@ class AvUTemperatureScaling(TemperatureScaling):
                 so a search that reads values finds the same T).
     threshold   "refit": the midpoint of the mean uncertainties of accurate and inaccurate rows at each T; "fixed": the
                 same at T = 1; a number in nats; None: half of log C, for the soft variant.
-    guard       where ECE or UCE on the fit data would be worse than at T = 1, go back towards T = 1 as far as it takes.
+    guard       where NLL, ECE or UCE on the fit data would be worse than at T = 1, go back towards T = 1 as far as it
+                takes; so does a T that gives away more than half of what temperature scaling gains in NLL.
     procedure   "search": grid and Brent over `bounds`; "authors": start at T = 1.5, 50 steps of L-BFGS at rate 0.005.
     points      thresholds under the AUAvUC area.
 
@@ -98,14 +101,22 @@ class AvUTemperatureScaling(TemperatureScaling):
         few = scaled.sample(GRID_ELEMENTS)
         fixed = _midpoint(scaled.columns(1.0))
 
-        def loss_of(data: ScaledLogits) -> Any:
-            return lambda temperature: self._loss(data.columns(temperature), fixed, data.num_classes)
+        def loss(temperature: float) -> float:
+            return self._loss(scaled.columns(temperature), fixed, scaled.num_classes)
 
-        found = self._grid_and_brent(loss_of(scaled), loss_of(few), jumps=self._literal or self.nll_weight == 0)
+        likelihood: dict[float, float] = {}
+
+        def coarse(temperature: float) -> float:
+            columns = few.columns(temperature)
+            likelihood[float(temperature)] = float(columns.nll.mean())
+            return self._loss(columns, fixed, few.num_classes)
+
+        found = self._grid_and_brent(loss, coarse, jumps=self._literal or self.nll_weight == 0)
+        likeliest = min(likelihood, key=likelihood.__getitem__)
         if self.procedure == "authors":
             # whether a minimum exists is the loss's affair; where these steps end, the procedure's
             found = self._authors(scaled, fixed)._replace(at_bound=found.at_bound)
-        guarded = self._guarded(scaled, found) if self.guard and not self._literal else found
+        guarded = self._guarded(scaled, found, likeliest) if self.guard and not self._literal else found
         self.guarded_ = guarded is not found
         if few is not scaled:
             scaled.rows_read += few.rows_read
@@ -139,14 +150,26 @@ class AvUTemperatureScaling(TemperatureScaling):
             return _midpoint(columns)
         return 0.5 * math.log(max(num_classes, 2)) if self.threshold is None else float(self.threshold)
 
-    def _guarded(self, scaled: ScaledLogits, found: Minimum) -> Minimum:
-        """The first of the steps from the optimum to T = 1 where neither ECE nor UCE is worse than at T = 1."""
+    def _guarded(self, scaled: ScaledLogits, found: Minimum, likeliest: float) -> Minimum:
+        """The first of the steps from the optimum to T = 1 where NLL, ECE and UCE are no worse than at T = 1.
+
+        A temperature beyond the `likeliest`, seen from T = 1, must also keep the share `KEPT` of the gain in NLL.
+        """
         few = scaled.sample(8 * GRID_ELEMENTS)
-        before = _gaps(few.columns(1.0), few.num_classes)
+        at_one = few.columns(1.0)
+        before, nll = _gaps(at_one, few.num_classes), float(at_one.nll.mean())
+        far, kept = math.log(likeliest), nll - KEPT * max(0.0, nll - few.nll(likeliest))
+
+        def no_worse(x: float) -> bool:
+            read = few.columns(math.exp(x))
+            beyond = x * far > 0 and abs(x) > abs(far)
+            likely = float(read.nll.mean()) <= (kept if beyond else nll)
+            return likely and bool(np.all(_gaps(read, few.num_classes) <= before))
+
         result = found
         for step in range(GUARD_STEPS + 1):
             x = found.x * (1 - step / GUARD_STEPS)
-            if step == GUARD_STEPS or np.all(_gaps(few.columns(math.exp(x)), few.num_classes) <= before):
+            if step == GUARD_STEPS or no_worse(x):
                 result = found if step == 0 else Minimum(x, math.nan, False)
                 break
         if few is not scaled:
@@ -183,7 +206,8 @@ class AvUTemperatureScaling(TemperatureScaling):
         log_probs = F.log_softmax(logits, dim=-1)
         if scaled.draws > 1:
             log_probs = torch.logsumexp(log_probs, dim=0) - math.log(scaled.draws)
-        return self.nll_weight * F.nll_loss(log_probs, scaled.labels) + self.weight * avu
+        nll = F.nll_loss(log_probs, scaled.labels, reduction="none").clamp(max=MOST_NLL).mean()
+        return self.nll_weight * nll + self.weight * avu
 
     def _describe(self) -> str:
         return f"objective={self.objective!r}" + ("" if self._literal else f", variant={self.variant!r}")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from avuc.errors import InputError
+from avuc.metrics.statistics import NLL_FLOOR
 
 __all__ = ["are_numbers", "as_labels", "as_logits", "logits_from_probs"]
 
@@ -55,10 +56,10 @@ def as_labels(labels: Any, logits: Tensor) -> Tensor:
 
 
 def logits_from_probs(probs: Any) -> Any:
-    """Logits of probabilities (N, C) or (S, N, C): their logarithm, of the same kind (array or tensor).
+    """Logits of probabilities (N, C) or (S, N, C): log max(p, 1e-12), of the same kind (array or tensor).
 
-    A probability of exactly 0 was rounded to it, so it counts as the smallest positive number of its own type: without
-    that, a row whose true class was rounded to 0 would have no finite likelihood at any temperature.
+    1e-12 is the floor of `avuc.metrics.nll`, so a fit on these logits and the NLL that judges it treat a probability
+    of 0 alike. Without a floor, one row that gives its true class 0 would decide the temperature alone.
 
     >>> logits_from_probs(np.array([[0.25, 0.75]])).round(3)
     array([[-1.386, -0.288]])
@@ -66,13 +67,11 @@ def logits_from_probs(probs: Any) -> Any:
     tensor = _as_tensor(probs, "probs")
     if not tensor.is_floating_point():
         tensor = tensor.to(torch.float32)
-    info = torch.finfo(tensor.dtype)
     wide = tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)
     total = wide.sum(dim=-1)
     if not bool(((total - 1).abs() <= 0.01).all()) or bool((wide < 0).any()):
         raise InputError("probs must be non-negative and each row must sum to 1 (within 0.01); found rows that do not")
-    # the smallest subnormal: info.smallest_normal · info.eps
-    logits = wide.double().clamp(min=info.smallest_normal * info.eps).log().to(wide.dtype)
+    logits = wide.double().clamp(min=NLL_FLOOR).log().to(wide.dtype)
     return logits if isinstance(probs, Tensor) else logits.numpy()
 
 

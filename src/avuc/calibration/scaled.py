@@ -6,6 +6,7 @@ With s = 1/T, x = z − max z, Z = Σ e^{s x} and the mean and variance of x und
     max p = 1/Z                     u = log Z − s E_p[x]
 
 so Σ e^{s x}, Σ x e^{s x} and Σ x² e^{s x} are all there is to compute. With draws the softmaxes are averaged first.
+Every −log p_y is cut at −log 1e-12, the floor of `avuc.metrics.nll`.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from torch import Tensor
 
 from avuc.calibration.inputs import as_labels, as_logits
 from avuc.errors import InputError
+from avuc.metrics.statistics import NLL_FLOOR
 from avuc.uncertainty import entropy
 
-__all__ = ["Columns", "Derivatives", "ScaledLogits", "calm_threads"]
+__all__ = ["MOST_NLL", "Columns", "Derivatives", "ScaledLogits", "calm_threads"]
 
 # Blocks below torch's grain of 32,768 elements stay in a core's cache and run on the calling thread; each of ours
 # then takes a share of the rows and meets the others once a pass. torch's own threads would meet at every operation,
@@ -34,8 +36,9 @@ BLOCK_ELEMENTS = 32_000
 CALM_ELEMENTS = 1 << 21
 # up to this size float64 costs nothing that anyone notices; beyond it float32's rounding averages out over the rows
 EXACT_ELEMENTS = 1 << 18
-# a true class of probability exactly 0 counts as this much, as in avuc.metrics.nll; no temperature can change it
-LOG_FLOOR = math.log(1e-12)
+# No row costs more than this: a probability below the floor counts as the floor, as in avuc.metrics.nll. A fit and the
+# figures that judge it then minimise and report the same number.
+MOST_NLL = -math.log(NLL_FLOOR)
 
 
 @contextmanager
@@ -111,31 +114,47 @@ class ScaledLogits:
             return self
         return ScaledLogits(self.logits[:, ::stride], self.labels[::stride])
 
-    def derivatives(self, s: float) -> Derivatives:
-        """Mean −log p_y of a single draw with its slope and curvature in s, from one pass."""
+    def derivatives(self, s: float, floored: Tensor | None = None) -> Derivatives:
+        """Mean −log p_y of a single draw with its slope and curvature in s, from one pass.
+
+        The rows in `floored` (N, bool) count as the floor at every s; with these rows fixed the mean is convex in s.
+        None: the rows that are below the floor at this s.
+        """
         total, first, second = self._moments(s, powers=2)
         mean, gap = first / total, self._gap[0]
         columns = torch.stack((total.log() - s * gap, mean - gap, second / total - mean * mean))
-        columns = columns.where(~self.impossible, columns.new_tensor([[-LOG_FLOOR], [0.0], [0.0]]))
+        held = columns[0] > MOST_NLL if floored is None else floored
+        columns = columns.where(~held, columns.new_tensor([[MOST_NLL], [0.0], [0.0]]))
         value, slope, curvature = columns.mean(dim=1).tolist()
         return Derivatives(value, slope, max(curvature, 0.0))
 
+    def floored(self, temperature: float) -> Tensor:
+        """Which rows (N, bool) give their true class less than the floor at this temperature."""
+        # no row costs more than log C − gap/T: mostly that is below the limit, and no pass is needed
+        if self.draws == 1 and not bool((math.log(self.num_classes) - self._gap[0] / temperature > MOST_NLL).any()):
+            return torch.zeros_like(self.impossible)
+        return self._nll_rows(temperature) > MOST_NLL
+
     def nll(self, temperature: float) -> float:
         """Mean −log p_y."""
+        return float(self._nll_rows(temperature).clamp(max=MOST_NLL).mean())
+
+    def _nll_rows(self, temperature: float) -> Tensor:
+        """−log p_y of each row, without the floor."""
         if self.draws > 1:
-            return float(self.columns(temperature).nll.mean())
+            return self._mean_of_draws(1 / temperature).nll
         total, *_ = self._moments(1 / temperature, powers=0)
-        losses = total.log() - self._gap[0] / temperature
-        return float(losses.where(~self.impossible, -LOG_FLOOR).mean())
+        return total.log() - self._gap[0] / temperature
 
     def columns(self, temperature: float) -> Columns:
-        """Confidence, entropy, correctness and −log p_y of each row, in float64."""
-        if self.draws > 1:
-            return self._mean_of_draws(1 / temperature)
+        """Confidence, entropy, correctness and −log p_y (at most `MOST_NLL`) of each row, in float64."""
         s = 1 / temperature
+        if self.draws > 1:
+            found = self._mean_of_draws(s)
+            return found._replace(nll=found.nll.clamp(max=MOST_NLL))
         total, first = self._moments(s, powers=1, exact=True)
         log_total = total.log()
-        losses = (log_total - s * self._gap[0]).where(~self.impossible, -LOG_FLOOR)
+        losses = (log_total - s * self._gap[0]).clamp(max=MOST_NLL)
         return Columns(1 / total, log_total - s * first / total, self._correct, losses)
 
     def _moments(self, s: float, powers: int, exact: bool = False) -> list[Tensor]:
@@ -178,7 +197,7 @@ class ScaledLogits:
             each = s * self._gap[:, rows] - total.squeeze(-1).log()
             losses[rows] = math.log(self.draws) - torch.logsumexp(each, dim=0)
         self.rows_read += self.rows
-        return Columns(confidence, u, correct, losses.where(~self.impossible, -LOG_FLOOR))
+        return Columns(confidence, u, correct, losses)
 
     def _share(self, work: Callable[[int, int], None]) -> None:
         """Give every thread an equal run of rows."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from avuc.calibration.base import Array, CalibrationWarning, Calibrator
@@ -15,6 +17,7 @@ from avuc.calibration.inputs import are_numbers
 from avuc.calibration.scaled import ScaledLogits
 from avuc.calibration.search import Minimum, bounded_minimum, convex_minimum
 from avuc.errors import InputError
+from avuc.metrics.statistics import NLL_FLOOR
 
 __all__ = ["TemperatureScaling", "warn"]
 
@@ -28,6 +31,8 @@ GRID_ELEMENTS = 1 << 19
 CURVE_ELEMENTS = 1 << 18
 # Newton's method starts on about this many logits
 START_ELEMENTS = 1 << 21
+# most searches while rows still arrive at the floor of the likelihood or leave it
+ROUNDS = 20
 
 
 class TemperatureScaling(Calibrator):
@@ -82,17 +87,42 @@ class TemperatureScaling(Calibrator):
         return logits / self.temperature_
 
     def _newton(self, scaled: ScaledLogits) -> Minimum:
-        low, high = self.bounds
         few = scaled.sample(CURVE_ELEMENTS)
         temperatures = self._grid()[::2]
         self.curve_ = (temperatures, np.array([few.nll(t) for t in temperatures]))
         near = temperatures[int(np.argmin(self.curve_[1]))] if np.ptp(self.curve_[1]) > 0 else self._neutral()
         start, sample = 1 / near, scaled.sample(START_ELEMENTS)
         if sample is not scaled:
-            start = convex_minimum(sample.derivatives, start, 1 / high, 1 / low, 1e-3).x
-        found = convex_minimum(scaled.derivatives, start, 1 / high, 1 / low, self.tolerance)
-        scaled.rows_read += sum(s.rows_read for s in (few, sample) if s is not scaled)
-        return found._replace(x=-math.log(found.x))
+            start = self._descent(sample, start, 1e-3).x
+        found = self._descent(scaled, start, self.tolerance)
+        found = found._replace(x=-math.log(found.x))
+        step = math.log(temperatures[1] / temperatures[0])
+        if abs(found.x - math.log(near)) > 1.5 * step and few.nll(math.exp(found.x)) > float(self.curve_[1].min()):
+            # the floor can make a second valley, and Newton's method may have left the deeper one
+            other = self._grid_and_brent(scaled.nll, few.nll)
+            found = min(found, other, key=lambda minimum: minimum.value)
+        scaled.rows_read += sum(s.rows_read for s in {few, sample} if s is not scaled)
+        return found
+
+    def _descent(self, scaled: ScaledLogits, start: float, tolerance: float) -> Minimum:
+        """The lowest minimum in s = 1/T that Newton's method reaches from `start`.
+
+        Rows at the floor are held there while the convex rest is minimised, then the rows at the floor are found again:
+        no such round raises the loss. Where rows are at the floor from the start, a second search holds none at first.
+        """
+        begin = [scaled.floored(1 / start)]
+        if not torch.equal(begin[0], scaled.impossible):
+            begin.append(scaled.impossible)
+        return min((self._rounds(scaled, start, held, tolerance) for held in begin), key=lambda found: found.value)
+
+    def _rounds(self, scaled: ScaledLogits, start: float, held: Tensor, tolerance: float) -> Minimum:
+        low, high = 1 / self.bounds[1], 1 / self.bounds[0]
+        for _ in range(ROUNDS):
+            found = convex_minimum(partial(scaled.derivatives, floored=held), start, low, high, tolerance)
+            start, before, held = found.x, held, scaled.floored(1 / found.x)
+            if torch.equal(held, before):
+                break
+        return found
 
     def _grid_and_brent(
         self, loss: Callable[[float], float], coarse: Callable[[float], float], jumps: bool = False
@@ -112,6 +142,9 @@ class TemperatureScaling(Calibrator):
         near_end = 0 if best <= NEAR_END else end if best >= end - NEAR_END else None
         if jumps and near_end is not None and losses[near_end] - losses[best] <= 0.01 * np.ptp(losses):
             return Minimum(x[near_end], loss(temperatures[near_end]), True)
+        if coarse != loss and loss(temperatures[best]) > loss(temperatures[neutral := len(x) // 2]):
+            # the sample misleads
+            best = neutral
         tried = {best}
         while True:
             left, right = max(best - 1, 0), min(best + 1, end)
@@ -141,6 +174,11 @@ class TemperatureScaling(Calibrator):
             warn(
                 f"{impossible} of {scaled.rows} rows give the true class a logit of −inf; no temperature changes that, "
                 "so they have no say in the fit (logits_from_probs keeps them in)"
+            )
+        elif not found.at_bound and (floored := int(scaled.floored(self.temperature_).sum())):
+            warn(
+                f"{floored} of {scaled.rows} rows give the true class a probability below {NLL_FLOOR:g} at T = "
+                f"{self.temperature_:.4g}; each counts as {NLL_FLOOR:g}, in the fit and in NLL alike"
             )
         if found.at_bound:
             end = self.curve_[0][int(np.argmin(self.curve_[1]))]

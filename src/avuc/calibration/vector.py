@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from avuc.calibration.base import Array, CalibrationWarning, Calibrator
 from avuc.calibration.inputs import are_numbers
-from avuc.calibration.scaled import LOG_FLOOR, ScaledLogits
-from avuc.calibration.temperature import TemperatureScaling
+from avuc.calibration.scaled import MOST_NLL, ScaledLogits
+from avuc.calibration.temperature import ROUNDS, TemperatureScaling
 from avuc.errors import InputError
 
 __all__ = ["VectorScaling"]
@@ -27,9 +27,9 @@ class VectorScaling(Calibrator):
 
     so few rows, or a class never seen, leave plain temperature scaling in place, and separable data cannot send the
     scales to infinity. Acting on log softmax(z) instead of z makes the result the same for logits and for logarithms of
-    probabilities. For a single draw the problem is strictly convex. L-BFGS with a strong Wolfe line search, no learning
-    rate, no randomness, stops where no derivative exceeds `tolerance`. Unlike a temperature it can change the predicted
-    class.
+    probabilities. For a single draw the problem is strictly convex, except for rows below the floor of the NLL, 1e-12.
+    L-BFGS with a strong Wolfe line search, no learning rate, no randomness, stops where no derivative exceeds
+    `tolerance`. Unlike a temperature it can change the predicted class.
 
     Learned: `scale_`, `bias_`, `loss_` (the NLL without penalty), `converged_`, and what the temperature fit learned:
     `temperature_`, `curve_`, `at_bound_`.
@@ -70,6 +70,29 @@ class VectorScaling(Calibrator):
         start = TemperatureScaling().fit(logits, labels)
         # θ = (T a − 1, b): what the ridge pulls to 0
         theta = torch.zeros(2, scaled.num_classes, dtype=torch.float64, device=scaled.logits.device)
+        floored = _evaluate(scaled, theta, start.temperature_, None).floored
+        # Rows at the floor are held there while the smooth rest is minimised: see TemperatureScaling._descent.
+        for _ in range(ROUNDS):
+            largest = self._minimise(scaled, theta, start.temperature_, floored)
+            before, at_end = floored, _evaluate(scaled, theta, start.temperature_, None)
+            floored, self.loss_ = at_end.floored, at_end.value
+            if torch.equal(floored, before):
+                break
+        self.converged_ = largest <= 10 * self.tolerance
+        if not self.converged_:
+            warnings.warn(
+                f"VectorScaling stopped with a derivative of {largest:.1e} after at most "
+                f"{self.max_iterations} iterations; raise max_iterations or tolerance",
+                CalibrationWarning,
+                stacklevel=3,
+            )
+        self.temperature_, self.curve_, self.at_bound_ = start.temperature_, start.curve_, start.at_bound_
+        self.num_classes_, self.n_evaluations_ = scaled.num_classes, start.n_evaluations_ + scaled.passes
+        self.scale_ = ((1 + theta[0]) / start.temperature_).cpu().numpy()
+        self.bias_ = theta[1].cpu().numpy()
+
+    def _minimise(self, scaled: ScaledLogits, theta: Tensor, temperature: float, floored: Tensor) -> float:
+        """Move θ to the minimum with these rows at the floor; returns the largest derivative that is left."""
         optimiser = torch.optim.LBFGS(
             [theta],
             max_iter=self.max_iterations,
@@ -80,26 +103,14 @@ class VectorScaling(Calibrator):
         penalty = self.ridge / scaled.rows
 
         def closure() -> float:
-            loss, gradient = _nll_and_gradient(scaled, theta, start.temperature_)
-            theta.grad = gradient + penalty * theta
-            return loss + penalty / 2 * float((theta * theta).sum())
+            found = _evaluate(scaled, theta, temperature, floored)
+            theta.grad = found.gradient + penalty * theta
+            return found.value + penalty / 2 * float((theta * theta).sum())
 
         optimiser.step(closure)
         closure()
         assert theta.grad is not None
-        self.loss_, _ = _nll_and_gradient(scaled, theta, start.temperature_)
-        self.converged_ = float(theta.grad.abs().max()) <= 10 * self.tolerance
-        if not self.converged_:
-            warnings.warn(
-                f"VectorScaling stopped with a derivative of {float(theta.grad.abs().max()):.1e} after at most "
-                f"{self.max_iterations} iterations; raise max_iterations or tolerance",
-                CalibrationWarning,
-                stacklevel=3,
-            )
-        self.temperature_, self.curve_, self.at_bound_ = start.temperature_, start.curve_, start.at_bound_
-        self.num_classes_, self.n_evaluations_ = scaled.num_classes, start.n_evaluations_ + scaled.passes
-        self.scale_ = ((1 + theta[0]) / start.temperature_).cpu().numpy()
-        self.bias_ = theta[1].cpu().numpy()
+        return float(theta.grad.abs().max())
 
     def _apply(self, logits: Tensor) -> Tensor:
         scale, bias = (torch.as_tensor(v, dtype=logits.dtype, device=logits.device) for v in (self.scale_, self.bias_))
@@ -122,12 +133,19 @@ class VectorScaling(Calibrator):
             )
 
 
-def _nll_and_gradient(scaled: ScaledLogits, theta: Tensor, temperature: float) -> tuple[float, Tensor]:
-    """Mean NLL of the mean of the draws' softmaxes, and its gradient in θ.
+class _Evaluation(NamedTuple):
+    value: float
+    gradient: Tensor
+    floored: Tensor
+
+
+def _evaluate(scaled: ScaledLogits, theta: Tensor, temperature: float, floored: Tensor | None) -> _Evaluation:
+    """Mean NLL of the mean of the draws' softmaxes, its gradient in θ, and the rows below the floor of the likelihood.
 
     With r_s the share of draw s in p_y = 1/S Σ_s p_{s,y}: ∂(−log p_y)/∂(logits of draw s) = r_s (p_s − e_y).
+    The rows in `floored` (None: the rows that are below the floor at this θ) count as the floor, and have no gradient.
     """
-    loss, gradient = 0.0, torch.zeros_like(theta)
+    loss, gradient, below = 0.0, torch.zeros_like(theta), torch.zeros_like(scaled.impossible)
     step = max(1, BLOCK_ELEMENTS // (scaled.draws * scaled.num_classes))
     for start in range(0, scaled.rows, step):
         rows = slice(start, start + step)
@@ -139,11 +157,13 @@ def _nll_and_gradient(scaled: ScaledLogits, theta: Tensor, temperature: float) -
         at_label = labels.expand(scaled.draws, -1).unsqueeze(-1)
         chosen = log_probs.gather(-1, at_label).squeeze(-1)
         joint = torch.logsumexp(chosen, dim=0)
-        possible = ~scaled.impossible[rows]
-        loss += float((math.log(scaled.draws) - joint).where(possible, -LOG_FLOOR).sum())
-        share = torch.where(possible, (chosen - joint).exp(), 0.0).unsqueeze(-1)
+        losses = math.log(scaled.draws) - joint
+        below[rows] = losses > MOST_NLL
+        held = below[rows] if floored is None else floored[rows]
+        loss += float(losses.where(~held, MOST_NLL).sum())
+        share = torch.where(held, 0.0, (chosen - joint).exp()).unsqueeze(-1)
         residual = log_probs.exp_().scatter_add_(-1, at_label, -torch.ones_like(share)).mul_(share)
         gradient[0] += (residual * base).sum(dim=(0, 1))
         gradient[1] += residual.sum(dim=(0, 1))
     scaled.rows_read += scaled.rows
-    return loss / scaled.rows, gradient / scaled.rows
+    return _Evaluation(loss / scaled.rows, gradient / scaled.rows, below)

@@ -19,7 +19,7 @@ def accuracy(probs: Any, labels: Any) -> float:
 
 
 def nll(probs: Any, labels: Any) -> float:
-    """Negative log-likelihood −1/N Σ log max(p[label], 1e-12), in nats.
+    """Negative log-likelihood −1/N Σ log max(p[label], 1e-12), in nats; calibrators minimise it with the same floor.
 
     >>> round(nll([[0.8, 0.2], [0.6, 0.4]], [0, 1]), 4)
     0.5697

@@ -69,7 +69,7 @@ class ScoreFile:
         return int(self.scores.shape[0]) if self.scores.ndim == 3 else 1
 
     def logits(self) -> Tensor:
-        """What a calibrator reads; probabilities become log p, 0 counting as the smallest positive float32."""
+        """What a calibrator reads; probabilities become log max(p, 1e-12), the floor of `avuc.metrics.nll`."""
         logits: Tensor = self.scores if self.kind == "logits" else logits_from_probs(self.scores)
         return logits
 

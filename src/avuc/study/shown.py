@@ -19,7 +19,7 @@ from torch import Tensor
 from avuc.data import Dataset
 from avuc.metrics.calibration import bin_table
 from avuc.metrics.calibration import curve as curve_of
-from avuc.metrics.statistics import bin_index
+from avuc.metrics.statistics import NLL_FLOOR, bin_index
 from avuc.predictions import Predictions
 
 __all__ = ["TEMPERATURES", "png", "shown_of", "thumbnail"]
@@ -79,7 +79,7 @@ def _tempered(found: Predictions, bins: int) -> dict[str, Any]:
         told.setdefault("count", []).append([int(n) for n in curve.rows])
         told.setdefault("stated", []).append(_digits(curve.stated))
         told.setdefault("observed", []).append(_digits(curve.observed))
-        surprise = (total - true / temperature).clamp(max=-math.log(1e-12))  # as metrics.nll
+        surprise = (total - true / temperature).clamp(max=-math.log(NLL_FLOOR))
         told.setdefault("nll", []).append(round(float(surprise.mean()), 5))
     return told
 
