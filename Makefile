@@ -30,11 +30,11 @@ bench: setup
 docs: setup
 	for file in docs/make_*.py; do $(BIN)/python $$file || exit 1; done
 
-# Everything in results/cifar10 and on docs/reproduction.md, from CIFAR-10:
+# Everything in results/cifar10 and on docs/reproduction*.md, from CIFAR-10:
 #   make reproduce DATA=FOLDER [OUT=out/reproduce] [OOD='["svhn", "cifar100", "textures.npy"]'] [MINUTES=60]
 # DATA holds cifar-10-batches-py; other data are looked for in $$AVUC_DATA, or downloaded. Stop it at any time: the same
 # command goes on. With MINUTES each study ends after so long with exit code 75; the same command goes on, too. Time and
-# hardware of the published run are in docs/reproduction.md, "What it took": meant for one data-centre GPU. On a CPU it
+# hardware of the published run are in docs/reproduction-tables.md, "What it took": meant for one data-centre GPU. On a CPU it
 # takes weeks; 'avuc study cifar10-paper --dry-run' estimates it for the machine at hand. BIN=FOLDER takes the python
 # there as it is, and installs nothing. CHANGES='--set train.epochs=1 ...' goes to every study: a small one, to try it all.
 STUDIES := $(if $(findstring command,$(origin OUT)),$(OUT),out/reproduce)

@@ -1,4 +1,4 @@
-"""Fill the generated parts of docs/reproduction.md and README.md from the published rows and the paper's figures.
+"""Fill the generated parts of docs/reproduction*.md and README.md from the published rows and the paper's figures.
 
     python docs/make_reproduction.py            # seconds; reads results/cifar10 and results/paper
     python docs/make_reproduction.py --check    # writes nothing; ends with 1 where a file is out of date
@@ -19,6 +19,7 @@ from typing import Any
 from reproduction_best import against_targets, best_row, rows_of_best
 from reproduction_choice import rehearsals
 from reproduction_more import ablation, beta, code_path, cost, curves, drawings, without_threshold
+from reproduction_seeds import paired_seeds, reproduced, svhn_readings
 from reproduction_tables import BESIDE, NOTHING, PERCENT, SCORES, Remarks, Study, markdown, means, number, ours
 from reproduction_worth import worth
 
@@ -33,7 +34,11 @@ from avuc.study.store import Store
 
 DOCS = Path(__file__).parent
 HOME = DOCS.parent
-PAGES = {DOCS / "reproduction.md": "docs/reproduction.md", HOME / "README.md": "README.md"}
+PAGES = {
+    DOCS / "reproduction.md": "docs/reproduction.md",
+    DOCS / "reproduction-tables.md": "docs/reproduction-tables.md",
+    HOME / "README.md": "README.md",
+}
 # what `make reproduce` runs, by folder
 STUDIES = {
     "paper": "cifar10-paper",
@@ -44,6 +49,7 @@ STUDIES = {
     "choice": "cifar10-choice",
     "best": "cifar10-best",
 }
+SVHN = HOME / "results" / "cifar10" / "code" / "svhn.csv"
 IN_README = ("Vanilla", "Temp scaling", "Ensemble", "SVI", "SVI-AvUTS", "SVI-AvUC")
 
 
@@ -84,6 +90,9 @@ def all_blocks(
         "best": against_targets(studies, best, also),
         "best-rows": rows_of_best(studies),
         "cost": cost(studies),
+        "reproduced": reproduced(studies, printed),
+        "paired-seeds": paired_seeds(studies),
+        "svhn": svhn_readings(SVHN) if "code" in studies else NOTHING,
         "cifar10": in_short(studies, printed, best, also),
     }
     return blocks, remarks
@@ -190,9 +199,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stale.append(name)
             if not args.check:
                 write_text(path, new)
-    unused = set(blocks) - {"cifar10"} - set(block_names((DOCS / "reproduction.md").read_text(encoding="utf-8")))
-    for name in sorted(unused):
-        print(f"docs/reproduction.md has no place for the block {name!r}", file=sys.stderr)
+    used = {name for path in PAGES for name in block_names(path.read_text(encoding="utf-8"))}
+    for name in sorted(set(blocks) - used):
+        print(f"no page has a place for the block {name!r}", file=sys.stderr)
     for table, row in remarks.missing:
         print(f"docs/reproduction.toml: {row} differs in table {table!r} and has no sentence", file=sys.stderr)
     if args.check:

@@ -10,6 +10,8 @@ from reproduction_tables import NOTHING, SCORES, Study, markdown
 
 from avuc.report.words import words_of
 
+# AURC and the area under AvU are what the AvUC loss aims at
+FIGURES = (*SCORES, "aurc", "avu_auc")
 # study, row with AvUC, the same without, in words
 PAIRS = (
     ("paper", "Vanilla-AvUC", "Vanilla", "plain network, loss as printed, β = 3"),
@@ -29,14 +31,14 @@ PAIRS = (
 def worth(studies: Mapping[str, Study]) -> str:
     """Differences at intensity 5, with AvUC less without, and their intervals over shifts (and seeds)."""
     head = ["with less without AvUC, intensity 5", "seeds", "accuracy, points"]
-    head += [words_of(metric).title.removesuffix(" score") for metric in SCORES]
+    head += [words_of(metric).title.removesuffix(" score") for metric in FIGURES]
     lines = []
     for name, row, other, told in PAIRS:
         study = studies.get(name)
         if study is None or not {row, other} <= set(study.results.names):
             continue
         line = [told, str(min(study.get(each, "ece", "5").seeds for each in (row, other)))]
-        for metric in ("accuracy", *SCORES):
+        for metric in ("accuracy", *FIGURES):
             line.append(_cell(study, row, other, Target(metric, metric, "5", math.nan)))
         lines.append(line)
     return markdown(head, lines) if lines else NOTHING

@@ -16,6 +16,7 @@ import pytest
 import reproduction_best as best
 import reproduction_choice as choice
 import reproduction_more as more
+import reproduction_seeds as seeds
 import reproduction_tables as tables
 import reproduction_worth as worth
 
@@ -193,6 +194,7 @@ def raw(tmp_path_factory):
     folder = tmp_path_factory.mktemp("raw")
     fake_study(folder / "paper", recipe_of("cifar10-paper"))
     fake_study(folder / "code", recipe_of("cifar10-code"), gain=0.01, unfinished=True)
+    fake_study(folder / "code-pretrained", recipe_of("cifar10-code-pretrained"), gain=0.02)
     fake_study(folder / "best", recipe_of("cifar10-best"), gain=0.15)
     fake_study(folder / "ablation", parse_recipe(ABLATION), gain=0.03)
     fake_study(folder / "choice", parse_recipe(CHOICE), gain=0.05)
@@ -230,12 +232,12 @@ def test_published_copies_hold_every_row_and_no_picture(raw, published, has_pict
         two.close()
         assert has_pictures(raw / name / "study.sqlite")
         check_clean(folder)
-    assert set(publish.studies_below(published)) == {"paper", "code", "best", "ablation", "choice"}
+    assert set(publish.studies_below(published)) == {"paper", "code", "code-pretrained", "best", "ablation", "choice"}
 
 
 def test_reading_a_published_study_changes_no_byte(published):
     before = {path: path.read_bytes() for path in published.rglob("study.sqlite")}
-    assert len(before) == 5
+    assert len(before) == 6
     make.read_studies(published)
     assert {path: path.read_bytes() for path in published.rglob("study.sqlite")} == before
     assert not list(published.rglob("study.sqlite-*"))
@@ -274,7 +276,7 @@ def test_every_block_is_filled(studies, printed):
     assert "99.35" in blocks["detection"]
     assert "cifar100 (not in the paper)" in blocks["detection"]
     assert "1.202" in blocks["wasserstein"]
-    assert "in 5 runs on NVIDIA H200 (torch 2.11.0)" in blocks["cost"]
+    assert "in 6 runs on NVIDIA H200 (torch 2.11.0)" in blocks["cost"]
     assert "1 of them ended from outside" in blocks["cost"]
 
 
@@ -410,6 +412,24 @@ def test_pairs_with_and_without_avuc(studies):
     assert f"{difference:+.3f} (".replace("-", "−") in lines[told].replace("**", "")
 
 
+def test_paired_seeds_are_students_interval(studies):
+    """Beside an interval computed here, of the rows of the made-up study."""
+    from scipy import stats
+
+    study = studies["code"]
+    first, second = (np.array(study.get(row, "ece", "5").by_seed) for row in ("SVI-AvUC", "SVI"))
+    gap = first - second
+    half = stats.sem(gap) * stats.t.ppf(0.975, len(gap) - 1)
+    found = seeds.paired(study, "ece", "5")
+    assert found == pytest.approx((gap.mean(), gap.mean() - half, gap.mean() + half))
+
+
+def test_too_few_seeds_are_not_compared(studies):
+    few = {"code": studies["code-pretrained"]}
+    assert few["code"].get("SVI", "ece", "5").seeds < seeds.FEWEST_SEEDS
+    assert len(seeds.paired_seeds(few).splitlines()) == 2  # the head alone
+
+
 def test_rows_from_one_start_are_paired_by_seed(studies):
     target = best.Target("ECE", "ece", "gaussian_blur 3", 0.1)
     one, other = "MOPED-AvUC + TS", "MOPED-SVI + TS"
@@ -503,13 +523,16 @@ def test_main_fills_the_pages_and_check_sees_a_change(published, tmp_path, monke
     docs = tmp_path / "docs"
     (docs / "figures").mkdir(parents=True)
     shutil.copy(HOME / "docs" / "reproduction.toml", docs)
-    page = (HOME / "docs" / "reproduction.md").read_text(encoding="utf-8")
-    # the made-up ablation has other rows
-    page = re.sub(r"<!-- figure: ablation \|.*?<!-- end -->", "a number", page)
-    (docs / "reproduction.md").write_text(page, encoding="utf-8")
+    for name in ("reproduction.md", "reproduction-tables.md"):
+        page = (HOME / "docs" / name).read_text(encoding="utf-8")
+        # the made-up ablation has other rows
+        page = re.sub(r"<!-- figure: ablation \|.*?<!-- end -->", "a number", page)
+        (docs / name).write_text(page, encoding="utf-8")
     readme = tmp_path / "README.md"
     readme.write_text("# x\n<!-- generated: cifar10 -->\n<!-- end: cifar10 -->\nby hand\n", encoding="utf-8")
-    pages = {docs / "reproduction.md": "docs/reproduction.md", readme: "README.md"}
+    pages = {docs / name: f"docs/{name}" for name in ("reproduction.md", "reproduction-tables.md")} | {
+        readme: "README.md"
+    }
     monkeypatch.setattr(make, "DOCS", docs)
     monkeypatch.setattr(make, "PAGES", pages)
     arguments = ["--results", str(published)]
