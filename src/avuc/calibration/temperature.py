@@ -75,6 +75,18 @@ class TemperatureScaling(Calibrator):
         self.bounds = bounds
         self.tolerance = tolerance
 
+    @staticmethod
+    def identity(num_classes: int, loss: float = 0.0) -> TemperatureScaling:
+        """The calibrator that leaves every score as it is, T = 1; `loss` is its NLL where that is known.
+
+        >>> TemperatureScaling.identity(2).transform(np.array([[3.0, -1.0]]))
+        array([[ 3., -1.]])
+        """
+        scaler = TemperatureScaling()
+        scaler.temperature_, scaler.loss_, scaler.num_classes_ = 1.0, float(loss), num_classes
+        scaler.at_bound_, scaler.n_evaluations_, scaler.curve_ = False, 0.0, (np.empty(0), np.empty(0))
+        return scaler
+
     def _fit(self, logits: Any, labels: Any) -> None:
         scaled = ScaledLogits.read(logits, labels)
         if scaled.draws == 1:
