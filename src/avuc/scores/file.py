@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from avuc.atomic import atomic_path
-from avuc.calibration import logits_from_probs
+from avuc.calibration import TemperatureScaling, logits_from_probs
 from avuc.predictions import Predictions
 from avuc.scores import csv, npy, parquet, tensors
 from avuc.scores.checks import check_labels, check_scores, settle_kind
@@ -91,6 +91,8 @@ class ScoreFile:
 
     def calibrated(self, calibrator: Any) -> Tensor:
         """The scores through a calibrator, of the same kind and shape; every draw on its own."""
+        if isinstance(calibrator, TemperatureScaling) and calibrator.temperature_ == 1:
+            return self.scores
         logits: Tensor = calibrator.transform(self.logits())
         return logits if self.kind == "logits" else logits.softmax(-1)
 
