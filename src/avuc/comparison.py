@@ -105,6 +105,7 @@ def compare(
             calibrator = CALIBRATORS[method]().fit(logits, labels)
     except InputError as error:
         raise InputError(f"{file.path}: {error}") from error
+    calibrator.class_names_ = file.names
     folds = min(folds, len(before))
     if folds < 2:
         after = file.predictions(calibrator)
@@ -149,7 +150,9 @@ def compare(
         return calibrator, result
     if keep_worse:
         return calibrator, replace(result, warnings=[*check.warnings[:1], *result.warnings])
-    return TemperatureScaling.identity(file.num_classes, first.metrics["nll"]), _refused(result)
+    identity = TemperatureScaling.identity(file.num_classes, first.metrics["nll"])
+    identity.class_names_ = file.names
+    return identity, _refused(result)
 
 
 def _refused(fitted: Comparison) -> Comparison:

@@ -82,6 +82,9 @@ def run(args: Namespace) -> int:
     if args.apply:
         other = read_other(args, args.apply, file, "a calibrator is for one model")
         show_file(console, other, "to transform: ")
+        if (file.names is None) != (other.names is None):
+            named = file if other.names is None else other
+            console.paragraph(f"note: only {named.path} names its classes, so they are matched by position", lead="  ")
     options = judging(args, file.num_rows)
     calibrator, result = compare(file, args.method, folds=args.folds, keep_worse=args.keep_worse, **options)
     page = ""
