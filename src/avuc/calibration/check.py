@@ -25,7 +25,7 @@ SHARE = 0.01
 # nor is a rise of ECE by less than this
 ECE_MARGIN = 0.005
 # more logits than this are checked on a random sample of the rows
-CHECK_ELEMENTS = 1 << 23
+CHECK_ELEMENTS = 1 << 22
 REPLICATES = 200
 LEVEL = 0.95
 NORMAL = 1.959964  # of the normal distribution, 2.5 % lie above
