@@ -9,16 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from avuc.assessment import Assessment, Series, bounds, judged, late_progress, plain
-from avuc.calibration import CALIBRATORS, AvUTemperatureScaling, Calibrator, TemperatureScaling
+from avuc.calibration import CALIBRATORS, AvUTemperatureScaling, Calibrator, CalibratorCheck, TemperatureScaling
+from avuc.calibration.check import checked, cross_fitted
 from avuc.errors import InputError
 from avuc.metrics.avu import Threshold
 from avuc.metrics.intervals import Bootstrap, compared_intervals
 from avuc.metrics.statistics import summarise
-from avuc.predictions import Predictions
 from avuc.scores import ScoreFile
 
 __all__ = ["Change", "Comparison", "compare", "hurt_scores"]
@@ -42,9 +40,17 @@ class Comparison:
     change: dict[str, Change]  # after − before, with its interval
     warnings: list[str]
     curve: Series  # the loss over T
+    check: CalibratorCheck  # the fitted calibrator against leaving the scores alone
     notes: list[str] = field(default_factory=list)  # what the fit itself has to say
+    refused: Comparison | None = None  # what the fitted calibrator would have changed, where it was refused
+
+    @property
+    def shown(self) -> Comparison:
+        """What the tables and charts show: the fitted calibrator, also where it was refused."""
+        return self.refused or self
 
     def as_json(self) -> dict[str, Any]:
+        refused = self.refused
         document: dict[str, Any] = plain(
             self.after.as_json()
             | {
@@ -56,6 +62,16 @@ class Comparison:
                 "before_intervals": self.before.intervals,
                 "change": self.change,
                 "warnings": self.warnings,
+                "check": self.check.as_json(),
+                "refused": refused
+                and {
+                    "method": refused.method,
+                    "temperature": refused.temperature,
+                    "reasons": self.check.reasons,
+                    "before": refused.before.metrics,
+                    "after": refused.after.metrics,
+                    "change": refused.change,
+                },
             }
         )
         return document
@@ -70,11 +86,14 @@ def compare(
     bins: int = 15,
     replicates: int = 1000,
     seed: int = 0,
+    keep_worse: bool = False,
 ) -> tuple[Calibrator, Comparison]:
     """Fit a calibrator on all rows, and judge it on rows it has not seen.
 
-    For the figures the rows are dealt at random into `folds` parts; each part is transformed by a calibrator fitted on
-    the others. The calibrator that is returned is fitted on all rows.
+    For the figures the rows are split at random into `folds` parts; each part is transformed by a calibrator fitted on
+    the others. The calibrator that is returned is fitted on all rows. Where `avuc.calibration.check_calibrator` finds
+    it worse than leaving the scores alone, the calibrator that is returned changes nothing (temperature 1), and
+    `Comparison.refused` says what was refused; `keep_worse=True` returns the fitted calibrator all the same.
     """
     if method not in CALIBRATORS:
         raise InputError(f"method {method!r} is unknown; choose one of {', '.join(CALIBRATORS)}")
@@ -86,12 +105,13 @@ def compare(
             calibrator = CALIBRATORS[method]().fit(logits, labels)
     except InputError as error:
         raise InputError(f"{file.path}: {error}") from error
+    calibrator.class_names_ = file.names
     folds = min(folds, len(before))
     if folds < 2:
         after = file.predictions(calibrator)
         how = "the one row it was fitted on: nothing could be held out, so they are optimistic"
     else:
-        after = _cross_fitted(method, logits, labels, folds, seed)
+        after = cross_fitted(calibrator, logits, labels, folds, seed)
         how = f"held-out rows ({folds} parts, each calibrated by a fit on the others); the calibrator itself uses all"
     both = [summarise(one.probs, one.labels, bins=bins) for one in (after, before)]
     second, first = (
@@ -106,43 +126,60 @@ def compare(
         change = {name: (*one.difference,) for name, one in found.items()}
         second = replace(second, intervals=bounds({n: one.a for n, one in found.items()}), replicates=replicates)
         first = replace(first, intervals=bounds({n: one.b for n, one in found.items()}), replicates=replicates)
+    check = checked(calibrator, before, after, folds=folds, bins=bins, seed=seed, statistics=(both[1], both[0]))
     scaler = calibrator if isinstance(calibrator, TemperatureScaling) else None
-    return calibrator, Comparison(
+    hurt = hurt_scores(change)
+    result = Comparison(
         method=method,
         temperature=None if scaler is None else float(scaler.temperature_),
         how=how,
         before=first,
         after=second,
         change=change,
-        warnings=[*dict.fromkeys(str(one.message) for one in caught), *hurt_scores(change)],
+        warnings=[
+            *dict.fromkeys(str(one.message) for one in caught),
+            *hurt,
+            # what is said of NLL and the Brier score in view of the gain is not said again
+            *(text for text in check.tradeoffs if not hurt or text.startswith("ECE")),
+        ],
         curve={} if scaler is None else _fit_curve(scaler),
+        check=check,
         notes=_guard_note(calibrator),
     )
+    if not check.worse:
+        return calibrator, result
+    if keep_worse:
+        return calibrator, replace(result, warnings=[*check.warnings[:1], *result.warnings])
+    identity = TemperatureScaling.identity(file.num_classes, first.metrics["nll"])
+    identity.class_names_ = file.names
+    return identity, _refused(result)
 
 
-def _cross_fitted(method: str, logits: Tensor, labels: Tensor, folds: int, seed: int) -> Predictions:
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    probs = torch.empty(logits.shape[-2:])
-    expected = torch.empty(len(labels))
-    build = Predictions.from_samples if logits.ndim == 3 else Predictions.from_logits
-    for part in order.tensor_split(folds):
-        rest = torch.ones(len(labels), dtype=torch.bool)
-        rest[part] = False
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the fit on all rows has said it
-            fitted = CALIBRATORS[method]().fit(logits[..., rest, :], labels[rest])
-        held = build(logits[..., part, :], labels[part], calibrator=fitted)
-        probs[part], expected[part] = held.probs.float(), held.expected_entropy.float()
-    return Predictions(probs, labels, expected, logits.shape[0] if logits.ndim == 3 else 1)
+def _refused(fitted: Comparison) -> Comparison:
+    """The comparison of a calibrator that changes nothing, in place of the fitted one."""
+    found = f" at temperature {fitted.temperature:.4g}" if fitted.temperature is not None else ""
+    warning = (
+        f"{fitted.check.warnings[0]}. The calibrator found{found} was refused, and the scores stay as they are "
+        "(temperature 1); --keep-worse (in Python keep_worse=True) keeps it all the same"
+    )
+    return replace(
+        fitted,
+        temperature=1.0,
+        after=fitted.before,
+        change=dict.fromkeys(fitted.change, (0.0, 0.0, 0.0)),
+        warnings=[warning, *fitted.warnings],
+        notes=[],
+        refused=fitted,
+    )
 
 
 def _guard_note(calibrator: Calibrator) -> list[str]:
     if not (isinstance(calibrator, AvUTemperatureScaling) and calibrator.guarded_):
         return []
     return [
-        f"The search ended at T = {calibrator.unguarded_temperature_:.4g}, where NLL, ECE or UCE is worse than it should be; the "
-        f"guard took it back to {calibrator.temperature_:.4g}. Where only confidence counts, --method temperature may "
-        "lower ECE further."
+        f"The search ended at T = {calibrator.unguarded_temperature_:.4g}, where NLL, ECE or UCE is worse than the "
+        f"guard allows; the guard took it back to {calibrator.temperature_:.4g}. Where only confidence counts, "
+        "--method temperature may lower ECE further."
     ]
 
 

@@ -6,12 +6,14 @@ temperature.py  TemperatureScaling (NLL)
 cautious.py     CautiousTemperatureScaling
 avu.py          AvUTemperatureScaling, AUAvUTemperatureScaling
 vector.py       VectorScaling
+check.py        check_calibrator: is it better than leaving the scores alone?
 base.py         parameters and JSON;  inputs.py  what may come in
 """
 
 from avuc.calibration.avu import AUAvUTemperatureScaling, AvUTemperatureScaling
 from avuc.calibration.base import CalibrationWarning, Calibrator
 from avuc.calibration.cautious import CautiousTemperatureScaling
+from avuc.calibration.check import CalibratorCheck, check_calibrator
 from avuc.calibration.inputs import logits_from_probs
 from avuc.calibration.temperature import TemperatureScaling
 from avuc.calibration.vector import VectorScaling
@@ -22,9 +24,11 @@ __all__ = [
     "AvUTemperatureScaling",
     "CalibrationWarning",
     "Calibrator",
+    "CalibratorCheck",
     "CautiousTemperatureScaling",
     "TemperatureScaling",
     "VectorScaling",
+    "check_calibrator",
     "logits_from_probs",
 ]
 

@@ -111,7 +111,7 @@ class AvUTemperatureScaling(TemperatureScaling):
             likelihood[float(temperature)] = float(columns.nll.mean())
             return self._loss(columns, fixed, few.num_classes)
 
-        found = self._grid_and_brent(loss, coarse, jumps=self._literal or self.nll_weight == 0)
+        found = self._grid_and_brent(loss, coarse, rough=True, jumps=self._literal or self.nll_weight == 0)
         likeliest = min(likelihood, key=likelihood.__getitem__)
         if self.procedure == "authors":
             # whether a minimum exists is the loss's affair; where these steps end, the procedure's
@@ -125,6 +125,7 @@ class AvUTemperatureScaling(TemperatureScaling):
         columns = scaled.columns(self.temperature_)
         self.loss_ = self._loss(columns, fixed, scaled.num_classes)
         self.threshold_ = self._threshold(columns, fixed, scaled.num_classes)
+        self._say(scaled, self.at_bound_)
 
     @property
     def _literal(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from avuc.atomic import write_text
-from avuc.calibration.inputs import as_logits
+from avuc.calibration.inputs import are_numbers, as_logits, refuse_not_logits
 from avuc.calibration.scaled import calm_threads
 from avuc.errors import InputError
 
@@ -22,6 +21,8 @@ __all__ = ["CalibrationWarning", "Calibrator"]
 
 FORMAT = "avuc-calibrator"
 VERSION = 1
+# two numbers for each of a million classes take less
+MOST_BYTES = 1 << 26
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -43,12 +44,20 @@ class Calibrator(ABC):
     temperature_: float
     curve_: tuple[Array, Array]
     at_bound_: bool
+    # of the classes in the order of the logits, where they are known; set it after a fit
+    class_names_: tuple[str, ...] | None = None
+
+    @property
+    def given_away(self) -> float:
+        """How much ECE this calibrator gives away on purpose; `check_calibrator` does not hold it against it."""
+        return 0.0
 
     def fit(self, logits: Any, labels: Any) -> Self:
         """Learn from logits (N, C) or Monte Carlo logits (S, N, C) and labels (N)."""
         self._check_params()
         with torch.no_grad(), calm_threads(logits):
             self._fit(logits, labels)
+        self.class_names_ = None
         return self
 
     @abstractmethod
@@ -62,15 +71,19 @@ class Calibrator(ABC):
     def transform(self, logits: Any) -> Any:
         """Calibrated logits, of the shape and the kind (array or tensor) that came in; half precision gives float32.
 
-        With draws, each draw's logits are calibrated, before any softmax or mean.
+        With draws, each draw's logits are calibrated, before any softmax or mean. Finite logits give finite results:
+        where a row would overflow, its largest logit becomes 0, which changes no probability.
         """
         if not hasattr(self, "temperature_"):
             raise InputError(f"this {type(self).__name__} is not fitted; call fit(logits, labels) or load() first")
-        tensor = as_logits(logits, peek=not (isinstance(logits, Tensor) and logits.is_cuda))
+        on_host = not (isinstance(logits, Tensor) and logits.is_cuda)
+        tensor = as_logits(logits, peek=on_host)
         if tensor.shape[-1] != self.num_classes_:
             raise InputError(
                 f"this {type(self).__name__} was fitted on {self.num_classes_} classes; found {tensor.shape[-1]}"
             )
+        if on_host:  # a CUDA tensor would have to wait for its values
+            refuse_not_logits(tensor.detach())
         if isinstance(logits, Tensor):
             return self._apply(tensor)
         return self._apply(tensor).numpy()
@@ -114,17 +127,16 @@ class Calibrator(ABC):
                 if isinstance(value, tuple):
                     value = [part.tolist() for part in value]
                 learned[key] = value.tolist() if isinstance(value, np.ndarray) else value
-        return json.dumps(
-            {
-                "format": FORMAT,
-                "version": VERSION,
-                "calibrator": self.name,
-                "params": self.get_params(),
-                "learned": learned,
-            },
-            indent=1,
-            allow_nan=False,
-        )
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "calibrator": self.name,
+            "params": self.get_params(),
+            "learned": learned,
+        }
+        if self.class_names_ is not None:
+            content["class_names"] = list(self.class_names_)
+        return json.dumps(content, indent=1, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -145,6 +157,7 @@ class Calibrator(ABC):
             for key, shape in kind.learned.items():
                 setattr(calibrator, f"{key}_", _value(key, learned[key], shape))
             calibrator._check_learned()
+            calibrator.class_names_ = _names(content.get("class_names"), calibrator.num_classes_)
         return calibrator
 
     def save(self, path: str | Path) -> None:
@@ -155,7 +168,11 @@ class Calibrator(ABC):
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote."""
         try:
-            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+            with Path(path).open("rb") as file:
+                content = file.read(MOST_BYTES + 1)
+            if len(content) > MOST_BYTES:
+                raise InputError(f"larger than {MOST_BYTES >> 20} MiB, so not a calibrator; give the file of `save`")
+            return cls.from_json(content.decode("utf-8"))
         except OSError as error:
             raise InputError(f"{path}: cannot read ({error.strerror})") from error
         except ValueError as error:  # InputError and undecodable bytes
@@ -182,7 +199,8 @@ def _parsed(text: str) -> dict[str, Any]:
         raise InputError(f"calibrator JSON: not valid JSON ({error})") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f'calibrator JSON: not a calibrator (no "format": "{FORMAT}")')
-    _same_keys("the file", content, ["format", "version", "calibrator", "params", "learned"])
+    named = {"class_names": None} | content  # calibrators of unnamed classes have none
+    _same_keys("the file", named, ["format", "version", "calibrator", "params", "learned", "class_names"])
     if content["version"] != VERSION:
         raise InputError(f"calibrator JSON: version {VERSION} is needed; found {content['version']!r}")
     for key in ("params", "learned"):
@@ -199,9 +217,17 @@ def _same_keys(where: str, found: dict[str, Any], expected: list[str]) -> None:
         raise InputError(f"calibrator JSON: {where} must hold {expected}; missing {missing}, unknown {unknown}")
 
 
+def _names(value: Any, num_classes: int) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value) or len(value) != num_classes:
+        raise InputError(f"calibrator JSON: class_names must be a list of {num_classes} names, one for each class")
+    return tuple(value)
+
+
 def _number(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InputError(f"calibrator JSON: {key} must be a finite number; found {value!r}")
+    if not are_numbers(value):
+        raise InputError(f"calibrator JSON: {key} must be a finite number; found {repr(value)[:40]}")
     return float(value)
 
 

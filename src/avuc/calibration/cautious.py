@@ -42,6 +42,10 @@ class CautiousTemperatureScaling(TemperatureScaling):
         super().__init__(bounds=bounds, tolerance=tolerance)
         self.caution = caution
 
+    @property
+    def given_away(self) -> float:
+        return float(self.caution)
+
     def _keep(self, scaled: ScaledLogits, found: Minimum) -> None:
         super()._keep(scaled, found)
         self.likeliest_ = self.temperature_

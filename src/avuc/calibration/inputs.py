@@ -12,10 +12,12 @@ from torch import Tensor
 from avuc.errors import InputError
 from avuc.metrics.statistics import NLL_FLOOR
 
-__all__ = ["are_numbers", "as_labels", "as_logits", "logits_from_probs"]
+__all__ = ["are_numbers", "as_labels", "as_logits", "logits_from_probs", "refuse_not_logits", "without_overflow"]
 
 # rows looked at to tell probabilities from logits
 PEEK = 256
+# rounded probabilities still sum to 1 within this
+SUM_TOLERANCE = 0.01
 
 
 def as_logits(logits: Any, *, peek: bool = True) -> Tensor:
@@ -24,7 +26,7 @@ def as_logits(logits: Any, *, peek: bool = True) -> Tensor:
     `peek` looks whether they are probabilities, for which a CUDA tensor has to wait for its values.
     """
     tensor = _as_tensor(logits, "logits")
-    if tensor.is_complex():
+    if tensor.is_complex() or tensor.dtype == torch.bool:
         raise InputError(f"logits must be real numbers; found {tensor.dtype}")
     if tensor.ndim not in (2, 3):
         raise InputError(f"logits must be (rows, classes) or (draws, rows, classes); found shape {tuple(tensor.shape)}")
@@ -35,7 +37,7 @@ def as_logits(logits: Any, *, peek: bool = True) -> Tensor:
     if peek and _look_like_probs(tensor):
         raise InputError(
             "these look like probabilities (every row is non-negative and sums to 1), and a temperature acts on "
-            "logits; pass avuc.calibration.logits_from_probs(probs)"
+            "logits; pass avuc.calibration.logits_from_probs(probs), or --kind probs to the command"
         )
     return tensor
 
@@ -45,7 +47,13 @@ def as_labels(labels: Any, logits: Tensor) -> Tensor:
     tensor = _as_tensor(labels, "labels")
     rows, classes = logits.shape[-2:]
     if tensor.ndim != 1 or len(tensor) != rows:
-        raise InputError(f"labels must be one class number for each of {rows} rows; found shape {tuple(tensor.shape)}")
+        hint = ""
+        if logits.ndim == 3 and tensor.ndim == 1 and len(tensor) == len(logits):
+            remedy = "logits[..., 0]" if classes == 1 else "logits.swapaxes(0, 1)"
+            hint = f" (logits {tuple(logits.shape)} are read as (draws, rows, classes): pass {remedy})"
+        raise InputError(
+            f"labels must be one class number for each of {rows} rows; found shape {tuple(tensor.shape)}{hint}"
+        )
     whole = tensor.to(logits.device).to(torch.int64)
     if tensor.is_floating_point() and not torch.equal(whole.to(tensor.dtype), tensor.to(logits.device)):
         raise InputError("labels must be whole class numbers; found fractions or NaN")
@@ -69,20 +77,48 @@ def logits_from_probs(probs: Any) -> Any:
         tensor = tensor.to(torch.float32)
     wide = tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)
     total = wide.sum(dim=-1)
-    if not bool(((total - 1).abs() <= 0.01).all()) or bool((wide < 0).any()):
+    if not bool(((total - 1).abs() <= SUM_TOLERANCE).all()) or bool((wide < 0).any()):
         raise InputError("probs must be non-negative and each row must sum to 1 (within 0.01); found rows that do not")
     logits = wide.double().clamp(min=NLL_FLOOR).log().to(wide.dtype)
     return logits if isinstance(probs, Tensor) else logits.numpy()
 
 
+def without_overflow(scaled: Tensor, logits: Tensor, temperature: float) -> Tensor:
+    """`scaled` = logits / temperature, but a row that overflows is shifted: its largest logit becomes 0."""
+    lost = (scaled.isinf() & logits.isfinite()).any(dim=-1, keepdim=True)
+    if not lost.is_cuda and not bool(lost.any()):
+        return scaled
+    below = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
+    below = below.clamp(min=torch.finfo(logits.dtype).min).masked_fill(torch.isneginf(logits), -math.inf)
+    return torch.where(lost, below, scaled)
+
+
 def are_numbers(*values: Any) -> bool:
     """Whether all are finite real numbers; True and False are not."""
-    return all(isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) for v in values)
+    try:
+        return all(isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) for v in values)
+    except OverflowError:  # a whole number that no float can hold
+        return False
+
+
+def refuse_not_logits(logits: Tensor) -> None:
+    """Raise InputError for NaN, +inf, and rows without a possible class; logits (..., N, C)."""
+    if bool(torch.isfinite(logits.amax(dim=-1)).all()):
+        return
+    for name, found in (("NaN", logits.isnan()), ("+inf", torch.isposinf(logits))):
+        rows = found.any(dim=-1).reshape(-1, logits.shape[-2]).any(dim=0)
+        if bool(rows.any()):
+            first, many = int(rows.nonzero()[0]), int(rows.sum())
+            raise InputError(f"logits contain {name} in {many} of {len(rows)} rows (first: row {first}); remove them")
+    first = int(torch.isneginf(logits).all(dim=-1).reshape(-1, logits.shape[-2]).any(dim=0).nonzero()[0])
+    raise InputError(f"every class of row {first} has a logit of −inf, so no class is possible; remove the row")
 
 
 def _as_tensor(values: Any, name: str) -> Tensor:
     if isinstance(values, Tensor):
         return values
+    if values is None:
+        raise InputError(f"{name} are missing; give an array or a tensor")
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
         raise InputError(f"{name} must be numbers; found dtype {array.dtype}")
@@ -102,4 +138,4 @@ def _look_like_probs(logits: Tensor) -> bool:
 
 
 def _rows_are_probs(rows: Tensor) -> bool:
-    return bool((rows >= 0).all()) and bool(((rows.double().sum(dim=-1) - 1).abs() <= 1e-3).all())
+    return bool((rows >= 0).all()) and bool(((rows.double().sum(dim=-1) - 1).abs() <= SUM_TOLERANCE).all())

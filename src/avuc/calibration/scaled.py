@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avuc.calibration.inputs import as_labels, as_logits
-from avuc.errors import InputError
+from avuc.calibration.inputs import as_labels, as_logits, refuse_not_logits
 from avuc.metrics.statistics import NLL_FLOOR
 from avuc.uncertainty import entropy
 
@@ -87,9 +86,8 @@ class ScaledLogits:
         self.logits, self.labels = logits.detach(), labels
         self.draws, self.rows, self.num_classes = logits.shape
         self.rows_read = 0
+        refuse_not_logits(self.logits)
         top, predicted = self.logits.max(dim=-1)
-        if not bool(torch.isfinite(top).all()):
-            raise InputError(_what_is_wrong(self.logits))
         chosen = self.logits.gather(-1, labels.expand(self.draws, -1).unsqueeze(-1)).squeeze(-1)
         self._correct = predicted[0] == labels
         # how far the true class lies below the largest logit, (S, N)
@@ -220,13 +218,3 @@ class ScaledLogits:
 def _lowest(s: float) -> float:
     """So low that e^{s x} is exactly 0, in float64 and in float32."""
     return -750.0 / s
-
-
-def _what_is_wrong(logits: Tensor) -> str:
-    for name, found in (("NaN", logits.isnan()), ("+inf", torch.isposinf(logits))):
-        rows = found.any(dim=-1).any(dim=0)
-        if bool(rows.any()):
-            first = int(rows.nonzero()[0])
-            return f"logits contain {name} in {int(rows.sum())} of {len(rows)} rows (first: row {first}); remove them"
-    first = int(torch.isneginf(logits).all(dim=-1).any(dim=0).nonzero()[0])
-    return f"every class of row {first} has a logit of −inf, so no class is possible; remove the row"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from avuc.calibration.base import Array, CalibrationWarning, Calibrator
-from avuc.calibration.inputs import are_numbers
+from avuc.calibration.inputs import are_numbers, without_overflow
 from avuc.calibration.scaled import ScaledLogits
 from avuc.calibration.search import Minimum, bounded_minimum, convex_minimum
 from avuc.errors import InputError
@@ -23,6 +23,8 @@ __all__ = ["TemperatureScaling", "warn"]
 
 # steps of the grid that count as near its end
 NEAR_END = 3
+# in log T: a rough loss has no minimum of its own so close to the end of the range
+NEAR_BOUND = 0.02
 # points of the coarse grid, and of the curve that is kept; odd, so that T = 1 is one of them in the default range
 GRID_POINTS = 41
 # the grid reads every row up to this many logits, and evenly spaced rows beyond
@@ -75,6 +77,18 @@ class TemperatureScaling(Calibrator):
         self.bounds = bounds
         self.tolerance = tolerance
 
+    @staticmethod
+    def identity(num_classes: int, loss: float = 0.0) -> TemperatureScaling:
+        """The calibrator that leaves every score as it is, T = 1; `loss` is its NLL where that is known.
+
+        >>> TemperatureScaling.identity(2).transform(np.array([[3.0, -1.0]]))
+        array([[ 3., -1.]])
+        """
+        scaler = TemperatureScaling()
+        scaler.temperature_, scaler.loss_, scaler.num_classes_ = 1.0, float(loss), num_classes
+        scaler.at_bound_, scaler.n_evaluations_, scaler.curve_ = False, 0.0, (np.empty(0), np.empty(0))
+        return scaler
+
     def _fit(self, logits: Any, labels: Any) -> None:
         scaled = ScaledLogits.read(logits, labels)
         if scaled.draws == 1:
@@ -82,9 +96,11 @@ class TemperatureScaling(Calibrator):
         else:
             found = self._grid_and_brent(scaled.nll, scaled.sample(GRID_ELEMENTS).nll)
         self._keep(scaled, found)
+        self._say(scaled, found.at_bound)
 
     def _apply(self, logits: Tensor) -> Tensor:
-        return logits / self.temperature_
+        scaled = logits / self.temperature_
+        return scaled if self.temperature_ >= 1 else without_overflow(scaled, logits, self.temperature_)
 
     def _newton(self, scaled: ScaledLogits) -> Minimum:
         few = scaled.sample(CURVE_ELEMENTS)
@@ -125,12 +141,18 @@ class TemperatureScaling(Calibrator):
         return found
 
     def _grid_and_brent(
-        self, loss: Callable[[float], float], coarse: Callable[[float], float], jumps: bool = False
+        self,
+        loss: Callable[[float], float],
+        coarse: Callable[[float], float],
+        *,
+        rough: bool = False,
+        jumps: bool = False,
     ) -> Minimum:
         """Minimise over log T: the best of a grid under `coarse`, then refined under `loss`.
 
-        `jumps`: the loss is nothing but sums that jump as rows cross a threshold. A last jump close to the end of the
-        range is no minimum, so near the end the end is taken unless it is clearly higher.
+        `rough`: the loss jumps a little as rows cross a threshold. A minimum next to the end of the range is then taken
+        for the end, unless the end is clearly higher. `jumps`: the loss consists of such jumps only, and the same holds
+        for the last steps of the grid.
         """
         temperatures = self._grid()
         losses = np.array([coarse(t) for t in temperatures])
@@ -151,6 +173,10 @@ class TemperatureScaling(Calibrator):
             middle = x[best] if left < best < right else (x[left] + x[right]) / 2
             found = bounded_minimum(lambda t: loss(math.exp(t)), x[left], middle, x[right], self.tolerance / 3)
             edge = left if found.x < middle else right
+            if rough and edge in (0, end) and abs(found.x - x[edge]) < NEAR_BOUND:
+                at_end = loss(temperatures[edge])
+                if at_end - found.value <= NEAR_BOUND * float(np.ptp(losses)):
+                    return Minimum(x[edge], at_end, True)
             if abs(found.x - x[edge]) > 10 * self.tolerance:
                 return found
             if edge in (0, end):
@@ -170,22 +196,26 @@ class TemperatureScaling(Calibrator):
         self.temperature_ = min(max(self.temperature_, low), high)
         self.loss_, self.at_bound_ = found.value, found.at_bound
         self.num_classes_, self.n_evaluations_ = scaled.num_classes, scaled.passes
+
+    def _say(self, scaled: ScaledLogits, at_bound: bool) -> None:
+        """Warn of what makes the temperature doubtful, once it is final."""
+        low, high = self.bounds
         if impossible := int(scaled.impossible.sum()):
             warn(
                 f"{impossible} of {scaled.rows} rows give the true class a logit of −inf; no temperature changes that, "
                 "so they have no say in the fit (logits_from_probs keeps them in)"
             )
-        elif not found.at_bound and (floored := int(scaled.floored(self.temperature_).sum())):
+        elif not at_bound and (floored := int(scaled.floored(self.temperature_).sum())):
             warn(
                 f"{floored} of {scaled.rows} rows give the true class a probability below {NLL_FLOOR:g} at T = "
                 f"{self.temperature_:.4g}; each counts as {NLL_FLOOR:g}, in the fit and in NLL alike"
             )
-        if found.at_bound:
+        if at_bound:
             end = self.curve_[0][int(np.argmin(self.curve_[1]))]
             warn(
                 f"the loss of {type(self).__name__}({self._describe()}) has no minimum inside {low:g} … {high:g}: it "
-                f"still falls at T = {end:g}, the end of that range, so temperature_ = {self.temperature_:.4g} is "
-                "where the search stopped and not a calibration; look at curve_"
+                f"still falls at T = {end:g}, the end of that range, so temperature_ = {self.temperature_:.4g} comes "
+                "from the range and not from the data; look at curve_"
             )
 
     def _describe(self) -> str:
@@ -211,6 +241,14 @@ class TemperatureScaling(Calibrator):
             raise InputError(f"bounds must be two temperatures, 0 < low < high; found {self.bounds!r}")
         if not (are_numbers(self.tolerance) and 0 < self.tolerance <= 0.1):
             raise InputError(f"tolerance must be above 0 and at most 0.1 (in log T); found {self.tolerance!r}")
+
+    def _check_learned(self) -> None:
+        super()._check_learned()
+        low, high = self.bounds
+        if not low <= self.temperature_ <= high:
+            raise InputError(
+                f"calibrator JSON: temperature must be inside its bounds, {low:g} … {high:g}; found {self.temperature_}"
+            )
 
     def _objectives(self) -> tuple[str, ...]:
         return ("nll",)

@@ -114,9 +114,11 @@ class VectorScaling(Calibrator):
 
     def _apply(self, logits: Tensor) -> Tensor:
         scale, bias = (torch.as_tensor(v, dtype=logits.dtype, device=logits.device) for v in (self.scale_, self.bias_))
-        log_probs = torch.log_softmax(logits, dim=-1)
-        # a class that is ruled out stays ruled out, whatever the sign of its scale
-        return torch.where(torch.isneginf(log_probs), log_probs, log_probs * scale + bias)
+        most = torch.finfo(logits.dtype).max
+        ruled_out = torch.isneginf(logits)
+        log_probs = torch.log_softmax(logits, dim=-1).masked_fill(ruled_out, 0.0).clamp(min=-most)
+        # a class that is ruled out stays ruled out, whatever the sign of its scale; any other stays finite
+        return (log_probs * scale + bias).clamp(min=-most, max=most).masked_fill(ruled_out, -math.inf)
 
     def _check_params(self) -> None:
         if not are_numbers(self.ridge, self.tolerance) or self.ridge < 0 or self.tolerance <= 0:
@@ -131,6 +133,9 @@ class VectorScaling(Calibrator):
                 f"calibrator JSON: scale and bias must have one entry for each of {self.num_classes_} classes; "
                 f"found {len(self.scale_)} and {len(self.bias_)}"
             )
+        most = torch.finfo(torch.float32).max
+        if max(abs(self.scale_).max(), abs(self.bias_).max()) > most:
+            raise InputError(f"calibrator JSON: scale and bias must fit float32, at most {most:.2g}")
 
 
 class _Evaluation(NamedTuple):

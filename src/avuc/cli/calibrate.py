@@ -30,7 +30,8 @@ TEXT = f"""\
 Fit a calibrator on saved predictions, write it as JSON, and say what it changes.
 
 The calibrator that is written is fitted on all rows. The figures before and after come from held-out rows: the rows
-are dealt into --folds parts, and each part is transformed by a calibrator fitted on the others.
+are split into --folds parts, and each part is transformed by a calibrator fitted on the others. A calibrator that is
+worse than leaving the scores alone, by these figures, is refused: the scores stay as they are, unless --keep-worse.
 
 {FILE_HELP}"""
 EXAMPLES = """\
@@ -51,6 +52,12 @@ def arguments(parser: Parser) -> None:
     )
     parser.add_argument("--out", metavar="CAL.json", required=True, help="the fitted calibrator")
     parser.add_argument("--folds", type=int, default=5, metavar="N", help="parts for the held-out figures (default: 5)")
+    parser.add_argument(
+        "--keep-worse",
+        action="store_true",
+        help="write the calibrator also where the held-out figures find it worse than leaving the scores alone "
+        "(default: it is refused, with a warning, and --out and --to leave every score as it is)",
+    )
     parser.add_argument("--apply", metavar="FILE", help="predictions to transform; labels are not needed")
     parser.add_argument("--to", metavar="FILE", help="where they go, in the same format and under the same name")
     add_output_options(parser)
@@ -75,7 +82,11 @@ def run(args: Namespace) -> int:
     if args.apply:
         other = read_other(args, args.apply, file, "a calibrator is for one model")
         show_file(console, other, "to transform: ")
-    calibrator, result = compare(file, args.method, folds=args.folds, **judging(args, file.num_rows))
+        if (file.names is None) != (other.names is None):
+            named = file if other.names is None else other
+            console.paragraph(f"note: only {named.path} names its classes, so they are matched by position", lead="  ")
+    options = judging(args, file.num_rows)
+    calibrator, result = compare(file, args.method, folds=args.folds, keep_worse=args.keep_worse, **options)
     page = ""
     if args.report:
         from avuc.report.html import comparison_page

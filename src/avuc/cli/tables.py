@@ -35,9 +35,10 @@ def show_assessment(console: Console, result: Assessment) -> None:
 
 
 def show_comparison(console: Console, result: Comparison) -> None:
-    console.table(CHANGE_HEAD, change_rows(result), "<>>>><")
-    console.paragraph(f"Figures from {result.how}.", style="dim")
-    show_replicates(console, result.after)
+    shown = result.shown
+    console.table(CHANGE_HEAD, change_rows(shown), "<>>>><")
+    console.paragraph(f"Figures from {shown.how}.", style="dim")
+    show_replicates(console, shown.after)
 
 
 def show_replicates(console: Console, result: Assessment) -> None:

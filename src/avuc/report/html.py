@@ -105,15 +105,16 @@ def assessment_page(result: Assessment, *, title: str, source: str) -> str:
 
 def comparison_page(result: Comparison, *, title: str, source: str) -> str:
     """The report of `avuc calibrate`."""
+    shown = result.shown
     parts = [
         _verdict(compared_verdict(result)),
         *(f'<div class="warning" role="alert"><b>Warning.</b> {escape(text)}</div>' for text in result.warnings),
-        "<h2>Before and after</h2>",
-        _table(CHANGE_HEAD, change_rows(result)),
-        f'<p class="source">Figures from {escape(result.how)}.</p>',
-        _charts([("before", result.before), ("after", result.after)], result.after, result),
+        "<h2>Before and after</h2>" if result.refused is None else "<h2>Before and after the refused calibrator</h2>",
+        _table(CHANGE_HEAD, change_rows(shown)),
+        f'<p class="source">Figures from {escape(shown.how)}.</p>',
+        _charts([("before", shown.before), ("after", shown.after)], shown.after, shown),
     ]
-    return _page(f"{title}: {result.method} calibration", source, parts, result.after)
+    return _page(f"{title}: {result.method} calibration", source, parts, shown.after)
 
 
 def ranking_page(results: Mapping[str, Assessment], sentences: Sequence[str], *, title: str, source: str) -> str:

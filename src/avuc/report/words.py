@@ -209,6 +209,12 @@ def verdict(result: Assessment) -> list[str]:
 
 def compared_verdict(result: Comparison) -> list[str]:
     """What calibration changed, in sentences."""
+    if result.refused is not None:
+        return [
+            f"The {result.method} calibrator was refused: it is worse than leaving the scores alone, so they stay as "
+            "they are. The figures show what it would have changed.",
+            *compared_verdict(result.refused),
+        ]
     lines = []
     if result.temperature is not None:
         t = result.temperature

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from avuc.atomic import atomic_path
-from avuc.calibration import logits_from_probs
+from avuc.calibration import TemperatureScaling, logits_from_probs
+from avuc.errors import InputError
 from avuc.predictions import Predictions
 from avuc.scores import csv, npy, parquet, tensors
 from avuc.scores.checks import check_labels, check_scores, settle_kind
 from avuc.scores.names import LABEL_NAMES, Found, Wanted, listing, refuse
+from avuc.scores.rewrite import by_name, fitting
 from avuc.uncertainty import entropy, expected_entropy
 
 __all__ = ["FORMATS", "KINDS", "ScoreFile", "describe", "read_scores", "write_scores"]
@@ -84,21 +86,33 @@ class ScoreFile:
             )
         if self.kind == "logits" or calibrator is not None:
             build = Predictions.from_samples if self.scores.ndim == 3 else Predictions.from_logits
-            return build(self.logits(), labels, calibrator=calibrator)
+            return build(self.logits(), labels, calibrator=by_name(self.path, self.names, calibrator))
         if self.scores.ndim == 3:
             return Predictions(self.scores.mean(0), labels, expected_entropy(self.scores), self.samples)
         return Predictions(self.scores, labels)
 
     def calibrated(self, calibrator: Any) -> Tensor:
         """The scores through a calibrator, of the same kind and shape; every draw on its own."""
-        logits: Tensor = calibrator.transform(self.logits())
+        ordered = by_name(self.path, self.names, calibrator)
+        if isinstance(calibrator, TemperatureScaling) and calibrator.temperature_ == 1:
+            return self.scores
+        try:
+            logits: Tensor = ordered.transform(self.logits())
+        except InputError as error:
+            raise InputError(f"{self.path}: {error}") from error
         return logits if self.kind == "logits" else logits.softmax(-1)
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of the classes, where the file has names and not just numbers."""
+        named = self.class_names
+        return None if named is None or all(name.isdecimal() for name in named) else named
 
     def entropy(self, calibrator: Any = None) -> Tensor:
         """Predictive entropy of every row, in nats; needs no labels."""
         if self.kind == "logits" or calibrator is not None:
             draws = self.logits().reshape(-1, *self.scores.shape[-2:])
-            return Predictions.from_samples(draws, calibrator=calibrator).entropy
+            return Predictions.from_samples(draws, calibrator=by_name(self.path, self.names, calibrator)).entropy
         return entropy(self.scores.mean(0) if self.scores.ndim == 3 else self.scores)
 
 
@@ -155,11 +169,16 @@ def read_scores(
 
 
 def write_scores(file: ScoreFile, scores: Tensor, destination: str | Path) -> None:
-    """Write the file again, in its own format, with these scores in place of its own; all else is kept."""
+    """Write the file again, in its own format, with these scores in place of its own; all else is kept.
+
+    Logits too large for the file's own type are shifted: the largest of their row becomes 0, which changes no
+    probability. Nothing but finite numbers is written.
+    """
     if scores.shape != file.scores.shape:
         raise refuse(file.path, f"holds {tuple(file.scores.shape)} scores, not {tuple(scores.shape)}", "keep the shape")
+    new = fitting(file.path, scores.detach().cpu(), file.dtype, file.kind)
     with atomic_path(destination) as temporary:
-        FORMATS[file.path.suffix.lower()].write(file.path, temporary, file.found, scores.detach().to("cpu", file.dtype))
+        FORMATS[file.path.suffix.lower()].write(file.path, temporary, file.found, new)
 
 
 def describe(file: ScoreFile) -> str:

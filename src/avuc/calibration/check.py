@@ -1,0 +1,232 @@
+"""Is a calibrator better than no calibrator? Cross-validation on the rows it is fitted on answers."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from avuc.calibration.base import Calibrator
+from avuc.calibration.inputs import as_labels, as_logits
+from avuc.errors import InputError
+from avuc.metrics.intervals import Bootstrap, compared_intervals
+from avuc.metrics.statistics import Array, Statistics, summarise
+from avuc.predictions import Predictions
+
+__all__ = ["CalibratorCheck", "Figure", "check_calibrator", "checked", "cross_fitted"]
+
+TITLES = {"nll": "NLL", "brier": "the Brier score", "ece": "ECE"}
+# a rise that is smaller than this share of NLL or of the Brier score is no reason to refuse a calibrator
+SHARE = 0.01
+# nor is a rise of ECE by less than this
+ECE_MARGIN = 0.005
+# more logits than this are checked on a random sample of the rows
+CHECK_ELEMENTS = 1 << 22
+REPLICATES = 200
+LEVEL = 0.95
+NORMAL = 1.959964  # of the normal distribution, 2.5 % lie above
+
+
+class Figure(NamedTuple):
+    """One metric without and with the calibrator, on held-out rows; `low` and `high` bound the change, 95 %."""
+
+    before: float
+    after: float
+    change: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class CalibratorCheck:
+    """What cross-validation says about a calibrator.
+
+    figures     NLL, Brier score and ECE without and with the calibrator
+    reasons     why the scores should be left alone: which figures are worse; empty where none is
+    tradeoffs   what else is worse: by little, within chance, or together with a better NLL
+    rows        how many of the `given` rows were used
+    """
+
+    method: str
+    figures: dict[str, Figure]
+    reasons: tuple[str, ...]
+    tradeoffs: tuple[str, ...]
+    rows: int
+    given: int
+    folds: int
+
+    @property
+    def worse(self) -> bool:
+        """Whether the scores should be left alone."""
+        return bool(self.reasons)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a user must read before using the calibrator."""
+        refusal = f"this {self.method} calibrator is worse than leaving the scores alone: {'; '.join(self.reasons)}"
+        return [*([refusal] if self.worse else []), *self.tradeoffs]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "worse": self.worse,
+            "reasons": list(self.reasons),
+            "tradeoffs": list(self.tradeoffs),
+            "figures": {
+                name: {"before": one.before, "after": one.after, "change": [one.change, one.low, one.high]}
+                for name, one in self.figures.items()
+            },
+            "rows": self.rows,
+            "rows_given": self.given,
+            "folds": self.folds,
+        }
+
+
+def check_calibrator(
+    calibrator: Calibrator,
+    logits: Any,
+    labels: Any,
+    *,
+    folds: int = 5,
+    bins: int = 15,
+    seed: int = 0,
+    elements: int = CHECK_ELEMENTS,
+) -> CalibratorCheck:
+    """Compare a calibrator with leaving the scores alone, by cross-validation on the rows it is fitted on.
+
+    The rows are split at random into `folds` parts, and each part is calibrated by a new calibrator with the same
+    parameters, fitted on the other parts. The calibrator itself is not changed.
+
+    Args:
+        calibrator: any calibrator, fitted or not; only its parameters are used.
+        logits: (N, C), or Monte Carlo logits (S, N, C); NumPy or torch.
+        labels: (N) class numbers.
+        folds: parts of the cross-validation, at least 2; not more than there are rows.
+        bins: bins of ECE.
+        seed: of the split and of the bootstrap.
+        elements: more logits than this are checked on a random sample of the rows.
+
+    >>> from avuc.calibration import TemperatureScaling
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(0, 3, 500)
+    >>> logits = 4 * (rng.normal(size=(500, 3)) + np.eye(3)[labels])  # much too sure
+    >>> check = check_calibrator(TemperatureScaling(), logits, labels)
+    >>> check.worse, check.figures["nll"].high < 0
+    (False, True)
+    """
+    if not isinstance(folds, int) or folds < 2:
+        raise InputError(f"folds must be a whole number, at least 2; found {folds!r}")
+    scores = as_logits(logits).detach()
+    targets = as_labels(labels, scores)
+    given = len(targets)
+    most = max(2 * folds, elements // max(1, scores.numel() // given))
+    if most < given:
+        some = _order(given, seed)[:most].sort().values.to(scores.device)
+        scores, targets = scores[..., some, :], targets[some]
+    scores, targets = scores.cpu(), targets.cpu()
+    before = _predictions(scores, targets)
+    folds = min(folds, len(targets))
+    after = before if folds < 2 else cross_fitted(calibrator, scores, targets, folds, seed)
+    return checked(calibrator, before, after, folds=folds, bins=bins, seed=seed, given=given)
+
+
+def cross_fitted(calibrator: Calibrator, logits: Tensor, labels: Tensor, folds: int, seed: int) -> Predictions:
+    """Predictions of every row by a calibrator with the same parameters that was fitted on other rows."""
+    probs = torch.empty(logits.shape[-2:], dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32)
+    expected = torch.empty(len(labels), dtype=probs.dtype)
+    for part in _order(len(labels), seed).tensor_split(folds):
+        rest = torch.ones(len(labels), dtype=torch.bool)
+        rest[part] = False
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the fit on all rows has said it
+            fitted = type(calibrator)(**calibrator.get_params()).fit(logits[..., rest, :], labels[rest])
+        held = _predictions(logits[..., part, :], labels[part], fitted)
+        probs[part], expected[part] = held.probs.to(probs.dtype), held.expected_entropy.to(probs.dtype)
+    return Predictions(probs, labels, expected, logits.shape[0] if logits.ndim == 3 else 1)
+
+
+def checked(
+    calibrator: Calibrator,
+    before: Predictions,
+    after: Predictions,
+    *,
+    folds: int,
+    bins: int = 15,
+    seed: int = 0,
+    given: int | None = None,
+    statistics: tuple[Statistics, Statistics] | None = None,
+) -> CalibratorCheck:
+    """The judgement of predictions without a calibrator and with cross-fitted ones, on the same rows.
+
+    `statistics` are those of before and after, where they are known already.
+    """
+    rows = len(before)
+    common: dict[str, Any] = {"method": calibrator.name, "rows": rows, "given": given or rows, "folds": folds}
+    first, second = statistics or tuple(summarise(one.probs, one.labels, bins=bins) for one in (before, after))
+    figures = {
+        "nll": _paired(first.nll, second.nll),
+        "brier": _paired(first.brier, second.brier),
+        "ece": _ece(before, after, first, second, bins, seed),
+    }
+    if folds < 2:
+        alone = "there is only one row, so nothing can be held out to judge the calibrator by"
+        return CalibratorCheck(figures=figures, reasons=(alone,), tradeoffs=(), **common)
+    margins = {name: SHARE * figures[name].before for name in ("nll", "brier")}
+    margins["ece"] = ECE_MARGIN + calibrator.given_away
+    beyond = {name: one.low > 0 for name, one in figures.items()}
+    much = {name: one.change > margins[name] for name, one in figures.items()}
+    refuse = {name: beyond[name] and much[name] for name in figures}
+    refuse["ece"] &= not figures["nll"].high < 0
+    reasons = tuple(_said(name, figures[name]) for name in figures if refuse[name])
+    others = tuple(
+        f"{_said(name, figures[name])}{'' if beyond[name] else ', which may be chance'}"
+        for name in figures
+        if not refuse[name] and (beyond[name] or much[name])
+    )
+    return CalibratorCheck(figures=figures, reasons=reasons, tradeoffs=others, **common)
+
+
+def _said(name: str, figure: Figure) -> str:
+    before, after, _, low, high = figure
+    return (
+        f"{TITLES[name]} rises from {before:.4f} to {after:.4f} on held-out rows "
+        f"(95 % interval of the change {low:+.4f} to {high:+.4f})"
+    )
+
+
+def _paired(before: Array, after: Array) -> Figure:
+    """The mean of the rows' own differences; its standard error leaves out what varies from row to row in both."""
+    difference = after - before
+    change, rows = float(difference.mean()), len(difference)
+    error = float(difference.std(ddof=1)) / math.sqrt(rows) if rows > 1 else math.inf
+    reach = _student(rows - 1) * error if error else 0.0
+    return Figure(float(before.mean()), float(after.mean()), change, change - reach, change + reach)
+
+
+def _student(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t, by the first terms of its expansion in 1/freedom."""
+    if freedom < 1:
+        return math.inf
+    z = NORMAL
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def _ece(
+    before: Predictions, after: Predictions, first: Statistics, second: Statistics, bins: int, seed: int
+) -> Figure:
+    how = Bootstrap(REPLICATES, LEVEL, seed, bins=bins)
+    found = compared_intervals((after.probs, before.probs), (second, first), ["ece"], how)["ece"]
+    return Figure(found.b.value, found.a.value, *found.difference)
+
+
+def _predictions(logits: Tensor, labels: Tensor, calibrator: Calibrator | None = None) -> Predictions:
+    build = Predictions.from_samples if logits.ndim == 3 else Predictions.from_logits
+    return build(logits, labels, calibrator=calibrator)
+
+
+def _order(rows: int, seed: int) -> Tensor:
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
