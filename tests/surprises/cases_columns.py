@@ -129,13 +129,27 @@ CASES = [
         for prefix in ("p", "class_", "prob_class_", "prob_c", "softmax.", "Class ", "probability_")
     ),
     Case("columns 0 … 11 sorted as text", text(lines([label(LABELS12), *as_text("")])), TRUTH12, CHOOSE),
-    Case("class_01 … class_12 sorted", text(lines([label(LABELS12), *columns(PROBS12, [f"class_{k:02}" for k in range(1, 13)])])),
-         TRUTH12, CHOOSE, (("--scores-key", "class_"),)),
-    Case("columns 0 … 4 of a data frame", text(lines([("", list(range(ROWS))), *numbered(PROBS, ""), label()])), TRUTH,
-         CHOOSE),
+    Case(
+        "class_01 … class_12 sorted",
+        text(lines([label(LABELS12), *columns(PROBS12, [f"class_{k:02}" for k in range(1, 13)])])),
+        TRUTH12,
+        CHOOSE,
+        (("--scores-key", "class_"),),
+    ),
+    Case(
+        "columns 0 … 4 of a data frame",
+        text(lines([("", list(range(ROWS))), *numbered(PROBS, ""), label()])),
+        TRUTH,
+        CHOOSE,
+    ),
     # ---- several families
-    Case("logits_* and probs_* of the same model", text(lines([label(), *numbered(LOGITS, "logits_"), *numbered(PROBS, "probs_")])),
-         TRUTH, r"--scores-key", (("--scores-key", "logits_"),)),
+    Case(
+        "logits_* and probs_* of the same model",
+        text(lines([label(), *numbered(LOGITS, "logits_"), *numbered(PROBS, "probs_")])),
+        TRUTH,
+        r"--scores-key",
+        (("--scores-key", "logits_"),),
+    ),
     Case(
         "logits_* before and prob_* after calibration",
         text(lines([label(), *numbered(LOGITS, "logits_"), *numbered(softmax(LOGITS / 3), "prob_")])),
@@ -169,7 +183,7 @@ CASES = [
         "prob_cat … prob_horse and prob_max",
         text(lines([label(), *PREFIXED, ("prob_max", [float(p) for p in PROBS.max(1)])])),
         TRUTH,
-        CHOOSE + r"|prob_max",
+        CHOOSE,
         (("--columns", ",".join(f"prob_{name}" for name in NAMES)),),
     ),
     Case(
@@ -213,13 +227,26 @@ CASES = [
     Case(
         "prob_positive before prob_negative, labels in words",
         text(
-            lines([("label", [("negative", "positive")[k] for k in LABELS2]),
-                   *columns(PROBS2[:, ::-1], ["prob_positive", "prob_negative"])])
+            lines(
+                [
+                    ("label", [("negative", "positive")[k] for k in LABELS2]),
+                    *columns(PROBS2[:, ::-1], ["prob_positive", "prob_negative"]),
+                ]
+            )
         ),
         Truth(PROBS2[:, ::-1], 1 - LABELS2),
     ),
-    Case("only three of five classes saved", text(lines([label(), *numbered(PROBS, "prob_")[:3]])), None, r"sum|out of range"),
-    Case("a class number missing, prob_0, prob_1, prob_3", text(lines([label(LABELS2), *(numbered(PROBS, "prob_")[k] for k in (0, 1, 3))])),
-         None, r"gaps|without gaps"),
+    Case(
+        "only three of five classes saved",
+        text(lines([label(), *numbered(PROBS, "prob_")[:3]])),
+        None,
+        r"sum|out of range",
+    ),
+    Case(
+        "a class number missing, prob_0, prob_1, prob_3",
+        text(lines([label(LABELS2), *(numbered(PROBS, "prob_")[k] for k in (0, 1, 3))])),
+        None,
+        r"gaps|without gaps",
+    ),
 ]
-assert CLASSES == len(NAMES)
+assert len(NAMES) == CLASSES

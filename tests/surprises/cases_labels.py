@@ -58,7 +58,9 @@ CASES = [
     Case("labels as uint64", npz(**logits(LABELS.astype(np.uint64))), TRUTH),
     Case("labels as floats 0.0, 1.0", npz(**logits(LABELS.astype(np.float32))), TRUTH),
     Case("labels of shape (N, 1)", npz(**logits(LABELS[:, None])), TRUTH),
-    Case("labels of shape (1, N)", npz(**logits(LABELS[None])), TRUTH, RANGE + r"|\(400,\)|one label per row"),
+    Case(
+        "labels of shape (1, N)", npz(**logits(LABELS[None])), TRUTH, r"^(?!.*argmax).*\(400,\)"
+    ),  # argmax(1) would be wrong
     Case("labels from 1, every class there", npz(**logits(LABELS + 1)), TRUTH, COUNT_FROM_1, FIRST_1),
     Case(
         "labels from 1, the last class absent",
@@ -72,9 +74,7 @@ CASES = [
         npz(logits=LOGITS[NO_FIRST], labels=LABELS[NO_FIRST]),
         subset(NO_FIRST),
     ),
-    Case(
-        "labels from 0, the last class absent", npz(logits=LOGITS[NO_LAST], labels=LABELS[NO_LAST]), subset(NO_LAST)
-    ),
+    Case("labels from 0, the last class absent", npz(logits=LOGITS[NO_LAST], labels=LABELS[NO_LAST]), subset(NO_LAST)),
     Case(
         "labels from 1 in a .csv, the last class absent",
         text(lines([label(LABELS[NO_LAST] + 1), *columns(PROBS[NO_LAST], [f"prob_{n}" for n in NAMES])])),
@@ -108,7 +108,7 @@ CASES = [
         "−100 for rows without a label",
         npz(**logits(np.where(UNLABELLED < 0, -100, LABELS))),
         subset(UNLABELLED >= 0),
-        DROP + "|" + RANGE,
+        DROP,
     ),
     Case(
         "255 for rows without a label, uint8",
@@ -128,14 +128,12 @@ CASES = [
     Case("one-hot labels", npz(**logits(ONE_HOT)), TRUTH, r"argmax"),
     Case("one-hot labels, bool", npz(**logits(ONE_HOT == 1)), TRUTH, r"argmax"),
     Case("soft labels", npz(**logits(0.9 * ONE_HOT + 0.02)), TRUTH, r"class numbers|argmax"),
-    Case("multi-hot labels", npz(probs=PROBS, labels=(PROBS > 0.25).astype(int)), None, r"class number"),
+    Case("multi-hot labels", npz(probs=PROBS, labels=(PROBS > 0.25).astype(int)), None, r"multi|several|more than one"),
     Case("labels as text in .npz", npz(**logits(np.array(names_of(LABELS)))), None, r"int64|class number"),
     Case("labels as Python objects", npz(**logits(np.array(names_of(LABELS), object))), None, r"numbers"),
     Case(
         "names as labels, columns in another order",
-        text(
-            lines([label(names_of(LABELS)), *columns(PROBS[:, ::-1], [f"prob_{name}" for name in reversed(NAMES)])])
-        ),
+        text(lines([label(names_of(LABELS)), *columns(PROBS[:, ::-1], [f"prob_{name}" for name in reversed(NAMES)])])),
         Truth(PROBS[:, ::-1], CLASSES - 1 - LABELS),
     ),
     Case(
@@ -200,8 +198,14 @@ CASES = [
     Case(
         "coordinates x, y beside the label",
         text(
-            lines([("x", [int(i) for i in SPLIT % 5]), ("y", [int(i) for i in SPLIT % 4]), label(),
-                   *numbered(PROBS, "prob_")])
+            lines(
+                [
+                    ("x", [int(i) for i in SPLIT % 5]),
+                    ("y", [int(i) for i in SPLIT % 4]),
+                    label(),
+                    *numbered(PROBS, "prob_"),
+                ]
+            )
         ),
         TRUTH,
         r"--label",
@@ -249,16 +253,14 @@ CASES = [
         "labels in another .csv without a header",
         scores_and_labels(ORDERED, "\n".join(str(k) for k in LABELS) + "\n"),
         TRUTH,
-        r"header|--label",
+        r"header",
         words=OTHER,
     ),
     Case(
         "labels as names in another .csv",
-        scores_and_labels(
-            lines(columns(PROBS, [f"prob_{n}" for n in NAMES])), lines([label(names_of(LABELS))])
-        ),
+        scores_and_labels(lines(columns(PROBS, [f"prob_{n}" for n in NAMES])), lines([label(names_of(LABELS))])),
         TRUTH,
-        r"0 … C",
+        r"^(?!.*names of the score columns).*0 … C",  # they are the names of the score columns
         words=OTHER,
     ),
     Case(

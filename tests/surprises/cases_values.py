@@ -38,6 +38,7 @@ KIND = r"--kind"
 LOGIT_KIND, PROB_KIND = (("--kind", "logits"),), (("--kind", "probs"),)
 ROUNDED = r"round|digits|divide|normali"
 BOTH = r"\[1 − p, p\]|both columns|one column per class|1 - p"
+MARGIN = r"\[0, z\]|\[[−-]z"  # [1 − z, z] would be another model
 LARGE = r"float32|row"
 
 
@@ -141,11 +142,16 @@ CASES = [
     Case("log-probabilities, named logits", file(logits=np.log(PROBS)), TRUTH),
     Case("log-probabilities, named scores", file(scores=np.log(PROBS)), TRUTH, KIND, LOGIT_KIND),
     Case("log-probabilities, named probs", file(probs=np.log(PROBS)), TRUTH, KIND, LOGIT_KIND),
-    Case("log-probabilities, named log_probs", file(log_probs=np.log(PROBS)), TRUTH, r"--scores-key",
-         (("--scores-key", "log_probs"),)),
+    Case(
+        "log-probabilities, named log_probs",
+        file(log_probs=np.log(PROBS)),
+        TRUTH,
+        r"--scores-key",
+        (("--scores-key", "log_probs"),),
+    ),
     Case("log2-probabilities, named logits", file(logits=np.log2(PROBS)), TRUTH, r"log2|base 2|natural"),
     Case("log10-probabilities, named scores", file(scores=np.log10(PROBS)), TRUTH, r"log10|base 10|natural|--kind"),
-    Case("binary log-odds, one column", file(LABELS2, logits=LOGITS2[:, 1:] - LOGITS2[:, :1]), TRUTH2, BOTH + r"|\[0, z\]"),
+    Case("binary log-odds, one column", file(LABELS2, logits=LOGITS2[:, 1:] - LOGITS2[:, :1]), TRUTH2, MARGIN),
     # ---- kinds under another name
     Case("probabilities, named logits", file(logits=PROBS), TRUTH, KIND, PROB_KIND),
     Case("probabilities, named predictions", file(predictions=PROBS), TRUTH),
@@ -160,7 +166,9 @@ CASES = [
         Truth(softmax(LOGITS / 1.7), LABELS),
     ),
     # ---- not normalised
-    Case("votes of 100 trees, named scores", file(scores=VOTES), FOREST, KIND + r"|100|sum", only=("accuracy", "brier")),
+    Case(
+        "votes of 100 trees, named scores", file(scores=VOTES), FOREST, KIND + r"|100|sum", only=("accuracy", "brier")
+    ),
     Case("votes of 100 trees, named probs", file(probs=VOTES), FOREST, r"divide|100|sum"),
     Case("shares of 100 trees", file(probs=VOTES / 100), FOREST),
     Case("odds p/(1−p), named scores", file(scores=PROBS / (1 - PROBS)), TRUTH, KIND),
@@ -183,7 +191,7 @@ CASES = [
         BOTH,
     ),
     Case("predict_proba of a binary classifier (N, 2)", file(LABELS2, predictions=PROBS2), TRUTH2),
-    Case("margins of a support vector machine (N,)", file(LABELS2, scores=LOGITS2[:, 1] - LOGITS2[:, 0]), None, r"column"),
+    Case("margins of a support vector machine (N,)", file(LABELS2, scores=LOGITS2[:, 1] - LOGITS2[:, 0]), None, MARGIN),
     Case("outputs of a regression (N,)", file(np.sort(LOGITS[:, 0]), predictions=LOGITS[:, 0]), None, r"column|class"),
     Case("outputs of a regression (N, 2)", file(LOGITS[:, 0], predictions=LOGITS[:, :2]), None, r"class number"),
     # ---- missing, infinite
@@ -202,7 +210,9 @@ CASES = [
     ),
     # ---- exact and extreme
     Case("hard predictions 0 and 1", file(probs=HARD), Truth(HARD, LABELS)),
-    Case("hard predictions 0 and 1, integers named predictions", file(predictions=HARD.astype(int)), Truth(HARD, LABELS)),
+    Case(
+        "hard predictions 0 and 1, integers named predictions", file(predictions=HARD.astype(int)), Truth(HARD, LABELS)
+    ),
     Case("hard predictions, bool", file(predictions=HARD == 1), Truth(HARD, LABELS), r"probabilities"),
     Case("some probabilities exactly 0 and 1", file(probs=SATURATED), Truth(SATURATED, LABELS)),
     Case("constant logits", file(logits=np.zeros((ROWS, CLASSES))), CONSTANT),
@@ -214,14 +224,20 @@ CASES = [
     Case("log-likelihoods near −1e7, float64", file(logits=SHIFTED), Truth(softmax(SHIFTED), LABELS), LARGE),
     Case(
         "probabilities down to 1e-310",
-        file(probs=np.where(PROBS == PROBS.max(1, keepdims=True), 1.0, 1e-310)),
+        file(probs=np.where(PROBS.max(1, keepdims=True) == PROBS, 1.0, 1e-310)),
         Truth(HARD, LABELS),
     ),
     # ---- classes and rows
-    Case("one class only among the labels", file(LABELS[ONE_CLASS], logits=LOGITS[ONE_CLASS]),
-         Truth(PROBS[ONE_CLASS], LABELS[ONE_CLASS])),
-    Case("a rare class", file(np.where(RARE_LABELS == 4, 3, RARE_LABELS), logits=RARE),
-         Truth(softmax(RARE), np.where(RARE_LABELS == 4, 3, RARE_LABELS))),
+    Case(
+        "one class only among the labels",
+        file(LABELS[ONE_CLASS], logits=LOGITS[ONE_CLASS]),
+        Truth(PROBS[ONE_CLASS], LABELS[ONE_CLASS]),
+    ),
+    Case(
+        "a rare class",
+        file(np.where(RARE_LABELS == 4, 3, RARE_LABELS), logits=RARE),
+        Truth(softmax(RARE), np.where(RARE_LABELS == 4, 3, RARE_LABELS)),
+    ),
     Case("2 classes", file(LABELS2, logits=LOGITS2), TRUTH2),
     Case("12 classes", file(LABELS12, probs=PROBS12), TRUTH12),
     Case("10,000 classes", file(MANY_LABELS, logits=MANY.astype(np.float32)), Truth(softmax(MANY), MANY_LABELS)),

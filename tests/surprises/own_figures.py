@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-__all__ = ["auroc", "best_temperature", "expected_calibration_error", "figures", "softmax"]
+__all__ = ["auroc", "avuc", "best_temperature", "entropies", "expected_calibration_error", "figures", "softmax"]
 
 FLOOR = 1e-12  # the probability below which the log-likelihood is cut, as docs/design.md defines it
 BINS = 15
@@ -58,6 +58,25 @@ def auroc(inside: Sequence[float], outside: Sequence[float]) -> float:
     """Share of pairs in which the outside entropy is the larger one; equal ones count half."""
     wins = sum((o > i) + 0.5 * (o == i) for i in inside for o in outside)
     return wins / (len(inside) * len(outside))
+
+
+def avuc(probs: np.ndarray, labels: np.ndarray, threshold: float) -> float:
+    """log(1 + (AU + IC) / (AC + IU)) over the paper's soft cells."""
+    good = bad = 0.0
+    for row, label in zip(probs, labels, strict=True):
+        top = int(np.argmax(row))
+        u = -sum(p * math.log(p) for p in row if p > 0)
+        certain = u <= threshold
+        weight = (row[top] if top == label else 1 - row[top]) * (1 - math.tanh(u) if certain else math.tanh(u))
+        if (top == label) == certain:
+            good += weight
+        else:
+            bad += weight
+    return math.log1p(bad / good)
+
+
+def entropies(probs: np.ndarray) -> list[float]:
+    return [-sum(p * math.log(p) for p in row if p > 0) for row in probs.tolist()]
 
 
 def best_temperature(logits: np.ndarray, labels: np.ndarray, low: float = 0.05, high: float = 20.0) -> float:

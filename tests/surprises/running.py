@@ -11,14 +11,16 @@ import sys
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from avuc.cli import main
+from avuc.errors import InputError
 
-from .table import Case, Truth
+from .table import CalibrateCase, Case, PythonCase, Truth
 
 GOOD = ("right figures", "refused")
 
@@ -64,6 +66,18 @@ def run_outside(words: Sequence[str], document: Path) -> Ended:
     return Ended(done.returncode, done.stdout, done.stderr, _read(document), crash)
 
 
+@cache
+def known_flags() -> frozenset[str]:
+    """Every option of `avuc evaluate` and `avuc calibrate`, by their help."""
+    found: set[str] = set()
+    for command in ("evaluate", "calibrate"):
+        out = io.StringIO()
+        with redirect_stdout(out), suppress(SystemExit):
+            main([command, "--help"])
+        found |= set(re.findall(r"--[a-z][\w-]*", out.getvalue()))
+    return frozenset(found)
+
+
 def _read(document: Path) -> dict[str, Any] | None:
     return json.loads(document.read_text(encoding="utf-8")) if document.exists() else None
 
@@ -102,6 +116,9 @@ def refusal(ended: Ended, files: Sequence[str], remedy: str | None) -> tuple[str
         return "figures beside a refusal", line
     if remedy is None:
         return "refused where an answer is due", line
+    unknown = set(re.findall(r"(?<!\w)--[a-z][\w-]*", line)) - known_flags()
+    if unknown:
+        return "the message names a flag that does not exist", f"{line}\n  {unknown}"
     if not any(name in line for name in files):
         return "the message names no file", line
     if not re.search(remedy, line):
@@ -143,3 +160,54 @@ def differences(truth: Truth, document: Mapping[str, Any], only: Sequence[str], 
 
 def _shown(metrics: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {metrics[name]:.4g}" for name in ("accuracy", "nll", "ece"))
+
+
+def judge_calibration(case: CalibrateCase, folder: Path, command: Any = run) -> tuple[str, str]:
+    """The same for `avuc calibrate`."""
+    words = case.make(folder)
+    inputs = [path.name for path in folder.iterdir()]
+    ended = command(
+        ["calibrate", *words, "--out", str(folder / "cal.json"), "--replicates", "0"], folder / "figures.json"
+    )
+    if ended.crash:
+        return "traceback", ended.crash
+    if ended.code == 0:
+        found = case.check(folder, ended.document)
+        return ("wrong figures", "; ".join(found)) if found else ("right figures", ended.out)
+    left = [path.name for path in folder.iterdir() if path.name not in inputs]
+    if left:
+        return "files beside a refusal", f"{left}: {ended.err}"
+    return refusal(ended, inputs, case.remedy)
+
+
+def judge_call(case: PythonCase) -> tuple[str, str]:
+    """The same for a call of a function: InputError is the refusal."""
+    try:
+        with warnings.catch_warnings(record=True):
+            warnings.simplefilter("always")
+            found = case.call()
+    except InputError as error:
+        if case.refused is None:
+            return "refused where an answer is due", str(error)
+        if "\n" in str(error):
+            return "not one line", str(error)
+        return (
+            ("refused", str(error))
+            if re.search(case.refused, str(error))
+            else ("the message lacks the remedy", str(error))
+        )
+    except Exception as error:
+        return "traceback", f"{type(error).__name__}: {error}"
+    if case.right is None:
+        return "wrong figures", f"answered {found}, but a refusal is due"
+    pairs = (
+        {"": (found, case.right)}
+        if not isinstance(case.right, dict)
+        else {name: (found[name], value) for name, value in case.right.items() if name in found}
+    )
+    wrong = [
+        f"{name} {got:.5g} instead of {value:.5g}"
+        for name, (got, value) in pairs.items()
+        if not math.isclose(got, value, rel_tol=case.within, abs_tol=case.within)
+    ]
+    return ("wrong figures", "; ".join(wrong)) if wrong else ("right figures", "")

@@ -61,6 +61,31 @@ class Case:
     also: dict[str, Any] = field(default_factory=dict)  # further entries of the document, for example detection
 
 
+@dataclass(frozen=True, eq=False)
+class CalibrateCase:
+    """make writes the files and returns the words after `avuc calibrate`; check lists what is wrong with the results;
+    remedy is the pattern of a refusal, None where an answer is due."""
+
+    name: str
+    make: Callable[[Path], list[str]]
+    check: Callable[[Path, dict[str, Any]], list[str]]
+    remedy: str | None = None
+    room: str = "calibration"
+
+
+@dataclass(frozen=True, eq=False)
+class PythonCase:
+    """call returns a number or figures, or raises InputError with the pattern `refused`; None: an answer is due.
+    right is None where only a refusal will do."""
+
+    name: str
+    call: Callable[[], Any]
+    right: Any = None
+    refused: str | None = None
+    within: float = 1e-4
+    room: str = "metrics"
+
+
 def data(rows: int = ROWS, classes: int = CLASSES, *, seed: int = 0, margin: float = 2.3) -> tuple[np.ndarray, ...]:
     """Logits of a model that is right in about 85 % of the rows, and labels of unequal frequency."""
     rng = np.random.default_rng(seed)
@@ -156,6 +181,7 @@ def several(*makers: Callable[[Path], Path]) -> Callable[[Path], Path]:
     """The files of all; the first is evaluated."""
 
     def make(folder: Path) -> Path:
-        return [maker(folder) for maker in makers][0]
+        first, *_ = [maker(folder) for maker in makers]
+        return first
 
     return make
