@@ -8,7 +8,7 @@ another order, a fold beside the probabilities, axes swapped, a decimal comma. I
 - a refusal: one line on stderr with exit code 2 that names the file and the remedy. Where the remedy is a flag, the
   flag must exist, and the same command with it must give the right figures.
 
-A wrong figure, a traceback, a second line or a message without a remedy fails. Where a file can be read in one way only,
+A wrong figure, a traceback, a second line or a message without a remedy fails. Where a file has only one reading,
 a refusal fails too.
 
 table.py      what a case is, the data, how files are written
