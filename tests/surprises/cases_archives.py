@@ -185,6 +185,13 @@ CASES = [
         (("--labels", "{folder}/labels.npy"),),
     ),
     Case(
+        "labels.npy given as the scores, logits.npy as the labels",
+        npy(labels=LABELS, logits=LOGITS),
+        None,
+        r"\(N, C\)|column per class",
+        words=("--labels", "{folder}/logits.npy"),
+    ),
+    Case(
         "logits.npy with --labels of other labels than beside it",
         npy(logits=LOGITS, labels=(LABELS + 1) % 5, right=LABELS),
         TRUTH,

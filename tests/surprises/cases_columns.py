@@ -220,6 +220,36 @@ CASES = [
         (("--columns", "p_0,p_1,p_2,p_3,p_4"), ("--scores-key", "p_")),
     ),
     Case(
+        "Prob_0 … Prob_4 in capitals, and a fold",
+        text(lines([label(), EXTRA["a fold"], *numbered(PROBS, "Prob_")])),
+        TRUTH,
+        CHOOSE,
+        (("--scores-key", "Prob_"),),
+    ),
+    Case(
+        "Logits_0 … Logits_4 in capitals, and a predicted class",
+        text(lines([label(), *numbered(LOGITS, "Logits_"), EXTRA["a predicted class"]])),
+        TRUTH,
+        CHOOSE,
+        (("--scores-key", "Logits_"),),
+    ),
+    Case(
+        "one-hot labels in columns label_0 … label_4",
+        text(
+            lines(
+                [*columns(np.eye(CLASSES)[LABELS], [f"label_{k}" for k in range(CLASSES)]), *numbered(PROBS, "prob_")]
+            )
+        ),
+        TRUTH,
+        r"--label|one-hot|argmax",
+    ),
+    Case(
+        "digits 3 and 7 as classes, prob_3 and prob_7",
+        text(lines([label(np.where(LABELS2 == 1, 7, 3)), *columns(PROBS2, ["prob_3", "prob_7"])])),
+        TRUTH2,
+        r"gaps|0, 1, 2",
+    ),
+    Case(
         "prob_negative and prob_positive",
         text(lines([label(LABELS2), *columns(PROBS2, ["prob_negative", "prob_positive"])])),
         TRUTH2,

@@ -37,6 +37,18 @@ CASES = [
     Case("semicolons", text(lines(COLUMNS, comma=";")), TRUTH),
     Case("tabs", text(lines(COLUMNS, comma="\t")), TRUTH),
     Case("tabs in a .tsv", text(lines(COLUMNS, comma="\t"), "scores.tsv"), TRUTH, r"\.csv"),
+    Case(
+        "tabs, and a comma in a header name",
+        text(lines([("image, path", ["a.png"] * ROWS), *COLUMNS], comma="\t")),
+        TRUTH,
+        r"cells|separat|delimiter",
+    ),
+    Case(
+        "semicolons, and commas in the class names",
+        text(lines([label(), *columns(PROBS, [f"prob_{n}, small" for n in NAMES])], comma=";")),
+        TRUTH,
+        r"cells|separat|delimiter",
+    ),
     Case("semicolons and decimal commas", text(semicolons(",")), TRUTH, POINT),
     Case(
         "decimal commas in quotes",

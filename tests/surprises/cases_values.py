@@ -132,6 +132,12 @@ CASES = [
         within=1e-3,
     ),
     Case(
+        "per cent in columns prob_*",
+        text(lines([label(), *numbered(100 * PROBS, "prob_")])),
+        TRUTH,
+        KIND + r"|100|per ?cent",
+    ),
+    Case(
         "per cent with a % sign in a .csv",
         text(lines([label(), *((n, [f"{v:.2f}%" for v in c]) for n, c in columns(100 * PROBS, NAMES))])),
         rounded(PROBS, 4),
@@ -158,6 +164,15 @@ CASES = [
     Case("logits, named predictions", file(predictions=LOGITS), TRUTH, KIND, LOGIT_KIND),
     Case("logits, named probs", file(probs=LOGITS), TRUTH, KIND, LOGIT_KIND),
     Case("softmax of draws, named logits", file(logits=DRAWN_PROBS), DRAWN_TRUTH, KIND, PROB_KIND),
+    Case(
+        "probabilities read with --kind logits",
+        file(probs=PROBS),
+        Truth(softmax(PROBS), LABELS),
+        KIND,
+        words=("--kind", "logits"),
+        says=r"probabilit|sum to 1",
+    ),
+    Case("logits read with --kind probs", file(logits=LOGITS), None, KIND, words=("--kind", "probs")),
     Case("softmax of draws, stacked (S, N, C)", file(probs=DRAWN_PROBS), DRAWN_TRUTH),
     Case("logits of draws, stacked (S, N, C)", file(logits=DRAWN), DRAWN_TRUTH),
     Case(

@@ -27,6 +27,7 @@ from . import (
     cases_fits,
     cases_labels,
     cases_metrics,
+    cases_nets,
     cases_pairs,
     cases_parquet,
     cases_shapes,
@@ -48,7 +49,7 @@ EVALUATE = [
     *cases_pairs.CASES,
 ]
 CALIBRATE = cases_calibrate.CASES
-PYTHON = [*cases_metrics.CASES, *cases_fits.CASES]
+PYTHON = [*cases_metrics.CASES, *cases_fits.CASES, *cases_nets.CASES]
 # one of each ending, through a process of its own
 OUTSIDE = [
     "labels from 0, int64",
