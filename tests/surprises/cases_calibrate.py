@@ -68,6 +68,7 @@ def files(method: str = "temperature", *, fit: dict[str, Any] | str, apply: dict
 HOT_FILE = {"logits": HOT, "labels": LABELS}
 HOT_TABLE = lines([label(names_of(LABELS)), *columns(HOT, [f"logits_{name}" for name in NAMES])])
 TEST_RIGHT = softmax(TEST / BEST)
+PERCENT = r"--kind percent|divide.*100"
 PER_CENT = 100 * softmax(HOT)
 RIGHT_HOT = every(temperature(), before(softmax(HOT), LABELS))
 
@@ -76,7 +77,11 @@ CASES = [
     CalibrateCase("probabilities", files(fit={"probs": softmax(HOT), "labels": LABELS}), RIGHT_HOT),
     CalibrateCase("log-probabilities", files(fit={"logits": np.log(softmax(HOT)), "labels": LABELS}), RIGHT_HOT),
     CalibrateCase(
-        "per cent", files(fit={"predictions": PER_CENT, "labels": LABELS}), RIGHT_HOT, r"--kind|100|per ?cent", "scores"
+        "per cent",
+        files(fit={"predictions": PER_CENT, "labels": LABELS}),
+        RIGHT_HOT,
+        PERCENT,
+        "scores",
     ),
     CalibrateCase(
         "probabilities named logits",
@@ -193,7 +198,7 @@ CASES = [
         "applied to per cent",
         files(fit=HOT_FILE, apply={"predictions": 100 * softmax(TEST)}),
         transformed(TEST_RIGHT, "predictions"),
-        r"--kind|100|per ?cent",
+        PERCENT,
         "scores",
     ),
     CalibrateCase(

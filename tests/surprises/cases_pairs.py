@@ -71,7 +71,7 @@ CASES = [
     case("probabilities beside logits", FIRST, archive(probs=SHARE)),
     case("probabilities named predictions beside logits", FIRST, archive(predictions=SHARE)),
     case("probabilities named logits", FIRST, archive(logits=SHARE), r"--kind"),
-    case("per cent", FIRST, archive(predictions=100 * SHARE), r"--kind|100|per ?cent"),
+    case("per cent", FIRST, archive(predictions=100 * SHARE), r"--kind percent|divide.*100"),
     case("labels of other classes", FIRST, archive(logits=OUTSIDE, labels=OTHERS)),
     case("labels −1", FIRST, archive(logits=OUTSIDE, labels=np.full(len(OUTSIDE), -1))),
     case("what Predictions.save wrote without labels", FIRST, saved, suffix="safetensors"),

@@ -124,6 +124,8 @@ CASES = [
         "pandas' prob, prob.1, prob.2, …",
         text(lines([label(), *columns(PROBS, ["prob", *(f"prob.{k}" for k in range(1, 5))])])),
         TRUTH,
+        r"--columns",
+        (("--columns", "prob,prob.1,prob.2,prob.3,prob.4"),),
     ),
     Case("UTF-16, as Excel saves Unicode text", text(PLAIN.encode("utf-16")), TRUTH, r"UTF-8"),
     Case(

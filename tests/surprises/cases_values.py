@@ -36,6 +36,8 @@ from .table import (
 
 KIND = r"--kind"
 LOGIT_KIND, PROB_KIND = (("--kind", "logits"),), (("--kind", "probs"),)
+PERCENT = r"--kind percent|divide.*100"
+PERCENT_KIND = (("--kind", "percent"),)
 ROUNDED = r"round|digits|divide|normali"
 BOTH = r"\[1 − p, p\]|both columns|one column per class|1 - p"
 MARGIN = r"\[0, z\]|\[[−-]z"  # [1 − z, z] would be another model
@@ -104,7 +106,7 @@ CASES = [
         "probabilities of 12 classes with 2 digits, named predictions",
         file(LABELS12, predictions=TWO_DIGITS12),
         rounded(PROBS12, 2),
-        KIND,
+        r"--kind probs|" + ROUNDED,
         PROB_KIND,
         within=1e-3,
     ),
@@ -112,7 +114,7 @@ CASES = [
         "probabilities of 12 classes with 2 digits, in a .csv",
         text(lines([label(LABELS12), *numbered(PROBS12, "class_")], digits=".2f")),
         rounded(PROBS12, 2),
-        KIND + r"|--columns",
+        r"--kind probs|--columns|" + ROUNDED,
         (*PROB_KIND, ("--columns", ",".join(f"class_{k}" for k in range(12)), "--kind", "probs")),
         within=1e-3,
     ),
@@ -121,21 +123,23 @@ CASES = [
     Case("probabilities rounded to bfloat16", file(probs=bfloat16(PROBS)), TRUTH, within=6e-3),
     Case("probabilities rounded to bfloat16, named scores", file(scores=bfloat16(PROBS)), TRUTH, within=6e-3),
     # ---- per cent
-    Case("per cent, named probs", file(probs=100 * PROBS), TRUTH, KIND + r"|100|per ?cent", PROB_KIND),
-    Case("per cent, named predictions", file(predictions=100 * PROBS), TRUTH, KIND + r"|100|per ?cent"),
-    Case("per cent, named scores", file(scores=(100 * PROBS).astype(np.float32)), TRUTH, KIND + r"|100|per ?cent"),
+    Case("per cent, named probs", file(probs=100 * PROBS), TRUTH, PERCENT, PERCENT_KIND),
+    Case("per cent, named predictions", file(predictions=100 * PROBS), TRUTH, PERCENT, PERCENT_KIND),
+    Case("per cent, named scores", file(scores=(100 * PROBS).astype(np.float32)), TRUTH, PERCENT, PERCENT_KIND),
     Case(
         "per cent with one digit, in a .csv with plain names",
         text(lines([*columns(100 * PROBS, NAMES), label()], digits=".1f")),
         rounded(PROBS, 3),
-        KIND + r"|100|per ?cent|--columns",
+        PERCENT + r"|--columns",
+        PERCENT_KIND,
         within=1e-3,
     ),
     Case(
         "per cent in columns prob_*",
         text(lines([label(), *numbered(100 * PROBS, "prob_")])),
         TRUTH,
-        KIND + r"|100|per ?cent",
+        PERCENT,
+        PERCENT_KIND,
     ),
     Case(
         "per cent with a % sign in a .csv",

@@ -6,13 +6,14 @@ import io
 import json
 import math
 import re
+import shlex
 import subprocess
 import sys
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -94,15 +95,29 @@ def judge(case: Case, folder: Path, command: Any = run) -> tuple[str, str]:
     state, detail = refusal(ended, [path.name for path in folder.iterdir()], case.remedy)
     if state != "refused":
         return state, detail
-    for flags in case.follow:
-        if re.search(rf"{re.escape(flags[0])}(?![\w-])", ended.err):
-            again = command([*words, *(word.format(folder=folder) for word in flags)], folder / "figures.json")
-            if again.crash or again.code != 0:
-                return "the remedy fails", f"{ended.err.strip()}\n  {' '.join(flags)}: {again.crash or again.err}"
-            state, detail = _answered(case, again)
-            if state != "right figures":
-                return "the remedy gives wrong figures", f"{ended.err.strip()}\n  {' '.join(flags)}: {detail}"
+    for flags in [*remedies(case, ended.err), *examples(ended.err)]:
+        again = command([*words, *(word.format(folder=folder) for word in flags)], folder / "figures.json")
+        if again.crash:
+            return "traceback", f"{ended.err.strip()}\n  {' '.join(flags)}: {again.crash}"
+        if again.code != 0:
+            return "the remedy fails", f"{ended.err.strip()}\n  {' '.join(flags)}: {again.err}"
+        state, detail = _answered(replace(case, says=None), again)
+        if state != "right figures":
+            return "the remedy gives wrong figures", f"{ended.err.strip()}\n  {' '.join(flags)}: {detail}"
     return "refused", ended.err
+
+
+def remedies(case: Case, line: str) -> list[tuple[str, ...]]:
+    """The flags of the case that the line names; of --kind, its value too."""
+    named = [(" ".join(flags[:2]) if flags[0] == "--kind" else flags[0], flags) for flags in case.follow]
+    return [flags for words, flags in named if re.search(rf"{re.escape(words)}(?![\w-])", line)]
+
+
+def examples(line: str) -> list[list[str]]:
+    """The columns that the line gives as an example to copy, unless it leaves a name to fill in."""
+    found = re.search(r"for example:? (--columns .*)", line)
+    words = shlex.split(found.group(1)) if found else []
+    return [words] if words and not any(word.isupper() for word in words) else []
 
 
 def refusal(ended: Ended, files: Sequence[str], remedy: str | None) -> tuple[str, str]:

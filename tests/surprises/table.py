@@ -39,8 +39,8 @@ class Case:
     make     writes the file or files into a folder and returns the one to evaluate
     truth    the data behind it; None where no figure can be right, so that only a refusal will do
     remedy   a pattern that the one line of a refusal must contain; None where a refusal would be a defect
-    follow   flags to try after a refusal: where the line names the first word of one, adding these words must give the
-             right figures
+    follow   flags to try after a refusal: where the line names one (of --kind, its value too), adding these words must
+             give the right figures; so must an example in the line
     words    words of the command line; {folder} is the folder
     within   tolerance of the figures: relative, and absolute below 1
     only     the figures that are compared
