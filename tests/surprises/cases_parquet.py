@@ -198,4 +198,13 @@ CASES = [
         ),
         TRUTH,
     ),
+    Case(
+        "parquet, a list column logits and a number logits_temperature",
+        parquet(
+            logits=listed(LOGITS, pa.list_(pa.float64())), logits_temperature=pa.array([1.5] * ROWS), label=ANSWERS
+        ),
+        TRUTH,
+        CHOOSE,
+        (("--columns", "logits"), ("--scores-key", "logits")),
+    ),
 ]
