@@ -50,6 +50,7 @@ EVALUATE = [
     *cases_archives.CASES,
     *cases_pairs.CASES,
 ]
+ARRAYS = [*cases_labels.CASES, *cases_values.CASES, *cases_shapes.CASES, *cases_archives.CASES, *cases_pairs.CASES]
 CALIBRATE = cases_calibrate.CASES
 PYTHON = [*cases_metrics.CASES, *cases_fits.CASES, *cases_nets.CASES]
 # one of each ending, through a process of its own
@@ -88,6 +89,24 @@ def test_python(case):
 def test_evaluate_as_a_process(case, tmp_path):
     state, detail = judge(case, tmp_path, run_outside)
     assert state in GOOD, f"{state}: {detail}"
+
+
+def test_in_blocks_every_case_ends_alike(tmp_path, monkeypatch):
+    """Large files are read in blocks of rows. With the limit at 0 rows every file is large; nothing else may change."""
+
+    def ends(folder):
+        folder.mkdir()
+        found = {}
+        for number, case in enumerate(ARRAYS):
+            (folder / str(number)).mkdir()
+            found[case.name] = judge(case, folder / str(number))[0]
+        return found
+
+    whole = ends(tmp_path / "whole")
+    monkeypatch.setattr("avuc.metrics.large.LARGE_ROWS", 0)
+    monkeypatch.setattr("avuc.scores.file.BLOCK", 137 * 5)  # a few blocks of each file, the last one shorter
+    blocks = ends(tmp_path / "blocks")
+    assert {name: (state, blocks[name]) for name, state in whole.items() if blocks[name] != state} == {}
 
 
 def test_names_are_unique():
