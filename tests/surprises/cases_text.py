@@ -170,13 +170,13 @@ CASES = [
         "lists in one cell, [0.1 0.9]",
         text(lines([label(), ("probs", [" ".join(f"{p:.6f}" for p in row).join("[]") for row in PROBS])])),
         TRUTH,
-        r"number|column per class",
+        r"number|column per class|logits_0",
     ),
     Case(
         "a matrix printed in lists, [0.1, 0.9]",
         text(lines([label(), ("probs", [str([float(p) for p in row]) for row in PROBS])])),
         TRUTH,
-        r"number|column per class",
+        r"number|column per class|logits_0",
     ),
 ]
 assert len(LABELS) == ROWS
