@@ -98,8 +98,9 @@ def test_no_module_has_outgrown_one_job() -> None:
 
 
 def test_every_test_file_mirrors_a_room() -> None:
-    """tests/ mirrors src/avuc/ (and reproduction/ the scripts beside it): another folder of tests is a leftover."""
-    rooms = {path.name for path in SOURCE.iterdir() if path.is_dir()} | {"__pycache__", "reproduction"}
+    """tests/ mirrors src/avuc/; reproduction/ tests the scripts beside it, surprises/ the whole package from outside.
+    Another folder of tests is a leftover."""
+    rooms = {path.name for path in SOURCE.iterdir() if path.is_dir()} | {"__pycache__", "reproduction", "surprises"}
     folders = {path.name for path in Path(__file__).parent.iterdir() if path.is_dir()}
     assert folders <= rooms
 
