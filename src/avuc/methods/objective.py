@@ -126,6 +126,10 @@ class ObjectiveLoss(nn.Module):
         if self.avuc is not None:
             self.avuc.epoch_end()
 
+    def statistics(self) -> list[Tensor]:
+        """Every tensor that training changes, in place."""
+        return [] if self.avuc is None else self.avuc.statistics()
+
     def get_extra_state(self) -> Tensor:
         return torch.tensor(self.epoch)
 
