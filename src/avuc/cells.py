@@ -31,6 +31,7 @@ from avuc.loss_inputs import (
     classes_last,
     label_weights,
     one_of,
+    refuse_logits,
     refuse_nan,
 )
 from avuc.rows import row_statistics
@@ -88,8 +89,11 @@ def avuc_cells(
         raise InputError(f"avuc_cells: give the mean over draws, (N, C); found {tuple(probs.shape)}")
     with torch.autocast(probs.device.type, enabled=False):
         flat = classes_last(at_least_float32(probs), labels)
+        refuse_logits(flat)
         confidence, predicted = flat.max(dim=-1)
         u = entropy(flat) if uncertainty is None else at_least_float32(uncertainty).reshape(-1)
+        if len(u) != len(flat):
+            raise InputError(f"avuc_cells: one uncertainty per label; found {len(u)} for {len(flat)} labels")
         rows = _labelled(confidence, u, predicted, labels, flat.shape[-1], ignore_index, weights)
         cells = cells_of(rows, threshold, variant)
     refuse_nan(torch.stack(cells), "probs")

@@ -24,9 +24,13 @@ __all__ = [
     "look_like_probs",
     "may_synchronise",
     "one_of",
+    "refuse_logits",
     "refuse_nan",
     "transforming",
 ]
+
+# how far a row's sum may be from 1, as in avuc.metrics
+SUM_TOLERANCE = 1e-2
 
 # ---- numbers
 
@@ -163,6 +167,18 @@ def look_like_probs(scores: Tensor, labels: Tensor) -> bool:
         return False
     values = at_least_float32(scores.detach())
     return bool(((values >= 0).all() & ((values.sum(classes_at) - 1).abs() < 1e-3).all()).item())
+
+
+def refuse_logits(probs: Tensor) -> None:
+    """An error for rows (N, C) that are negative or do not sum to 1; NaN is left to `refuse_nan`."""
+    if not probs.numel() or not may_synchronise(probs):
+        return
+    values = probs.detach()
+    if bool((values < 0).any() | ((values.sum(dim=-1) - 1).abs() > SUM_TOLERANCE).any()):
+        raise InputError(
+            f"avuc: rows of probabilities must not be negative and must sum to 1 (within {SUM_TOLERANCE}); apply "
+            "softmax if these are logits"
+        )
 
 
 # ---- results

@@ -77,7 +77,9 @@ class _RowStatistics(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph=True: the gradient itself must have a gradient
             again = traceable(logits)
             outputs = [again.confidence, again.entropy]
-            return torch.autograd.grad(outputs, logits, [grad_confidence, grad_entropy], create_graph=True)[0]
+            upstream = [grad_confidence, grad_entropy]
+            gradient: Tensor = torch.autograd.grad(outputs, logits, upstream, create_graph=True)[0]
+            return gradient
         rows, kept = RowStatistics(*saved[:3]), ForwardPass(*saved[3:])
         coefficients = backward_coefficients(kept.largest, rows, grad_confidence, grad_entropy)
         return backward_rows(kept, rows.predicted, coefficients)

@@ -1,8 +1,9 @@
 """Accuracy versus uncertainty: are right predictions certain, and wrong ones uncertain?
 
 A prediction is certain when its entropy u ≤ threshold; differences that float32 rounding can make count as equal
-(`avuc.uncertainty.highest_certain`), so that the losses and the metrics agree on every prediction. Counts of accurate-certain (AC), accurate-uncertain (AU),
-inaccurate-certain (IC) and inaccurate-uncertain (IU) predictions give every number here.
+(`avuc.uncertainty.highest_certain`), so that a prediction at its threshold is certain in the losses and in the metrics.
+Counts of accurate-certain (AC), accurate-uncertain (AU), inaccurate-certain (IC) and inaccurate-uncertain (IU)
+predictions give every number here.
 """
 
 from __future__ import annotations

@@ -167,9 +167,8 @@ class Resampler:
         else:
             at = np.full(len(right), float(self.threshold))
         # the threshold itself and the curve's points in one look-up
-        counts = cells_below(
-            values, right, wrong, np.concatenate([highest_certain(at)[:, None], thresholds_between(low, high)], -1)
-        )
+        thresholds = np.concatenate([highest_certain(at)[:, None], thresholds_between(low, high)], -1)
+        counts = cells_below(values, right, wrong, thresholds)
         here = Counts(*(cell[:, 0] for cell in counts))
         return {
             "avu": here.avu,
