@@ -26,7 +26,7 @@ __all__ = ["RowStatistics", "row_statistics"]
 BLOCK_ELEMENTS = 1 << 19
 # Above this the backward pass works on z − m, which is exact, instead of on z: z·slope and m·slope would round apart.
 # Below it the rounding of the difference is no larger than that of the other terms, and one pass less is needed.
-LARGE_LOGIT = 16.0
+LARGE_LOGIT = 32.0
 
 
 class RowStatistics(NamedTuple):
