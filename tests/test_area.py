@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -37,7 +38,7 @@ def loop(logits: list[list[float]], labels: list[int], weights: list[float], mon
 
     if us[-1] == us[0]:
         return -math.log(avu(us[0]))
-    return -math.log(sum(avu(a) * (b - a) for a, b in zip(us[:-1], us[1:], strict=True)) / (us[-1] - us[0]))
+    return -math.log(sum(avu(a) * (b - a) for a, b in itertools.pairwise(us)) / (us[-1] - us[0]))
 
 
 def slope(logits: Tensor, labels: Tensor, weights: Tensor, monotone: bool) -> Tensor:

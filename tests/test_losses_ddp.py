@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,8 @@ def rank_main(rank: int, port: int, out: str) -> None:
     alone.loss.epoch_end()
     results["alone"] = alone.loss.threshold.clone()
     results["second"] = [second_derivative(loss) for loss in (avuc_loss, soft, area, exact)]
+    only_first = dist.new_group([0])
+    results["member"] = called(lambda: avuc_loss(torch.ones(2, 3), torch.tensor([0, 1]), 0.5, group=only_first))
     torch.save(results, f"{out}/{rank}.pt")
     dist.destroy_process_group()
 
@@ -111,8 +114,13 @@ def exact(logits: Tensor, labels: Tensor, _: float) -> Tensor:
 
 def second_derivative(loss: Any) -> str:
     logits = torch.randn(6, CLASSES, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    value = loss(logits, torch.arange(6) % CLASSES, 0.9)
+    return called(lambda: torch.autograd.grad(value, logits, create_graph=True))
+
+
+def called(function: Callable[[], Any]) -> str:
     try:
-        torch.autograd.grad(loss(logits, torch.arange(6) % CLASSES, 0.9), logits, create_graph=True)
+        function()
     except InputError as error:
         return str(error)
     return "no error"
@@ -160,3 +168,9 @@ def test_second_derivatives_over_ranks_are_refused(found: list[dict[str, Any]]) 
         for message in result["second"]:
             assert message.startswith("avuc: a second derivative")
             assert "group=False" in message
+
+
+def test_a_process_outside_the_group_is_refused(found: list[dict[str, Any]]) -> None:
+    """torch.distributed gives it a world size of −1, which turned the gradient round."""
+    assert found[0]["member"] == "no error"
+    assert "not a member of `group`" in found[1]["member"]

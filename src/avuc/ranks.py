@@ -20,7 +20,10 @@ def world_size(group: Group) -> int:
     """Number of processes that share one batch; 1 where torch.distributed is not running."""
     if group is False or not (dist.is_available() and dist.is_initialized()):
         return 1
-    return dist.get_world_size(_resolved(group))
+    size = dist.get_world_size(_resolved(group))
+    if size < 1:  # −1 would turn every gradient round
+        raise InputError("avuc: this process is not a member of `group`; use its own group, or group=False")
+    return size
 
 
 def sum_over_ranks(values: Tensor, group: Group = None) -> Tensor:
