@@ -83,15 +83,16 @@ def test_labels_out_of_range_beside_ignored_ones(bad: int, variant: Any) -> None
 
 
 def test_bytes_are_labels() -> None:
-    """In uint8, 156 is the same number as the ignore_index −100: the row was left out."""
+    """In uint8, 156 is the same number as the ignore_index −100: compiled, such rows were left out."""
     logits, labels = batch(n=6, classes=200)
     labels[:] = torch.tensor([156, 3, 156, 7, 199, 0])
     logits[0, 156] += 20
-    for loss in (lambda y: avuc_loss(logits, y, 2.0), lambda y: avuc_loss(logits[None], y, 2.0)):
-        expected = loss(labels)
+    compiled = torch.compile(lambda z, y: avuc_loss(z, y, 2.0), backend="aot_eager", fullgraph=True)
+    for loss in (lambda z, y: avuc_loss(z, y, 2.0), lambda z, y: avuc_loss(z[None], y, 2.0), compiled):
+        expected = loss(logits, labels)
         for dtype in (torch.uint8, torch.int16, torch.int32):
-            assert loss(labels.to(dtype)) == expected
-        assert loss(torch.where(labels == 156, -100, labels)) != expected
+            assert loss(logits, labels.to(dtype)) == expected
+        assert loss(logits, torch.where(labels == 156, -100, labels)) != expected
 
 
 @pytest.mark.parametrize("bad", [-0.5, math.nan, math.inf])

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 from avuc.errors import InputError
 from avuc.losses import auavuc_loss, avuc_loss
-from avuc.rows import row_statistics
+from avuc.rows import _centred, _forward_blocks, backward_coefficients, backward_rows, row_statistics
 
 VARIANTS = ["paper", "stopgrad", "monotone", "soft"]
 LOSSES: dict[str, Callable[..., Tensor]] = {
@@ -125,6 +125,21 @@ def test_a_ruled_out_class_does_not_flatten_large_logits() -> None:
     with_inf = torch.tensor([[1e10, 1e10 - 16384, -math.inf]])
     assert row_statistics(with_inf).confidence.item() == 1.0
     assert row_statistics(with_inf).entropy.item() == 0.0
+
+
+@pytest.mark.parametrize(("shape", "scale"), [((9, 4), 2.0), ((700, 1000), 3.0), ((0, 3), 1.0)])
+def test_the_pass_for_gpus_equals_the_one_for_cpus(shape: tuple[int, int], scale: float) -> None:
+    """On a GPU every row is centred first, without looking whether it has to be."""
+    logits = scale * torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    (kept, rows), (centred, same) = _forward_blocks(logits), _forward_blocks(_centred(logits))
+    assert not centred.largest.any()
+    upstream = torch.randn(2, shape[0], generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    found = []
+    for forward, statistics in ((kept, rows), (centred, same)):
+        coefficients = backward_coefficients(forward.largest, statistics, *upstream)
+        found.append(backward_rows(forward, statistics.predicted, coefficients))
+    torch.testing.assert_close(rows, same)
+    torch.testing.assert_close(*found)
 
 
 # ---- second derivatives
