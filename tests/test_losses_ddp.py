@@ -27,6 +27,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "steps": {"loss": {"warmup_steps": EPOCHS * len(CUTS)}},
     "half": {"half": True},
     "resumed": {"resume": True},
+    "steps, resumed": {"loss": {"warmup_steps": EPOCHS * len(CUTS)}, "resume": True},
 }
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
+from avuc.cells import avuc_cells
 from avuc.errors import InputError
 from avuc.losses import auavuc_loss, avuc_loss
 from avuc.rows import _centred, _forward_blocks, backward_coefficients, backward_rows, row_statistics
@@ -75,6 +76,16 @@ def test_shifts_and_orders_change_nothing(n: int, classes: int, shift: float, na
         found, ours = gradient(LOSSES[name], other, same)
         torch.testing.assert_close(found, value, rtol=1e-6, atol=1e-9)
         torch.testing.assert_close(ours, back, rtol=1e-5, atol=1e-6 * scale)
+
+
+@given(st.integers(2, 20), st.integers(0, 20), st.sampled_from(VARIANTS), st.integers(0, 999))
+def test_cells_of_shares_add_up(n: int, cut: int, variant: Any, seed: int) -> None:
+    """What ranks rely on: the cells of a batch are the sums of the cells of its shares."""
+    logits, labels = batch(n, seed=seed)
+    probs = logits.softmax(-1)
+    parts = [avuc_cells(probs[share], labels[share], 0.9, variant=variant) for share in (slice(cut), slice(cut, None))]
+    whole = avuc_cells(probs, labels, 0.9, variant=variant)
+    torch.testing.assert_close(torch.stack(parts[0]) + torch.stack(parts[1]), torch.stack(whole))
 
 
 @pytest.mark.parametrize("name", LOSSES)

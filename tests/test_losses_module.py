@@ -77,6 +77,13 @@ def test_the_device_still_moves() -> None:
     assert {tensor.device.type for tensor in module.statistics()} == {"meta"}
 
 
+def test_a_model_made_on_the_meta_device_keeps_its_threshold() -> None:
+    with torch.device("meta"):
+        model = nn.ModuleDict({"net": nn.Linear(2, 2), "loss": AvUCLoss(beta=1.0, threshold=0.5)})
+    model.to_empty(device="cpu")
+    assert model["loss"](*batch()) == avuc_loss(*batch(), 0.5)
+
+
 @pytest.mark.gpu
 def test_the_statistics_follow_to_the_gpu() -> None:
     module = nn.Sequential(AvUCLoss(warmup_epochs=1)).half().cuda()[0]
@@ -265,6 +272,8 @@ def test_a_wrong_state_is_refused() -> None:
         AvUCLoss().load_state_dict({"threshold": torch.tensor(0.5), "_extra_state": torch.tensor(3)})
     with pytest.raises(RuntimeError, match=r"Unexpected key.*other"):
         AvUCLoss().load_state_dict({**AvUCLoss().state_dict(), "other": torch.zeros(1)})
+    with pytest.raises(RuntimeError, match=r"gathered has shape \(2,\), not \(2, 2\)"):
+        AvUCLoss().load_state_dict({**AvUCLoss().state_dict(), "gathered": torch.ones(2)})
 
 
 @pytest.mark.parametrize("options", [{"warmup_epochs": 2}, {"threshold": 0.5}])

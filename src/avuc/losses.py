@@ -92,9 +92,11 @@ class AvUCLoss(nn.Module):
         self.warmup_epochs = warmup_epochs if threshold is None and warmup_steps is None else 0
         self.warmup_steps = warmup_steps
         self.ignore_index, self.group, self.epoch = ignore_index, group, 0
-        self.threshold = torch.tensor(given, dtype=torch.float32)
-        self.gathered = torch.zeros(2, 2, dtype=torch.float64)
-        self.pooled = torch.zeros(2, 2, dtype=torch.float64)
+        # these are too small to be worth a meta device, and have values to keep
+        device = "cpu" if torch.get_default_device().type == "meta" else None
+        self.threshold = torch.tensor(given, dtype=torch.float32, device=device)
+        self.gathered = torch.zeros(2, 2, dtype=torch.float64, device=device)
+        self.pooled = torch.zeros(2, 2, dtype=torch.float64, device=device)
         # Training calls: of the warm-up if `warmup_steps` is given, else of this warm-up epoch. A tensor on the host,
         # because torch.compile would compile anew for every value of an integer.
         self.steps = torch.zeros((), dtype=torch.int64, device="cpu")
@@ -129,10 +131,8 @@ class AvUCLoss(nn.Module):
         if self._warming_up and self.warmup_steps is None:
             if self.epoch + 1 == self.warmup_epochs:
                 self._learn()
-            elif world_size(self.group) > 1:
-                # from here on every rank has the sums of all: a checkpoint of any rank is exact
-                self.pooled += sum_over_ranks(self.gathered, self.group)
-                self.gathered.zero_()
+            else:
+                self._pool()
             self.steps.zero_()
         self.epoch += 1
 
@@ -157,12 +157,20 @@ class AvUCLoss(nn.Module):
         done = int(self.steps)
         if done == self.warmup_steps:
             self._learn()
-        elif self.warmup_steps is None and done == MANY_BATCHES:
+        elif self.warmup_steps is not None:
+            self._pool()
+        elif done == MANY_BATCHES:
             warnings.warn(
                 f"AvUCLoss: {done:,} batches in one warm-up epoch, and the loss is 0 until the warm-up ends; call "
                 "epoch_end() after each epoch, or use warmup_steps",
                 stacklevel=4,
             )
+
+    def _pool(self) -> None:
+        """Give every rank the sums of all, so that the state of any rank is enough to resume from."""
+        if world_size(self.group) > 1:
+            self.pooled += sum_over_ranks(self.gathered, self.group)
+            self.gathered.zero_()
 
     @torch.no_grad()
     def _learn(self) -> None:
@@ -227,8 +235,11 @@ class AvUCLoss(nn.Module):
         keys = {name: prefix + name for name in STATISTICS}
         unexpected_keys[:] = [key for key in unexpected_keys if key not in keys.values()]
         for name, key in keys.items():
-            if key in state_dict:
-                getattr(self, name).copy_(state_dict[key])
+            own: Tensor = getattr(self, name)
+            if key in state_dict and state_dict[key].shape != own.shape:
+                error_msgs.append(f"{key} has shape {tuple(state_dict[key].shape)}, not {tuple(own.shape)}")
+            elif key in state_dict:
+                own.copy_(state_dict[key])
             elif name == "pooled":  # version 0.1.0 had none
                 self.pooled.zero_()
             elif strict:
