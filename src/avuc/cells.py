@@ -1,7 +1,7 @@
 """Predictions of any shape into rows, and rows into the four soft cells of AvU (Eq. 2 and 4 of the paper).
 
-Each prediction is accurate or inaccurate, and certain (u ≤ u_th) or uncertain. The variants differ in what a prediction
-with confidence p and uncertainty u weighs in its cell:
+Each prediction is accurate or inaccurate, and certain (u ≤ u_th, see `avuc.uncertainty.highest_certain`) or uncertain.
+The variants differ in what a prediction with confidence p and uncertainty u weighs in its cell:
 
     variant    certain (AC, IC)                     uncertain (AU, IU)
     paper      p(1−tanh u) if accurate, else        p·tanh u if accurate, else        Eq. 4 as printed
@@ -23,8 +23,19 @@ import torch
 from torch import Tensor
 
 from avuc.errors import InputError
+from avuc.loss_inputs import (
+    at_least_float32,
+    check_shapes,
+    checked_threshold,
+    class_indices,
+    classes_last,
+    label_weights,
+    one_of,
+    refuse_logits,
+    refuse_nan,
+)
 from avuc.rows import row_statistics
-from avuc.uncertainty import entropy, mutual_information
+from avuc.uncertainty import entropy, highest_certain, mutual_information
 
 __all__ = ["Cells", "Uncertainty", "Variant", "avuc_cells"]
 
@@ -78,8 +89,11 @@ def avuc_cells(
         raise InputError(f"avuc_cells: give the mean over draws, (N, C); found {tuple(probs.shape)}")
     with torch.autocast(probs.device.type, enabled=False):
         flat = classes_last(at_least_float32(probs), labels)
+        refuse_logits(flat)
         confidence, predicted = flat.max(dim=-1)
         u = entropy(flat) if uncertainty is None else at_least_float32(uncertainty).reshape(-1)
+        if len(u) != len(flat):
+            raise InputError(f"avuc_cells: one uncertainty per label; found {len(u)} for {len(flat)} labels")
         rows = _labelled(confidence, u, predicted, labels, flat.shape[-1], ignore_index, weights)
         cells = cells_of(rows, threshold, variant)
     refuse_nan(torch.stack(cells), "probs")
@@ -144,26 +158,18 @@ def cells_of(rows: Rows, threshold: float | Tensor | None, variant: Variant) -> 
         member = _soft_membership(u, threshold, rows.num_classes)
         certain, uncertain = (1 - member) * (1 - scaled), member * scaled
     else:
-        above = u > required(threshold, variant)
+        above = u > highest_certain(checked_threshold(threshold, variant))
         weighed = mass(rows.confidence, scaled, rows.correct, above, variant)
         certain, uncertain = weighed * ~above, weighed * above
     sums = torch.stack((certain * right, uncertain * right, certain * wrong, uncertain * wrong)).sum(dim=1)
     return Cells(*sums.unbind())
 
 
-def required(threshold: float | Tensor | None, variant: Variant) -> float | Tensor:
-    """The threshold, which only the soft variant can do without."""
-    if threshold is None:
-        raise InputError(f"avuc: variant {variant!r} needs a threshold; AvUCLoss learns one, 'soft' has a default")
-    return threshold
-
-
 def _soft_membership(u: Tensor, threshold: float | Tensor | None, num_classes: int) -> Tensor:
     """How far each prediction belongs to the uncertain ones."""
     ceiling = math.log(max(num_classes, 2))
-    middle = torch.as_tensor(
-        SOFT_THRESHOLD if threshold is None else threshold / ceiling, dtype=u.dtype, device=u.device
-    )
+    share = SOFT_THRESHOLD if threshold is None else checked_threshold(threshold, "soft") / ceiling
+    middle = torch.as_tensor(share, dtype=u.dtype, device=u.device)
     # the clamp inside logit ends the gradient only where it vanishes anyway: near 0, s grows like (u/log C)^10
     odds = torch.logit(u / ceiling, eps=1e-6) - torch.logit(middle, eps=1e-6)
     return torch.sigmoid(odds / SOFT_TEMPERATURE)
@@ -178,83 +184,8 @@ def _labelled(
     ignore_index: int,
     weights: Tensor | None,
 ) -> Rows:
-    labels = labels.reshape(-1)
+    labels = class_indices(labels)
     weight = label_weights(labels, num_classes, ignore_index, weights, confidence.dtype)
     if weight is None:
         weight = torch.ones_like(confidence)
     return Rows(confidence, u, predicted == labels, weight, num_classes)
-
-
-def label_weights(
-    labels: Tensor, num_classes: int, ignore_index: int, weights: Tensor | None, dtype: torch.dtype
-) -> Tensor | None:
-    """A weight per label, 0 for those to ignore, or None where each counts once; labels out of range are an error."""
-    if weights is not None:
-        if weights.numel() != labels.numel():
-            raise InputError(f"avuc: one weight per label; found {weights.numel()} weights for {labels.numel()} labels")
-        weights = weights.reshape(-1).to(labels.device, dtype)
-    if may_synchronise(labels) and labels.numel():
-        low, high = torch.stack(labels.aminmax()).tolist()  # one copy from a GPU
-        if low >= 0 and high < num_classes and not 0 <= ignore_index < num_classes:
-            return weights
-        if bool(((labels != ignore_index) & ((labels < 0) | (labels >= num_classes))).any()):
-            raise InputError(
-                f"avuc: labels must be 0 … {num_classes - 1} (or ignore_index={ignore_index}); found {low} … {high}"
-            )
-    used = (labels != ignore_index).to(dtype)
-    return used if weights is None else used * weights
-
-
-def check_shapes(scores: Tensor, labels: Tensor) -> int:
-    """Number of draws in `scores` (0: no draw axis), or an error that says which shapes go together."""
-    draws, classes_at = scores.ndim - labels.ndim - 1, scores.ndim - labels.ndim
-    fits = (
-        labels.ndim >= 1
-        and draws in (0, 1)
-        and scores.shape[draws] == labels.shape[0]
-        and scores.shape[classes_at + 1 :] == labels.shape[1:]
-        and (draws == 0 or scores.shape[0] > 0)
-        and scores.shape[classes_at] > 0
-    )
-    if not fits:
-        raise InputError(
-            "avuc: scores (N, C) or (S, N, C) go with labels (N), and (N, C, *spatial) or (S, N, C, *spatial) with "
-            f"(N, *spatial); found scores {tuple(scores.shape)} and labels {tuple(labels.shape)}"
-        )
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise InputError(f"avuc: labels must be integers, class indices; found {labels.dtype}")
-    return scores.shape[0] if draws else 0
-
-
-def at_least_float32(values: Tensor) -> Tensor:
-    """Cells are never computed in half precision: bfloat16 logits near 10 are 0.06 apart."""
-    if not values.is_floating_point():
-        raise InputError(f"avuc: scores must be floating point; found {values.dtype}")
-    return values if values.dtype == torch.float64 else values.float()
-
-
-def refuse_nan(result: Tensor, what: str) -> None:
-    """NaN never passes silently: it spreads into `result`, and on every rank alike."""
-    if may_synchronise(result) and math.isnan(result.detach().sum().item()):
-        raise InputError(f"avuc: {what} contain NaN or +inf; look for the first bad layer with torch.isfinite")
-
-
-def may_synchronise(tensor: Tensor) -> bool:
-    """Whether reading a value back is possible here: not while a graph is being traced or captured."""
-    if torch.compiler.is_compiling():
-        return False
-    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
-
-
-def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Check a keyword against its valid values."""
-    if value not in allowed:
-        raise InputError(f"avuc: {name} must be one of {', '.join(allowed)}; found {value!r}")
-
-
-def classes_last(scores: Tensor, labels: Tensor) -> Tensor:
-    """([S,] N, C, *spatial) to ([S,] N·spatial, C)."""
-    classes_at = scores.ndim - labels.ndim
-    if labels.ndim > 1:
-        scores = scores.movedim(classes_at, -1)
-    return scores.reshape(*scores.shape[: classes_at - 1], -1, scores.shape[-1])

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from avuc.cells import Variant, at_least_float32, classes_last, label_weights, mass_and_slopes
-from avuc.ranks import Group, sum_over_ranks, world_size
-from avuc.rows import ForwardPass, RowStatistics, backward_coefficients, backward_rows, forward_rows
+from avuc.cells import Rows, Variant, cells_of, mass_and_slopes
+from avuc.loss_inputs import at_least_float32, class_indices, classes_last, label_weights
+from avuc.ranks import Group, refuse_second_derivative, sum_over_ranks, world_size
+from avuc.rows import ForwardPass, RowStatistics, backward_coefficients, backward_rows, forward_rows, traceable
+from avuc.uncertainty import highest_certain
 
-__all__ = ["EMPTY_MASS", "fused_avuc", "or_empty"]
+__all__ = ["EMPTY_MASS", "fused_avuc", "loss_of_rows", "or_empty"]
 
 # The mass, in samples, that stands for AC + IU where no prediction is in either cell: the loss stays finite and its
 # gradient still empties AU and IC. Wherever AC + IU is larger, Eq. 3 is untouched.
@@ -28,6 +29,12 @@ EMPTY_MASS = 1e-12
 def or_empty(good: Tensor) -> Tensor:
     """AC + IU, or what stands for it where it is empty."""
     return torch.where(good > EMPTY_MASS, good, EMPTY_MASS)
+
+
+def loss_of_rows(rows: Rows, threshold: float | Tensor | None, variant: Variant, group: Group) -> Tensor:
+    """L_AvUC from rows, by ordinary torch operations."""
+    ac, au, ic, iu = sum_over_ranks(torch.stack(cells_of(rows, threshold, variant)), group)
+    return torch.log1p((au + ic) / or_empty(ac + iu))
 
 
 def fused_avuc(
@@ -41,7 +48,7 @@ def fused_avuc(
 ) -> Tensor:
     """L_AvUC of logits (N, C) or (N, C, *spatial) for the variants with hard membership."""
     flat = classes_last(at_least_float32(logits), labels)
-    labels = labels.reshape(-1)
+    labels = class_indices(labels)
     weight = label_weights(labels, flat.shape[1], ignore_index, weights, flat.dtype)
     loss: Tensor = _FusedAvUC.apply(flat, labels, threshold, variant, weight, group)
     return loss
@@ -68,14 +75,24 @@ class _FusedAvUC(torch.autograd.Function):
             columns[1] = RowStatistics(*(column.numpy() for column in rows))  # type: ignore[arg-type]
         loss, coefficients = _loss_and_coefficients(*columns, variant=variant, group=group, xp=xp)
         if ctx.needs_input_grad[0]:
-            ctx.save_for_backward(*kept, rows.predicted, torch.as_tensor(coefficients))
+            tensor, number = (threshold, None) if isinstance(threshold, Tensor) else (None, threshold)
+            ctx.save_for_backward(logits, labels, weight, tensor, rows.predicted, torch.as_tensor(coefficients), *kept)
+            ctx.options = number, variant, group
         return torch.as_tensor(loss, dtype=logits.dtype)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None, None]:
-        *kept, predicted, coefficients = ctx.saved_tensors
-        in_logits = backward_rows(ForwardPass(*kept), predicted, gradient * coefficients)
+        logits, labels, weight, threshold, predicted, coefficients, *kept = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True: the gradient itself must have a gradient
+            number, variant, group = ctx.options
+            refuse_second_derivative(group)
+            confidence, entropy, place = traceable(logits)
+            weight = torch.ones_like(confidence) if weight is None else weight
+            rows = Rows(confidence, entropy, place == labels, weight, logits.shape[1])
+            loss = loss_of_rows(rows, number if threshold is None else threshold, variant, group)
+            (in_logits,) = torch.autograd.grad(loss, logits, gradient, create_graph=True)
+        else:
+            in_logits = backward_rows(ForwardPass(*kept), predicted, gradient * coefficients)
         return in_logits, None, None, None, None, None
 
 
@@ -91,7 +108,7 @@ def _loss_and_coefficients(
     xp: Any,
 ) -> tuple[Any, Any]:
     """The loss, and the coefficients of its gradient for `backward_rows`: tensors or, with `xp=numpy`, arrays."""
-    correct, uncertain = rows.predicted == labels, rows.entropy > threshold
+    correct, uncertain = rows.predicted == labels, rows.entropy > highest_certain(threshold)
     masses, in_p, in_u = mass_and_slopes(rows.confidence, xp.tanh(rows.entropy), correct, uncertain, variant, xp)
     if weight is not None:
         masses = masses * weight

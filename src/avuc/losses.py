@@ -1,157 +1,52 @@
-"""The AvUC family: losses that ask a classifier to be certain where it is right and uncertain where it is wrong.
-
-Krishnan & Tickoo, "Improving model calibration with accuracy versus uncertainty optimization" (NeurIPS 2020), Eq. 3–5
-and appendix F, over the soft cells of `avuc.cells`:
-
-    L_AvUC = log(1 + (AU + IC) / (AC + IU))
-"""
+"""The public losses: `AvUCLoss`, which learns its threshold, and the functions behind it."""
 
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from avuc.cells import (
-    UNCERTAINTIES,
-    VARIANTS,
-    Rows,
-    Uncertainty,
-    Variant,
-    at_least_float32,
-    cells_of,
-    check_shapes,
-    mass,
-    one_of,
-    refuse_nan,
-    required,
-    rows_from_logits,
-)
+from avuc.area import area_loss
+from avuc.cells import UNCERTAINTIES, VARIANTS, Uncertainty, Variant, rows_from_logits
+from avuc.elbo import elbo_loss
 from avuc.errors import InputError
-from avuc.fused import fused_avuc, or_empty
-from avuc.ranks import Group, gather_rows, reduce_extremum, sum_over_ranks
+from avuc.functional import auavuc_loss, avuc_loss
+from avuc.loss_inputs import checked_number, checked_whole, look_like_probs, one_of, refuse_nan
+from avuc.ranks import Group, sum_over_ranks, world_size
 
 __all__ = ["AvUCLoss", "area_loss", "auavuc_loss", "avuc_loss", "elbo_loss"]
 
-
-def avuc_loss(
-    logits: Tensor,
-    labels: Tensor,
-    threshold: float | Tensor | None,
-    *,
-    variant: Variant = "paper",
-    uncertainty: Uncertainty = "entropy",
-    ignore_index: int = -100,
-    weights: Tensor | None = None,
-    group: Group = None,
-) -> Tensor:
-    """log(1 + (AU + IC)/(AC + IU)) of logits (N, C), Monte Carlo (S, N, C) or dense ([S,] N, C, *spatial).
-
-    Labels are (N) or (N, *spatial). With draws, p is the mean of their softmaxes and `uncertainty` may be the mutual
-    information. Under torch.distributed the cells are summed over `group` (False: this process alone), so that N ranks
-    under DistributedDataParallel train as one rank on the whole batch. Nothing to judge (no row, or all ignored) is 0.
-
-    >>> logits = torch.tensor([[4.0, 0.0], [0.0, 4.0]])
-    >>> avuc_loss(logits, torch.tensor([0, 1]), threshold=0.3).item()  # both right and certain
-    0.0
-    """
-    one_of("variant", variant, VARIANTS)
-    if variant == "soft" or check_shapes(logits, labels) or torch.compiler.is_compiling():
-        rows = rows_from_logits(logits, labels, uncertainty, ignore_index, weights)
-        ac, au, ic, iu = sum_over_ranks(torch.stack(cells_of(rows, threshold, variant)), group)
-        loss = torch.log1p((au + ic) / or_empty(ac + iu))
-    else:
-        if uncertainty != "entropy":
-            one_of("uncertainty", uncertainty, UNCERTAINTIES)
-            raise InputError(f"avuc: mutual information needs draws, logits (S, N, C); found {tuple(logits.shape)}")
-        loss = fused_avuc(logits, labels, required(threshold, variant), variant, ignore_index, weights, group)
-    refuse_nan(loss, "logits")
-    return loss
-
-
-def auavuc_loss(
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    points: int | None = 21,
-    variant: Variant = "paper",
-    uncertainty: Uncertainty = "entropy",
-    ignore_index: int = -100,
-    weights: Tensor | None = None,
-    group: Group = None,
-) -> Tensor:
-    """−log of the area under soft AvU over thresholds u_min + t(u_max − u_min), t ∈ [0, 1] (the paper's appendix F).
-
-    `points` thresholds by the trapezoid rule (21 as in the paper), or `None` for the exact area from one sort. Shapes
-    and the other arguments are those of `avuc_loss`; the soft variant has no hard threshold to move.
-
-    >>> logits = torch.tensor([[4.0, 0.0], [0.0, 0.2]])
-    >>> auavuc_loss(logits, torch.tensor([0, 0]), points=None).item()  # right and certain, wrong and uncertain
-    -0.0
-    """
-    if variant == "soft":
-        raise InputError("auavuc_loss: the soft variant has no hard threshold to move; use paper, stopgrad or monotone")
-    if points is not None and points < 2:
-        raise InputError(f"auavuc_loss: points must be at least 2, or None for the exact area; found {points}")
-    rows = rows_from_logits(logits, labels, uncertainty, ignore_index, weights)
-    one_of("variant", variant, VARIANTS)
-    loss = area_loss(rows, points, variant, group)
-    refuse_nan(loss, "logits")
-    return loss
-
-
-def area_loss(rows: Rows, points: int | None, variant: Variant, group: Group) -> Tensor:
-    """`auavuc_loss` of rows whose uncertainty is known already."""
-    scaled, no = torch.tanh(rows.uncertainty), torch.zeros_like(rows.correct)
-    certain = mass(rows.confidence, scaled, rows.correct, no, variant) * rows.weight
-    uncertain = mass(rows.confidence, scaled, rows.correct, ~no, variant) * rows.weight
-    right, wrong = rows.correct, ~rows.correct
-    # what each row adds to (good, bad) where it is certain, and where it is uncertain
-    table = torch.stack((certain * right, certain * wrong, uncertain * wrong, uncertain * right), dim=1)
-    u, used = rows.uncertainty, rows.weight > 0
-    if points is None:
-        joined = gather_rows(torch.cat((table, u.unsqueeze(1), used.to(u.dtype).unsqueeze(1)), dim=1), group)
-        table, u, used = joined[:, :4], joined[:, 4], joined[:, 5] > 0
-    highest = reduce_extremum(torch.where(used, u, -math.inf), group, largest=True)
-    lowest = reduce_extremum(torch.where(used, u, math.inf), group, largest=False)
-    if points is None:
-        area = _exact_area(u, used, table, highest)
-    else:
-        area = _trapezoid(u, table, lowest, highest, points, group)
-    return -torch.log(area)
-
-
-def elbo_loss(
-    logits: Tensor,
-    labels: Tensor,
-    kl: Tensor | float,
-    *,
-    num_train: int,
-    kl_weight: float = 1.0,
-    ignore_index: int = -100,
-) -> Tensor:
-    """Negative ELBO per sample: E_q[cross-entropy] + kl_weight·KL/num_train, the expectation over the draws given.
-
-    >>> round(elbo_loss(torch.zeros(1, 2), torch.tensor([0]), 50.0, num_train=100).item(), 4)  # log 2 + 50/100
-    1.1931
-    """
-    if num_train < 1:
-        raise InputError(f"elbo_loss: num_train is the size of the training set, at least 1; found {num_train}")
-    logits = at_least_float32(logits)
-    if draws := check_shapes(logits, labels):
-        logits, labels = logits.flatten(0, 1), labels.expand(draws, *labels.shape).flatten(0, 1)
-    return F.cross_entropy(logits, labels, ignore_index=ignore_index) + kl_weight * kl / num_train
+DEFAULT_WARMUP_EPOCHS = 5
+STATISTICS = ("threshold", "gathered", "pooled")
+# ImageNet in batches of 64 has 20,000: a warm-up epoch longer than this is one that nobody ends
+MANY_BATCHES = 25_000
 
 
 class AvUCLoss(nn.Module):
     """β·L_AvUC with a threshold that it learns: add it to the cross-entropy or to the negative ELBO.
 
-    For `warmup_epochs` epochs it returns 0 and gathers the uncertainties of the training predictions it is shown. After
-    the last of them the threshold becomes the midpoint of the mean uncertainties of accurate and inaccurate predictions
-    (the overall mean where one group is empty) and stays fixed. Call `epoch_end()` after each epoch. The threshold,
-    what was gathered and the epoch survive a `state_dict` round trip.
+    During the warm-up it returns 0 and gathers the uncertainties of the training predictions it is shown. Then the
+    threshold becomes the midpoint of the mean uncertainties of accurate and inaccurate predictions (the overall mean
+    where one group is empty) and stays fixed. The warm-up takes `warmup_epochs` epochs, counted by `epoch_end()`, or
+    `warmup_steps` calls in train() mode for training loops without epochs. Call `eval()` before validation.
+
+    The threshold, what was gathered and the progress of the warm-up survive a `state_dict` round trip. They are not
+    buffers: `.half()` and `.to(dtype)` do not round them, and DistributedDataParallel does not overwrite them with
+    those of rank 0.
+
+    Args:
+        beta: factor of the loss.
+        warmup_epochs: epochs before the threshold is fixed.
+        variant: "paper", "stopgrad", "monotone" or "soft"; see `avuc.cells`.
+        warmup_steps: calls before the threshold is fixed, instead of `warmup_epochs`.
+        threshold: an uncertainty in nats, instead of a warm-up.
+        uncertainty: "entropy", or "mutual_information" for logits with draws.
+        ignore_index: label of the predictions to leave out.
+        group: ranks that share a batch; None: all, False: this process alone.
 
     >>> avuc = AvUCLoss(beta=3.0, warmup_epochs=1)
     >>> logits, labels = torch.tensor([[2.0, 0.0], [0.1, 0.0]]), torch.tensor([1, 0])
@@ -163,14 +58,16 @@ class AvUCLoss(nn.Module):
     """
 
     threshold: Tensor
-    gathered: Tensor
+    gathered: Tensor  # Σ u and the number of predictions seen here; first row inaccurate ones, second row accurate ones
+    pooled: Tensor  # the same over all ranks, of the epochs before; identical on every rank
 
     def __init__(
         self,
         beta: float = 3.0,
-        warmup_epochs: int = 5,
+        warmup_epochs: int = DEFAULT_WARMUP_EPOCHS,
         variant: Variant = "paper",
         *,
+        warmup_steps: int | None = None,
         threshold: float | None = None,
         uncertainty: Uncertainty = "entropy",
         ignore_index: int = -100,
@@ -179,28 +76,44 @@ class AvUCLoss(nn.Module):
         super().__init__()
         one_of("variant", variant, VARIANTS)
         one_of("uncertainty", uncertainty, UNCERTAINTIES)
-        if beta < 0 or warmup_epochs < 0 or (threshold is None and warmup_epochs == 0):
+        self.beta = checked_number("AvUCLoss: beta", beta)
+        checked_whole("AvUCLoss: warmup_epochs", warmup_epochs)
+        if warmup_steps is not None:
+            checked_whole("AvUCLoss: warmup_steps", warmup_steps, least=1)
+            if threshold is not None or warmup_epochs != DEFAULT_WARMUP_EPOCHS:
+                other = "threshold" if threshold is not None else "warmup_epochs"
+                raise InputError(f"AvUCLoss: give warmup_steps or {other}, not both")
+        given = math.nan if threshold is None else checked_number("AvUCLoss: threshold", threshold)
+        if threshold is None and warmup_steps is None and warmup_epochs == 0:
             raise InputError(
-                "AvUCLoss: beta and warmup_epochs must not be negative, and without warm-up epochs to learn it from "
-                f"a threshold must be given; found {beta=}, {warmup_epochs=}, {threshold=}"
+                "AvUCLoss: without a warm-up to learn it from a threshold must be given; found warmup_epochs=0"
             )
-        self.beta, self.variant, self.uncertainty = beta, variant, uncertainty
-        self.warmup_epochs = warmup_epochs if threshold is None else 0
+        self.variant, self.uncertainty = variant, uncertainty
+        self.warmup_epochs = warmup_epochs if threshold is None and warmup_steps is None else 0
+        self.warmup_steps = warmup_steps
         self.ignore_index, self.group, self.epoch = ignore_index, group, 0
-        self.register_buffer("threshold", torch.tensor(math.nan if threshold is None else threshold))
-        # Σ u and the number of predictions; first row inaccurate ones, second row accurate ones
-        self.register_buffer("gathered", torch.zeros(2, 2, dtype=torch.float64))
+        # these are too small to be worth a meta device, and have values to keep
+        device = "cpu" if torch.get_default_device().type == "meta" else None
+        self.threshold = torch.tensor(given, dtype=torch.float32, device=device)
+        self.gathered = torch.zeros(2, 2, dtype=torch.float64, device=device)
+        self.pooled = torch.zeros(2, 2, dtype=torch.float64, device=device)
+        # Training calls: of the warm-up if `warmup_steps` is given, else of this warm-up epoch. A tensor on the host,
+        # because torch.compile would compile anew for every value of an integer.
+        self.steps = torch.zeros((), dtype=torch.int64, device="cpu")
+        self._set_warming_up()
 
     @property
     def warming_up(self) -> bool:
         """Whether the threshold is still being learned."""
-        return self.epoch < self.warmup_epochs
+        return self._warming_up
 
     def forward(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        if self.warming_up:
+        if self._warming_up:
             if self.training:
                 self._gather(logits, labels, weights)
-            return at_least_float32(logits).new_zeros(())
+                self._count()
+            dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+            return torch.zeros((), dtype=dtype, device=logits.device)
         loss = avuc_loss(
             logits,
             labels,
@@ -214,64 +127,145 @@ class AvUCLoss(nn.Module):
         return self.beta * loss
 
     def epoch_end(self) -> None:
-        """Count an epoch; after the last warm-up epoch, fix the threshold."""
+        """Count an epoch; after the last of `warmup_epochs`, fix the threshold."""
+        if self._warming_up and self.warmup_steps is None:
+            if self.epoch + 1 == self.warmup_epochs:
+                self._learn()
+            else:
+                self._pool()
+            self.steps.zero_()
         self.epoch += 1
-        if self.epoch != self.warmup_epochs:
-            return
-        sums, counts = sum_over_ranks(self.gathered, self.group).unbind(dim=1)
-        if not counts.sum() > 0:
-            raise InputError("AvUCLoss: no prediction was seen in train() mode during the warm-up epochs")
-        midpoint = (sums / counts).mean() if bool((counts > 0).all()) else sums.sum() / counts.sum()
-        self.threshold.copy_(midpoint)
 
     @torch.no_grad()
     def _gather(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         rows = rows_from_logits(logits, labels, self.uncertainty, self.ignore_index, weights)
         refuse_nan(rows.uncertainty, "logits")
-        right = rows.correct.double()
+        right = rows.correct.to(self.gathered.dtype)
         groups = torch.stack((1 - right, right)) * rows.weight
         self.gathered += torch.stack(((groups * rows.uncertainty).sum(dim=1), groups.sum(dim=1)), dim=1)
+        if not torch.compiler.is_compiling() and self.steps == 0 and look_like_probs(logits, labels):
+            warnings.warn(
+                "AvUCLoss: every row of the logits is non-negative and sums to 1, like probabilities; pass logits, "
+                "before the softmax",
+                stacklevel=4,
+            )
+
+    def _count(self) -> None:
+        if self.warmup_steps is None and torch.compiler.is_compiling():
+            return  # reading the counter would break the graph, and only the warning needs it
+        self.steps += 1
+        done = int(self.steps)
+        if done == self.warmup_steps:
+            self._learn()
+        elif self.warmup_steps is not None:
+            self._pool()
+        elif done == MANY_BATCHES:
+            warnings.warn(
+                f"AvUCLoss: {done:,} batches in one warm-up epoch, and the loss is 0 until the warm-up ends; call "
+                "epoch_end() after each epoch, or use warmup_steps",
+                stacklevel=4,
+            )
+
+    def _pool(self) -> None:
+        """Give every rank the sums of all, so that the state of any rank is enough to resume from."""
+        if world_size(self.group) > 1:
+            self.pooled += sum_over_ranks(self.gathered, self.group)
+            self.gathered.zero_()
+
+    @torch.no_grad()
+    def _learn(self) -> None:
+        """Fix the threshold."""
+        total = self.pooled + sum_over_ranks(self.gathered, self.group)
+        sums, counts = total.unbind(dim=1)
+        if not total.isfinite().all():  # compiled steps cannot look at each batch
+            self.gathered.zero_()
+            self.pooled.zero_()
+            raise InputError(
+                "AvUCLoss: logits of the warm-up contained NaN or +inf, so no threshold can be learned from them; look "
+                "for the first bad layer with torch.isfinite"
+            )
+        if not counts.sum() > 0:
+            raise InputError("AvUCLoss: no prediction was seen in train() mode during the warm-up")
+        midpoint = (sums / counts).mean() if bool((counts > 0).all()) else sums.sum() / counts.sum()
+        self.threshold.copy_(midpoint)
+        self._warming_up = False
+
+    def _set_warming_up(self) -> None:
+        # a flag of its own: torch.compile compiles once for each of its two values, not for every epoch
+        if self.warmup_steps is None:
+            self._warming_up = self.epoch < self.warmup_epochs
+        else:
+            self._warming_up = int(self.steps) < self.warmup_steps
+
+    # ---- state
+
+    def statistics(self) -> list[Tensor]:
+        """Every tensor that training changes, in place."""
+        return [self.threshold, self.gathered, self.pooled]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        device = fn(self.threshold).device  # .half() changes no device, .to(device) changes nothing else
+        for name in STATISTICS:
+            tensor: Tensor = getattr(self, name)
+            if tensor.device != device:
+                # Apple's GPUs have no float64
+                dtype = torch.float32 if name == "threshold" or device.type == "mps" else torch.float64
+                setattr(self, name, tensor.to(device, dtype))
+        return self
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        for name in STATISTICS:
+            destination[prefix + name] = getattr(self, name)
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        keys = {name: prefix + name for name in STATISTICS}
+        unexpected_keys[:] = [key for key in unexpected_keys if key not in keys.values()]
+        for name, key in keys.items():
+            own: Tensor = getattr(self, name)
+            if key in state_dict and state_dict[key].shape != own.shape:
+                error_msgs.append(f"{key} has shape {tuple(state_dict[key].shape)}, not {tuple(own.shape)}")
+            elif key in state_dict:
+                own.copy_(state_dict[key])
+            elif name == "pooled":  # version 0.1.0 had none
+                self.pooled.zero_()
+            elif strict:
+                missing_keys.append(key)
+        if self.warmup_steps is not None and not self.steps and not self.threshold.isnan():
+            self.steps.fill_(self.warmup_steps)  # the threshold was learned in epochs
+        self._set_warming_up()
+        if not self._warming_up and bool(self.threshold.isnan()):
+            raise InputError(
+                "AvUCLoss: this state was saved before its warm-up ended, and has no threshold; load it into an "
+                f"AvUCLoss with a longer warm-up than {self.warmup_steps or self.warmup_epochs}"
+            )
 
     def get_extra_state(self) -> Tensor:
-        return torch.tensor(self.epoch)
+        # epochs alone, as in version 0.1.0, unless steps are what ends the warm-up
+        return torch.tensor(self.epoch if self.warmup_steps is None else [self.epoch, int(self.steps)])
 
     def set_extra_state(self, state: Tensor) -> None:
-        self.epoch = int(state)
+        self.epoch, steps, *_ = [*state.reshape(-1).tolist(), 0]
+        self.steps.fill_(0 if self.warmup_steps is None else steps)
 
-
-def _avu(good: Tensor, bad: Tensor) -> Tensor:
-    good = or_empty(good)
-    return good / (good + bad)
-
-
-def _good_and_bad(order: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-    """(good, bad) with the k least uncertain rows certain and the rest uncertain, for k = 0 … N."""
-    table = F.pad(table[order], (0, 0, 1, 0)).cumsum(dim=0)
-    certain, uncertain = table[:, :2], table[-1, 2:] - table[:, 2:]
-    good, bad = (certain + uncertain).clamp(min=0).unbind(dim=1)  # the difference of two sums may round below 0
-    return good, bad
-
-
-def _trapezoid(u: Tensor, table: Tensor, lowest: Tensor, highest: Tensor, points: int, group: Group) -> Tensor:
-    t = torch.linspace(0, 1, points, dtype=u.dtype, device=u.device)
-    # t = 1 must give u_max itself, which lowest + 1·(highest − lowest) may miss by a rounding
-    thresholds = torch.where(t < 1, lowest + t * (highest - lowest), highest)
-    ordered, order = u.detach().sort()
-    certain = torch.searchsorted(ordered, thresholds, right=True)
-    good, bad = _good_and_bad(order, table)
-    good, bad = sum_over_ranks(torch.stack((good[certain], bad[certain])), group)
-    return torch.trapezoid(_avu(good, bad), t)
-
-
-def _exact_area(u: Tensor, used: Tensor, table: Tensor, highest: Tensor) -> Tensor:
-    """∫ AvU dt: AvU is constant between one row's uncertainty and the next."""
-    if not u.numel():
-        return table.sum() + 1
-    # an unused row weighs nothing; moved to the top it adds no width either
-    ordered, order = torch.where(used, u, torch.where(highest.isfinite(), highest, 0)).sort()
-    good, bad = _good_and_bad(order, table)
-    avu = _avu(good, bad)[1:]  # with 1 … N rows certain
-    span = ordered[-1] - ordered[0]
-    area = (avu[:-1] * ordered.diff()).sum() / torch.where(span > 0, span, 1)
-    # with one uncertainty for all, every threshold calls every row certain
-    return torch.where(span > 0, area, avu[-1])
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "pooled" not in self.__dict__:  # a module that version 0.1.0 pickled
+            for name in ("threshold", "gathered"):
+                setattr(self, name, self._buffers.pop(name))
+            self.pooled, self.steps = torch.zeros_like(self.gathered), torch.zeros((), dtype=torch.int64)
+            self.warmup_steps = None
+            self._set_warming_up()

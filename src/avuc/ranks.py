@@ -7,9 +7,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-__all__ = ["Group", "gather_rows", "reduce_extremum", "sum_over_ranks", "world_size"]
+from avuc.errors import InputError
+
+__all__ = ["Group", "gather_rows", "reduce_extremum", "refuse_second_derivative", "sum_over_ranks", "world_size"]
 
 # None: the default group where torch.distributed is running; False: this process alone.
 Group = dist.ProcessGroup | None | bool
@@ -19,7 +20,10 @@ def world_size(group: Group) -> int:
     """Number of processes that share one batch; 1 where torch.distributed is not running."""
     if group is False or not (dist.is_available() and dist.is_initialized()):
         return 1
-    return dist.get_world_size(_resolved(group))
+    size = dist.get_world_size(_resolved(group))
+    if size < 1:  # −1 would turn every gradient round
+        raise InputError("avuc: this process is not a member of `group`; use its own group, or group=False")
+    return size
 
 
 def sum_over_ranks(values: Tensor, group: Group = None) -> Tensor:
@@ -46,6 +50,15 @@ def gather_rows(rows: Tensor, group: Group = None) -> Tensor:
     return rows if ranks == 1 else _GatherRows.apply(rows, _resolved(group), ranks)
 
 
+def refuse_second_derivative(group: Group) -> None:
+    """An error where ranks share a batch: each rank knows only its own part of the second derivative."""
+    if world_size(group) > 1:
+        raise InputError(
+            "avuc: a second derivative (create_graph=True) of a loss that is summed over ranks is not available; "
+            "use group=False, which is the loss of this process alone"
+        )
+
+
 def _resolved(group: Group) -> dist.ProcessGroup | None:
     return None if isinstance(group, bool) else group
 
@@ -53,14 +66,15 @@ def _resolved(group: Group) -> dist.ProcessGroup | None:
 class _SumOverRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, group: dist.ProcessGroup | None, ranks: int) -> Tensor:
-        ctx.ranks = ranks
+        ctx.ranks, ctx.group = ranks, group
         total = values.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=group)
         return total
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        if torch.is_grad_enabled():
+            refuse_second_derivative(ctx.group)
         return gradient * ctx.ranks, None, None
 
 
@@ -75,12 +89,13 @@ class _GatherRows(torch.autograd.Function):
         parts = [torch.empty_like(padded) for _ in range(ranks)]
         dist.all_gather(parts, padded, group=group)
         rank = dist.get_rank(group)
-        ctx.start, ctx.rows, ctx.ranks = sum(sizes[:rank]), rows.shape[0], ranks
+        ctx.start, ctx.rows, ctx.ranks, ctx.group = sum(sizes[:rank]), rows.shape[0], ranks, group
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        if torch.is_grad_enabled():
+            refuse_second_derivative(ctx.group)
         return gradient[ctx.start : ctx.start + ctx.rows] * ctx.ranks, None, None
 
 

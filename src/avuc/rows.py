@@ -14,14 +14,19 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from avuc.loss_inputs import transforming
 
 __all__ = ["RowStatistics", "row_statistics"]
 
 # A block of rows stays in the caches of the cores between the passes below.
 BLOCK_ELEMENTS = 1 << 19
+# Above this the backward pass works on z − m, which is exact, instead of on z: z·slope and m·slope would round apart.
+# Below it the rounding of the difference is no larger than that of the other terms, and one pass less is needed.
+LARGE_LOGIT = 32.0
 
 
 class RowStatistics(NamedTuple):
@@ -33,15 +38,15 @@ class RowStatistics(NamedTuple):
 
 
 def row_statistics(logits: Tensor) -> RowStatistics:
-    """Statistics of `softmax(logits)` for logits (N, C), float32 or float64, differentiable once.
+    """Statistics of `softmax(logits)` for logits (N, C), float32 or float64, differentiable any number of times.
 
-    A logit of −inf is a class ruled out; NaN or +inf gives NaN.
+    A logit of −inf is a class ruled out; NaN or +inf gives NaN. A constant added to a row changes nothing.
 
     >>> row_statistics(torch.zeros(1, 4)).entropy  # log 4
     tensor([1.3863])
     """
-    if torch.compiler.is_compiling():
-        return _traceable(logits)
+    if torch.compiler.is_compiling() or transforming():
+        return traceable(logits)
     confidence, entropy, predicted = _RowStatistics.apply(logits)
     return RowStatistics(confidence, entropy, predicted)
 
@@ -51,8 +56,8 @@ def _log_floor(dtype: torch.dtype) -> float:
     return -745.2 if dtype == torch.float64 else -104.0
 
 
-def _traceable(logits: Tensor) -> RowStatistics:
-    """The same from plain operations, for torch.compile to fuse."""
+def traceable(logits: Tensor) -> RowStatistics:
+    """The same from plain operations: for torch.compile, for torch.func and for second derivatives."""
     log_probs = torch.log_softmax(logits, dim=-1).clamp(min=_log_floor(logits.dtype))
     log_confidence, predicted = log_probs.max(dim=-1)
     return RowStatistics(log_confidence.exp(), -(log_probs.exp() * log_probs).sum(dim=-1), predicted)
@@ -62,14 +67,20 @@ class _RowStatistics(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         kept, rows = forward_rows(logits)
-        ctx.save_for_backward(*kept, *rows)
+        ctx.save_for_backward(logits, *rows, *kept)
         ctx.mark_non_differentiable(rows.predicted)
         return rows.confidence, rows.entropy, rows.predicted
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_confidence: Tensor, grad_entropy: Tensor, _: Tensor) -> Tensor:
-        kept, rows = ForwardPass(*ctx.saved_tensors[:3]), RowStatistics(*ctx.saved_tensors[3:])
+        logits, *saved = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True: the gradient itself must have a gradient
+            again = traceable(logits)
+            outputs = [again.confidence, again.entropy]
+            upstream = [grad_confidence, grad_entropy]
+            gradient: Tensor = torch.autograd.grad(outputs, logits, upstream, create_graph=True)[0]
+            return gradient
+        rows, kept = RowStatistics(*saved[:3]), ForwardPass(*saved[3:])
         coefficients = backward_coefficients(kept.largest, rows, grad_confidence, grad_entropy)
         return backward_rows(kept, rows.predicted, coefficients)
 
@@ -79,22 +90,28 @@ class ForwardPass(NamedTuple):
 
     probs: Tensor
     logits: Tensor
-    largest: Tensor  # logit of each row
+    largest: Tensor  # logit of each row; 0 where it is subtracted already, or in `shift`
+    shift: Tensor | None = None  # what `backward_rows` has to subtract from the logits
 
 
 def forward_rows(logits: Tensor) -> tuple[ForwardPass, RowStatistics]:
     """The statistics, and what `backward_rows` needs."""
     # 0·(−inf) is NaN: a class ruled out needs a floor, which changes no p. On a GPU, looking first would cost more.
     if logits.is_cuda:
-        return _forward_blocks(_floored(logits))
-    done = _forward_blocks(logits)
-    return _forward_blocks(_floored(logits)) if math.isnan(done[1].entropy.sum().item()) else done
+        return _forward_blocks(_centred(logits))
+    kept, rows = _forward_blocks(logits)
+    if math.isnan(rows.entropy.sum().item()):
+        return _forward_blocks(_centred(logits))
+    if np.abs(kept.largest.numpy()).max(initial=0) > LARGE_LOGIT:
+        kept = kept._replace(largest=torch.zeros_like(kept.largest), shift=kept.largest)
+    return kept, rows
 
 
-def _floored(logits: Tensor) -> Tensor:
+def _centred(logits: Tensor) -> Tensor:
+    """z − m, not below what is 0 as a probability. The floor is applied to the difference: m − 104 may round to m."""
     if not logits.numel():
         return logits
-    return torch.maximum(logits, logits.amax(dim=-1, keepdim=True) + _log_floor(logits.dtype))
+    return (logits - logits.amax(dim=-1, keepdim=True)).clamp_(min=_log_floor(logits.dtype))
 
 
 def _forward_blocks(logits: Tensor) -> tuple[ForwardPass, RowStatistics]:
@@ -138,6 +155,7 @@ def backward_coefficients(
     """What `backward_rows` needs of the gradients g_p in p̂ and g_u in u, stacked to (3, N); linear in both.
 
     The gradient in z_k is δ_kŷ c − p_k (g_u z_k + g_u (u − m + log p̂) + c) with c = g_p p̂; a row shares all but z_k.
+    Where `backward_rows` reads z − m, `largest` is 0.
     Tensors with `xp=torch` or arrays with `xp=numpy`; no gradient in p̂ is None.
     """
     slope = -grad_entropy
@@ -151,15 +169,19 @@ def backward_coefficients(
 def backward_rows(forward: ForwardPass, predicted: Tensor, coefficients: Tensor) -> Tensor:
     """Gradient in the logits."""
     at_predicted, slope, offset = coefficients.unsqueeze(2).unbind()
-    probs, logits, _ = forward
+    probs, logits, _, shift = forward
     n, step = probs.shape[0], _block_rows(probs)
     if step == n:
+        logits = logits if shift is None else logits - shift.unsqueeze(1)
         gradient = torch.addcmul(offset, logits, slope).mul_(probs)
     else:
         gradient = torch.empty_like(probs)
         for start in range(0, n, step):
             rows = slice(start, start + step)
-            torch.addcmul(offset[rows], logits[rows], slope[rows], out=gradient[rows]).mul_(probs[rows])
+            block, out = logits[rows], gradient[rows]
+            if shift is not None:
+                block = torch.sub(block, shift[rows].unsqueeze(1), out=out)
+            torch.addcmul(offset[rows], block, slope[rows], out=out).mul_(probs[rows])
     return gradient.scatter_add_(1, predicted.unsqueeze(1), at_predicted)
 
 

@@ -6,12 +6,17 @@ Differentiable torch functions, in nats, computed in float32 or better whatever 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from avuc.errors import InputError
 
-__all__ = ["entropy", "expected_entropy", "mutual_information", "variation_ratio"]
+__all__ = ["entropy", "expected_entropy", "highest_certain", "mutual_information", "variation_ratio"]
+
+# What float32 may lose of an entropy: two ways to compute that of one prediction differ by less than this.
+RELATIVE_ROUNDING, ABSOLUTE_ROUNDING = 2.0**-18, 2.0**-20
 
 
 def entropy(probs: Tensor, dim: int = -1) -> Tensor:
@@ -25,6 +30,19 @@ def entropy(probs: Tensor, dim: int = -1) -> Tensor:
     # softmax's own slope has the limit 0, and reading 1 log 1 there gives it, instead of inf · 0 = NaN.
     safe = torch.where(probs == 0, torch.ones_like(probs), probs)
     return (-safe * safe.log()).sum(dim)
+
+
+def highest_certain(threshold: Any) -> Any:
+    """The largest uncertainty that counts as certain: the threshold, plus what float32 may lose of an entropy.
+
+    The losses compute entropies in float32 from logits, the metrics in float64 from probabilities, the calibrators in
+    float64 from logits. All of them compare with this number, so that a prediction whose entropy is the threshold is
+    certain everywhere, whichever of them computed the threshold. A float, an array or a tensor.
+
+    >>> highest_certain(1.0) - 1.0 < 5e-6
+    True
+    """
+    return threshold * (1 + RELATIVE_ROUNDING) + ABSOLUTE_ROUNDING
 
 
 def expected_entropy(sample_probs: Tensor) -> Tensor:

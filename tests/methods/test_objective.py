@@ -123,6 +123,17 @@ def test_terms_by_name() -> None:
         ({"kl_weight": -0.1}, "must not be negative"),
         ({"warmup_epochs": -1}, "must not be negative"),
         ({"kind": "auavuc", "variant": "soft"}, "soft variant"),
+        ({"beta": math.inf}, "beta must not be negative, NaN or infinite"),
+        ({"beta": True}, "beta must be a number"),
+        ({"kl_weight": "1"}, "kl_weight must be a number"),
+        ({"kl_weight": math.inf}, "kl_weight must not be"),
+        ({"threshold": math.nan}, "threshold must not be negative, NaN or infinite"),
+        ({"threshold": -1.0}, "threshold must not be negative"),
+        ({"warmup_epochs": 1.5}, "warmup_epochs must be a whole number"),
+        ({"warmup_epochs": True}, "warmup_epochs must be a whole number"),
+        ({"points": 1}, "points must be at least 2, or 0"),
+        ({"points": -1}, "points"),
+        ({"points": 2.5}, "points .* must be a whole number"),
     ],
 )
 def test_bad_objectives(options: dict, message: str) -> None:
@@ -133,6 +144,8 @@ def test_bad_objectives(options: dict, message: str) -> None:
 def test_bad_use() -> None:
     with pytest.raises(InputError, match="num_train"):
         Objective().loss(0)
+    with pytest.raises(InputError, match="num_train"):
+        Objective().loss(2.5)
     with pytest.raises(InputError, match="threshold must be given"):
         Objective("avuc", warmup_epochs=0).loss(10)
     with pytest.raises(InputError, match="variant"):

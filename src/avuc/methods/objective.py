@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from avuc.cells import Uncertainty, Variant
 from avuc.errors import InputError
+from avuc.loss_inputs import checked_number, checked_whole
 from avuc.losses import AvUCLoss, auavuc_loss, elbo_loss
 
 __all__ = ["Objective", "ObjectiveLoss", "Terms"]
@@ -56,11 +57,13 @@ class Objective:
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise InputError(f"objective: kind must be one of {', '.join(get_args(Kind))}, found {self.kind!r}")
-        if not self.beta >= 0 or not self.kl_weight >= 0 or self.warmup_epochs < 0:
-            raise InputError(
-                "objective: beta, kl_weight and warmup_epochs must not be negative, found "
-                f"{self.beta}, {self.kl_weight} and {self.warmup_epochs}"
-            )
+        for name in ("beta", "kl_weight"):
+            checked_number(f"objective: {name}", getattr(self, name))
+        if self.threshold is not None:
+            checked_number("objective: threshold", self.threshold)
+        checked_whole("objective: warmup_epochs", self.warmup_epochs)
+        if checked_whole("objective: points (0 for the exact area)", self.points) == 1:
+            raise InputError("objective: points must be at least 2, or 0 for the exact area; found 1")
         if self.kind == "auavuc" and self.variant == "soft":
             raise InputError("objective: the soft variant has no hard threshold to move, so no auavuc; use another")
 
@@ -76,8 +79,7 @@ class ObjectiveLoss(nn.Module):
 
     def __init__(self, objective: Objective, num_train: int) -> None:
         super().__init__()
-        if num_train < 1:
-            raise InputError(f"objective: num_train is the size of the training set, at least 1; found {num_train}")
+        checked_whole("objective: num_train is the size of the training set and", num_train, least=1)
         self.objective, self.num_train, self.epoch = objective, num_train, 0
         self.avuc: AvUCLoss | None = None
         if objective.kind == "avuc":
@@ -125,6 +127,10 @@ class ObjectiveLoss(nn.Module):
         self.epoch += 1
         if self.avuc is not None:
             self.avuc.epoch_end()
+
+    def statistics(self) -> list[Tensor]:
+        """Every tensor that training changes, in place."""
+        return [] if self.avuc is None else self.avuc.statistics()
 
     def get_extra_state(self) -> Tensor:
         return torch.tensor(self.epoch)

@@ -1,7 +1,9 @@
 """Accuracy versus uncertainty: are right predictions certain, and wrong ones uncertain?
 
-A prediction is certain when its entropy u ≤ threshold. Counts of accurate-certain (AC), accurate-uncertain (AU),
-inaccurate-certain (IC) and inaccurate-uncertain (IU) predictions give every number here.
+A prediction is certain when its entropy u ≤ threshold; differences that float32 rounding can make count as equal
+(`avuc.uncertainty.highest_certain`), so that a prediction at its threshold is certain in the losses and in the metrics.
+Counts of accurate-certain (AC), accurate-uncertain (AU), inaccurate-certain (IC) and inaccurate-uncertain (IU)
+predictions give every number here.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import numpy as np
 
 from avuc.errors import InputError
 from avuc.metrics.statistics import Array, Groups, Statistics, cumulative, group, summarise
+from avuc.uncertainty import highest_certain
 
 __all__ = [
     "AvuCurves",
@@ -175,7 +178,7 @@ def area(values: Array) -> Array:
 
 
 def counts_at(statistics: Statistics, threshold: Threshold) -> Counts:
-    certain = statistics.entropy <= resolve_threshold(statistics, threshold)
+    certain = statistics.entropy <= highest_certain(resolve_threshold(statistics, threshold))
     right = statistics.correct
     four = right & certain, right & ~certain, ~right & certain, ~right & ~certain
     return Counts(*(np.asarray(np.count_nonzero(cell), np.float64) for cell in four))

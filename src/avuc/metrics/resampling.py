@@ -25,6 +25,7 @@ from avuc.metrics.statistics import (
     digitise,
     float_blocks,
 )
+from avuc.uncertainty import highest_certain
 
 __all__ = ["Resampler", "draws", "replicate", "weight_blocks"]
 
@@ -166,7 +167,8 @@ class Resampler:
         else:
             at = np.full(len(right), float(self.threshold))
         # the threshold itself and the curve's points in one look-up
-        counts = cells_below(values, right, wrong, np.concatenate([at[:, None], thresholds_between(low, high)], -1))
+        thresholds = np.concatenate([highest_certain(at)[:, None], thresholds_between(low, high)], -1)
+        counts = cells_below(values, right, wrong, thresholds)
         here = Counts(*(cell[:, 0] for cell in counts))
         return {
             "avu": here.avu,

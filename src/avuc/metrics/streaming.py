@@ -17,6 +17,7 @@ from avuc.metrics.accumulator import CELLS, Accumulator, Streaming, cell_edges, 
 from avuc.metrics.avu import Counts, Threshold, area, midpoint, thresholds_between
 from avuc.metrics.statistics import Array, BinTable, Groups, Statistics, blocks
 from avuc.metrics.streaming_detection import StreamingDetection
+from avuc.uncertainty import highest_certain
 
 __all__ = ["StreamingDetection", "StreamingMetrics"]
 
@@ -69,7 +70,7 @@ class StreamingMetrics(Streaming):
         state["entropy"][:] += np.bincount(kind, weights=s.entropy, minlength=2)
         state["scores"][:] += s.nll.sum(), s.brier.sum()
         if self.threshold != "auto":
-            state["certain"][:] += np.bincount(kind[s.entropy <= self.threshold], minlength=2)
+            state["certain"][:] += np.bincount(kind[s.entropy <= highest_certain(self.threshold)], minlength=2)
         state["by_confidence"][:] += calibration.confidence_table(s, self.bins)
         state["by_uncertainty"][:] += calibration.uncertainty_table(s, self.bins)
         # float32 rounding can state a confidence a little above 1
@@ -141,7 +142,7 @@ class StreamingMetrics(Streaming):
         return np.where(nothing, 0, sure), np.where(nothing, 0, np.where(everything, sure, below[:, cell + 1]))
 
     def _avu(self, threshold: float) -> dict[str, Bounds]:
-        (ic0, ac0), (ic1, ac1) = (cell[:, 0] for cell in self._certain(np.array([threshold])))
+        (ic0, ac0), (ic1, ac1) = (cell[:, 0] for cell in self._certain(np.array([highest_certain(threshold)])))
         wrong, right = self._state["rows"]
         worst, best = Counts(ac0, right - ac0, ic1, wrong - ic1), Counts(ac1, right - ac1, ic0, wrong - ic0)
         return {

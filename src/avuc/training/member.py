@@ -188,7 +188,7 @@ class Member:
     def state(self) -> list[Tensor]:
         """Every tensor that a step changes."""
         slots = [value for state in self.optimizer.state.values() for value in state.values()]
-        tensors = [*self.model.parameters(), *self.model.buffers(), *self.loss.buffers(), *self.average]
+        tensors = [*self.model.parameters(), *self.model.buffers(), *self.loss.statistics(), *self.average]
         return tensors + self.meters.state + [slot for slot in slots if isinstance(slot, Tensor)]
 
     def _averaged(self) -> list[Tensor]:

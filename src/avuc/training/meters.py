@@ -10,6 +10,7 @@ from torch import Tensor
 
 from avuc.cells import Uncertainty, rows_from_logits
 from avuc.methods import Terms
+from avuc.uncertainty import highest_certain
 
 __all__ = ["Meters", "accumulate"]
 
@@ -91,7 +92,7 @@ def accumulate(
     some = count > 0
     judged = torch.where(threshold.isnan(), 0, count)
     # sure and right, or unsure and wrong
-    good = (right ^ (u > threshold)).sum() * (judged > 0)
+    good = (right ^ (u > highest_certain(threshold))).sum() * (judged > 0)
     means = [torch.where(some, term.to(sums.dtype), 0) * count for term in (nll, kl, avuc, total)]
     added = [count, *means, right.sum(), (u * right).sum(), (u * ~right).sum(), judged, good, gradient]
     sums += torch.stack([value.to(sums.dtype) for value in (*added, torch.ones_like(gradient))])
