@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from avuc.batches import Batch, Batches
 from avuc.draws import Draw, Posterior, seeded_generator
 from avuc.errors import InputError
+from avuc.fingerprint import Fingerprint, fingerprint
 from avuc.last_layer import LastLayer
 from avuc.moments import DrawSums, monte_carlo_error
 from avuc.predictions import HasTransform, Predictions
@@ -46,9 +48,10 @@ class Predictor:
     """`predict` with a memory: `predictor(images, labels)` gives the same `Predictions`, set after set.
 
     The arguments are those of `predict`. The draws' weights, folded and packed, are kept up to `memory` bytes; what
-    exceeds them is made again for each set. Weights of the posterior that change in place are noticed, and its draws
-    made anew; a replayed CUDA graph changes them unnoticed, and so does a posterior that is no `nn.Module`: `forget()`
-    then. One thread at a time.
+    exceeds them is made again for each set. Each call looks whether the posterior has changed (its weights, however
+    they were written, its buffers, layers, hooks and plain attributes) and makes the draws again if so. It cannot see
+    what only a closure or a global variable of the posterior's code knows: call `forget()` after such a change.
+    Threads may share a `Predictor`; their calls run one after the other.
 
     >>> from avuc.bayes import to_bayesian
     >>> from avuc.nets import mlp
@@ -78,7 +81,8 @@ class Predictor:
         self.fold_batch_norm, self.memory = fold_batch_norm, memory
         self._wanted = None if device is None else torch.device(device)
         self._place = torch.device("cpu")
-        self._state: object = None
+        self._state: tuple[torch.device, Fingerprint] | None = None
+        self._lock = threading.RLock()
         self._first: Draw | None = None  # already made, to see of what kind it is
         self._special: WholeNet | LastLayer | None = None
         self._plain: dict[bool | str, Plain] = {}
@@ -99,6 +103,12 @@ class Predictor:
         self, images: Images, labels: Images | None, readings: Sequence[Reading], *, progress: bool = False
     ) -> list[Predictions]:
         """Several readings of the same draws, at the price of the one with the most."""
+        with self._lock:
+            return self._read(images, labels, readings, progress)
+
+    def _read(
+        self, images: Images, labels: Images | None, readings: Sequence[Reading], progress: bool
+    ) -> list[Predictions]:
         limits = [self._limit(reading.samples) for reading in readings]
         limit, automatic = max(limits), self.automatic and all(reading.samples is None for reading in readings)
         batches = self._begin(images, labels)
@@ -135,6 +145,10 @@ class Predictor:
     @torch.no_grad()
     def logits(self, images: Images, samples: int | None = None) -> Tensor:
         """(S, N, C) logits of the first draws, on the host: what calibrators are fitted on."""
+        with self._lock:
+            return self._logits(images, samples)
+
+    def _logits(self, images: Images, samples: int | None) -> Tensor:
         limit = self._limit(samples)
         batches = self._begin(images, None)
         kept = torch.empty(0)
@@ -171,8 +185,9 @@ class Predictor:
             way.end()
 
     def forget(self) -> None:
-        """Drop the draws that are kept: the posterior has changed."""
-        self._first, self._special, self._plain, self._state = None, None, {}, None
+        """Drop the draws that are kept, after a change of the posterior that cannot be noticed."""
+        with self._lock:
+            self._first, self._special, self._plain, self._state = None, None, {}, None
 
     def _limit(self, samples: int | None) -> int:
         if samples is None:
@@ -187,7 +202,7 @@ class Predictor:
 
     def _begin(self, images: Images, labels: Images | None) -> Batches:
         place = _device(self.posterior, images, self._wanted)
-        state = (place, _state_of(self.posterior))
+        state = (place, fingerprint(self.posterior))
         if state != self._state:
             self.forget()
             self._state, self._place = state, place
@@ -251,23 +266,25 @@ def _number_of_draws(posterior: Posterior, samples: int | str, tolerance: float,
 
 
 def _device(posterior: Posterior, images: Images, device: torch.device | None) -> torch.device:
+    tensors = [*posterior.parameters(), *posterior.buffers()] if isinstance(posterior, nn.Module) else []
     if device is not None:
-        if isinstance(posterior, nn.Module):
+        device = _exactly(device)
+        if any(tensor.device != device for tensor in tensors):
+            assert isinstance(posterior, nn.Module)
             posterior.to(device)
         return device
-    if isinstance(posterior, nn.Module):
-        for tensor in (*posterior.parameters(), *posterior.buffers()):
-            return tensor.device
+    for tensor in tensors:
+        return tensor.device
     return images.device if isinstance(images, Tensor) else torch.device("cpu")
 
 
-def _state_of(posterior: Posterior) -> list[tuple[int, int]]:
-    """What tells that weights have changed: where they lie, and how often they were written to."""
-    if not isinstance(posterior, nn.Module):
-        return []
-    tensors = (*posterior.parameters(), *posterior.buffers())
-    # tensors made in inference mode do not count
-    return [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
+def _exactly(device: torch.device) -> torch.device:
+    """A CUDA device with its number; refused where there is none."""
+    if device.type != "cuda":
+        return device
+    if not torch.cuda.is_available():
+        raise InputError(f"device={str(device)!r}: torch finds no CUDA device here; use device='cpu' or leave it out")
+    return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
 
 
 def _probabilities(logits: Tensor, calibrator: HasTransform | None) -> Tensor:

@@ -1,0 +1,212 @@
+"""Notice that a posterior has changed: its weights, its buffers, or the way its network computes.
+
+Version counters do not see a write through `.data`, a fused optimiser or a replayed CUDA graph. So the contents of every
+tensor are read, once for each call: the bits, as 64-bit integers in a matrix X of 1,024 columns, give
+
+    h = Σ_r Σ_c a_r b_c X_rc   mod 2⁶⁴,        a and b fixed odd numbers,
+
+which a single changed number always changes, and any other change with probability 1 − 2⁻⁶³. Everything else that a
+network computes with (its layers, hooks and plain attributes, such as a dropout rate) is compared as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Fingerprint", "fingerprint", "structure"]
+
+COLUMNS = 1024
+# tensors from this size on are read where they lie, smaller ones together
+LARGE_BYTES = 1 << 20
+# values to look at, and how deep below a network: an attribute may lead to half of the program
+MOST_VALUES, MOST_DEPTH = 100_000, 6
+PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range, slice)
+# a network's attributes that have no effect on its forward pass
+BOOKKEEPING = frozenset(
+    {
+        "_backward_pre_hooks",
+        "_backward_hooks",
+        "_is_full_backward_hook",
+        "_state_dict_hooks",
+        "_state_dict_pre_hooks",
+        "_load_state_dict_pre_hooks",
+        "_load_state_dict_post_hooks",
+        "_non_persistent_buffers_set",
+        "_compiled_call_impl",
+        "_flat_weight_refs",
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fingerprint:
+    facts: tuple[object, ...]
+    contents: tuple[int, ...]
+
+
+@torch.no_grad()
+def fingerprint(posterior: object) -> Fingerprint:
+    """Equal for two calls if nothing that the posterior's draws depend on has changed between them.
+
+    What only a closure, a global variable or a class knows of cannot be seen.
+
+    >>> net = nn.Linear(2, 3)
+    >>> before = fingerprint(net)
+    >>> net.weight.data[0, 0] += 1
+    >>> fingerprint(net) == before
+    False
+    """
+    walk = _Walk()
+    walk.look(posterior, 0)
+    return Fingerprint(tuple(walk.facts), _contents(walk.tensors))
+
+
+def structure(module: nn.Module) -> tuple[object, ...]:
+    """What a network in evaluation mode computes with beside the contents of its tensors: layers, hooks, attributes."""
+    walk = _Walk(whole=False)
+    walk.look(module, 0)
+    return tuple(walk.facts)
+
+
+class _Same:
+    """Equal to itself only. It keeps the object alive, so that no other one can take its place in memory."""
+
+    __slots__ = ("what",)
+
+    def __init__(self, what: object) -> None:
+        self.what = what
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.what is other.what
+
+    def __hash__(self) -> int:
+        return id(self.what)
+
+
+class _Walk:
+    def __init__(self, whole: bool = True) -> None:
+        self.whole = whole  # with the tensors' contents and the modules' modes
+        self.facts: list[object] = []
+        self.tensors: list[Tensor] = []
+        self._seen: dict[int, int] = {}
+        self._alive: list[object] = []
+
+    def look(self, value: Any, depth: int) -> None:
+        kind = type(value)
+        if kind in PLAIN:
+            self.facts.append(value)
+            return
+        if id(value) in self._seen:
+            self.facts.append(("again", self._seen[id(value)]))
+            return
+        if len(self._seen) >= MOST_VALUES:
+            self.facts.append(_Same(value))
+            return
+        self._seen[id(value)] = len(self._seen)
+        self._alive.append(value)
+        self.facts.append(kind)
+        if isinstance(value, Tensor):
+            self._tensor(value)
+        elif isinstance(value, np.ndarray):
+            self.facts += [value.shape, value.dtype.str]
+            if value.dtype != object:
+                self.tensors.append(torch.frombuffer(bytearray(value.tobytes()), dtype=torch.uint8))
+        elif isinstance(value, nn.Module):
+            skipped = BOOKKEEPING if self.whole else BOOKKEEPING | {"training"}
+            self._items({key: part for key, part in vars(value).items() if key not in skipped}, 0)
+        elif isinstance(value, Mapping):
+            self._items(value, depth)
+        elif isinstance(value, tuple | list):
+            self.facts.append(len(value))
+            for part in value:
+                self.look(part, depth)
+        elif isinstance(value, functools.partial):
+            for part in (value.func, value.args, value.keywords):
+                self.look(part, depth)
+        elif isinstance(value, MethodType) and not isinstance(value.__self__, type):
+            self.facts.append(_Same(value.__func__))
+            self.look(value.__self__, depth + 1)
+        elif depth >= MOST_DEPTH or _unchanging(value):
+            self.facts.append(_Same(value))
+        else:
+            self._items(vars(value), depth + 1)
+
+    def _items(self, items: Mapping[Any, Any], depth: int) -> None:
+        self.facts.append(len(items))
+        for key, part in items.items():
+            self.facts.append(key if type(key) in PLAIN else _Same(key))
+            self.look(part, depth)
+
+    def _tensor(self, tensor: Tensor) -> None:
+        self.facts += [tensor.shape, tensor.dtype, tensor.device]
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+            self.facts.append(_Same(tensor))
+        elif self.whole:
+            # a tensor that was replaced by an equal one counts as changed: the old one may be written to later
+            self.facts += [tensor.stride(), tensor.data_ptr()]
+            self.tensors.append(tensor.detach())
+
+
+def _unchanging(value: Any) -> bool:
+    """What is known by itself: code, and what has no attributes of its own or never changes them."""
+    code = (type, FunctionType, BuiltinFunctionType, ModuleType, torch.Generator)
+    frozen = dataclasses.is_dataclass(value) and type(value).__dataclass_params__.frozen  # type: ignore[attr-defined]
+    return isinstance(value, code) or frozen or not hasattr(value, "__dict__")
+
+
+def _contents(tensors: list[Tensor]) -> tuple[int, ...]:
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        # kinds of device other than these two may lack 64-bit integers
+        device = tensor.device if tensor.device.type in ("cpu", "cuda") else torch.device("cpu")
+        by_device.setdefault(device, []).append(_bytes(tensor.to(device)))
+    found: list[int] = []
+    for parts in by_device.values():
+        sums = torch.stack([_sum(matrix) for matrix in _matrices(parts)])
+        found.extend(sums.tolist())
+    return tuple(found)
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """The tensor's bytes in the order they lie in memory, without a copy where it fills its memory."""
+    order = sorted(range(tensor.ndim), key=lambda dim: -tensor.stride(dim))
+    plain = tensor.resolve_conj().resolve_neg().permute(order).contiguous().view(-1)
+    return plain.view(torch.uint8)
+
+
+def _matrices(parts: list[Tensor]) -> Iterator[Tensor]:
+    """The bytes as (rows, COLUMNS) 64-bit integers: each large part by itself, all that is left together."""
+    width, rest = 8 * COLUMNS, []
+    for part in parts:
+        whole = len(part) // width * width if len(part) >= LARGE_BYTES and part.data_ptr() % 8 == 0 else 0
+        if whole and part.storage_offset() % 8 == 0:
+            yield part[:whole].view(torch.int64).view(-1, COLUMNS)
+            part = part[whole:]
+        rest.append(part)
+    size = sum(len(part) for part in rest)
+    rest.append(rest[0].new_zeros(-size % width if size else width))
+    yield torch.cat(rest).view(torch.int64).view(-1, COLUMNS)
+
+
+def _sum(matrix: Tensor) -> Tensor:
+    columns, rows = _odd(COLUMNS, 1, matrix.device), _odd(len(matrix), 2, matrix.device)
+    if matrix.device.type == "cpu":
+        return torch.dot(rows, torch.mv(matrix, columns))
+    # CUDA multiplies no matrices of integers; in blocks, for the products are kept
+    sums = [(block * columns).sum(1) for block in matrix.split(8192)]
+    return (torch.cat(sums) * rows).sum()
+
+
+@functools.lru_cache(maxsize=32)
+def _odd(count: int, seed: int, device: torch.device) -> Tensor:
+    """Fixed odd 64-bit numbers that look random."""
+    state = np.random.SeedSequence([seed, count]).generate_state(count, np.uint64)
+    return torch.from_numpy((state | np.uint64(1)).view(np.int64)).to(device)
