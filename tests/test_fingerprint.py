@@ -265,7 +265,7 @@ def test_tensors_of_any_layout() -> None:
 
 def test_objects_that_contain_each_other() -> None:
     net = nn.Sequential(nn.Linear(2, 2))
-    net.again, net.own = [net, {"net": net}], object()
+    net.again, net.own, net._kept = [net, {"net": net}], object(), torch.zeros(3)
     before = fingerprint(net)
     assert fingerprint(net) == before
     net[0].weight.data[0, 0] += 1

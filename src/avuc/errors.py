@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import stat
+from pathlib import Path
 from types import ModuleType
 
-__all__ = ["InputError", "MissingExtra", "require"]
+__all__ = ["InputError", "MissingExtra", "check_regular", "require"]
 
 
 class InputError(ValueError):
@@ -26,3 +28,13 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtra(f"{purpose} needs {module!r} ({error}): pip install 'avuc[{extra}]'") from error
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is not a plain file: opening a pipe would wait for ever."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); restore or remove it") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{path}: not a regular file (a folder, pipe or device); remove it or point to a file")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -28,7 +29,9 @@ COLUMNS = 1024
 LARGE_BYTES = 1 << 20
 # values to look at, and how deep below a network: an attribute may lead to half of the program
 MOST_VALUES, MOST_DEPTH = 100_000, 6
-PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range, slice)
+PLAIN = frozenset(
+    {int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range, slice, type}
+)
 # a network's attributes that have no effect on its forward pass
 BOOKKEEPING = frozenset(
     {
@@ -120,8 +123,7 @@ class _Walk:
             if value.dtype != object:
                 self.tensors.append(torch.frombuffer(bytearray(value.tobytes()), dtype=torch.uint8))
         elif isinstance(value, nn.Module):
-            skipped = BOOKKEEPING if self.whole else BOOKKEEPING | {"training"}
-            self._items({key: part for key, part in vars(value).items() if key not in skipped}, 0)
+            self._module(value)
         elif isinstance(value, Mapping):
             self._items(value, depth)
         elif isinstance(value, tuple | list):
@@ -138,6 +140,19 @@ class _Walk:
             self.facts.append(_Same(value))
         else:
             self._items(vars(value), depth + 1)
+
+    def _module(self, module: nn.Module) -> None:
+        add = self.facts.append
+        for key, part in vars(module).items():
+            # hooks and children that are not there need no words: most layers have none
+            empty = type(part) in (dict, OrderedDict) and not part
+            if key in BOOKKEEPING or (empty and key[0] == "_") or (key == "training" and not self.whole):
+                continue
+            add(key)
+            if type(part) in PLAIN:
+                add(part)
+            else:
+                self.look(part, 0)
 
     def _items(self, items: Mapping[Any, Any], depth: int) -> None:
         self.facts.append(len(items))
@@ -177,21 +192,23 @@ def _contents(tensors: list[Tensor]) -> tuple[int, ...]:
 
 def _bytes(tensor: Tensor) -> Tensor:
     """The tensor's bytes in the order they lie in memory, without a copy where it fills its memory."""
-    order = sorted(range(tensor.ndim), key=lambda dim: -tensor.stride(dim))
-    plain = tensor.resolve_conj().resolve_neg().permute(order).contiguous().view(-1)
-    return plain.view(torch.uint8)
+    if not tensor.is_contiguous() or tensor.is_complex():
+        order = sorted(range(tensor.ndim), key=lambda dim: -tensor.stride(dim))
+        tensor = tensor.resolve_conj().resolve_neg().permute(order).contiguous()
+    return tensor.view(-1).view(torch.uint8)
 
 
 def _matrices(parts: list[Tensor]) -> Iterator[Tensor]:
     """The bytes as (rows, COLUMNS) 64-bit integers: each large part by itself, all that is left together."""
     width, rest = 8 * COLUMNS, []
     for part in parts:
-        whole = len(part) // width * width if len(part) >= LARGE_BYTES and part.data_ptr() % 8 == 0 else 0
-        if whole and part.storage_offset() % 8 == 0:
+        size = part.numel()
+        if size >= LARGE_BYTES and part.storage_offset() % 8 == 0:
+            whole = size // width * width
             yield part[:whole].view(torch.int64).view(-1, COLUMNS)
             part = part[whole:]
         rest.append(part)
-    size = sum(len(part) for part in rest)
+    size = sum(part.numel() for part in rest)
     rest.append(rest[0].new_zeros(-size % width if size else width))
     yield torch.cat(rest).view(torch.int64).view(-1, COLUMNS)
 
