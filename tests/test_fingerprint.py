@@ -254,7 +254,14 @@ def test_moved_numbers_count() -> None:
 
 def test_tensors_of_any_layout() -> None:
     base = torch.rand(6, 8, 5, 5)
-    for tensor in (base, base.to(memory_format=torch.channels_last), base[::2], base[:, 1:], base[0, 0, 0, 0], base[:0]):
+    for tensor in (
+        base,
+        base.to(memory_format=torch.channels_last),
+        base[::2],
+        base[:, 1:],
+        base[0, 0, 0, 0],
+        base[:0],
+    ):
         before = fingerprint(tensor)
         assert fingerprint(tensor) == before
         tensor += 1

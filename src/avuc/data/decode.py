@@ -74,7 +74,9 @@ def pictures(root: Path, folder: str = "") -> list[bytes]:
 
     def stop(error: OSError) -> None:
         # left out without a word, a folder's pictures would be missing from the set
-        raise InputError(f"{error.filename}: cannot be read ({error.strerror}); make it readable or remove it") from error
+        raise InputError(
+            f"{error.filename}: cannot be read ({error.strerror}); make it readable or remove it"
+        ) from error
 
     return sorted(
         os.fsencode(os.path.relpath(os.path.join(place, file), root))

@@ -127,9 +127,7 @@ def _member(folder: Path, split: str) -> Path:
     raise InputError(f"{folder}: no {split}.npz or {split}.npy here ({listing(folder)})")
 
 
-def _from_npz(
-    path: Path, split: str, *, one_set: bool, max_gb: float
-) -> tuple[NDArray[Any], NDArray[Any] | None]:
+def _from_npz(path: Path, split: str, *, one_set: bool, max_gb: float) -> tuple[NDArray[Any], NDArray[Any] | None]:
     check_regular(path)
     try:
         # the file is opened here: np.load forgets to close it where the archive is damaged

@@ -87,7 +87,6 @@ class Stream:
             else:
                 yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
 
-
     def _loaded(self) -> Iterator[tuple[Tensor, Tensor, str]]:
         try:
             yield from self._loader
@@ -124,7 +123,9 @@ def in_memory(
             f"{files.name}: {shape} takes {needed / 1e9:.1f} GB, more than max_gb={max_gb:g}; "
             "take fewer (limit=), raise max_gb, or read it with avuc.data.Stream"
         )
-    stream = Stream(files, 64, view=_OneSize(view, first.name, first.pixels), workers=workers, decoder=decoder, verify=verify)
+    stream = Stream(
+        files, 64, view=_OneSize(view, first.name, first.pixels), workers=workers, decoder=decoder, verify=verify
+    )
     images = torch.empty(shape, dtype=torch.uint8)
     labels = torch.empty(len(files), dtype=torch.int64)
     done = 0
