@@ -57,11 +57,13 @@ def explained(error: BaseException) -> str | None:
         return "the GPU has not enough memory; use smaller batches, fewer models at once, or --device cpu"
     no_memory = isinstance(error, RuntimeError) and any(words in text for words in NO_MEMORY)
     if isinstance(error, MemoryError) or no_memory:
-        return "there is not enough memory; use smaller batches or files, fewer workers or --replicates, or a larger machine"
+        remedy = "use smaller batches or files, fewer workers or --replicates, or a larger machine"
+        return f"there is not enough memory; {remedy}"
     if isinstance(error, RuntimeError) and "DataLoader worker" in text:
         return f"a process that loads data was killed ({text[:160]}); use fewer workers, or a machine with more memory"
     if isinstance(error, RecursionError):
         return "the input is nested too deeply; check the file for damage"
     if isinstance(error, UnicodeError):
-        return f"a name or a text cannot be written or read as {getattr(error, 'encoding', 'text')}; rename the file, or set PYTHONUTF8=1"
+        encoding = getattr(error, "encoding", "text")
+        return f"a name or a text cannot be written or read as {encoding}; rename the file, or set PYTHONUTF8=1"
     return None

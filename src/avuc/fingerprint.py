@@ -1,7 +1,7 @@
 """Notice that a posterior has changed: its weights, its buffers, or the way its network computes.
 
-Version counters do not see a write through `.data`, a fused optimiser or a replayed CUDA graph. So the contents of every
-tensor are read, once for each call: the bits, as 64-bit integers in a matrix X of 1,024 columns, give
+Version counters do not see a write through `.data`, a fused optimiser or a replayed CUDA graph. So the contents of
+every tensor are read, once for each call: the bits, as 64-bit integers in a matrix X of 1,024 columns, give
 
     h = Σ_r Σ_c a_r b_c X_rc   mod 2⁶⁴,        a and b fixed odd numbers,
 
@@ -173,7 +173,8 @@ class _Walk:
 def _unchanging(value: Any) -> bool:
     """What is known by itself: code, and what has no attributes of its own or never changes them."""
     code = (type, FunctionType, BuiltinFunctionType, ModuleType, torch.Generator)
-    frozen = dataclasses.is_dataclass(value) and type(value).__dataclass_params__.frozen  # type: ignore[attr-defined]
+    parameters = getattr(type(value), "__dataclass_params__", None)
+    frozen = parameters is not None and parameters.frozen
     return isinstance(value, code) or frozen or not hasattr(value, "__dict__")
 
 
@@ -193,7 +194,7 @@ def _contents(tensors: list[Tensor]) -> tuple[int, ...]:
 def _bytes(tensor: Tensor) -> Tensor:
     """The tensor's bytes in the order they lie in memory, without a copy where it fills its memory."""
     if not tensor.is_contiguous() or tensor.is_complex():
-        order = sorted(range(tensor.ndim), key=lambda dim: -tensor.stride(dim))
+        order = sorted(range(tensor.ndim), key=lambda dim: int(tensor.stride(dim)), reverse=True)
         tensor = tensor.resolve_conj().resolve_neg().permute(order).contiguous()
     return tensor.view(-1).view(torch.uint8)
 

@@ -199,11 +199,13 @@ def test_an_archive_larger_than_allowed_is_not_unpacked(
 
 def test_memory_stays_bounded(tmp_path: Path) -> None:
     """In a process that may use 1 GB more than it starts with, a bomb of 3 GB ends in one line."""
-    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        with archive.open("images.npy", "w", force_zip64=True) as member:
-            member.write(npy((1_000_000, 32, 32, 3)))
-            for _ in range(3072):
-                member.write(bytes(1_000_000))
+    with (
+        zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("images.npy", "w", force_zip64=True) as member,
+    ):
+        member.write(npy((1_000_000, 32, 32, 3)))
+        for _ in range(3072):
+            member.write(bytes(1_000_000))
     with gzip.open(tmp_path / "t10k-images-idx3-ubyte.gz", "wb", compresslevel=1) as stream:
         stream.write(bytes((0, 0, 8, 3)) + struct.pack(">III", 1_000_000, 32, 32))
         for _ in range(1024):

@@ -174,12 +174,12 @@ def _check_members(path: Path, archive: zipfile.ZipFile, keys: Sequence[str], ma
 
 
 def _check_header(stream: IO[bytes], size: int) -> None:
-    """Refuse an array that promises other than the bytes that are there: its memory is reserved before they are read."""
-    version = np.lib.format.read_magic(stream)  # type: ignore[no-untyped-call]
+    """Refuse an array whose header promises other than the bytes that are there: NumPy reserves what it promises."""
+    version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"a header of version {version}")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(stream)  # type: ignore[no-untyped-call]
+    shape, _, dtype = read(stream)
     if dtype.hasobject:
         raise ValueError("Object arrays cannot be loaded: they could run code")
     if len(shape) > MOST_DIMENSIONS or any(not 0 <= side < 2**48 for side in shape):
