@@ -194,7 +194,7 @@ def _contents(tensors: list[Tensor]) -> tuple[int, ...]:
 def _bytes(tensor: Tensor) -> Tensor:
     """The tensor's bytes in the order they lie in memory, without a copy where it fills its memory."""
     if not tensor.is_contiguous() or tensor.is_complex():
-        order = sorted(range(tensor.ndim), key=lambda dim: int(tensor.stride(dim)), reverse=True)
+        order = sorted(range(tensor.ndim), key=tensor.stride().__getitem__, reverse=True)
         tensor = tensor.resolve_conj().resolve_neg().permute(order).contiguous()
     return tensor.view(-1).view(torch.uint8)
 
