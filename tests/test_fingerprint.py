@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from avuc.bayes import to_bayesian
 from avuc.data.arrays import as_input
 from avuc.draws import Posterior, predict
-from avuc.fingerprint import COLUMNS, fingerprint, structure
+from avuc.fingerprint import COLUMNS, _product, fingerprint, structure
 from avuc.methods.dropout import Dropout, DropoutPosterior
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.statistics import OwnStatistics
@@ -239,6 +239,22 @@ def test_every_single_number_counts() -> None:
             assert fingerprint(tensor) != before
             tensor[place] = kept
         assert fingerprint(tensor) == before
+
+
+def test_the_product_of_other_devices_is_that_of_the_cpu() -> None:
+    """Integers wrap around in the same way."""
+    matrix = torch.randint(-(2**62), 2**62, (20_000, 16), generator=torch.Generator().manual_seed(0))
+    vector = torch.randint(-(2**62), 2**62, (16,), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(_product(matrix, vector), torch.mv(matrix, vector))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu() -> None:
+    net = scaled().cuda()
+    before = fingerprint(net)
+    assert fingerprint(net) == before
+    net.linear.weight.data[3, 5] += 1
+    assert fingerprint(net) != before
 
 
 def test_moved_numbers_count() -> None:

@@ -216,11 +216,13 @@ def _matrices(parts: list[Tensor]) -> Iterator[Tensor]:
 
 def _sum(matrix: Tensor) -> Tensor:
     columns, rows = _odd(COLUMNS, 1, matrix.device), _odd(len(matrix), 2, matrix.device)
-    if matrix.device.type == "cpu":
-        return torch.dot(rows, torch.mv(matrix, columns))
-    # CUDA multiplies no matrices of integers; in blocks, for the products are kept
-    sums = [(block * columns).sum(1) for block in matrix.split(8192)]
-    return (torch.cat(sums) * rows).sum()
+    product = torch.mv(matrix, columns) if matrix.device.type == "cpu" else _product(matrix, columns)
+    return (rows * product).sum()
+
+
+def _product(matrix: Tensor, vector: Tensor) -> Tensor:
+    """CUDA multiplies no matrices of integers; in blocks, because the products are kept for a moment."""
+    return torch.cat([(block * vector).sum(1) for block in matrix.split(8192)])
 
 
 @functools.lru_cache(maxsize=32)
