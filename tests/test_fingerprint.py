@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -289,10 +292,21 @@ def test_tensors_of_any_layout() -> None:
 def test_objects_that_contain_each_other() -> None:
     net = nn.Sequential(nn.Linear(2, 2))
     net.again, net.own, net._kept = [net, {"net": net}], object(), torch.zeros(3)
-    before = fingerprint(net)
-    assert fingerprint(net) == before
-    net[0].weight.data[0, 0] += 1
-    assert fingerprint(net) != before
+    net.settings, net.chosen = SimpleNamespace(scale=1.0), {"a"}
+    net.log, net.lock = logging.getLogger("a"), threading.Lock()
+    net.array, net.fixed = np.zeros((2, 3)), np.broadcast_to(np.ones(1), (4,))
+    changes: list[Callable[[], object]] = [
+        lambda: net[0].weight.data.add_(1),
+        lambda: setattr(net.settings, "scale", 2.0),
+        lambda: net.chosen.add("b"),
+        lambda: net.array.__setitem__((0, 1), 5.0),
+        lambda: net._kept.add_(1),
+    ]
+    for change in changes:
+        before = fingerprint(net)
+        assert fingerprint(net) == before
+        change()
+        assert fingerprint(net) != before
     assert structure(net) == structure(net)
 
 

@@ -11,11 +11,13 @@ network computes with (its layers, hooks and plain attributes, such as a dropout
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -119,13 +121,13 @@ class _Walk:
         if isinstance(value, Tensor):
             self._tensor(value)
         elif isinstance(value, np.ndarray):
-            self.facts += [value.shape, value.dtype.str]
-            if value.dtype != object:
-                self.tensors.append(torch.frombuffer(bytearray(value.tobytes()), dtype=torch.uint8))
+            self._array(value)
         elif isinstance(value, nn.Module):
             self._module(value)
-        elif isinstance(value, Mapping):
+        elif isinstance(value, dict):
             self._items(value, depth)
+        elif isinstance(value, set | frozenset):
+            self.facts.append(frozenset(part if type(part) in PLAIN else _Same(part) for part in value))
         elif isinstance(value, tuple | list):
             self.facts.append(len(value))
             for part in value:
@@ -160,6 +162,15 @@ class _Walk:
             self.facts.append(key if type(key) in PLAIN else _Same(key))
             self.look(part, depth)
 
+    def _array(self, array: np.ndarray) -> None:
+        self.facts += [array.shape, array.dtype.str]
+        if isinstance(array, np.memmap) or array.dtype == object or not array.size:
+            self.facts.append(_Same(array))  # a mapped file may be larger than the memory
+        elif self.whole:
+            plain = np.ascontiguousarray(array)
+            plain = plain if plain.flags.writeable else plain.copy()
+            self.tensors.append(torch.from_numpy(plain.reshape(-1).view(np.uint8)))
+
     def _tensor(self, tensor: Tensor) -> None:
         self.facts += [tensor.shape, tensor.dtype, tensor.device]
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta":
@@ -175,7 +186,10 @@ def _unchanging(value: Any) -> bool:
     code = (type, FunctionType, BuiltinFunctionType, ModuleType, torch.Generator)
     parameters = getattr(type(value), "__dataclass_params__", None)
     frozen = parameters is not None and parameters.frozen
-    return isinstance(value, code) or frozen or not hasattr(value, "__dict__")
+    # a logger, a lock, a file: Python's own, but for plain containers of attributes
+    standard = type(value).__module__.partition(".")[0] in sys.stdlib_module_names
+    plain = isinstance(value, SimpleNamespace | argparse.Namespace)
+    return isinstance(value, code) or frozen or (standard and not plain) or not hasattr(value, "__dict__")
 
 
 def _contents(tensors: list[Tensor]) -> tuple[int, ...]:
