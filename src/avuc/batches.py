@@ -9,12 +9,15 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from avuc.data.arrays import as_input
+from avuc.doubts import check_images, tensor_of
 from avuc.errors import InputError
 
-__all__ = ["Batch", "Batches"]
+__all__ = ["Batch", "Batches", "Images", "device_of"]
+
+Images = Tensor | np.ndarray
 
 # numbers in a batch of images, by device: 10,000 CIFAR images on a GPU, one core's cache on a CPU
 BATCH_NUMBERS = {"cuda": 30_720_000}
@@ -35,9 +38,9 @@ class Batch:
 
     @cached_property
     def stored(self) -> Tensor:
-        part = self.source[self.rows]
-        tensor = part if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
-        return tensor.to(self.device, non_blocking=True)
+        part = tensor_of(self.source[self.rows])
+        # towards the host a copy that is not waited for could be read before it has arrived
+        return part.to(self.device, non_blocking=self.device.type == "cuda")
 
     @property
     def input(self) -> Tensor:
@@ -51,15 +54,12 @@ class Batches:
     def __init__(
         self, images: Tensor | np.ndarray, labels: Tensor | np.ndarray | None, size: int | None, device: torch.device
     ) -> None:
-        if len(images) == 0:
-            raise InputError("predict needs at least one image, found none")
+        check_images(images)
         if size is None:
             numbers = BATCH_NUMBERS.get(device.type, BATCH_NUMBERS_ELSEWHERE)
             size = min(max(numbers // max(1, math.prod(images.shape[1:])), 32), 16_384)
         if size < 1:
             raise InputError(f"batch_size must be at least 1, found {size}")
-        if images.dtype in (torch.uint8, np.uint8) and images.ndim != 4:
-            raise InputError(f"uint8 images must be (N, height, width, channels), found {tuple(images.shape)}")
         self.rows, self.size, self.device = len(images), size, device
         self.labels = torch.full((self.rows,), -1) if labels is None else torch.as_tensor(labels)
         if self.labels.shape != (self.rows,):
@@ -67,7 +67,7 @@ class Batches:
         self.images = images
         # each draw reads every image again: a GPU wants them next to it, as long as they leave it room to work
         if device.type == "cuda" and images.nbytes <= torch.cuda.mem_get_info(device)[0] // 4:
-            self.images = torch.as_tensor(np.array(images) if isinstance(images, np.ndarray) else images).to(device)
+            self.images = tensor_of(images).to(device)
 
     @property
     def image_shape(self) -> tuple[int, ...]:
@@ -85,3 +85,26 @@ class Batches:
         for number, start in enumerate(range(0, self.rows, self.size)):
             rows = slice(start, min(start + self.size, self.rows))
             yield Batch(number, rows, self.images, self.device)
+
+
+def device_of(posterior: object, images: Images, device: torch.device | None) -> torch.device:
+    """Where to predict: on `device`, to which the posterior moves, else where the posterior is."""
+    tensors = [*posterior.parameters(), *posterior.buffers()] if isinstance(posterior, nn.Module) else []
+    if device is not None:
+        device = _exactly(device)
+        if any(tensor.device != device for tensor in tensors):
+            assert isinstance(posterior, nn.Module)
+            posterior.to(device)
+        return device
+    for tensor in tensors:
+        return tensor.device
+    return images.device if isinstance(images, Tensor) else torch.device("cpu")
+
+
+def _exactly(device: torch.device) -> torch.device:
+    """A CUDA device with its number; refused where there is none."""
+    if device.type != "cuda":
+        return device
+    if not torch.cuda.is_available():
+        raise InputError(f"device={str(device)!r}: torch finds no CUDA device here; use device='cpu' or leave it out")
+    return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from avuc.nets.private import private_copy
 from avuc.predictions import HasTransform, Predictions
 
 __all__ = ["Draw", "NetDraw", "Posterior", "evaluating", "predict", "seeded_generator"]
@@ -54,14 +55,17 @@ class NetDraw:
     weights: Mapping[str, Tensor]
 
     def __call__(self, images: Tensor) -> Tensor:
-        with evaluating(self.net):
-            logits: Tensor = functional_call(self.net, dict(self.weights), (images,))
+        net = private_copy(self.net).eval()  # another thread may be using the net itself
+        logits: Tensor = functional_call(net, dict(self.weights), (images,))
         return logits
 
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside, every layer's own mode back afterwards."""
+    """Evaluation mode inside, every layer's own mode back afterwards.
+
+    It changes the module for all threads; where others may use it, call `private_copy(module).eval()` instead.
+    """
     training = [layer for layer in module.modules() if layer.training]
     for layer in training:
         layer.training = False

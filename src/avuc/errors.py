@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import stat
+from pathlib import Path
 from types import ModuleType
 
-__all__ = ["InputError", "MissingExtra", "require"]
+__all__ = ["InputError", "MissingExtra", "check_regular", "explained", "require"]
+
+
+NO_MEMORY = ("not enough memory", "can't allocate memory", "Cannot allocate memory", "std::bad_alloc", "bad allocation")
 
 
 class InputError(ValueError):
@@ -26,3 +31,39 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtra(f"{purpose} needs {module!r} ({error}): pip install 'avuc[{extra}]'") from error
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is not a plain file: opening a pipe would wait for ever."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); restore or remove it") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{path}: not a regular file (a folder, pipe or device); remove it or point to a file")
+
+
+def explained(error: BaseException) -> str | None:
+    """One line for a failure that no programmer can mend: no memory left, a killed process; None for any other.
+
+    >>> explained(MemoryError())
+    'there is not enough memory; use smaller batches or files, fewer workers or --replicates, or a larger machine'
+    >>> explained(ZeroDivisionError()) is None
+    True
+    """
+    text = " ".join(str(error).split())
+    # torch's own class and words, without importing torch
+    if type(error).__name__ == "OutOfMemoryError" or (isinstance(error, RuntimeError) and "CUDA out of memory" in text):
+        return "the GPU has not enough memory; use smaller batches, fewer models at once, or --device cpu"
+    no_memory = isinstance(error, RuntimeError) and any(words in text for words in NO_MEMORY)
+    if isinstance(error, MemoryError) or no_memory:
+        remedy = "use smaller batches or files, fewer workers or --replicates, or a larger machine"
+        return f"there is not enough memory; {remedy}"
+    if isinstance(error, RuntimeError) and "DataLoader worker" in text:
+        return f"a process that loads data was killed ({text[:160]}); use fewer workers, or a machine with more memory"
+    if isinstance(error, RecursionError):
+        return "the input is nested too deeply; check the file for damage"
+    if isinstance(error, UnicodeError):
+        encoding = getattr(error, "encoding", "text")
+        return f"a name or a text cannot be written or read as {encoding}; rename the file, or set PYTHONUTF8=1"
+    return None

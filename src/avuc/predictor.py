@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from avuc.batches import Batch, Batches
+from avuc.batches import Batch, Batches, Images, device_of
+from avuc.doubts import (
+    check_posterior,
+    check_seed,
+    explanation,
+    number_of_draws,
+    refuse_nan,
+    warn_about_images,
+    warn_about_net,
+    warn_about_outputs,
+    warn_about_spread,
+)
 from avuc.draws import Draw, Posterior, seeded_generator
 from avuc.errors import InputError
+from avuc.fingerprint import Fingerprint, fingerprint
 from avuc.last_layer import LastLayer
 from avuc.moments import DrawSums, monte_carlo_error
 from avuc.predictions import HasTransform, Predictions
@@ -23,7 +35,6 @@ from avuc.whole_net import WholeNet
 
 __all__ = ["Predictor", "Reading"]
 
-Images = Tensor | np.ndarray
 # below this many images × draws, compiling costs more than it saves
 WORTH_COMPILING = 500_000
 # single draws between two looks at the device: each look makes a GPU wait for the host
@@ -46,9 +57,10 @@ class Predictor:
     """`predict` with a memory: `predictor(images, labels)` gives the same `Predictions`, set after set.
 
     The arguments are those of `predict`. The draws' weights, folded and packed, are kept up to `memory` bytes; what
-    exceeds them is made again for each set. Weights of the posterior that change in place are noticed, and its draws
-    made anew; a replayed CUDA graph changes them unnoticed, and so does a posterior that is no `nn.Module`: `forget()`
-    then. One thread at a time.
+    exceeds them is made again for each set. Each call looks whether the posterior has changed (its weights, however
+    they were written, its buffers, layers, hooks and plain attributes) and makes the draws again if so. It cannot see
+    what only a closure or a global variable of the posterior's code knows: call `forget()` after such a change.
+    Threads may share a `Predictor`; their calls run one after the other.
 
     >>> from avuc.bayes import to_bayesian
     >>> from avuc.nets import mlp
@@ -72,13 +84,18 @@ class Predictor:
         fold_batch_norm: bool = True,
         memory: int = MEMORY,
     ) -> None:
-        self.limit, self.automatic = _number_of_draws(posterior, samples, tolerance, max_samples)
+        check_posterior(posterior)
+        check_seed(seed)
+        self._asked = (samples, tolerance, max_samples)
+        self.limit, self.automatic = number_of_draws(posterior, *self._asked)
         self.posterior, self.seed, self.tolerance = posterior, seed, tolerance
         self.batch_size, self.dtype, self.compiled = batch_size, dtype, compiled
         self.fold_batch_norm, self.memory = fold_batch_norm, memory
         self._wanted = None if device is None else torch.device(device)
         self._place = torch.device("cpu")
-        self._state: object = None
+        self._state: tuple[torch.device, Fingerprint] | None = None
+        self._looked = False  # whether the outputs have been looked at since the posterior last changed
+        self._lock = threading.RLock()
         self._first: Draw | None = None  # already made, to see of what kind it is
         self._special: WholeNet | LastLayer | None = None
         self._plain: dict[bool | str, Plain] = {}
@@ -99,9 +116,15 @@ class Predictor:
         self, images: Images, labels: Images | None, readings: Sequence[Reading], *, progress: bool = False
     ) -> list[Predictions]:
         """Several readings of the same draws, at the price of the one with the most."""
+        with self._lock:
+            return self._read(images, labels, readings, progress)
+
+    def _read(
+        self, images: Images, labels: Images | None, readings: Sequence[Reading], progress: bool
+    ) -> list[Predictions]:
+        batches = self._begin(images, labels)
         limits = [self._limit(reading.samples) for reading in readings]
         limit, automatic = max(limits), self.automatic and all(reading.samples is None for reading in readings)
-        batches = self._begin(images, labels)
         sums = [DrawSums(batches.rows, self._place) for _ in readings]
         widest = limits.index(limit)
         used, looked, error = 0, 0, None
@@ -121,7 +144,7 @@ class Predictor:
                 broken.clear()
                 # a chunk of draws is over soon: one look after the last is enough
                 if automatic or used == limit or (len(draws) == 1 and (used == 1 or used % LOOK_EVERY == 0)):
-                    _refuse_nan(unseen, looked, batches)
+                    refuse_nan(unseen, looked, batches.size, batches.rows)
                     unseen.clear()
                     looked = used
                 if automatic and used >= FEWEST_DRAWS:
@@ -130,13 +153,20 @@ class Predictor:
                     bar.advance(len(draws), note="" if error is None else f"error {error:.4f}")
                 if error is not None and error <= self.tolerance:
                     break
-        return [self._told(one, batches, min(most, used)) for one, most in zip(sums, limits, strict=True)]
+        told = [self._told(one, batches, min(most, used)) for one, most in zip(sums, limits, strict=True)]
+        if self.posterior.num_draws is None:
+            warn_about_spread(told[widest])
+        return told
 
     @torch.no_grad()
     def logits(self, images: Images, samples: int | None = None) -> Tensor:
         """(S, N, C) logits of the first draws, on the host: what calibrators are fitted on."""
-        limit = self._limit(samples)
+        with self._lock:
+            return self._logits(images, samples)
+
+    def _logits(self, images: Images, samples: int | None) -> Tensor:
         batches = self._begin(images, None)
+        limit = self._limit(samples)
         kept = torch.empty(0)
         for draws, batch, logits in self._chunks(batches, limit, limit):
             if not bool(logits.amax().isfinite()):
@@ -151,6 +181,15 @@ class Predictor:
 
     def _chunks(self, batches: Batches, limit: int, most: int) -> Iterator[tuple[range, Batch, Tensor]]:
         """Draws, at most `most` at a time, over all images: their logits (draws, images, classes) batch by batch."""
+        try:
+            yield from self._run(batches, limit, most)
+        except RuntimeError as error:
+            line = explanation(error, self.posterior, batches.images)
+            if line is None:
+                raise
+            raise line from error
+
+    def _run(self, batches: Batches, limit: int, most: int) -> Iterator[tuple[range, Batch, Tensor]]:
         way, used = self._way(batches, limit), 0
         try:
             while used < limit:
@@ -164,6 +203,9 @@ class Predictor:
                     if logits.ndim != 3 or logits.shape[1] != len(batch):
                         found = tuple(logits.shape[1:])
                         raise InputError(f"a draw must give logits ({len(batch)}, classes), found {found}")
+                    if not self._looked:
+                        self._looked = True
+                        warn_about_outputs(logits[0])
                     # float32 at least for all that follows
                     yield draws, batch, logits if logits.dtype == torch.float64 else logits.float()
                 used = draws.stop
@@ -171,13 +213,15 @@ class Predictor:
             way.end()
 
     def forget(self) -> None:
-        """Drop the draws that are kept: the posterior has changed."""
-        self._first, self._special, self._plain, self._state = None, None, {}, None
+        """Drop the draws that are kept, after a change of the posterior that cannot be noticed."""
+        with self._lock:
+            self._first, self._special, self._plain, self._state = None, None, {}, None
+            self._looked = False
 
     def _limit(self, samples: int | None) -> int:
         if samples is None:
             return self.limit
-        if samples < 1:
+        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
             raise InputError(f"samples must be a positive whole number, found {samples}")
         return samples if self.posterior.num_draws is None else min(samples, self.posterior.num_draws)
 
@@ -186,13 +230,17 @@ class Predictor:
         return sums.predictions(batches.labels, used, error)
 
     def _begin(self, images: Images, labels: Images | None) -> Batches:
-        place = _device(self.posterior, images, self._wanted)
-        state = (place, _state_of(self.posterior))
+        place = device_of(self.posterior, images, self._wanted)
+        batches = Batches(images, labels, self.batch_size, place)
+        state = (place, fingerprint(self.posterior))
         if state != self._state:
             self.forget()
+            self.limit, self.automatic = number_of_draws(self.posterior, *self._asked)
+            warn_about_net(self.posterior)
             self._state, self._place = state, place
             self._special = self._chosen()
-        return Batches(images, labels, self.batch_size, place)
+        warn_about_images(images)
+        return batches
 
     def _chosen(self) -> WholeNet | LastLayer | None:
         """The way that serves these draws best, if it is not the plain one."""
@@ -234,57 +282,8 @@ class Predictor:
         return self.posterior.draw(seeded_generator(self.seed, index, device=self._place))
 
 
-def _number_of_draws(posterior: Posterior, samples: int | str, tolerance: float, max_samples: int) -> tuple[int, bool]:
-    """How many draws at most, and whether to stop earlier."""
-    automatic = samples == "auto"
-    wanted = max_samples if automatic else samples
-    if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
-        raise InputError(
-            f"samples must be a positive whole number or 'auto', found {samples!r} (at most {max_samples})"
-        )
-    if automatic and not tolerance > 0:
-        raise InputError(f"tolerance must be positive, found {tolerance}")
-    if posterior.num_draws is not None:
-        # members are the whole posterior: leaving some out saves little and answers another question
-        return (posterior.num_draws if automatic else min(wanted, posterior.num_draws)), False
-    return wanted, automatic
-
-
-def _device(posterior: Posterior, images: Images, device: torch.device | None) -> torch.device:
-    if device is not None:
-        if isinstance(posterior, nn.Module):
-            posterior.to(device)
-        return device
-    if isinstance(posterior, nn.Module):
-        for tensor in (*posterior.parameters(), *posterior.buffers()):
-            return tensor.device
-    return images.device if isinstance(images, Tensor) else torch.device("cpu")
-
-
-def _state_of(posterior: Posterior) -> list[tuple[int, int]]:
-    """What tells that weights have changed: where they lie, and how often they were written to."""
-    if not isinstance(posterior, nn.Module):
-        return []
-    tensors = (*posterior.parameters(), *posterior.buffers())
-    # tensors made in inference mode do not count
-    return [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
-
-
 def _probabilities(logits: Tensor, calibrator: HasTransform | None) -> Tensor:
     """The calibrator sees rows of logits, whatever draw they are of."""
     if calibrator is not None:
         logits = calibrator.transform(logits.flatten(0, 1)).view(logits.shape)
     return logits.softmax(-1)
-
-
-def _refuse_nan(flags: list[Tensor], first: int, batches: Batches) -> None:
-    found = torch.cat(flags).nonzero()
-    if not len(found):
-        return
-    draw, batch = (int(number) for number in found[0])
-    low, high = batch * batches.size, min((batch + 1) * batches.size, batches.rows) - 1
-    raise InputError(
-        f"draw {first + draw}, batch {batch} (images {low}…{high}): "
-        "the logits hold NaN or +infinity; look for NaN in the images or the weights, or for an overflow in low "
-        "precision (dtype=None avoids it)"
-    )

@@ -61,7 +61,8 @@ def masks_of(draw: MaskDraw, shapes: Shapes, device: torch.device) -> dict[str, 
     """The masks of a draw by their names in `masked_net`."""
     hooks = dropout_hooks(draw.net)
     draw = MaskDraw(draw.net, draw.masks, draw.seed)  # no layer has been called yet: each gets its first mask
-    return {
-        f"{name}.mask": draw.mask(hooks[name].place, hooks[name].rate, torch.empty(1, *shape, device=device), False)
-        for name, shape in shapes.items()
-    }
+    masks = {}
+    for name, shape in shapes.items():
+        hook, like = hooks[name], torch.empty(1, *shape, device=device)
+        masks[f"{name}.mask"] = draw.mask(hook.place, hook.rate_before(draw.net.get_submodule(name)), like, False)
+    return masks

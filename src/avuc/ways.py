@@ -62,6 +62,8 @@ def parts_of(draw: Draw) -> Parts | None:
         layout = draw.bayesian.layout
         # a Bayesian module's own net lacks the weights that are drawn
         return Parts(draw.bayesian.module, draw.bayesian.mean_module, layout.by_place(layout.views(draw.weights)))
+    if isinstance(draw, nn.Module):
+        draw = NetDraw(draw, {})  # a draw is a function of the image, and a net is one in evaluation mode only
     if isinstance(draw, NetDraw):
         net = draw.net
         return Parts(net, lambda: net, draw.weights)

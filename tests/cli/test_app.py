@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import avuc
 from avuc.calibration import CALIBRATORS
@@ -146,10 +148,27 @@ def test_the_command_modules_need_no_torch():
     [
         (KeyboardInterrupt(), 130, "avuc: interrupted"),
         (MissingExtra("a report needs 'matplotlib': pip install 'avuc[report]'"), 2, "pip install 'avuc[report]'"),
+        (MemoryError(), 2, "there is not enough memory; use smaller batches"),
+        (lambda: np.empty(2**62, np.uint8), 2, "there is not enough memory"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory:\nyou tried"), 2, "not enough memory"),
+        (
+            RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
+            2,
+            "not enough memory",
+        ),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), 2, "the GPU has not enough memory"),
+        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "), 2, "use fewer workers"),
+        (RecursionError("maximum recursion depth exceeded"), 2, "nested too deeply"),
+        ("a\udcff.npz".encode, 2, "cannot be written or read as utf-8"),
+        (PermissionError(13, "Permission denied", "a.npz"), 2, "a.npz: Permission denied"),
+        (OSError(40, "Too many levels of symbolic links", "b.npz"), 2, "b.npz: Too many levels"),
+        (OSError(5, "Input/output error", "c.npz"), 1, "c.npz: Input/output error"),
     ],
 )
 def test_what_stops_a_command(monkeypatch, capsys, error, code, says):
     def stop(_):
+        if callable(error):
+            error()
         raise error
 
     monkeypatch.setitem(app.COMMANDS, "evaluate", COMMANDS["evaluate"].__class__("", "", "", lambda parser: None, stop))
@@ -157,6 +176,66 @@ def test_what_stops_a_command(monkeypatch, capsys, error, code, says):
     err = capsys.readouterr().err
     assert says in err
     assert err.count("\n") == 1
+
+
+def test_a_bug_is_not_hidden(monkeypatch):
+    def stop(_):
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setitem(app.COMMANDS, "evaluate", COMMANDS["evaluate"].__class__("", "", "", lambda parser: None, stop))
+    with pytest.raises(RuntimeError, match="a mistake"):
+        main(["evaluate"])
+
+
+def test_out_of_memory_in_a_command(validation):
+    """A real one: the process may not use more than it does after torch is imported."""
+    code = (
+        "import resource, sys, torch, numpy, avuc.assessment, avuc.scores\n"
+        "from pathlib import Path\n"
+        "from avuc.cli import main\n"
+        "used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + 50_000_000,) * 2)\n"
+        "sys.exit(main(['evaluate', sys.argv[1], '--replicates', '100000']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(validation)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "not enough memory" in done.stderr
+
+
+# argparse itself takes no notice when its help is not read
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["--help"], 0), (["evaluate", "--help"], 0), ([], 0), (["--version"], 141), (["evaluate"], 141)],
+)
+def test_a_reader_that_has_gone(validation, words, code):
+    """`avuc … | head`: no complaint, whatever is printed."""
+    command = [sys.executable, "-m", "avuc", *words, *([str(validation)] if words == ["evaluate"] else [])]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_names_that_are_no_text_at_all(validation, tmp_path, plain):
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe.npz")
+    Path(odd).write_bytes(validation.read_bytes())
+    words = [sys.executable, "-m", "avuc", "evaluate", odd, "--replicates", "0", "--json", str(tmp_path / "o.json")]
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"} if plain else {}
+    done = subprocess.run(words, capture_output=True, check=False, env=os.environ | locale)
+    assert b"Traceback" not in done.stderr
+    assert done.returncode == 0, done.stderr
+    missing = subprocess.run([*words[:4], odd + "x.npz"], capture_output=True, check=False, env=os.environ | locale)
+    assert missing.returncode == 2
+    assert missing.stderr.count(b"\n") == 1
 
 
 @pytest.mark.parametrize(("package", "words"), [("pyarrow", []), ("matplotlib", ["--report", "r.html"])])

@@ -85,3 +85,12 @@ def test_a_wrong_member(
         write_tar(tmp_path / "set.tar", entries)
     assert message in refused(unpack, tmp_path / "set.tar", KNOWN, tmp_path / "out")
     assert not (tmp_path / "out" / "a").exists() or message == "twice"
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_a_header_of_megabytes_is_not_read(tmp_path: Path, form: int, refused: Callable[..., str]) -> None:
+    """A name may be long, but not so long that reading it fills the memory."""
+    for length, message in ((1_000_000, "an extended header of 1,000,0"), (5_000, "does not hold a")):
+        with tarfile.open(tmp_path / "set.tar", "w", format=form) as tar:
+            tar.addfile(tarfile.TarInfo("x" * length))
+        assert message in refused(unpack, tmp_path / "set.tar", KNOWN, tmp_path)

@@ -63,6 +63,60 @@ class Borrowed(nn.Module):
         return self.bn(self.conv(x)) + self.conv.weight.sum()
 
 
+class Renamed(nn.Module):
+    """The normalisation is not called under its first name, but under a second one or from a plain list."""
+
+    def __init__(self, registered: bool) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2)
+        if registered:
+            self.alias = self.bn
+        self.layers = [self.bn]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers[0](self.conv(x))
+
+
+class Looking(nn.Module):
+    """The forward pass also computes with the normalisation's weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        factor = (self.bn.weight * 2).mean()
+        return factor * self.bn(self.conv(x))
+
+
+class Shared(nn.Module):
+    """One normalisation after two convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.bn = nn.Conv2d(2, 2, 3), nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bn(self.two(self.bn(self.one(x))))
+
+
+class Sized(nn.Module):
+    """What happens depends on the size of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bn(self.conv(x)) if x.shape[0] > 2 else self.conv(x)
+
+
+def shared_statistics() -> nn.Module:
+    module = nn.Sequential(nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2), nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2))
+    module[3].running_mean, module[3].running_var = module[1].running_mean, module[1].running_var
+    return module
+
+
 class Branching(nn.Module):
     """Cannot be traced: what happens depends on the data."""
 
@@ -103,6 +157,7 @@ EXACT = {
     ),
     "1d": (lambda: nn.Sequential(nn.Conv1d(2, 3, 3), nn.BatchNorm1d(3), nn.ReLU()), (2, 2, 9), 1),
     "3d, no affine": (lambda: nn.Sequential(nn.Conv3d(2, 3, 2), nn.BatchNorm3d(3, affine=False)), (2, 2, 4, 4, 4), 1),
+    "from a list": (lambda: Renamed(registered=False), (2, 2, 8, 8), 1),
     "eps": (lambda: nn.Sequential(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3, eps=0.5)), (2, 2, 4, 4), 1),
 }
 
@@ -111,6 +166,11 @@ NOT = {
     "twice": Twice,
     "borrowed": Borrowed,
     "branching": Branching,
+    "looking": Looking,
+    "another name": lambda: Renamed(registered=True),
+    "one normalisation after two": Shared,
+    "by the size of the batch": Sized,
+    "shared statistics": shared_statistics,
     "tied": tied,
     "hooked": hooked,
     "weight norm": normed,
@@ -217,7 +277,7 @@ def test_nets_of_one_architecture_compile_once(monkeypatch: pytest.MonkeyPatch) 
     compiled = []
     monkeypatch.setattr(torch, "compile", lambda function, **options: (compiled.append(options), function)[1])
     monkeypatch.setattr(running, "_SHARED", {})
-    x = torch.rand(2, 3, 16, 16)
+    x = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         for seed in range(3):
             net = lived_in(resnet20(generator=torch.Generator().manual_seed(seed)), seed)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from avuc.nets.private import private_copy
 
 if TYPE_CHECKING:
     from avuc.bayes.module import BayesianModule
@@ -22,8 +23,9 @@ class WeightDraw:
         self.bayesian, self.weights = bayesian, weights
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with _evaluating(self.bayesian.module):
-            return self.bayesian.run(self.weights, *args, **kwargs)
+        bayesian = self.bayesian
+        module = private_copy(bayesian.module).eval()  # another thread may be using the module itself
+        return bayesian.run_views(bayesian.layout.views(self.weights), args, kwargs, module=module)
 
 
 def stacked(outputs: Sequence[Any]) -> Any:
@@ -37,15 +39,3 @@ def stacked(outputs: Sequence[Any]) -> Any:
         parts = [stacked([output[i] for output in outputs]) for i in range(len(first))]
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     return list(outputs)
-
-
-@contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    training = [child for child in module.modules() if child.training]
-    for child in training:
-        child.training = False
-    try:
-        yield
-    finally:
-        for child in training:
-            child.training = True

@@ -159,13 +159,16 @@ class BayesianModule(nn.Module):
         generator = generator or self.generator or own_generator(self.mu.device)
         return flip(self, generator, args, kwargs)
 
-    def run_views(self, views: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """`run` on weights already cut into tensors, in the layout's order."""
+    def run_views(
+        self, views: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any], *, module: nn.Module | None = None
+    ) -> Any:
+        """`run` on weights already cut into tensors, in the layout's order; through `module`, a copy, where given."""
+        module = self.module if module is None else module
         tensors = self.layout.by_place(views)
         if not self.recurrent:
-            return functional_call(self.module, tensors, args, kwargs, tie_weights=False)
-        with recurrent.drawn_lists(self.module, self.recurrent, tensors):
-            return functional_call(self.module, tensors, args, kwargs, tie_weights=False)
+            return functional_call(module, tensors, args, kwargs, tie_weights=False)
+        with recurrent.drawn_lists(module, self.recurrent, tensors):
+            return functional_call(module, tensors, args, kwargs, tie_weights=False)
 
     # what the posterior says
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from avuc.cli.report import COMMAND as REPORT
 from avuc.cli.shifts import COMMAND as SHIFTS
 from avuc.cli.study import COMMAND as STUDY
 from avuc.cli.train import COMMAND as TRAIN
-from avuc.errors import InputError, MissingExtra
+from avuc.errors import InputError, MissingExtra, explained
 
 __all__ = ["COMMANDS", "main"]
 
@@ -30,6 +31,17 @@ COMMANDS: dict[str, Command] = {
     "study": STUDY,
     "report": REPORT,
     "shifts": SHIFTS,
+}
+# a file that the user named and can mend, not a fault of the machine
+THEIRS = {
+    errno.ENOENT,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.EEXIST,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
 }
 TEXT = "Make a classifier know when it is wrong, and prove it."
 EXAMPLES = """\
@@ -51,15 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if getattr(sys, name) is None:  # closed by the caller (avuc … >&-): nobody listens, the files are still wanted
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser()
-    if not arguments:
-        parser.print_help()
-        return 0
-    args = parser.parse_args(arguments)
     try:
-        code = COMMANDS[args.command].run(args)
-        sys.stdout.flush()
-        return code
+        return _run(arguments)
     except (InputError, MissingExtra) as error:
         return _complain(str(error), 2)
     except KeyboardInterrupt:
@@ -67,11 +72,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _silence()  # the reader has gone (avuc … | head)
         return 141
-    except MemoryError:
-        return _complain("there is not enough memory; split the file, or ask for fewer --bins or --replicates", 1)
     except OSError as error:
         _silence()
-        return _complain(f"{error.filename or 'standard output'}: {error.strerror or error}", 1)
+        code = 2 if error.filename is not None and error.errno in THEIRS else 1
+        return _complain(f"{error.filename or 'standard output'}: {error.strerror or error}", code)
+    except Exception as error:
+        line = explained(error)
+        if line is None:
+            raise
+        return _complain(line, 2)
+
+
+def _run(arguments: list[str]) -> int:
+    parser = _parser()
+    if not arguments:
+        parser.print_help()
+        code = 0
+    else:
+        try:
+            args = parser.parse_args(arguments)
+        finally:  # after --help and --version, too: a reader that has gone is noticed here, not at exit
+            sys.stdout.flush()
+        code = COMMANDS[args.command].run(args)
+    sys.stdout.flush()
+    return code
 
 
 def _silence() -> None:

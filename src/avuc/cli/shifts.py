@@ -100,12 +100,10 @@ def _picture(path: Path) -> NDArray[np.uint8]:
     """A small picture as it is; a larger one's middle, scaled to the size that ImageNet's severities are made for."""
     import numpy as np
 
+    from avuc.pictures import open_picture
+
     pil = require("PIL.Image", "study", "reading pictures")
-    try:
-        with pil.open(path) as opened:
-            picture = opened.convert("L" if opened.mode in ("1", "L") else "RGB")
-    except (OSError, pil.DecompressionBombError) as error:
-        raise InputError(f"{path}: not a readable picture ({error})") from error
+    picture = open_picture(path, None)
     if min(picture.size) > _CROP:
         scale = _CROP / min(picture.size)
         picture = picture.resize([round(side * scale) for side in picture.size], pil.Resampling.LANCZOS)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from avuc.data.arrays import Dataset
-from avuc.data.files import KnownFile
+from avuc.data.files import KnownFile, read_whole
 from avuc.data.obtain import Form, obtain, pick
 from avuc.data.pickles import load_plain
 from avuc.errors import InputError
@@ -140,7 +140,7 @@ def _dataset(
 
 def _read(path: Path, *, label_bytes: int, which: int, key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """One file: pixels `(N, 3072)` uint8, in planes of red, green and blue, and labels `(N,)`."""
-    data = path.read_bytes()
+    data = read_whole(path)
     if path.suffix == ".bin":
         record = label_bytes + PIXELS
         if not data or len(data) % record:

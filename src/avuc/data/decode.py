@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from avuc.errors import InputError, require
+from avuc.pictures import check_picture, open_picture
 
 __all__ = ["AsIs", "EvalView", "ImageFiles", "TrainView", "View", "decode", "decoder_name", "scan"]
 
@@ -56,7 +56,7 @@ def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[NDArray[np.b
     The label of a class is its place in `classes`, or in the sorted folder names. Files in folders below a class count;
     names that are not of a picture are passed over.
     """
-    found = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+    found = _folders(root)
     order = tuple(found if classes is None else classes)
     if unknown := sorted(set(found) - set(order)):
         raise InputError(f"{root}: folder {unknown[0]!r} is not one of the {len(order)} classes")
@@ -70,13 +70,40 @@ def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[NDArray[np.b
 
 
 def pictures(root: Path, folder: str = "") -> list[bytes]:
-    """Pictures under `root/folder`, sorted, as names relative to `root`."""
+    """Pictures under `root/folder`, sorted, as names relative to `root`; links to folders below it are not followed."""
+
+    def stop(error: OSError) -> None:
+        # left out without a word, a folder's pictures would be missing from the set
+        raise InputError(
+            f"{error.filename}: cannot be read ({error.strerror}); make it readable or remove it"
+        ) from error
+
     return sorted(
         os.fsencode(os.path.relpath(os.path.join(place, file), root))
-        for place, _, files in os.walk(root / folder)
+        for place, _, files in os.walk(root / folder, onerror=stop)
         for file in files
         if file.lower().endswith(SUFFIXES)
     )
+
+
+def _folders(root: Path) -> list[str]:
+    """Names of the folders in `root`, sorted: the classes."""
+    place: str | Path = root
+    try:
+        names = []
+        with os.scandir(root) as entries:
+            for entry in entries:
+                place = entry.path
+                if not entry.name.startswith(".") and entry.is_dir():
+                    names.append(entry.name)
+    except OSError as error:
+        raise InputError(f"{place}: cannot be read ({error.strerror}); repair or remove it") from error
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"{root / name}: the name of a class must be text in UTF-8; rename the folder") from error
+    return sorted(names)
 
 
 def decoder_name(decoder: str = "auto") -> str:
@@ -103,20 +130,14 @@ def decode(path: Path, *, decoder: str = "pillow", mode: str = "RGB") -> Any:
     pillow = require("PIL.Image", "study", "decoding pictures")
     io = _torchvision() if decoder == "torchvision" else None
     if io is not None:
+        check_picture(path)
         try:
             kind = io.ImageReadMode.RGB if mode == "RGB" else io.ImageReadMode.GRAY
             pixels = io.decode_image(io.read_file(str(path)), mode=kind).permute(1, 2, 0).numpy()
             return pillow.fromarray(pixels if mode == "RGB" else pixels[..., 0])
         except RuntimeError:
             pass  # a form it does not know, or damage: Pillow knows more forms, and says what is wrong
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # remarks on odd metadata, thousands of them in ImageNet
-            with pillow.open(path) as image:
-                return image.convert(mode)
-    except Exception as error:  # on damaged bytes Pillow's plug-ins raise whatever their parser happened to meet
-        reason = " ".join(str(error).replace(str(path), "it").split())[:120] or type(error).__name__
-        raise InputError(f"{path}: cannot be decoded ({reason}); restore or remove it") from error
+    return open_picture(path, mode)
 
 
 class View(Protocol):

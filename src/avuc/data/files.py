@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from avuc.errors import InputError
+from avuc.errors import InputError, check_regular
 
-__all__ = ["SUMS", "KnownFile", "as_path", "cache_dir", "check", "check_listed", "digest_of", "listing"]
+__all__ = ["SUMS", "KnownFile", "as_path", "cache_dir", "check", "check_listed", "digest_of", "listing", "read_whole"]
 
 SUMS = "SHA256SUMS"  # what `sha256sum *` writes: a user's own list of digests, checked where it is found
 
@@ -39,19 +39,33 @@ def cache_dir() -> Path:
 def as_path(root: str | Path) -> Path:
     """A folder or file the user named; it must exist."""
     path = Path(root).expanduser()
-    if not path.exists():
-        raise InputError(f"{path}: no such file or folder")
+    try:
+        path.stat()
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file or folder") from error
+    except (OSError, ValueError) as error:  # no permission, links in a circle, a name too long or with a zero byte
+        raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
     return path
 
 
 def digest_of(path: Path, algorithm: str) -> str:
     """`algorithm:hex` of a file's bytes; md5 and sha1 are what the publishers list, they guard against damage only."""
+    check_regular(path)
     try:
         with path.open("rb") as stream:
             value = hashlib.file_digest(stream, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     return f"{algorithm}:{value}"
+
+
+def read_whole(path: Path) -> bytes:
+    """A regular file's bytes."""
+    check_regular(path)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def check(path: Path, known: KnownFile, *, others: Iterable[KnownFile] = ()) -> None:
@@ -90,7 +104,7 @@ def check_listed(path: Path) -> bool:
 @functools.lru_cache(maxsize=64)
 def _sums(path: Path, modified: int) -> dict[str, str]:
     """Digest by name; read once for a folder of many pictures, and again when the list was `modified`."""
-    pairs = (line.partition(" ") for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
+    pairs = (line.partition(" ") for line in read_whole(path).decode("utf-8", "replace").splitlines())
     return {name.lstrip(" *"): value.lower() for value, _, name in pairs}
 
 
@@ -98,7 +112,10 @@ def listing(folder: Path, limit: int = 6) -> str:
     """The first names in a folder, for messages."""
     if not folder.is_dir():
         return "no such folder"
-    names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+    try:
+        names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+    except OSError as error:
+        return f"a folder that cannot be read: {error.strerror}"
     if not names:
         return "an empty folder"
     more = f" and {len(names) - limit} more" if len(names) > limit else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def load_dataset(
     """
     if name not in DATASETS:
         path = Path(name).expanduser()
-        if root is not None or not path.exists():
+        if root is not None or not os.path.lexists(path):
             raise InputError(f"no data set {name!r}: expected a file, a folder, or one of {', '.join(DATASETS)}")
         root, name = path, "folder" if path.is_dir() else "npz"
     if split is not None:

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from avuc.data.arrays import Dataset
 from avuc.data.files import KnownFile
+from avuc.data.npz import DEFLATE_RATIO
 from avuc.data.obtain import Form, obtain, pick
-from avuc.errors import InputError
+from avuc.errors import InputError, check_regular
 
 __all__ = ["FASHION_CLASSES", "load_fashion_mnist", "load_mnist", "read_idx"]
 
@@ -29,6 +30,7 @@ NAMES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
+MAX_GB = 8.0
 PLAIN_SIZES = {"train": (47_040_016, 60_008), "test": (7_840_016, 10_008)}
 
 
@@ -81,17 +83,27 @@ FASHION = _forms(
 
 
 def load_mnist(
-    root: str | Path | None = None, split: str = "train", *, download: bool | None = None, verify: bool = True
+    root: str | Path | None = None,
+    split: str = "train",
+    *,
+    max_gb: float = MAX_GB,
+    download: bool | None = None,
+    verify: bool = True,
 ) -> Dataset:
-    """60,000 training or 10,000 test digits, 28×28×1."""
-    return _load("mnist", MNIST, tuple("0123456789"), root, split, download, verify)
+    """60,000 training or 10,000 test digits, 28×28×1. Files that unpack to more than `max_gb` gigabytes are refused."""
+    return _load("mnist", MNIST, tuple("0123456789"), root, split, max_gb, download, verify)
 
 
 def load_fashion_mnist(
-    root: str | Path | None = None, split: str = "train", *, download: bool | None = None, verify: bool = True
+    root: str | Path | None = None,
+    split: str = "train",
+    *,
+    max_gb: float = MAX_GB,
+    download: bool | None = None,
+    verify: bool = True,
 ) -> Dataset:
-    """60,000 training or 10,000 test pieces of clothing, 28×28×1."""
-    return _load("fashion-mnist", FASHION, FASHION_CLASSES, root, split, download, verify)
+    """60,000 training or 10,000 test pieces of clothing, 28×28×1; `max_gb` as with MNIST."""
+    return _load("fashion-mnist", FASHION, FASHION_CLASSES, root, split, max_gb, download, verify)
 
 
 def _load(
@@ -100,32 +112,43 @@ def _load(
     classes: tuple[str, ...],
     root: str | Path | None,
     split: str,
+    max_gb: float,
     download: bool | None,
     verify: bool,
 ) -> Dataset:
     found = obtain(name, pick(forms, split, name), root, download=download, verify=verify)
-    images, labels = read_idx(found.paths[0], 3), read_idx(found.paths[1], 1)
+    images, labels = (read_idx(path, sides, max_gb=max_gb) for path, sides in zip(found.paths, (3, 1), strict=True))
     if len(images) != len(labels):
         raise InputError(f"{found.paths[1]}: {len(labels)} labels for the {len(images)} images beside it")
     pixels = torch.from_numpy(images.copy()).unsqueeze(-1)
     return Dataset(pixels, torch.from_numpy(labels.astype(np.int64)), 10, f"{name}-{split}", classes, found.origin)
 
 
-def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """An idx file of bytes: two zeros, type 8, the number of dimensions, each side as a big-endian int32, the data."""
-    if path.suffix == ".gz":
-        try:
-            with gzip.open(path) as stream:
-                # never more than the header promises: a small file may unpack to a huge one
-                head = stream.read(4 + 4 * dimensions)
-                shape = _header(head, dimensions, path)
-                body = stream.read(math.prod(shape) + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"{path}: not a whole gzip file ({error}); fetch it again") from error
-    else:
-        data = path.read_bytes()
-        shape = _header(data[: 4 + 4 * dimensions], dimensions, path)
-        body = data[4 + 4 * dimensions :]
+def read_idx(path: Path, dimensions: int, *, max_gb: float = MAX_GB) -> NDArray[np.uint8]:
+    """An idx file of bytes: two zeros, type 8, the number of dimensions, each side as a big-endian int32, the data.
+
+    One that promises more than `max_gb` gigabytes, or more than its packed bytes can hold, is refused unread.
+    """
+    check_regular(path)
+    packed = path.suffix == ".gz"
+    try:
+        with gzip.open(path) if packed else path.open("rb") as stream:
+            head = stream.read(4 + 4 * dimensions)
+            shape = _header(head, dimensions, path)
+            promised = math.prod(shape)
+            if promised > max_gb * 1e9:
+                raise InputError(
+                    f"{path}: its header promises {promised / 1e9:.1f} GB, more than max_gb={max_gb:g}; "
+                    "fetch it again, or raise max_gb"
+                )
+            if promised > (DEFLATE_RATIO if packed else 1) * path.stat().st_size + 1024:
+                raise InputError(
+                    f"{path}: its header promises {promised:,} bytes, more than the file can hold; fetch it again"
+                )
+            body = stream.read(promised + 1)  # never much more than the header promises
+    except (OSError, EOFError, zlib.error) as error:
+        kind = "a whole gzip file" if packed else "readable"
+        raise InputError(f"{path}: not {kind} ({error}); fetch it again") from error
     if len(body) != math.prod(shape):
         found = f"{len(body):,}" if len(body) < math.prod(shape) else "more"
         raise InputError(f"{path}: its header promises {math.prod(shape):,} bytes, found {found}; fetch it again")

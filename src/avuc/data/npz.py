@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -14,14 +15,30 @@ from numpy.typing import NDArray
 
 from avuc.data.arrays import UNLABELLED, Dataset
 from avuc.data.files import as_path, check_listed, listing
-from avuc.errors import InputError
+from avuc.errors import InputError, check_regular
 
 __all__ = ["from_arrays", "load_npz", "map_npy"]
 
 IMAGES = ("images", "x", "data", "arr_0")
 LABELS = ("labels", "y", "targets", "label", "target", "arr_1")
 ZIP, NPY = b"PK\x03\x04", b"\x93NUMPY"  # how the two kinds of file begin
-DAMAGE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, MemoryError, NotImplementedError)
+DAMAGE = (
+    ValueError,
+    OSError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    KeyError,
+    MemoryError,
+    NotImplementedError,
+    OverflowError,
+    RecursionError,
+    RuntimeError,  # an archive with a password
+)
+MAX_GB = 32.0
+MOST_DIMENSIONS = 8
+# a packed byte cannot hold more than this many (deflate's bound is 1032)
+DEFLATE_RATIO = 1040
 
 
 def load_npz(
@@ -29,6 +46,7 @@ def load_npz(
     split: str = "all",
     *,
     num_classes: int | None = None,
+    max_gb: float = MAX_GB,
     download: bool | None = None,
     verify: bool = True,
 ) -> Dataset:
@@ -37,7 +55,8 @@ def load_npz(
     An `.npz` holds `images` and `labels` (or `x` and `y`), or both for each split: `x_train`, `y_train`, `x_test`, …
     (also `train_images`, …). An `.npy` takes its labels from `NAME-labels.npy` beside it; without labels every label is
     `UNLABELLED`. A file that does not tell train from test is only served as split `all`, so that nobody tests on what
-    they trained on without noticing. A `SHA256SUMS` beside the file is checked.
+    they trained on without noticing. A `SHA256SUMS` beside the file is checked. An `.npz` whose arrays take more than
+    `max_gb` gigabytes is refused before it is unpacked; an `.npy` is read page by page, whatever its size.
     """
     if root is None:
         raise InputError("npz: name the file: load_dataset('npz', 'FILE.npz')")
@@ -47,7 +66,7 @@ def load_npz(
         path = _member(path, split)
     checked = verify and check_listed(path)
     if path.suffix == ".npz":
-        images, labels = _from_npz(path, split, one_set=in_folder)
+        images, labels = _from_npz(path, split, one_set=in_folder, max_gb=max_gb)
     elif path.suffix == ".npy":
         images, labels = _from_npy(path, split, one_set=in_folder, verify=verify)
     else:
@@ -59,10 +78,13 @@ def load_npz(
 
 def map_npy(path: Path) -> NDArray[Any]:
     """An `.npy` file as an array whose pages are read when used; writes to it stay in memory."""
+    check_regular(path)
     try:
         with path.open("rb") as handle:
             if handle.read(4) == ZIP:
                 raise InputError(f"{path}: an .npz archive, not an .npy array; give the file its right suffix")
+            handle.seek(0)
+            _check_header(handle, path.stat().st_size)
         array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
     except InputError:
         raise
@@ -105,7 +127,8 @@ def _member(folder: Path, split: str) -> Path:
     raise InputError(f"{folder}: no {split}.npz or {split}.npy here ({listing(folder)})")
 
 
-def _from_npz(path: Path, split: str, *, one_set: bool) -> tuple[NDArray[Any], NDArray[Any] | None]:
+def _from_npz(path: Path, split: str, *, one_set: bool, max_gb: float) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    check_regular(path)
     try:
         # the file is opened here: np.load forgets to close it where the archive is damaged
         with path.open("rb") as handle:
@@ -124,11 +147,46 @@ def _from_npz(path: Path, split: str, *, one_set: bool) -> tuple[NDArray[Any], N
                     f"{path}: no images for split {split!r}: holds {', '.join(stored.files) or 'nothing'}; "
                     "expected 'images' and 'labels', or 'x_train', 'y_train', 'x_test', …"
                 )
+            wanted = [images] if labels is None else [images, labels]
+            _check_members(path, stored.zip, wanted, max_gb)
             return stored[images], None if labels is None else stored[labels]
     except InputError:
         raise
     except DAMAGE as error:
         raise InputError(f"{path}: not a whole .npz archive ({_reason(error)}); make or fetch it again") from error
+
+
+def _check_members(path: Path, archive: zipfile.ZipFile, keys: Sequence[str], max_gb: float) -> None:
+    """Refuse arrays that are too large, or larger than their packed bytes can be, before any of them is unpacked."""
+    members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+    total = sum(members[key].file_size for key in keys)
+    if total > max_gb * 1e9:
+        raise InputError(
+            f"{path}: {', '.join(keys)} unpack to {total / 1e9:.1f} GB, more than max_gb={max_gb:g}; "
+            "store fewer images, save them as .npy, or raise max_gb"
+        )
+    for key in keys:
+        info = members[key]
+        if info.file_size > DEFLATE_RATIO * info.compress_size + 1024:
+            raise ValueError(f"{key} claims more bytes than its packed data can hold")
+        with archive.open(info) as member:
+            _check_header(member, info.file_size)
+
+
+def _check_header(stream: IO[bytes], size: int) -> None:
+    """Refuse an array whose header promises other than the bytes that are there: NumPy reserves what it promises."""
+    version = np.lib.format.read_magic(stream)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"a header of version {version}")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    if dtype.hasobject:
+        raise ValueError("Object arrays cannot be loaded: they could run code")
+    if len(shape) > MOST_DIMENSIONS or any(not 0 <= side < 2**48 for side in shape):
+        raise ValueError(f"{len(shape)} dimensions" if len(shape) > MOST_DIMENSIONS else f"the shape {shape}")
+    promised, there = math.prod(shape) * dtype.itemsize, size - stream.tell()
+    if promised != there:
+        raise ValueError(f"its header promises {promised:,} bytes, found {there:,}")
 
 
 def _from_npy(path: Path, split: str, *, one_set: bool, verify: bool) -> tuple[NDArray[Any], NDArray[Any] | None]:

@@ -79,13 +79,27 @@ class Stream:
     def epoch(self, epoch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of one epoch."""
         self._batches.number = epoch
-        for images, labels, problem in self._loader:
+        for images, labels, problem in self._loaded():
             if problem:
                 raise InputError(problem)
             if self.device.type == "cpu":
                 yield images, labels
             else:
                 yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+
+    def _loaded(self) -> Iterator[tuple[Tensor, Tensor, str]]:
+        try:
+            yield from self._loader
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            workers = self._loader.num_workers
+            # torch says which worker is gone; after a kill its queue may break first
+            if workers == 0 or (isinstance(error, RuntimeError) and "DataLoader worker" not in str(error)):
+                raise
+            reason = " ".join(str(error).split())[:160] or type(error).__name__
+            raise InputError(
+                f"{self.files.name}: a process that decodes pictures was killed ({reason}); the machine has probably "
+                f"run out of memory: use fewer workers than {workers} (workers=0 needs the least) or smaller batches"
+            ) from error
 
 
 def in_memory(
@@ -98,29 +112,29 @@ def in_memory(
     verify: bool = True,
 ) -> Dataset:
     """Decode all of `files` into one data set; refuses more than `max_gb` of pixels."""
-    stream = Stream(files, 64, view=view, workers=workers, decoder=decoder, verify=verify)
-    images: Tensor | None = None
+    if not len(files):
+        raise InputError(f"{files.root}: no pictures to decode")
+    first = _Decoded(files, view, decoder_name(decoder), 0, verify)[0, 0]
+    if first.pixels is None:
+        raise InputError(first.problem)
+    shape, needed = (len(files), *first.pixels.shape), first.pixels.nbytes * len(files)
+    if needed > max_gb * 1e9:
+        raise InputError(
+            f"{files.name}: {shape} takes {needed / 1e9:.1f} GB, more than max_gb={max_gb:g}; "
+            "take fewer (limit=), raise max_gb, or read it with avuc.data.Stream"
+        )
+    stream = Stream(
+        files, 64, view=_OneSize(view, first.name, first.pixels), workers=workers, decoder=decoder, verify=verify
+    )
+    images = torch.empty(shape, dtype=torch.uint8)
     labels = torch.empty(len(files), dtype=torch.int64)
     done = 0
     with Progress(f"decoding {files.name}", len(files)) as bar:
         for batch, targets in stream.epoch():
-            if images is None:
-                shape = (len(files), *batch.shape[1:])
-                if batch[0].numel() * len(files) > max_gb * 1e9:
-                    needed = batch[0].numel() * len(files) / 1e9
-                    raise InputError(
-                        f"{files.name}: {shape} takes {needed:.1f} GB, more than max_gb={max_gb:g}; "
-                        "take fewer (limit=), raise max_gb, or read it with avuc.data.Stream"
-                    )
-                images = torch.empty(shape, dtype=torch.uint8)
-            if batch.shape[1:] != images.shape[1:]:
-                raise InputError(_sizes(str(files.path(done)), batch[0], str(files.path(0)), images[0]))
             images[done : done + len(batch)] = batch
             labels[done : done + len(batch)] = targets
             done += len(batch)
             bar.advance(len(batch))
-    if images is None:
-        raise InputError(f"{files.root}: no pictures to decode")
     origin = f"{files.origin}, decoded with {stream.decoder}"
     return Dataset(images, labels, files.num_classes, files.name, files.class_names, origin)
 
@@ -149,7 +163,28 @@ class _Decoded(TorchDataset[_Item]):
             image = decode(path, decoder=self.decoder, mode=self.view.mode)
         except InputError as error:
             return _Item(None, label, str(path), str(error))
-        return _Item(self.view(image, np.random.default_rng([self.seed, epoch, index])), label, str(path))
+        pixels = self.view(image, np.random.default_rng([self.seed, epoch, index]))
+        problem = self.view.against(str(path), pixels) if isinstance(self.view, _OneSize) else ""
+        return _Item(None if problem else pixels, label, str(path), problem)
+
+
+@dataclass(frozen=True)
+class _OneSize:
+    """A view whose pictures must have the size of the first; others are dropped one by one, before they are many."""
+
+    view: View
+    name: str
+    first: NDArray[np.uint8]
+
+    @property
+    def mode(self) -> str:
+        return self.view.mode
+
+    def __call__(self, image: Any, rng: np.random.Generator) -> NDArray[np.uint8]:
+        return self.view(image, rng)
+
+    def against(self, name: str, pixels: NDArray[np.uint8]) -> str:
+        return "" if pixels.shape == self.first.shape else _sizes(name, pixels, self.name, self.first)
 
 
 class _Batches(Sampler[list[tuple[int, int]]]):

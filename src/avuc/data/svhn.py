@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from avuc.data.obtain import Form, obtain, pick
 from avuc.errors import InputError, require
 
 __all__ = ["load_svhn"]
+
+MAX_GB = 8.0
 
 
 def _form(name: str, size: int, md5: str) -> Form:
@@ -29,18 +32,26 @@ SVHN = {
 
 
 def load_svhn(
-    root: str | Path | None = None, split: str = "train", *, download: bool | None = None, verify: bool = True
+    root: str | Path | None = None,
+    split: str = "train",
+    *,
+    max_gb: float = MAX_GB,
+    download: bool | None = None,
+    verify: bool = True,
 ) -> Dataset:
-    """73,257 training, 26,032 test or 531,131 extra digits, 32×32×3; the paper's out-of-distribution set."""
+    """73,257 training, 26,032 test or 531,131 extra digits, 32×32×3; the paper's out-of-distribution set.
+
+    A file whose arrays take more than `max_gb` gigabytes is refused before they are unpacked.
+    """
     require("scipy.io", "study", "reading SVHN")  # before a long download, not after it
     found = obtain("svhn", [pick(SVHN, split, "svhn")], root, download=download, verify=verify)
-    images, labels = _read(found.paths[0])
+    images, labels = _read(found.paths[0], max_gb)
     return Dataset(images, labels, 10, f"svhn-{split}", tuple("0123456789"), found.origin)
 
 
-def _read(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+def _read(path: Path, max_gb: float) -> tuple[torch.Tensor, torch.Tensor]:
     """`X` is (32, 32, 3, N), `y` is (N, 1) with 10 for the digit 0."""
-    content = _content(path)
+    content = _content(path, max_gb)
     pixels, digits = content.get("X"), content.get("y")
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[:3] != (32, 32, 3):
         raise InputError(f"{path}: 'X' must be uint8 (32, 32, 3, N), found {_shape(pixels)}; fetch it again")
@@ -55,10 +66,19 @@ def _read(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(np.ascontiguousarray(images.transpose(3, 0, 1, 2))), labels
 
 
-def _content(path: Path) -> dict[str, Any]:
+def _content(path: Path, max_gb: float) -> dict[str, Any]:
     scipy_io = require("scipy.io", "study", "reading SVHN")
     try:
+        held = [(math.prod(shape), kind) for name, shape, kind in scipy_io.whosmat(path) if name in ("X", "y")]
+        total = sum(count if kind == "uint8" else 8 * count for count, kind in held)
+        if total > max_gb * 1e9:
+            raise InputError(
+                f"{path}: X and y unpack to {total / 1e9:.1f} GB, more than max_gb={max_gb:g}; "
+                "fetch it again, or raise max_gb"
+            )
         content: dict[str, Any] = scipy_io.loadmat(path, variable_names=["X", "y"])
+    except InputError:
+        raise
     except Exception as error:  # on damaged bytes SciPy raises whatever its parser happened to meet
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise InputError(f"{path}: not a whole MATLAB 5 file ({reason}); fetch it again") from error

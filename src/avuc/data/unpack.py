@@ -16,7 +16,25 @@ from avuc.errors import InputError
 __all__ = ["unpack"]
 
 CHUNK = 1 << 20
+MAX_HEADER = 1 << 16
+HEADERS = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
 SLACK = 1 << 26  # bytes of members that are not wanted (a readme, metadata) before the archive is called wrong
+
+
+class _Entry(tarfile.TarInfo):
+    """Refuses long names and other extended headers of more than 64 KiB, which `tarfile` reads into memory whole."""
+
+    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in HEADERS and self.size > MAX_HEADER:
+            raise tarfile.ReadError(f"an extended header of {self.size:,} bytes")
+        member: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]
+        return member
 
 
 def unpack(archive: Path, members: Mapping[str, KnownFile], folder: Path, *, verify: bool = True) -> None:
@@ -30,7 +48,7 @@ def unpack(archive: Path, members: Mapping[str, KnownFile], folder: Path, *, ver
     allowance = sum(known.size for known in members.values()) + SLACK
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with tarfile.open(archive, "r|*") as tar:
+        with tarfile.open(archive, "r|*", tarinfo=_Entry) as tar:
             for entry in tar:
                 allowance -= entry.size
                 if allowance < 0:

@@ -23,9 +23,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from avuc.bayes.noise import own_generator
-from avuc.draws import Posterior, evaluating, seeded_generator
+from avuc.draws import Posterior, seeded_generator
 from avuc.errors import InputError
 from avuc.methods.method import Method
+from avuc.nets.private import private_copy
 
 __all__ = ["Dropout", "DropoutPosterior", "MaskDraw"]
 
@@ -96,11 +97,15 @@ class DropoutHook:
         self.masks, self.place, self.rate = masks, place, rate
         self.channels, self.in_training = channels, in_training
 
+    def rate_before(self, layer: nn.Module) -> float:
+        """The rate as it is now: a dropout layer's own, which may have been changed since, else the hook's."""
+        return float(layer.p) if isinstance(layer, DROPOUT_LAYERS) else self.rate
+
     def __call__(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         x, *rest = inputs
         draw = self.masks.draw
         if draw is not None:
-            return (x * draw.mask(self.place, self.rate, x, self.channels), *rest)
+            return (x * draw.mask(self.place, self.rate_before(layer), x, self.channels), *rest)
         if not (layer.training and self.in_training):
             return inputs
         generator = self.masks.generator or own_generator(x.device)
@@ -163,13 +168,11 @@ class MaskDraw:
         self._made: dict[tuple[int, ...], Tensor] = {}
 
     def __call__(self, images: Tensor) -> Tensor:
-        self._calls.clear()
-        self.masks.draw = self
-        try:
-            with evaluating(self.net):
-                logits: Tensor = self.net(images)
-        finally:
-            self.masks.draw = None
+        net = private_copy(self.net).eval()  # another thread may be using the net itself
+        this_pass = MaskDraw(net, _masks(net), self.seed)
+        this_pass._made = self._made
+        this_pass.masks.draw = this_pass
+        logits: Tensor = net(images)
         return logits
 
     def mask(self, place: int, rate: float, x: Tensor, channels: bool) -> Tensor:

@@ -18,6 +18,7 @@ from avuc.bayes import BayesianModule, WeightDraw
 from avuc.data.arrays import as_input
 from avuc.draws import Draw, NetDraw, Posterior
 from avuc.errors import InputError
+from avuc.fingerprint import structure
 from avuc.nets.fold import state_of
 
 __all__ = ["OwnStatistics", "measured_again", "spread_out"]
@@ -48,8 +49,8 @@ class OwnStatistics(nn.Module):
         if not len(images):
             raise InputError("own statistics are measured on training images; found none")
         self.posterior = posterior
-        # what the draws are known by; whatever of it is not drawn is read from the posterior's own net each time
-        self.net = posterior.mean_module()
+        # what the draws are known by: its tensors are never used, its layers are those of the posterior's own net
+        self.net, self._made_from = posterior.mean_module(), structure(posterior.module)
         self.register_buffer("images", images, persistent=False)
 
     @property
@@ -58,13 +59,16 @@ class OwnStatistics(nn.Module):
 
     @torch.no_grad()
     def draw(self, generator: torch.Generator) -> Draw:
-        drawn = self.posterior.draw(generator)
+        drawn, made_from = self.posterior.draw(generator), structure(self.posterior.module)
         assert isinstance(drawn, WeightDraw)
+        if made_from != self._made_from:  # a layer, a hook or an attribute has changed since
+            self.net, self._made_from = self.posterior.mean_module(), made_from
+        net = self.net
         layout = self.posterior.layout
         weights = {**state_of(self.posterior.module), **layout.by_place(layout.views(drawn.weights))}
-        known = state_of(self.net)
+        known = state_of(net)
         weights = {name: value.detach() for name, value in weights.items() if name in known}
-        return NetDraw(self.net, weights | measured_again(self.net, weights, self.images))
+        return NetDraw(net, weights | measured_again(net, weights, self.images))
 
 
 def spread_out(images: Tensor, count: int) -> Tensor:

@@ -5,7 +5,7 @@ In evaluation mode batch normalisation is affine per channel, and it follows a c
     γ (w ∗ x + b − m)/√(v + ε) + β  =  (s w) ∗ x + ((b − m) s + β),        s = γ/√(v + ε).
 
 Exact where a convolution's output goes into one batch normalisation and nowhere else. `conv_bn_pairs` finds these
-pairs in any module by tracing it; what cannot be traced is left as it is.
+pairs in any module by recording its calls (`recorded.py`); what cannot be recorded is left as it is.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.nn.utils import parametrize
+
+from avuc.nets.recorded import record
 
 __all__ = ["Folded", "conv_bn_pairs", "fold", "state_of"]
 
@@ -36,16 +38,14 @@ def conv_bn_pairs(module: nn.Module) -> list[tuple[str, str]]:
     >>> conv_bn_pairs(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU()))
     [('0', '1')]
     """
-    traced = copy.deepcopy(module).eval()
-    try:
-        graph = fx.Tracer().trace(traced)
-    except Exception:
-        # tracing runs the module's own code on stand-ins, which may fail in any way; folding is only a saving
+    recorded = record(module)
+    if recorded is None:
         return []
-    layers = dict(traced.named_modules())
+    graph, layers, read = recorded
     calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
-    read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
-    owners = Counter(id(p) for _, p in traced.named_parameters(remove_duplicate=False))
+    originals = dict(module.named_modules())  # with their hooks
+    owners = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
+    owners.update(id(b) for _, b in module.named_buffers(remove_duplicate=False))
     pairs = []
     for node in graph.nodes:
         if node.op != "call_module" or len(node.users) != 1:
@@ -54,12 +54,12 @@ def conv_bn_pairs(module: nn.Module) -> list[tuple[str, str]]:
         if user.op != "call_module" or user.args != (node,):
             continue
         conv_name, bn_name = str(node.target), str(user.target)
-        conv, bn = layers[conv_name], layers[bn_name]
+        conv, bn = originals[conv_name], originals[bn_name]
         if (
             type(conv) in CONVOLUTIONS
             and type(bn) in NORMALISATIONS
             and calls[conv_name] == calls[bn_name] == 1
-            and not {conv_name, bn_name} & read
+            and not any(id(tensor) in read for name in (conv_name, bn_name) for tensor in _own(layers[name]))
             and _plain(conv, bn, owners)
         ):
             pairs.append((conv_name, bn_name))
@@ -67,19 +67,26 @@ def conv_bn_pairs(module: nn.Module) -> list[tuple[str, str]]:
 
 
 def _plain(conv: nn.Module, bn: nn.Module, owners: Counter[int]) -> bool:
-    """Nothing between the two layers, and their weights are their own: no hooks, parametrisations or tied weights.
+    """Nothing between the two layers, and their tensors are their own and of one type: no hooks after the convolution,
+    no parametrisations, no tied weights.
 
     A hook before the convolution only changes its input (dropout) and is no obstacle.
     """
+    weight, mean = conv._parameters.get("weight"), bn._buffers.get("running_mean")
     return (
         not conv._forward_hooks
         and not bn._forward_hooks
         and not bn._forward_pre_hooks
         and not parametrize.is_parametrized(conv)
-        and isinstance(conv._parameters.get("weight"), Tensor)
-        and bn._buffers.get("running_mean") is not None
-        and all(owners[id(p)] == 1 for layer in (conv, bn) for p in layer.parameters())
+        and isinstance(weight, Tensor)
+        and mean is not None
+        and weight.dtype == mean.dtype
+        and all(owners[id(tensor)] == 1 for layer in (conv, bn) for tensor in _own(layer))
     )
+
+
+def _own(layer: nn.Module) -> list[Tensor]:
+    return [*layer.parameters(), *layer.buffers()]
 
 
 @dataclass(frozen=True)
@@ -152,6 +159,8 @@ def fold(module: nn.Module, pairs: bool = True) -> Folded:
         assert isinstance(bn, NORMALISATIONS)
         eps.append(bn.eps)
         conv.bias = nn.Parameter(conv.weight.new_zeros(conv.out_channels), requires_grad=False)
-        parent, _, leaf = bn_name.rpartition(".")
-        setattr(slim.get_submodule(parent), leaf, nn.Identity())
+        # the object itself becomes the identity: the network may also reach it under another name, or from a list
+        bn._parameters.clear()
+        bn._buffers.clear()
+        bn.__class__ = nn.Identity  # type: ignore[assignment]
     return Folded(slim, tuple(found), tuple(eps))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils import parametrize
 
+from avuc.fingerprint import structure
 from avuc.nets.fold import Folded, fold, state_of
 
 __all__ = ["Runner"]
@@ -20,10 +22,13 @@ Compiled = Callable[[Weights, Tensor], Tensor]
 # autotuned convolutions; no CUDA graphs, because each draw's weights would have to be copied into the graph's own
 MODE = "max-autotune-no-cudagraphs"
 # compiling costs tens of seconds, and one posterior meets many datasets; the description tells a changed net
-_COMPILED: weakref.WeakKeyDictionary[nn.Module, tuple[str, Folded, Compiled]] = weakref.WeakKeyDictionary()
+Description = tuple[str, tuple[object, ...]]
+_COMPILED: weakref.WeakKeyDictionary[nn.Module, tuple[Description, Folded, Compiled]] = weakref.WeakKeyDictionary()
 # nets whose description says everything share it: ten seeds of one architecture compile once
 _SHARED: dict[str, tuple[Folded, Compiled]] = {}
 MOST_SHARED = 8
+# threads share compiled functions, and torch's compiler works for one thread at a time; a call only starts the work
+_LOCK = threading.RLock()
 
 
 class Runner:
@@ -42,9 +47,10 @@ class Runner:
         `module` itself is a passing copy."""
         self._compiled: Compiled | None = None
         if compiled:
-            self._folded, self._compiled = _compiled(
-                module, module if key is None else key, folded, MODE if compiled is True else str(compiled)
-            )
+            with _LOCK:
+                self._folded, self._compiled = _compiled(
+                    module, module if key is None else key, folded, MODE if compiled is True else str(compiled)
+                )
         else:
             self._folded = fold(module, folded)
         self._channels_last = any(value.is_cuda for value in module.parameters())
@@ -84,7 +90,7 @@ class Runner:
         values = {**self._base, **self._laid_out(weights)}
         module, compiled = self._folded.module, self._compiled
         if compiled is not None:
-            return lambda images: compiled(values, images)
+            return lambda images: _one_at_a_time(compiled, values, images)
         return lambda images: functional_call(module, values, (images,))
 
     def _laid_out(self, weights: Weights) -> Weights:
@@ -96,12 +102,18 @@ class Runner:
         }
 
 
+def _one_at_a_time(compiled: Compiled, weights: Weights, images: Tensor) -> Tensor:
+    with _LOCK:
+        return compiled(weights, images)
+
+
 def _compiled(module: nn.Module, key: nn.Module, folded: bool, mode: str) -> tuple[Folded, Compiled]:
     shapes = {name: (tuple(value.shape), value.dtype, value.device) for name, value in sorted(state_of(module).items())}
-    description = f"{mode} {folded} {module!r} {shapes}"
+    text = f"{mode} {folded} {module!r} {shapes}"
+    description = (text, structure(key))
     if key in _COMPILED and _COMPILED[key][0] == description:
         return _COMPILED[key][1:]
-    shared = _SHARED.get(description) if _says_all(module) else None
+    shared = _SHARED.get(text) if _says_all(module) else None
     if shared is not None:
         _COMPILED[key] = (description, *shared)
         return shared
@@ -116,7 +128,7 @@ def _compiled(module: nn.Module, key: nn.Module, folded: bool, mode: str) -> tup
     if _says_all(module):
         while len(_SHARED) >= MOST_SHARED:
             del _SHARED[next(iter(_SHARED))]
-        _SHARED[description] = (slim, compiled)
+        _SHARED[text] = (slim, compiled)
     return slim, compiled
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from avuc.errors import InputError
+from avuc.errors import InputError, check_regular
 
 __all__ = ["Archive"]
 
@@ -78,10 +78,14 @@ class Archive:
 def _opened(path: Path) -> NDArray[np.uint8]:
     try:
         # copy-on-write: nothing reaches the file, yet torch.from_numpy accepts the array without a warning
+        if path.exists():
+            check_regular(path)
         array: NDArray[np.uint8] = np.load(path, mmap_mode="c", allow_pickle=False)
     except FileNotFoundError as error:
         raise InputError(f"{path}: missing; the released archive has this file, unpack it again") from error
-    except (OSError, ValueError, EOFError) as error:
+    except InputError:
+        raise
+    except (OSError, ValueError, EOFError, OverflowError) as error:
         raise InputError(f"{path}: not a whole .npy file ({error}); download or unpack it again") from error
     return array
 

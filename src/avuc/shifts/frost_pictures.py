@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from avuc.errors import InputError, require
+from avuc.errors import InputError
+from avuc.pictures import open_picture
 from avuc.shifts.procedural_frost import procedural_frost
 
 __all__ = ["FrostPictures", "Scale", "frost_pictures", "frost_source", "use_frost_folder"]
@@ -107,15 +108,7 @@ def _prepared(
 def _loaded(files: tuple[Path, ...]) -> Sequence[Tensor]:
     if not files:
         return procedural_frost()
-    image = require("PIL.Image", "study", "reading frost photographs")
-    pictures = []
-    for path in files:
-        try:
-            with image.open(path) as opened:
-                pictures.append(torch.from_numpy(np.array(opened.convert("RGB"))))
-        except OSError as error:
-            raise InputError(f"{path}: not a readable picture ({error}); remove or replace it") from error
-    return pictures
+    return [torch.from_numpy(np.array(open_picture(path))) for path in files]
 
 
 def _fitted(picture: Tensor, height: int, width: int, scale: Scale) -> Tensor:

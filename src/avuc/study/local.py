@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from avuc.errors import InputError
+from avuc.errors import InputError, explained
 from avuc.progress import Progress
 from avuc.study.background import Background
 from avuc.study.claims import Claims
@@ -93,6 +93,12 @@ def _beside(
         sys.exit(2)
     except (KeyboardInterrupt, Orphaned):
         sys.exit(130)
+    except Exception as error:
+        line = explained(error)
+        if line is None:
+            raise
+        print(f"avuc: {device}: {line}", file=sys.stderr)
+        sys.exit(2)
     finally:
         store.close()
 
