@@ -131,6 +131,14 @@ class Full:
     def __getattr__(self, name):
         return getattr(self._db, name)
 
+    @property
+    def text_factory(self):
+        return self._db.text_factory
+
+    @text_factory.setter
+    def text_factory(self, kind):
+        self._db.text_factory = kind
+
 
 @pytest.fixture
 def small_disk(tmp_path):

@@ -58,6 +58,7 @@ class Results:
     missing: int = 0  # cells of the recipe that have no results yet
     studies: tuple[str, ...] = ()
     rows: int = 0  # clean test images
+    damaged: tuple[str, ...] = ()  # results that are lost because the file is damaged
     places: dict[CellKey, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -158,6 +159,7 @@ def read_results(store: Store) -> Results:
         missing=Plan(recipe).cells - len(store.done()),
         studies=(recipe.study.name,),
         rows=sizes[0][0] if sizes else 0,
+        damaged=tuple(str(unit) for unit in store.lost),
     )
 
 
@@ -206,6 +208,7 @@ def side_by_side(first: Results, second: Results, names: tuple[str, str]) -> Res
         missing=first.missing + second.missing,
         studies=names,
         rows=first.rows,
+        damaged=first.damaged + second.damaged,
     )
 
 

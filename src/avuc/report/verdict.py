@@ -17,6 +17,7 @@ Verdict = list[str]
 FEWEST_ERRORS = 30
 FEWEST_SEEDS = 3
 MOST_NAMED = 4
+MOST_DAMAGED = 20
 
 
 def verdict(results: Results) -> Verdict:
@@ -42,6 +43,13 @@ def verdict(results: Results) -> Verdict:
 def alarms(results: Results) -> Verdict:
     """What makes the verdict weaker than it reads."""
     told = [*_worse_scores(results), *_bounds(results), *_thresholds(results), *_seeds(results)]
+    if results.damaged:
+        named = "; ".join(results.damaged[:MOST_DAMAGED])
+        more = f"; and {len(results.damaged) - MOST_DAMAGED} more" if len(results.damaged) > MOST_DAMAGED else ""
+        told.append(
+            f"The study's file is damaged. This page does without what is lost: {named}{more}. "
+            "avuc study computes it again."
+        )
     if results.missing > 0:
         told.append(
             f"{results.missing:,} results of the recipe are still missing; avuc study goes on where it stopped."

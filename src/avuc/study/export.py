@@ -30,6 +30,8 @@ def export_study(source: str | Path, target: str | Path) -> Path:
         raise InputError(f"{folder}: is the study itself; choose another --out")
     store = Store(source, create=False)
     try:
+        if store.lost:
+            raise InputError(f"{store.damage()}; avuc study computes them again, then export it")
         recipe = store.recipe()
         firsts = dict(store.select("SELECT method, min(seed) FROM cells GROUP BY method"))
         folder.mkdir(parents=True, exist_ok=True)

@@ -81,7 +81,7 @@ def _beside(
 ) -> None:
     """One of several processes."""
     torch.set_num_threads(threads)
-    store = Store(directory)
+    store = Store(directory, check=False)  # checked when the study began
     store.run = number
     try:
         work = Work(plan.recipe, directory, device, progress=progress, until=until)
@@ -139,6 +139,8 @@ class LocalRun:
 
     def _finished(self) -> bool:
         self.done = self.store.done()
+        if not set(self.plan.models) <= self.store.trained():  # also where only the record of a training was lost
+            return False
         return not any(self.plan.pending(key, one, self.done) for one in self.plan.sets for key in self.plan.models)
 
     # training

@@ -7,6 +7,8 @@
     calibrators(method, seed, data)                             as Calibrator.to_json wrote them
     shown(method, seed, shift, severity, data)   gallery(shift, severity, data)    single images, see shown.py
     runs(id, started, finished, seconds, engine, device, recipe, versions, revision, hardware)    each start of it
+    checks(kind, method, seed, shift, severity, digest)         of everything above, see integrity.py
+    data(name, digest)                                          of the images the results were computed from
 
 A cell is written in one transaction: it is there with everything that belongs to it, or not at all.
 """
@@ -28,39 +30,18 @@ from numpy.typing import NDArray
 from avuc.errors import InputError
 from avuc.study.grid import Done, ModelKey, TestSet
 from avuc.study.growth import refuse_other
+from avuc.study.integrity import Unit, check, damage_in, has_checks, repair, structure_problem, told_of
 from avuc.study.judge import Judgement
 from avuc.study.recipe import Recipe, parse_recipe
+from avuc.study.schema import ADDED, FORMAT, KEY, PAGE, SCHEMA, schema_problem
 
 __all__ = ["Cell", "Store", "Trained"]
 
-FORMAT = "1"
 BUSY_SECONDS = 120
-PAGE = 8192  # a curve fits into a page with its neighbours; of 4,096 bytes it would take two for itself
-CELL = "method TEXT NOT NULL, seed INTEGER NOT NULL, shift TEXT NOT NULL, severity INTEGER NOT NULL"
-KEY = "method, seed, shift, severity"
-SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS runs(id INTEGER PRIMARY KEY, started TEXT NOT NULL, finished TEXT, seconds REAL,
-    engine TEXT NOT NULL, device TEXT NOT NULL, recipe TEXT NOT NULL, versions TEXT NOT NULL, revision TEXT,
-    hardware TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS models(method TEXT, seed INTEGER, epochs INTEGER, seconds REAL, threshold REAL, run INTEGER,
-    PRIMARY KEY(method, seed)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS history(method TEXT, seed INTEGER, member INTEGER, epoch INTEGER, data TEXT NOT NULL,
-    PRIMARY KEY(method, seed, member, epoch)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS calibrators(method TEXT, seed INTEGER, data TEXT NOT NULL,
-    PRIMARY KEY(method, seed)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS cells({CELL}, rows INTEGER, samples INTEGER, seconds REAL, run INTEGER,
-    PRIMARY KEY({KEY})) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS rows({CELL}, metric TEXT NOT NULL, value REAL,
-    PRIMARY KEY({KEY}, metric)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS curves({CELL}, name TEXT NOT NULL, data TEXT NOT NULL,
-    PRIMARY KEY({KEY}, name)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS entropies(method TEXT, seed INTEGER, data BLOB NOT NULL,
-    PRIMARY KEY(method, seed)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS shown({CELL}, data TEXT NOT NULL, PRIMARY KEY({KEY})) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS gallery(shift TEXT, severity INTEGER, data BLOB NOT NULL,
-    PRIMARY KEY(shift, severity)) WITHOUT ROWID;
-"""
+MOVE_AWAY = (
+    "move it away and run avuc study again, which computes the results again from the trained models, "
+    "or choose another folder"
+)
 
 
 @dataclass(frozen=True)
@@ -96,26 +77,55 @@ class Cell:
 class Store:
     """A study's file; opens or makes it. With `create=False` it must be there, and opening changes nothing of it.
 
+    Opening looks for damage. `lost` names what is damaged: it is removed, so that the study computes it again; with
+    `create=False` the file stays as it is, and a copy in memory is read that does without it.
+
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     Store(Path(folder)).rows()
     []
     """
 
-    def __init__(self, directory: str | Path, *, create: bool = True) -> None:
+    def __init__(self, directory: str | Path, *, create: bool = True, check: bool = True) -> None:
         self.path = Path(directory) / "study.sqlite"
         if not create and not self.path.is_file():
             raise InputError(
                 f"{directory}: no study here (study.sqlite is missing); avuc study RECIPE --out DIR makes one"
             )
         self.run: int | None = None
+        self.lost: list[Unit] = []
+        self._place: tuple[int, int] | None = None  # of the file on the disk
         with self.clear_errors():
             self.db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
-            if create:
-                self._prepare()
+            try:
+                self._open(create, check)
+            except BaseException:
+                self.db.close()
+                raise
+        self._place = self._where()
+
+    def _open(self, create: bool, check: bool) -> None:
+        if not self.db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+            if not create:
+                raise InputError(f"{self.path}: is empty, it holds no study; avuc study RECIPE --out DIR makes one")
+            self._prepare()
+            return
+        if check:
+            problem = structure_problem(self.db)
+            if problem is not None:
+                raise InputError(f"{self.path}: is damaged ({problem}); {MOVE_AWAY}")
+            problem = schema_problem(self.db)
+            if problem is not None:
+                raise InputError(f"{self.path}: {problem}; {MOVE_AWAY}")
         found = self._meta("format")
         if found != FORMAT:
-            raise InputError(f"{self.path}: format {found}, expected {FORMAT}; made by another version of avuc")
+            newer = found is not None and found.isdigit() and int(found) > int(FORMAT)
+            by = "a newer version of avuc: update avuc" if newer else "another version of avuc: choose another folder"
+            raise InputError(f"{self.path}: format {found}, expected {FORMAT}; made by {by}")
+        if create:
+            self._prepare()
+        if check:
+            self._look(create)
 
     def _prepare(self) -> None:
         self.db.execute(f"PRAGMA page_size={PAGE}")  # of a new file
@@ -125,9 +135,50 @@ class Store:
             for statement in SCHEMA.split(";"):
                 self.db.execute(statement)
             self.db.execute("INSERT OR IGNORE INTO meta VALUES('format', ?)", (FORMAT,))
+            if not has_checks(self.db):  # a new file, or one of version 0.1.0: what is there is taken as it is
+                for statement in ADDED.split(";"):
+                    self.db.execute(statement)
+                self.db.execute("INSERT INTO meta VALUES('checks', '1')")
+                check(self.db)
+
+    def _look(self, create: bool) -> None:
+        """Find what is damaged and do without it."""
+        self.db.execute("BEGIN")  # one state of the file, whoever writes at the same time
+        lost = damage_in(self.db)
+        self.db.execute("COMMIT")
+        if not lost:
+            return
+        if create:
+            with self._writing():
+                self.lost = repair(self.db, self.path)  # looks again: another process may have been faster
+            return
+        copy = sqlite3.connect(":memory:", isolation_level=None)
+        self.db.backup(copy)
+        self.db.close()
+        self.db = copy
+        self.lost = repair(copy, self.path)
 
     def close(self) -> None:
         self.db.close()
+
+    def damage(self) -> str:
+        """What is lost, in one line."""
+        return f"{self.path}: is damaged, and these are lost: {told_of(self.lost)}"
+
+    def _where(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def still_there(self) -> None:
+        """Refuse to go on where the file was removed or replaced: SQLite would write on into a file without a name."""
+        if self._place is None or self._where() != self._place:
+            raise InputError(
+                f"{self.path}: was removed or replaced while it was open; results since then are lost: run the same "
+                "command again"
+            )
 
     # the recipe and the runs
 
@@ -138,6 +189,7 @@ class Store:
             if old is not None:
                 refuse_other(parse_recipe(old, f"{self.path}"), recipe, self.path)
             self.db.execute("INSERT OR REPLACE INTO meta VALUES('recipe', ?)", (recipe.to_toml(),))
+            check(self.db, [Unit.of("meta", "recipe")])
 
     def recipe(self) -> Recipe:
         text = self._meta("recipe")
@@ -159,11 +211,13 @@ class Store:
         names = "started, engine, device, recipe, versions, revision, hardware"
         with self.clear_errors(), self._writing():
             cursor = self.db.execute(f"INSERT INTO runs({names}) VALUES(?,?,?,?,?,?,?)", values)
+            check(self.db, [Unit.of("run", seed=cursor.lastrowid or 0)])
         self.run = cursor.lastrowid
 
     def finish(self, seconds: float) -> None:
         with self.clear_errors(), self._writing():
             self.db.execute("UPDATE runs SET finished=?, seconds=? WHERE id=?", (_now(), seconds, self.run))
+            check(self.db, [Unit.of("run", seed=self.run or 0)])
 
     # writing
 
@@ -177,6 +231,7 @@ class Store:
                 data = {k: v for k, v in record.items() if k not in ("member", "epoch")}
                 line = (*key, record["member"], record["epoch"], _json(data))
                 self.db.execute("INSERT INTO history VALUES(?,?,?,?,?)", line)
+            check(self.db, [Unit.of("model", *key)])
 
     def add_cells(self, cells: Iterable[Cell]) -> None:
         """All of them or none. A cell that is there already stays as it is."""
@@ -199,8 +254,11 @@ class Store:
                 if cell.shown is not None:
                     line = (*cell.key, _json(cell.shown))
                     self.db.execute("INSERT OR REPLACE INTO shown VALUES(?,?,?,?,?)", line)
+                check(self.db, [Unit.of("cell", *cell.key)])
                 if cell.picture is not None:
-                    self.db.execute("INSERT OR IGNORE INTO gallery VALUES(?,?,?)", (*cell.key[2:], cell.picture))
+                    line = (*cell.key[2:], cell.picture)
+                    if self.db.execute("INSERT OR IGNORE INTO gallery VALUES(?,?,?)", line).rowcount:
+                        check(self.db, [Unit.of("picture", "", 0, *cell.key[2:])])
 
     # reading
 
@@ -266,6 +324,8 @@ class Store:
         try:
             yield
             self.db.execute("COMMIT")
+            if self._place is not None:
+                self.still_there()
         except BaseException:
             if self.db.in_transaction:  # a full disk has rolled back already
                 self.db.execute("ROLLBACK")
@@ -276,14 +336,17 @@ class Store:
         """SQLite's errors as one line that says what to do."""
         try:
             yield
-        except sqlite3.DatabaseError as error:
-            full = "full" in str(error) or "disk I/O" in str(error)
-            remedy = (
-                "everything finished before is kept: make room and run the same command again"
-                if full
-                else "another program holds it, or it is damaged: end that program, or choose another folder"
-            )
-            raise InputError(f"{self.path}: {error}; {remedy}") from error
+        except sqlite3.Error as error:
+            said = " ".join(str(error).split())
+            if "full" in said or "disk I/O" in said:
+                remedy = "everything finished before is kept: make room and run the same command again"
+            elif "locked" in said or "busy" in said:
+                remedy = "another program holds it: end that program and run the same command again"
+            elif "unable to open" in said or "readonly" in said:
+                remedy = "it cannot be opened for writing: check the folder's permissions, or choose another folder"
+            else:
+                remedy = f"it is damaged: {MOVE_AWAY}"
+            raise InputError(f"{self.path}: {said}; {remedy}") from error
 
 
 def _json(data: Any) -> str:
