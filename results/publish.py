@@ -29,6 +29,7 @@ from avuc.errors import InputError
 from avuc.report.exports import write_tables
 from avuc.report.figures import all_figures, saved
 from avuc.report.results import read_results
+from avuc.study.integrity import check, has_checks
 from avuc.study.recipe import parse_recipe
 from avuc.study.store import Store
 
@@ -48,6 +49,10 @@ def studies_below(folder: Path) -> dict[str, Path]:
 
 def small_copy(source: Path, target: Path) -> None:
     """A copy of the study's file that can be published; opening it later changes no byte of it."""
+    store = Store(source, create=False)
+    store.close()
+    if store.lost:
+        raise InputError(f"{store.damage()}; avuc study computes them again, then publish it")
     target.mkdir(parents=True, exist_ok=True)
     with (
         atomic_path(target / FILE) as path,
@@ -60,6 +65,8 @@ def small_copy(source: Path, target: Path) -> None:
         _leave_out(db)
         _shorten(db)
         _without_paths(db)
+        if has_checks(db):
+            check(db)
         db.execute("COMMIT")
         db.execute("VACUUM")
 

@@ -185,8 +185,9 @@ class Store:
     def adopt(self, recipe: Recipe) -> None:
         """Make the study that of `recipe`: a new one, the same again, or one that grows. Anything else is refused."""
         with self.clear_errors(), self._writing():
-            old = self._meta("recipe")
-            if old is not None:
+            # of all runs: a row that one recipe leaves out must be the same when a later one names it again
+            runs = [row[0] for row in self.select("SELECT recipe FROM runs ORDER BY id DESC")]
+            for old in dict.fromkeys(filter(None, [self._meta("recipe"), *runs])):
                 refuse_other(parse_recipe(old, f"{self.path}"), recipe, self.path)
             self.db.execute("INSERT OR REPLACE INTO meta VALUES('recipe', ?)", (recipe.to_toml(),))
             check(self.db, [Unit.of("meta", "recipe")])
@@ -256,8 +257,8 @@ class Store:
                     self.db.execute("INSERT OR REPLACE INTO shown VALUES(?,?,?,?,?)", line)
                 check(self.db, [Unit.of("cell", *cell.key)])
                 if cell.picture is not None:
-                    line = (*cell.key[2:], cell.picture)
-                    if self.db.execute("INSERT OR IGNORE INTO gallery VALUES(?,?,?)", line).rowcount:
+                    drawn = (*cell.key[2:], cell.picture)
+                    if self.db.execute("INSERT OR IGNORE INTO gallery VALUES(?,?,?)", drawn).rowcount:
                         check(self.db, [Unit.of("picture", "", 0, *cell.key[2:])])
 
     # reading
