@@ -26,7 +26,7 @@ from pathlib import Path
 
 from avuc.atomic import atomic_path, write_text
 from avuc.errors import InputError
-from avuc.report.exports import write_tables
+from avuc.report.exports import file_names, write_tables
 from avuc.report.figures import all_figures, saved
 from avuc.report.results import read_results
 from avuc.study.integrity import check, has_checks
@@ -134,10 +134,11 @@ def write_beside(folder: Path, drawn: str = DRAWN) -> None:
         store.close()
     write_tables(results, folder / "tables")
     (folder / "figures").mkdir(exist_ok=True)
-    for name, size, paint in all_figures(results):
-        if re.fullmatch(drawn, name):
-            with atomic_path(folder / "figures" / f"{name.replace(':', '-')}.png") as path:
-                path.write_bytes(saved(name, size, paint)["png"])
+    figures = [figure for figure in all_figures(results) if re.fullmatch(drawn, figure[0])]
+    files = file_names([name for name, _, _ in figures])
+    for name, size, paint in figures:
+        with atomic_path(folder / "figures" / f"{files[name]}.png") as path:
+            path.write_bytes(saved(name, size, paint)["png"])
 
 
 def main(source: Path, target: Path, *, figures: bool = True) -> None:

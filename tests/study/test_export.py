@@ -115,8 +115,8 @@ def test_no_path_of_this_machine_is_published(recipe_file, digits_file, tmp_path
         page = tmp_path / "pages" / f"{name}.html"
         page.parent.mkdir(exist_ok=True)
         assert main(["report", str(folder), "--out", str(page)]) == 0
-    secrets = [str(tmp_path), str(digits_file.parent), str(Path.home()) + "/", platform.node()]
-    secrets += [name for name in (getpass.getuser(),) if name not in ("root", "user")]  # which are words, too
+    secrets = [str(tmp_path), str(digits_file.parent), str(Path.home()) + "/"]
+    secrets += [name for name in (getpass.getuser(), platform.node()) if len(name) > 5]  # shorter ones are words, too
     files = [path for folder in ("copy", "pages") for path in (tmp_path / folder).rglob("*") if path.is_file()]
     assert len(files) > 30
     for path in files:

@@ -258,11 +258,18 @@ def _value(found: Spread, method: int, *, plain: bool = False) -> str:
 
 def _percent_points(found: Spread, method: int, *, unit: bool = True) -> str:
     low, high = found.interval(method)
-    text = f"{100 * found.value[method]:.1f}" + (" points" if unit else "")
-    return text if math.isnan(low) else f"{text} ({100 * low:.1f} … {100 * high:.1f})"
+    text = _points_of(found.value[method]) + (" points" if unit else "")
+    return text if math.isnan(low) else f"{text} ({_points_of(low)} … {_points_of(high)})"
+
+
+def _points_of(share: float) -> str:
+    points = 100 * share
+    return f"{points:.2g}" if 0 < abs(points) < 0.095 else f"{points:.1f}"
 
 
 def _number(value: float) -> str:
+    if 0 < abs(value) < 0.0095:  # 0.000 would say nothing
+        return f"{value:.2g}"
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.2f}"
 
 

@@ -97,6 +97,11 @@ def _beside(
         store.close()
 
 
+def _training(key: ModelKey) -> str:
+    """What a process claims that trains a model."""
+    return f"train {key.seed} {key.method}"
+
+
 class Orphaned(Exception):
     """The process that started this one has ended."""
 
@@ -150,9 +155,9 @@ class LocalRun:
         any_trained = False
         # on a GPU models of a group take their steps together; elsewhere that gains nothing, and hides the work
         for group in self.plan.groups(self._untrained(), None if self.on_gpu else 1):
-            with self.claims.claim(*(f"train {key.folder}" for key in group)) as got:
+            with self.claims.claim(*(_training(key) for key in group)) as got:
                 ready, untrained = self.store.trained(), self._untrained()
-                mine = [key for key in group if f"train {key.folder}" in got and key in untrained]
+                mine = [key for key in group if _training(key) in got and key in untrained]
                 mine = [key for key in mine if self._may_start(key, ready)]
                 if not mine:
                     continue
@@ -210,7 +215,7 @@ class LocalRun:
 
     def _cell(self, key: ModelKey, test_set: TestSet) -> None:
         with ExitStack() as claim:
-            if not claim.enter_context(self.claims.claim(f"judge {key.folder} {test_set}")):
+            if not claim.enter_context(self.claims.claim(f"judge {key.seed} {key.method} {test_set}")):
                 return
             self.done = self.store.done() | self.under_way  # whoever held it before has perhaps finished it
             rows = self.plan.pending(key, test_set, self.done)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +21,18 @@ from avuc.study import toml
 from avuc.study.tables import did_you_mean
 from avuc.training.settings import TrainSettings
 
-__all__ = ["CalibratorSpec", "DataPart", "NetPart", "OtherData", "Recipe", "Row", "StudyPart", "plain", "slug"]
+__all__ = ["CalibratorSpec", "DataPart", "NetPart", "OtherData", "Recipe", "Row", "StudyPart", "plain", "slug", "slugs"]
+
+LONGEST_SLUG = 60
+MOST = 2**63  # SQLite has no larger whole number
+
+
+def _different(name: str, values: tuple[int, ...] | tuple[str, ...]) -> None:
+    """Refuse a value that is given twice: it would be counted twice and computed once."""
+    wrong = [value for value in values if isinstance(value, int) and not 0 <= value < MOST]
+    if wrong or len(set(values)) < len(values):
+        kind = "different whole numbers from 0 up" if name != "shifts" else "different names"
+        raise InputError(f"{name}: expected {kind}, found {list(values)}")
 
 
 @dataclass(frozen=True)
@@ -71,8 +86,11 @@ class StudyPart:
     precision: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
-        if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
-            raise InputError(f"seeds: expected different whole numbers from 0 up, found {list(self.seeds)}")
+        if not self.seeds:
+            raise InputError("seeds: expected different whole numbers from 0 up, found []")
+        _different("seeds", self.seeds)
+        _different("shifts", self.shifts)
+        _different("severities", self.severities)
         if self.samples < 1 or self.bins < 1:
             raise InputError(f"samples and bins must be at least 1, found {self.samples} and {self.bins}")
         for name in self.shifts:
@@ -180,6 +198,7 @@ class Row:
     bn_images: int = 0
 
     def __post_init__(self) -> None:
+        _different("seeds", self.seeds)
         if (self.method is None) == (not self.of):
             raise InputError('give either method = …, or of = "ROW" for another row\'s model')
         if self.of and self.calibrator is None and not self.samples and not self.bn_images:
@@ -200,8 +219,12 @@ class Recipe:
         rows = {row.name: row for row in self.methods}
         if not rows:
             raise InputError("methods: expected at least one [[methods]] table")
-        if len({slug(name) for name in rows}) < len(self.methods):
-            raise InputError("methods: two rows have the same name (or names that differ in signs or case only)")
+        if len(rows) < len(self.methods):
+            names = [row.name for row in self.methods]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"methods: two rows have the same name, {twice!r:.80}; give one of them another")
+        if "" in rows:
+            raise InputError("methods: a row has an empty name; give it one")
         for row in self.methods:
             for key in ("of", "start"):
                 named = getattr(row, key)
@@ -227,6 +250,14 @@ class Recipe:
                     raise InputError(f"methods.{row.name}.start: {row.start!r} must be a vanilla row without a start")
                 if not set(self.seeds(row)) <= set(self.seeds(first)):
                     raise InputError(f"methods.{row.name}.start: {row.start!r} is not trained with every seed of it")
+
+    def folder(self, name: str, seed: int) -> str:
+        """Where files of a row with a seed are, below `models` and `predictions`."""
+        return f"{self._slugs[name]}-{seed}"
+
+    @cached_property
+    def _slugs(self) -> dict[str, str]:
+        return slugs(row.name for row in self.methods)
 
     def row(self, name: str) -> Row:
         return next(row for row in self.methods if row.name == name)
@@ -264,12 +295,32 @@ class Recipe:
 
 
 def slug(name: str) -> str:
-    """A row's name as part of a file's name.
+    """A name as part of a file's name; other names may have the same one, see `slugs`.
 
     >>> slug("SVI-AvUC β=3")
     'svi-avuc-3'
     """
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "row"
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def slugs(names: Iterable[str]) -> dict[str, str]:
+    """A part of a file's name for each name, all different, also on disks that do not tell a from A.
+
+    Where a name has no letters that files can have, too many of them, or the same as another name, the beginning of its
+    SHA-256 is added.
+
+    >>> slugs(["SVI", "SVI-AvUC", "svi avuc", "方法一"])
+    {'SVI': 'svi', 'SVI-AvUC': 'svi-avuc-dab26ef4', 'svi avuc': 'svi-avuc-2621fe3b', '方法一': 'row-b6be1490'}
+    """
+    plain = {name: slug(name) for name in names}
+    counts = Counter(plain.values())
+    made = {}
+    for name, short in plain.items():
+        if not short or len(short) > LONGEST_SLUG or counts[short] > 1:
+            mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+            short = f"{short[:LONGEST_SLUG].strip('-') or 'row'}-{mark}"
+        made[name] = short
+    return made
 
 
 def plain(part: Any) -> dict[str, Any]:

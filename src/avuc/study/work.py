@@ -24,10 +24,10 @@ from avuc.errors import InputError
 from avuc.methods.statistics import OwnStatistics, spread_out
 from avuc.predictions import Predictions
 from avuc.predictor import Predictor
-from avuc.study.grid import CLEAN, VALIDATION, ModelKey, TestSet
+from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
 from avuc.study.judge import Variant, judge, kept_logits, predict_all
 from avuc.study.net import make_net
-from avuc.study.recipe import Recipe, Row, slug
+from avuc.study.recipe import Recipe, Row, slugs
 from avuc.study.sets import StudyData
 from avuc.study.shown import shown_of, thumbnail
 from avuc.study.store import Cell, Store, Trained
@@ -142,12 +142,12 @@ class Work:
             row.train,
             self.data.validation,
             key.seed,
-            self.directory / "models" / key.folder,
+            self.directory / "models" / self.recipe.folder(key.method, key.seed),
         )
 
     def holds(self, key: ModelKey) -> bool:
         """Whether a model can be had without training it from the start."""
-        saved = self.directory / "models" / key.folder
+        saved = self.directory / "models" / self.recipe.folder(key.method, key.seed)
         return key in self._fitted or self.recipe.row(key.method).as_given or any(saved.glob("checkpoint-*"))
 
     def posterior(self, key: ModelKey) -> Posterior:
@@ -276,9 +276,10 @@ class Work:
 
     def _keep(self, key: ModelKey, test_set: TestSet, row: Row, found: Predictions) -> None:
         if self.recipe.study.predictions:
-            folder = self.directory / "predictions" / f"{slug(row.name)}-{key.seed}"
+            folder = self.directory / "predictions" / self.recipe.folder(row.name, key.seed)
             folder.mkdir(parents=True, exist_ok=True)
-            found.save(folder / f"{slug(str(test_set))}.safetensors")
+            files = slugs(str(one) for one in Plan(self.recipe).sets)
+            found.save(folder / f"{files[str(test_set)]}.safetensors")
 
 
 def _slim(job: Job) -> None:
