@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def all_figures(results: Results) -> Iterator[tuple[str, tuple[float, float], Pa
     if len({method.beta for method in results.methods if method.beta is not None}) > 1:
         for metric in ("ece", "uce", "nll"):
             yield f"beta-{metric}", PLAIN, partial(_ablation, results=results, metric=metric)
-    if results.gallery:
+    if results.gallery and _gallery_rows(results):
         yield "gallery", (5.0, 0.5 + 0.55 * len(_gallery_rows(results))), partial(_gallery, results=results)
 
 
@@ -67,7 +68,11 @@ def saved(name: str, size: tuple[float, float], paint: Paint) -> dict[str, bytes
 
     settings = charts.SETTINGS | {"svg.hashsalt": name, "font.size": 8, "legend.fontsize": 7}
     out = {}
-    with mpl.rc_context(settings):
+    settings["font.sans-serif"] = ["DejaVu Sans", *_other_scripts()]
+    with mpl.rc_context(settings), warnings.catch_warnings():
+        # a sign that no font here has is a box in the PNG; the SVG holds the text itself
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        warnings.filterwarnings("ignore", message="constrained_layout not applied")  # no room beside long names
         figure = Figure(figsize=size, layout="constrained")
         paint(figure)
         for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
@@ -76,6 +81,15 @@ def saved(name: str, size: tuple[float, float], paint: Paint) -> dict[str, bytes
             figure.set_layout_engine("none")  # laid out once is enough
             out[kind] = file.getvalue()
     return out
+
+
+@cache
+def _other_scripts() -> list[str]:
+    """Fonts on this machine for names in scripts that DejaVu does not have."""
+    from matplotlib.font_manager import fontManager
+
+    wanted = ("Noto Sans", "Droid Sans Fallback", "WenQuanYi", "Source Han", "IPA", "Nanum", "Lohit", "PingFang")
+    return sorted({font.name for font in fontManager.ttflist if font.name.startswith(wanted)})
 
 
 def _style(results: Results, method: int) -> dict[str, Any]:

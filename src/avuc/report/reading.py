@@ -61,7 +61,8 @@ def read(store: Store) -> Results:
             values[metric][places[name], seats[seed], where[shift, severity]] = value
     if "nll" not in values:
         raise InputError(f"{store.path}: has no results on images with labels yet; run avuc study again")
-    seconds = sum(_seconds(store, run) for run in store.runs())
+    with _as_written(store, "the list of runs"):
+        seconds = sum(_seconds(store, run) for run in store.runs())
     sizes = store.select("SELECT rows FROM cells WHERE shift='clean' LIMIT 1")
     judged = " (a rehearsal: held-out training images instead of test images)" if recipe.data.rehearsal else ""
     shared = portable(recipe)
