@@ -176,7 +176,7 @@ def test_names_of_any_kind(synthetic_study, tmp_path, capsys):
     assert "\x1b" not in page
     assert "\x00" not in page
     for path in (tmp_path / "page" / "tables").glob("*.csv"):
-        for row in csv.reader(path.open(encoding="utf-8", newline="")):
+        for row in csv.reader(io.StringIO(path.read_text(encoding="utf-8"))):
             assert not [cell for cell in row if cell[:1] in "=@|" and cell], path
     for path in (tmp_path / "page" / "tables").glob("*.md"):
         lines = path.read_text(encoding="utf-8").splitlines()

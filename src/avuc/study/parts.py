@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import re
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,12 +14,12 @@ from avuc.methods import METHODS, SVI, Method, Objective
 from avuc.nets import NETS
 from avuc.shifts import PAPER, SEVERITIES, SHIFTS, Profile
 from avuc.study import toml
+from avuc.study.names import slugs
 from avuc.study.tables import did_you_mean
 from avuc.training.settings import TrainSettings
 
-__all__ = ["CalibratorSpec", "DataPart", "NetPart", "OtherData", "Recipe", "Row", "StudyPart", "plain", "slug", "slugs"]
+__all__ = ["CalibratorSpec", "DataPart", "NetPart", "OtherData", "Recipe", "Row", "StudyPart", "plain"]
 
-LONGEST_SLUG = 60
 MOST = 2**63  # SQLite has no larger whole number
 
 
@@ -292,35 +288,6 @@ class Recipe:
             table["calibrator"] = {"kind": row.calibrator.kind, **dict(row.calibrator.params)}
         others = ("seeds", "start", "as_given", "of", "samples", "bn_images")
         return table | {key: getattr(row, key) for key in others if getattr(row, key)}
-
-
-def slug(name: str) -> str:
-    """A name as part of a file's name; other names may have the same one, see `slugs`.
-
-    >>> slug("SVI-AvUC β=3")
-    'svi-avuc-3'
-    """
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-def slugs(names: Iterable[str]) -> dict[str, str]:
-    """A part of a file's name for each name, all different, also on disks that do not tell a from A.
-
-    Where a name has no letters that files can have, too many of them, or the same as another name, the beginning of its
-    SHA-256 is added.
-
-    >>> slugs(["SVI", "SVI-AvUC", "svi avuc", "方法一"])
-    {'SVI': 'svi', 'SVI-AvUC': 'svi-avuc-dab26ef4', 'svi avuc': 'svi-avuc-2621fe3b', '方法一': 'row-b6be1490'}
-    """
-    plain = {name: slug(name) for name in names}
-    counts = Counter(plain.values())
-    made = {}
-    for name, short in plain.items():
-        if not short or len(short) > LONGEST_SLUG or counts[short] > 1:
-            mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-            short = f"{short[:LONGEST_SLUG].strip('-') or 'row'}-{mark}"
-        made[name] = short
-    return made
 
 
 def plain(part: Any) -> dict[str, Any]:

@@ -15,33 +15,25 @@ A cell is written in one transaction: it is there with everything that belongs t
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from avuc.errors import InputError
+from avuc.study.file import StudyFile
 from avuc.study.grid import Done, ModelKey, TestSet
 from avuc.study.growth import refuse_other
-from avuc.study.integrity import Unit, check, damage_in, has_checks, repair, structure_problem, told_of
+from avuc.study.integrity import Unit, check
 from avuc.study.judge import Judgement
 from avuc.study.recipe import Recipe, parse_recipe
-from avuc.study.schema import ADDED, FORMAT, KEY, PAGE, SCHEMA, schema_problem
+from avuc.study.schema import KEY
 
 __all__ = ["Cell", "Store", "Trained"]
-
-BUSY_SECONDS = 120
-MOVE_AWAY = (
-    "move it away and run avuc study again, which computes the results again from the trained models, "
-    "or choose another folder"
-)
 
 
 @dataclass(frozen=True)
@@ -53,6 +45,7 @@ class Trained:
     epochs: int
     seconds: float
     threshold: float | None
+    prints: Mapping[str, str] = field(default_factory=dict)  # digests of the data, by name
 
 
 @dataclass(frozen=True)
@@ -68,13 +61,14 @@ class Cell:
     keep_entropy: bool = field(default=False, repr=False)  # of the clean images, for detection
     shown: dict[str, Any] | None = field(default=None, repr=False)  # of single images, for the report
     picture: bytes | None = field(default=None, repr=False)  # PNG of one of the set's images
+    prints: Mapping[str, str] = field(default_factory=dict)  # digests of the data, by name
 
     @property
     def key(self) -> tuple[str, int, str, int]:
         return self.method, self.seed, self.test_set.shift, self.test_set.severity
 
 
-class Store:
+class Store(StudyFile):
     """A study's file; opens or makes it. With `create=False` it must be there, and opening changes nothing of it.
 
     Opening looks for damage. `lost` names what is damaged: it is removed, so that the study computes it again; with
@@ -85,100 +79,6 @@ class Store:
     ...     Store(Path(folder)).rows()
     []
     """
-
-    def __init__(self, directory: str | Path, *, create: bool = True, check: bool = True) -> None:
-        self.path = Path(directory) / "study.sqlite"
-        if not create and not self.path.is_file():
-            raise InputError(
-                f"{directory}: no study here (study.sqlite is missing); avuc study RECIPE --out DIR makes one"
-            )
-        self.run: int | None = None
-        self.lost: list[Unit] = []
-        self._place: tuple[int, int] | None = None  # of the file on the disk
-        with self.clear_errors():
-            self.db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
-            try:
-                self._open(create, check)
-            except BaseException:
-                self.db.close()
-                raise
-        self._place = self._where()
-
-    def _open(self, create: bool, check: bool) -> None:
-        if not self.db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
-            if not create:
-                raise InputError(f"{self.path}: is empty, it holds no study; avuc study RECIPE --out DIR makes one")
-            self._prepare()
-            return
-        if check:
-            problem = structure_problem(self.db)
-            if problem is not None:
-                raise InputError(f"{self.path}: is damaged ({problem}); {MOVE_AWAY}")
-            problem = schema_problem(self.db)
-            if problem is not None:
-                raise InputError(f"{self.path}: {problem}; {MOVE_AWAY}")
-        found = self._meta("format")
-        if found != FORMAT:
-            newer = found is not None and found.isdigit() and int(found) > int(FORMAT)
-            by = "a newer version of avuc: update avuc" if newer else "another version of avuc: choose another folder"
-            raise InputError(f"{self.path}: format {found}, expected {FORMAT}; made by {by}")
-        if create:
-            self._prepare()
-        if check:
-            self._look(create)
-
-    def _prepare(self) -> None:
-        self.db.execute(f"PRAGMA page_size={PAGE}")  # of a new file
-        self.db.execute("PRAGMA journal_mode=WAL")
-        self.db.execute("PRAGMA synchronous=FULL")
-        with self._writing():
-            for statement in SCHEMA.split(";"):
-                self.db.execute(statement)
-            self.db.execute("INSERT OR IGNORE INTO meta VALUES('format', ?)", (FORMAT,))
-            if not has_checks(self.db):  # a new file, or one of version 0.1.0: what is there is taken as it is
-                for statement in ADDED.split(";"):
-                    self.db.execute(statement)
-                self.db.execute("INSERT INTO meta VALUES('checks', '1')")
-                check(self.db)
-
-    def _look(self, create: bool) -> None:
-        """Find what is damaged and do without it."""
-        self.db.execute("BEGIN")  # one state of the file, whoever writes at the same time
-        lost = damage_in(self.db)
-        self.db.execute("COMMIT")
-        if not lost:
-            return
-        if create:
-            with self._writing():
-                self.lost = repair(self.db, self.path)  # looks again: another process may have been faster
-            return
-        copy = sqlite3.connect(":memory:", isolation_level=None)
-        self.db.backup(copy)
-        self.db.close()
-        self.db = copy
-        self.lost = repair(copy, self.path)
-
-    def close(self) -> None:
-        self.db.close()
-
-    def damage(self) -> str:
-        """What is lost, in one line."""
-        return f"{self.path}: is damaged, and these are lost: {told_of(self.lost)}"
-
-    def _where(self) -> tuple[int, int] | None:
-        try:
-            found = self.path.stat()
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
-
-    def still_there(self) -> None:
-        """Refuse to go on where the file was removed or replaced: SQLite would write on into a file without a name."""
-        if self._place is None or self._where() != self._place:
-            raise InputError(
-                f"{self.path}: was removed or replaced while it was open; results since then are lost: run the same "
-                "command again"
-            )
 
     # the recipe and the runs
 
@@ -225,6 +125,7 @@ class Store:
     def add_model(self, trained: Trained) -> None:
         key = trained.key.method, trained.key.seed
         with self.clear_errors(), self._writing():
+            self._same_data(trained.prints)
             values = (*key, trained.epochs, trained.seconds, trained.threshold, self.run)
             self.db.execute("INSERT OR REPLACE INTO models VALUES(?,?,?,?,?,?)", values)
             self.db.execute("DELETE FROM history WHERE method=? AND seed=?", key)
@@ -238,6 +139,7 @@ class Store:
         """All of them or none. A cell that is there already stays as it is."""
         with self.clear_errors(), self._writing():
             for cell in cells:
+                self._same_data(cell.prints)
                 told = cell.judgement
                 values = (*cell.key, told.rows, told.samples, cell.seconds, self.run)
                 if not self.db.execute("INSERT OR IGNORE INTO cells VALUES(?,?,?,?,?,?,?,?)", values).rowcount:
@@ -260,6 +162,19 @@ class Store:
                     drawn = (*cell.key[2:], cell.picture)
                     if self.db.execute("INSERT OR IGNORE INTO gallery VALUES(?,?,?)", drawn).rowcount:
                         check(self.db, [Unit.of("picture", "", 0, *cell.key[2:])])
+
+    def _same_data(self, prints: Mapping[str, str]) -> None:
+        """Refuse results from other data than those that are there; of new data, note what they are."""
+        for name, digest in prints.items():
+            found = self.select("SELECT digest FROM data WHERE name=?", (name,))
+            if not found:
+                self.db.execute("INSERT INTO data VALUES(?,?)", (name, digest))
+                check(self.db, [Unit.of("data", name)])
+            elif found[0][0] != digest:
+                raise InputError(
+                    f"{self.path}: the data {name!r} have changed since results in it were computed; put the old files "
+                    "back, or choose another --out"
+                )
 
     # reading
 
@@ -309,45 +224,6 @@ class Store:
         names = "id, started, finished, seconds, engine, device, recipe, versions, revision, hardware"
         found = [dict(zip(names.split(", "), row, strict=True)) for row in self.select(f"SELECT {names} FROM runs")]
         return [{**run, **{k: json.loads(run[k]) for k in ("versions", "hardware")}} for run in found]
-
-    def _meta(self, key: str) -> str | None:
-        found = self.select("SELECT value FROM meta WHERE key=?", (key,))
-        return found[0][0] if found else None
-
-    def select(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        with self.clear_errors():
-            return self.db.execute(query, values).fetchall()
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """One transaction, begun at once so that two writers queue instead of failing half-way."""
-        self.db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self.db.execute("COMMIT")
-            if self._place is not None:
-                self.still_there()
-        except BaseException:
-            if self.db.in_transaction:  # a full disk has rolled back already
-                self.db.execute("ROLLBACK")
-            raise
-
-    @contextlib.contextmanager
-    def clear_errors(self) -> Iterator[None]:
-        """SQLite's errors as one line that says what to do."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            said = " ".join(str(error).split())
-            if "full" in said or "disk I/O" in said:
-                remedy = "everything finished before is kept: make room and run the same command again"
-            elif "locked" in said or "busy" in said:
-                remedy = "another program holds it: end that program and run the same command again"
-            elif "unable to open" in said or "readonly" in said:
-                remedy = "it cannot be opened for writing: check the folder's permissions, or choose another folder"
-            else:
-                remedy = f"it is damaged: {MOVE_AWAY}"
-            raise InputError(f"{self.path}: {said}; {remedy}") from error
 
 
 def _json(data: Any) -> str:
