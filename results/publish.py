@@ -26,9 +26,10 @@ from pathlib import Path
 
 from avuc.atomic import atomic_path, write_text
 from avuc.errors import InputError
-from avuc.report.exports import write_tables
+from avuc.report.exports import file_names, write_tables
 from avuc.report.figures import all_figures, saved
 from avuc.report.results import read_results
+from avuc.study.integrity import check, has_checks
 from avuc.study.recipe import parse_recipe
 from avuc.study.store import Store
 
@@ -48,6 +49,10 @@ def studies_below(folder: Path) -> dict[str, Path]:
 
 def small_copy(source: Path, target: Path) -> None:
     """A copy of the study's file that can be published; opening it later changes no byte of it."""
+    store = Store(source, create=False)
+    store.close()
+    if store.lost:
+        raise InputError(f"{store.damage()}; avuc study computes them again, then publish it")
     target.mkdir(parents=True, exist_ok=True)
     with (
         atomic_path(target / FILE) as path,
@@ -60,6 +65,8 @@ def small_copy(source: Path, target: Path) -> None:
         _leave_out(db)
         _shorten(db)
         _without_paths(db)
+        if has_checks(db):
+            check(db)
         db.execute("COMMIT")
         db.execute("VACUUM")
 
@@ -127,10 +134,11 @@ def write_beside(folder: Path, drawn: str = DRAWN) -> None:
         store.close()
     write_tables(results, folder / "tables")
     (folder / "figures").mkdir(exist_ok=True)
-    for name, size, paint in all_figures(results):
-        if re.fullmatch(drawn, name):
-            with atomic_path(folder / "figures" / f"{name.replace(':', '-')}.png") as path:
-                path.write_bytes(saved(name, size, paint)["png"])
+    figures = [figure for figure in all_figures(results) if re.fullmatch(drawn, figure[0])]
+    files = file_names([name for name, _, _ in figures])
+    for name, size, paint in figures:
+        with atomic_path(folder / "figures" / f"{files[name]}.png") as path:
+            path.write_bytes(saved(name, size, paint)["png"])
 
 
 def main(source: Path, target: Path, *, figures: bool = True) -> None:

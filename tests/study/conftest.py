@@ -217,6 +217,11 @@ def everything(folder: Path) -> dict[str, list]:
 
 
 @pytest.fixture
+def everything_in():
+    return everything
+
+
+@pytest.fixture
 def same_study(undisturbed):
     """Whether a study has found exactly what the undisturbed one found."""
 

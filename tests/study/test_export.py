@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
+import platform
 import shutil
+import sqlite3
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from avuc.cli import main
@@ -12,6 +17,7 @@ from avuc.errors import InputError
 from avuc.report.results import read_results
 from avuc.study import Store, load_recipe, run_study
 from avuc.study.export import export_study
+from avuc.study.portable import portable
 from avuc.study.recipe import parse_recipe
 
 
@@ -28,12 +34,14 @@ def digest(folder):
 
 def test_it_is_small_and_whole(undisturbed, exported, recipe):
     assert sorted(path.name for path in exported.iterdir()) == ["recipe.toml", "study.sqlite"]
-    assert parse_recipe((exported / "recipe.toml").read_text(encoding="utf-8")) == recipe
+    assert parse_recipe((exported / "recipe.toml").read_text(encoding="utf-8")) == portable(recipe)
     source, copy = Store(undisturbed, create=False), Store(exported, create=False)
     assert copy.db.execute("PRAGMA journal_mode").fetchone() == ("delete",)
-    for query in ("rows", "cells", "models", "history", "calibrators", "entropies", "gallery", "runs"):
+    for query in ("rows", "cells", "models", "history", "calibrators", "entropies", "gallery"):
         everything = f"SELECT * FROM {query}"
         assert copy.select(everything) == source.select(everything), query
+    runs = "SELECT id, started, finished, seconds, engine, device, versions, revision, hardware FROM runs"
+    assert copy.select(runs) == source.select(runs)
     details = copy.shown("Vanilla", 0, "contrast", 5)
     whole = source.shown("Vanilla", 0, "contrast", 5)
     assert details == {**whole, "mistakes": []}
@@ -90,3 +98,42 @@ def test_a_file_that_is_no_study(tmp_path):
     (tmp_path / "study.sqlite").write_bytes(b"nothing of the kind" * 100)
     with pytest.raises(InputError, match="not a database"):
         Store(tmp_path, create=False)
+
+
+def test_no_path_of_this_machine_is_published(recipe_file, digits_file, tmp_path, capsys):
+    """Not in the file (its free pages included), not beside it, not in its report, nor in that of the study itself."""
+    other = tmp_path / "somebody" / "others.npy"
+    other.parent.mkdir()
+    with np.load(digits_file) as arrays:
+        np.save(other, arrays["x_test"][:20])
+    changes = [f'study.ood=["{other}", {{name="more", path="{other}", first=5}}]', "train.epochs=1", "study.shifts=[]"]
+    run_study(
+        load_recipe(recipe_file, changes), tmp_path / "study", device="cpu", progress=False, only=["Vanilla"]
+    ).close()
+    assert main(["study", "--export", str(tmp_path / "study"), "--out", str(tmp_path / "copy")]) == 0
+    for name, folder in (("copy", tmp_path / "copy"), ("study", tmp_path / "study")):
+        page = tmp_path / "pages" / f"{name}.html"
+        page.parent.mkdir(exist_ok=True)
+        assert main(["report", str(folder), "--out", str(page)]) == 0
+    secrets = [str(tmp_path), str(digits_file.parent), str(Path.home()) + "/"]
+    secrets += [name for name in (getpass.getuser(), platform.node()) if len(name) > 5]  # shorter ones are words, too
+    files = [path for folder in ("copy", "pages") for path in (tmp_path / folder).rglob("*") if path.is_file()]
+    assert len(files) > 30
+    for path in files:
+        content = path.read_bytes()
+        assert not [secret for secret in secrets if secret.encode() in content], path
+    assert b'path = "<data>/others.npy"' in (tmp_path / "copy" / "recipe.toml").read_bytes()
+
+
+def test_a_copy_of_a_study_of_version_0_1_0(undisturbed, tmp_path):
+    shutil.copytree(undisturbed, tmp_path / "old")
+    with sqlite3.connect(tmp_path / "old" / "study.sqlite") as db:
+        db.execute("DROP TABLE checks")
+        db.execute("DROP TABLE data")
+        db.execute("DELETE FROM meta WHERE key='checks'")
+    db.close()
+    export_study(tmp_path / "old", tmp_path / "copy")
+    copy = Store(tmp_path / "copy", create=False)
+    assert not copy.lost
+    assert len(copy.done()) == 49
+    copy.close()

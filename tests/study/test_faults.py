@@ -11,10 +11,12 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
+from avuc.cli import main
 from avuc.errors import InputError
-from avuc.study import Store, run_study
+from avuc.study import Store, load_recipe, run_study
 from avuc.study.work import Work
 
 
@@ -23,12 +25,15 @@ def kept(before, after):
     return all(after.get(key) == told for key, told in before.items())
 
 
-def test_sigkill_at_random_points(process, same_study):
-    chance = random.Random(0)
+@pytest.mark.parametrize(
+    ("kills", "seed"), [(3, 0), pytest.param(5, 1, marks=pytest.mark.slow), pytest.param(25, 2, marks=pytest.mark.slow)]
+)
+def test_sigkill_at_random_points(process, same_study, kills, seed):
+    chance = random.Random(seed)
     killed = attempts = 0
-    while killed < 5:
+    while killed < kills:
         attempts += 1
-        assert attempts < 20
+        assert attempts < 6 * kills
         cells, models = process.cells(), process.models()
         running = process.start()
         # by progress, not by the clock: some kills while training, some while judging, wherever that is
@@ -131,6 +136,14 @@ class Full:
     def __getattr__(self, name):
         return getattr(self._db, name)
 
+    @property
+    def text_factory(self):
+        return self._db.text_factory
+
+    @text_factory.setter
+    def text_factory(self, kind):
+        self._db.text_factory = kind
+
 
 @pytest.fixture
 def small_disk(tmp_path):
@@ -174,7 +187,7 @@ def test_full_disk_in_the_store(recipe, process, same_study, monkeypatch):
 
     def begin(self, **about):
         real(self, **about)
-        self.db = Full(self.db, 40)
+        self.db = Full(self.db, 70)
 
     with monkeypatch.context() as patched:
         patched.setattr(Store, "begin", begin)
@@ -236,3 +249,137 @@ def test_store_of_another_version(recipe, tmp_path):
         Store(tmp_path)
     with pytest.raises(InputError, match="no study here"):
         Store(tmp_path / "elsewhere", create=False)
+
+
+# the folder goes away
+
+
+@pytest.mark.parametrize("when", ["training", "judging", "at the end"])
+def test_a_folder_removed_while_the_study_runs_is_an_error(recipe, recipe_file, tmp_path, monkeypatch, capsys, when):
+    """SQLite would go on writing into a file that has no name."""
+    folder, real_train, real_judge, real_finish = tmp_path / "study", Work.train, Work.judge, Store.finish
+    seen = []
+
+    def train(self, keys):
+        done = real_train(self, keys)
+        if when == "training":
+            shutil.rmtree(folder, ignore_errors=True)
+        return done
+
+    def judge(self, *arguments):
+        seen.append(1)
+        if when == "judging" and len(seen) == 5:
+            shutil.rmtree(folder)
+        return real_judge(self, *arguments)
+
+    def finish(self, seconds):
+        real_finish(self, seconds)
+        shutil.rmtree(folder)
+
+    monkeypatch.setattr(Work, "train", train)
+    monkeypatch.setattr(Work, "judge", judge)
+    if when == "at the end":
+        monkeypatch.setattr(Store, "finish", finish)
+    arguments = ["study", str(recipe_file), "--out", str(folder), "--device", "cpu", "--no-report"]
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert "was removed or replaced while it was open" in said.err.splitlines()[-1]
+    assert "49 cells" not in said.out
+
+
+def test_a_folder_removed_between_study_and_report_is_an_error(undisturbed, tmp_path, monkeypatch, capsys):
+    from avuc.report import reading
+
+    shutil.copytree(undisturbed, tmp_path / "study")
+    real = reading._notes
+
+    def notes(*arguments):
+        shutil.rmtree(tmp_path / "study")
+        return real(*arguments)
+
+    monkeypatch.setattr(reading, "_notes", notes)
+    assert main(["report", str(tmp_path / "study"), "--out", str(tmp_path / "page.html"), "--no-exports"]) == 2
+    assert "was removed or replaced while it was open" in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()
+    assert main(["report", str(tmp_path / "study")]) == 2
+    assert "no study here" in capsys.readouterr().err
+
+
+def test_a_locked_file_is_one_line(recipe, process, undisturbed, tmp_path, monkeypatch):
+    from avuc.study import file
+
+    shutil.copytree(undisturbed, tmp_path / "study")
+    monkeypatch.setattr(file, "BUSY_SECONDS", 0.05)
+    with contextlib.closing(sqlite3.connect(tmp_path / "study" / "study.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(InputError, match=r"database is locked; another program holds it: end that program"):
+            run_study(recipe, tmp_path / "study", device="cpu", progress=False)
+
+
+# other data, other names
+
+
+def test_data_that_changed_are_refused(recipe_file, digits_file, tmp_path, everything_in):
+    """Under the same path; results of old and of new images would stand side by side."""
+    shutil.copy(digits_file, tmp_path / "digits.npz")
+    outside = tmp_path / "outside.npy"
+    with np.load(digits_file) as arrays:
+        parts = dict(arrays)
+    np.save(outside, parts["x_test"][:40])
+    changes = [f'data.root="{tmp_path / "digits.npz"}"', "train.epochs=1", 'study.shifts=["contrast"]']
+    few = [*changes, "study.severities=[1]", "study.ood=[]"]
+    more = [*changes, "study.severities=[1, 5]", "study.ood=[]"]
+    folder = tmp_path / "study"
+    run_study(load_recipe(recipe_file, few), folder, device="cpu", progress=False, only=["Vanilla"]).close()
+    before = everything_in(folder)
+    changed = parts | {"x_test": parts["x_test"][::-1].copy()}
+    np.savez(tmp_path / "digits.npz", **changed)
+    with pytest.raises(InputError, match="the data 'clean' have changed since results in it were computed"):
+        run_study(load_recipe(recipe_file, more), folder, device="cpu", progress=False, only=["Vanilla"])
+    np.savez(tmp_path / "digits.npz", **parts | {"x_train": parts["x_train"] // 2})
+    with pytest.raises(InputError, match="the data 'training' have changed"):
+        run_study(load_recipe(recipe_file, few), folder, device="cpu", progress=False, only=["SVI"])
+    assert everything_in(folder) == before
+    np.savez(tmp_path / "digits.npz", **parts)
+    with_outside = [*changes, "study.severities=[1, 5]", f'study.ood=["{outside}"]']
+    run_study(load_recipe(recipe_file, with_outside), folder, device="cpu", progress=False, only=["Vanilla"]).close()
+    np.save(outside, parts["x_test"][40:80])
+    with pytest.raises(InputError, match="the data 'ood:outside' have changed"):
+        run_study(load_recipe(recipe_file, with_outside), folder, device="cpu", progress=False, only=["TS"])
+
+
+def test_weights_that_changed_are_refused(recipe_file, undisturbed, tmp_path):
+    from avuc.tensorfile import read_tensors, write_tensors
+
+    (saved,) = (undisturbed / "models" / "vanilla-0").glob("checkpoint-*")
+    tensors = read_tensors(saved)[0]
+    weights = {name.removeprefix("model.0."): t.clone() for name, t in tensors.items() if name.startswith("model.0.")}
+    write_tensors(tmp_path / "w.safetensors", weights, {})
+    changes = [f'net.weights="{tmp_path / "w.safetensors"}"', "train.epochs=1", "study.shifts=[]", "study.ood=[]"]
+    recipe = load_recipe(recipe_file, changes)
+    run_study(recipe, tmp_path / "study", device="cpu", progress=False, only=["Vanilla"]).close()
+    write_tensors(tmp_path / "w.safetensors", {name: t + 1 for name, t in weights.items()}, {})
+    with pytest.raises(InputError, match=r"the data 'net\.weights' have changed"):
+        run_study(recipe, tmp_path / "study", device="cpu", progress=False, only=["SVI"])
+
+
+def test_names_that_look_alike_have_models_of_their_own(recipe_file, tmp_path):
+    """Other scripts, other case, other signs: no row reads the model or the predictions of another."""
+    text = recipe_file.read_text()
+    head = text[: text.index("[[methods]]")]
+    names = ["方法一", "方法二", "SVI-AvUC", "svi avuc", "x" * 300]
+    for number, name in enumerate(names):
+        head += (
+            f'[[methods]]\nname = "{name}"\nmethod = "vanilla"\ntrain = {{ learning_rate = {1e-3 * (number + 1)} }}\n'
+        )
+    (tmp_path / "r.toml").write_text(head, encoding="utf-8")
+    changes = ["train.epochs=1", 'study.shifts=["contrast"]', "study.severities=[5]", "study.predictions=true"]
+    recipe = load_recipe(tmp_path / "r.toml", changes)
+    store = run_study(recipe, tmp_path / "study", device="cpu", progress=False)
+    found = {row[0]: row[5] for row in store.rows() if row[2:5] == ("clean", 0, "nll")}
+    store.close()
+    assert len(set(found.values())) == len(names)
+    for kind in ("models", "predictions"):
+        folders = {path.name.casefold() for path in (tmp_path / "study" / kind).iterdir()}
+        assert len(folders) == len(names)
+        assert all(len(name) < 100 for name in folders)

@@ -183,6 +183,19 @@ def test_another_recipe_is_refused(recipe_file, undisturbed, store, change, mess
     assert repr(store.rows()) == repr(before)
 
 
+def test_a_row_that_was_left_out_must_come_back_as_it_was(recipe_file, tmp_path):
+    """Its results are still in the file: under another definition they would be somebody else's."""
+    changes = ["train.epochs=1", "study.shifts=[]", "study.ood=[]"]
+    whole = load_recipe(recipe_file, changes)
+    run_study(whole, tmp_path, device="cpu", progress=False).close()
+    without = dataclasses.replace(whole, methods=tuple(row for row in whole.methods if not row.name.startswith("SVI")))
+    run_study(without, tmp_path, device="cpu", progress=False).close()
+    other = load_recipe(recipe_file, [*changes, "methods.SVI.objective.kl_weight=1.0"])
+    with pytest.raises(InputError, match=r"holds another study: methods\.SVI\.objective was"):
+        run_study(other, tmp_path, device="cpu", progress=False)
+    run_study(whole, tmp_path, device="cpu", progress=False).close()
+
+
 def test_what_changes_nothing_is_allowed(recipe_file, undisturbed):
     run_study(load_recipe(recipe_file, ["train.capture=false"]), undisturbed, device="cpu", progress=False).close()
 

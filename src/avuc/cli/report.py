@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from avuc.report.results import Results
 
 __all__ = ["COMMAND", "conclude"]
+
+DAMAGED = 65  # EX_DATAERR: the page is written, but does without what the damaged file has lost
 
 TEXT = """\
 Write one HTML file about a study: which method to use and why, every figure and table of the paper, and charts to look
@@ -41,7 +44,7 @@ def run(args: Namespace) -> int:
 
     console = Console()
     folders = args.compare or [args.directory]
-    studies = [_read(folder) for folder in folders]
+    studies, damage = zip(*(_read(folder) for folder in folders), strict=True)
     out = Path(args.out or Path(folders[-1]) / ("compared.html" if args.compare else "report.html"))
     if out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{out}: expected a file that ends in .html")
@@ -55,7 +58,9 @@ def run(args: Namespace) -> int:
         figures = write_figures(results, beside / "figures")
         console.line(f"{len(figures)} figures and {len(tables)} tables in {beside}", "dim")
     console.line(f"Open the report in a browser: {out.resolve()}", "bold")
-    return 0
+    for line in filter(None, damage):
+        print(f"avuc: {line}; the report does without them, avuc study computes them again", file=sys.stderr)
+    return DAMAGED if any(damage) else 0
 
 
 def conclude(results: Results, page: Path, console: Console) -> None:
@@ -89,18 +94,19 @@ def _short(head: Sequence[str]) -> list[str]:
     return [title if title == first else short for title, short in zip(head, plain, strict=True)]
 
 
-def _read(folder: str) -> Results:
+def _read(folder: str) -> tuple[Results, str]:
+    """The results, and what is lost of them where the study's file is damaged."""
     from avuc.report.results import read_results
     from avuc.study.store import Store
 
     store = Store(folder, create=False)
     try:
-        return read_results(store)
+        return read_results(store), store.damage() if store.lost else ""
     finally:
         store.close()
 
 
-def _names(folders: list[str], studies: list[Results]) -> tuple[str, str]:
+def _names(folders: list[str], studies: Sequence[Results]) -> tuple[str, str]:
     """Of the studies; of the folders where those are the same; numbered where these are too."""
     first, second = (results.title for results in studies)
     if first == second:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -92,7 +93,7 @@ def run(args: Namespace) -> int:
     from avuc.training.fit import OutOfTime
 
     began = time.monotonic()
-    out = Path(args.out or Path("out") / recipe.study.name)
+    out = Path(args.out) if args.out else Path("out") / _folder(recipe.study.name)
     try:
         store = run_study(recipe, out, engine=args.engine, device=args.device, minutes=args.minutes, only=only)
     except OutOfTime as error:
@@ -109,6 +110,18 @@ def run(args: Namespace) -> int:
         return 0
     console.line(f"Open the report in a browser: {(out / 'report.html').resolve()}", "bold")
     return 0
+
+
+def _folder(name: str) -> str:
+    """A study's name as a folder's: one below `out`, whatever the name is.
+
+    >>> _folder("cifar10-paper"), _folder("../mine")
+    ('cifar10-paper', 'mine-b8bc1f6f')
+    """
+    from avuc.study.names import marked
+
+    plain = re.fullmatch(r"\w[\w .+-]{0,99}", name) is not None and not name.endswith((".", " "))
+    return name if plain else marked(name, "study")
 
 
 def _rows(given: list[str], recipe: Recipe) -> list[str]:

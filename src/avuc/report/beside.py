@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avuc.errors import InputError
-from avuc.report.results import CLEAN, CellKey, Results
+from avuc.report.results import CLEAN, CellKey, Results, finite_mean
 from avuc.report.tables import rank_correlation
 
 __all__ = ["Figure", "Published", "figure", "outside_cell", "published_value", "read_published"]
@@ -114,7 +114,9 @@ def figure(results: Results, method: str, metric: str, where: str, statistic: st
         found = results.at(metric, CLEAN)[place]
     elif where == "shifted" or where.isdigit():
         level = None if where == "shifted" else int(where)
-        found = STATISTICS[statistic](results.shifted(metric, level)[place]) if results.shifts else np.zeros(0)
+        values = results.shifted(metric, level)
+        values = values[:, :, np.isfinite(values).any((0, 1))]  # shifts that all methods have
+        found = STATISTICS[statistic](values[place]) if values.shape[2] else np.zeros(0)
     else:
         found = results.at(metric, _cell(results, where))[place]
     return Figure(tuple(float(value) for value in found if math.isfinite(value)))
@@ -141,5 +143,5 @@ def _letters(name: str) -> str:
 def _spearman(results: Results, place: int, metric: str) -> Array:
     levels = [0, *results.severities]
     means = [results.at(metric, CLEAN)[place]]
-    means += [results.shifted(metric, level)[place].mean(-1) for level in levels[1:]]
+    means += [finite_mean(results.shifted(metric, level)[place], axis=-1) for level in levels[1:]]
     return np.array([rank_correlation(np.array(levels, float), each) for each in np.stack(means, axis=1)])

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avuc.report.colours import colour_of, symbol_of
-from avuc.report.intervals import spread
-from avuc.report.results import CLEAN, Results
+from avuc.report.results import CLEAN, Results, finite_mean
 from avuc.report.words import words_of
 
 __all__ = ["method_styles", "payload", "safe_json", "top_entropy"]
@@ -167,9 +166,7 @@ def _explorer(results: Results) -> dict[str, Any]:
 
 def _harm_by_shift(results: Results, severity: int) -> Array:
     """How far confidence is off under each shift, over all methods."""
-    values = results.shifted("ece", severity)
-    means = np.array([np.nanmean(spread(values[:, :, [place]]).value) for place in range(values.shape[2])])
-    known: Array = np.nan_to_num(means)
+    known: Array = np.nan_to_num(finite_mean(results.shifted("ece", severity, common=False), axis=(0, 1)))
     return known
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from avuc.atomic import atomic_path, write_text
@@ -12,7 +16,9 @@ from avuc.report.figures import all_figures, saved
 from avuc.report.results import Results
 from avuc.report.tables import all_tables
 
-__all__ = ["write_figures", "write_tables"]
+__all__ = ["file_names", "write_figures", "write_tables"]
+
+LONGEST = 160  # bytes of a file's name, which most disks limit to 255
 
 
 def write_tables(results: Results, folder: str | Path) -> list[Path]:
@@ -21,7 +27,7 @@ def write_tables(results: Results, folder: str | Path) -> list[Path]:
     written = []
     for table in all_tables(results):
         for ending, text in ((".csv", table.csv()), (".tex", table.latex()), (".md", table.markdown())):
-            written.append(out / (_slug(table.name) + ending))
+            written.append(out / (table.name + ending))
             write_text(written[-1], text)
     return written
 
@@ -31,17 +37,30 @@ def write_figures(results: Results, folder: str | Path, *, progress: bool = True
     out = _folder(folder)
     written = []
     figures = list(all_figures(results))
+    files = file_names([name for name, _, _ in figures])
     for name, size, paint in track(figures, "drawing") if progress else figures:
         for kind, content in saved(name, size, paint).items():
-            written.append(out / f"{_slug(name)}.{kind}")
+            written.append(out / f"{files[name]}.{kind}")
             with atomic_path(written[-1]) as path:
                 path.write_bytes(content)
     return written
 
 
-def _slug(name: str) -> str:
-    """A file's name, whatever a data set is called."""
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "figure"
+def file_names(names: Sequence[str]) -> dict[str, str]:
+    """A file's name for each figure, whatever data sets are called; all different, also where a is A.
+
+    >>> file_names(["box-ece", "entropy-a:b", "entropy-A b"])
+    {'box-ece': 'box-ece', 'entropy-a:b': 'entropy-a-b-8b9ef11d', 'entropy-A b': 'entropy-A-b-fdbf4ff3'}
+    """
+    plain = {name: re.sub(r"[^\w.-]+", "-", name).strip("-.") or "figure" for name in names}
+    counts = Counter(unicodedata.normalize("NFC", short).casefold() for short in plain.values())
+    made = {}
+    for name, short in plain.items():
+        if len(short.encode()) > LONGEST or counts[unicodedata.normalize("NFC", short).casefold()] > 1:
+            mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+            short = f"{short[: LONGEST // 4]}-{mark}"
+        made[name] = short
+    return made
 
 
 def _folder(folder: str | Path) -> Path:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from contextlib import suppress
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,11 @@ from avuc.errors import require
 from avuc.report import charts
 from avuc.report.colours import colour_of, symbol_of
 from avuc.report.embed import top_entropy
+from avuc.report.intervals import spread
 from avuc.report.palette import light
 from avuc.report.pooled import by_confidence, by_entropy, diagram, histogram
-from avuc.report.results import CLEAN, CellKey, Results
+from avuc.report.results import CLEAN, CellKey, Results, finite_mean
+from avuc.report.text import short
 from avuc.report.words import words_of
 
 __all__ = ["all_figures", "saved"]
@@ -26,6 +30,7 @@ BOXES = ("ece", "uce", "nll", "brier", "accuracy", "avu_auc")
 MARKERS = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D", "star": "*", "cross": "P", "wye": "1"}
 COLUMNS = 3  # of small charts, one for each method
 WIDE, PLAIN = (7.0, 3.2), (4.2, 3.2)
+LONGEST = 40  # characters of a name; with longer ones the legend would leave no room for the figure
 
 
 def all_figures(results: Results) -> Iterator[tuple[str, tuple[float, float], Paint]]:
@@ -51,7 +56,7 @@ def all_figures(results: Results) -> Iterator[tuple[str, tuple[float, float], Pa
     if len({method.beta for method in results.methods if method.beta is not None}) > 1:
         for metric in ("ece", "uce", "nll"):
             yield f"beta-{metric}", PLAIN, partial(_ablation, results=results, metric=metric)
-    if results.gallery:
+    if results.gallery and _gallery_rows(results):
         yield "gallery", (5.0, 0.5 + 0.55 * len(_gallery_rows(results))), partial(_gallery, results=results)
 
 
@@ -63,7 +68,11 @@ def saved(name: str, size: tuple[float, float], paint: Paint) -> dict[str, bytes
 
     settings = charts.SETTINGS | {"svg.hashsalt": name, "font.size": 8, "legend.fontsize": 7}
     out = {}
-    with mpl.rc_context(settings):
+    settings["font.sans-serif"] = ["DejaVu Sans", *_other_scripts()]
+    with mpl.rc_context(settings), warnings.catch_warnings():
+        # a sign that no font here has is a box in the PNG; the SVG holds the text itself
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        warnings.filterwarnings("ignore", message="constrained_layout not applied")  # no room beside long names
         figure = Figure(figsize=size, layout="constrained")
         paint(figure)
         for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
@@ -74,6 +83,15 @@ def saved(name: str, size: tuple[float, float], paint: Paint) -> dict[str, bytes
     return out
 
 
+@cache
+def _other_scripts() -> list[str]:
+    """Fonts on this machine for names in scripts that DejaVu does not have."""
+    from matplotlib.font_manager import fontManager
+
+    wanted = ("Noto Sans", "Droid Sans Fallback", "WenQuanYi", "Source Han", "IPA", "Nanum", "Lohit", "PingFang")
+    return sorted({font.name for font in fontManager.ttflist if font.name.startswith(wanted)})
+
+
 def _style(results: Results, method: int) -> dict[str, Any]:
     facts = results.methods[method]
     style: dict[str, Any] = {"color": colour_of(facts.place)[0], "label": _safe(facts.name)}
@@ -82,7 +100,7 @@ def _style(results: Results, method: int) -> dict[str, Any]:
 
 def _safe(text: str) -> str:
     """A name is a name: no mathematics in it, and it shows in the legend even if it begins with an underscore."""
-    shown = text.replace("$", r"\$")
+    shown = short(text, LONGEST).replace("$", r"\$")
     return "\u200b" + shown if shown.startswith("_") else shown
 
 
@@ -94,7 +112,7 @@ def _boxes(figure: Any, results: Results, metric: str) -> None:
     for method, facts in enumerate(results.methods):
         colour = colour_of(facts.place)[0]
         found = {
-            place: results.shifted(metric, level)[method] if level else results.at(metric, CLEAN)[method]
+            place: results.shifted(metric, level, common=False)[method] if level else results.at(metric, CLEAN)[method]
             for place, level in enumerate(levels)
         }
         known = {place: values[np.isfinite(values)] for place, values in found.items()}
@@ -119,8 +137,10 @@ def _boxes(figure: Any, results: Results, metric: str) -> None:
 def _maps(figure: Any, results: Results, metric: str) -> None:
     columns = min(COLUMNS, len(results.methods))
     grid = figure.subplots(math.ceil(len(results.methods) / columns), columns, squeeze=False, sharex=True, sharey=True)
-    values = np.stack([results.shifted(metric, level).mean(1) for level in results.severities], axis=2)
-    low, high = np.nanmin(values), np.nanmax(values)
+    there = [results.shifted(metric, level, common=False) for level in results.severities]
+    values = np.stack([finite_mean(each, axis=1) for each in there], axis=2)
+    known = values[np.isfinite(values)]
+    low, high = (known.min(), known.max()) if len(known) else (0.0, 1.0)
     palette = "cividis" if words_of(metric).better == "higher" else "cividis_r"
     for place, axes in enumerate(grid.flat):
         if place >= len(results.methods):
@@ -185,8 +205,8 @@ def _densities(figure: Any, results: Results, cells: Sequence[CellKey], label: s
             density = counts / max(counts.sum(), 1) / (edges[1] - edges[0])
             axes.stairs(density, edges, color=light(colour), fill=True, alpha=0.25)
             axes.stairs(density, edges, color=light(colour), label=_safe(name), linewidth=1.2)
-        far = np.nanmean([results.mean("wasserstein", cell)[method] for cell in cells])
-        axes.set_title(f"{_safe(results.names[method])}, W = {far:.2f}")
+        far = finite_mean(np.array([results.mean("wasserstein", cell)[method] for cell in cells]), axis=0)
+        axes.set_title(_safe(results.names[method]) + (f", W = {far:.2f}" if np.isfinite(far) else ""))
         axes.set_yscale("symlog")
     figure.supxlabel("entropy (nats)")
     figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
@@ -211,7 +231,7 @@ def _ablation(figure: Any, results: Results, metric: str) -> None:
     order = sorted((m.beta, place) for place, m in enumerate(results.methods) if m.beta is not None)
     levels = [0, *results.severities]
     for level in levels:
-        values = results.shifted(metric, level).mean((1, 2)) if level else results.mean(metric, CLEAN)
+        values = spread(results.shifted(metric, level)).value if level else results.mean(metric, CLEAN)
         shade = str(0.65 - 0.6 * level / max(levels[-1], 1))
         points = [values[place] for _, place in order]
         axes.plot(
@@ -229,8 +249,11 @@ def _gallery(figure: Any, results: Results) -> None:
     """One sheet: a line for each shift, clean first."""
     from matplotlib.image import imread
 
-    pictures = {key: np.atleast_3d(imread(io.BytesIO(data)))[:, :, :3] for key, data in results.gallery.items()}
-    height, width = np.max([each.shape[:2] for each in pictures.values()], axis=0) + 2
+    pictures = {}
+    for key, data in results.gallery.items():
+        with suppress(Exception):  # a picture that cannot be read is left blank; readers raise whatever they met
+            pictures[key] = np.atleast_3d(imread(io.BytesIO(data)))[:, :, :3]
+    height, width = np.max([(1, 1), *(each.shape[:2] for each in pictures.values())], axis=0) + 2
     names, levels = _gallery_rows(results), [0, *results.severities]
     sheet = np.ones((height * len(names), width * len(levels), 3))
     for line, name in enumerate(names):

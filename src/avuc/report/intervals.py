@@ -36,8 +36,13 @@ class Spread:
             return None
         return int(np.nanargmin(self.value) if lower else np.nanargmax(self.value))
 
+    def marked(self, lower: bool) -> set[int]:
+        """The methods to print in bold; none where nothing says how far the figures would vary."""
+        known = np.isfinite(self.value)
+        return self.ties(lower) if known.sum() == 1 or np.isfinite(self.replicates[known]).all() else set()
+
     def ties(self, lower: bool) -> set[int]:
-        """The best method and those whose difference from it is not told from zero."""
+        """The best method and those that are not significantly different from it."""
         best = self.best(lower)
         if best is None:
             return set()
@@ -65,6 +70,7 @@ def spread(values: Array, statistic: Callable[[Array], Array] | None = None) -> 
     >>> spread(np.array([[[1.0, 2.0, 3.0]]])).value
     array([2.])
     """
+    values = values[:, :, np.isfinite(values).any((0, 1))]  # shifts that no method was judged on say nothing
     methods, seeds, shifts = values.shape
     chosen = statistic or _mean
     if not seeds or not shifts:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from avuc.errors import require
+from avuc.errors import InputError, require
 from avuc.report.results import CLEAN, CellKey, Results
 from avuc.report.tables import rank_correlation
 
@@ -41,7 +41,9 @@ def shift_values(results: Results, method: str, metric: str) -> Array:
     """(seed, shift, intensity), the clean images as intensity 0 of every shift; only seeds that are complete."""
     place = results.names.index(method)
     clean = results.at(metric, CLEAN)[place][:, None].repeat(len(results.shifts), 1)
-    values = np.stack([clean, *(results.shifted(metric, level)[place] for level in results.severities)], axis=2)
+    values = np.stack(
+        [clean, *(results.shifted(metric, level, common=False)[place] for level in results.severities)], axis=2
+    )
     complete: Array = values[np.isfinite(values).all((1, 2))]
     return complete
 
@@ -55,6 +57,8 @@ def over_shifts(
     seeds of two methods have nothing to do with each other; `same_seeds`: they have, because both rows start from the
     same trained networks. `statistic` reads (shift, …), seeds averaged.
     """
+    if same_seeds and len(first) != len(second):
+        raise InputError(f"{len(first)} and {len(second)} seeds cannot be compared in pairs; give the same seeds")
     value = statistic(first.mean(0)) - statistic(second.mean(0))
     shifts = first.shape[1]
     if shifts < 2:
@@ -77,6 +81,8 @@ def over_seeds(first: tuple[float, ...], second: tuple[float, ...], *, same_seed
     >>> over_seeds((1.0,), (2.0,))
     Difference(value=-1.0, low=nan, high=nan)
     """
+    if same_seeds and len(first) != len(second):
+        raise InputError(f"{len(first)} and {len(second)} seeds cannot be compared in pairs; give the same seeds")
     value = float(np.mean(first) - np.mean(second))
     if min(len(first), len(second)) < 2:
         return Difference(value, math.nan, math.nan)

@@ -15,6 +15,7 @@ from avuc.report.palette import style_variables
 from avuc.report.results import Results
 from avuc.report.table import Table
 from avuc.report.tables import all_tables
+from avuc.report.text import visible
 from avuc.report.verdict import alarms, verdict
 
 __all__ = ["study_page", "write_study_page"]
@@ -32,8 +33,8 @@ def study_page(results: Results) -> str:
     scripts = [_asset(name) for name in SCRIPTS]
     parts = {
         "policy": _policy(scripts),
-        "title": escape(results.title),
-        "source": escape(results.source),
+        "title": escape(visible(results.title)),
+        "source": escape(visible(results.source)),
         "style": style_variables() + method_styles(results) + _asset("page.css"),
         "verdict": _paragraphs(verdict(results)),
         "alarms": _alarms(alarms(results)),
@@ -60,28 +61,30 @@ def _asset(name: str) -> str:
 
 
 def _paragraphs(sentences: Iterable[str]) -> str:
-    return "".join(f"<p>{escape(text)}</p>" for text in sentences)
+    return "".join(f"<p>{escape(visible(text))}</p>" for text in sentences)
 
 
 def _alarms(sentences: Sequence[str]) -> str:
     if not sentences:
         return '<p class="calm">No alarms.</p>'
-    items = "".join(f"<li>{escape(text)}</li>" for text in sentences)
+    items = "".join(f"<li>{escape(visible(text))}</li>" for text in sentences)
     return f'<div class="warning" role="note" aria-label="Alarms"><b>Before you rely on this</b><ul>{items}</ul></div>'
 
 
 def _table(table: Table) -> str:
-    return f'<h2 id="table-{table.name}">{escape(table.title)}</h2>{table.html()}'
+    return f'<h2 id="table-{table.name}">{escape(visible(table.title))}</h2>{table.html()}'
 
 
 def _folded(tables: Iterable[Table]) -> str:
     """Long tables are folded; printing opens them."""
     return "".join(
         f'<details class="table" id="table-{table.name}">'
-        f"<summary>{escape(table.title)}</summary>{table.html()}</details>"
+        f"<summary>{escape(visible(table.title))}</summary>{table.html()}</details>"
         for table in tables
     )
 
 
 def _recipe(name: str, text: str) -> str:
-    return f"<details><summary>Recipe of {escape(name)}</summary><pre tabindex='0'>{escape(text)}</pre></details>"
+    return (
+        f"<details><summary>Recipe of {escape(visible(name))}</summary><pre tabindex='0'>{escape(text)}</pre></details>"
+    )

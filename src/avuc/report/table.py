@@ -10,7 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from avuc.report.text import visible
+
 __all__ = ["Cell", "Entry", "Table"]
+
+FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # the wide ones are the same to some spreadsheets
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,17 @@ class Entry:
         if not math.isfinite(self.value):
             return "–"
         shown = _short(self.value)
-        return shown if math.isnan(self.low) else f"{shown} ({_short(self.low)} … {_short(self.high)})"
+        return shown if math.isnan(self.low) else f"{shown} ({self.interval})"
+
+    @property
+    def interval(self) -> str:
+        """Both bounds, with as many digits as it takes to tell one from the other."""
+        low, high = _short(self.low), _short(self.high)
+        for digits in range(3, 9):
+            if low != high or self.low == self.high:
+                break
+            low, high = f"{self.low:.{digits}g}", f"{self.high:.{digits}g}"
+        return f"{low} … {high}"
 
 
 Cell = str | Entry
@@ -45,7 +59,7 @@ class Table:
 
     def html(self) -> str:
         top = "".join(
-            f'<th scope="col" class="{"n" if place and self._numbers(place) else ""}">{escape(cell)}</th>'
+            f'<th scope="col" class="{"n" if place and self._numbers(place) else ""}">{escape(visible(cell))}</th>'
             for place, cell in enumerate(self.head)
         )
         body = "".join(
@@ -54,8 +68,8 @@ class Table:
         )
         # a region that scrolls must be reachable by keyboard
         return (
-            f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(self.title)}"><table>'
-            f"<caption>{escape(self.caption)}</caption><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(visible(self.title))}"><table>'
+            f"<caption>{escape(visible(self.caption))}</caption><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
         )
 
     def _numbers(self, column: int) -> bool:
@@ -76,9 +90,7 @@ class Table:
         lines.append(
             "|" + "|".join("---:" if place and self._numbers(place) else "---" for place in _columns(self)) + "|"
         )
-        lines += [
-            _md_line([f"**{c.text}**" if isinstance(c, Entry) and c.best else c for c in row]) for row in self.rows
-        ]
+        lines += [_md_line(row) for row in self.rows]
         return "\n".join(lines) + "\n"
 
     def latex(self) -> str:
@@ -103,47 +115,55 @@ class Table:
 def _short(value: float) -> str:
     if not math.isfinite(value):
         return "–"
+    if 0 < abs(value) < 0.00095:  # four digits behind the point would show little of it, or nothing
+        return f"{value:.2g}"
     return f"{value:.4f}" if abs(value) < 1 else f"{value:.3f}"
 
 
 def _text(cell: Cell) -> str:
-    return cell.text if isinstance(cell, Entry) else cell
+    return cell.text if isinstance(cell, Entry) else visible(cell)
 
 
 def _td(cell: Cell) -> str:
     if not isinstance(cell, Entry):
-        return f'<td class="n">{escape(cell)}</td>'
+        return f'<td class="n">{escape(visible(cell))}</td>'
     if math.isnan(cell.low) or not math.isfinite(cell.value):
         inner = escape(cell.text)
         return f'<td class="n">{"<b>" + inner + "</b>" if cell.best else inner}</td>'
     shown = _short(cell.value)
     inner = f"<b>{shown}</b>" if cell.best else shown
-    return f'<td class="n">{inner}<br><small>{cell.low:.3f} … {cell.high:.3f}</small></td>'
+    return f'<td class="n">{inner}<br><small>{cell.interval}</small></td>'
 
 
 def _columns(table: Table) -> range:
     return range(len(table.head))
 
 
+def _csv_text(text: str) -> str:
+    """A spreadsheet would run a text that begins like a formula; an apostrophe before it says that it is text."""
+    shown = visible(text)
+    return f"'{shown}" if shown.lstrip()[:1] in FORMULA and shown.strip() else shown
+
+
 def _names(name: str, wide: bool) -> list[str]:
+    name = _csv_text(name)
     return [name, f"{name} low", f"{name} high"] if wide else [name]
 
 
 def _values(cell: Cell, wide: bool) -> list[str]:
     if not isinstance(cell, Entry):
-        # a spreadsheet would run a text that begins like a formula
-        text = f"'{cell}" if cell[:1] in ("=", "+", "-", "@") else cell
+        text = _csv_text(cell)
         return [text, "", ""] if wide else [text]
     numbers = [cell.value, cell.low, cell.high] if wide else [cell.value]
     return [repr(float(number)) if math.isfinite(number) else "" for number in numbers]
 
 
 def _md(text: str) -> str:
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*_\[\]<>|#&~$!])", r"\\\1", visible(" ".join(text.split())))
 
 
 def _md_line(cells: Iterable[Cell]) -> str:
-    shown = [c.text if isinstance(c, Entry) else c if c.startswith("**") else _md(c) for c in cells]
+    shown = [(f"**{c.text}**" if c.best else c.text) if isinstance(c, Entry) else _md(c) for c in cells]
     return "| " + " | ".join(shown) + " |"
 
 
@@ -152,7 +172,7 @@ TEX |= {"–": "--", "ρ": r"$\rho$", "β": r"$\beta$", "→": r"$\to$"}
 
 
 def _tex(text: str) -> str:
-    return "".join(TEX.get(c) or (f"\\{c}" if c in "&%$#_{}" else c) for c in " ".join(text.split()))
+    return "".join(TEX.get(c) or (f"\\{c}" if c in "&%$#_{}" else c) for c in visible(" ".join(text.split())))
 
 
 def _tex_line(cells: Iterable[Cell]) -> str:

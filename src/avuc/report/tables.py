@@ -18,7 +18,10 @@ __all__ = ["all_tables", "rank_correlation", "ranking"]
 
 Array = NDArray[np.float64]
 SCORES = ("ece", "uce", "nll", "brier", "accuracy", "avu_auc")
-MARKS = "Bold: the best, and what the interval of the difference does not tell from it."
+MARKS = (
+    "Bold: the best method, and every method not significantly different from it; nothing is bold where one seed on "
+    "one set says nothing about that."
+)
 DETECTION = ("auroc", "aupr_in", "aupr_out", "detection_accuracy", "fpr95")
 QUARTILES: dict[str, Callable[[Array], Array] | None] = {
     "lower quartile": lambda values: np.quantile(values, 0.25, axis=-1),
@@ -71,10 +74,12 @@ def ranking(results: Results) -> Table:
         ]
         for method in order
     ]
+    common, shifted = len(results.common("nll")), sum(bool(cell[1]) for cell in results.cells)
+    over = f"the {common} shifted sets that all methods have" if common < shifted else "shifts and intensities"
     return Table(
         "ranking",
         "Ranking, best NLL first",
-        "Means over seeds, shifts and intensities with 95 % intervals. " + MARKS,
+        f"Means over seeds, {over} with 95 % intervals. " + MARKS,
         ["method", "seeds", "draws", *(title for title, _, _ in columns)],
         rows,
     )
@@ -180,7 +185,7 @@ def _at(results: Results, metric: str, cell: tuple[str, int]) -> Spread:
 
 
 def _entries(found: Spread, lower: bool, *, intervals: bool = False) -> list[Entry]:
-    ties = found.ties(lower)
+    ties = found.marked(lower)
     out = []
     for method, value in enumerate(found.value):
         low, high = found.interval(method) if intervals else (math.nan, math.nan)
@@ -190,10 +195,6 @@ def _entries(found: Spread, lower: bool, *, intervals: bool = False) -> list[Ent
 
 def _lower(metric: str) -> bool:
     return words_of(metric).better == "lower"
-
-
-def _marks(results: Results) -> str:
-    return "Bold: the best, and what the interval of the difference does not tell from it."
 
 
 def rank_correlation(first: Array, second: Array) -> float:

@@ -17,6 +17,7 @@ Verdict = list[str]
 FEWEST_ERRORS = 30
 FEWEST_SEEDS = 3
 MOST_NAMED = 4
+MOST_DAMAGED = 20
 
 
 def verdict(results: Results) -> Verdict:
@@ -26,6 +27,8 @@ def verdict(results: Results) -> Verdict:
     """
     nll = _spread(results, "nll")
     best = nll.best(lower=True)
+    if best is None and results.shifts:
+        return ["No shifted set has results of every method yet, so methods cannot be compared under shift."]
     if best is None:
         return ["This study has no results yet."]
     first = 0
@@ -41,7 +44,15 @@ def verdict(results: Results) -> Verdict:
 
 def alarms(results: Results) -> Verdict:
     """What makes the verdict weaker than it reads."""
-    told = [*_worse_scores(results), *_bounds(results), *_thresholds(results), *_seeds(results)]
+    told = [*_worse_scores(results), *_bounds(results), *_thresholds(results), *_seeds(results), *_common(results)]
+    told += results.notes
+    if results.damaged:
+        named = "; ".join(results.damaged[:MOST_DAMAGED])
+        more = f"; and {len(results.damaged) - MOST_DAMAGED} more" if len(results.damaged) > MOST_DAMAGED else ""
+        told.append(
+            f"The study's file is damaged. This page does without what is lost: {named}{more}. "
+            "avuc study computes it again."
+        )
     if results.missing > 0:
         told.append(
             f"{results.missing:,} results of the recipe are still missing; avuc study goes on where it stopped."
@@ -61,7 +72,9 @@ def _choice(results: Results, nll: Spread, best: int, first: int) -> str:
     name = results.names[best]
     if len(results.methods) == 1:
         return f"{where}, {name} has an NLL of {_value(nll, best)}."
-    against = first if best != first else int(np.nanargmax(nll.value))
+    against = first if best != first and math.isfinite(nll.value[first]) else int(np.nanargmax(nll.value))
+    if against == best:
+        return f"{where}, only {name} has results: its NLL is {_value(nll, best)}."
     return (
         f"Use {name}: {where[0].lower()}{where[1:]} it predicts best, with an NLL of {_value(nll, best)} "
         f"against {_value(nll, against, plain=True)} of {results.names[against]}."
@@ -101,9 +114,10 @@ def _accuracy(results: Results, best: int, first: int) -> list[str]:
     if results.shifts:
         top = results.severities[-1]
         hard = _spread(results, "accuracy", top)
-        sentence += f"; under the strongest shift {hard.value[best]:.1%}"
-        if best != first:
-            sentence += f" and {hard.value[first]:.1%}"
+        if math.isfinite(hard.value[best]):
+            sentence += f"; under the strongest shift {hard.value[best]:.1%}"
+            if best != first and math.isfinite(hard.value[first]):
+                sentence += f" and {hard.value[first]:.1%}"
     return [sentence + "."]
 
 
@@ -213,6 +227,27 @@ def _seeds(results: Results) -> Verdict:
     return told
 
 
+def _common(results: Results) -> Verdict:
+    """Where methods were judged on different images, what the means are taken over."""
+    there = {cell for cell in results.cells if cell[1]}
+    common = results.common("nll")
+    told = []
+    if len(common) < len(there):
+        told.append(
+            f"Means under shift are over {len(common)} of {len(there)} shifted sets: only these have results of every "
+            "method for all its seeds."
+        )
+    for where, cells in (("under shift", sorted(there)), ("on clean images", [CLEAN])):
+        absent = [
+            name
+            for place, name in enumerate(results.names)
+            if not any(np.isfinite(results.at("nll", cell)[place]).any() for cell in cells)
+        ]
+        if cells and absent:
+            told.append(f"No results {where} yet: {_listed(absent)}.")
+    return told
+
+
 def _value(found: Spread, method: int, *, plain: bool = False) -> str:
     low, high = found.interval(method)
     text = _number(found.value[method])
@@ -223,11 +258,18 @@ def _value(found: Spread, method: int, *, plain: bool = False) -> str:
 
 def _percent_points(found: Spread, method: int, *, unit: bool = True) -> str:
     low, high = found.interval(method)
-    text = f"{100 * found.value[method]:.1f}" + (" points" if unit else "")
-    return text if math.isnan(low) else f"{text} ({100 * low:.1f} … {100 * high:.1f})"
+    text = _points_of(found.value[method]) + (" points" if unit else "")
+    return text if math.isnan(low) else f"{text} ({_points_of(low)} … {_points_of(high)})"
+
+
+def _points_of(share: float) -> str:
+    points = 100 * share
+    return f"{points:.2g}" if 0 < abs(points) < 0.095 else f"{points:.1f}"
 
 
 def _number(value: float) -> str:
+    if 0 < abs(value) < 0.0095:  # 0.000 would say nothing
+        return f"{value:.2g}"
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.2f}"
 
 

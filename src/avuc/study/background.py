@@ -56,7 +56,7 @@ class Background:
         with claim:
             found = cells.result()
             if self._store is None:
-                self._store = Store(self.directory)
+                self._store = Store(self.directory, check=False)  # checked when the study began
                 self._store.run = self.run
             self._store.add_cells(found)
 

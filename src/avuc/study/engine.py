@@ -6,6 +6,7 @@ import errno
 import os
 import platform
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -56,6 +57,8 @@ def run_study(
     devices = devices_for(device)
     store = Store(folder)
     try:
+        if store.lost:
+            print(f"avuc: {store.damage()}; what is missing is computed again", file=sys.stderr)
         store.adopt(recipe)
         began = time.monotonic()
         store.begin(engine=engine, device=",".join(devices), recipe=recipe, about=about_here(devices))
@@ -65,6 +68,7 @@ def run_study(
             store.finish(time.monotonic() - began)
             raise OutOfTime(_left(plan, store)) from error
         store.finish(time.monotonic() - began)
+        store.still_there()
     except OSError as error:
         store.close()
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -72,6 +76,7 @@ def run_study(
                 f"{folder}: no room left on the disk; everything finished before is kept: make room and run the same "
                 "command again"
             ) from error
+        store.still_there()
         raise
     except BaseException:
         store.close()

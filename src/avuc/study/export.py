@@ -10,6 +10,9 @@ from typing import Any
 
 from avuc.atomic import atomic_path, write_text
 from avuc.errors import InputError
+from avuc.study.integrity import check, has_checks
+from avuc.study.portable import portable
+from avuc.study.recipe import parse_recipe
 from avuc.study.store import Store
 
 __all__ = ["export_study"]
@@ -23,14 +26,17 @@ def export_study(source: str | Path, target: str | Path) -> Path:
 
     All rows, trainings, calibrators and runs are kept, curves with four digits; of single images, what the report shows
     of each row's smallest seed, without pictures of mistakes, which fill most of a study's file and may not be ours to
-    give away. The copy is a study, which may go on; it has no write-ahead journal, so that reading it changes nothing.
+    give away. Recipes name files without their folders. The copy is a study, which may go on; it has no write-ahead
+    journal, so that reading it changes nothing.
     """
     folder = Path(target)
     if folder.resolve() == Path(source).resolve():
         raise InputError(f"{folder}: is the study itself; choose another --out")
     store = Store(source, create=False)
     try:
-        recipe = store.recipe()
+        if store.lost:
+            raise InputError(f"{store.damage()}; avuc study computes them again, then export it")
+        recipe = portable(store.recipe())
         firsts = dict(store.select("SELECT method, min(seed) FROM cells GROUP BY method"))
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "study.sqlite"
@@ -60,8 +66,13 @@ def _thin(copy: sqlite3.Connection, firsts: dict[str, int]) -> None:
             copy.execute(f"UPDATE shown SET data=? {where}", (_json({**json.loads(text), "mistakes": []}), *key))
         else:
             copy.execute(f"DELETE FROM shown {where}", key)
+    for table, column, name, where in (("meta", "value", "key", "WHERE key = 'recipe'"), ("runs", "recipe", "id", "")):
+        for key, text in copy.execute(f"SELECT {name}, {column} FROM {table} {where}").fetchall():
+            copy.execute(f"UPDATE {table} SET {column}=? WHERE {name}=?", (portable(parse_recipe(text)).to_toml(), key))
+    if has_checks(copy):
+        check(copy)
     copy.execute("COMMIT")
-    copy.execute("VACUUM")
+    copy.execute("VACUUM")  # also of what the changes left in the file, which has the old paths in it
 
 
 def _rounded(value: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from avuc.errors import InputError
-from avuc.study.recipe import Recipe, Row, slug
+from avuc.study.recipe import Recipe, Row
 from avuc.study.tables import did_you_mean
 
 __all__ = ["CLEAN", "VALIDATION", "Done", "ModelKey", "Plan", "TestSet"]
@@ -18,10 +18,6 @@ class ModelKey:
 
     method: str
     seed: int
-
-    @property
-    def folder(self) -> str:
-        return f"{slug(self.method)}-{self.seed}"
 
 
 @dataclass(frozen=True, order=True)

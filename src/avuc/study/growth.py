@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from avuc.errors import InputError
+from avuc.study.portable import PLACE
 from avuc.study.recipe import Recipe
 from avuc.training.settings import TrainSettings
 
@@ -33,6 +34,13 @@ def refuse_other(old: Recipe, new: Recipe, path: Path) -> None:
         }
     if new.data.source not in OWN:
         pairs["data"] = (replace(old.data, root=new.data.root), new.data)  # the same images, elsewhere
+    for part, names in (("data", ("source", "root", "released")), ("net", ("weights",))):
+        # an exported copy names files without their folders
+        before, now = pairs[part]
+        same_file = {
+            name: getattr(now, name) for name in names if _same_file(getattr(before, name), getattr(now, name))
+        }
+        pairs[part] = (replace(before, **same_file), now)
     rows = {row.name: row for row in new.methods}
     pairs |= {f"methods.{row.name}": (row, rows[row.name]) for row in old.methods if row.name in rows}
     for part, (before, now) in pairs.items():
@@ -43,6 +51,11 @@ def refuse_other(old: Recipe, new: Recipe, path: Path) -> None:
                     f"{path}: holds another study: {part}.{item.name} was {_short(was)}, now {_short(is_now)}; "
                     "choose another --out"
                 )
+
+
+def _same_file(before: str, now: str) -> bool:
+    """Whether `before` is `now` as an exported copy names it."""
+    return before.startswith(PLACE) and before == f"{PLACE}/{Path(now).name}"
 
 
 def _identity(value: Any) -> Any:

@@ -81,7 +81,7 @@ def _beside(
 ) -> None:
     """One of several processes."""
     torch.set_num_threads(threads)
-    store = Store(directory)
+    store = Store(directory, check=False)  # checked when the study began
     store.run = number
     try:
         work = Work(plan.recipe, directory, device, progress=progress, until=until)
@@ -101,6 +101,11 @@ def _beside(
         sys.exit(2)
     finally:
         store.close()
+
+
+def _training(key: ModelKey) -> str:
+    """What a process claims that trains a model."""
+    return f"train {key.seed} {key.method}"
 
 
 class Orphaned(Exception):
@@ -145,6 +150,8 @@ class LocalRun:
 
     def _finished(self) -> bool:
         self.done = self.store.done()
+        if not set(self.plan.models) <= self.store.trained():  # also where only the record of a training was lost
+            return False
         return not any(self.plan.pending(key, one, self.done) for one in self.plan.sets for key in self.plan.models)
 
     # training
@@ -154,9 +161,9 @@ class LocalRun:
         any_trained = False
         # on a GPU models of a group take their steps together; elsewhere that gains nothing, and hides the work
         for group in self.plan.groups(self._untrained(), None if self.on_gpu else 1):
-            with self.claims.claim(*(f"train {key.folder}" for key in group)) as got:
+            with self.claims.claim(*(_training(key) for key in group)) as got:
                 ready, untrained = self.store.trained(), self._untrained()
-                mine = [key for key in group if f"train {key.folder}" in got and key in untrained]
+                mine = [key for key in group if _training(key) in got and key in untrained]
                 mine = [key for key in mine if self._may_start(key, ready)]
                 if not mine:
                     continue
@@ -214,7 +221,7 @@ class LocalRun:
 
     def _cell(self, key: ModelKey, test_set: TestSet) -> None:
         with ExitStack() as claim:
-            if not claim.enter_context(self.claims.claim(f"judge {key.folder} {test_set}")):
+            if not claim.enter_context(self.claims.claim(f"judge {key.seed} {key.method} {test_set}")):
                 return
             self.done = self.store.done() | self.under_way  # whoever held it before has perhaps finished it
             rows = self.plan.pending(key, test_set, self.done)

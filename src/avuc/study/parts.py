@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,10 +14,21 @@ from avuc.methods import METHODS, SVI, Method, Objective
 from avuc.nets import NETS
 from avuc.shifts import PAPER, SEVERITIES, SHIFTS, Profile
 from avuc.study import toml
+from avuc.study.names import slugs
 from avuc.study.tables import did_you_mean
 from avuc.training.settings import TrainSettings
 
-__all__ = ["CalibratorSpec", "DataPart", "NetPart", "OtherData", "Recipe", "Row", "StudyPart", "plain", "slug"]
+__all__ = ["CalibratorSpec", "DataPart", "NetPart", "OtherData", "Recipe", "Row", "StudyPart", "plain"]
+
+MOST = 2**63  # SQLite has no larger whole number
+
+
+def _different(name: str, values: tuple[int, ...] | tuple[str, ...]) -> None:
+    """Refuse a value that is given twice: it would be counted twice and computed once."""
+    wrong = [value for value in values if isinstance(value, int) and not 0 <= value < MOST]
+    if wrong or len(set(values)) < len(values):
+        kind = "different whole numbers from 0 up" if name != "shifts" else "different names"
+        raise InputError(f"{name}: expected {kind}, found {list(values)}")
 
 
 @dataclass(frozen=True)
@@ -71,8 +82,11 @@ class StudyPart:
     precision: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
-        if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
-            raise InputError(f"seeds: expected different whole numbers from 0 up, found {list(self.seeds)}")
+        if not self.seeds:
+            raise InputError("seeds: expected different whole numbers from 0 up, found []")
+        _different("seeds", self.seeds)
+        _different("shifts", self.shifts)
+        _different("severities", self.severities)
         if self.samples < 1 or self.bins < 1:
             raise InputError(f"samples and bins must be at least 1, found {self.samples} and {self.bins}")
         for name in self.shifts:
@@ -180,6 +194,7 @@ class Row:
     bn_images: int = 0
 
     def __post_init__(self) -> None:
+        _different("seeds", self.seeds)
         if (self.method is None) == (not self.of):
             raise InputError('give either method = …, or of = "ROW" for another row\'s model')
         if self.of and self.calibrator is None and not self.samples and not self.bn_images:
@@ -200,8 +215,12 @@ class Recipe:
         rows = {row.name: row for row in self.methods}
         if not rows:
             raise InputError("methods: expected at least one [[methods]] table")
-        if len({slug(name) for name in rows}) < len(self.methods):
-            raise InputError("methods: two rows have the same name (or names that differ in signs or case only)")
+        if len(rows) < len(self.methods):
+            names = [row.name for row in self.methods]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"methods: two rows have the same name, {twice!r:.80}; give one of them another")
+        if "" in rows:
+            raise InputError("methods: a row has an empty name; give it one")
         for row in self.methods:
             for key in ("of", "start"):
                 named = getattr(row, key)
@@ -227,6 +246,14 @@ class Recipe:
                     raise InputError(f"methods.{row.name}.start: {row.start!r} must be a vanilla row without a start")
                 if not set(self.seeds(row)) <= set(self.seeds(first)):
                     raise InputError(f"methods.{row.name}.start: {row.start!r} is not trained with every seed of it")
+
+    def folder(self, name: str, seed: int) -> str:
+        """Where files of a row with a seed are, below `models` and `predictions`."""
+        return f"{self._slugs[name]}-{seed}"
+
+    @cached_property
+    def _slugs(self) -> dict[str, str]:
+        return slugs(row.name for row in self.methods)
 
     def row(self, name: str) -> Row:
         return next(row for row in self.methods if row.name == name)
@@ -261,15 +288,6 @@ class Recipe:
             table["calibrator"] = {"kind": row.calibrator.kind, **dict(row.calibrator.params)}
         others = ("seeds", "start", "as_given", "of", "samples", "bn_images")
         return table | {key: getattr(row, key) for key in others if getattr(row, key)}
-
-
-def slug(name: str) -> str:
-    """A row's name as part of a file's name.
-
-    >>> slug("SVI-AvUC β=3")
-    'svi-avuc-3'
-    """
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "row"
 
 
 def plain(part: Any) -> dict[str, Any]:

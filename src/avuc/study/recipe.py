@@ -11,7 +11,8 @@ from typing import Any
 from avuc.calibration import CALIBRATORS
 from avuc.errors import InputError
 from avuc.methods import METHODS, Method, Objective
-from avuc.study.parts import CalibratorSpec, DataPart, NetPart, OtherData, Recipe, Row, StudyPart, plain, slug
+from avuc.study.names import slug
+from avuc.study.parts import CalibratorSpec, DataPart, NetPart, OtherData, Recipe, Row, StudyPart, plain
 from avuc.study.tables import Place, build, did_you_mean, hints_of, known_keys
 from avuc.training.settings import TrainSettings
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import cached_property
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -20,7 +22,19 @@ from avuc.study.recipe import Recipe
 __all__ = ["StudyData"]
 
 IMAGENET_SIZE = 224
+DIGITS = 32  # of a SHA-256 that tells data from other data
 MOST_OUTSIDE = 10_000  # patches of photographs, where there are so many test images
+
+
+def digest_of(data: Dataset | ImageFiles) -> str:
+    """A digest of images and labels; of files that are streamed, of their names and labels."""
+    made = hashlib.sha256(torch.as_tensor(data.labels).cpu().numpy().tobytes())
+    if isinstance(data, Dataset):
+        made.update(repr(tuple(data.images.shape)).encode())
+        made.update(data.images.cpu().numpy().data)
+    else:
+        made.update(b"\n".join(bytes(name) for name in data.names))
+    return made.hexdigest()[:DIGITS]
 
 
 class StudyData:
@@ -30,6 +44,7 @@ class StudyData:
         self.recipe, self.part, self.device = recipe, recipe.data, device
         self._streams: dict[tuple[int, int], Stream] = {}
         self._made: tuple[TestSet, Dataset] | None = None
+        self._prints: dict[str, str] = {}
 
     # training and validation
 
@@ -90,6 +105,33 @@ class StudyData:
             chosen = split_dataset(rest, part.train_images, seed=part.split_seed, stratified=part.stratified)
             rest = chosen.apply(rest)[1]
         return rest, held
+
+    # what tells these data from others
+
+    def training_prints(self) -> dict[str, str]:
+        """Digests of what models are trained on, by name."""
+        return self._training_prints
+
+    @cached_property
+    def _training_prints(self) -> dict[str, str]:
+        if self.part.stream:
+            parts: dict[str, Dataset | ImageFiles] = {"training": self._file_split[0], "validation": self.validation}
+        else:
+            parts = {"training": self._split[0], "validation": self.validation}
+        found = {name: digest_of(data) for name, data in parts.items()}
+        weights = Path(self.recipe.net.weights) if self.recipe.net.weights else None
+        if weights is not None and weights.is_file():
+            with weights.open("rb") as file:
+                found["net.weights"] = hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+        return found
+
+    def prints(self, test_set: TestSet) -> dict[str, str]:
+        """The digest of the images of a set; of the clean ones, where the set is made from them."""
+        made = not test_set.outside and not self.part.released and test_set != VALIDATION
+        name = "clean" if made else str(test_set)
+        if name not in self._prints:
+            self._prints[name] = digest_of(self.test if made else self.images(test_set))
+        return {name: self._prints[name]}
 
     # what is judged
 

@@ -7,60 +7,33 @@
     calibrators(method, seed, data)                             as Calibrator.to_json wrote them
     shown(method, seed, shift, severity, data)   gallery(shift, severity, data)    single images, see shown.py
     runs(id, started, finished, seconds, engine, device, recipe, versions, revision, hardware)    each start of it
+    checks(kind, method, seed, shift, severity, digest)         of everything above, see integrity.py
+    data(name, digest)                                          of the images the results were computed from
 
 A cell is written in one transaction: it is there with everything that belongs to it, or not at all.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from avuc.errors import InputError
+from avuc.study.file import StudyFile
 from avuc.study.grid import Done, ModelKey, TestSet
 from avuc.study.growth import refuse_other
+from avuc.study.integrity import Unit, check
 from avuc.study.judge import Judgement
 from avuc.study.recipe import Recipe, parse_recipe
+from avuc.study.schema import KEY
 
 __all__ = ["Cell", "Store", "Trained"]
-
-FORMAT = "1"
-BUSY_SECONDS = 120
-PAGE = 8192  # a curve fits into a page with its neighbours; of 4,096 bytes it would take two for itself
-CELL = "method TEXT NOT NULL, seed INTEGER NOT NULL, shift TEXT NOT NULL, severity INTEGER NOT NULL"
-KEY = "method, seed, shift, severity"
-SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS runs(id INTEGER PRIMARY KEY, started TEXT NOT NULL, finished TEXT, seconds REAL,
-    engine TEXT NOT NULL, device TEXT NOT NULL, recipe TEXT NOT NULL, versions TEXT NOT NULL, revision TEXT,
-    hardware TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS models(method TEXT, seed INTEGER, epochs INTEGER, seconds REAL, threshold REAL, run INTEGER,
-    PRIMARY KEY(method, seed)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS history(method TEXT, seed INTEGER, member INTEGER, epoch INTEGER, data TEXT NOT NULL,
-    PRIMARY KEY(method, seed, member, epoch)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS calibrators(method TEXT, seed INTEGER, data TEXT NOT NULL,
-    PRIMARY KEY(method, seed)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS cells({CELL}, rows INTEGER, samples INTEGER, seconds REAL, run INTEGER,
-    PRIMARY KEY({KEY})) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS rows({CELL}, metric TEXT NOT NULL, value REAL,
-    PRIMARY KEY({KEY}, metric)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS curves({CELL}, name TEXT NOT NULL, data TEXT NOT NULL,
-    PRIMARY KEY({KEY}, name)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS entropies(method TEXT, seed INTEGER, data BLOB NOT NULL,
-    PRIMARY KEY(method, seed)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS shown({CELL}, data TEXT NOT NULL, PRIMARY KEY({KEY})) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS gallery(shift TEXT, severity INTEGER, data BLOB NOT NULL,
-    PRIMARY KEY(shift, severity)) WITHOUT ROWID;
-"""
 
 
 @dataclass(frozen=True)
@@ -72,6 +45,7 @@ class Trained:
     epochs: int
     seconds: float
     threshold: float | None
+    prints: Mapping[str, str] = field(default_factory=dict)  # digests of the data, by name
 
 
 @dataclass(frozen=True)
@@ -87,14 +61,18 @@ class Cell:
     keep_entropy: bool = field(default=False, repr=False)  # of the clean images, for detection
     shown: dict[str, Any] | None = field(default=None, repr=False)  # of single images, for the report
     picture: bytes | None = field(default=None, repr=False)  # PNG of one of the set's images
+    prints: Mapping[str, str] = field(default_factory=dict)  # digests of the data, by name
 
     @property
     def key(self) -> tuple[str, int, str, int]:
         return self.method, self.seed, self.test_set.shift, self.test_set.severity
 
 
-class Store:
+class Store(StudyFile):
     """A study's file; opens or makes it. With `create=False` it must be there, and opening changes nothing of it.
+
+    Opening looks for damage. `lost` names what is damaged: it is removed, so that the study computes it again; with
+    `create=False` the file stays as it is, and a copy in memory is read that does without it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -102,42 +80,17 @@ class Store:
     []
     """
 
-    def __init__(self, directory: str | Path, *, create: bool = True) -> None:
-        self.path = Path(directory) / "study.sqlite"
-        if not create and not self.path.is_file():
-            raise InputError(
-                f"{directory}: no study here (study.sqlite is missing); avuc study RECIPE --out DIR makes one"
-            )
-        self.run: int | None = None
-        with self.clear_errors():
-            self.db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
-            if create:
-                self._prepare()
-        found = self._meta("format")
-        if found != FORMAT:
-            raise InputError(f"{self.path}: format {found}, expected {FORMAT}; made by another version of avuc")
-
-    def _prepare(self) -> None:
-        self.db.execute(f"PRAGMA page_size={PAGE}")  # of a new file
-        self.db.execute("PRAGMA journal_mode=WAL")
-        self.db.execute("PRAGMA synchronous=FULL")
-        with self._writing():
-            for statement in SCHEMA.split(";"):
-                self.db.execute(statement)
-            self.db.execute("INSERT OR IGNORE INTO meta VALUES('format', ?)", (FORMAT,))
-
-    def close(self) -> None:
-        self.db.close()
-
     # the recipe and the runs
 
     def adopt(self, recipe: Recipe) -> None:
         """Make the study that of `recipe`: a new one, the same again, or one that grows. Anything else is refused."""
         with self.clear_errors(), self._writing():
-            old = self._meta("recipe")
-            if old is not None:
+            # of all runs: a row that one recipe leaves out must be the same when a later one names it again
+            runs = [row[0] for row in self.select("SELECT recipe FROM runs ORDER BY id DESC")]
+            for old in dict.fromkeys(filter(None, [self._meta("recipe"), *runs])):
                 refuse_other(parse_recipe(old, f"{self.path}"), recipe, self.path)
             self.db.execute("INSERT OR REPLACE INTO meta VALUES('recipe', ?)", (recipe.to_toml(),))
+            check(self.db, [Unit.of("meta", "recipe")])
 
     def recipe(self) -> Recipe:
         text = self._meta("recipe")
@@ -159,17 +112,20 @@ class Store:
         names = "started, engine, device, recipe, versions, revision, hardware"
         with self.clear_errors(), self._writing():
             cursor = self.db.execute(f"INSERT INTO runs({names}) VALUES(?,?,?,?,?,?,?)", values)
+            check(self.db, [Unit.of("run", seed=cursor.lastrowid or 0)])
         self.run = cursor.lastrowid
 
     def finish(self, seconds: float) -> None:
         with self.clear_errors(), self._writing():
             self.db.execute("UPDATE runs SET finished=?, seconds=? WHERE id=?", (_now(), seconds, self.run))
+            check(self.db, [Unit.of("run", seed=self.run or 0)])
 
     # writing
 
     def add_model(self, trained: Trained) -> None:
         key = trained.key.method, trained.key.seed
         with self.clear_errors(), self._writing():
+            self._same_data(trained.prints)
             values = (*key, trained.epochs, trained.seconds, trained.threshold, self.run)
             self.db.execute("INSERT OR REPLACE INTO models VALUES(?,?,?,?,?,?)", values)
             self.db.execute("DELETE FROM history WHERE method=? AND seed=?", key)
@@ -177,11 +133,13 @@ class Store:
                 data = {k: v for k, v in record.items() if k not in ("member", "epoch")}
                 line = (*key, record["member"], record["epoch"], _json(data))
                 self.db.execute("INSERT INTO history VALUES(?,?,?,?,?)", line)
+            check(self.db, [Unit.of("model", *key)])
 
     def add_cells(self, cells: Iterable[Cell]) -> None:
         """All of them or none. A cell that is there already stays as it is."""
         with self.clear_errors(), self._writing():
             for cell in cells:
+                self._same_data(cell.prints)
                 told = cell.judgement
                 values = (*cell.key, told.rows, told.samples, cell.seconds, self.run)
                 if not self.db.execute("INSERT OR IGNORE INTO cells VALUES(?,?,?,?,?,?,?,?)", values).rowcount:
@@ -199,8 +157,24 @@ class Store:
                 if cell.shown is not None:
                     line = (*cell.key, _json(cell.shown))
                     self.db.execute("INSERT OR REPLACE INTO shown VALUES(?,?,?,?,?)", line)
+                check(self.db, [Unit.of("cell", *cell.key)])
                 if cell.picture is not None:
-                    self.db.execute("INSERT OR IGNORE INTO gallery VALUES(?,?,?)", (*cell.key[2:], cell.picture))
+                    drawn = (*cell.key[2:], cell.picture)
+                    if self.db.execute("INSERT OR IGNORE INTO gallery VALUES(?,?,?)", drawn).rowcount:
+                        check(self.db, [Unit.of("picture", "", 0, *cell.key[2:])])
+
+    def _same_data(self, prints: Mapping[str, str]) -> None:
+        """Refuse results from other data than those that are there; of new data, note what they are."""
+        for name, digest in prints.items():
+            found = self.select("SELECT digest FROM data WHERE name=?", (name,))
+            if not found:
+                self.db.execute("INSERT INTO data VALUES(?,?)", (name, digest))
+                check(self.db, [Unit.of("data", name)])
+            elif found[0][0] != digest:
+                raise InputError(
+                    f"{self.path}: the data {name!r} have changed since results in it were computed; put the old files "
+                    "back, or choose another --out"
+                )
 
     # reading
 
@@ -250,40 +224,6 @@ class Store:
         names = "id, started, finished, seconds, engine, device, recipe, versions, revision, hardware"
         found = [dict(zip(names.split(", "), row, strict=True)) for row in self.select(f"SELECT {names} FROM runs")]
         return [{**run, **{k: json.loads(run[k]) for k in ("versions", "hardware")}} for run in found]
-
-    def _meta(self, key: str) -> str | None:
-        found = self.select("SELECT value FROM meta WHERE key=?", (key,))
-        return found[0][0] if found else None
-
-    def select(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        with self.clear_errors():
-            return self.db.execute(query, values).fetchall()
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """One transaction, begun at once so that two writers queue instead of failing half-way."""
-        self.db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self.db.execute("COMMIT")
-        except BaseException:
-            if self.db.in_transaction:  # a full disk has rolled back already
-                self.db.execute("ROLLBACK")
-            raise
-
-    @contextlib.contextmanager
-    def clear_errors(self) -> Iterator[None]:
-        """SQLite's errors as one line that says what to do."""
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            full = "full" in str(error) or "disk I/O" in str(error)
-            remedy = (
-                "everything finished before is kept: make room and run the same command again"
-                if full
-                else "another program holds it, or it is damaged: end that program, or choose another folder"
-            )
-            raise InputError(f"{self.path}: {error}; {remedy}") from error
 
 
 def _json(data: Any) -> str:

@@ -24,10 +24,11 @@ from avuc.errors import InputError
 from avuc.methods.statistics import OwnStatistics, spread_out
 from avuc.predictions import Predictions
 from avuc.predictor import Predictor
-from avuc.study.grid import CLEAN, VALIDATION, ModelKey, TestSet
+from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
 from avuc.study.judge import Variant, judge, kept_logits, predict_all
+from avuc.study.names import slugs
 from avuc.study.net import make_net
-from avuc.study.recipe import Recipe, Row, slug
+from avuc.study.recipe import Recipe, Row
 from avuc.study.sets import StudyData
 from avuc.study.shown import shown_of, thumbnail
 from avuc.study.store import Cell, Store, Trained
@@ -69,6 +70,7 @@ class Predicted:
     first: Tensor  # of the images, for the gallery
     images: Dataset | None  # all of them, where single ones are shown
     seconds: float
+    prints: Mapping[str, str]  # digests of the images
 
 
 class Work:
@@ -114,7 +116,8 @@ class Work:
 
     def _told(self, key: ModelKey) -> Trained:
         fitted = self._fitted[key]
-        return Trained(key, fitted.history, fitted.epochs, fitted.seconds, fitted.threshold)
+        prints = self.data.training_prints()
+        return Trained(key, fitted.history, fitted.epochs, fitted.seconds, fitted.threshold, prints)
 
     def _as_given(self, key: ModelKey) -> Fitted:
         """A model that is not trained here."""
@@ -142,12 +145,12 @@ class Work:
             row.train,
             self.data.validation,
             key.seed,
-            self.directory / "models" / key.folder,
+            self.directory / "models" / self.recipe.folder(key.method, key.seed),
         )
 
     def holds(self, key: ModelKey) -> bool:
         """Whether a model can be had without training it from the start."""
-        saved = self.directory / "models" / key.folder
+        saved = self.directory / "models" / self.recipe.folder(key.method, key.seed)
         return key in self._fitted or self.recipe.row(key.method).as_given or any(saved.glob("checkpoint-*"))
 
     def posterior(self, key: ModelKey) -> Posterior:
@@ -196,8 +199,11 @@ class Work:
             by_row |= dict(zip((row.name for row in alike), told, strict=True))
         found = [by_row[row.name] for row in rows]
         images = self._host(test_set, data) if self._is_shown(key, test_set) else None
+        prints = self.data.prints(test_set)
         seconds = time.perf_counter() - began
-        return Predicted(key, test_set, rows, learned, found, calibrators, data.images[0].cpu(), images, seconds)
+        return Predicted(
+            key, test_set, rows, learned, found, calibrators, data.images[0].cpu(), images, seconds, prints
+        )
 
     def cells(self, predicted: Predicted) -> list[Cell]:
         """The rest of it: metrics, curves, pictures. Any thread may do it."""
@@ -219,7 +225,8 @@ class Work:
             text = None if calibrator is None else calibrator.to_json()
             shown = None if predicted.images is None else shown_of(found, predicted.images, self.recipe.study.bins)
             picture = None if test_set == VALIDATION else thumbnail(predicted.first)
-            cells.append(Cell(row.name, key.seed, test_set, told, seconds, text, test_set == CLEAN, shown, picture))
+            kept = (text, test_set == CLEAN, shown, picture, predicted.prints)
+            cells.append(Cell(row.name, key.seed, test_set, told, seconds, *kept))
         return cells
 
     def _is_shown(self, key: ModelKey, test_set: TestSet) -> bool:
@@ -276,9 +283,10 @@ class Work:
 
     def _keep(self, key: ModelKey, test_set: TestSet, row: Row, found: Predictions) -> None:
         if self.recipe.study.predictions:
-            folder = self.directory / "predictions" / f"{slug(row.name)}-{key.seed}"
+            folder = self.directory / "predictions" / self.recipe.folder(row.name, key.seed)
             folder.mkdir(parents=True, exist_ok=True)
-            found.save(folder / f"{slug(str(test_set))}.safetensors")
+            files = slugs(str(one) for one in Plan(self.recipe).sets)
+            found.save(folder / f"{files[str(test_set)]}.safetensors")
 
 
 def _slim(job: Job) -> None:

@@ -1,0 +1,158 @@
+"""`study.sqlite` as a file: opened, looked over for damage, written in transactions, its errors in plain words."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from avuc.errors import InputError
+from avuc.study.integrity import Unit, check, damage_in, has_checks, repair, structure_problem, told_of
+from avuc.study.schema import ADDED, FORMAT, PAGE, SCHEMA, schema_problem
+
+__all__ = ["StudyFile"]
+
+BUSY_SECONDS = 120
+MOVE_AWAY = (
+    "move it away and run avuc study again, which computes the results again from the trained models, "
+    "or choose another folder"
+)
+
+
+class StudyFile:
+    """What `Store` reads and writes its tables through."""
+
+    def __init__(self, directory: str | Path, *, create: bool = True, check: bool = True) -> None:
+        self.path = Path(directory) / "study.sqlite"
+        if not create and not self.path.is_file():
+            raise InputError(
+                f"{directory}: no study here (study.sqlite is missing); avuc study RECIPE --out DIR makes one"
+            )
+        self.run: int | None = None
+        self.lost: list[Unit] = []
+        self._place: tuple[int, int] | None = None  # of the file on the disk
+        with self.clear_errors():
+            self.db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
+            try:
+                self._open(create, check)
+            except BaseException:
+                self.db.close()
+                raise
+        self._place = self._where()
+
+    def _open(self, create: bool, check: bool) -> None:
+        if not self.db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+            if not create:
+                raise InputError(f"{self.path}: is empty, it holds no study; avuc study RECIPE --out DIR makes one")
+            self._prepare()
+            return
+        if check:
+            problem = structure_problem(self.db)
+            if problem is not None:
+                raise InputError(f"{self.path}: is damaged ({problem}); {MOVE_AWAY}")
+            problem = schema_problem(self.db)
+            if problem is not None:
+                raise InputError(f"{self.path}: {problem}; {MOVE_AWAY}")
+        found = self._meta("format")
+        if found != FORMAT:
+            newer = found is not None and found.isdigit() and int(found) > int(FORMAT)
+            by = "a newer version of avuc: update avuc" if newer else "another version of avuc: choose another folder"
+            raise InputError(f"{self.path}: format {found}, expected {FORMAT}; made by {by}")
+        if create:
+            self._prepare()
+        if check:
+            self._look(create)
+
+    def _prepare(self) -> None:
+        self.db.execute(f"PRAGMA page_size={PAGE}")  # of a new file
+        self.db.execute("PRAGMA journal_mode=WAL")
+        self.db.execute("PRAGMA synchronous=FULL")
+        with self._writing():
+            for statement in SCHEMA.split(";"):
+                self.db.execute(statement)
+            self.db.execute("INSERT OR IGNORE INTO meta VALUES('format', ?)", (FORMAT,))
+            if not has_checks(self.db):  # a new file, or one of version 0.1.0: what is there is taken as it is
+                for statement in ADDED.split(";"):
+                    self.db.execute(statement)
+                self.db.execute("INSERT INTO meta VALUES('checks', '1')")
+                check(self.db)
+
+    def _look(self, create: bool) -> None:
+        """Find what is damaged and do without it."""
+        self.db.execute("BEGIN")  # one state of the file, whoever writes at the same time
+        lost = damage_in(self.db)
+        self.db.execute("COMMIT")
+        if not lost:
+            return
+        if create:
+            with self._writing():
+                self.lost = repair(self.db, self.path)  # looks again: another process may have been faster
+            return
+        copy = sqlite3.connect(":memory:", isolation_level=None)
+        self.db.backup(copy)
+        self.db.close()
+        self.db = copy
+        self.lost = repair(copy, self.path)
+
+    def close(self) -> None:
+        self.db.close()
+
+    def damage(self) -> str:
+        """What is lost, in one line."""
+        return f"{self.path}: is damaged, and these are lost: {told_of(self.lost)}"
+
+    def _where(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def still_there(self) -> None:
+        """Refuse to go on where the file was removed or replaced: SQLite would write on into a file without a name."""
+        if self._place is None or self._where() != self._place:
+            raise InputError(
+                f"{self.path}: was removed or replaced while it was open; results since then are lost: run the same "
+                "command again"
+            )
+
+    def _meta(self, key: str) -> str | None:
+        found = self.select("SELECT value FROM meta WHERE key=?", (key,))
+        return found[0][0] if found else None
+
+    def select(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        with self.clear_errors():
+            return self.db.execute(query, values).fetchall()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One transaction, begun at once so that two writers queue instead of failing half-way."""
+        self.db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.db.execute("COMMIT")
+            if self._place is not None:
+                self.still_there()
+        except BaseException:
+            if self.db.in_transaction:  # a full disk has rolled back already
+                self.db.execute("ROLLBACK")
+            raise
+
+    @contextlib.contextmanager
+    def clear_errors(self) -> Iterator[None]:
+        """SQLite's errors as one line that says what to do."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            said = " ".join(str(error).split())
+            if "full" in said or "disk I/O" in said:
+                remedy = "everything finished before is kept: make room and run the same command again"
+            elif "locked" in said or "busy" in said:
+                remedy = "another program holds it: end that program and run the same command again"
+            elif "unable to open" in said or "readonly" in said:
+                remedy = "it cannot be opened for writing: check the folder's permissions, or choose another folder"
+            else:
+                remedy = f"it is damaged: {MOVE_AWAY}"
+            raise InputError(f"{self.path}: {said}; {remedy}") from error

@@ -1,0 +1,45 @@
+"""Names of rows and sets as names of files and folders."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+__all__ = ["marked", "slug", "slugs"]
+
+LONGEST = 60
+
+
+def slug(name: str) -> str:
+    """A name as part of a file's name; other names may have the same one, see `slugs`.
+
+    >>> slug("SVI-AvUC β=3")
+    'svi-avuc-3'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def marked(name: str, otherwise: str = "row") -> str:
+    """The same with the beginning of the name's SHA-256, which no other name has.
+
+    >>> marked("方法一")
+    'row-b6be1490'
+    """
+    mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{slug(name)[:LONGEST].strip('-') or otherwise}-{mark}"
+
+
+def slugs(names: Iterable[str]) -> dict[str, str]:
+    """A part of a file's name for each name, all different, also on disks that do not tell a from A.
+
+    Names without letters that files can have, long ones, and names with the same slug are marked.
+
+    >>> slugs(["SVI", "SVI-AvUC", "svi avuc", "方法一"])
+    {'SVI': 'svi', 'SVI-AvUC': 'svi-avuc-dab26ef4', 'svi avuc': 'svi-avuc-2621fe3b', '方法一': 'row-b6be1490'}
+    """
+    plain = {name: slug(name) for name in names}
+    counts = Counter(plain.values())
+    unsure = {name for name, short in plain.items() if not short or len(short) > LONGEST or counts[short] > 1}
+    return {name: marked(name) if name in unsure else short for name, short in plain.items()}

@@ -1,0 +1,340 @@
+"""Studies that stopped early, have little in them, or were written by an enemy: a page that says what is missing, or
+one line."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import math
+import re
+import shutil
+import sqlite3
+
+import numpy as np
+import pytest
+
+from avuc.cli import main
+from avuc.errors import InputError
+from avuc.report.exports import file_names, write_figures
+from avuc.report.intervals import spread
+from avuc.report.paired import over_seeds, over_shifts
+from avuc.report.results import CLEAN, MethodFacts, Results, read_results, side_by_side
+from avuc.report.table import Entry, Table
+from avuc.report.tables import all_tables, ranking
+from avuc.report.text import short
+from avuc.report.verdict import alarms, verdict
+from avuc.study.integrity import check
+from avuc.study.store import Store
+
+FIRST, SECOND = "Vanilla", "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def copy(study_folder, tmp_path):
+    """A study of three methods, two seeds and three shifts at two intensities, and a way to change what is in it."""
+    folder = tmp_path / "study"
+    shutil.copytree(study_folder, folder)
+
+    def change(*statements: str):
+        with contextlib.closing(sqlite3.connect(folder / "study.sqlite", isolation_level=None)) as db:
+            for statement in statements:
+                db.execute(statement)
+            check(db)
+        return folder
+
+    return change
+
+
+def without(condition: str) -> list[str]:
+    tables = [f"DELETE FROM {table} WHERE {condition}" for table in ("cells", "rows", "curves", "shown")]
+    return tables if re.search("method|seed", condition) else [*tables, f"DELETE FROM gallery WHERE {condition}"]
+
+
+def results_of(folder):
+    store = Store(folder, create=False)
+    try:
+        return read_results(store)
+    finally:
+        store.close()
+
+
+PARTIAL = {
+    "clean only": without("shift NOT IN ('validation', 'clean')"),
+    "clean of one method": [*without("shift NOT IN ('validation', 'clean')"), *without(f"method != '{FIRST}'")],
+    "one shift at one intensity": without("shift NOT IN ('validation', 'clean') AND NOT (shift='fog' AND severity=5)"),
+    "a method without shifts": without(f"method = '{SECOND}' AND severity > 0"),
+    "a method without clean images": without(f"method = '{SECOND}' AND shift = 'clean'"),
+    "a method missing": without(f"method = '{SECOND}'"),
+    "different shifts": [
+        *without(f"method = '{FIRST}' AND shift = 'fog'"),
+        *without(f"method != '{FIRST}' AND shift = 'contrast'"),
+    ],
+    "nothing in common": [
+        *without(f"method = '{FIRST}' AND severity > 0 AND shift != 'fog'"),
+        *without(f"method != '{FIRST}' AND severity > 0 AND shift = 'fog'"),
+    ],
+    "a seed missing under shift": without(f"method = '{FIRST}' AND seed = 1 AND severity = 5"),
+    "one seed": without("seed = 1"),
+    "no other data": without("shift LIKE 'ood:%'"),
+    "no clean images": without("shift = 'clean'"),
+    "no curves and pictures": ["DELETE FROM curves", "DELETE FROM shown", "DELETE FROM gallery"],
+    "no trainings": ["DELETE FROM models", "DELETE FROM history", "DELETE FROM runs"],
+    "metrics that are not defined": ["UPDATE rows SET value = NULL WHERE metric IN ('ece', 'auroc', 'wasserstein')"],
+    "no number at all": ["UPDATE rows SET value = NULL"],
+}
+
+
+@pytest.mark.parametrize("kind", PARTIAL)
+def test_a_part_of_a_study_has_a_page(copy, tmp_path, capsys, kind):
+    folder = copy(*PARTIAL[kind])
+    exports = kind in ("clean only", "different shifts", "no number at all", "a method without shifts")
+    page = tmp_path / "page.html"
+    code = main(["report", str(folder), "--out", str(page), *([] if exports else ["--no-exports"])])
+    said = capsys.readouterr()
+    assert (code, "Traceback" in said.err) == (0, False)
+    text = page.read_text(encoding="utf-8")
+    assert "nan" not in re.sub(r"<script.*?</script>|<style.*?</style>", "", text, flags=re.S).lower().split()
+    assert "nan%" not in text
+    if "trainings" not in kind and "curves" not in kind and "number" not in kind and "metrics" not in kind:
+        assert "results of the recipe are still missing" in text
+
+
+def test_only_other_data_is_one_line(copy, capsys):
+    folder = copy(*without("shift NOT LIKE 'ood:%'"))
+    assert main(["report", str(folder), "--no-exports"]) == 2
+    assert "has no results on images with labels yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("UPDATE rows SET value = 9e999 WHERE shift = 'fog'", "is inf, which no metric can be"),
+        ("UPDATE rows SET value = -9e999 WHERE shift = 'fog'", "is -inf, which no metric can be"),
+        ("UPDATE rows SET value = 1e300 WHERE shift = 'fog'", r"is 1e\+300, which no metric can be"),
+        ("UPDATE rows SET value = 'many' WHERE shift = 'fog'", "is 'many', which no metric can be"),
+        ("UPDATE rows SET value = x'00ff' WHERE shift = 'fog'", "which no metric can be"),
+        ("UPDATE rows SET seed = 'first' WHERE seed = 1", "a name or number of the wrong kind"),
+        ("UPDATE rows SET severity = 0.5 WHERE severity = 1", "a name or number of the wrong kind"),
+        ("UPDATE cells SET rows = 'some' WHERE shift = 'validation'", "cannot be read"),
+        ("UPDATE cells SET samples = 'x'", "cannot be read"),
+        ("UPDATE curves SET data = '{' WHERE shift = 'fog'", "the curve .* cannot be read"),
+        ("UPDATE curves SET data = '[]' WHERE shift = 'fog'", "the curve .* cannot be read"),
+        ("UPDATE curves SET data = replace(data, '0', '1e400') WHERE shift = 'fog'", "the curve .* cannot be read"),
+        (
+            'UPDATE curves SET data = \'{"high":1,"right":[[1]],"wrong":["x"]}\' WHERE name=\'entropy\'',
+            "cannot be read",
+        ),
+        ("UPDATE shown SET data = '{}'", "the single images of .* cannot be read"),
+        ("UPDATE shown SET data = replace(data, '\"mistakes\":[', '\"mistakes\":[3,')", "the single images of"),
+        ("UPDATE history SET data = '[1]'", "cannot be read"),
+        ("UPDATE calibrators SET data = '[1]'", "cannot be read"),
+        ("UPDATE runs SET seconds = 'long'", "run 1 took 'long' seconds"),
+        ("UPDATE runs SET versions = '3'", "cannot be read"),
+        ("UPDATE runs SET versions = '{'", "cannot be read"),
+        ("UPDATE meta SET value = 'x = ' WHERE key = 'recipe'", "not valid TOML"),
+    ],
+)
+@pytest.mark.parametrize("old", [False, True])
+def test_values_that_avuc_did_not_write_are_one_line(copy, capsys, statement, message, old):
+    """Also in a file of version 0.1.0, which has no digests."""
+    gone = ["DROP TABLE checks", "DROP TABLE data", "DELETE FROM meta WHERE key = 'checks'"] if old else []
+    folder = copy(statement)
+    with contextlib.closing(sqlite3.connect(folder / "study.sqlite", isolation_level=None)) as db:
+        for line in gone:
+            db.execute(line)
+    assert main(["report", str(folder), "--no-exports"]) == 2
+    said = capsys.readouterr().err
+    assert re.search(message, said), said
+    assert len(said.splitlines()) == 1
+
+
+# names
+
+NAMES = (
+    "方法一",
+    "方法二",
+    "SVI-AvUC",
+    "svi avuc",
+    "=cmd|' /C calc'!A0",
+    "a|b`c`\n**d** <script>&\x1b[31m\x00\u202e",
+    "x" * 10_000,
+)
+
+
+def test_names_of_any_kind(synthetic_study, tmp_path, capsys):
+    synthetic_study(tmp_path / "study", NAMES, seeds=(0,), severities=(5,), name="../=1+1\n|`<b>")
+    assert main(["report", str(tmp_path / "study"), "--out", str(tmp_path / "page.html")]) == 0
+    said = capsys.readouterr()
+    assert "\x1b" not in said.out
+    assert "Warning" not in said.err
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S).group(1)
+    assert [method["name"] for method in json.loads(data)["methods"]] == list(NAMES)
+    assert "<script>&" not in page
+    assert "\x1b" not in page
+    assert "\x00" not in page
+    for path in (tmp_path / "page" / "tables").glob("*.csv"):
+        for row in csv.reader(io.StringIO(path.read_text(encoding="utf-8"))):
+            assert not [cell for cell in row if cell[:1] in "=@|" and cell], path
+    for path in (tmp_path / "page" / "tables").glob("*.md"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        bars = {len(re.findall(r"(?<!\\)\|", line)) for line in lines[2:]}
+        assert len(bars) == 1, path
+        assert not re.search(r"(?<!\\)[`<]", path.read_text(encoding="utf-8")), path
+
+
+def test_heads_are_escaped_like_cells():
+    table = Table("t", "T", "C", ["", "=cmd()", "+a|b", "@x\ny", "－1", " =z"], [["-r", *(Entry(0.5, 0.4, 0.6),) * 5]])
+    head, row = csv.reader(io.StringIO(table.csv()))
+    assert head[1:4] == ["'=cmd()", "'=cmd() low", "'=cmd() high"]
+    assert head[4] == "'+a|b"
+    assert head[7] == "'@x\\ny"
+    assert head[10] == "'－1"
+    assert head[13] == "' =z"
+    assert row[0] == "'-r"
+    sly = Table("t", "T", "C", ["method", "**a** | b"], [["**x** | <b>", Entry(1.0)]])
+    lines = sly.markdown().splitlines()
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 3 for line in lines[2:])
+    assert r"\*\*x\*\* \| \<b\>" in lines[4]
+
+
+def test_files_of_figures_have_different_names():
+    names = [
+        "entropy-svhn",
+        "entropy-SVHN",
+        "entropy-a b",
+        "entropy-a:b",
+        "entropy-数据",
+        "entropy-数居",
+        "e-" + "x" * 900,
+    ]
+    made = file_names(names)
+    assert len({name.casefold() for name in made.values()}) == len(names)
+    assert all(len(name.encode()) < 200 for name in made.values())
+    assert file_names(["box-ece", "entropy-svhn"]) == {"box-ece": "box-ece", "entropy-svhn": "entropy-svhn"}
+
+
+def test_long_names_that_begin_alike_stay_different():
+    assert short("x" * 10_000 + "1", 40) != short("x" * 10_000 + "2", 40)
+    assert len(short("x" * 10_000, 40)) <= 40
+
+
+# means over the same sets
+
+
+def two(values: np.ndarray, seeds=None) -> Results:
+    """values: (method, seed, shift); one intensity. Clean images are the same for all."""
+    count, width, shifts = values.shape
+    cells = [CLEAN, *((f"shift{n}", 5) for n in range(shifts))]
+    full = np.concatenate([np.ones((count, width, 1)), values], axis=2)
+    methods = [MethodFacts(f"M{n}", n, seeds=tuple(range(width)) if seeds is None else seeds[n]) for n in range(count)]
+    names = ("nll", "ece", "brier", "uce", "accuracy")
+    return Results("t", "s", ("",), methods, cells, {name: full.copy() for name in names}, {}, {}, {}, studies=("t",))
+
+
+def test_means_are_over_sets_that_all_methods_have():
+    """M1 has only the easy shifts: its plain mean would be lower, though it is worse on every one of them."""
+    easy_and_hard = np.array([[[0.1, 0.2, 3.0, 4.0]], [[0.2, 0.3, np.nan, np.nan]]])
+    results = two(easy_and_hard)
+    assert results.common("nll") == {("shift0", 5), ("shift1", 5)}
+    assert spread(results.shifted("nll")).value == pytest.approx([0.15, 0.25])
+    assert verdict(results)[0].startswith("Use M0:")
+    assert [row[0] for row in ranking(results).rows] == ["M0", "M1"]
+    assert "the 2 shifted sets that all methods have" in ranking(results).caption
+    assert any(one.startswith("Means under shift are over 2 of 4 shifted sets") for one in alarms(results))
+    # what is there is still shown for each shift
+    assert results.shifted("nll", common=False)[0, 0].tolist() == [0.1, 0.2, 3.0, 4.0]
+
+
+def test_a_seed_that_is_not_finished_does_not_change_the_sets():
+    values = np.array([[[1.0, 2.0], [1.2, np.nan]], [[1.1, 2.1], [1.3, 2.3]]])
+    assert two(values).common("nll") == {("shift0", 5)}
+    values[0, 1] = np.nan  # not begun: it does not count
+    assert two(values).common("nll") == {("shift0", 5), ("shift1", 5)}
+
+
+def test_a_method_without_shifts_is_named():
+    told = alarms(two(np.array([[[1.0, 2.0]], [[np.nan, np.nan]]])))
+    assert "No results under shift yet: M1." in told
+
+
+def test_seeds_keep_their_place(copy):
+    """Of a method with seed 1 alone, the value stands beside the others' seed 1."""
+    results = results_of(copy(*without(f"method = '{FIRST}' AND seed = 0")))
+    assert results.axis == [0, 1]
+    found = results.at("nll", CLEAN)
+    assert np.isnan(found[0]).tolist() == [True, False]
+    other = side_by_side(results, results, ("a", "b"))
+    assert np.isnan(other.at("nll", CLEAN)[[0, 3]]).tolist() == [[True, False]] * 2
+
+
+def test_pairs_need_the_same_seeds():
+    with pytest.raises(InputError, match="3 and 2 seeds cannot be compared in pairs"):
+        over_seeds((1.0, 2.0, 3.0), (1.0, 2.0), same_seeds=True)
+    with pytest.raises(InputError, match="3 and 2 seeds cannot be compared in pairs"):
+        over_shifts(np.ones((3, 4, 1)), np.ones((2, 4, 1)), lambda values: float(values.mean()), same_seeds=True)
+
+
+def test_missing_counts_what_the_recipe_asks_for(copy):
+    """Results of a row that the recipe no longer names do not stand for those that are missing."""
+    folder = copy(*without(f"method = '{FIRST}' AND shift = 'fog'"))
+    with contextlib.closing(sqlite3.connect(folder / "study.sqlite", isolation_level=None)) as db:
+        db.execute(
+            "INSERT INTO cells SELECT 'Old', seed, shift, severity, rows, samples, seconds, run FROM cells "
+            f"WHERE method = '{SECOND}'"
+        )
+        db.execute(
+            f"INSERT INTO rows SELECT 'Old', seed, shift, severity, metric, value FROM rows WHERE method = '{SECOND}'"
+        )
+        check(db)
+    results = results_of(folder)
+    assert results.missing == 4
+    assert any("also has results of Old" in note for note in alarms(results))
+
+
+def test_runs_with_other_versions_are_named(copy):
+    folder = copy(
+        'UPDATE runs SET versions = \'{"torch": "2.6.0"}\'',
+        "INSERT INTO runs SELECT 2, started, finished, seconds, engine, 'cuda:0', recipe, '{\"torch\": \"2.11.0\"}', "
+        "revision, hardware FROM runs",
+        "UPDATE cells SET run = 2 WHERE seed = 1",
+    )
+    told = " ".join(alarms(results_of(folder)))
+    assert "different versions of torch (2.11.0, 2.6.0)" in told
+    assert "different kinds of device (cpu, cuda)" in told
+
+
+# what is printed
+
+
+def test_small_numbers_and_narrow_intervals_show():
+    assert Entry(0.00004, 0.00002, 0.00006).text == "4e-05 (2e-05 … 6e-05)"
+    assert Entry(0.12346, 0.123451, 0.123459).text == "0.1235 (0.12345 … 0.12346)"
+    assert Entry(0.0).text == "0.0000"
+    assert Entry(2.5, 2.5, 2.5).text == "2.500 (2.500 … 2.500)"
+    table = Table("t", "T", "C", ["", "x"], [["a", Entry(0.0003, 0.0002, 0.0004)]])
+    assert "0.0002 … 0.0004" in table.html()
+    assert "0.000 " not in table.html()
+    tiny = verdict(two(np.array([[[4e-4, 5e-4]], [[7e-4, 8e-4]]])))
+    assert "NLL of 0.00045" in tiny[0]
+
+
+def test_nothing_is_bold_where_nothing_says_how_it_varies():
+    one = np.array([[[0.1]], [[0.2]]])
+    entries = [cell for row in ranking(two(one)).rows for cell in row if isinstance(cell, Entry)]
+    assert entries
+    assert not any(entry.best for entry in entries)
+    more = np.array([[[0.1, 0.2, 0.3]], [[0.2, 0.3, 0.4]]])
+    column = list(ranking(two(more)).head).index("shifted: NLL")
+    assert [row[column].best for row in ranking(two(more)).rows] == [True, False]
+    alone = two(np.array([[[0.1]]]))
+    assert all(isinstance(table, Table) for table in all_tables(alone))
+    assert math.isnan(spread(one).interval(0)[0])
+
+
+def test_a_picture_that_cannot_be_read_is_left_blank(copy, tmp_path):
+    folder = copy("UPDATE gallery SET data = x'89504e47ffff' WHERE shift = 'fog'", *without("shift = 'contrast'"))
+    written = write_figures(results_of(folder), tmp_path / "figures", progress=False)
+    assert tmp_path / "figures" / "gallery.png" in written
