@@ -45,13 +45,20 @@ def add_input_options(parser: Parser) -> None:
     group = parser.add_argument_group("what the file holds")
     group.add_argument(
         "--kind",
-        choices=("auto", "logits", "probs"),
+        choices=("auto", "logits", "probs", "percent"),
         default="auto",
-        help="what the scores are; auto: by their name, else by their values, and it says which (default: auto)",
+        help="what the scores are; auto: by their name, else by their values, and it says which; percent: "
+        "probabilities from 0 to 100 (default: auto)",
     )
     group.add_argument("--labels", metavar="FILE", help="labels from another file")
     group.add_argument("--scores-key", metavar="NAME", help="name of the scores, or the prefix of their columns")
     group.add_argument("--labels-key", metavar="NAME", help="name of the labels")
+    group.add_argument(
+        "--first-label",
+        type=int,
+        choices=(0, 1),
+        help="the label of the first class: labels count from 0 or from 1 (default: found out, or refused)",
+    )
     group.add_argument("--max-gb", type=_positive, metavar="GB", help="most a file may unpack to (default: 8)")
     group = parser.add_argument_group("how it is judged")
     group.add_argument(
@@ -92,6 +99,7 @@ def read_file(args: Namespace) -> ScoreFile:
         scores_key=args.scores_key,
         labels_key=args.labels_key,
         max_gb=args.max_gb,
+        first_label=args.first_label,
     )
 
 
@@ -99,7 +107,9 @@ def read_other(args: Namespace, path: str, first: ScoreFile, why: str) -> ScoreF
     """A second file (--ood, --apply), which needs no labels but as many classes as the first."""
     from avuc.scores import read_scores
 
-    other = read_scores(path, kind=args.kind, scores_key=args.scores_key, max_gb=args.max_gb)
+    other = read_scores(
+        path, kind=args.kind, scores_key=args.scores_key, max_gb=args.max_gb, first_label=args.first_label
+    )
     if other.num_classes != first.num_classes:
         raise InputError(f"{path}: {other.num_classes} classes, but {args.file} has {first.num_classes}; {why}")
     return other

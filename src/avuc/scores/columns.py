@@ -87,10 +87,10 @@ def _class_order(path: Path, names: list[str], suffixes: list[str]) -> tuple[tup
     return tuple(names[i] for i in order), tuple(suffixes[i] for i in order)
 
 
-def index_labels(path: Path, labels: Sequence[str], classes: Sequence[str], where: str) -> np.ndarray:
-    """Text labels become class numbers: read as numbers where they are, else looked up among the class columns."""
+def index_labels(path: Path, labels: Sequence[str], classes: Sequence[str], where: str) -> tuple[np.ndarray, bool]:
+    """Text labels as numbers, and whether they are names that were looked up among the class columns."""
     try:
-        return np.array([float(label) for label in labels])
+        return np.array([float(label) for label in labels]), False
     except ValueError:
         number = {name: index for index, name in enumerate(classes)}
     unknown = sorted({label for label in labels if label not in number})
@@ -100,4 +100,4 @@ def index_labels(path: Path, labels: Sequence[str], classes: Sequence[str], wher
             f"{where}: {listing(unknown, 3)} is neither a number nor the name of a class ({listing(classes, 5)})",
             "label the rows 0 … C−1, or by the names of the score columns",
         )
-    return np.array([number[label] for label in labels], dtype=np.int64)
+    return np.array([number[label] for label in labels], dtype=np.int64), True

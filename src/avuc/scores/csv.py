@@ -34,7 +34,7 @@ def read_csv(path: Path, wanted: Wanted) -> Found:
     )
     if columns.label is not None:
         found.labels_from = f"column {columns.label!r}"
-        found.labels = index_labels(path, texts, columns.class_names, found.labels_from)
+        found.labels, found.labels_named = index_labels(path, texts, columns.class_names, found.labels_from)
     return found
 
 
@@ -45,7 +45,7 @@ def labels_csv(path: Path, wanted: Wanted) -> tuple[Any, str]:
         raise refuse(path, f"no label column (it has {listing(names)})", "name it with --labels-key")
     where = f"column {key!r} of {path.name!r}"
     texts = _guard(path, lambda: _column(path, len(names), names.index(key), delimiter))
-    return index_labels(path, texts, (), where), where
+    return index_labels(path, texts, (), where)[0], where
 
 
 def write_csv(source: Path, destination: Path, found: Found, scores: Tensor) -> None:

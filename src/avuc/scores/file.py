@@ -16,13 +16,14 @@ from avuc.atomic import atomic_path
 from avuc.calibration import logits_from_probs
 from avuc.predictions import Predictions
 from avuc.scores import csv, npy, parquet, tensors
-from avuc.scores.checks import check_labels, check_scores, settle_kind
+from avuc.scores.checks import check_label_shape, check_score_shape, decide
+from avuc.scores.facts import Facts
 from avuc.scores.names import LABEL_NAMES, Found, Wanted, listing, refuse
 from avuc.uncertainty import entropy, expected_entropy
 
 __all__ = ["FORMATS", "KINDS", "ScoreFile", "describe", "read_scores", "write_scores"]
 
-KINDS = ("auto", "logits", "probs")
+KINDS = ("auto", "logits", "probs", "percent")
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class ScoreFile:
     notes: tuple[str, ...]
     dtype: torch.dtype  # of the scores in the file
     found: Found  # without the arrays: what a rewrite needs
+    scale: float = 1.0  # what a certain probability is in the file: 100 for percentages
 
     @property
     def num_rows(self) -> int:
@@ -110,6 +112,7 @@ def read_scores(
     scores_key: str | None = None,
     labels_key: str | None = None,
     max_gb: float | None = None,
+    first_label: int | None = None,
 ) -> ScoreFile:
     """Read saved predictions of any framework from .npz, .npy, .safetensors, .parquet or .csv.
 
@@ -136,21 +139,23 @@ def read_scores(
         raise refuse(where, f"cannot be read ({error.strerror or error})", "check the file and its rights") from error
     except MemoryError as error:
         raise refuse(file, "there is not enough memory to hold it", "split it, or save float32 instead") from error
-    scores, dtype = check_scores(file, found)
-    kind, scores, notes = settle_kind(file, found, scores, kind)
-    checked = None if found.labels is None else check_labels(file, found, scores)
+    scores, labelled = _shaped(file, found)
+    dtype = scores.dtype if scores.is_floating_point() else torch.float32
+    scores = scores.to(torch.float32)
+    decision = decide(file, found, Facts.of(scores, labelled), kind, first_label)
     found.scores, found.labels = None, None
     return ScoreFile(
         path=file,
-        scores=scores,
-        labels=checked,
-        kind=kind,
+        scores=decision.scores(scores),
+        labels=None if labelled is None else decision.labels(labelled),
+        kind=decision.kind,
         scores_from=found.scores_from,
         labels_from=found.labels_from,
         class_names=found.class_names,
-        notes=(*found.notes, *notes),
+        notes=(*found.notes, *decision.notes),
         dtype=dtype,
         found=found,
+        scale=decision.scale,
     )
 
 
@@ -158,8 +163,9 @@ def write_scores(file: ScoreFile, scores: Tensor, destination: str | Path) -> No
     """Write the file again, in its own format, with these scores in place of its own; all else is kept."""
     if scores.shape != file.scores.shape:
         raise refuse(file.path, f"holds {tuple(file.scores.shape)} scores, not {tuple(scores.shape)}", "keep the shape")
+    saved = (scores.detach() * file.scale if file.scale != 1 else scores.detach()).to("cpu", file.dtype)
     with atomic_path(destination) as temporary:
-        FORMATS[file.path.suffix.lower()].write(file.path, temporary, file.found, scores.detach().to("cpu", file.dtype))
+        FORMATS[file.path.suffix.lower()].write(file.path, temporary, file.found, saved)
 
 
 def describe(file: ScoreFile) -> str:
@@ -168,6 +174,17 @@ def describe(file: ScoreFile) -> str:
     kind = "logits" if file.kind == "logits" else "probabilities"
     labels = f"labels from {file.labels_from}" if file.labels_from else "no labels"
     return f"{draws}{file.num_rows:,} × {file.num_classes:,} {kind} from {file.scores_from}, {labels}"
+
+
+def _shaped(path: Path, found: Found) -> tuple[Tensor, Tensor | None]:
+    """The arrays as tensors, once their shapes and types can be read."""
+    scores = torch.as_tensor(found.scores)
+    check_score_shape(path, found.scores_from, scores.shape, scores.dtype)
+    if found.labels is None:
+        return scores, None
+    labels = torch.as_tensor(found.labels)
+    check_label_shape(path, f"labels from {found.labels_from}", labels.shape, labels.dtype, scores.shape)
+    return scores, labels.reshape(-1)
 
 
 def _format(path: Path) -> Format:

@@ -65,6 +65,7 @@ class Found:
     labels_from: str | None = None
     class_names: tuple[str, ...] | None = None
     notes: list[str] = field(default_factory=list)
+    labels_named: bool = False  # the labels were names of classes, and were looked up
 
 
 def refuse(path: Path, problem: str, remedy: str) -> InputError:

@@ -34,7 +34,7 @@ def read_parquet(path: Path, wanted: Wanted) -> Found:
     found = Found(scores, columns.scores_from, columns.name, columns.scores, None, None, classes, list(columns.notes))
     if columns.label is not None:
         found.labels_from = f"column {columns.label!r}"
-        found.labels = _labels(path, table, columns.label, columns.class_names, found.labels_from)
+        found.labels, found.labels_named = _labels(path, table, columns.label, columns.class_names, found.labels_from)
     return found
 
 
@@ -45,7 +45,7 @@ def labels_parquet(path: Path, wanted: Wanted) -> tuple[Any, str]:
         if key is None:
             raise refuse(path, f"no label column (it has {listing(names)})", "name it with --labels-key")
         where = f"column {key!r} of {path.name!r}"
-        return _labels(path, _read(path, file, [key], wanted), key, (), where), where
+        return _labels(path, _read(path, file, [key], wanted), key, (), where)[0], where
 
 
 def write_parquet(source: Path, destination: Path, found: Found, scores: Tensor) -> None:
@@ -124,7 +124,7 @@ def _values(path: Path, table: Any, name: str) -> np.ndarray:
     return np.array(column.to_numpy(zero_copy_only=False)).reshape(shape)  # a copy: Arrow's own memory is read-only
 
 
-def _labels(path: Path, table: Any, name: str, classes: tuple[str, ...], where: str) -> np.ndarray:
+def _labels(path: Path, table: Any, name: str, classes: tuple[str, ...], where: str) -> tuple[np.ndarray, bool]:
     arrow, _ = _arrow()
     column = table.column(name)
     kind = column.type.value_type if arrow.types.is_dictionary(column.type) else column.type
@@ -132,4 +132,4 @@ def _labels(path: Path, table: Any, name: str, classes: tuple[str, ...], where: 
         if column.null_count:
             raise refuse(path, f"{where} has empty cells", "label every row")
         return index_labels(path, column.to_pylist(), classes, where)
-    return _values(path, table, name)
+    return _values(path, table, name), False
