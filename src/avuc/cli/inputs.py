@@ -52,7 +52,12 @@ def add_input_options(parser: Parser) -> None:
     )
     group.add_argument("--labels", metavar="FILE", help="labels from another file")
     group.add_argument("--scores-key", metavar="NAME", help="name of the scores, or the prefix of their columns")
-    group.add_argument("--labels-key", metavar="NAME", help="name of the labels")
+    group.add_argument(
+        "--columns",
+        metavar="NAMES",
+        help="the score columns of a table in the order of the classes: cat,dog or first:last or 'prob_*'",
+    )
+    group.add_argument("--label", "--labels-key", dest="labels_key", metavar="NAME", help="name of the labels")
     group.add_argument(
         "--first-label",
         type=int,
@@ -100,6 +105,7 @@ def read_file(args: Namespace) -> ScoreFile:
         labels_key=args.labels_key,
         max_gb=args.max_gb,
         first_label=args.first_label,
+        columns=args.columns,
     )
 
 
@@ -108,7 +114,13 @@ def read_other(args: Namespace, path: str, first: ScoreFile, why: str) -> ScoreF
     from avuc.scores import read_scores
 
     other = read_scores(
-        path, kind=args.kind, scores_key=args.scores_key, max_gb=args.max_gb, first_label=args.first_label
+        path,
+        kind=args.kind,
+        scores_key=args.scores_key,
+        max_gb=args.max_gb,
+        columns=args.columns,
+        like=first,
+        needs_labels=False,
     )
     if other.num_classes != first.num_classes:
         raise InputError(f"{path}: {other.num_classes} classes, but {args.file} has {first.num_classes}; {why}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,9 @@ from avuc.uncertainty import entropy, expected_entropy
 __all__ = ["FORMATS", "KINDS", "ScoreFile", "describe", "read_scores", "write_scores"]
 
 KINDS = ("auto", "logits", "probs", "percent")
+
+
+TABLES = (".parquet", ".csv")
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class ScoreFile:
             raise refuse(
                 self.path,
                 f"no labels: none named {listing(LABEL_NAMES)}",
-                "save them in the file, name them with --labels-key, or give them with --labels FILE",
+                "save them in the file, name them with --label, or give them with --labels FILE",
             )
         if self.kind == "logits" or calibrator is not None:
             build = Predictions.from_samples if self.scores.ndim == 3 else Predictions.from_logits
@@ -113,11 +116,26 @@ def read_scores(
     labels_key: str | None = None,
     max_gb: float | None = None,
     first_label: int | None = None,
+    columns: str | Sequence[str] | None = None,
+    like: ScoreFile | None = None,
+    needs_labels: bool = True,
 ) -> ScoreFile:
     """Read saved predictions of any framework from .npz, .npy, .safetensors, .parquet or .csv.
 
     Nothing in the file is executed, and nothing is allocated on the word of a header alone. Bad input is an
     `InputError` that names the file, the problem and the remedy.
+
+    Args:
+        path: the file.
+        kind: what the scores are: `auto`, `logits`, `probs` or `percent`.
+        labels: another file that holds the labels.
+        scores_key: name of the scores, or the prefix of their columns.
+        labels_key: name of the labels.
+        max_gb: the most memory that the file may take, in gigabytes (default: AVUC_MAX_GB, else 8).
+        first_label: the label of the first class, 0 or 1 (default: found out, or refused).
+        columns: the score columns of a table in the order of the classes: names, a range `a:b`, a pattern `prob_*`.
+        like: a file of the same model; a table with its score columns is read in the same way.
+        needs_labels: False for a file whose labels are not asked for.
 
     >>> import tempfile, numpy as np
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -128,9 +146,19 @@ def read_scores(
     if kind not in KINDS:
         raise refuse(Path(path), f"kind {kind!r} is unknown", f"use one of {listing(KINDS)}")
     file = Path(path)
-    wanted = Wanted(scores_key, labels_key if labels is None else None, max_gb)
+    wanted = Wanted(
+        scores_key,
+        labels_key if labels is None else None,
+        max_gb,
+        columns,
+        prefer=() if like is None or scores_key is not None else like.found.keys,
+        needs_labels=needs_labels and labels is None,
+    )
     try:
-        found = _format(file).read(file, wanted)
+        form = _format(file)
+        if columns is not None and file.suffix.lower() not in TABLES:
+            raise refuse(file, "has no columns with names", "leave out --columns, or name the scores with --scores-key")
+        found = form.read(file, wanted)
         if labels is not None:
             beside = Path(labels)
             found.labels, found.labels_from = _format(beside).labels(beside, Wanted(None, labels_key, max_gb))
@@ -139,7 +167,7 @@ def read_scores(
         raise refuse(where, f"cannot be read ({error.strerror or error})", "check the file and its rights") from error
     except MemoryError as error:
         raise refuse(file, "there is not enough memory to hold it", "split it, or save float32 instead") from error
-    scores, labelled = _shaped(file, found)
+    scores, labelled = _shaped(file, found, needs_labels)
     dtype = scores.dtype if scores.is_floating_point() else torch.float32
     scores = scores.to(torch.float32)
     decision = decide(file, found, Facts.of(scores, labelled), kind, first_label)
@@ -176,11 +204,11 @@ def describe(file: ScoreFile) -> str:
     return f"{draws}{file.num_rows:,} × {file.num_classes:,} {kind} from {file.scores_from}, {labels}"
 
 
-def _shaped(path: Path, found: Found) -> tuple[Tensor, Tensor | None]:
+def _shaped(path: Path, found: Found, needs_labels: bool) -> tuple[Tensor, Tensor | None]:
     """The arrays as tensors, once their shapes and types can be read."""
     scores = torch.as_tensor(found.scores)
     check_score_shape(path, found.scores_from, scores.shape, scores.dtype)
-    if found.labels is None:
+    if found.labels is None or not needs_labels:
         return scores, None
     labels = torch.as_tensor(found.labels)
     check_label_shape(path, f"labels from {found.labels_from}", labels.shape, labels.dtype, scores.shape)
