@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from avuc.atomic import atomic_path
 from avuc.cli.command import Namespace, Parser
 from avuc.errors import InputError, require
+from avuc.files import same_file
 
 if TYPE_CHECKING:
     from avuc.scores import ScoreFile
@@ -140,8 +142,12 @@ def replicates_for(args: Namespace, rows: int) -> int:
 
 def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None]) -> None:
     """Before any work: every output has a folder, none is an input, no two are one file."""
-    seen: dict[Path, str] = {}
-    read = {Path(name).resolve() for name in inputs if name}
+    seen: dict[str, str] = {}
+    read = [name for name in inputs if name]
+    if any(name.lower().endswith(".npy") for name in read):
+        from avuc.scores import reads_also
+
+        read += [str(beside) for name in read for beside in reads_also(name)]
     for option, name in outputs.items():
         if name is None:
             continue
@@ -152,12 +158,14 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None
             raise InputError(f"{name}: {option} is not a regular file; give a file name")
         if not path.parent.is_dir():
             raise InputError(f"{name}: {option} is in a folder that does not exist; make {path.parent} first")
-        place = path.resolve()
-        if place in read:
+        if path.is_symlink() and not path.exists() and os.path.realpath(path) == os.path.abspath(path):
+            raise InputError(f"{name}: {option} is a loop of links; choose another name")
+        if any(same_file(name, other) for other in read):
             raise InputError(f"{name}: {option} would overwrite an input; choose another name")
-        if place in seen:
-            raise InputError(f"{name}: {option} and {seen[place]} are one file; choose another name")
-        seen[place] = option
+        for other, first in seen.items():
+            if same_file(name, other):
+                raise InputError(f"{name}: {option} and {first} are one file; choose another name")
+        seen[name] = option
     if outputs.get("--report"):
         require("matplotlib", "report", "--report")
 
@@ -170,7 +178,7 @@ def write_all(jobs: Mapping[str | None, Callable[[Path], object]]) -> None:
                 continue
             try:
                 # through a link to its target: the link itself stays
-                write(stack.enter_context(atomic_path(Path(name).resolve())))
+                write(stack.enter_context(atomic_path(os.path.realpath(name))))
             except OSError as error:
                 raise InputError(
                     f"{name}: cannot be written ({error.strerror or error}); free some space or choose another place"

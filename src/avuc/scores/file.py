@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,8 @@ from torch import Tensor
 
 from avuc.atomic import atomic_path
 from avuc.calibration import logits_from_probs
+from avuc.errors import out_of_memory
+from avuc.files import check_regular, open_regular
 from avuc.predictions import Predictions
 from avuc.scores import csv, npy, parquet, tensors
 from avuc.scores.checks import check_label_shape, check_score_shape, decide
@@ -21,7 +21,7 @@ from avuc.scores.facts import Facts
 from avuc.scores.names import LABEL_NAMES, Found, Wanted, listing, refuse
 from avuc.uncertainty import entropy, expected_entropy
 
-__all__ = ["FORMATS", "KINDS", "ScoreFile", "describe", "read_scores", "write_scores"]
+__all__ = ["FORMATS", "KINDS", "ScoreFile", "describe", "read_scores", "reads_also", "write_scores"]
 
 KINDS = ("auto", "logits", "probs", "percent")
 
@@ -60,6 +60,8 @@ class ScoreFile:
     dtype: torch.dtype  # of the scores in the file
     found: Found  # without the arrays: what a rewrite needs
     scale: float = 1.0  # what a certain probability is in the file: 100 for percentages
+    draws: int = 1  # how many draws (N,C) scores are the mean of
+    expected_entropy: Tensor | None = None  # (N) the mean of these draws' entropies, where it is known
 
     @property
     def num_rows(self) -> int:
@@ -71,7 +73,7 @@ class ScoreFile:
 
     @property
     def samples(self) -> int:
-        return int(self.scores.shape[0]) if self.scores.ndim == 3 else 1
+        return int(self.scores.shape[0]) if self.scores.ndim == 3 else self.draws
 
     def logits(self) -> Tensor:
         """What a calibrator reads; probabilities become log p, 0 counting as the smallest positive float32."""
@@ -92,7 +94,7 @@ class ScoreFile:
             return build(self.logits(), labels, calibrator=calibrator)
         if self.scores.ndim == 3:
             return Predictions(self.scores.mean(0), labels, expected_entropy(self.scores), self.samples)
-        return Predictions(self.scores, labels)
+        return Predictions(self.scores, labels, self.expected_entropy, self.draws)  # type: ignore[arg-type]
 
     def calibrated(self, calibrator: Any) -> Tensor:
         """The scores through a calibrator, of the same kind and shape; every draw on its own."""
@@ -162,20 +164,26 @@ def read_scores(
         if labels is not None:
             beside = Path(labels)
             found.labels, found.labels_from = _format(beside).labels(beside, Wanted(None, labels_key, max_gb))
+        return _decided(file, found, kind, first_label, needs_labels)
     except OSError as error:
         where = Path(error.filename) if error.filename else file
         raise refuse(where, f"cannot be read ({error.strerror or error})", "check the file and its rights") from error
-    except MemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
         raise refuse(file, "there is not enough memory to hold it", "split it, or save float32 instead") from error
-    scores, labelled = _shaped(file, found, needs_labels)
+
+
+def _decided(path: Path, found: Found, kind: str, first_label: int | None, needs_labels: bool) -> ScoreFile:
+    scores, labels = _shaped(path, found, needs_labels)
     dtype = scores.dtype if scores.is_floating_point() else torch.float32
     scores = scores.to(torch.float32)
-    decision = decide(file, found, Facts.of(scores, labelled), kind, first_label)
     found.scores, found.labels = None, None
+    decision = decide(path, found, Facts.of(scores, labels), kind, first_label)
     return ScoreFile(
-        path=file,
+        path=path,
         scores=decision.scores(scores),
-        labels=None if labelled is None else decision.labels(labelled),
+        labels=None if labels is None else decision.labels(labels),
         kind=decision.kind,
         scores_from=found.scores_from,
         labels_from=found.labels_from,
@@ -184,7 +192,16 @@ def read_scores(
         dtype=dtype,
         found=found,
         scale=decision.scale,
+        draws=found.draws,
+        expected_entropy=found.expected_entropy,
     )
+
+
+def reads_also(path: str | Path) -> list[Path]:
+    """The files beside it that are read with a file: the labels of a .npy."""
+    file = Path(path)
+    beside = npy.labels_beside(file)[1] if file.suffix.lower() == ".npy" else None
+    return [] if beside is None else [beside]
 
 
 def write_scores(file: ScoreFile, scores: Tensor, destination: str | Path) -> None:
@@ -217,15 +234,11 @@ def _shaped(path: Path, found: Found, needs_labels: bool) -> tuple[Tensor, Tenso
 
 def _format(path: Path) -> Format:
     """The file's format by its suffix, once it is known to be a file that can be opened and is not empty."""
-    status = os.stat(path)
-    if stat.S_ISDIR(status.st_mode):
-        raise refuse(path, "is a folder", f"name a file ({', '.join(FORMATS)})")
-    if not stat.S_ISREG(status.st_mode):
-        raise refuse(path, "is not a regular file", "save the predictions to a file first")
+    status = check_regular(path)
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
         raise refuse(path, f"unknown format {suffix!r}", f"save it as {', '.join(FORMATS)}")
     if status.st_size == 0:
         raise refuse(path, "is empty", "save the predictions again")
-    with path.open("rb"):
+    with open_regular(path):
         return FORMATS[suffix]

@@ -18,6 +18,7 @@ __all__ = [
     "SCORE_NAMES",
     "Found",
     "Wanted",
+    "also_labels",
     "also_there",
     "check_doubled",
     "check_size",
@@ -75,6 +76,8 @@ class Found:
     class_names: tuple[str, ...] | None = None
     notes: list[str] = field(default_factory=list)
     labels_named: bool = False  # the labels were names of classes, and were looked up
+    draws: int = 1  # how many draws the scores are the mean of
+    expected_entropy: Any = None  # (N) the mean of these draws' entropies
 
 
 def refuse(path: Path, problem: str, remedy: str) -> InputError:
@@ -139,6 +142,11 @@ def also_there(key: str, names: Iterable[str], wanted: Wanted) -> list[str]:
     """A note when a file holds other arrays that could have been meant."""
     others = [name for name in names if name in SCORE_NAMES and name != key]
     return [f"also there: {listing(others)}; choose with --scores-key"] if others and not wanted.scores_key else []
+
+
+def also_labels(others: Sequence[str]) -> list[str]:
+    """A note when a file holds other arrays that could be the labels."""
+    return [f"also there: {listing(others)}; choose the labels with --label"] if others else []
 
 
 def check_size(path: Path, what: str, size: int, limit: int) -> None:
