@@ -29,6 +29,7 @@ from avuc.scores.names import (
     choose,
     find_labels,
     listing,
+    needed,
     refuse,
     swap_word,
 )
@@ -104,6 +105,7 @@ def write_npy(source: Path, destination: Path, found: Found, scores: Tensor) -> 
 def write_npz(source: Path, destination: Path, found: Found, scores: Tensor) -> None:
     """The archive again with new scores under the same key; every other member is copied byte for byte."""
     with _archive(source) as (archive, _), zipfile.ZipFile(destination, "w") as out:
+        check_size(source, "the archive", sum(info.file_size for info in archive.infolist()), found.limit)
         for info in archive.infolist():
             entry = zipfile.ZipInfo(info.filename, date_time=info.date_time)
             entry.compress_type = info.compress_type
@@ -143,17 +145,17 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: 
     if info.compress_type == zipfile.ZIP_DEFLATED and info.file_size > DEFLATE_RATIO * info.compress_size + 1024:
         raise refuse(path, f"{what} claims more bytes than its packed data can hold", "save it again with numpy.savez")
     with archive.open(info) as member:
-        return _read(path, what, member, info.file_size)
+        return _read(path, what, member, info.file_size, limit)
 
 
 def _whole(path: Path, limit: int) -> np.ndarray:
     size = path.stat().st_size
     check_size(path, "the array", size, limit)
     with path.open("rb") as stream:
-        return _read(path, "the array", stream, size)
+        return _read(path, "the array", stream, size, limit)
 
 
-def _read(path: Path, what: str, stream: IO[bytes], size: int) -> np.ndarray:
+def _read(path: Path, what: str, stream: IO[bytes], size: int, limit: int) -> np.ndarray:
     """One .npy stream of `size` bytes."""
     shape, fortran, dtype, header = _header(path, what, stream)
     if dtype.hasobject:
@@ -171,6 +173,7 @@ def _read(path: Path, what: str, stream: IO[bytes], size: int) -> np.ndarray:
             f"{what} claims shape {shape} of {dtype}, {claimed} bytes, but {max(size - header, 0)} are there",
             "the file is cut short or damaged: save it again",
         )
+    check_size(path, what, needed(math.prod(shape), dtype.itemsize), limit)
     array = np.empty(math.prod(shape), dtype)
     view = array.view(np.uint8).data
     done = 0

@@ -19,6 +19,7 @@ from avuc.scores.names import (
     choose,
     find_labels,
     listing,
+    needed,
     refuse,
 )
 from avuc.tensorfile import read_tensors, write_tensors
@@ -88,5 +89,5 @@ def write_scores_tensors(source: Path, destination: Path, found: Found, scores: 
 
 def _held(path: Path, held: dict[str, Tensor], key: str, wanted: Wanted) -> Tensor:
     tensor = held[key]
-    check_size(path, f"key {key!r}", tensor.numel() * tensor.element_size(), wanted.limit)
+    check_size(path, f"key {key!r}", needed(tensor.numel(), tensor.element_size()), wanted.limit)
     return tensor
