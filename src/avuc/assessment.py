@@ -52,6 +52,8 @@ class Assessment:
     curves: dict[str, Series] = field(default_factory=dict)
     detection_intervals: dict[str, Bounds] = field(default_factory=dict)
     replicates: int = 0  # bootstrap resamples behind the intervals
+    expected_entropy: float = math.nan  # means over the rows, in nats
+    mutual_information: float = math.nan
 
     def as_json(self) -> dict[str, Any]:
         """The document that `--json` writes; what is not defined is null."""
@@ -62,6 +64,8 @@ class Assessment:
                 "samples": self.samples,
                 "threshold": self.threshold,
                 "bins": self.bins,
+                "expected_entropy": self.expected_entropy,
+                "mutual_information": self.mutual_information,
                 "metrics": self.metrics | {"mean_confidence": self.confidence},
                 "intervals": self.intervals,
                 "detection": self.detection,
@@ -127,6 +131,8 @@ def judged(
         detection={} if outside is None else metrics.detection(predictions.entropy, outside),
         outside=0 if outside is None else len(outside),
         curves=_curves(statistics, outside, bins),
+        expected_entropy=float(predictions.expected_entropy.double().mean()),
+        mutual_information=float(predictions.mutual_information.double().mean()),
     )
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import stat
-from pathlib import Path
 from types import ModuleType
 
-__all__ = ["InputError", "MissingExtra", "check_regular", "explained", "require"]
+__all__ = ["InputError", "MissingExtra", "explained", "out_of_memory", "require"]
 
-
-NO_MEMORY = ("not enough memory", "can't allocate memory", "Cannot allocate memory", "std::bad_alloc", "bad allocation")
+NO_MEMORY = ("not enough memory", "out of memory", "allocate memory", "bad_alloc", "bad allocation")
 
 
 class InputError(ValueError):
@@ -19,6 +16,18 @@ class InputError(ValueError):
 
 class MissingExtra(ImportError):
     """An optional package is not installed; the message says what to install."""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out: torch raises a RuntimeError for that.
+
+    >>> out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
+    True
+    """
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(word in text for word in NO_MEMORY)
+    )
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:
@@ -33,16 +42,6 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
         raise MissingExtra(f"{purpose} needs {module!r} ({error}): pip install 'avuc[{extra}]'") from error
 
 
-def check_regular(path: Path) -> None:
-    """Refuse what is not a plain file: opening a pipe would wait for ever."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); restore or remove it") from error
-    if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"{path}: not a regular file (a folder, pipe or device); remove it or point to a file")
-
-
 def explained(error: BaseException) -> str | None:
     """One line for a failure that no programmer can mend: no memory left, a killed process; None for any other.
 
@@ -55,8 +54,7 @@ def explained(error: BaseException) -> str | None:
     # torch's own class and words, without importing torch
     if type(error).__name__ == "OutOfMemoryError" or (isinstance(error, RuntimeError) and "CUDA out of memory" in text):
         return "the GPU has not enough memory; use smaller batches, fewer models at once, or --device cpu"
-    no_memory = isinstance(error, RuntimeError) and any(words in text for words in NO_MEMORY)
-    if isinstance(error, MemoryError) or no_memory:
+    if out_of_memory(error):
         remedy = "use smaller batches or files, fewer workers or --replicates, or a larger machine"
         return f"there is not enough memory; {remedy}"
     if isinstance(error, RuntimeError) and "DataLoader worker" in text:

@@ -10,7 +10,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from avuc.errors import InputError, check_regular, require
+from avuc.errors import InputError, require
+from avuc.files import check_regular
 
 __all__ = ["FORMATS", "MAX_PIXELS", "check_picture", "open_picture"]
 

@@ -16,6 +16,7 @@ from avuc.atomic import write_text
 from avuc.calibration.inputs import are_numbers, as_logits, refuse_not_logits
 from avuc.calibration.scaled import calm_threads
 from avuc.errors import InputError
+from avuc.files import read_text
 
 __all__ = ["CalibrationWarning", "Calibrator"]
 
@@ -168,13 +169,13 @@ class Calibrator(ABC):
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote."""
         try:
-            with Path(path).open("rb") as file:
-                content = file.read(MOST_BYTES + 1)
-            if len(content) > MOST_BYTES:
-                raise InputError(f"larger than {MOST_BYTES >> 20} MiB, so not a calibrator; give the file of `save`")
-            return cls.from_json(content.decode("utf-8"))
+            text = read_text(path, MOST_BYTES)
         except OSError as error:
             raise InputError(f"{path}: cannot read ({error.strerror})") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: {error}") from error
+        try:
+            return cls.from_json(text)
         except ValueError as error:  # InputError and undecodable bytes
             raise InputError(f"{path}: {error}") from error
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from avuc.cli.calibrate import COMMAND as CALIBRATE
 from avuc.cli.command import Command
+from avuc.cli.console import shown
 from avuc.cli.demo import COMMAND as DEMO
 from avuc.cli.evaluate import COMMAND as EVALUATE
 from avuc.cli.report import COMMAND as REPORT
@@ -106,7 +107,7 @@ def _silence() -> None:
 
 def _complain(message: str, code: int) -> int:
     """One line, whatever a file's name contains, in characters the terminal knows."""
-    line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in f"avuc: {message}")
+    line = shown(f"avuc: {message}")
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
     print(line.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
     return code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from avuc.atomic import atomic_path
 from avuc.cli.command import Namespace, Parser
 from avuc.errors import InputError, require
+from avuc.files import same_file
 
 if TYPE_CHECKING:
     from avuc.scores import ScoreFile
@@ -37,7 +39,8 @@ FILE_HELP = """\
 FILE is .npz, .npy, .safetensors, .parquet or .csv. It holds scores named logits, probs, predictions or scores, of
 shape (N, C), or (S, N, C) for S Monte Carlo draws, and labels named labels, y, targets or ground_truth. A file
 logits.npy has its labels in labels.npy beside it. A table has one column per class (logits_0, logits_1, … or
-prob_cat, prob_dog, …) or one list column, and a label column."""
+prob_cat, prob_dog, …) or one list column, and a label column. Where it is not clear which columns are the scores,
+the file is refused; --columns and --label say which."""
 
 
 def add_input_options(parser: Parser) -> None:
@@ -45,13 +48,25 @@ def add_input_options(parser: Parser) -> None:
     group = parser.add_argument_group("what the file holds")
     group.add_argument(
         "--kind",
-        choices=("auto", "logits", "probs"),
+        choices=("auto", "logits", "probs", "percent"),
         default="auto",
-        help="what the scores are; auto: by their name, else by their values, and it says which (default: auto)",
+        help="what the scores are; auto: by their name, else by their values, and it says which; percent: "
+        "probabilities from 0 to 100 (default: auto)",
     )
     group.add_argument("--labels", metavar="FILE", help="labels from another file")
     group.add_argument("--scores-key", metavar="NAME", help="name of the scores, or the prefix of their columns")
-    group.add_argument("--labels-key", metavar="NAME", help="name of the labels")
+    group.add_argument(
+        "--columns",
+        metavar="NAMES",
+        help="the score columns of a table in the order of the classes: cat,dog or first:last or 'prob_*'",
+    )
+    group.add_argument("--label", "--labels-key", dest="labels_key", metavar="NAME", help="name of the labels")
+    group.add_argument(
+        "--first-label",
+        type=int,
+        choices=(0, 1),
+        help="the label of the first class: labels count from 0 or from 1 (default: found out, or refused)",
+    )
     group.add_argument("--max-gb", type=_positive, metavar="GB", help="most a file may unpack to (default: 8)")
     group = parser.add_argument_group("how it is judged")
     group.add_argument(
@@ -92,6 +107,8 @@ def read_file(args: Namespace) -> ScoreFile:
         scores_key=args.scores_key,
         labels_key=args.labels_key,
         max_gb=args.max_gb,
+        first_label=args.first_label,
+        columns=args.columns,
     )
 
 
@@ -99,7 +116,15 @@ def read_other(args: Namespace, path: str, first: ScoreFile, why: str) -> ScoreF
     """A second file (--ood, --apply), which needs no labels but as many classes as the first."""
     from avuc.scores import read_scores
 
-    other = read_scores(path, kind=args.kind, scores_key=args.scores_key, max_gb=args.max_gb)
+    other = read_scores(
+        path,
+        kind=args.kind,
+        scores_key=args.scores_key,
+        max_gb=args.max_gb,
+        columns=args.columns,
+        like=first,
+        needs_labels=False,
+    )
     if other.num_classes != first.num_classes:
         raise InputError(f"{path}: {other.num_classes} classes, but {args.file} has {first.num_classes}; {why}")
     return other
@@ -118,8 +143,12 @@ def replicates_for(args: Namespace, rows: int) -> int:
 
 def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None]) -> None:
     """Before any work: every output has a folder, none is an input, no two are one file."""
-    seen: dict[Path, str] = {}
-    read = {Path(name).resolve() for name in inputs if name}
+    seen: dict[str, str] = {}
+    read = [name for name in inputs if name]
+    if any(name.lower().endswith(".npy") for name in read):
+        from avuc.scores import reads_also
+
+        read += [str(beside) for name in read for beside in reads_also(name)]
     for option, name in outputs.items():
         if name is None:
             continue
@@ -130,12 +159,14 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None
             raise InputError(f"{name}: {option} is not a regular file; give a file name")
         if not path.parent.is_dir():
             raise InputError(f"{name}: {option} is in a folder that does not exist; make {path.parent} first")
-        place = path.resolve()
-        if place in read:
+        if path.is_symlink() and not path.exists() and os.path.realpath(path) == os.path.abspath(path):
+            raise InputError(f"{name}: {option} is a loop of links; choose another name")
+        if any(same_file(name, other) for other in read):
             raise InputError(f"{name}: {option} would overwrite an input; choose another name")
-        if place in seen:
-            raise InputError(f"{name}: {option} and {seen[place]} are one file; choose another name")
-        seen[place] = option
+        for other, first in seen.items():
+            if same_file(name, other):
+                raise InputError(f"{name}: {option} and {first} are one file; choose another name")
+        seen[name] = option
     if outputs.get("--report"):
         require("matplotlib", "report", "--report")
 
@@ -148,7 +179,7 @@ def write_all(jobs: Mapping[str | None, Callable[[Path], object]]) -> None:
                 continue
             try:
                 # through a link to its target: the link itself stays
-                write(stack.enter_context(atomic_path(Path(name).resolve())))
+                write(stack.enter_context(atomic_path(os.path.realpath(name))))
             except OSError as error:
                 raise InputError(
                     f"{name}: cannot be written ({error.strerror or error}); free some space or choose another place"

@@ -16,7 +16,8 @@ from avuc.data.arrays import Dataset
 from avuc.data.files import KnownFile
 from avuc.data.npz import DEFLATE_RATIO
 from avuc.data.obtain import Form, obtain, pick
-from avuc.errors import InputError, check_regular
+from avuc.errors import InputError
+from avuc.files import check_regular
 
 __all__ = ["FASHION_CLASSES", "load_fashion_mnist", "load_mnist", "read_idx"]
 

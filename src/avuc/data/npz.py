@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from avuc.data.arrays import UNLABELLED, Dataset
 from avuc.data.files import as_path, check_listed, listing
-from avuc.errors import InputError, check_regular
+from avuc.errors import InputError
+from avuc.files import check_regular
 
 __all__ = ["from_arrays", "load_npz", "map_npy"]
 

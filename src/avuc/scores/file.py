@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,17 +12,22 @@ from torch import Tensor
 
 from avuc.atomic import atomic_path
 from avuc.calibration import TemperatureScaling, logits_from_probs
-from avuc.errors import InputError
+from avuc.errors import InputError, out_of_memory
+from avuc.files import check_regular, open_regular
 from avuc.predictions import Predictions
 from avuc.scores import csv, npy, parquet, tensors
-from avuc.scores.checks import check_labels, check_scores, settle_kind
+from avuc.scores.checks import check_label_shape, check_score_shape, decide
+from avuc.scores.facts import Facts
 from avuc.scores.names import LABEL_NAMES, Found, Wanted, listing, refuse
 from avuc.scores.rewrite import by_name, fitting
 from avuc.uncertainty import entropy, expected_entropy
 
-__all__ = ["FORMATS", "KINDS", "ScoreFile", "describe", "read_scores", "write_scores"]
+__all__ = ["FORMATS", "KINDS", "ScoreFile", "describe", "read_scores", "reads_also", "write_scores"]
 
-KINDS = ("auto", "logits", "probs")
+KINDS = ("auto", "logits", "probs", "percent")
+
+
+TABLES = (".parquet", ".csv")
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,9 @@ class ScoreFile:
     notes: tuple[str, ...]
     dtype: torch.dtype  # of the scores in the file
     found: Found  # without the arrays: what a rewrite needs
+    scale: float = 1.0  # what a certain probability is in the file: 100 for percentages
+    draws: int = 1  # how many draws (N,C) scores are the mean of
+    expected_entropy: Tensor | None = None  # (N) the mean of these draws' entropies, where it is known
 
     @property
     def num_rows(self) -> int:
@@ -68,7 +74,7 @@ class ScoreFile:
 
     @property
     def samples(self) -> int:
-        return int(self.scores.shape[0]) if self.scores.ndim == 3 else 1
+        return int(self.scores.shape[0]) if self.scores.ndim == 3 else self.draws
 
     def logits(self) -> Tensor:
         """What a calibrator reads; probabilities become log max(p, 1e-12), the floor of `avuc.metrics.nll`."""
@@ -82,14 +88,14 @@ class ScoreFile:
             raise refuse(
                 self.path,
                 f"no labels: none named {listing(LABEL_NAMES)}",
-                "save them in the file, name them with --labels-key, or give them with --labels FILE",
+                "save them in the file, name them with --label, or give them with --labels FILE",
             )
         if self.kind == "logits" or calibrator is not None:
             build = Predictions.from_samples if self.scores.ndim == 3 else Predictions.from_logits
             return build(self.logits(), labels, calibrator=by_name(self.path, self.names, calibrator))
         if self.scores.ndim == 3:
             return Predictions(self.scores.mean(0), labels, expected_entropy(self.scores), self.samples)
-        return Predictions(self.scores, labels)
+        return Predictions(self.scores, labels, self.expected_entropy, self.draws)  # type: ignore[arg-type]
 
     def calibrated(self, calibrator: Any) -> Tensor:
         """The scores through a calibrator, of the same kind and shape; every draw on its own."""
@@ -124,11 +130,27 @@ def read_scores(
     scores_key: str | None = None,
     labels_key: str | None = None,
     max_gb: float | None = None,
+    first_label: int | None = None,
+    columns: str | Sequence[str] | None = None,
+    like: ScoreFile | None = None,
+    needs_labels: bool = True,
 ) -> ScoreFile:
     """Read saved predictions of any framework from .npz, .npy, .safetensors, .parquet or .csv.
 
     Nothing in the file is executed, and nothing is allocated on the word of a header alone. Bad input is an
     `InputError` that names the file, the problem and the remedy.
+
+    Args:
+        path: the file.
+        kind: what the scores are: `auto`, `logits`, `probs` or `percent`.
+        labels: another file that holds the labels.
+        scores_key: name of the scores, or the prefix of their columns.
+        labels_key: name of the labels.
+        max_gb: the most memory that the file may take, in gigabytes (default: AVUC_MAX_GB, else 8).
+        first_label: the label of the first class, 0 or 1 (default: found out, or refused).
+        columns: the score columns of a table in the order of the classes: names, a range `a:b`, a pattern `prob_*`.
+        like: a file of the same model; a table with its score columns is read in the same way.
+        needs_labels: False for a file whose labels are not asked for.
 
     >>> import tempfile, numpy as np
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -139,33 +161,61 @@ def read_scores(
     if kind not in KINDS:
         raise refuse(Path(path), f"kind {kind!r} is unknown", f"use one of {listing(KINDS)}")
     file = Path(path)
-    wanted = Wanted(scores_key, labels_key if labels is None else None, max_gb)
+    wanted = Wanted(
+        scores_key,
+        labels_key if labels is None else None,
+        max_gb,
+        columns,
+        prefer=() if like is None or scores_key is not None else like.found.keys,
+        needs_labels=needs_labels and labels is None,
+    )
     try:
-        found = _format(file).read(file, wanted)
+        form = _format(file)
+        if columns is not None and file.suffix.lower() not in TABLES:
+            raise refuse(file, "has no columns with names", "leave out --columns, or name the scores with --scores-key")
+        found = form.read(file, wanted)
+        found.limit = wanted.limit
         if labels is not None:
             beside = Path(labels)
             found.labels, found.labels_from = _format(beside).labels(beside, Wanted(None, labels_key, max_gb))
+        return _decided(file, found, kind, first_label, needs_labels)
     except OSError as error:
         where = Path(error.filename) if error.filename else file
         raise refuse(where, f"cannot be read ({error.strerror or error})", "check the file and its rights") from error
-    except MemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
         raise refuse(file, "there is not enough memory to hold it", "split it, or save float32 instead") from error
-    scores, dtype = check_scores(file, found)
-    kind, scores, notes = settle_kind(file, found, scores, kind)
-    checked = None if found.labels is None else check_labels(file, found, scores)
+
+
+def _decided(path: Path, found: Found, kind: str, first_label: int | None, needs_labels: bool) -> ScoreFile:
+    scores, labels = _shaped(path, found, needs_labels)
+    dtype = scores.dtype if scores.is_floating_point() else torch.float32
+    scores = scores.to(torch.float32)
     found.scores, found.labels = None, None
+    decision = decide(path, found, Facts.of(scores, labels), kind, first_label)
     return ScoreFile(
-        path=file,
-        scores=scores,
-        labels=checked,
-        kind=kind,
+        path=path,
+        scores=decision.scores(scores),
+        labels=None if labels is None else decision.labels(labels),
+        kind=decision.kind,
         scores_from=found.scores_from,
         labels_from=found.labels_from,
         class_names=found.class_names,
-        notes=(*found.notes, *notes),
+        notes=(*found.notes, *decision.notes),
         dtype=dtype,
         found=found,
+        scale=decision.scale,
+        draws=found.draws,
+        expected_entropy=found.expected_entropy,
     )
+
+
+def reads_also(path: str | Path) -> list[Path]:
+    """The files beside it that are read with a file: the labels of a .npy."""
+    file = Path(path)
+    beside = npy.labels_beside(file)[1] if file.suffix.lower() == ".npy" else None
+    return [] if beside is None else [beside]
 
 
 def write_scores(file: ScoreFile, scores: Tensor, destination: str | Path) -> None:
@@ -176,7 +226,8 @@ def write_scores(file: ScoreFile, scores: Tensor, destination: str | Path) -> No
     """
     if scores.shape != file.scores.shape:
         raise refuse(file.path, f"holds {tuple(file.scores.shape)} scores, not {tuple(scores.shape)}", "keep the shape")
-    new = fitting(file.path, scores.detach().cpu(), file.dtype, file.kind)
+    new = scores.detach().cpu()
+    new = fitting(file.path, new * file.scale if file.scale != 1 else new, file.dtype, file.kind)
     with atomic_path(destination) as temporary:
         FORMATS[file.path.suffix.lower()].write(file.path, temporary, file.found, new)
 
@@ -189,17 +240,24 @@ def describe(file: ScoreFile) -> str:
     return f"{draws}{file.num_rows:,} × {file.num_classes:,} {kind} from {file.scores_from}, {labels}"
 
 
+def _shaped(path: Path, found: Found, needs_labels: bool) -> tuple[Tensor, Tensor | None]:
+    """The arrays as tensors, once their shapes and types can be read."""
+    scores = torch.as_tensor(found.scores)
+    check_score_shape(path, found.scores_from, scores.shape, scores.dtype)
+    if found.labels is None or not needs_labels:
+        return scores, None
+    labels = torch.as_tensor(found.labels)
+    check_label_shape(path, f"labels from {found.labels_from}", labels.shape, labels.dtype, scores.shape)
+    return scores, labels.reshape(-1)
+
+
 def _format(path: Path) -> Format:
     """The file's format by its suffix, once it is known to be a file that can be opened and is not empty."""
-    status = os.stat(path)
-    if stat.S_ISDIR(status.st_mode):
-        raise refuse(path, "is a folder", f"name a file ({', '.join(FORMATS)})")
-    if not stat.S_ISREG(status.st_mode):
-        raise refuse(path, "is not a regular file", "save the predictions to a file first")
+    status = check_regular(path)
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
         raise refuse(path, f"unknown format {suffix!r}", f"save it as {', '.join(FORMATS)}")
     if status.st_size == 0:
         raise refuse(path, "is empty", "save the predictions again")
-    with path.open("rb"):
+    with open_regular(path):
         return FORMATS[suffix]
