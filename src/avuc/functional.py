@@ -16,9 +16,9 @@ from avuc.cells import UNCERTAINTIES, VARIANTS, Uncertainty, Variant, rows_from_
 from avuc.errors import InputError
 from avuc.fused import fused_avuc, loss_of_rows
 from avuc.loss_inputs import check_shapes, checked_threshold, checked_whole, one_of, refuse_nan, transforming
-from avuc.ranks import Group
+from avuc.ranks import Group, sum_over_ranks
 
-__all__ = ["auavuc_loss", "avuc_loss"]
+__all__ = ["auavuc_loss", "avuc_loss", "confidence_penalty"]
 
 
 def avuc_loss(
@@ -85,5 +85,31 @@ def auavuc_loss(
     rows = rows_from_logits(logits, labels, uncertainty, ignore_index, weights)
     one_of("variant", variant, VARIANTS)
     loss = area_loss(rows, points, variant, group)
+    refuse_nan(loss, "logits")
+    return loss
+
+
+def confidence_penalty(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    uncertainty: Uncertainty = "entropy",
+    ignore_index: int = -100,
+    weights: Tensor | None = None,
+    group: Group = None,
+) -> Tensor:
+    """−mean entropy of the predictions (Pereyra et al. 2017, arXiv 1701.06548): it only lowers confidence.
+
+    Unlike AvUC it does not look at which predictions are right, so it is the control for AvUC's effect. Shapes and the
+    other arguments are those of `avuc_loss`; labels say only which rows to leave out. No row at all is 0.
+
+    >>> round(confidence_penalty(torch.zeros(3, 2), torch.tensor([0, 1, 0])).item(), 4)  # −log 2
+    -0.6931
+    """
+    rows = rows_from_logits(logits, labels, uncertainty, ignore_index, weights)
+    # a row of weight 0 may hold anything
+    used = torch.where(rows.weight > 0, rows.uncertainty, 0.0)
+    total, weight = sum_over_ranks(torch.stack([(rows.weight * used).sum(), rows.weight.sum()]), group)
+    loss: Tensor = -total / torch.where(weight > 0, weight, 1.0)
     refuse_nan(loss, "logits")
     return loss

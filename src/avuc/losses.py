@@ -14,11 +14,11 @@ from avuc.area import area_loss
 from avuc.cells import UNCERTAINTIES, VARIANTS, Uncertainty, Variant, rows_from_logits
 from avuc.elbo import elbo_loss
 from avuc.errors import InputError
-from avuc.functional import auavuc_loss, avuc_loss
+from avuc.functional import auavuc_loss, avuc_loss, confidence_penalty
 from avuc.loss_inputs import checked_number, checked_whole, look_like_probs, one_of, refuse_nan
 from avuc.ranks import Group, sum_over_ranks, world_size
 
-__all__ = ["AvUCLoss", "area_loss", "auavuc_loss", "avuc_loss", "elbo_loss"]
+__all__ = ["AvUCLoss", "area_loss", "auavuc_loss", "avuc_loss", "confidence_penalty", "elbo_loss"]
 
 DEFAULT_WARMUP_EPOCHS = 5
 STATISTICS = ("threshold", "gathered", "pooled")

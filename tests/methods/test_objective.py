@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from avuc.errors import InputError
-from avuc.losses import auavuc_loss, avuc_loss
+from avuc.losses import auavuc_loss, avuc_loss, confidence_penalty
 from avuc.methods import Objective
 
 
@@ -81,6 +81,39 @@ def test_auavuc(points: int) -> None:
     torch.testing.assert_close(terms.total, terms.nll + 0.5 * terms.avuc)
 
 
+@pytest.mark.parametrize("draws", [None, 2])
+def test_confidence_penalty_is_minus_the_mean_entropy(draws: int | None) -> None:
+    """A slow loop in float64 beside it; after the warm-up, times β."""
+    logits, labels = batch(draws=draws)
+    loss = Objective("confidence_penalty", beta=0.5, warmup_epochs=1).loss(100)
+    assert loss(logits, labels).avuc.item() == 0.0
+    loss.epoch_end()
+    terms = loss(logits, labels)
+    each = logits.detach().double().softmax(-1)
+    total = 0.0
+    for row in each if each.ndim == 2 else each.mean(0):
+        total += sum(float(p) * math.log(float(p)) for p in row if p > 0)
+    assert terms.avuc.item() == pytest.approx(total / len(labels), rel=1e-5)
+    torch.testing.assert_close(terms.total, terms.nll + 0.5 * terms.avuc)
+
+
+def test_confidence_penalty_extremes() -> None:
+    logits = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    labels = torch.tensor([0, -100, 2, 3, 1])
+    assert torch.autograd.gradcheck(lambda x: confidence_penalty(x, labels), (logits,))
+    kept = confidence_penalty(logits[labels >= 0], labels[labels >= 0])
+    torch.testing.assert_close(confidence_penalty(logits, labels), kept)
+    assert confidence_penalty(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)).item() == 0
+    assert confidence_penalty(logits, torch.full((5,), -100)).item() == 0
+    sure = torch.tensor([[1e4, 0.0, -math.inf]], requires_grad=True)
+    value = confidence_penalty(sure, torch.tensor([1]))
+    value.backward()
+    assert value.item() == 0
+    assert bool(sure.grad.isfinite().all())
+    with pytest.raises(InputError, match="NaN"):
+        confidence_penalty(torch.tensor([[math.nan, 0.0]]), torch.tensor([0]))
+
+
 def test_kl_without_gradient_as_the_released_code() -> None:
     logits, labels = batch()
     kl = torch.tensor(10.0, requires_grad=True)
@@ -117,7 +150,7 @@ def test_terms_by_name() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "elbo"}, "one of plain, avuc, auavuc, found 'elbo'"),
+        ({"kind": "elbo"}, "one of plain, avuc, auavuc, confidence_penalty, found 'elbo'"),
         ({"beta": -1.0}, "must not be negative"),
         ({"beta": math.nan}, "must not be negative"),
         ({"kl_weight": -0.1}, "must not be negative"),

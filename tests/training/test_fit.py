@@ -38,14 +38,17 @@ def assert_equal(one: Fitted, other: Fitted) -> None:
 
 def by_hand(net: nn.Module, data: Dataset, settings: TrainSettings, seed: int) -> tuple[nn.Module, list[float]]:
     """What `fit` promises for Vanilla, without any of its machinery."""
-    adam = settings.optimizer == "adam"
-    optimizer = (
-        torch.optim.Adam(net.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
-        if adam
-        else torch.optim.SGD(net.parameters(), lr=settings.learning_rate, momentum=settings.momentum)
-    )
+
+    def new_optimizer() -> torch.optim.Optimizer:
+        if settings.optimizer == "adam":
+            return torch.optim.Adam(net.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
+        return torch.optim.SGD(net.parameters(), lr=settings.learning_rate, momentum=settings.momentum)
+
+    optimizer = new_optimizer()
     means = []
     for epoch in range(settings.epochs):
+        if settings.reset_optimizer:
+            optimizer = new_optimizer()
         order = torch.randperm(len(data), generator=seeded_generator(seed, 0, 1, epoch))
         crops = seeded_generator(seed, 0, 2, epoch)
         for group in optimizer.param_groups:
@@ -71,8 +74,10 @@ def by_hand(net: nn.Module, data: Dataset, settings: TrainSettings, seed: int) -
         QUICK,
         replace(QUICK, optimizer="sgd", learning_rate=0.05, milestones=(1, 2), factors=(0.1, 0.05), flip=True),
         replace(QUICK, weight_decay=1e-2, clip_norm=0.5, batch_size=100),  # 500 images: no partial batch
+        replace(QUICK, reset_optimizer=True),
+        replace(QUICK, reset_optimizer=True, optimizer="sgd", learning_rate=0.05),
     ],
-    ids=["adam", "sgd with milestones", "decay and clipping"],
+    ids=["adam", "sgd with milestones", "decay and clipping", "new adam each epoch", "new sgd each epoch"],
 )
 def test_vanilla_is_the_loop_written_by_hand(settings: TrainSettings, net: Factory, train: Dataset) -> None:
     fitted = fit(Vanilla(), net, train, settings=settings, seed=5, progress=False)
@@ -204,6 +209,23 @@ def test_early_stop_looks_at_validation_only_and_returns_to_the_best(
     with_data = replace(settings, patience=0, epochs=3)
     watched = fit(Vanilla(), plain_net, train, validation=held_out, settings=with_data, progress=False)
     assert_equal(without, watched)  # looking changes nothing
+
+
+def test_the_epoch_with_the_best_validation_accuracy_is_kept(
+    train: Dataset, held_out: Dataset, plain_net: Factory
+) -> None:
+    settings = replace(QUICK, epochs=12, learning_rate=0.1, keep="best_accuracy", pad=0)
+    fitted = fit(Vanilla(), plain_net, train, validation=held_out, settings=settings, progress=False)
+    accuracy = [record["validation_accuracy"] for record in fitted.history]
+    best = max(range(len(accuracy)), key=accuracy.__getitem__)
+    assert fitted.epochs == len(accuracy) == 12
+    assert best < 11  # or the test would not see a difference
+    predictions = predict(fitted.posterior, held_out.images, held_out.labels, progress=False)
+    assert metrics.accuracy(predictions.probs, predictions.labels) == accuracy[best]
+    stopped_there = replace(settings, epochs=best + 1, keep="last")
+    assert_equal(fitted, fit(Vanilla(), plain_net, train, settings=stopped_there, progress=False))
+    with pytest.raises(InputError, match="keep chooses an epoch by its validation accuracy"):
+        fit(Vanilla(), plain_net, train, settings=settings, progress=False)
 
 
 def test_everything_random_follows_from_the_seed(train: Dataset, plain_net: Factory) -> None:

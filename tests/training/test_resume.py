@@ -138,6 +138,22 @@ def test_early_stop_survives_an_interruption(
         assert_equal(whole, resumed)
 
 
+@pytest.mark.parametrize("change", [{"keep": "best_accuracy"}, {"reset_optimizer": True}], ids=["best", "new adam"])
+def test_the_best_epoch_and_a_reset_optimizer_survive_an_interruption(
+    change: dict, train: Dataset, held_out: Dataset, plain_net: Factory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(QUICK, epochs=12, learning_rate=0.05, pad=0, **change)
+    whole = fit(Vanilla(), plain_net, train, validation=held_out, settings=settings, progress=False)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 11)
+        with pytest.raises(Stopped):
+            fit(Vanilla(), plain_net, train, validation=held_out, settings=settings, directory=tmp_path, progress=False)
+    resumed = fit(
+        Vanilla(), plain_net, train, validation=held_out, settings=settings, directory=tmp_path, progress=False
+    )
+    assert_equal(whole, resumed)
+
+
 SCRIPT = """
 import sys, time, numpy, torch
 torch.set_num_threads(1)

@@ -48,6 +48,8 @@ def test_the_identity_of_earlier_runs_stays() -> None:
         "rank_noise": "'shared'",
     }
     assert TrainSettings(augmentation="augmix").identity() == told | {"augmentation": "'augmix'"}
+    assert TrainSettings(reset_optimizer=True).identity() == told | {"reset_optimizer": "True"}
+    assert TrainSettings(keep="best_accuracy").identity() == told | {"keep": "'best_accuracy'"}
     assert OFTEN.identity() == QUICK.identity()
 
 
@@ -56,6 +58,8 @@ def test_the_identity_of_earlier_runs_stays() -> None:
     [
         ({"augmentation": "mixup"}, "augmentation must be one of crop, augmix; found 'mixup'"),
         ({"checkpoint_seconds": -1.0}, "checkpoint_seconds must not be negative"),
+        ({"keep": "best"}, "keep must be one of last, best_accuracy; found 'best'"),
+        ({"keep": "best_accuracy", "patience": 3}, "cannot be combined with keep"),
     ],
 )
 def test_settings_refuse(change: dict[str, object], message: str) -> None:

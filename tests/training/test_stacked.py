@@ -127,8 +127,12 @@ def assert_close(ours: dict[str, Tensor], theirs: dict[str, Tensor], atol: float
 )
 @pytest.mark.parametrize(
     "change",
-    [{}, {"optimizer": "sgd", "clip_norm": 0.5, "weight_decay": 1e-2, "ema_decay": 0.9, "kl_anneal_epochs": 3}],
-    ids=["adam", "sgd"],
+    [
+        {},
+        {"optimizer": "sgd", "clip_norm": 0.5, "weight_decay": 1e-2, "ema_decay": 0.9, "kl_anneal_epochs": 3},
+        {"reset_optimizer": True},
+    ],
+    ids=["adam", "sgd", "new adam each epoch"],
 )
 def test_stacked_is_eager(
     cases: list[tuple[Method, Objective]], change: dict[str, Any], pictures: Dataset, double: None

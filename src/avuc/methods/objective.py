@@ -1,4 +1,4 @@
-"""What a method is fitted to: cross-entropy or negative ELBO, alone or with the AvUC or AUAvUC loss.
+"""What a method is fitted to: cross-entropy or negative ELBO, alone or with AvUC, AUAvUC or a confidence penalty.
 
 total = nll + kl_weight·KL/num_train + β·avuc          (Eq. 5 of the paper; KL = 0 for a plain net)
 """
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from avuc.cells import Uncertainty, Variant
 from avuc.errors import InputError
 from avuc.loss_inputs import checked_number, checked_whole
-from avuc.losses import AvUCLoss, auavuc_loss, elbo_loss
+from avuc.losses import AvUCLoss, auavuc_loss, confidence_penalty, elbo_loss
 
 __all__ = ["Objective", "ObjectiveLoss", "Terms"]
 
-Kind = Literal["plain", "avuc", "auavuc"]
+Kind = Literal["plain", "avuc", "auavuc", "confidence_penalty"]
 
 
 class Terms(NamedTuple):
@@ -33,7 +33,8 @@ class Terms(NamedTuple):
 @dataclass(frozen=True)
 class Objective:
     """
-    kind: "plain", "avuc" or "auavuc".
+    kind: "plain", "avuc", "auavuc", or "confidence_penalty": −β·mean entropy instead of AvUC, a control that only
+        lowers confidence.
     beta, variant, uncertainty: of the AvUC term; see `avuc.avuc_loss`. `points`: of AUAvUC (0: the exact area).
     warmup_epochs: epochs without the AvUC term, in which the threshold is learned unless `threshold` gives it.
     kl_weight: tempers the KL. `kl_gradient=False` counts the KL but trains without it, as the released code does.
@@ -114,6 +115,8 @@ class ObjectiveLoss(nn.Module):
         if self.avuc is not None:
             found: Tensor = self.avuc(logits, labels)
             return found
+        if objective.kind == "confidence_penalty":
+            return confidence_penalty(logits, labels, uncertainty=objective.uncertainty)
         return auavuc_loss(
             logits,
             labels,

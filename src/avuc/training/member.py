@@ -92,6 +92,8 @@ class Member:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
+        if self.settings.reset_optimizer:
+            self._forget_moments()
         self.kl_share.fill_(self.settings.kl_share(epoch))
         avuc = self.loss.avuc
         if avuc is not None and not avuc.warming_up:
@@ -99,6 +101,13 @@ class Member:
         self.meters.begin()
         self.model.train()
         self.loss.train()
+
+    def _forget_moments(self) -> None:
+        """In place: a captured or stacked step reads the same tensors."""
+        for state in self.optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, Tensor):
+                    value.zero_()
 
     def order(self, rows: int, epoch: int) -> Tensor:
         """The rows of the data in the order of an epoch."""

@@ -54,6 +54,10 @@ class Job:
             )
         if self.settings.patience and self.validation is None:
             raise InputError("fit: patience stops training by its validation NLL; give validation data, or patience 0")
+        if self.settings.keep != "last" and self.validation is None:
+            raise InputError(
+                "fit: keep chooses an epoch by its validation accuracy; give validation data, or keep 'last'"
+            )
         if isinstance(self.data, Dataset) and (not len(self.data) or int(self.data.labels.min()) < 0):
             raise InputError(f"{self.data.name}: training needs images, and a label for each of them")
         if isinstance(self.data, Stream) and self.settings.augmentation != "crop":
@@ -156,7 +160,7 @@ class Run:
             found = self._validate(self.validation)
             for record in records:
                 record |= found
-            self._judge(epoch, found["validation_nll"])
+            self._judge(epoch, found)
         self.epoch, self.seconds = epoch + 1, self.seconds + seconds
         self.history += records
         if self.log is not None:
@@ -200,20 +204,23 @@ class Run:
             ),
         }
 
-    def _judge(self, epoch: int, nll: float) -> None:
-        """Early stopping, by validation data alone."""
-        patience = self.job.settings.patience
-        if not patience:
+    def _judge(self, epoch: int, found: dict[str, float]) -> None:
+        """Early stopping and the choice of the epoch, by validation data alone."""
+        settings = self.job.settings
+        if not settings.patience and settings.keep == "last":
             return
-        if self.ranks.from_first(not self.best or nll < self.best["nll"]):
-            self.best = {"epoch": epoch, "nll": nll}
+        # in either case the smallest one is the best
+        metric = "nll" if settings.patience else "error"
+        value = found["validation_nll"] if settings.patience else 1 - found["validation_accuracy"]
+        if self.ranks.from_first(not self.best or value < self.best[metric]):
+            self.best = {"epoch": epoch, metric: value}
             self.best_tensors = {}
             for member in self.members:
                 member.swap_average()
                 state = member.model.state_dict()
                 self.best_tensors |= {f"best.{member.index}.{k}": t.detach().clone() for k, t in state.items()}
                 member.swap_average()
-        self.stopped = epoch - self.best["epoch"] >= patience
+        self.stopped = bool(settings.patience) and epoch - self.best["epoch"] >= settings.patience
 
     def _save(self) -> None:
         directory = self.job.directory

@@ -13,17 +13,19 @@ __all__ = ["TrainSettings"]
 Optimizer = Literal["adam", "sgd"]
 Precision = Literal["float32", "bfloat16"]
 RankNoise = Literal["shared", "own"]
+Keep = Literal["last", "best_accuracy"]
 Choices = {
     "optimizer": get_args(Optimizer),
     "augmentation": get_args(Policy),
     "precision": get_args(Precision),
     "rank_noise": get_args(RankNoise),
+    "keep": get_args(Keep),
 }
 
 # what may differ between a run and the run that goes on with it: none of them changes what is computed
 FREE = ("capture", "compile", "at_once", "checkpoint_every", "checkpoint_seconds", "tensorboard")
-# settings younger than some checkpoints: at the value that every earlier run had they go without saying
-LATER = {"augmentation": "crop"}
+# Settings added later are left out of the run's identity at their old default, so that old checkpoints still match.
+LATER = {"augmentation": "crop", "reset_optimizer": False, "keep": "last"}
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,10 @@ class TrainSettings:
     clip_norm: largest norm of the whole gradient (0: no clipping). ema_decay: train on, but hand out the moving average
         of weights and statistics (0: off).
     patience: stop after that many epochs without a better validation NLL, and go back to the best one (0: never).
+    reset_optimizer: the optimiser forgets its moments at the start of every epoch, as the authors' released code does,
+        which makes a new Adam each time.
+    keep: the weights that are handed out: "last", or "best_accuracy": those of the epoch with the best accuracy on the
+        validation data (the first of equals).
     validate_every, validation_draws: how often the validation data are looked at, and with how many posterior draws.
     precision: "bfloat16" runs the net under autocast; losses and metrics stay float32 or better.
     compile, capture: the fast path on CUDA; at_once: how many models share one captured step.
@@ -59,6 +65,7 @@ class TrainSettings:
     momentum: float = 0.9  # of SGD
     nesterov: bool = False
     weight_decay: float = 0.0
+    reset_optimizer: bool = False
     pad: int = 4
     flip: bool = True
     augmentation: Policy = "crop"
@@ -66,6 +73,7 @@ class TrainSettings:
     clip_norm: float = 0.0
     ema_decay: float = 0.0
     patience: int = 0
+    keep: Keep = "last"
     validate_every: int = 1
     validation_draws: int = 1
     precision: Precision = "float32"
@@ -93,6 +101,8 @@ class TrainSettings:
                 "train: learning_rate must be positive, momentum and ema_decay in [0, 1); found "
                 f"{self.learning_rate}, {self.momentum}, {self.ema_decay}"
             )
+        if self.patience and self.keep != "last":
+            raise InputError("train: patience goes back to the best validation NLL; it cannot be combined with keep")
         if len(self.milestones) != len(self.factors) or list(self.milestones) != sorted(set(self.milestones)):
             raise InputError(
                 "train: milestones are rising epochs, with one factor for each; found "

@@ -1,0 +1,46 @@
+"""The recipes beside the package: each reads, and says what its comment says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from avuc.study.recipe import load_recipe
+
+RECIPES = sorted((Path(__file__).parents[2] / "reproduction" / "recipes").glob("*.toml"))
+OWN = ("name", "seeds", "train", "objective", "start")
+
+
+def test_there_are_some():
+    assert {path.stem for path in RECIPES} == {"code-switches", "code-49500"}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_everything_but_the_switch_is_cifar10_code(path):
+    """The rows differ from those of cifar10-code in what their names say, and in nothing else."""
+    base, recipe = load_recipe("cifar10-code"), load_recipe(path)
+    assert recipe.net == base.net
+    assert recipe.train == base.train
+    for row in recipe.methods:
+        if row.name == "Vanilla":
+            continue
+        same = base.row(row.name.partition(",")[0])
+        assert row.method == same.method
+        assert set(recipe.seeds(row)) <= set(base.seeds(same))
+        differs = {key for key in OWN[2:] if getattr(row, key) != getattr(same, key)}
+        expected = {
+            "new Adam each epoch": {"train"},
+            "best epoch": {"train"},
+            "threshold 1": {"objective"},
+            "trained start": {"start"},
+            "": set(),
+        }
+        assert differs == expected[row.name.partition(", ")[2]], row.name
+
+
+def test_switches():
+    recipe = load_recipe(RECIPES[1])
+    assert recipe.row("SVI, new Adam each epoch").train.reset_optimizer
+    assert recipe.row("SVI-AvUC, best epoch").train.keep == "best_accuracy"
+    assert load_recipe(RECIPES[0]).data.validation == 500
