@@ -7,15 +7,18 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from avuc.atomic import atomic_path
 from avuc.cli.command import Namespace, Parser
 from avuc.errors import InputError, require
 
 if TYPE_CHECKING:
-    from avuc.scores import ScoreFile
+    from avuc.scores import ScoreFile, ScoreStream
+
+File = TypeVar("File", "ScoreFile", "ScoreStream", "ScoreFile | ScoreStream")
 
 __all__ = [
     "FILE_HELP",
@@ -24,6 +27,8 @@ __all__ = [
     "check_outputs",
     "json_text",
     "judging",
+    "open_file",
+    "open_other",
     "read_file",
     "read_other",
     "replicates_for",
@@ -59,7 +64,9 @@ def add_input_options(parser: Parser) -> None:
         choices=(0, 1),
         help="the label of the first class: labels count from 0 or from 1 (default: found out, or refused)",
     )
-    group.add_argument("--max-gb", type=_positive, metavar="GB", help="most a file may unpack to (default: 8)")
+    group.add_argument(
+        "--max-gb", type=_positive, metavar="GB", help="most memory that a file's data may take (default: 8)"
+    )
     group = parser.add_argument_group("how it is judged")
     group.add_argument(
         "--threshold",
@@ -76,8 +83,8 @@ def add_input_options(parser: Parser) -> None:
         "--replicates",
         type=_whole(0),
         metavar="N",
-        help="bootstrap replicates behind the 95 %% intervals; 0: no intervals (default: 1000; down to 200 where there "
-        "are more than 20,000 rows)",
+        help="bootstrap replicates behind the 95 %% intervals; 0: no intervals (default: 1000; calibrate draws "
+        "down to 200 where there are more than 20,000 rows, evaluate down to 200 up to 100,000 rows)",
     )
     group.add_argument("--seed", type=_whole(0), default=0, metavar="N", help="of every random draw (default: 0)")
 
@@ -110,14 +117,51 @@ def read_other(args: Namespace, path: str, first: ScoreFile, why: str) -> ScoreF
     other = read_scores(
         path, kind=args.kind, scores_key=args.scores_key, max_gb=args.max_gb, first_label=args.first_label
     )
+    return _same_classes(args, path, other, first, why)
+
+
+def _same_classes(args: Namespace, path: str, other: File, first: ScoreFile | ScoreStream, why: str) -> File:
     if other.num_classes != first.num_classes:
         raise InputError(f"{path}: {other.num_classes} classes, but {args.file} has {first.num_classes}; {why}")
     return other
 
 
-def judging(args: Namespace, rows: int) -> dict[str, Any]:
-    """The options of the judgement."""
-    replicates = replicates_for(args, rows)
+def open_file(args: Namespace) -> ScoreFile | ScoreStream:
+    """The file as the options say; a large one stays on the disk."""
+    from avuc.metrics.large import bytes_needed
+    from avuc.scores import open_scores
+
+    return open_scores(
+        args.file,
+        kind=args.kind,
+        labels=args.labels,
+        scores_key=args.scores_key,
+        labels_key=args.labels_key,
+        max_gb=args.max_gb,
+        first_label=args.first_label,
+        memory=partial(bytes_needed, bins=args.bins, detection=args.ood is not None),
+    )
+
+
+def open_other(args: Namespace, path: str, first: ScoreFile | ScoreStream, why: str) -> ScoreFile | ScoreStream:
+    """The same for a second file, which needs no labels but as many classes as the first."""
+    from avuc.metrics.large import WORKING
+    from avuc.scores import open_scores
+
+    other = open_scores(
+        path,
+        kind=args.kind,
+        scores_key=args.scores_key,
+        max_gb=args.max_gb,
+        first_label=args.first_label,
+        memory=lambda rows, _: WORKING + 4 * rows,  # one float32 entropy per row
+    )
+    return _same_classes(args, path, other, first, why)
+
+
+def judging(args: Namespace, rows: int, *, by_cells: bool = False) -> dict[str, Any]:
+    """The options of the judgement; a bootstrap over cells costs the same for any number of rows."""
+    replicates = replicates_for(args, 1 if by_cells else rows)
     return {"threshold": args.threshold, "bins": args.bins, "replicates": replicates, "seed": args.seed}
 
 

@@ -166,9 +166,7 @@ def cells(groups: Groups, thresholds: Array) -> Counts:
     return cells_below(groups.values, cumulative(groups.right), cumulative(groups.wrong), thresholds)
 
 
-def cells_below(
-    values: Array, right: Array, wrong: Array, thresholds: Array, lowest: Array | None = None
-) -> Counts:
+def cells_below(values: Array, right: Array, wrong: Array, thresholds: Array, lowest: Array | None = None) -> Counts:
     """From right and wrong rows below each ascending value, (..., G + 1), and thresholds (..., T).
 
     With `lowest`, a group is a cell of rows spread evenly between `lowest` and its value, and a threshold inside it

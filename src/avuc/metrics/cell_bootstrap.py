@@ -1,10 +1,11 @@
 """Intervals for many rows at a cost that does not grow with them: a bootstrap over cells of similar rows.
 
-Rows drawn with replacement fall into cells with counts that are close to independent Poisson numbers; the total is
-divided by. So a resample is one Poisson number for each cell and each kind of row (right or wrong) instead of one number
-per row. Cells hold about 0.1 % of the rows each, end at the borders of the bins, and are narrow enough that rows may
-count as spread evenly inside them. Each family of metrics has its own cells and its own draws: intervals of single
-metrics need no more. Differences between two models do; they are drawn from rows (`resampling.py`).
+If rows are drawn with replacement, the number of draws from a cell is close to a Poisson number, independent of the
+other cells. So a resample is one Poisson number for each cell and each kind of row (right or wrong) instead of one
+number per row; every metric divides by the rows that were drawn. A cell holds about 0.1 % of the rows, ends at
+the borders of the bins, and is narrow enough for its rows to count as spread evenly. Each family of metrics has its own
+cells and its own draws, which is enough for an interval of one metric. A difference between two models needs draws of
+the same rows for both, and comes from `resampling.py`.
 
 Hanley & MacGibbon 2006, https://doi.org/10.1016/j.cmpb.2006.04.006; Chamandy et al. 2012, "Estimating uncertainty for
 massive data streams" (the Poisson bootstrap).
@@ -142,9 +143,7 @@ def _cuts(cells: Cells, edges: Array) -> Array:
     return np.concatenate([[0], np.searchsorted(cells.high, edges[1:-1], side="right"), [len(cells.high)]])
 
 
-def _whole_and_drawn(
-    cells: Cells, replicates: int, generator: torch.Generator
-) -> Iterator[tuple[Array, Array]]:
+def _whole_and_drawn(cells: Cells, replicates: int, generator: torch.Generator) -> Iterator[tuple[Array, Array]]:
     yield cells.negative[None].astype(np.float64), cells.positive[None].astype(np.float64)
     yield from _drawn(cells, replicates, generator)
 

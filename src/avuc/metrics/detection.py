@@ -83,13 +83,13 @@ def detection_of(entropies: Ranking) -> dict[str, float]:
         below_in, below_out = before_in + np.cumsum(negative), before_out + np.cumsum(positive)
         # flagged: the value itself and all above
         flagged_in, flagged_out = n_in - below_in + negative, n_out - below_out + positive
-        sums["auroc"].append(positive @ (below_in - negative / 2))
-        sums["aupr_in"].append(negative @ (below_in / (below_in + below_out)))
-        sums["aupr_out"].append(positive @ (flagged_out / (flagged_in + flagged_out)))
+        sums["auroc"].append(float(positive @ (below_in - negative / 2)))
+        sums["aupr_in"].append(float(negative @ (below_in / (below_in + below_out))))
+        sums["aupr_out"].append(float(positive @ (flagged_out / (flagged_in + flagged_out))))
         best = max(best, float(((flagged_out / n_out + 1 - flagged_in / n_in) / 2).max()))
         if last is not None:
             sums["wasserstein"].append(abs(before_in / n_in - before_out / n_out) * (values[0] - last))
-        sums["wasserstein"].append(np.abs(below_in / n_in - below_out / n_out)[:-1] @ np.diff(values))
+        sums["wasserstein"].append(float(np.abs(below_in / n_in - below_out / n_out)[:-1] @ np.diff(values)))
         before_in, before_out, last = float(below_in[-1]), float(below_out[-1]), float(values[-1])
     flagged = next(k for k in range(max(1, math.floor(0.95 * n_out) - 1), n_out + 1) if k / n_out >= 0.95)
     threshold = outside.values[n_out - flagged : n_out - flagged + 1].astype(np.float64)

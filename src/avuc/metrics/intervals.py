@@ -6,7 +6,7 @@ MCE), whose percentile intervals miss the truth for every well calibrated model:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -100,9 +100,14 @@ def intervals_of(
     return {name: _within_range(name, _interval(values[name], errors[name], how.level)) for name in wanted}
 
 
-def large_intervals(statistics: LargeStatistics, how: Bootstrap) -> dict[str, Interval]:
-    """Intervals of the whole suite for many rows, by the bootstrap over cells: its cost does not grow with the rows."""
-    values = statistics.metrics(threshold=how.threshold)
+def large_intervals(
+    statistics: LargeStatistics, how: Bootstrap, values: Mapping[str, float] | None = None
+) -> dict[str, Interval]:
+    """Intervals of the whole suite for many rows, by the bootstrap over cells: its cost does not grow with the rows.
+
+    `values` are the metrics, where they are known already.
+    """
+    values = statistics.metrics(threshold=how.threshold) if values is None else values
     errors = cell_errors(statistics, how.replicates, how.seed, threshold=how.threshold, advance=how.advance)
     return {name: _within_range(name, _interval(value, errors[name], how.level)) for name, value in values.items()}
 

@@ -1,6 +1,6 @@
 """The whole suite for data that is read in blocks: the same figures as from all rows at once.
 
-Of a row only its confidence, its entropy and whether it is right are kept: 13 bytes for float32 probabilities. The rest
+Of a row only its confidence, its entropy and whether it is right are kept: 12 bytes for float32 probabilities. The rest
 are sums. Every figure equals that of `avuc.metrics.evaluate` to float64 rounding.
 """
 
@@ -22,8 +22,13 @@ from avuc.metrics.residuals import GroupedResiduals
 from avuc.metrics.selective import RiskCoverage
 from avuc.metrics.statistics import Array, BinTable, Statistics, bin_edges, classwise_table, summarise
 
-__all__ = ["LargeStatistics", "RowCollector", "bytes_needed"]
+__all__ = ["LargeStatistics", "RowCollector", "bytes_needed", "is_large"]
 
+# more rows than this, or more scores, are not held in memory, and their intervals come from cells instead of rows
+LARGE_ROWS = 100_000
+LARGE_SCORES = 1 << 27
+# bytes of one block: its scores, their softmax, and seven float64 numbers per row
+WORKING = 100_000_000
 # 16 cells for each power of two: the mean of a cell stands for each of its rows in a bootstrap
 COARSE = 6
 
@@ -190,7 +195,7 @@ class LargeStatistics:
         return _table(self.entropy, self.uncertainty_edges(), self.top, positive=False)
 
     def uncertainty_edges(self) -> Array:
-        """The largest entropy u of each bin of u / log C: dividing by log C rounds, so it is not always edge · log C."""
+        """The largest entropy u of each bin of u / log C; division rounds, so it is not always edge · log C."""
         edges = bin_edges(self.bins)
         if self.num_classes == 1:
             return edges
@@ -245,7 +250,7 @@ class LargeStatistics:
 
 
 def _table(ranking: Ranking, bounds: Array, scale: float, *, positive: bool) -> BinTable:
-    """Rows, sum of value / scale and events per bin; `bounds` are the largest values of the bins, 0 before the first."""
+    """Rows, sum of value / scale and events per bin; `bounds` are 0 and the largest value of each bin."""
     sums, counts = [], []
     for sample in (ranking.negative, ranking.positive):
         ends = np.concatenate([[0], sample.at_most(bounds[1:-1]), [len(sample)]])
@@ -255,9 +260,17 @@ def _table(ranking: Ranking, bounds: Array, scale: float, *, positive: bool) -> 
     return BinTable(counts[0] + counts[1], stated, counts[int(positive)])
 
 
-def bytes_needed(rows: int, num_classes: int, *, bins: int = 15, width: int = 4, outside: int | None = None) -> int:
-    """Bytes that the statistics of so many rows take; `width` is the size of one probability."""
-    kept = rows * (width + 8)
-    if outside is not None:
-        kept += 4 * (rows + outside)
-    return kept + 8 * (1 + GroupedResiduals.groups_for(rows, num_classes, bins)) * num_classes * bins
+def is_large(rows: int, num_classes: int, draws: int = 1) -> bool:
+    """Whether data is judged in blocks.
+
+    >>> is_large(50_000, 1_000), is_large(5_000_000, 10)
+    (False, True)
+    """
+    return rows > LARGE_ROWS or rows * num_classes * draws > LARGE_SCORES
+
+
+def bytes_needed(rows: int, num_classes: int, *, bins: int = 15, detection: bool = False) -> int:
+    """Bytes that judging float32 probabilities takes: what is kept of every row (with `detection`, the entropy once
+    more), the tables, and one block on its way."""
+    tables = 1 + GroupedResiduals.groups_for(rows, num_classes, bins)
+    return WORKING + rows * (16 if detection else 12) + 8 * tables * num_classes * bins

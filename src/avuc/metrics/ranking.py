@@ -120,9 +120,7 @@ class Ranking:
             if cut < np.inf:
                 # the cut itself may hold more rows than a stretch: they are one group, and only counted
                 starts = [int(self.negative.at_most(bound)[0]), int(self.positive.at_most(bound)[0])]
-                yield Groups(
-                    bound, np.array([float(starts[1] - first[1])]), np.array([float(starts[0] - first[0])])
-                )
+                yield Groups(bound, np.array([float(starts[1] - first[1])]), np.array([float(starts[0] - first[0])]))
 
     def cells(self, count: int, edges: Array, alone: int = 0) -> Cells:
         """About `count` cells of equal mass of either sample, none of which crosses one of the `edges`; the `alone`

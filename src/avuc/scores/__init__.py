@@ -2,5 +2,17 @@
 
 from avuc.scores.file import FORMATS, KINDS, ScoreFile, describe, read_scores, write_scores
 from avuc.scores.names import LABEL_NAMES, SCORE_NAMES
+from avuc.scores.stream import ScoreStream, open_scores
 
-__all__ = ["FORMATS", "KINDS", "LABEL_NAMES", "SCORE_NAMES", "ScoreFile", "describe", "read_scores", "write_scores"]
+__all__ = [
+    "FORMATS",
+    "KINDS",
+    "LABEL_NAMES",
+    "SCORE_NAMES",
+    "ScoreFile",
+    "ScoreStream",
+    "describe",
+    "open_scores",
+    "read_scores",
+    "write_scores",
+]

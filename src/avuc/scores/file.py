@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from avuc.atomic import atomic_path
 from avuc.calibration import logits_from_probs
+from avuc.errors import InputError
 from avuc.predictions import Predictions
 from avuc.scores import csv, npy, parquet, tensors
 from avuc.scores.checks import check_label_shape, check_score_shape, decide
@@ -21,8 +22,10 @@ from avuc.scores.facts import Facts
 from avuc.scores.names import LABEL_NAMES, Found, Wanted, listing, refuse
 from avuc.uncertainty import entropy, expected_entropy
 
-__all__ = ["FORMATS", "KINDS", "ScoreFile", "describe", "read_scores", "write_scores"]
+__all__ = ["FORMATS", "KINDS", "ScoreFile", "describe", "find_scores", "read_scores", "unlabelled", "write_scores"]
 
+# scores of one part of a file
+BLOCK = 1 << 21
 KINDS = ("auto", "logits", "probs", "percent")
 
 
@@ -59,6 +62,10 @@ class ScoreFile:
     scale: float = 1.0  # what a certain probability is in the file: 100 for percentages
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.scores.shape)
+
+    @property
     def num_rows(self) -> int:
         return int(self.scores.shape[-2])
 
@@ -75,21 +82,30 @@ class ScoreFile:
         logits: Tensor = self.scores if self.kind == "logits" else logits_from_probs(self.scores)
         return logits
 
+    def check_labelled(self) -> None:
+        """Refuse a file without labels."""
+        if self.labels is None:
+            raise unlabelled(self.path)
+
     def predictions(self, calibrator: Any = None) -> Predictions:
         """The Predictions of the labelled rows; a calibrator acts on every draw before the mean."""
+        self.check_labelled()
         labels = self.labels
-        if labels is None:
-            raise refuse(
-                self.path,
-                f"no labels: none named {listing(LABEL_NAMES)}",
-                "save them in the file, name them with --labels-key, or give them with --labels FILE",
-            )
+        assert labels is not None
         if self.kind == "logits" or calibrator is not None:
             build = Predictions.from_samples if self.scores.ndim == 3 else Predictions.from_logits
             return build(self.logits(), labels, calibrator=calibrator)
         if self.scores.ndim == 3:
             return Predictions(self.scores.mean(0), labels, expected_entropy(self.scores), self.samples)
         return Predictions(self.scores, labels)
+
+    def parts(self) -> Iterator[ScoreFile]:
+        """Consecutive rows, each as a file of its own: bounds the working memory of what follows."""
+        rows = max(1, BLOCK // (self.samples * self.num_classes))
+        for start in range(0, self.num_rows, rows):
+            some = slice(start, start + rows)
+            labels = None if self.labels is None else self.labels[some]
+            yield replace(self, scores=self.scores[..., some, :], labels=labels)
 
     def calibrated(self, calibrator: Any) -> Tensor:
         """The scores through a calibrator, of the same kind and shape; every draw on its own."""
@@ -128,17 +144,7 @@ def read_scores(
     if kind not in KINDS:
         raise refuse(Path(path), f"kind {kind!r} is unknown", f"use one of {listing(KINDS)}")
     file = Path(path)
-    wanted = Wanted(scores_key, labels_key if labels is None else None, max_gb)
-    try:
-        found = _format(file).read(file, wanted)
-        if labels is not None:
-            beside = Path(labels)
-            found.labels, found.labels_from = _format(beside).labels(beside, Wanted(None, labels_key, max_gb))
-    except OSError as error:
-        where = Path(error.filename) if error.filename else file
-        raise refuse(where, f"cannot be read ({error.strerror or error})", "check the file and its rights") from error
-    except MemoryError as error:
-        raise refuse(file, "there is not enough memory to hold it", "split it, or save float32 instead") from error
+    found = find_scores(file, labels=labels, scores_key=scores_key, labels_key=labels_key, max_gb=max_gb)
     scores, labelled = _shaped(file, found)
     dtype = scores.dtype if scores.is_floating_point() else torch.float32
     scores = scores.to(torch.float32)
@@ -159,6 +165,39 @@ def read_scores(
     )
 
 
+def unlabelled(path: Path) -> InputError:
+    return refuse(
+        path,
+        f"no labels: none named {listing(LABEL_NAMES)}",
+        "save them in the file, name them with --labels-key, or give them with --labels FILE",
+    )
+
+
+def find_scores(
+    file: Path,
+    *,
+    labels: str | Path | None,
+    scores_key: str | None,
+    labels_key: str | None,
+    max_gb: float | None,
+    in_blocks: bool = False,
+) -> Found:
+    """The scores and the labels of a file, before anything is checked; `in_blocks`, they stay there."""
+    wanted = Wanted(scores_key, labels_key if labels is None else None, max_gb, in_blocks)
+    try:
+        found = _format(file).read(file, wanted)
+        if labels is not None:
+            beside = Path(labels)
+            other = Wanted(None, labels_key, max_gb, in_blocks)
+            found.labels, found.labels_from = _format(beside).labels(beside, other)
+    except OSError as error:
+        where = Path(error.filename) if error.filename else file
+        raise refuse(where, f"cannot be read ({error.strerror or error})", "check the file and its rights") from error
+    except MemoryError as error:
+        raise refuse(file, "there is not enough memory to hold it", "split it, or save float32 instead") from error
+    return found
+
+
 def write_scores(file: ScoreFile, scores: Tensor, destination: str | Path) -> None:
     """Write the file again, in its own format, with these scores in place of its own; all else is kept."""
     if scores.shape != file.scores.shape:
@@ -168,12 +207,25 @@ def write_scores(file: ScoreFile, scores: Tensor, destination: str | Path) -> No
         FORMATS[file.path.suffix.lower()].write(file.path, temporary, file.found, saved)
 
 
-def describe(file: ScoreFile) -> str:
+class Described(Protocol):
+    """What `describe` reads of a `ScoreFile` or a `ScoreStream`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def scores_from(self) -> str: ...
+    @property
+    def labels_from(self) -> str | None: ...
+
+
+def describe(file: Described) -> str:
     """`10,000 × 10 probabilities from key 'predictions', labels from 'ground_truth'`."""
-    draws = f"{file.samples:,} draws of " if file.scores.ndim == 3 else ""
+    draws = f"{file.shape[0]:,} draws of " if len(file.shape) == 3 else ""
     kind = "logits" if file.kind == "logits" else "probabilities"
     labels = f"labels from {file.labels_from}" if file.labels_from else "no labels"
-    return f"{draws}{file.num_rows:,} × {file.num_classes:,} {kind} from {file.scores_from}, {labels}"
+    return f"{draws}{file.shape[-2]:,} × {file.shape[-1]:,} {kind} from {file.scores_from}, {labels}"
 
 
 def _shaped(path: Path, found: Found) -> tuple[Tensor, Tensor | None]:

@@ -37,6 +37,7 @@ class Wanted:
     scores_key: str | None = None
     labels_key: str | None = None
     max_gb: float | None = None
+    in_blocks: bool = False  # arrays stay in the file, as `avuc.scores.sources.Source`
 
     @property
     def limit(self) -> int:

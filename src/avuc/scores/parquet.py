@@ -2,40 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from avuc.errors import require
-from avuc.scores.columns import LABEL_COLUMNS, index_labels, pick_columns
+from avuc.scores.columns import LABEL_COLUMNS, Columns, index_labels, pick_columns
 from avuc.scores.names import Found, Wanted, check_size, choose, listing, refuse
+from avuc.scores.sources import ArraySource
 
 __all__ = ["labels_parquet", "read_parquet", "write_parquet"]
+
+# bytes of each column that are read ahead
+BUFFER = 1 << 16
 
 
 def read_parquet(path: Path, wanted: Wanted) -> Found:
     with _table(path) as file:
         names = file.schema_arrow.names
         columns = pick_columns(path, names, wanted)
+        if wanted.in_blocks:
+            return _in_blocks(path, file, columns, wanted)
         take = [*columns.scores, *([columns.label] if columns.label is not None else [])]
         table = _read(path, file, take, wanted)
-        parts = [_values(path, table, name) for name in columns.scores]
-    if len(parts) == 1 and parts[0].ndim > 1:
-        # a row holds C numbers, or S lists of C numbers
-        scores, classes = (parts[0] if parts[0].ndim == 2 else parts[0].transpose(1, 0, 2)), None
-    elif any(part.ndim > 1 for part in parts):
-        raise refuse(path, f"more than one list column ({listing(columns.scores)})", "choose one with --scores-key")
-    else:
-        scores, classes = np.stack(parts, axis=1), columns.class_names
+    scores, classes = _scores(path, table, columns)
     found = Found(scores, columns.scores_from, columns.name, columns.scores, None, None, classes, list(columns.notes))
     if columns.label is not None:
         found.labels_from = f"column {columns.label!r}"
         found.labels, found.labels_named = _labels(path, table, columns.label, columns.class_names, found.labels_from)
     return found
+
+
+def _in_blocks(path: Path, file: Any, columns: Columns, wanted: Wanted) -> Found:
+    """The same with arrays that stay in the file; only labels that are names are read at once."""
+    meta = file.metadata
+    groups = [meta.row_group(index).total_byte_size for index in range(meta.num_row_groups)]
+    check_size(path, "a row group", max(groups, default=0), wanted.limit)
+    first = _first_row(file, list(columns.scores))
+    sample, classes = _scores(path, first, columns)
+    shape = (*sample.shape[:-2], meta.num_rows, sample.shape[-1])
+    source = TableSource(path, shape, sample.dtype, columns.scores, lambda table: _scores(path, table, columns)[0])
+    found = Found(source, columns.scores_from, columns.name, columns.scores, None, None, classes, list(columns.notes))
+    if columns.label is not None:
+        found.labels_from = f"column {columns.label!r}"
+        found.labels, found.labels_named = _label_source(path, file, columns.label, columns.class_names, wanted)
+    return found
+
+
+def _label_source(path: Path, file: Any, name: str, classes: tuple[str, ...], wanted: Wanted) -> tuple[Any, bool]:
+    where = f"column {name!r}"
+    first = _first_row(file, [name])
+    sample, named = (None, True) if _is_text(first.column(name).type) else _labels(path, first, name, classes, where)
+    if sample is None:
+        numbers, named = _labels(path, _read(path, file, [name], wanted), name, classes, where)
+        return ArraySource(numbers), named
+    shape = (file.metadata.num_rows, *sample.shape[1:])
+    return TableSource(path, shape, sample.dtype, (name,), lambda table: _values(path, table, name)), named
+
+
+def _first_row(file: Any, names: list[str]) -> Any:
+    arrow, _ = _arrow()
+    batches = file.iter_batches(batch_size=1, columns=names)
+    empty = file.schema_arrow.empty_table().select(names)
+    return next((arrow.Table.from_batches([batch]) for batch in batches), empty)
+
+
+def _scores(path: Path, table: Any, columns: Columns) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """(N, C) or (S, N, C) scores, and the names of the classes where each has a column."""
+    parts = [_values(path, table, name) for name in columns.scores]
+    if len(parts) == 1 and parts[0].ndim > 1:
+        # a row holds C numbers, or S lists of C numbers
+        return (parts[0] if parts[0].ndim == 2 else parts[0].transpose(1, 0, 2)), None
+    if any(part.ndim > 1 for part in parts):
+        raise refuse(path, f"more than one list column ({listing(columns.scores)})", "choose one with --scores-key")
+    return np.stack(parts, axis=1), columns.class_names
+
+
+class TableSource:
+    """Columns of a table, read in batches of rows."""
+
+    def __init__(
+        self,
+        path: Path,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        names: tuple[str, ...],
+        convert: Callable[[Any], np.ndarray],
+    ) -> None:
+        self.path, self.shape = path, shape
+        self.dtype = torch.from_numpy(np.empty(0, dtype)).dtype
+        self._names, self._convert = list(names), convert
+
+    def blocks(self, rows: int) -> Iterator[Tensor]:
+        arrow, _ = _arrow()
+        axis = 1 if len(self.shape) == 3 else 0
+        with _table(self.path) as file:
+            for batch in file.iter_batches(batch_size=rows, columns=self._names):
+                block = self._convert(arrow.Table.from_batches([batch]))
+                expected = (*self.shape[:axis], block.shape[axis], *self.shape[axis + 1 :])
+                if block.shape != expected:
+                    raise refuse(
+                        self.path,
+                        f"the lists of column {self._names[0]!r} differ in length",
+                        "give every row one number per class",
+                    )
+                yield torch.from_numpy(block)
 
 
 def labels_parquet(path: Path, wanted: Wanted) -> tuple[Any, str]:
@@ -45,6 +121,8 @@ def labels_parquet(path: Path, wanted: Wanted) -> tuple[Any, str]:
         if key is None:
             raise refuse(path, f"no label column (it has {listing(names)})", "name it with --labels-key")
         where = f"column {key!r} of {path.name!r}"
+        if wanted.in_blocks:
+            return _label_source(path, file, key, (), wanted)[0], where
         return _labels(path, _read(path, file, [key], wanted), key, (), where)[0], where
 
 
@@ -80,7 +158,8 @@ def _arrow() -> tuple[Any, Any]:
 def _table(path: Path) -> Iterator[Any]:
     arrow, parquet = _arrow()
     try:
-        with parquet.ParquetFile(path) as file:
+        # a buffer makes the reader go through the pages one by one, instead of holding all columns of a row group
+        with parquet.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as file:
             yield file
     except (arrow.ArrowException, OSError, EOFError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -124,11 +203,15 @@ def _values(path: Path, table: Any, name: str) -> np.ndarray:
     return np.array(column.to_numpy(zero_copy_only=False)).reshape(shape)  # a copy: Arrow's own memory is read-only
 
 
-def _labels(path: Path, table: Any, name: str, classes: tuple[str, ...], where: str) -> tuple[np.ndarray, bool]:
+def _is_text(kind: Any) -> bool:
     arrow, _ = _arrow()
+    kind = kind.value_type if arrow.types.is_dictionary(kind) else kind
+    return bool(arrow.types.is_string(kind) or arrow.types.is_large_string(kind))
+
+
+def _labels(path: Path, table: Any, name: str, classes: tuple[str, ...], where: str) -> tuple[np.ndarray, bool]:
     column = table.column(name)
-    kind = column.type.value_type if arrow.types.is_dictionary(column.type) else column.type
-    if arrow.types.is_string(kind) or arrow.types.is_large_string(kind):
+    if _is_text(column.type):
         if column.null_count:
             raise refuse(path, f"{where} has empty cells", "label every row")
         return index_labels(path, column.to_pylist(), classes, where)

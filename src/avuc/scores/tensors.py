@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from avuc.scores.names import LABEL_NAMES, SCORE_NAMES, Found, Wanted, also_there, check_size, choose, listing, refuse
-from avuc.tensorfile import read_tensors, write_tensors
+from avuc.scores.sources import FileSource
+from avuc.tensorfile import read_tensors, tensor_places, write_tensors
 
 __all__ = ["labels_tensors", "scores_tensors", "write_scores_tensors"]
 
@@ -44,7 +46,10 @@ def write_scores_tensors(source: Path, destination: Path, found: Found, scores: 
     write_tensors(destination, held | {found.keys[0]: scores}, metadata)
 
 
-def _held(path: Path, held: dict[str, Tensor], key: str, wanted: Wanted) -> Tensor:
+def _held(path: Path, held: dict[str, Tensor], key: str, wanted: Wanted) -> Any:
     tensor = held[key]
+    if wanted.in_blocks:
+        dtype, shape, offset = tensor_places(path)[key]
+        return FileSource(path, offset, shape, dtype, dtype.itemsize, lambda raw: torch.frombuffer(raw, dtype=dtype))
     check_size(path, f"key {key!r}", tensor.numel() * tensor.element_size(), wanted.limit)
     return tensor
