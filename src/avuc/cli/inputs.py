@@ -155,6 +155,7 @@ def open_other(args: Namespace, path: str, first: ScoreFile | ScoreStream, why: 
         max_gb=args.max_gb,
         first_label=args.first_label,
         memory=lambda rows, _: WORKING + 4 * rows,  # one float32 entropy per row
+        most_scores=1 << 22,
     )
     return _same_classes(args, path, other, first, why)
 

@@ -83,12 +83,14 @@ def open_scores(
     max_gb: float | None = None,
     first_label: int | None = None,
     memory: Callable[[int, int], int] = bytes_needed,
+    most_scores: int | None = None,
 ) -> ScoreFile | ScoreStream:
     """Like `read_scores`, but a large file stays where it is and is read in blocks.
 
     Args:
         max_gb: most memory that a file may take: its arrays, or for a large file what `memory` says.
         memory: the bytes that are kept of so many rows of so many classes; by default, what every metric needs.
+        most_scores: a file with more scores than this counts as large, whatever `is_large` says.
     """
     file = Path(path)
     if kind not in KINDS:
@@ -102,7 +104,8 @@ def open_scores(
     shape = scores.shape
     check_score_shape(file, found.scores_from, shape, scores.dtype)
     rows, classes = shape[-2:]
-    if not is_large(rows, classes, shape[0] if len(shape) == 3 else 1):
+    beyond = most_scores is not None and math.prod(shape) > most_scores
+    if not (beyond or is_large(rows, classes, shape[0] if len(shape) == 3 else 1)):
         return read_scores(file, kind=kind, first_label=first_label, **options)  # type: ignore[arg-type]
     if found.labels is not None:
         found.labels = _source(found.labels)
@@ -113,8 +116,8 @@ def open_scores(
     if needed > limit:
         raise refuse(
             file,
-            f"{found.scores_from} claims {size / 1e9:.3g} GB and needs {needed / 1e9:.3g} GB of memory, above the limit "
-            f"of {limit / 1e9:.3g} GB",
+            f"{found.scores_from} claims {size / 1e9:.3g} GB and needs {needed / 1e9:.3g} GB of memory, above the "
+            f"limit of {limit / 1e9:.3g} GB",
             "if the file is to be trusted, raise the limit with --max-gb or AVUC_MAX_GB",
         )
     decision = decide(file, found, _facts(file, found, rows), kind, first_label)
