@@ -79,6 +79,9 @@ def cell_detection_errors(
     values = from_counts(middle, cells.negative[None], cells.positive[None], spread=True)
     errors: dict[str, list[Array]] = {name: [] for name in values}
     for negative, positive in _drawn(cells, replicates, generator):
+        # each sample keeps its size, as it does when rows are drawn: precision depends on the ratio of the two
+        negative = negative * (len(entropies.negative) / np.maximum(negative.sum(-1, keepdims=True), 1))
+        positive = positive * (len(entropies.positive) / np.maximum(positive.sum(-1, keepdims=True), 1))
         for name, samples in from_counts(middle, negative, positive, spread=True).items():
             errors[name].append(values[name] - samples)
         if advance is not None:
