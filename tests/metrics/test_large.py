@@ -1,4 +1,4 @@
-"""The suite from blocks of rows equals the suite from all rows, and detection from sorted samples that from one array."""
+"""The suite from blocks of rows equals the suite from all rows; the same for detection from two sorted samples."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def test_damaged_archive_member(tmp_path, in_blocks):
     content[700] ^= 1
     path.write_bytes(content)
     in_blocks()
-    with pytest.raises(InputError, match="not a readable .npz archive"):
+    with pytest.raises(InputError, match=r"not a readable \.npz archive"):
         open_scores(path)
 
 
