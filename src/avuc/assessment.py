@@ -69,6 +69,8 @@ class Assessment:
     replicates: int = 0  # bootstrap resamples behind the intervals
     bootstrap: str = "rows"  # what was resampled: rows, or cells of similar rows
     detection_bootstrap: str = "rows"
+    expected_entropy: float = math.nan  # means over the rows, in nats
+    mutual_information: float = math.nan
 
     def as_json(self) -> dict[str, Any]:
         """The document that `--json` writes; what is not defined is null."""
@@ -79,6 +81,8 @@ class Assessment:
                 "samples": self.samples,
                 "threshold": self.threshold,
                 "bins": self.bins,
+                "expected_entropy": self.expected_entropy,
+                "mutual_information": self.mutual_information,
                 "metrics": self.metrics | {"mean_confidence": self.confidence},
                 "intervals": self.intervals,
                 "detection": self.detection,
@@ -161,6 +165,8 @@ def judged(
         intervals={},
         outside=0 if outside is None else len(outside),
         curves=_curves(statistics, outside, bins),
+        expected_entropy=float(predictions.expected_entropy.double().mean()),
+        mutual_information=float(predictions.mutual_information.double().mean()),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-__all__ = ["InputError", "MissingExtra", "require"]
+__all__ = ["InputError", "MissingExtra", "out_of_memory", "require"]
 
 
 class InputError(ValueError):
@@ -14,6 +14,18 @@ class InputError(ValueError):
 
 class MissingExtra(ImportError):
     """An optional package is not installed; the message says what to install."""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out: torch raises a RuntimeError for that.
+
+    >>> out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
+    True
+    """
+    words = ("allocate memory", "out of memory", "not enough memory")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(some in str(error).lower() for some in words)
+    )
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:

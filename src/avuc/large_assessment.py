@@ -55,7 +55,7 @@ def assess_large(
     The figures are those of `avuc.assessment.assess`; the intervals come from a bootstrap over cells of rows.
     """
     inside = None if outside_entropy is None else np.empty(file.num_rows, np.float32)
-    statistics = _collected(file, inside, bins, bool(replicates), seed)
+    statistics, expected, mutual = _collected(file, inside, bins, bool(replicates), seed)
     result = Assessment(
         n=len(statistics),
         num_classes=statistics.num_classes,
@@ -67,6 +67,8 @@ def assess_large(
         intervals={},
         outside=0 if outside_entropy is None else len(outside_entropy),
         curves=_curves(statistics, outside_entropy),
+        expected_entropy=expected,
+        mutual_information=mutual,
     )
     with late_progress("intervals", replicates * (1 if outside_entropy is None else 2)) as advance:
         if replicates:
@@ -88,19 +90,25 @@ def entropies(file: InParts) -> Array:
     return out
 
 
-def _collected(file: InParts, inside: Array | None, bins: int, resampled: bool, seed: int) -> LargeStatistics:
+def _collected(
+    file: InParts, inside: Array | None, bins: int, resampled: bool, seed: int
+) -> tuple[LargeStatistics, float, float]:
+    """The statistics, and the means of expected entropy and mutual information."""
+    expected, mutual = [], []
     collector = RowCollector(file.num_rows, file.num_classes, bins=bins, resampled=resampled, seed=seed)
     done = 0
     with late_progress("rows", file.num_rows) as advance:
         for part in file.parts():
             predictions = part.predictions()
             collector.add(predictions.probs, predictions.labels)
+            expected.append(float(predictions.expected_entropy.double().sum()))
+            mutual.append(float(predictions.mutual_information.double().sum()))
             if inside is not None:
                 # both sides of a detection in the same arithmetic, so that equal predictions have equal entropies
                 inside[done : done + part.num_rows] = predictions.entropy.numpy()
             done += part.num_rows
             advance(part.num_rows)
-    return collector.finish()
+    return collector.finish(), math.fsum(expected) / file.num_rows, math.fsum(mutual) / file.num_rows
 
 
 def _curves(statistics: LargeStatistics, outside: Array | None) -> dict[str, Series]:

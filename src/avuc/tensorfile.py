@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from avuc.atomic import atomic_path
-from avuc.errors import InputError
+from avuc.errors import InputError, out_of_memory
+from avuc.files import open_regular
 
 __all__ = ["read_metadata", "read_tensors", "tensor_places", "write_tensors"]
 
@@ -89,7 +90,12 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and metadata of a file. The tensors are private maps of it: read when touched, free to be changed."""
     header, metadata, base = _header(path)
     size = base + max((end for _, _, _, end in header.values()), default=0)
-    whole = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
+    try:
+        whole = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
+    except RuntimeError as error:  # of the map: what the system says stands at the end of a long message
+        if out_of_memory(error):
+            raise MemoryError(f"{path}: there is not enough memory to hold it") from error
+        raise InputError(f"{path}: cannot be read ({str(error).splitlines()[0][-80:]})") from error
     out: dict[str, Tensor] = {}
     for name, (dtype, shape, start, end) in header.items():
         try:
@@ -122,7 +128,7 @@ Entry = tuple[torch.dtype, tuple[int, ...], int, int]
 def _header(path: str | Path) -> tuple[dict[str, Entry], dict[str, str], int]:
     _need_little_endian()
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, 2)
             file.seek(0)
             prefix = file.read(8)

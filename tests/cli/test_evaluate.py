@@ -163,3 +163,39 @@ def test_all_outputs_or_none(validation, tmp_path, monkeypatch, capsys):
     assert main(["evaluate", str(validation), *words]) == 2
     assert "No space left" in capsys.readouterr().err
     assert {p.name for p in tmp_path.iterdir()} == {validation.name}
+
+
+@pytest.mark.parametrize("link", ["same", "hard", "symbolic"])
+@pytest.mark.parametrize("command", ["evaluate", "calibrate"])
+def test_no_output_overwrites_the_labels_beside_a_npy(tmp_path, capsys, command, link):
+    """test_labels.npy is read with test_logits.npy without being named."""
+    np.save(tmp_path / "test_logits.npy", np.eye(3))
+    np.save(tmp_path / "test_labels.npy", [0, 1, 2])
+    before = (tmp_path / "test_labels.npy").read_bytes()
+    out = tmp_path / ("test_labels.npy" if link == "same" else "other.npy")
+    if link == "hard":
+        out.hardlink_to(tmp_path / "test_labels.npy")
+    elif link == "symbolic":
+        out.symlink_to(tmp_path / "test_labels.npy")
+    words = [command, str(tmp_path / "test_logits.npy"), "--replicates", "0"]
+    if command == "calibrate":
+        words += ["--method", "temperature", "--out", str(out)]
+    else:
+        words += ["--json", str(out)]
+    assert main(words) == 2
+    assert "would overwrite an input" in capsys.readouterr().err
+    assert (tmp_path / "test_labels.npy").read_bytes() == before
+
+
+def test_outputs_that_are_one_file_by_a_hard_link(validation, tmp_path, capsys):
+    (tmp_path / "a.json").write_text("{}")
+    (tmp_path / "b.html").hardlink_to(tmp_path / "a.json")
+    words = ["--json", str(tmp_path / "a.json"), "--report", str(tmp_path / "b.html")]
+    assert main(["evaluate", str(validation), "--replicates", "0", *words]) == 2
+    assert "are one file" in capsys.readouterr().err
+
+
+def test_an_output_that_is_a_loop_of_links(validation, tmp_path, capsys):
+    (tmp_path / "loop.json").symlink_to("loop.json")
+    assert main(["evaluate", str(validation), "--replicates", "0", "--json", str(tmp_path / "loop.json")]) == 2
+    assert "is a loop of links" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from avuc.atomic import write_text
 from avuc.calibration.inputs import as_logits
 from avuc.calibration.scaled import calm_threads
 from avuc.errors import InputError
+from avuc.files import read_text
 
 __all__ = ["CalibrationWarning", "Calibrator"]
 
@@ -155,9 +156,13 @@ class Calibrator(ABC):
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote."""
         try:
-            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+            text = read_text(path)
         except OSError as error:
             raise InputError(f"{path}: cannot read ({error.strerror})") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: {error}") from error
+        try:
+            return cls.from_json(text)
         except ValueError as error:  # InputError and undecodable bytes
             raise InputError(f"{path}: {error}") from error
 

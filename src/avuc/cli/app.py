@@ -11,13 +11,14 @@ from typing import NoReturn
 
 from avuc.cli.calibrate import COMMAND as CALIBRATE
 from avuc.cli.command import Command
+from avuc.cli.console import shown
 from avuc.cli.demo import COMMAND as DEMO
 from avuc.cli.evaluate import COMMAND as EVALUATE
 from avuc.cli.report import COMMAND as REPORT
 from avuc.cli.shifts import COMMAND as SHIFTS
 from avuc.cli.study import COMMAND as STUDY
 from avuc.cli.train import COMMAND as TRAIN
-from avuc.errors import InputError, MissingExtra
+from avuc.errors import InputError, MissingExtra, out_of_memory
 
 __all__ = ["COMMANDS", "main"]
 
@@ -67,8 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _silence()  # the reader has gone (avuc … | head)
         return 141
-    except MemoryError:
-        return _complain("there is not enough memory; split the file, or ask for fewer --bins or --replicates", 1)
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        return _complain("there is not enough memory; split the file, or ask for fewer --bins or --replicates", 2)
     except OSError as error:
         _silence()
         return _complain(f"{error.filename or 'standard output'}: {error.strerror or error}", 1)
@@ -82,7 +85,7 @@ def _silence() -> None:
 
 def _complain(message: str, code: int) -> int:
     """One line, whatever a file's name contains, in characters the terminal knows."""
-    line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in f"avuc: {message}")
+    line = shown(f"avuc: {message}")
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
     print(line.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
     return code

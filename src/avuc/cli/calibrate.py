@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from avuc.cli.command import Command, Namespace, Parser
-from avuc.cli.console import Console
+from avuc.cli.console import Console, shown
 from avuc.cli.inputs import (
     FILE_HELP,
     add_input_options,
@@ -80,10 +80,10 @@ def run(args: Namespace) -> int:
     if args.report:
         from avuc.report.html import comparison_page
 
-        page = comparison_page(result, title=Path(args.file).name, source=describe(file))
+        page = comparison_page(result, title=shown(Path(args.file).name), source=describe(file))
     jobs = {
         args.out: text_job(calibrator.to_json() + "\n"),
-        args.json: text_job(json_text(result.as_json())),
+        args.json: text_job(json_text(result.as_json() | {"notes": list(file.notes)})),
         args.report: text_job(page),
     }
     if other is not None:

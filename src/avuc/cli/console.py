@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TextIO
 
-__all__ = ["Console"]
+__all__ = ["Console", "shown"]
 
 # for terminals that do not know Unicode
 PLAIN = str.maketrans(
@@ -17,6 +17,11 @@ PLAIN = str.maketrans(
 )
 STYLES = {"bold": "1", "warn": "1;33", "good": "32", "bad": "31", "dim": "2"}
 MIN_WIDTH, MAX_WIDTH = 60, 120
+
+
+def shown(text: str) -> str:
+    """The text with escapes for what is not printable: control characters, bytes of a name that are no UTF-8."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 class Console:
@@ -32,7 +37,7 @@ class Console:
 
     def line(self, text: str = "", style: str = "") -> None:
         """One line; control characters, which a file's name may contain, are shown, not obeyed."""
-        text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+        text = shown(text)
         try:
             text.encode(self.encoding)
         except UnicodeEncodeError:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from avuc.cli.command import Command, Namespace, Parser
-from avuc.cli.console import Console
+from avuc.cli.console import Console, shown
 from avuc.cli.inputs import (
     FILE_HELP,
     add_input_options,
@@ -34,7 +34,7 @@ EXAMPLES = """\
 examples:
   avuc evaluate test.npz
   avuc evaluate test.npz --ood other.npz --json figures.json --report report.html
-  avuc evaluate logits.npy --labels test.csv --labels-key class"""
+  avuc evaluate logits.npy --labels test.csv --label class"""
 
 
 def arguments(parser: Parser) -> None:
@@ -62,8 +62,10 @@ def run(args: Namespace) -> int:
     if args.report:
         from avuc.report.html import assessment_page
 
-        page = assessment_page(result, title=Path(args.file).name, source=describe(file))
-    write_all({args.json: text_job(json_text(result.as_json())), args.report: text_job(page)})
+        page = assessment_page(result, title=shown(Path(args.file).name), source=describe(file))
+    write_all(
+        {args.json: text_job(json_text(result.as_json() | {"notes": list(file.notes)})), args.report: text_job(page)}
+    )
     console.line()
     show_assessment(console, result)
     console.line()

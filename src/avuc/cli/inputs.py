@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from avuc.atomic import atomic_path
 from avuc.cli.command import Namespace, Parser
 from avuc.errors import InputError, require
+from avuc.files import same_file
 
 if TYPE_CHECKING:
     from avuc.scores import ScoreFile, ScoreStream
@@ -57,7 +59,12 @@ def add_input_options(parser: Parser) -> None:
     )
     group.add_argument("--labels", metavar="FILE", help="labels from another file")
     group.add_argument("--scores-key", metavar="NAME", help="name of the scores, or the prefix of their columns")
-    group.add_argument("--labels-key", metavar="NAME", help="name of the labels")
+    group.add_argument(
+        "--columns",
+        metavar="NAMES",
+        help="the score columns of a table in the order of the classes: cat,dog or first:last or 'prob_*'",
+    )
+    group.add_argument("--label", "--labels-key", dest="labels_key", metavar="NAME", help="name of the labels")
     group.add_argument(
         "--first-label",
         type=int,
@@ -107,6 +114,7 @@ def read_file(args: Namespace) -> ScoreFile:
         labels_key=args.labels_key,
         max_gb=args.max_gb,
         first_label=args.first_label,
+        columns=args.columns,
     )
 
 
@@ -115,7 +123,13 @@ def read_other(args: Namespace, path: str, first: ScoreFile, why: str) -> ScoreF
     from avuc.scores import read_scores
 
     other = read_scores(
-        path, kind=args.kind, scores_key=args.scores_key, max_gb=args.max_gb, first_label=args.first_label
+        path,
+        kind=args.kind,
+        scores_key=args.scores_key,
+        max_gb=args.max_gb,
+        columns=args.columns,
+        like=first,
+        needs_labels=False,
     )
     return _same_classes(args, path, other, first, why)
 
@@ -139,6 +153,7 @@ def open_file(args: Namespace) -> ScoreFile | ScoreStream:
         labels_key=args.labels_key,
         max_gb=args.max_gb,
         first_label=args.first_label,
+        columns=args.columns,
         memory=partial(bytes_needed, bins=args.bins, detection=args.ood is not None),
     )
 
@@ -153,7 +168,9 @@ def open_other(args: Namespace, path: str, first: ScoreFile | ScoreStream, why: 
         kind=args.kind,
         scores_key=args.scores_key,
         max_gb=args.max_gb,
-        first_label=args.first_label,
+        columns=args.columns,
+        like=first,
+        needs_labels=False,
         memory=lambda rows, _: WORKING + 4 * rows,  # one float32 entropy per row
         most_scores=1 << 22,
     )
@@ -173,8 +190,12 @@ def replicates_for(args: Namespace, rows: int) -> int:
 
 def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None]) -> None:
     """Before any work: every output has a folder, none is an input, no two are one file."""
-    seen: dict[Path, str] = {}
-    read = {Path(name).resolve() for name in inputs if name}
+    seen: dict[str, str] = {}
+    read = [name for name in inputs if name]
+    if any(name.lower().endswith(".npy") for name in read):
+        from avuc.scores import reads_also
+
+        read += [str(beside) for name in read for beside in reads_also(name)]
     for option, name in outputs.items():
         if name is None:
             continue
@@ -185,12 +206,14 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None
             raise InputError(f"{name}: {option} is not a regular file; give a file name")
         if not path.parent.is_dir():
             raise InputError(f"{name}: {option} is in a folder that does not exist; make {path.parent} first")
-        place = path.resolve()
-        if place in read:
+        if path.is_symlink() and not path.exists() and os.path.realpath(path) == os.path.abspath(path):
+            raise InputError(f"{name}: {option} is a loop of links; choose another name")
+        if any(same_file(name, other) for other in read):
             raise InputError(f"{name}: {option} would overwrite an input; choose another name")
-        if place in seen:
-            raise InputError(f"{name}: {option} and {seen[place]} are one file; choose another name")
-        seen[place] = option
+        for other, first in seen.items():
+            if same_file(name, other):
+                raise InputError(f"{name}: {option} and {first} are one file; choose another name")
+        seen[name] = option
     if outputs.get("--report"):
         require("matplotlib", "report", "--report")
 
@@ -203,7 +226,7 @@ def write_all(jobs: Mapping[str | None, Callable[[Path], object]]) -> None:
                 continue
             try:
                 # through a link to its target: the link itself stays
-                write(stack.enter_context(atomic_path(Path(name).resolve())))
+                write(stack.enter_context(atomic_path(os.path.realpath(name))))
             except OSError as error:
                 raise InputError(
                     f"{name}: cannot be written ({error.strerror or error}); free some space or choose another place"

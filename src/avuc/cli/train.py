@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from avuc.cli.command import Command, Namespace, Parser
 from avuc.cli.console import Console
 from avuc.errors import InputError
+from avuc.files import read_text
 
 if TYPE_CHECKING:
     from avuc.data import Dataset
@@ -137,7 +138,7 @@ def show(name: str, fitted: Fitted) -> None:
 def read(path: Path) -> dict[str, dict[str, Any]]:
     """The recipe's tables, those that it has."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(read_text(path))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -77,7 +77,7 @@ class Table:
             "|" + "|".join("---:" if place and self._numbers(place) else "---" for place in _columns(self)) + "|"
         )
         lines += [
-            _md_line([f"**{c.text}**" if isinstance(c, Entry) and c.best else c for c in row]) for row in self.rows
+            _md_line(row) for row in self.rows
         ]
         return "\n".join(lines) + "\n"
 
@@ -126,13 +126,19 @@ def _columns(table: Table) -> range:
 
 
 def _names(name: str, wide: bool) -> list[str]:
+    name = _harmless(name)
     return [name, f"{name} low", f"{name} high"] if wide else [name]
+
+
+def _harmless(text: str) -> str:
+    """A text that a spreadsheet does not run as a formula, and a terminal does not obey."""
+    text = "".join(char if char.isprintable() else " " for char in text)
+    return f"'{text}" if text.lstrip()[:1] in ("=", "+", "-", "@") else text
 
 
 def _values(cell: Cell, wide: bool) -> list[str]:
     if not isinstance(cell, Entry):
-        # a spreadsheet would run a text that begins like a formula
-        text = f"'{cell}" if cell[:1] in ("=", "+", "-", "@") else cell
+        text = _harmless(cell)
         return [text, "", ""] if wide else [text]
     numbers = [cell.value, cell.low, cell.high] if wide else [cell.value]
     return [repr(float(number)) if math.isfinite(number) else "" for number in numbers]
@@ -143,7 +149,7 @@ def _md(text: str) -> str:
 
 
 def _md_line(cells: Iterable[Cell]) -> str:
-    shown = [c.text if isinstance(c, Entry) else c if c.startswith("**") else _md(c) for c in cells]
+    shown = [(f"**{c.text}**" if c.best else c.text) if isinstance(c, Entry) else _md(c) for c in cells]
     return "| " + " | ".join(shown) + " |"
 
 

@@ -1,6 +1,6 @@
 """Anybody's saved predictions: find the scores and the labels in a file, check them, and say what was found."""
 
-from avuc.scores.file import FORMATS, KINDS, ScoreFile, describe, read_scores, write_scores
+from avuc.scores.file import FORMATS, KINDS, ScoreFile, describe, read_scores, reads_also, write_scores
 from avuc.scores.names import LABEL_NAMES, SCORE_NAMES
 from avuc.scores.stream import ScoreStream, open_scores
 
@@ -14,5 +14,6 @@ __all__ = [
     "describe",
     "open_scores",
     "read_scores",
+    "reads_also",
     "write_scores",
 ]

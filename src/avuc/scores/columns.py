@@ -1,24 +1,52 @@
-"""Which columns of a table are scores, and which holds the label; shared by .csv and .parquet."""
+"""Which columns of a table are scores, and which holds the label; shared by .csv and .parquet.
+
+A column is a score only where that is clear. Everything else is refused with the options that make it clear.
+"""
 
 from __future__ import annotations
 
+import csv
+import fnmatch
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
-from avuc.scores.names import LABEL_NAMES, SCORE_NAMES, Wanted, choose, listing, refuse
+from avuc.errors import InputError
+from avuc.scores.names import SCORE_NAMES, Wanted, check_doubled, find_labels, listing, printable, refuse
 
-__all__ = ["LABEL_COLUMNS", "Columns", "index_labels", "pick_columns"]
+__all__ = [
+    "Columns",
+    "Sample",
+    "expand_columns",
+    "index_labels",
+    "no_scores",
+    "number_suffixes",
+    "ordered_classes",
+    "pick_columns",
+    "unclear",
+    "unclear_labels",
+]
 
-# tables are written by hand more often than archives: their singular forms count too
-LABEL_COLUMNS = (*LABEL_NAMES, "label", "target")
 SCORE_PREFIXES = {"logits": "logits", "logit": "logits", "probs": "probs", "prob": "probs"} | {
     name: name for name in ("predictions", "scores", "score")
 }
-ASIDE = ("", "id", "index", "row", "Unnamed: 0", "__index_level_0__")
+# row numbers
+ASIDE = frozenset({"", "id", "index", "row", "unnamed: 0", "__index_level_0__"})
+# figures that are often saved beside the scores
+SUSPECT_WORDS = """
+confidence conf predicted prediction pred y_pred yhat y_hat predicted_class predicted_label pred_label argmax
+entropy uncertainty margin max min mean std sum total fold split seed epoch step batch loss nll weight
+sample_weight correct is_correct error time timestamp date label target true truth y y_true class row_id
+sample_id image_id uuid idx
+"""
+SUSPECTS = frozenset(SUSPECT_WORDS.split())
+# longer lists of columns are shown as a range
+MOST_SHOWN = 12
 
 
 @dataclass(frozen=True)
@@ -35,45 +63,123 @@ class Columns:
         return f"column {first!r}" if len(self.scores) == 1 else f"columns {first!r} … {last!r}"
 
 
-def pick_columns(path: Path, names: Sequence[str], wanted: Wanted) -> Columns:
-    """The rule, in order: the columns that begin with the scores key; those that begin with a usual scores word
-    (`logits_0`, `prob_cat`, or one list column `logits`); otherwise every column that is neither the label nor a row
-    number.
+class Sample(Protocol):
+    """What can be known of a table's cells before all of them are read."""
+
+    def is_number(self, name: str) -> bool:
+        """Whether the column holds numbers."""
+
+    def is_list(self, name: str) -> bool:
+        """Whether every cell of the column holds a list."""
+
+    def text(self, name: str) -> str:
+        """One cell of a column that holds no numbers, for messages."""
+
+    def rows(self, names: Sequence[str]) -> np.ndarray:
+        """Some rows (n, len(names)) of these columns of numbers, in float64."""
+
+    def labels(self, name: str) -> frozenset[str]:
+        """The distinct labels of all rows, as text; whole numbers without a decimal point."""
+
+
+def pick_columns(path: Path, names: Sequence[str], wanted: Wanted, sample: Sample | None = None) -> Columns:
+    """The columns that `--columns` lists; else those that begin with the scores key or with a usual scores word
+    (`logits_0`, `prob_cat`, or one list column `logits`); else those that clearly form the scores.
+
+    Args:
+        path: the file, for messages.
+        names: the header.
+        wanted: what the caller asks for.
+        sample: the cells; without it only the names are looked at.
 
     >>> pick_columns(Path("a.csv"), ["id", "label", "prob_1", "prob_0"], Wanted()).scores
     ('prob_0', 'prob_1')
     """
-    label = choose(path, names, wanted.labels_key, LABEL_COLUMNS, "label column")
-    others = [name for name in names if name != label]
-    prefixes = [wanted.scores_key] if wanted.scores_key is not None else list(SCORE_PREFIXES)
-    for prefix in prefixes:
-        fits = re.compile(re.escape(prefix) + (r"(?![a-zA-Z]).*" if wanted.scores_key is None else ".*"), re.DOTALL)
-        chosen = [name for name in others if fits.fullmatch(name)]
-        if chosen:
-            suffixes = [name.removeprefix(prefix).strip(" _.-:[]()") for name in chosen]
-            word = SCORE_PREFIXES.get(prefix.rstrip("_.-: "), "")
-            ordered, classes = _class_order(path, chosen, suffixes)
-            return Columns(ordered, word, classes, label)
-    if wanted.scores_key is not None:
-        raise refuse(
-            path, f"no column begins with {wanted.scores_key!r} (it has {listing(names)})", "correct --scores-key"
-        )
-    aside = [name for name in others if name in ASIDE]
-    rest = [name for name in others if name not in ASIDE]
-    if not rest:
-        raise refuse(
-            path,
-            f"no score columns (it has {listing(names)})",
-            f"name them {SCORE_NAMES[0]}_0, {SCORE_NAMES[0]}_1, … or give their prefix with --scores-key",
-        )
-    notes = (f"column {listing(aside)} left aside as row numbers",) if aside else ()
-    ordered, classes = _class_order(path, rest, rest)
-    return Columns(ordered, "", classes, label, notes)
+    check_doubled(path, names)
+    label, alike = find_labels(path, names, wanted.labels_key, "label column")
+    given = wanted.columns
+    if given is None and len(wanted.prefer) > 1 and set(wanted.prefer) <= set(names):
+        given = wanted.prefer
+    if given is not None:
+        chosen = expand_columns(path, names, given)
+        if label in chosen and wanted.labels_key is None:
+            label = None
+        return _explicit(path, chosen, label)
+    others = [name for name in names if name != label and name not in alike]
+    found = _by_prefix(path, others, wanted, sample, label)
+    if found is None:
+        from avuc.scores.unnamed import pick_unnamed
+
+        found = pick_unnamed(path, names, others, label, wanted, sample)
+    if alike and label is not None and wanted.needs_labels:
+        raise unclear_labels(path, [label, *alike])
+    return found
 
 
-def _class_order(path: Path, names: list[str], suffixes: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def expand_columns(path: Path, names: Sequence[str], given: str | Sequence[str]) -> tuple[str, ...]:
+    """The columns of `--columns`: names with commas between them, a range `first:last`, or a pattern `prob_*`."""
+    if isinstance(given, str):
+        try:
+            items = next(csv.reader([given], strict=True, skipinitialspace=True), [])
+        except csv.Error as error:
+            raise InputError(f"--columns {printable(given)}: {error}; separate the names by commas") from None
+    else:
+        items = list(given)
+    places = {name: place for place, name in enumerate(names)}
+    chosen: list[str] = []
+    for item in items:
+        first, _, last = item.partition(":")
+        if item in places:
+            chosen.append(item)
+        elif first in places and last in places:
+            if places[first] > places[last]:
+                raise refuse(path, f"column {first!r} comes after {last!r}", f"pass --columns {last}:{first}")
+            chosen += names[places[first] : places[last] + 1]
+        elif "*" in item:
+            fits = re.compile(fnmatch.translate(item))
+            some = [name for name in names if fits.match(name)]
+            if not some:
+                raise refuse(path, f"no column fits {item!r} (it has {listing(names)})", "correct --columns")
+            suffixes = number_suffixes(some)
+            chosen += some if suffixes is None else [some[i] for i in np.argsort(suffixes, kind="stable")]
+        else:
+            raise refuse(path, f"no column {item!r} (it has {listing(names)})", "correct --columns")
+    if len(set(chosen)) < len(chosen):
+        raise refuse(path, "--columns names a column more than once", "name each class once")
+    if len(chosen) < 2:
+        remedy = "give two columns or more, one for each class, or a list column with --scores-key"
+        raise refuse(path, f"--columns names {len(chosen) or 'no'} column", remedy)
+    return tuple(chosen)
+
+
+def unclear(path: Path, problem: str, guess: Columns, names: Sequence[str]) -> InputError:
+    """A refusal that shows the options to pass."""
+    columns = list(guess.scores)
+    places = {name: place for place, name in enumerate(names)}
+    start = places[columns[0]] if columns else 0
+    run = list(names[start : start + len(columns)]) == columns
+    if len(columns) > MOST_SHOWN and run:
+        shown = f"{columns[0]}:{columns[-1]}"
+    elif len(columns) > 4 * MOST_SHOWN:
+        shown = f"{_quoted(columns[0])},{_quoted(columns[1])},…"
+    else:
+        shown = ",".join(_quoted(name) for name in columns)
+    label = f" --label {shlex.quote(guess.label)}" if guess.label is not None else " --label NAME"
+    return refuse(path, problem, f"say which, for example: --columns {shlex.quote(shown)}{label}")
+
+
+def unclear_labels(path: Path, names: Sequence[str]) -> InputError:
+    """Refuse a table with more than one column that may hold the labels."""
+    return refuse(
+        path,
+        f"more than one column may hold the labels ({listing(names)})",
+        f"say which, for example: --label {shlex.quote(names[0])}",
+    )
+
+
+def ordered_classes(path: Path, names: list[str], suffixes: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Numbered columns are put in the order of their numbers (logits_10 comes after logits_9)."""
-    if not all(re.fullmatch(r"\d{1,9}", suffix) for suffix in suffixes):
+    if not all(re.fullmatch(r"\d{1,9}", suffix, re.ASCII) for suffix in suffixes):
         return tuple(names), tuple(suffixes)
     numbers = [int(suffix) for suffix in suffixes]
     order = sorted(range(len(names)), key=numbers.__getitem__)
@@ -82,18 +188,29 @@ def _class_order(path: Path, names: list[str], suffixes: list[str]) -> tuple[tup
         raise refuse(
             path,
             f"the numbers of columns {listing(names[i] for i in order)} have gaps or repeat",
-            "number the classes 0, 1, 2, … without gaps",
+            "number the classes 0, 1, 2, … without gaps, or list the columns with --columns",
         )
     return tuple(names[i] for i in order), tuple(suffixes[i] for i in order)
 
 
+def number_suffixes(names: Iterable[str]) -> list[int] | None:
+    """The number at the end of each name, where every name has one and they differ in nothing else."""
+    found = [re.fullmatch(r"(.*?)(\d{1,9})", name, re.DOTALL | re.ASCII) for name in names]
+    if not all(found) or len({match[1] for match in found if match}) != 1:
+        return None
+    return [int(match[2]) for match in found if match]
+
+
 def index_labels(path: Path, labels: Sequence[str], classes: Sequence[str], where: str) -> tuple[np.ndarray, bool]:
     """Text labels as numbers, and whether they are names that were looked up among the class columns."""
-    try:
-        return np.array([float(label) for label in labels]), False
-    except ValueError:
-        number = {name: index for index, name in enumerate(classes)}
-    unknown = sorted({label for label in labels if label not in number})
+    number = {name: index for index, name in enumerate(classes)}
+    distinct = set(labels)
+    if not (distinct and distinct <= number.keys() and not all(name.isdecimal() for name in distinct)):
+        try:
+            return np.array([float(label) for label in labels]), False
+        except ValueError:
+            pass
+    unknown = sorted(distinct - number.keys())
     if unknown:
         raise refuse(
             path,
@@ -101,3 +218,75 @@ def index_labels(path: Path, labels: Sequence[str], classes: Sequence[str], wher
             "label the rows 0 … C−1, or by the names of the score columns",
         )
     return np.array([number[label] for label in labels], dtype=np.int64), True
+
+
+def _explicit(path: Path, chosen: tuple[str, ...], label: str | None) -> Columns:
+    """Listed columns: their names without the common beginning, such as `prob_`, are the names of the classes."""
+    suffixes = list(chosen)
+    for prefix in SCORE_PREFIXES:
+        if all(_begins(name, prefix) for name in chosen):
+            return Columns(chosen, SCORE_PREFIXES[prefix], tuple(_suffix(name, prefix) for name in chosen), label)
+    numbers = number_suffixes(chosen)
+    if numbers is not None:
+        suffixes = [str(number) for number in numbers]
+    if label in chosen:
+        raise refuse(path, f"column {label!r} is both a score and the label", "correct --columns or --label")
+    return Columns(chosen, "", tuple(suffixes), label)
+
+
+def _by_prefix(
+    path: Path, others: list[str], wanted: Wanted, sample: Sample | None, label: str | None
+) -> Columns | None:
+    """The columns that begin with the scores key or a scores word; None where no word fits."""
+    key = wanted.scores_key
+    groups: list[tuple[str, list[str]]] = []
+    for prefix in [key] if key is not None else list(SCORE_PREFIXES):
+        some = [name for name in others if (name.startswith(prefix) if key is not None else _begins(name, prefix))]
+        # one number in each row is a confidence, not the scores of every class
+        if len(some) > 1 or (some and (sample is None or sample.is_list(some[0]) or key is not None)):
+            groups.append((prefix, some))
+    if not groups:
+        if key is not None:
+            raise refuse(path, f"no column begins with {key!r} (it has {listing(others)})", "correct --scores-key")
+        return None
+    prefix, chosen = groups[0]
+    suffixes = [_suffix(name, prefix) for name in chosen]
+    word = SCORE_PREFIXES.get(prefix.rstrip("_.-: ").lower(), "")
+    numbered = [bool(re.fullmatch(r"\d{1,9}", suffix, re.ASCII)) for suffix in suffixes]
+    doubtful = [suffix.lower() in SUSPECTS for suffix in suffixes]
+    if len(chosen) > 1 and ((any(numbered) and not all(numbered)) or any(doubtful)):
+        keep = numbered if any(numbered) else [not one for one in doubtful]
+        guess = Columns(tuple(name for name, good in zip(chosen, keep, strict=True) if good), word, (), label)
+        strays = [name for name, good in zip(chosen, keep, strict=True) if not good]
+        raise unclear(path, f"{listing(strays, 4)} may not be a class beside {listing(guess.scores, 3)}", guess, others)
+    ordered, classes = ordered_classes(path, chosen, suffixes)
+    notes: tuple[str, ...] = ()
+    if len(groups) > 1 and set(groups[1][1]) - set(chosen):
+        notes = (f"also there: {listing(groups[1][1], 3)}; choose with --scores-key",)
+    return Columns(ordered, word, classes, label, notes)
+
+
+def _begins(name: str, prefix: str) -> bool:
+    """Whether the name is this word, alone or before something that is no letter."""
+    return name[: len(prefix)].lower() == prefix and not name[len(prefix) : len(prefix) + 1].isalpha()
+
+
+def _suffix(name: str, prefix: str) -> str:
+    return name[len(prefix) :].strip(" _.-:[]()")
+
+
+def _quoted(name: str) -> str:
+    """A name as one cell of --columns."""
+    return '"' + name.replace('"', '""') + '"' if any(mark in name for mark in ',"\n') else name
+
+
+def no_scores(path: Path, names: Sequence[str], texts: Sequence[str], sample: Sample | None) -> InputError:
+    """Refuse a table without two columns of numbers beside the label."""
+    seen = (
+        "" if not texts or sample is None else f"; column {texts[0]!r} holds text, {printable(sample.text(texts[0]))}"
+    )
+    return refuse(
+        path,
+        f"no score columns (it has {listing(names)}{seen})",
+        f"name them {SCORE_NAMES[0]}_0, {SCORE_NAMES[0]}_1, … or list them with --columns",
+    )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +13,8 @@ from torch import Tensor
 
 from avuc.atomic import atomic_path
 from avuc.calibration import logits_from_probs
-from avuc.errors import InputError
+from avuc.errors import InputError, out_of_memory
+from avuc.files import check_regular, open_regular
 from avuc.predictions import Predictions
 from avuc.scores import csv, npy, parquet, tensors
 from avuc.scores.checks import check_label_shape, check_score_shape, decide
@@ -22,11 +22,26 @@ from avuc.scores.facts import Facts
 from avuc.scores.names import LABEL_NAMES, Found, Wanted, listing, refuse
 from avuc.uncertainty import entropy, expected_entropy
 
-__all__ = ["FORMATS", "KINDS", "ScoreFile", "describe", "find_scores", "read_scores", "unlabelled", "write_scores"]
+__all__ = [
+    "FORMATS",
+    "KINDS",
+    "HasKeys",
+    "ScoreFile",
+    "describe",
+    "find_scores",
+    "read_scores",
+    "reading",
+    "reads_also",
+    "unlabelled",
+    "write_scores",
+]
 
 # scores of one part of a file
 BLOCK = 1 << 21
 KINDS = ("auto", "logits", "probs", "percent")
+
+
+TABLES = (".parquet", ".csv")
 
 
 @dataclass(frozen=True)
@@ -60,6 +75,8 @@ class ScoreFile:
     dtype: torch.dtype  # of the scores in the file
     found: Found  # without the arrays: what a rewrite needs
     scale: float = 1.0  # what a certain probability is in the file: 100 for percentages
+    draws: int = 1  # how many draws (N,C) scores are the mean of
+    expected_entropy: Tensor | None = None  # (N) the mean of these draws' entropies, where it is known
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -75,7 +92,7 @@ class ScoreFile:
 
     @property
     def samples(self) -> int:
-        return int(self.scores.shape[0]) if self.scores.ndim == 3 else 1
+        return int(self.scores.shape[0]) if self.scores.ndim == 3 else self.draws
 
     def logits(self) -> Tensor:
         """What a calibrator reads; probabilities become log p, 0 counting as the smallest positive float32."""
@@ -97,15 +114,17 @@ class ScoreFile:
             return build(self.logits(), labels, calibrator=calibrator)
         if self.scores.ndim == 3:
             return Predictions(self.scores.mean(0), labels, expected_entropy(self.scores), self.samples)
-        return Predictions(self.scores, labels)
+        return Predictions(self.scores, labels, self.expected_entropy, self.draws)  # type: ignore[arg-type]
 
     def parts(self) -> Iterator[ScoreFile]:
         """Consecutive rows, each as a file of its own: bounds the working memory of what follows."""
-        rows = max(1, BLOCK // (self.samples * self.num_classes))
+        draws = self.shape[0] if self.scores.ndim == 3 else 1
+        rows = max(1, BLOCK // (draws * self.num_classes))
         for start in range(0, self.num_rows, rows):
             some = slice(start, start + rows)
             labels = None if self.labels is None else self.labels[some]
-            yield replace(self, scores=self.scores[..., some, :], labels=labels)
+            expected = None if self.expected_entropy is None else self.expected_entropy[some]
+            yield replace(self, scores=self.scores[..., some, :], labels=labels, expected_entropy=expected)
 
     def calibrated(self, calibrator: Any) -> Tensor:
         """The scores through a calibrator, of the same kind and shape; every draw on its own."""
@@ -129,11 +148,26 @@ def read_scores(
     labels_key: str | None = None,
     max_gb: float | None = None,
     first_label: int | None = None,
+    columns: str | Sequence[str] | None = None,
+    like: HasKeys | None = None,
+    needs_labels: bool = True,
 ) -> ScoreFile:
     """Read saved predictions of any framework from .npz, .npy, .safetensors, .parquet or .csv.
 
     Nothing in the file is executed, and nothing is allocated on the word of a header alone. Bad input is an
     `InputError` that names the file, the problem and the remedy.
+
+    Args:
+        path: the file.
+        kind: what the scores are: `auto`, `logits`, `probs` or `percent`.
+        labels: another file that holds the labels.
+        scores_key: name of the scores, or the prefix of their columns.
+        labels_key: name of the labels.
+        max_gb: the most memory that the file may take, in gigabytes (default: AVUC_MAX_GB, else 8).
+        first_label: the label of the first class, 0 or 1 (default: found out, or refused).
+        columns: the score columns of a table in the order of the classes: names, a range `a:b`, a pattern `prob_*`.
+        like: a file of the same model; a table with its score columns is read in the same way.
+        needs_labels: False for a file whose labels are not asked for.
 
     >>> import tempfile, numpy as np
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -144,16 +178,91 @@ def read_scores(
     if kind not in KINDS:
         raise refuse(Path(path), f"kind {kind!r} is unknown", f"use one of {listing(KINDS)}")
     file = Path(path)
-    found = find_scores(file, labels=labels, scores_key=scores_key, labels_key=labels_key, max_gb=max_gb)
-    scores, labelled = _shaped(file, found)
+    with reading(file):
+        found = find_scores(
+            file,
+            labels=labels,
+            scores_key=scores_key,
+            labels_key=labels_key,
+            max_gb=max_gb,
+            columns=columns,
+            like=like,
+            needs_labels=needs_labels,
+        )
+        return _decided(file, found, kind, first_label, needs_labels)
+
+
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Say in one line that a file cannot be read, or that memory is short."""
+    try:
+        yield
+    except OSError as error:
+        where = Path(error.filename) if error.filename else file
+        raise refuse(where, f"cannot be read ({error.strerror or error})", "check the file and its rights") from error
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        raise refuse(file, "there is not enough memory to hold it", "split it, or save float32 instead") from error
+
+
+class HasKeys(Protocol):
+    """What is used of a file of the same model."""
+
+    @property
+    def found(self) -> Found: ...
+
+
+def find_scores(
+    file: Path,
+    *,
+    labels: str | Path | None = None,
+    scores_key: str | None = None,
+    labels_key: str | None = None,
+    max_gb: float | None = None,
+    columns: str | Sequence[str] | None = None,
+    like: HasKeys | None = None,
+    needs_labels: bool = True,
+    in_blocks: bool = False,
+) -> Found:
+    """The scores and the labels of a file, before anything is checked; `in_blocks`, they stay there."""
+    wanted = Wanted(
+        scores_key,
+        labels_key if labels is None else None,
+        max_gb,
+        columns,
+        prefer=() if like is None or scores_key is not None else like.found.keys,
+        needs_labels=needs_labels and labels is None,
+        in_blocks=in_blocks,
+    )
+    form = _format(file)
+    if columns is not None and file.suffix.lower() not in TABLES:
+        raise refuse(file, "has no columns with names", "leave out --columns, or name the scores with --scores-key")
+    found = form.read(file, wanted)
+    if labels is not None:
+        beside, other = Path(labels), Wanted(None, labels_key, max_gb, in_blocks=in_blocks)
+        found.labels, found.labels_from = _format(beside).labels(beside, other)
+    return found
+
+
+def unlabelled(path: Path) -> InputError:
+    return refuse(
+        path,
+        f"no labels: none named {listing(LABEL_NAMES)}",
+        "save them in the file, name them with --label, or give them with --labels FILE",
+    )
+
+
+def _decided(path: Path, found: Found, kind: str, first_label: int | None, needs_labels: bool) -> ScoreFile:
+    scores, labels = _shaped(path, found, needs_labels)
     dtype = scores.dtype if scores.is_floating_point() else torch.float32
     scores = scores.to(torch.float32)
-    decision = decide(file, found, Facts.of(scores, labelled), kind, first_label)
     found.scores, found.labels = None, None
+    decision = decide(path, found, Facts.of(scores, labels), kind, first_label)
     return ScoreFile(
-        path=file,
+        path=path,
         scores=decision.scores(scores),
-        labels=None if labelled is None else decision.labels(labelled),
+        labels=None if labels is None else decision.labels(labels),
         kind=decision.kind,
         scores_from=found.scores_from,
         labels_from=found.labels_from,
@@ -162,40 +271,16 @@ def read_scores(
         dtype=dtype,
         found=found,
         scale=decision.scale,
+        draws=found.draws,
+        expected_entropy=found.expected_entropy,
     )
 
 
-def unlabelled(path: Path) -> InputError:
-    return refuse(
-        path,
-        f"no labels: none named {listing(LABEL_NAMES)}",
-        "save them in the file, name them with --labels-key, or give them with --labels FILE",
-    )
-
-
-def find_scores(
-    file: Path,
-    *,
-    labels: str | Path | None,
-    scores_key: str | None,
-    labels_key: str | None,
-    max_gb: float | None,
-    in_blocks: bool = False,
-) -> Found:
-    """The scores and the labels of a file, before anything is checked; `in_blocks`, they stay there."""
-    wanted = Wanted(scores_key, labels_key if labels is None else None, max_gb, in_blocks)
-    try:
-        found = _format(file).read(file, wanted)
-        if labels is not None:
-            beside = Path(labels)
-            other = Wanted(None, labels_key, max_gb, in_blocks)
-            found.labels, found.labels_from = _format(beside).labels(beside, other)
-    except OSError as error:
-        where = Path(error.filename) if error.filename else file
-        raise refuse(where, f"cannot be read ({error.strerror or error})", "check the file and its rights") from error
-    except MemoryError as error:
-        raise refuse(file, "there is not enough memory to hold it", "split it, or save float32 instead") from error
-    return found
+def reads_also(path: str | Path) -> list[Path]:
+    """The files beside it that are read with a file: the labels of a .npy."""
+    file = Path(path)
+    beside = npy.labels_beside(file)[1] if file.suffix.lower() == ".npy" else None
+    return [] if beside is None else [beside]
 
 
 def write_scores(file: ScoreFile, scores: Tensor, destination: str | Path) -> None:
@@ -228,11 +313,11 @@ def describe(file: Described) -> str:
     return f"{draws}{file.shape[-2]:,} × {file.shape[-1]:,} {kind} from {file.scores_from}, {labels}"
 
 
-def _shaped(path: Path, found: Found) -> tuple[Tensor, Tensor | None]:
+def _shaped(path: Path, found: Found, needs_labels: bool) -> tuple[Tensor, Tensor | None]:
     """The arrays as tensors, once their shapes and types can be read."""
     scores = torch.as_tensor(found.scores)
     check_score_shape(path, found.scores_from, scores.shape, scores.dtype)
-    if found.labels is None:
+    if found.labels is None or not needs_labels:
         return scores, None
     labels = torch.as_tensor(found.labels)
     check_label_shape(path, f"labels from {found.labels_from}", labels.shape, labels.dtype, scores.shape)
@@ -241,15 +326,11 @@ def _shaped(path: Path, found: Found) -> tuple[Tensor, Tensor | None]:
 
 def _format(path: Path) -> Format:
     """The file's format by its suffix, once it is known to be a file that can be opened and is not empty."""
-    status = os.stat(path)
-    if stat.S_ISDIR(status.st_mode):
-        raise refuse(path, "is a folder", f"name a file ({', '.join(FORMATS)})")
-    if not stat.S_ISREG(status.st_mode):
-        raise refuse(path, "is not a regular file", "save the predictions to a file first")
+    status = check_regular(path)
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
         raise refuse(path, f"unknown format {suffix!r}", f"save it as {', '.join(FORMATS)}")
     if status.st_size == 0:
         raise refuse(path, "is empty", "save the predictions again")
-    with path.open("rb"):
+    with open_regular(path):
         return FORMATS[suffix]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,16 +18,22 @@ __all__ = [
     "SCORE_NAMES",
     "Found",
     "Wanted",
+    "also_labels",
     "also_there",
+    "check_doubled",
     "check_size",
     "choose",
+    "find_labels",
     "listing",
+    "printable",
     "refuse",
     "swap_word",
 ]
 
 SCORE_NAMES = ("logits", "probs", "predictions", "scores")
 LABEL_NAMES = ("labels", "y", "targets", "ground_truth")
+# also taken for labels, in any case, and with spaces or hyphens for underscores
+MORE_LABEL_NAMES = ("label", "target", "y_true", "class", "true_label", "true_class", "truth", "gt", "true")
 MAX_GB = 8.0
 
 
@@ -37,6 +44,9 @@ class Wanted:
     scores_key: str | None = None
     labels_key: str | None = None
     max_gb: float | None = None
+    columns: str | Sequence[str] | None = None  # of a table: the scores, in the order of the classes
+    prefer: Sequence[str] = ()  # the same, where all of them are there
+    needs_labels: bool = True  # False where they come from another file or are not asked for
     in_blocks: bool = False  # arrays stay in the file, as `avuc.scores.sources.Source`
 
     @property
@@ -67,6 +77,8 @@ class Found:
     class_names: tuple[str, ...] | None = None
     notes: list[str] = field(default_factory=list)
     labels_named: bool = False  # the labels were names of classes, and were looked up
+    draws: int = 1  # how many draws the scores are the mean of
+    expected_entropy: Any = None  # (N) the mean of these draws' entropies
 
 
 def refuse(path: Path, problem: str, remedy: str) -> InputError:
@@ -77,7 +89,7 @@ def refuse(path: Path, problem: str, remedy: str) -> InputError:
 def listing(names: Iterable[str], most: int = 8) -> str:
     """`'a', 'b', … (12 in all)`."""
     known = list(names)
-    shown = ", ".join(repr(name if len(name) < 60 else name[:57] + "...") for name in known[:most])
+    shown = ", ".join(printable(name) for name in known[:most])
     return (shown or "nothing") + (f", … ({len(known)} in all)" if len(known) > most else "")
 
 
@@ -87,9 +99,7 @@ def choose(path: Path, names: Sequence[str], key: str | None, usual: Sequence[st
     >>> choose(Path("a.npz"), ["targets", "probs"], None, SCORE_NAMES, "scores")
     'probs'
     """
-    doubled = sorted({name for name in names if list(names).count(name) > 1}) if len(set(names)) < len(names) else []
-    if doubled:
-        raise refuse(path, f"more than one entry is named {listing(doubled)}", "save each array under its own name")
+    check_doubled(path, names)
     if key is not None:
         if key not in names:
             raise refuse(path, f"no {what} under {key!r} (it holds {listing(names)})", "name one of these")
@@ -97,10 +107,47 @@ def choose(path: Path, names: Sequence[str], key: str | None, usual: Sequence[st
     return next((name for name in usual if name in names), None)
 
 
+def check_doubled(path: Path, names: Sequence[str]) -> None:
+    """Refuse a file with two entries of one name."""
+    if len(set(names)) < len(names):
+        doubled = sorted(name for name, count in Counter(names).items() if count > 1)
+        raise refuse(path, f"more than one entry is named {listing(doubled)}", "save each array under its own name")
+
+
+def find_labels(
+    path: Path, names: Sequence[str], key: str | None, what: str = "labels"
+) -> tuple[str | None, list[str]]:
+    """The entry that holds the labels, and the other entries that may hold them instead.
+
+    >>> find_labels(Path("a.csv"), ["cat", "dog", "Y_true"], None)
+    ('Y_true', [])
+    """
+    if key is not None:
+        return choose(path, names, key, (), what), []
+    rank = {name: place for place, name in enumerate((*LABEL_NAMES, *MORE_LABEL_NAMES))}
+    known = [(rank[plain], place) for place, name in enumerate(names) if (plain := _plain(name)) in rank]
+    found = [names[place] for _, place in sorted(known)]
+    return (found[0], found[1:]) if found else (None, [])
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s\-]+", "_", name.strip().lower()) if len(name) < 40 else ""
+
+
+def printable(text: str) -> str:
+    """A short text from a file, quoted, in one line, with escapes for what a terminal would obey."""
+    return repr(text if len(text) < 60 else text[:57] + "...")
+
+
 def also_there(key: str, names: Iterable[str], wanted: Wanted) -> list[str]:
     """A note when a file holds other arrays that could have been meant."""
     others = [name for name in names if name in SCORE_NAMES and name != key]
     return [f"also there: {listing(others)}; choose with --scores-key"] if others and not wanted.scores_key else []
+
+
+def also_labels(others: Sequence[str]) -> list[str]:
+    """A note when a file holds other arrays that could be the labels."""
+    return [f"also there: {listing(others)}; choose the labels with --label"] if others else []
 
 
 def check_size(path: Path, what: str, size: int, limit: int) -> None:

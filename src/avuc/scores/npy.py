@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import math
 import shutil
+import struct
 import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,37 +18,51 @@ import numpy as np
 from numpy.lib import format as npy_format
 from torch import Tensor
 
+from avuc.errors import InputError
 from avuc.scores.names import (
-    LABEL_NAMES,
     SCORE_NAMES,
     Found,
     Wanted,
+    also_labels,
     also_there,
     check_size,
     choose,
+    find_labels,
     listing,
     refuse,
     swap_word,
 )
 from avuc.scores.sources import FileSource, StreamSource, numpy_decoder
 
-__all__ = ["labels_npy", "labels_npz", "read_npy", "read_npz", "write_npy", "write_npz"]
+__all__ = ["labels_beside", "labels_npy", "labels_npz", "read_npy", "read_npz", "write_npy", "write_npz"]
 
 MAX_HEADER = 10_000
+MOST_SIDES = 32  # that every NumPy allows
 # DEFLATE cannot pack tighter than 1032:1, so a larger claim is a lie; bzip2 and LZMA are bounded by the limit alone
 DEFLATE_RATIO = 1032
+BAD_ARCHIVE: tuple[type[Exception], ...] = (zipfile.BadZipFile, zlib.error, struct.error)
+BAD_ARCHIVE += (ValueError, EOFError, RuntimeError, OverflowError, LookupError)
+with suppress(ImportError):  # Python may have been built without it
+    from lzma import LZMAError
+
+    BAD_ARCHIVE = (*BAD_ARCHIVE, LZMAError)
 
 
 def read_npy(path: Path, wanted: Wanted) -> Found:
     """Scores from one .npy; labels from the file beside it that has a labels word where this name has a scores word."""
     if wanted.scores_key is not None:
         raise refuse(path, "a .npy file has no keys", "leave out --scores-key")
-    word, sibling = swap_word(path.stem, lambda stem: path.with_name(stem + ".npy").is_file())
+    word, beside = labels_beside(path)
     found = Found(_whole(path, wanted), f"file {path.name!r}", word or "", ())
-    if sibling is not None:
-        beside = path.with_name(sibling + ".npy")
+    if beside is not None and wanted.needs_labels:
         found.labels, found.labels_from = _whole(beside, wanted), f"file {beside.name!r}"
     return found
+
+
+def labels_beside(path: Path) -> tuple[str | None, Path | None]:
+    """The scores word in the name of a .npy, and the file beside it that holds the labels."""
+    word, stem = swap_word(path.stem, lambda stem: path.with_name(stem + ".npy").is_file())
+    return word, None if stem is None else path.with_name(stem + ".npy")
 
 
 def labels_npy(path: Path, wanted: Wanted) -> tuple[Any, str]:
@@ -66,18 +81,19 @@ def read_npz(path: Path, wanted: Wanted) -> Found:
             )
         found = Found(_member(path, archive, members[key], wanted), f"key {key!r}", key, (key,))
         found.notes = also_there(key, members, wanted)
-        label = choose(path, list(members), wanted.labels_key, LABEL_NAMES, "labels")
+        label, alike = find_labels(path, list(members), wanted.labels_key)
         if label is not None:
             found.labels = _member(path, archive, members[label], wanted)
             found.labels_from = repr(label)
+            found.notes += also_labels(alike)
     return found
 
 
 def labels_npz(path: Path, wanted: Wanted) -> tuple[Any, str]:
     with _archive(path) as (archive, members):
-        key = choose(path, list(members), wanted.labels_key, LABEL_NAMES, "labels")
+        key, _ = find_labels(path, list(members), wanted.labels_key)
         if key is None:
-            raise refuse(path, f"no labels among its keys ({listing(members)})", "name them with --labels-key")
+            raise refuse(path, f"no labels among its keys ({listing(members)})", "name them with --label")
         return _member(path, archive, members[key], wanted), f"{key!r} of {path.name!r}"
 
 
@@ -106,11 +122,16 @@ def _archive(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.Zi
         with zipfile.ZipFile(path) as archive:
             arrays = [info for info in archive.infolist() if not info.is_dir()]
             names = [_key(info.filename) for info in arrays]
+            if not all(names):
+                raise refuse(path, "a member of the archive has no name", "save it again with numpy.savez")
             choose(path, names, None, (), "arrays")  # refuses doubled names
             yield archive, dict(zip(names, arrays, strict=True))
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OverflowError) as error:
-        # RuntimeError: an encrypted member; NotImplementedError: a compression this Python does not know
-        raise refuse(path, f"not a readable .npz archive ({error})", "save it again with numpy.savez") from error
+    except InputError:
+        raise
+    except BAD_ARCHIVE as error:
+        # ValueError: a name that is no UTF-8; RuntimeError: an encrypted member, or a compression Python does not know
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise refuse(path, f"not a readable .npz archive ({reason[:120]})", "save it again with numpy.savez") from error
 
 
 def _key(member: str) -> str:
@@ -208,8 +229,10 @@ def _header(path: Path, what: str, stream: IO[bytes]) -> tuple[tuple[int, ...], 
             warnings.simplefilter("ignore")  # odd literals are about to be refused anyway
             header = ast.literal_eval(stream.read(length).decode("latin-1"))
         shape, fortran, descr = header["shape"], header["fortran_order"], header["descr"]
-        if not (isinstance(shape, tuple) and all(type(side) is int and side >= 0 for side in shape)):
-            raise ValueError(f"shape {shape!r}")
+        if not (isinstance(shape, tuple) and len(shape) <= MOST_SIDES and all(type(side) is int for side in shape)):
+            raise ValueError(f"shape {str(shape)[:60]}")
+        if not all(0 <= side < 2**63 for side in shape) or math.prod(max(side, 1) for side in shape) >= 2**60:
+            raise ValueError(f"shape {str(shape)[:60]}")
         if not isinstance(descr, str) or not isinstance(fortran, bool):
             raise ValueError("records, not numbers")
         return shape, fortran, np.dtype(descr), 8 + width + length

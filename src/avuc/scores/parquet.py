@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,134 +13,87 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avuc.errors import require
-from avuc.scores.columns import LABEL_COLUMNS, Columns, index_labels, pick_columns
-from avuc.scores.names import Found, Wanted, check_size, choose, listing, refuse
-from avuc.scores.sources import ArraySource
+from avuc.errors import InputError, require
+from avuc.scores.columns import index_labels, pick_columns, unclear_labels
+from avuc.scores.names import Found, Wanted, check_doubled, check_size, find_labels, listing, refuse
+from avuc.scores.probe import probe_parquet
 
 __all__ = ["labels_parquet", "read_parquet", "write_parquet"]
 
+# the rows that tell what a column holds
+HEAD_ROWS = 256
+# of a rewrite: rows and bytes at once
+BATCH_ROWS = 1 << 16
+BATCH_BYTES = 1 << 26
 # bytes of each column that are read ahead
 BUFFER = 1 << 16
 
 
 def read_parquet(path: Path, wanted: Wanted) -> Found:
-    with _table(path) as file:
-        names = file.schema_arrow.names
-        columns = pick_columns(path, names, wanted)
-        if wanted.in_blocks:
-            return _in_blocks(path, file, columns, wanted)
-        take = [*columns.scores, *([columns.label] if columns.label is not None else [])]
-        table = _read(path, file, take, wanted)
-    scores, classes = _scores(path, table, columns)
-    found = Found(scores, columns.scores_from, columns.name, columns.scores, None, None, classes, list(columns.notes))
-    if columns.label is not None:
-        found.labels_from = f"column {columns.label!r}"
-        found.labels, found.labels_named = _labels(path, table, columns.label, columns.class_names, found.labels_from)
+    with _open(path, wanted) as table:
+        columns = pick_columns(path, table.names, wanted, table)
+        scores, classes = (_source if wanted.in_blocks else _scores)(table, columns.scores, columns.class_names)
+        found = Found(scores, columns.scores_from, columns.name, columns.scores, class_names=classes)
+        found.notes = list(columns.notes)
+        if columns.label is not None:
+            found.labels_from = f"column {columns.label!r}"
+            if wanted.needs_labels:
+                found.labels, found.labels_named = table.label_numbers(
+                    columns.label, columns.class_names, found.labels_from
+                )
     return found
-
-
-def _in_blocks(path: Path, file: Any, columns: Columns, wanted: Wanted) -> Found:
-    """The same with arrays that stay in the file; only labels that are names are read at once."""
-    meta = file.metadata
-    groups = [meta.row_group(index).total_byte_size for index in range(meta.num_row_groups)]
-    check_size(path, "a row group", max(groups, default=0), wanted.limit)
-    first = _first_row(file, list(columns.scores))
-    sample, classes = _scores(path, first, columns)
-    shape = (*sample.shape[:-2], meta.num_rows, sample.shape[-1])
-    source = TableSource(path, shape, sample.dtype, columns.scores, lambda table: _scores(path, table, columns)[0])
-    found = Found(source, columns.scores_from, columns.name, columns.scores, None, None, classes, list(columns.notes))
-    if columns.label is not None:
-        found.labels_from = f"column {columns.label!r}"
-        found.labels, found.labels_named = _label_source(path, file, columns.label, columns.class_names, wanted)
-    return found
-
-
-def _label_source(path: Path, file: Any, name: str, classes: tuple[str, ...], wanted: Wanted) -> tuple[Any, bool]:
-    where = f"column {name!r}"
-    first = _first_row(file, [name])
-    sample, named = (None, True) if _is_text(first.column(name).type) else _labels(path, first, name, classes, where)
-    if sample is None:
-        numbers, named = _labels(path, _read(path, file, [name], wanted), name, classes, where)
-        return ArraySource(numbers), named
-    shape = (file.metadata.num_rows, *sample.shape[1:])
-    return TableSource(path, shape, sample.dtype, (name,), lambda table: _values(path, table, name)), named
-
-
-def _first_row(file: Any, names: list[str]) -> Any:
-    arrow, _ = _arrow()
-    batches = file.iter_batches(batch_size=1, columns=names)
-    empty = file.schema_arrow.empty_table().select(names)
-    return next((arrow.Table.from_batches([batch]) for batch in batches), empty)
-
-
-def _scores(path: Path, table: Any, columns: Columns) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """(N, C) or (S, N, C) scores, and the names of the classes where each has a column."""
-    parts = [_values(path, table, name) for name in columns.scores]
-    if len(parts) == 1 and parts[0].ndim > 1:
-        # a row holds C numbers, or S lists of C numbers
-        return (parts[0] if parts[0].ndim == 2 else parts[0].transpose(1, 0, 2)), None
-    if any(part.ndim > 1 for part in parts):
-        raise refuse(path, f"more than one list column ({listing(columns.scores)})", "choose one with --scores-key")
-    return np.stack(parts, axis=1), columns.class_names
-
-
-class TableSource:
-    """Columns of a table, read in batches of rows."""
-
-    def __init__(
-        self,
-        path: Path,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        names: tuple[str, ...],
-        convert: Callable[[Any], np.ndarray],
-    ) -> None:
-        self.path, self.shape = path, shape
-        self.dtype = torch.from_numpy(np.empty(0, dtype)).dtype
-        self._names, self._convert = list(names), convert
-
-    def blocks(self, rows: int) -> Iterator[Tensor]:
-        arrow, _ = _arrow()
-        axis = 1 if len(self.shape) == 3 else 0
-        with _table(self.path) as file:
-            for batch in file.iter_batches(batch_size=rows, columns=self._names):
-                block = self._convert(arrow.Table.from_batches([batch]))
-                expected = (*self.shape[:axis], block.shape[axis], *self.shape[axis + 1 :])
-                if block.shape != expected:
-                    raise refuse(
-                        self.path,
-                        f"the lists of column {self._names[0]!r} differ in length",
-                        "give every row one number per class",
-                    )
-                yield torch.from_numpy(block)
 
 
 def labels_parquet(path: Path, wanted: Wanted) -> tuple[Any, str]:
-    with _table(path) as file:
-        names = file.schema_arrow.names
-        key = choose(path, names, wanted.labels_key, LABEL_COLUMNS, "label column")
+    with _open(path, wanted) as table:
+        check_doubled(path, table.names)
+        key, alike = find_labels(path, table.names, wanted.labels_key, "label column")
         if key is None:
-            raise refuse(path, f"no label column (it has {listing(names)})", "name it with --labels-key")
+            raise refuse(path, f"no label column (it has {listing(table.names)})", "name it with --label")
+        if alike:
+            raise unclear_labels(path, [key, *alike])
         where = f"column {key!r} of {path.name!r}"
-        if wanted.in_blocks:
-            return _label_source(path, file, key, (), wanted)[0], where
-        return _labels(path, _read(path, file, [key], wanted), key, (), where)[0], where
+        return table.label_numbers(key, (), where)[0], where
 
 
 def write_parquet(source: Path, destination: Path, found: Found, scores: Tensor) -> None:
-    """The table again with new numbers in the score columns, of the same type; everything else as it was."""
+    """The table again with new numbers in the score columns, of the same type; everything else as it was.
+
+    Rows go through memory a batch at a time, and texts that repeat stay packed until their batch is written.
+    """
     arrow, parquet = _arrow()
-    with _table(source) as file:
-        table = file.read()
-    rows = (scores.transpose(0, 1) if scores.ndim == 3 else scores).numpy()
-    for index, name in enumerate(found.keys):
-        place = table.column_names.index(name)
-        kind = table.schema.field(name).type
-        values = rows[:, index] if len(found.keys) > 1 else rows
-        column = arrow.array(values.tolist() if values.ndim > 1 else values, type=_floating(arrow, kind))
-        table = table.set_column(place, arrow.field(name, column.type), column)
-    parquet.write_table(table, destination)
+    with _open(source, Wanted()) as table:
+        schema, keys = table.file.schema_arrow, {name: place for place, name in enumerate(found.keys)}
+        kinds = [_floating(arrow, one.type) if one.name in keys else table.kinds[one.name] for one in schema]
+        schema = arrow.schema([one.with_type(kind) for one, kind in zip(schema, kinds, strict=True)], schema.metadata)
+        rows, done = (scores.transpose(0, 1) if scores.ndim == 3 else scores).numpy(), 0
+        with parquet.ParquetWriter(destination, schema) as out:
+            for batch in table.file.iter_batches(batch_size=BATCH_ROWS, use_threads=False):
+                for part in _slices(batch):
+                    values = rows[done : done + len(part)]
+                    done += len(part)
+                    columns = [
+                        _column(arrow, values if len(keys) == 1 else values[:, keys[one.name]], one.type)
+                        if one.name in keys
+                        else part.column(place).cast(one.type)
+                        for place, one in enumerate(schema)
+                    ]
+                    out.write_batch(arrow.RecordBatch.from_arrays(columns, schema=schema))
+
+
+def _column(arrow: Any, values: np.ndarray, kind: Any) -> Any:
+    return arrow.array(values.tolist() if values.ndim > 1 else values, type=kind)
+
+
+def _slices(batch: Any) -> Iterator[Any]:
+    """Parts of a batch whose texts, once unpacked, stay small."""
+    longest = 1
+    for column in batch.columns:
+        if hasattr(column, "dictionary"):
+            words = column.dictionary
+            longest = max(longest, words.nbytes if len(words) else 1)
+    step = max(1, BATCH_BYTES // longest)
+    yield from (batch.slice(start, step) for start in range(0, len(batch), step))
 
 
 def _floating(arrow: Any, kind: Any) -> Any:
@@ -155,64 +110,223 @@ def _arrow() -> tuple[Any, Any]:
 
 
 @contextmanager
-def _table(path: Path) -> Iterator[Any]:
+def _open(path: Path, wanted: Wanted, *, probe: bool = True) -> Iterator[_Table]:
+    """The table, once another process has read it without harm."""
     arrow, parquet = _arrow()
+    problem = probe_parquet(path, wanted.limit) if probe else None
+    if problem is not None:
+        raise refuse(path, f"not a readable .parquet table ({problem})", "save the table again")
     try:
-        # a buffer makes the reader go through the pages one by one, instead of holding all columns of a row group
-        with parquet.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as file:
-            yield file
-    except (arrow.ArrowException, OSError, EOFError) as error:
+        with parquet.ParquetFile(path) as plain:
+            kinds = {one.name: one.type for one in plain.schema_arrow}
+        # repeated texts stay packed: unpacked, a file of some kB may take many GB
+        texts = [name for name, kind in kinds.items() if _is_text(arrow, kind)]
+        # with a buffer the pages are read one by one, instead of all columns of a row group at once
+        with parquet.ParquetFile(path, read_dictionary=texts, buffer_size=BUFFER, pre_buffer=False) as file:
+            yield _Table(path, file, kinds, wanted)
+    except InputError:
+        raise
+    except (arrow.ArrowException, OSError, EOFError, ValueError, LookupError, OverflowError) as error:
+        if isinstance(error, MemoryError):
+            raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise refuse(path, f"not a readable .parquet table ({reason[:160]})", "save the table again") from error
 
 
-def _read(path: Path, file: Any, names: list[str], wanted: Wanted) -> Any:
-    """Only these columns, and only when the counts in the footer stay under the limit (repeats pack to almost nothing,
-    so the packed size says little)."""
-    meta, size = file.metadata, 0
-    for group in range(meta.num_row_groups):
-        for place in range(meta.num_columns):
-            column = meta.row_group(group).column(place)
-            if column.path_in_schema.split(".")[0] in names or column.path_in_schema in names:
-                size += max(column.num_values * 8, column.total_uncompressed_size)
-    check_size(path, "the table", max(size, 8 * meta.num_rows), wanted.limit)
-    return file.read(columns=names)
+def _is_text(arrow: Any, kind: Any) -> bool:
+    return bool(arrow.types.is_string(kind) or arrow.types.is_large_string(kind) or arrow.types.is_binary(kind))
 
 
-def _values(path: Path, table: Any, name: str) -> np.ndarray:
+@dataclass
+class _Table:
+    """An open table; also what a Sample tells of it."""
+
+    path: Path
+    file: Any
+    kinds: dict[str, Any]
+    wanted: Wanted
+    known: dict[str, tuple[np.ndarray, list[str] | None]] = field(default_factory=dict)  # the label column
+
+    @cached_property
+    def names(self) -> list[str]:
+        return list(self.file.schema_arrow.names)
+
+    def check(self, names: Iterable[str], *, whole: bool = False) -> None:
+        """Refuse what would take more than the limit, by the counts in the footer: repeats pack to almost nothing, so
+        the packed size says little. In blocks, one row group is there at a time."""
+        asked, meta, sizes = set(names), self.file.metadata, [0]
+        depth = max((name.count(".") for name in asked), default=0)
+        for group in range(meta.num_row_groups):
+            rows, size = meta.row_group(group), 0
+            for place in range(rows.num_columns):
+                column = rows.column(place)
+                if any(start in asked for start in _starts(column.path_in_schema, depth)):
+                    # a number as it is read, and as it is kept
+                    size += max(column.num_values * 12, column.total_uncompressed_size)
+            sizes.append(size)
+        if self.wanted.in_blocks and not whole:
+            check_size(self.path, "a row group of the table", max(sizes), self.wanted.limit)
+        else:
+            check_size(self.path, "the table", max(sum(sizes), 12 * meta.num_rows), self.wanted.limit)
+
+    def read(self, names: list[str]) -> Any:
+        self.check(names, whole=True)
+        return self.file.read(columns=names, use_threads=False)
+
+    def label_numbers(self, name: str, classes: Sequence[str], where: str) -> tuple[np.ndarray, bool]:
+        codes, words = self._label(name)
+        if words is None:
+            return codes, False
+        values, named = index_labels(self.path, words, classes, where)
+        return (values[codes] if len(values) else np.empty(0)), named
+
+    def _label(self, name: str) -> tuple[np.ndarray, list[str] | None]:
+        """Labels as numbers; or as places among distinct texts, and these."""
+        if name not in self.known:
+            arrow, _ = _arrow()
+            table = self.read([name])
+            column = table.column(name)
+            if not arrow.types.is_dictionary(column.type) or not _is_text(arrow, column.type.value_type):
+                self.known[name] = values(self.path, table, name), None
+                return self.known[name]
+            if column.null_count:
+                raise refuse(self.path, f"column {name!r} has empty cells", "label every row")
+            column = column.unify_dictionaries().combine_chunks()
+            if isinstance(column, arrow.ChunkedArray):  # how an empty table comes back
+                self.known[name] = np.empty(0, np.int64), []
+                return self.known[name]
+            check_size(self.path, f"column {name!r}", 4 * column.dictionary.nbytes, self.wanted.limit)
+            used = np.unique(codes := column.indices.to_numpy(zero_copy_only=False).astype(np.int64))
+            words = column.dictionary.take(arrow.array(used)).to_pylist()
+            if not all(isinstance(word, str) for word in words):
+                raise refuse(self.path, f"column {name!r} holds bytes, not text", "save the labels as text or numbers")
+            self.known[name] = np.searchsorted(used, codes), words
+        return self.known[name]
+
+    def is_number(self, name: str) -> bool:
+        arrow, _ = _arrow()
+        kind = self.kinds[name]
+        return bool(arrow.types.is_floating(kind) or arrow.types.is_integer(kind))
+
+    def is_list(self, name: str) -> bool:
+        return not self.is_number(name)
+
+    def text(self, name: str) -> str:
+        return f"type {self.kinds[name]}"
+
+    def rows(self, names: Sequence[str]) -> np.ndarray:
+        self.check(names)
+        for batch in self.file.iter_batches(batch_size=HEAD_ROWS, columns=list(names), use_threads=False):
+            columns = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
+            return np.stack([columns[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in names], axis=1)
+        return np.empty((0, len(names)))
+
+    def labels(self, name: str) -> frozenset[str]:
+        codes, words = self._label(name)
+        if words is not None:
+            return frozenset(words)
+        numbers = np.unique(codes)[: 1 << 20]
+        whole = np.isfinite(numbers) & (numbers == np.floor(numbers)) & (np.abs(numbers) < 2**53)
+        return frozenset(
+            str(int(one)) if good else repr(one) for one, good in zip(numbers.tolist(), whole, strict=True)
+        )
+
+
+def _starts(path: str, depth: int) -> Iterator[str]:
+    """`a.b.c`: a, a.b, a.b.c, and no further than `depth` dots: what may have been asked for to read this."""
+    end = -1
+    for _ in range(depth + 1):
+        end = path.find(".", end + 1)
+        yield path if end < 0 else path[:end]
+        if end < 0:
+            return
+
+
+def _scores(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> tuple[np.ndarray, Any]:
+    """(N, C), or (S, N, C) from one column of lists of lists; and the names of the classes, where columns have them."""
+    scores = _stacked(table.path, table.read(list(names)), names)
+    return scores, None if len(names) == 1 else classes
+
+
+def _stacked(path: Path, held: Any, names: Sequence[str]) -> np.ndarray:
+    first = values(path, held, names[0])
+    if len(names) == 1:
+        # a row holds C numbers, or S lists of C numbers
+        return first if first.ndim < 3 else first.transpose(1, 0, 2)
+    scores = np.empty((len(first), len(names)), np.float32)
+    for place, name in enumerate(names):
+        part = values(path, held, name)
+        if part.ndim > 1:
+            raise refuse(path, f"more than one list column ({listing(names)})", "choose one with --scores-key")
+        with np.errstate(over="ignore"):  # an infinite score is refused with its place
+            scores[:, place] = part
+    return scores
+
+
+def _source(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> tuple[TableSource, Any]:
+    """The same, left in the file."""
+    arrow, _ = _arrow()
+    table.check(names)
+    batches = table.file.iter_batches(batch_size=1, columns=list(names), use_threads=False)
+    empty = table.file.schema_arrow.empty_table().select(list(names))
+    first = next((arrow.Table.from_batches([batch]) for batch in batches), empty)
+    sample = _stacked(table.path, first, names)
+    rows = table.file.metadata.num_rows
+    shape = (*sample.shape[:-2], rows, sample.shape[-1]) if sample.ndim > 1 else (rows,)
+    source = TableSource(table.path, table.wanted, shape, sample.dtype, names)
+    return source, None if len(names) == 1 else classes
+
+
+class TableSource:
+    """Score columns of a table, read in batches of rows."""
+
+    def __init__(
+        self, path: Path, wanted: Wanted, shape: tuple[int, ...], dtype: np.dtype[Any], names: Sequence[str]
+    ) -> None:
+        self.path, self.shape = path, shape
+        self.dtype = torch.from_numpy(np.empty(0, dtype)).dtype
+        self._wanted, self._names = wanted, list(names)
+
+    def blocks(self, rows: int) -> Iterator[Tensor]:
+        arrow, _ = _arrow()
+        axis = 1 if len(self.shape) == 3 else 0
+        with _open(self.path, self._wanted, probe=False) as table:
+            for batch in table.file.iter_batches(batch_size=rows, columns=self._names, use_threads=False):
+                block = _stacked(self.path, arrow.Table.from_batches([batch]), self._names)
+                if block.shape != (*self.shape[:axis], block.shape[axis], *self.shape[axis + 1 :]):
+                    raise refuse(
+                        self.path,
+                        f"the lists of column {self._names[0]!r} differ in length",
+                        "give every row one number per class",
+                    )
+                yield torch.from_numpy(np.ascontiguousarray(block))
+
+
+def values(path: Path, table: Any, name: str) -> np.ndarray:
     """A numeric column as (N,), a list column as (N,C), a list of lists as (N,S,C)."""
     arrow, _ = _arrow()
     column = table.column(name).combine_chunks()
     if isinstance(column, arrow.ChunkedArray):  # how an empty table comes back
         column = arrow.concat_arrays(column.chunks) if column.num_chunks else arrow.array([], column.type)
-    shape = [len(column)]
-    while arrow.types.is_nested(column.type) and hasattr(column, "flatten") and not arrow.types.is_struct(column.type):
+    shape, types = [len(column)], arrow.types
+    lengths = require("pyarrow.compute", "cli", "a .parquet file").list_value_length
+    while types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
         if column.null_count:
             raise refuse(path, f"column {name!r} has empty cells", "give every row its scores")
         inner = column.flatten()
         length, rest = divmod(len(inner), max(len(column), 1))
-        counts = require("pyarrow.compute", "cli", "a .parquet file").list_value_length(column)
-        if rest or any(count != length for count in counts.unique().to_pylist()):
+        if rest or any(count != length for count in lengths(column).unique().to_pylist()):
             raise refuse(path, f"the lists of column {name!r} differ in length", "give every row one number per class")
         shape.append(length)
         column = inner
     if column.null_count:
         raise refuse(path, f"column {name!r} has empty cells", "give every row a number for each class")
-    if not (arrow.types.is_floating(column.type) or arrow.types.is_integer(column.type)) or len(shape) > 3:
-        raise refuse(path, f"column {name!r} has type {table.schema.field(name).type}, not numbers", "leave it out")
+    if not (types.is_floating(column.type) or types.is_integer(column.type)) or len(shape) > 3:
+        raise refuse(path, f"column {name!r} has type {_kind(table, name)}, not numbers", "leave it out")
     return np.array(column.to_numpy(zero_copy_only=False)).reshape(shape)  # a copy: Arrow's own memory is read-only
 
 
-def _is_text(kind: Any) -> bool:
-    arrow, _ = _arrow()
-    kind = kind.value_type if arrow.types.is_dictionary(kind) else kind
-    return bool(arrow.types.is_string(kind) or arrow.types.is_large_string(kind))
-
-
-def _labels(path: Path, table: Any, name: str, classes: tuple[str, ...], where: str) -> tuple[np.ndarray, bool]:
-    column = table.column(name)
-    if _is_text(column.type):
-        if column.null_count:
-            raise refuse(path, f"{where} has empty cells", "label every row")
-        return index_labels(path, column.to_pylist(), classes, where)
-    return _values(path, table, name), False
+def _kind(table: Any, name: str) -> str:
+    """The type of a column in few words."""
+    kind = table.schema.field(name).type
+    return str(getattr(kind, "value_type", kind) if str(kind).startswith("dictionary") else kind)[:80]

@@ -6,9 +6,10 @@ Two passes are made: one gathers the facts that decide what the scores are, one 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,7 +17,7 @@ from avuc.metrics.large import bytes_needed, is_large
 from avuc.scores import file as whole
 from avuc.scores.checks import Decision, check_label_shape, check_score_shape, decide
 from avuc.scores.facts import Facts
-from avuc.scores.file import KINDS, ScoreFile, find_scores, read_scores, unlabelled
+from avuc.scores.file import KINDS, HasKeys, ScoreFile, find_scores, read_scores, reading, unlabelled
 from avuc.scores.names import Found, Wanted, listing, refuse
 from avuc.scores.sources import ArraySource, Source, matched
 
@@ -48,7 +49,7 @@ class ScoreStream:
 
     @property
     def samples(self) -> int:
-        return self.shape[0] if len(self.shape) == 3 else 1
+        return self.shape[0] if len(self.shape) == 3 else self.found.draws
 
     def check_labelled(self) -> None:
         """Refuse a file without labels."""
@@ -57,7 +58,10 @@ class ScoreStream:
 
     def parts(self) -> Iterator[ScoreFile]:
         """Consecutive rows, each as a file of its own."""
+        done = 0
         for scores, labels in _blocks(self.found.scores, self.found.labels):
+            some, expected = slice(done, done + scores.shape[-2]), self.found.expected_entropy
+            done += scores.shape[-2]
             yield ScoreFile(
                 path=self.path,
                 scores=self.decision.scores(scores),
@@ -70,6 +74,8 @@ class ScoreStream:
                 dtype=self.dtype,
                 found=self.found,
                 scale=self.decision.scale,
+                draws=self.found.draws,
+                expected_entropy=None if expected is None else expected[some],
             )
 
 
@@ -82,6 +88,9 @@ def open_scores(
     labels_key: str | None = None,
     max_gb: float | None = None,
     first_label: int | None = None,
+    columns: str | Sequence[str] | None = None,
+    like: HasKeys | None = None,
+    needs_labels: bool = True,
     memory: Callable[[int, int], int] = bytes_needed,
     most_scores: int | None = None,
 ) -> ScoreFile | ScoreStream:
@@ -95,32 +104,35 @@ def open_scores(
     file = Path(path)
     if kind not in KINDS:
         raise refuse(file, f"kind {kind!r} is unknown", f"use one of {listing(KINDS)}")
-    options = {"labels": labels, "scores_key": scores_key, "labels_key": labels_key, "max_gb": max_gb}
+    options: dict[str, Any] = {
+        "labels": labels,
+        "scores_key": scores_key,
+        "labels_key": labels_key,
+        "max_gb": max_gb,
+        "columns": columns,
+        "like": like,
+        "needs_labels": needs_labels,
+    }
     # a text table has no row count to look up, and its numbers take less memory than its text
     if file.suffix.lower() == ".csv":
-        return read_scores(file, kind=kind, first_label=first_label, **options)  # type: ignore[arg-type]
-    found = find_scores(file, in_blocks=True, **options)  # type: ignore[arg-type]
-    scores = found.scores = _source(found.scores)
-    shape = scores.shape
-    check_score_shape(file, found.scores_from, shape, scores.dtype)
-    rows, classes = shape[-2:]
-    beyond = most_scores is not None and math.prod(shape) > most_scores
-    if not (beyond or is_large(rows, classes, shape[0] if len(shape) == 3 else 1)):
-        return read_scores(file, kind=kind, first_label=first_label, **options)  # type: ignore[arg-type]
-    if found.labels is not None:
-        found.labels = _source(found.labels)
-        where = f"labels from {found.labels_from}"
-        check_label_shape(file, where, found.labels.shape, found.labels.dtype, shape)
-    limit = Wanted(max_gb=max_gb).limit
-    needed, size = memory(rows, classes), math.prod(shape) * scores.dtype.itemsize
-    if needed > limit:
-        raise refuse(
-            file,
-            f"{found.scores_from} claims {size / 1e9:.3g} GB and needs {needed / 1e9:.3g} GB of memory, above the "
-            f"limit of {limit / 1e9:.3g} GB",
-            "if the file is to be trusted, raise the limit with --max-gb or AVUC_MAX_GB",
-        )
-    decision = decide(file, found, _facts(file, found, rows), kind, first_label)
+        return read_scores(file, kind=kind, first_label=first_label, **options)
+    with reading(file):
+        found = find_scores(file, in_blocks=True, **options)
+        found.scores = _source(found.scores)
+        shape, dtype = found.scores.shape, found.scores.dtype
+        check_score_shape(file, found.scores_from, shape, dtype)
+        beyond = most_scores is not None and math.prod(shape) > most_scores
+        rows, classes, draws = shape[-2], shape[-1], shape[0] if len(shape) == 3 else 1
+        if not (beyond or is_large(rows, classes, draws)):
+            return read_scores(file, kind=kind, first_label=first_label, **options)
+        if found.labels is not None and needs_labels:
+            found.labels = _source(found.labels)
+            where = f"labels from {found.labels_from}"
+            check_label_shape(file, where, found.labels.shape, found.labels.dtype, shape)
+        else:
+            found.labels = None
+        _check_memory(file, found, memory(rows, classes), Wanted(max_gb=max_gb).limit)
+        decision = decide(file, found, _facts(file, found, rows), kind, first_label)
     return ScoreStream(
         path=file,
         shape=tuple(shape),
@@ -129,10 +141,21 @@ def open_scores(
         labels_from=found.labels_from,
         class_names=found.class_names,
         notes=(*found.notes, *decision.notes),
-        dtype=scores.dtype if scores.dtype.is_floating_point else torch.float32,
+        dtype=dtype if dtype.is_floating_point else torch.float32,
         decision=decision,
         found=found,
     )
+
+
+def _check_memory(path: Path, found: Found, needed: int, limit: int) -> None:
+    if needed > limit:
+        size = math.prod(found.scores.shape) * found.scores.dtype.itemsize
+        raise refuse(
+            path,
+            f"{found.scores_from} claims {size / 1e9:.3g} GB and needs {needed / 1e9:.3g} GB of memory, above the "
+            f"limit of {limit / 1e9:.3g} GB",
+            "if the file is to be trusted, raise the limit with --max-gb or AVUC_MAX_GB",
+        )
 
 
 def _facts(path: Path, found: Found, rows: int) -> Facts:

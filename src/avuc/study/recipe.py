@@ -10,6 +10,7 @@ from typing import Any
 
 from avuc.calibration import CALIBRATORS
 from avuc.errors import InputError
+from avuc.files import read_text
 from avuc.methods import METHODS, Method, Objective
 from avuc.study.parts import CalibratorSpec, DataPart, NetPart, OtherData, Recipe, Row, StudyPart, plain, slug
 from avuc.study.tables import Place, build, did_you_mean, hints_of, known_keys
@@ -48,7 +49,7 @@ def load_recipe(name: str | Path, changes: Sequence[str] = ()) -> Recipe:
         source = f"{source}.toml"
     else:
         try:
-            text = Path(source).read_text(encoding="utf-8")
+            text = read_text(source)
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not UTF-8 text"
             known = did_you_mean(source, recipe_names())
