@@ -309,12 +309,12 @@ def values(path: Path, table: Any, name: str) -> np.ndarray:
     if isinstance(column, arrow.ChunkedArray):  # how an empty table comes back
         column = arrow.concat_arrays(column.chunks) if column.num_chunks else arrow.array([], column.type)
     shape, types = [len(column)], arrow.types
-    lengths = require("pyarrow.compute", "cli", "a .parquet file").list_value_length
     while types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
         if column.null_count:
             raise refuse(path, f"column {name!r} has empty cells", "give every row its scores")
         inner = column.flatten()
         length, rest = divmod(len(inner), max(len(column), 1))
+        lengths = require("pyarrow.compute", "cli", "a .parquet file").list_value_length
         if rest or any(count != length for count in lengths(column).unique().to_pylist()):
             raise refuse(path, f"the lists of column {name!r} differ in length", "give every row one number per class")
         shape.append(length)
