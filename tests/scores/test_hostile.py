@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import socket
 import subprocess
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,14 @@ from avuc.tensorfile import read_tensors
 
 SUFFIXES = list(FORMATS)
 GOOD = np.array([[2.0, 0.5, -1.0], [0.1, 0.2, 0.3], [-3.0, 4.0, 0.0]], np.float32)
+
+# a table of two rows with one byte changed in its footer; PyArrow 26 ends the process that looks at its columns
+ABORTS = (
+    "c-jka3^EjD5Y-XY(Gg_<GT21fWF$BkAix2}`d}}{pn*kHP!LEl0Wk|BObDikiiR>cz@#t@g(-m>&j2zMQxwxs1{gz>MbgKVL4vI~"
+    "IU_YUQIw5AluLz4f+HtCJ+q`Z-T=r|MQ{y)%7I+QN(M0&Nf}8SH3k_`E=g5321$etQJ|dIDn=ku<FFyg-;y#wk1>ccG1zFbNvbih"
+    "0L8IbV2EVFCPu2*zyh&>u@cGXJ4`ktg)bJP#r`piv8ZtXDFzLNg2bZ2($o^&<bnd-#G<17a)q+gqT<Z_JOv{&Jp(;MNgEjk1_)x9"
+    "0<<9jm^1;%mq@D"
+)
 
 
 def one_line(capsys, words: list[str], code: int = 2) -> str:
@@ -224,6 +234,23 @@ def test_the_limit_holds_for_every_format(save, refused, suffix):
     assert "above the limit" in refused(save(suffix, scores, labels), "--max-gb", "0.0001")
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".npy", ".safetensors"])
+def test_the_limit_counts_the_copy_in_float32(save, refused, suffix):
+    """320 kB of float64 take 480 kB while they are read."""
+    path = save(suffix, np.zeros((5000, 8)), np.arange(5000) % 8)
+    assert "claims 0.00048 GB, above the limit of 0.0004 GB" in refused(path, "--max-gb", "0.0004")
+    assert read_scores(path, max_gb=0.0005).num_rows == 5000
+
+
+def test_the_limit_counts_members_that_are_only_copied(tmp_path, capsys):
+    np.savez_compressed(tmp_path / "a.npz", logits=GOOD, labels=[0, 1, 2], more=np.zeros(10**6))
+    words = ["calibrate", str(tmp_path / "a.npz"), "--method", "temperature", "--out", str(tmp_path / "cal.json")]
+    words += ["--apply", str(tmp_path / "a.npz"), "--to", str(tmp_path / "b.npz"), "--replicates", "0"]
+    assert "the archive claims 0.008 GB" in one_line(capsys, [*words, "--max-gb", "0.004"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz"]
+    assert main(words) == 0
+
+
 def test_a_label_column_of_short_lines_is_counted(tmp_path, refused):
     path = tmp_path / "a.csv"
     path.write_text("label,a,b\n" + "".join(f"{i},,\n" for i in range(20_000)))
@@ -293,3 +320,39 @@ def test_a_rewrite_takes_no_more_memory_than_the_limit_says(tmp_path, save):
     file = read_scores(path, max_gb=0.001)
     write_scores(file, file.scores, tmp_path / "b.csv")
     assert len((tmp_path / "b.csv").read_text().splitlines()) == 2001
+
+
+def test_a_parquet_that_ends_its_reader(save, refused, monkeypatch):
+    """The library aborts on some damaged files: that must happen in another process."""
+    path = save(".parquet", GOOD, [0, 1, 2])
+    monkeypatch.setattr("avuc.scores.probe.CODE", "import os; os.abort()")
+    assert "reading it ends the process with signal 6" in refused(path)
+    monkeypatch.setattr("avuc.scores.probe.CODE", "import os; os._exit(3)")
+    assert "it needs more memory than the limit" in refused(path)
+    monkeypatch.setattr("avuc.scores.probe.CODE", "import time; time.sleep(60)")
+    monkeypatch.setattr("avuc.scores.probe.SECONDS", 0.2)
+    assert "takes more than 0.2 s" in refused(path)
+    monkeypatch.undo()
+    assert read_scores(path).num_rows == 3
+
+
+def test_a_parquet_with_a_damaged_footer(save, refused):
+    path = save(".parquet", GOOD, [0, 1, 2])
+    content = path.read_bytes()
+    length = int.from_bytes(content[-8:-4], "little")
+    for claim in (0, 1, length - 1, length + 1, 2**31, 2**32 - 1):
+        path.write_bytes(content[:-8] + claim.to_bytes(4, "little") + content[-4:])
+        refused(path)
+    path.write_bytes(content[: -8 - length] + bytes(length) + content[-8:])
+    refused(path)
+
+
+def test_a_parquet_that_aborted_the_command(tmp_path):
+    path = tmp_path / "a.parquet"
+    path.write_bytes(zlib.decompress(base64.b85decode(ABORTS)))
+    command = [sys.executable, "-m", "avuc", "evaluate", str(path), "--replicates", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+    assert done.returncode in (0, 2), done.stderr  # another PyArrow may read it
+    assert done.stderr.count("\n") == (done.returncode == 2), done.stderr
+    if done.returncode == 2:
+        assert f"avuc: {path}: not a readable .parquet table (" in done.stderr

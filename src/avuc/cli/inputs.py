@@ -44,7 +44,8 @@ FILE_HELP = """\
 FILE is .npz, .npy, .safetensors, .parquet or .csv. It holds scores named logits, probs, predictions or scores, of
 shape (N, C), or (S, N, C) for S Monte Carlo draws, and labels named labels, y, targets or ground_truth. A file
 logits.npy has its labels in labels.npy beside it. A table has one column per class (logits_0, logits_1, … or
-prob_cat, prob_dog, …) or one list column, and a label column."""
+prob_cat, prob_dog, …) or one list column, and a label column. Where it is not clear which columns are the scores,
+the file is refused; --columns and --label say which."""
 
 
 def add_input_options(parser: Parser) -> None:

@@ -130,7 +130,7 @@ def decide_kind(path: Path, found: Found, facts: ScoreFacts, kind: str) -> tuple
         if percent and named != "logits":
             raise refuse(
                 path,
-                f"{found.scores_from} looks like percentages: every row sums to about 100",
+                f"{found.scores_from} may hold percentages: every row sums to about 100",
                 "pass --kind percent, or --kind logits if these are logits",
             )
         if named is None and positive and facts.high <= 1 and not looks:

@@ -239,6 +239,7 @@ def find_scores(
     if columns is not None and file.suffix.lower() not in TABLES:
         raise refuse(file, "has no columns with names", "leave out --columns, or name the scores with --scores-key")
     found = form.read(file, wanted)
+    found.limit = wanted.limit
     if labels is not None:
         beside, other = Path(labels), Wanted(None, labels_key, max_gb, in_blocks=in_blocks)
         found.labels, found.labels_from = _format(beside).labels(beside, other)

@@ -25,6 +25,7 @@ __all__ = [
     "choose",
     "find_labels",
     "listing",
+    "needed",
     "printable",
     "refuse",
     "swap_word",
@@ -77,6 +78,7 @@ class Found:
     class_names: tuple[str, ...] | None = None
     notes: list[str] = field(default_factory=list)
     labels_named: bool = False  # the labels were names of classes, and were looked up
+    limit: int = int(MAX_GB * 1e9)  # bytes that a rewrite may unpack
     draws: int = 1  # how many draws the scores are the mean of
     expected_entropy: Any = None  # (N) the mean of these draws' entropies
 
@@ -148,6 +150,11 @@ def also_there(key: str, names: Iterable[str], wanted: Wanted) -> list[str]:
 def also_labels(others: Sequence[str]) -> list[str]:
     """A note when a file holds other arrays that could be the labels."""
     return [f"also there: {listing(others)}; choose the labels with --label"] if others else []
+
+
+def needed(elements: int, itemsize: int) -> int:
+    """Bytes for numbers of this size: as they are in the file, and once more in float32 where that is another type."""
+    return elements * (itemsize if itemsize == 4 else itemsize + 4)
 
 
 def check_size(path: Path, what: str, size: int, limit: int) -> None:

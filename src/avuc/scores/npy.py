@@ -29,6 +29,7 @@ from avuc.scores.names import (
     choose,
     find_labels,
     listing,
+    needed,
     refuse,
     swap_word,
 )
@@ -105,6 +106,7 @@ def write_npy(source: Path, destination: Path, found: Found, scores: Tensor) -> 
 def write_npz(source: Path, destination: Path, found: Found, scores: Tensor) -> None:
     """The archive again with new scores under the same key; every other member is copied byte for byte."""
     with _archive(source) as (archive, _), zipfile.ZipFile(destination, "w") as out:
+        check_size(source, "the archive", sum(info.file_size for info in archive.infolist()), found.limit)
         for info in archive.infolist():
             entry = zipfile.ZipInfo(info.filename, date_time=info.date_time)
             entry.compress_type = info.compress_type
@@ -153,7 +155,7 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, wanted:
             return StreamSource(path, lambda: _data(path, info.filename, header), shape, kind, dtype.itemsize, decode)
         check_size(path, what, info.file_size, wanted.limit)
     with archive.open(info) as member:
-        return _read(path, what, member, info.file_size)
+        return _read(path, what, member, info.file_size, wanted.limit)
 
 
 @contextmanager
@@ -171,14 +173,14 @@ def _whole(path: Path, wanted: Wanted) -> Any:
             shape, fortran, dtype, header = _checked_header(path, "the array", stream, size)
             kind, decode = numpy_decoder(dtype)
             return FileSource(path, header, shape, kind, dtype.itemsize, decode, column_major=fortran)
-        check_size(path, "the array", size, wanted.limit)
-        return _read(path, "the array", stream, size)
+        return _read(path, "the array", stream, size, wanted.limit)
 
 
-def _read(path: Path, what: str, stream: IO[bytes], size: int) -> np.ndarray:
+def _read(path: Path, what: str, stream: IO[bytes], size: int, limit: int) -> np.ndarray:
     """One .npy stream of `size` bytes."""
     shape, fortran, dtype, _ = _checked_header(path, what, stream, size)
     claimed = math.prod(shape) * dtype.itemsize
+    check_size(path, what, needed(math.prod(shape), dtype.itemsize), limit)
     array = np.empty(math.prod(shape), dtype)
     view = array.view(np.uint8).data
     done = 0

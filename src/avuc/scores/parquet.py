@@ -62,7 +62,7 @@ def write_parquet(source: Path, destination: Path, found: Found, scores: Tensor)
     Rows go through memory a batch at a time, and texts that repeat stay packed until their batch is written.
     """
     arrow, parquet = _arrow()
-    with _open(source, Wanted()) as table:
+    with _open(source, Wanted(max_gb=found.limit / 1e9)) as table:
         schema, keys = table.file.schema_arrow, {name: place for place, name in enumerate(found.keys)}
         kinds = [_floating(arrow, one.type) if one.name in keys else table.kinds[one.name] for one in schema]
         schema = arrow.schema([one.with_type(kind) for one, kind in zip(schema, kinds, strict=True)], schema.metadata)

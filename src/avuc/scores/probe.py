@@ -31,6 +31,11 @@ try:
         words = (pyarrow.string(), pyarrow.large_string(), pyarrow.binary())
         texts = [one.name for one in plain.schema_arrow if one.type in words]
     with parquet.ParquetFile(path, read_dictionary=texts, buffer_size=1 << 16, pre_buffer=False) as file:
+        for group in range(file.metadata.num_row_groups):
+            rows = file.metadata.row_group(group)
+            for place in range(rows.num_columns):
+                column = rows.column(place)
+                column.path_in_schema, column.num_values, column.total_uncompressed_size
         for place, batch in enumerate(file.iter_batches(batch_size=4096, use_threads=False)):
             if os.path.getsize(path) > {WHOLE_BYTES} and place:
                 break

@@ -20,6 +20,7 @@ from avuc.scores.names import (
     choose,
     find_labels,
     listing,
+    needed,
     refuse,
 )
 from avuc.scores.sources import FileSource
@@ -95,5 +96,5 @@ def _held(path: Path, held: dict[str, Tensor], key: str, wanted: Wanted) -> Any:
     if wanted.in_blocks:
         dtype, shape, offset = tensor_places(path)[key]
         return FileSource(path, offset, shape, dtype, dtype.itemsize, lambda raw: torch.frombuffer(raw, dtype=dtype))
-    check_size(path, f"key {key!r}", tensor.numel() * tensor.element_size(), wanted.limit)
+    check_size(path, f"key {key!r}", needed(tensor.numel(), tensor.element_size()), wanted.limit)
     return tensor
