@@ -18,14 +18,29 @@ from torch import Tensor
 from avuc import metrics
 from avuc.metrics.avu import Threshold, curves_of, resolve_threshold
 from avuc.metrics.calibration import confidence_table, curve, uncertainty_table
-from avuc.metrics.intervals import Bootstrap, detection_intervals, intervals_of
+from avuc.metrics.detection import detection_of
+from avuc.metrics.intervals import Bootstrap, detection_intervals, intervals_of, large_detection_intervals
+from avuc.metrics.large import is_large
+from avuc.metrics.ranking import CHUNK, Ranking
 from avuc.metrics.selective import risk_curve
-from avuc.metrics.statistics import Statistics, group, summarise
+from avuc.metrics.statistics import Array, Statistics, group, summarise
 from avuc.metrics.suite import from_statistics
 from avuc.predictions import Predictions
 from avuc.progress import Progress
 
-__all__ = ["Assessment", "Bounds", "Series", "assess", "bounds", "judged", "late_progress", "plain"]
+__all__ = [
+    "Assessment",
+    "Bounds",
+    "Series",
+    "as_series",
+    "assess",
+    "bounds",
+    "detected",
+    "entropy_counts",
+    "judged",
+    "late_progress",
+    "plain",
+]
 
 HISTOGRAM_BINS = 40
 CHART_POINTS = 400
@@ -52,6 +67,8 @@ class Assessment:
     curves: dict[str, Series] = field(default_factory=dict)
     detection_intervals: dict[str, Bounds] = field(default_factory=dict)
     replicates: int = 0  # bootstrap resamples behind the intervals
+    bootstrap: str = "rows"  # what was resampled: rows, or cells of similar rows
+    detection_bootstrap: str = "rows"
     expected_entropy: float = math.nan  # means over the rows, in nats
     mutual_information: float = math.nan
 
@@ -71,6 +88,8 @@ class Assessment:
                 "detection": self.detection,
                 "detection_intervals": self.detection_intervals,
                 "replicates": self.replicates,
+                "bootstrap": self.bootstrap if self.replicates else None,
+                "detection_bootstrap": self.detection_bootstrap if self.detection_intervals else None,
             }
         )
         return document
@@ -94,18 +113,35 @@ def assess(
     """
     statistics = summarise(predictions.probs, predictions.labels, bins=bins)
     result = judged(predictions, statistics, outside_entropy=outside_entropy, threshold=threshold, bins=bins)
-    if not replicates:
-        return result
-    sides = 1 if outside_entropy is None else 2
-    with late_progress("intervals", sides * replicates) as advance:
-        how = Bootstrap(replicates, seed=seed, threshold=threshold, bins=bins, advance=advance)
-        found = intervals_of(predictions.probs, statistics, None, how)
-        outside = {}
+    with late_progress("intervals", replicates * (1 if outside_entropy is None else 2)) as advance:
+        if replicates:
+            how = Bootstrap(replicates, seed=seed, threshold=threshold, bins=bins, advance=advance)
+            found = intervals_of(predictions.probs, statistics, None, how)
+            result = replace(result, intervals=bounds(found), replicates=replicates)
         if outside_entropy is not None:
-            outside = detection_intervals(
-                predictions.entropy, outside_entropy, replicates=replicates, seed=seed, advance=advance
-            )
-    return replace(result, intervals=bounds(found), detection_intervals=bounds(outside), replicates=replicates)
+            # both sides in the same arithmetic, so that equal predictions have equal entropies
+            inside, outside = (x.detach().cpu().numpy().copy() for x in (predictions.entropy, outside_entropy))
+            figures = detected(inside, outside, replicates=replicates, seed=seed, advance=advance)
+            result = replace(result, **figures)
+    return result
+
+
+def detected(
+    inside: Array, outside: Array, *, replicates: int, seed: int, advance: Callable[[int], None]
+) -> dict[str, Any]:
+    """The fields of an `Assessment` about detection; many entropies are sorted in place."""
+    if not is_large(len(inside) + len(outside), 1):
+        figures: dict[str, Any] = {"detection": metrics.detection(inside, outside)}
+        if replicates:
+            found = detection_intervals(inside, outside, replicates=replicates, seed=seed, advance=advance)
+            figures["detection_intervals"] = bounds(found)
+        return figures
+    both = Ranking(inside, outside)
+    figures = {"detection": detection_of(both), "detection_bootstrap": "cells"}
+    if replicates:
+        found = large_detection_intervals(both, replicates=replicates, seed=seed, advance=advance)
+        figures["detection_intervals"] = bounds(found)
+    return figures
 
 
 def judged(
@@ -116,7 +152,7 @@ def judged(
     threshold: Threshold = "auto",
     bins: int = 15,
 ) -> Assessment:
-    """The judgement without intervals, from statistics made with these bins."""
+    """The judgement without detection and intervals, from statistics made with these bins."""
     outside = outside_entropy
     return Assessment(
         n=len(predictions),
@@ -127,8 +163,6 @@ def judged(
         confidence=float(statistics.confidence.mean()),
         metrics=from_statistics(statistics, threshold=threshold, bins=bins),
         intervals={},
-        # both sides in the same arithmetic, so that equal predictions have equal entropies
-        detection={} if outside is None else metrics.detection(predictions.entropy, outside),
         outside=0 if outside is None else len(outside),
         curves=_curves(statistics, outside, bins),
         expected_entropy=float(predictions.expected_entropy.double().mean()),
@@ -183,23 +217,33 @@ def _curves(statistics: Statistics, outside: Tensor | None, bins: int) -> dict[s
     risk = risk_curve(group(statistics.confidence, statistics.correct))
     keep = np.unique(np.linspace(0, len(risk.coverage) - 1, CHART_POINTS).round().astype(int))
     curves = {
-        "reliability": _series(curve(confidence_table(statistics, bins))),
-        "uncertainty": _series(curve(uncertainty_table(statistics, bins))),
-        "avu": _series(curves_of(statistics, CHART_POINTS // 4)),
+        "reliability": as_series(curve(confidence_table(statistics, bins))),
+        "uncertainty": as_series(curve(uncertainty_table(statistics, bins))),
+        "avu": as_series(curves_of(statistics, CHART_POINTS // 4)),
         "risk": {"coverage": risk.coverage[keep].tolist(), "risk": risk.risk[keep].tolist()},
     }
     top = math.log(statistics.num_classes)
-    entropy, right = statistics.entropy.clip(0, top), statistics.correct
+    entropy, right = statistics.entropy, statistics.correct
     groups = {"right": entropy[right], "wrong": entropy[~right]}
     if outside is not None:
-        groups["outside"] = outside.double().cpu().numpy().clip(0, top)
+        groups["outside"] = outside.detach().cpu().numpy()
     edges = np.linspace(0, top, HISTOGRAM_BINS + 1)
     curves["entropy"] = {"edges": edges.tolist()} | {
-        name: np.histogram(values, edges)[0].astype(float).tolist() for name, values in groups.items()
+        name: entropy_counts(values, edges).tolist() for name, values in groups.items()
     }
     return curves
 
 
-def _series(curve: Any) -> Series:
+def entropy_counts(entropies: Array, edges: Array) -> Array:
+    """Rows between the edges; entropies beyond the first or the last, which rounding makes, count in that bin."""
+    counts = np.zeros(len(edges) - 1)
+    # a stretch at a time: the whole in float64 would double a large file's memory
+    for start in range(0, len(entropies), CHUNK):
+        some = entropies[start : start + CHUNK].astype(np.float64).clip(edges[0], edges[-1])
+        counts += np.histogram(some, edges)[0]
+    return counts
+
+
+def as_series(curve: Any) -> Series:
     """A named tuple of arrays as lists."""
     return {name: np.asarray(values, np.float64).tolist() for name, values in curve._asdict().items()}

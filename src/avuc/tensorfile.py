@@ -21,7 +21,7 @@ from avuc.atomic import atomic_path
 from avuc.errors import InputError, out_of_memory
 from avuc.files import open_regular
 
-__all__ = ["read_metadata", "read_tensors", "write_tensors"]
+__all__ = ["read_metadata", "read_tensors", "tensor_places", "write_tensors"]
 
 # the same bound as the safetensors package
 MAX_HEADER = 100_000_000
@@ -114,6 +114,12 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def read_metadata(path: str | Path) -> dict[str, str]:
     """The text metadata alone; the header is checked, the data not touched."""
     return _header(path)[1]
+
+
+def tensor_places(path: str | Path) -> dict[str, tuple[torch.dtype, tuple[int, ...], int]]:
+    """Type, shape and first byte in the file of every tensor; the header is checked, the data not touched."""
+    entries, _, base = _header(path)
+    return {name: (dtype, shape, base + start) for name, (dtype, shape, start, _) in entries.items()}
 
 
 Entry = tuple[torch.dtype, tuple[int, ...], int, int]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from avuc.cli.command import Command, Namespace, Parser
 from avuc.cli.console import Console, shown
@@ -13,13 +14,19 @@ from avuc.cli.inputs import (
     check_outputs,
     json_text,
     judging,
-    read_file,
-    read_other,
+    open_file,
+    open_other,
     text_job,
     write_all,
 )
 from avuc.cli.tables import show_assessment, show_file, show_written
 from avuc.report.words import verdict
+
+if TYPE_CHECKING:
+    from avuc.assessment import Assessment
+    from avuc.scores import ScoreFile, ScoreStream
+
+    Scores = ScoreFile | ScoreStream
 
 __all__ = ["COMMAND"]
 
@@ -40,19 +47,17 @@ def arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     check_outputs({"--json": args.json, "--report": args.report}, [args.file, args.labels, args.ood])
-    from avuc.assessment import assess
     from avuc.scores import describe
 
     console = Console()
-    file = read_file(args)
+    file = open_file(args)
     show_file(console, file)
-    predictions = file.predictions()
-    outside = None
+    file.check_labelled()
+    other = None
     if args.ood:
-        other = read_other(args, args.ood, file, "both must come from one model")
+        other = open_other(args, args.ood, file, "both must come from one model")
         show_file(console, other, "outside: ")
-        outside = other.entropy()
-    result = assess(predictions, outside_entropy=outside, **judging(args, file.num_rows))
+    result = _judged(args, file, other)
     page = ""
     if args.report:
         from avuc.report.html import assessment_page
@@ -68,6 +73,21 @@ def run(args: Namespace) -> int:
         console.paragraph(sentence)
     show_written(console, [args.json, args.report])
     return 0
+
+
+def _judged(args: Namespace, file: Scores, other: Scores | None) -> Assessment:
+    from torch import from_numpy
+
+    from avuc.assessment import assess
+    from avuc.large_assessment import assess_large, entropies
+    from avuc.metrics.large import is_large
+    from avuc.scores import ScoreFile
+
+    outside = None if other is None else entropies(other)
+    if isinstance(file, ScoreFile) and not is_large(file.num_rows, file.num_classes, file.samples):
+        rows = None if outside is None else from_numpy(outside)
+        return assess(file.predictions(), outside_entropy=rows, **judging(args, file.num_rows))
+    return assess_large(file, outside_entropy=outside, **judging(args, file.num_rows, by_cells=True))
 
 
 COMMAND = Command(

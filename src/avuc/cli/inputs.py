@@ -8,8 +8,9 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from avuc.atomic import atomic_path
 from avuc.cli.command import Namespace, Parser
@@ -17,7 +18,9 @@ from avuc.errors import InputError, require
 from avuc.files import same_file
 
 if TYPE_CHECKING:
-    from avuc.scores import ScoreFile
+    from avuc.scores import ScoreFile, ScoreStream
+
+File = TypeVar("File", "ScoreFile", "ScoreStream", "ScoreFile | ScoreStream")
 
 __all__ = [
     "FILE_HELP",
@@ -26,6 +29,8 @@ __all__ = [
     "check_outputs",
     "json_text",
     "judging",
+    "open_file",
+    "open_other",
     "read_file",
     "read_other",
     "replicates_for",
@@ -67,7 +72,9 @@ def add_input_options(parser: Parser) -> None:
         choices=(0, 1),
         help="the label of the first class: labels count from 0 or from 1 (default: found out, or refused)",
     )
-    group.add_argument("--max-gb", type=_positive, metavar="GB", help="most a file may unpack to (default: 8)")
+    group.add_argument(
+        "--max-gb", type=_positive, metavar="GB", help="most memory that a file's data may take (default: 8)"
+    )
     group = parser.add_argument_group("how it is judged")
     group.add_argument(
         "--threshold",
@@ -84,8 +91,8 @@ def add_input_options(parser: Parser) -> None:
         "--replicates",
         type=_whole(0),
         metavar="N",
-        help="bootstrap replicates behind the 95 %% intervals; 0: no intervals (default: 1000; down to 200 where there "
-        "are more than 20,000 rows)",
+        help="bootstrap replicates behind the 95 %% intervals; 0: no intervals (default: 1000; calibrate draws "
+        "down to 200 where there are more than 20,000 rows, evaluate down to 200 up to 100,000 rows)",
     )
     group.add_argument("--seed", type=_whole(0), default=0, metavar="N", help="of every random draw (default: 0)")
 
@@ -125,14 +132,55 @@ def read_other(args: Namespace, path: str, first: ScoreFile, why: str) -> ScoreF
         like=first,
         needs_labels=False,
     )
+    return _same_classes(args, path, other, first, why)
+
+
+def _same_classes(args: Namespace, path: str, other: File, first: ScoreFile | ScoreStream, why: str) -> File:
     if other.num_classes != first.num_classes:
         raise InputError(f"{path}: {other.num_classes} classes, but {args.file} has {first.num_classes}; {why}")
     return other
 
 
-def judging(args: Namespace, rows: int) -> dict[str, Any]:
-    """The options of the judgement."""
-    replicates = replicates_for(args, rows)
+def open_file(args: Namespace) -> ScoreFile | ScoreStream:
+    """The file as the options say; a large one stays on the disk."""
+    from avuc.metrics.large import bytes_needed
+    from avuc.scores import open_scores
+
+    return open_scores(
+        args.file,
+        kind=args.kind,
+        labels=args.labels,
+        scores_key=args.scores_key,
+        labels_key=args.labels_key,
+        max_gb=args.max_gb,
+        first_label=args.first_label,
+        columns=args.columns,
+        memory=partial(bytes_needed, bins=args.bins, detection=args.ood is not None),
+    )
+
+
+def open_other(args: Namespace, path: str, first: ScoreFile | ScoreStream, why: str) -> ScoreFile | ScoreStream:
+    """The same for a second file, which needs no labels but as many classes as the first."""
+    from avuc.metrics.large import WORKING
+    from avuc.scores import open_scores
+
+    other = open_scores(
+        path,
+        kind=args.kind,
+        scores_key=args.scores_key,
+        max_gb=args.max_gb,
+        columns=args.columns,
+        like=first,
+        needs_labels=False,
+        memory=lambda rows, _: WORKING + 4 * rows,  # one float32 entropy per row
+        most_scores=1 << 22,
+    )
+    return _same_classes(args, path, other, first, why)
+
+
+def judging(args: Namespace, rows: int, *, by_cells: bool = False) -> dict[str, Any]:
+    """The options of the judgement; a bootstrap over cells costs the same for any number of rows."""
+    replicates = replicates_for(args, 1 if by_cells else rows)
     return {"threshold": args.threshold, "bins": args.bins, "replicates": replicates, "seed": args.seed}
 
 

@@ -6,17 +6,25 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from avuc.cli.console import Console
-from avuc.report.words import CHANGE_HEAD, DETECTION_HEAD, METRIC_HEAD, change_rows, detection_rows, metric_rows
+from avuc.report.words import (
+    CHANGE_HEAD,
+    DETECTION_HEAD,
+    METRIC_HEAD,
+    change_rows,
+    detection_rows,
+    metric_rows,
+    replicates_text,
+)
 
 if TYPE_CHECKING:
     from avuc.assessment import Assessment
     from avuc.comparison import Comparison
-    from avuc.scores import ScoreFile
+    from avuc.scores import ScoreFile, ScoreStream
 
 __all__ = ["show_assessment", "show_comparison", "show_file", "show_warnings", "show_written"]
 
 
-def show_file(console: Console, file: ScoreFile, lead: str = "") -> None:
+def show_file(console: Console, file: ScoreFile | ScoreStream, lead: str = "") -> None:
     """What was found in the file, and what is odd about it."""
     from avuc.scores import describe
 
@@ -44,7 +52,7 @@ def show_comparison(console: Console, result: Comparison) -> None:
 def show_replicates(console: Console, result: Assessment) -> None:
     """Where the intervals come from: few or many replicates are a choice that is said."""
     if result.replicates:
-        console.paragraph(f"Intervals from {result.replicates:,} bootstrap replicates of the rows.", style="dim")
+        console.paragraph(f"Intervals from {replicates_text(result)}.", style="dim")
 
 
 def show_warnings(console: Console, warnings: Iterable[str]) -> None:

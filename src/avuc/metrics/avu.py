@@ -130,14 +130,18 @@ def curves_of(statistics: Statistics, points: int = POINTS) -> AvuCurves:
 
 def resolve_threshold(statistics: Statistics, threshold: Threshold) -> float:
     if threshold != "auto":
-        value = float(threshold)
-        if np.isnan(value):
-            raise InputError("threshold is NaN; give an entropy in nats, or 'auto'")
-        return value
+        return checked_threshold(threshold)
     entropy, right = statistics.entropy, statistics.correct
     sums = entropy[right].sum(), entropy[~right].sum()
     hits = float(right.sum())
     return float(midpoint(*sums, hits, len(right) - hits, entropy.min(), entropy.max()))
+
+
+def checked_threshold(threshold: float | str) -> float:
+    value = float(threshold)
+    if np.isnan(value):
+        raise InputError("threshold is NaN; give an entropy in nats, or 'auto'")
+    return value
 
 
 def midpoint(right_sum: Any, wrong_sum: Any, right: Any, wrong: Any, low: Any, high: Any) -> Array:
@@ -165,10 +169,21 @@ def cells(groups: Groups, thresholds: Array) -> Counts:
     return cells_below(groups.values, cumulative(groups.right), cumulative(groups.wrong), thresholds)
 
 
-def cells_below(values: Array, right: Array, wrong: Array, thresholds: Array) -> Counts:
-    """From right and wrong rows below each ascending value, (..., G + 1), and thresholds (..., T)."""
+def cells_below(values: Array, right: Array, wrong: Array, thresholds: Array, lowest: Array | None = None) -> Counts:
+    """From right and wrong rows below each ascending value, (..., G + 1), and thresholds (..., T).
+
+    With `lowest`, a group is a cell of rows spread evenly between `lowest` and its value, and a threshold inside it
+    takes its share of them.
+    """
     last = np.searchsorted(values, thresholds, side="right")
     ac, ic = np.take_along_axis(right, last, -1), np.take_along_axis(wrong, last, -1)
+    if lowest is not None:
+        cell = np.minimum(last, len(values) - 1)
+        width = values[cell] - lowest[cell]
+        share = np.clip((thresholds - lowest[cell]) / np.where(width > 0, width, 1), 0, 1)
+        share = np.where((last < len(values)) & (width > 0), share, 0)
+        ac = ac + share * (np.take_along_axis(right, cell + 1, -1) - np.take_along_axis(right, cell, -1))
+        ic = ic + share * (np.take_along_axis(wrong, cell + 1, -1) - np.take_along_axis(wrong, cell, -1))
     return Counts(ac, right[..., -1:] - ac, ic, wrong[..., -1:] - ic)
 
 

@@ -4,15 +4,17 @@ intensity. Out-of-distribution is the positive class: it should have the higher 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from avuc.errors import InputError
+from avuc.metrics.ranking import Ranking
 from avuc.metrics.statistics import Array, group
 
-__all__ = ["DETECTION", "detection", "spearman"]
+__all__ = ["DETECTION", "detection", "detection_of", "spearman"]
 
 DETECTION = ("auroc", "aupr_in", "aupr_out", "detection_accuracy", "fpr95", "wasserstein")
 
@@ -47,8 +49,11 @@ def spearman(values: Any, intensities: Any) -> float:
     return float(np.clip(ra @ rb / scale, -1, 1)) if scale > 0 else float("nan")
 
 
-def from_counts(values: Array, negative: Array, positive: Array) -> dict[str, Array]:
-    """All detection metrics from the number (..., G) of in- and out-rows at each ascending value."""
+def from_counts(values: Array, negative: Array, positive: Array, *, spread: bool = False) -> dict[str, Array]:
+    """All detection metrics from the number (..., G) of in- and out-rows at each ascending value.
+
+    With `spread`, a value stands for a cell of rows spread evenly, and the threshold of `fpr95` may lie inside it.
+    """
     n_in, n_out = negative.sum(-1, keepdims=True), positive.sum(-1, keepdims=True)
     tpr, fpr = (np.cumsum(counts[..., ::-1], -1) / total for counts, total in ((positive, n_out), (negative, n_in)))
     # a row scores against all negatives below it and half of its equals
@@ -61,9 +66,51 @@ def from_counts(values: Array, negative: Array, positive: Array) -> dict[str, Ar
         "aupr_out": average_precision(positive[..., ::-1], negative[..., ::-1]),
         # before the first threshold nothing is flagged: TPR 0, TNR 1
         "detection_accuracy": np.maximum(0.5, ((tpr + 1 - fpr) / 2).max(-1)),
-        "fpr95": np.take_along_axis(fpr, reached, -1)[..., 0],
+        "fpr95": _inside(tpr, fpr, reached) if spread else np.take_along_axis(fpr, reached, -1)[..., 0],
         "wasserstein": gaps @ np.diff(values),
     }
+
+
+def detection_of(entropies: Ranking) -> dict[str, float]:
+    """The metrics of `detection` for samples too large for one array: inside rows negative, outside rows positive."""
+    inside, outside = entropies.negative, entropies.positive
+    n_in, n_out = len(inside), len(outside)
+    if n_in == 0 or n_out == 0:
+        raise InputError(f"both kinds of entropies are needed, found {n_in} in and {n_out} out")
+    sums: dict[str, list[float]] = {"auroc": [], "aupr_in": [], "aupr_out": [], "wasserstein": []}
+    best, before_in, before_out, last = 0.5, 0.0, 0.0, None
+    for values, positive, negative in entropies.groups():
+        below_in, below_out = before_in + np.cumsum(negative), before_out + np.cumsum(positive)
+        # flagged: the value itself and all above
+        flagged_in, flagged_out = n_in - below_in + negative, n_out - below_out + positive
+        sums["auroc"].append(float(positive @ (below_in - negative / 2)))
+        sums["aupr_in"].append(float(negative @ (below_in / (below_in + below_out))))
+        sums["aupr_out"].append(float(positive @ (flagged_out / (flagged_in + flagged_out))))
+        best = max(best, float(((flagged_out / n_out + 1 - flagged_in / n_in) / 2).max()))
+        if last is not None:
+            sums["wasserstein"].append(abs(before_in / n_in - before_out / n_out) * (values[0] - last))
+        sums["wasserstein"].append(float(np.abs(below_in / n_in - below_out / n_out)[:-1] @ np.diff(values)))
+        before_in, before_out, last = float(below_in[-1]), float(below_out[-1]), float(values[-1])
+    flagged = next(k for k in range(max(1, math.floor(0.95 * n_out) - 1), n_out + 1) if k / n_out >= 0.95)
+    threshold = outside.values[n_out - flagged : n_out - flagged + 1].astype(np.float64)
+    total = {name: math.fsum(parts) for name, parts in sums.items()}
+    return {
+        "auroc": total["auroc"] / (n_in * n_out),
+        "aupr_in": total["aupr_in"] / n_in,
+        "aupr_out": total["aupr_out"] / n_out,
+        "detection_accuracy": best,
+        "fpr95": float(n_in - inside.below(threshold)[0]) / n_in,
+        "wasserstein": total["wasserstein"],
+    }
+
+
+def _inside(tpr: Array, fpr: Array, reached: Array) -> Array:
+    """The false-positive rate where the line between two thresholds reaches a true-positive rate of 0.95."""
+    before = np.maximum(reached - 1, 0)
+    (t0, f0), (t1, f1) = ((np.take_along_axis(x, at, -1) for x in (tpr, fpr)) for at in (before, reached))
+    t0, f0 = np.where(reached > 0, t0, 0), np.where(reached > 0, f0, 0)
+    share = (0.95 - t0) / np.maximum(t1 - t0, np.finfo(np.float64).tiny)
+    return np.asarray((f0 + share * (f1 - f0))[..., 0])
 
 
 def average_precision(hits: Array, misses: Array) -> Array:

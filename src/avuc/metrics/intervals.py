@@ -6,7 +6,7 @@ MCE), whose percentile intervals miss the truth for every well calibrated model:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,7 +17,10 @@ from torch import Tensor, from_numpy
 from avuc.errors import InputError
 from avuc.metrics.absolute import Errors
 from avuc.metrics.avu import Threshold
-from avuc.metrics.detection import detection, from_counts, scores_of
+from avuc.metrics.cell_bootstrap import cell_detection_errors, cell_errors
+from avuc.metrics.detection import detection, detection_of, from_counts, scores_of
+from avuc.metrics.large import LargeStatistics
+from avuc.metrics.ranking import Ranking
 from avuc.metrics.resampling import BLOCK, Advance, Resampler, draws, replicate
 from avuc.metrics.statistics import Array, Statistics, summarise
 from avuc.metrics.suite import METRICS, HasProbabilities, from_statistics
@@ -31,6 +34,8 @@ __all__ = [
     "detection_intervals",
     "intervals",
     "intervals_of",
+    "large_detection_intervals",
+    "large_intervals",
     "paired_bootstrap",
     "paired_intervals",
 ]
@@ -93,6 +98,28 @@ def intervals_of(
     sampler = Resampler(probs, statistics, wanted, threshold=how.threshold, bins=how.bins)
     (errors,) = replicate([sampler], how.replicates, how.seed, how.advance)
     return {name: _within_range(name, _interval(values[name], errors[name], how.level)) for name in wanted}
+
+
+def large_intervals(
+    statistics: LargeStatistics, how: Bootstrap, values: Mapping[str, float] | None = None
+) -> dict[str, Interval]:
+    """Intervals of the whole suite for many rows, by the bootstrap over cells: its cost does not grow with the rows.
+
+    `values` are the metrics, where they are known already.
+    """
+    values = statistics.metrics(threshold=how.threshold) if values is None else values
+    errors = cell_errors(statistics, how.replicates, how.seed, threshold=how.threshold, advance=how.advance)
+    return {name: _within_range(name, _interval(value, errors[name], how.level)) for name, value in values.items()}
+
+
+def large_detection_intervals(
+    entropies: Ranking, *, replicates: int, level: float = 0.95, seed: int = 0, advance: Advance | None = None
+) -> dict[str, Interval]:
+    """The same for the metrics of `detection`; both samples are drawn anew."""
+    _check(replicates, level)
+    values = detection_of(entropies)
+    errors = cell_detection_errors(entropies, replicates, seed, advance)
+    return {name: _interval(value, errors[name], level) for name, value in values.items()}
 
 
 def paired_intervals(

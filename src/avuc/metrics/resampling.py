@@ -13,19 +13,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from avuc.metrics import calibration, selective
-from avuc.metrics.absolute import AbsoluteSum, Errors, maximum_errors, root_errors
-from avuc.metrics.avu import Counts, Threshold, area, cells_below, midpoint, thresholds_between
-from avuc.metrics.statistics import (
-    Array,
-    BinTable,
-    Statistics,
-    bin_edges,
-    cumulative,
-    digitise,
-    float_blocks,
+from avuc.metrics import calibration
+from avuc.metrics.absolute import Errors
+from avuc.metrics.avu import Threshold
+from avuc.metrics.resampled import (
+    CONFIDENCE_METRICS,
+    ENTROPY_METRICS,
+    Below,
+    Collected,
+    confidence_metrics,
+    entropy_metrics,
 )
-from avuc.uncertainty import highest_certain
+from avuc.metrics.statistics import Array, Statistics, bin_edges, cumulative, digitise, float_blocks
 
 __all__ = ["Resampler", "draws", "replicate", "weight_blocks"]
 
@@ -62,41 +61,16 @@ def replicate(
 
     `advance` is told how many resamples are done.
     """
-    collected = [_Collected(sampler) for sampler in samplers]
+    collected = [Collected(*sampler.evaluate(np.ones((1, sampler.rows)))) for sampler in samplers]
     for weights in weight_blocks(samplers[0].rows, replicates, seed, min(sampler.most for sampler in samplers)):
-        for block in np.array_split(weights, max(1, weights.size // (16 * BLOCK))):
-            for one in collected:
-                one.add(block)
+        # never more parts than resamples: an empty part has no metrics
+        for block in np.array_split(weights, min(len(weights), max(1, weights.size // (16 * BLOCK)))):
+            for one, sampler in zip(collected, samplers, strict=True):
+                one.add(*sampler.evaluate(block))
             if advance is not None:
                 advance(len(block))
-    return [one.errors(replicates, seed) for one in collected]
-
-
-class _Collected:
-    """The errors of one sampler, block by block."""
-
-    def __init__(self, sampler: Resampler) -> None:
-        self.sampler = sampler
-        self.values, pieces = sampler.evaluate(np.ones((1, sampler.rows)))
-        self.kinked = {name: AbsoluteSum(piece[0]) for name, piece in pieces.items()}
-        self.regular: dict[str, list[Array]] = {name: [] for name in sampler.names - set(pieces)}
-
-    def add(self, weights: Array) -> None:
-        samples, pieces = self.sampler.evaluate(weights)
-        for name, piece in pieces.items():
-            self.kinked[name].add(piece)
-        for name, parts in self.regular.items():
-            parts.append(self.values[name] - samples[name])
-
-    def errors(self, replicates: int, seed: int) -> dict[str, Errors]:
-        errors = {name: Errors(*2 * (np.concatenate(parts),)) for name, parts in self.regular.items()}
-        errors |= {name: kink.errors() for name, kink in self.kinked.items()}
-        if "debiased_ece" in errors:
-            errors["debiased_ece"] = root_errors(float(self.values["debiased_ece"][0]), errors["debiased_ece"].over)
-        if "mce" in errors:
-            table = calibration.confidence_table(self.sampler.statistics, self.sampler.bins)
-            errors["mce"] = maximum_errors(table, replicates, seed)
-        return errors
+    tables = [calibration.confidence_table(sampler.statistics, sampler.bins) for sampler in samplers]
+    return [one.errors(replicates, seed, table) for one, table in zip(collected, tables, strict=True)]
 
 
 class Resampler:
@@ -133,49 +107,22 @@ class Resampler:
         return {n: out[n] for n in self.names}, {n: piece for n, piece in pieces.items() if n in self.names}
 
     def _block(self, weights: Array) -> tuple[dict[str, Array], dict[str, Array]]:
-        names, pieces = self.names, {}
+        names = self.names
+        pieces: dict[str, Array] = {}
         sums = (weights.astype(np.float64) @ self._columns).T
-        out = dict(zip(("accuracy", "nll", "brier", "mean_entropy"), sums / self.rows, strict=False))
-        if names & {"ece", "mce", "debiased_ece", "adaptive_ece", "aurc"}:
-            right, wrong, stated = self._confidence.below(weights)
-            table = self._confidence.table(right, wrong, stated, right)
-            pieces["ece"] = (table.event - table.value) / self.rows
-            out["mce"], out["debiased_ece"] = calibration.maximum_gap(table), calibration.debiased_square(table)
-            if "aurc" in names:
-                out["aurc"] = selective.risk_area_below(right, wrong)
-            if "adaptive_ece" in names:
-                stated -= right
-                pieces["adaptive_ece"] = calibration.equal_mass_pieces(
-                    np.add(right, wrong, out=right), stated, self.bins
-                )
-        if names & {"uce", "avu", "avu_auc", "p_accurate_given_certain", "p_uncertain_given_inaccurate"}:
-            right, wrong, stated = self._entropy.below(weights)
-            table = self._entropy.table(right, wrong, stated, wrong)
-            pieces["uce"] = (table.event - table.value) / self.rows
-            out |= self._avu(right, wrong, sums[4], sums[3] - sums[4])
+        out: dict[str, Array] = dict(zip(("accuracy", "nll", "brier", "mean_entropy"), sums / self.rows, strict=False))
+        if names & CONFIDENCE_METRICS:
+            below = self._confidence.below(weights)
+            values, terms = confidence_metrics(below, self._confidence.cuts, names)
+            out, pieces = out | values, terms
+        if names & ENTROPY_METRICS:
+            below = self._entropy.below(weights)
+            right_sum, wrong_sum = sums[4], sums[3] - sums[4]
+            values, terms = entropy_metrics(
+                below, self._entropy.cuts, self._entropy.values, None, self.threshold, right_sum, wrong_sum
+            )
+            out, pieces = out | values, pieces | terms
         return out, pieces
-
-    def _avu(self, right: Array, wrong: Array, right_sum: Array, wrong_sum: Array) -> dict[str, Array]:
-        values = self._entropy.values
-        # the extreme entropies that were drawn
-        ends = [
-            (np.searchsorted(below[1:], 0, "right"), np.searchsorted(below[1:], self.rows)) for below in right + wrong
-        ]
-        low, high = values[np.array(ends).T]
-        if self.threshold == "auto":
-            at = midpoint(right_sum, wrong_sum, right[:, -1], wrong[:, -1], low, high)
-        else:
-            at = np.full(len(right), float(self.threshold))
-        # the threshold itself and the curve's points in one look-up
-        thresholds = np.concatenate([highest_certain(at)[:, None], thresholds_between(low, high)], -1)
-        counts = cells_below(values, right, wrong, thresholds)
-        here = Counts(*(cell[:, 0] for cell in counts))
-        return {
-            "avu": here.avu,
-            "avu_auc": area(counts.avu[:, 1:]),
-            "p_accurate_given_certain": here.accurate_given_certain,
-            "p_uncertain_given_inaccurate": here.uncertain_given_inaccurate,
-        }
 
 
 class _Order:
@@ -192,17 +139,11 @@ class _Order:
         inner = np.searchsorted(self.stated[starts], edges[1:-1], side="right")
         self.cuts = np.concatenate([[0], inner, [len(starts)]])
 
-    def below(self, weights: Array) -> tuple[Array, Array, Array]:
-        """Right rows, wrong rows and the sum of what is stated below each group, (B, G + 1)."""
+    def below(self, weights: Array) -> Below:
         sorted_weights = np.take(weights, self.order, axis=1).astype(np.float64)
         right = sorted_weights * self.correct
         sums = [cumulative(right), cumulative(sorted_weights - right), cumulative(sorted_weights * self.stated)]
-        right, wrong, stated = (sums_[:, self.ends] for sums_ in sums) if self.tied else sums
-        return right, wrong, stated
-
-    def table(self, right: Array, wrong: Array, stated: Array, event: Array) -> BinTable:
-        rights, wrongs, values, events = (np.diff(sums[:, self.cuts]) for sums in (right, wrong, stated, event))
-        return BinTable(rights + wrongs, values, events)
+        return Below(*(sums_[:, self.ends] for sums_ in sums)) if self.tied else Below(*sums)
 
 
 class _Classwise:

@@ -65,23 +65,33 @@ def risk_area(groups: Groups) -> Array:
     return risk_area_below(cumulative(groups.right), cumulative(groups.wrong))
 
 
-def risk_area_below(right: Array, wrong: Array) -> Array:
-    """The same from right and wrong rows below each ascending score, (..., G + 1).
+def risk_sum(groups: Groups, *, surer: float, errors: float) -> Array:
+    """N times the part of the area that a stretch of groups adds, after `surer` rows with `errors` errors."""
+    return _risk_sum(cumulative(groups.right), cumulative(groups.wrong), surer, errors)
 
-    A group of m rows with k errors after n surer rows with e errors adds Σ_{j=1..m} (e + jk/m)/(n + j)
+
+def risk_area_below(right: Array, wrong: Array) -> Array:
+    """The area from right and wrong rows below each ascending score, (..., G + 1)."""
+    return np.asarray(_risk_sum(right, wrong, 0.0, 0.0) / (right[..., -1] + wrong[..., -1]))
+
+
+def _risk_sum(right: Array, wrong: Array, surer_rows: float, surer_errors: float) -> Array:
+    """A group of m rows with k errors after n surer rows with e errors adds Σ_{j=1..m} (e + jk/m)/(n + j)
     = k + (e − kn/m)(H(n+m) − H(n)), H the harmonic numbers: no loop over rows.
     """
     below = right + wrong
     surer = below[..., -1:] - below
+    surer += surer_rows
     harmonic = harmonic_numbers(surer)
     k, m = np.diff(wrong), np.diff(below)
     errors = wrong[..., -1:] - wrong[..., 1:]
+    errors += surer_errors
     # in place: these arrays are as large as a block of resamples
     k /= np.maximum(m, 1, out=m)
     k *= surer[..., 1:]
     errors -= k
     errors *= np.subtract(harmonic[..., :-1], harmonic[..., 1:], out=m)
-    return np.asarray((wrong[..., -1] + errors.sum(-1)) / below[..., -1])
+    return np.asarray(wrong[..., -1] + errors.sum(-1))
 
 
 def harmonic_difference(n: Array, m: Array) -> Array:
@@ -92,13 +102,20 @@ def harmonic_difference(n: Array, m: Array) -> Array:
 
 def harmonic_numbers(n: Array) -> Array:
     """H(n) up to a constant, the same for all of n."""
-    largest = int(n.max())
-    if largest <= TABLE * n.size:
-        return np.asarray(_harmonic_table(largest)[n.astype(np.int64)])
+    smallest, largest = int(n.min()), int(n.max())
+    if largest - smallest <= TABLE * n.size:
+        # a stretch far from 0 begins its sum where it begins itself
+        begin = 0 if largest <= TABLE * n.size else smallest
+        table = _harmonic_table(largest) if begin == 0 else _harmonic_sums(begin, largest)
+        return np.asarray(table[(n - begin).astype(np.int64)])
     # H(n) = ψ(n + 1) + γ
     return np.asarray(torch.digamma(torch.from_numpy(n + 1)).numpy())
 
 
 @lru_cache(maxsize=2)
 def _harmonic_table(largest: int) -> Array:
-    return np.concatenate([[0.0], np.cumsum(1 / np.arange(1, largest + 1))])
+    return _harmonic_sums(0, largest)
+
+
+def _harmonic_sums(smallest: int, largest: int) -> Array:
+    return np.concatenate([[0.0], np.cumsum(1 / np.arange(smallest + 1, largest + 1))])

@@ -28,7 +28,9 @@ __all__ = [
     "bin_edges",
     "bin_index",
     "blocks",
+    "classwise_table",
     "cumulative",
+    "digitise",
     "float_blocks",
     "group",
     "summarise",
@@ -73,8 +75,11 @@ class Statistics:
         return entropy / np.log(self.num_classes) if self.num_classes > 1 else np.zeros_like(entropy)
 
 
-def summarise(probs: Any, labels: Any, *, bins: int | None = None) -> Statistics:
-    """Reduce (N, C) probabilities and (N) labels to per-row statistics; with `bins`, also the class-wise table."""
+def summarise(probs: Any, labels: Any, *, bins: int | None = None, first_row: int = 0) -> Statistics:
+    """Reduce (N, C) probabilities and (N) labels to per-row statistics; with `bins`, also the class-wise table.
+
+    Errors name rows by their number, counted from `first_row`.
+    """
     matrix, targets = checked_inputs(probs, labels)
     on_device = isinstance(matrix, Tensor) and matrix.is_cuda
     threads = 1 if on_device or math.prod(matrix.shape) < THREAD_ELEMENTS else torch.get_num_threads()
@@ -88,7 +93,7 @@ def summarise(probs: Any, labels: Any, *, bins: int | None = None) -> Statistics
         table = None if bins is None else classwise_table(matrix.shape[1], bins)
         done = first
         # into place at once: many small arrays that stay would keep the memory between them from being used again
-        for part in _blocks(matrix, targets, table, first, last):
+        for part in _blocks(matrix, targets, table, first, last, first_row):
             for name, column in rows.items():
                 column[done : done + len(part)] = getattr(part, name)
             done += len(part)
@@ -119,12 +124,14 @@ def classwise_table(classes: int, bins: int) -> Array:
     return np.zeros((classes, bins))
 
 
-def _blocks(matrix: Any, targets: Array, table: Array | None, first: int, last: int) -> Iterator[Statistics]:
+def _blocks(
+    matrix: Any, targets: Array, table: Array | None, first: int, last: int, first_row: int = 0
+) -> Iterator[Statistics]:
     dtype = matrix.dtype if isinstance(matrix, Tensor) else _torch_dtype(matrix.dtype)
     done = first
     for block in float_blocks(matrix[first:last]):
         target = torch.from_numpy(targets[done : done + len(block)]).to(block.device)
-        yield _reduce(block, target, dtype, table, done)
+        yield _reduce(block, target, dtype, table, first_row + done)
         done += len(block)
 
 

@@ -19,6 +19,7 @@ from avuc.report.words import (
     detection_rows,
     metric_rows,
     ranking_rows,
+    replicates_text,
     verdict,
 )
 
@@ -164,13 +165,8 @@ def _page(title: str, source: str, parts: Iterable[str], result: Assessment) -> 
         + "".join(parts)
         + f"<footer>{result.n:,} rows, {result.num_classes:,} classes{draws}; {result.bins} bins; certain means "
         f"entropy up to {result.threshold:.4g} of at most {math.log(max(result.num_classes, 1)):.4g} nats; "
-        f"{_replicates(result)}. Made by avuc.</footer></main></body></html>\n"
+        f"intervals from {replicates_text(result)}. Made by avuc.</footer></main></body></html>\n"
     )
-
-
-def _replicates(result: Assessment) -> str:
-    many = f"{result.replicates:,} bootstrap replicates" if result.replicates else "no bootstrap: 0 replicates"
-    return f"intervals from {many} of the rows"
 
 
 def _verdict(sentences: Iterable[str]) -> str:

@@ -27,6 +27,7 @@ __all__ = [
     "percent",
     "ranking_rows",
     "ranking_verdict",
+    "replicates_text",
     "verdict",
     "words_of",
 ]
@@ -87,6 +88,18 @@ def metric_rows(result: Assessment) -> list[Row]:
     """Metric, value, interval, which way is better, meaning: the table of one result."""
     values = result.metrics | {"mean_confidence": result.confidence}
     return [_row(name, values[name], result.intervals.get(name)) for name in in_order(values)]
+
+
+def replicates_text(result: Assessment) -> str:
+    """Where the intervals come from: how many replicates, and of what."""
+    if not result.replicates:
+        return "no bootstrap: 0 replicates of the rows"
+    metrics, detection = (
+        "the rows" if what == "rows" else "cells of similar rows (there are many rows)"
+        for what in (result.bootstrap, result.detection_bootstrap)
+    )
+    text = f"{result.replicates:,} bootstrap replicates of {metrics}"
+    return f"{text}, for detection of {detection}" if result.detection_intervals and detection != metrics else text
 
 
 def detection_rows(result: Assessment) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from avuc.scores.file import FORMATS, KINDS, ScoreFile, describe, read_scores, reads_also, write_scores
 from avuc.scores.names import LABEL_NAMES, SCORE_NAMES
+from avuc.scores.stream import ScoreStream, open_scores
 
 __all__ = [
     "FORMATS",
@@ -9,7 +10,9 @@ __all__ = [
     "LABEL_NAMES",
     "SCORE_NAMES",
     "ScoreFile",
+    "ScoreStream",
     "describe",
+    "open_scores",
     "read_scores",
     "reads_also",
     "write_scores",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -22,8 +23,22 @@ from avuc.scores.names import LABEL_NAMES, Found, Wanted, listing, refuse
 from avuc.scores.rewrite import by_name, fitting
 from avuc.uncertainty import entropy, expected_entropy
 
-__all__ = ["FORMATS", "KINDS", "ScoreFile", "describe", "read_scores", "reads_also", "write_scores"]
+__all__ = [
+    "FORMATS",
+    "KINDS",
+    "HasKeys",
+    "ScoreFile",
+    "describe",
+    "find_scores",
+    "read_scores",
+    "reading",
+    "reads_also",
+    "unlabelled",
+    "write_scores",
+]
 
+# scores of one part of a file
+BLOCK = 1 << 21
 KINDS = ("auto", "logits", "probs", "percent")
 
 
@@ -65,6 +80,10 @@ class ScoreFile:
     expected_entropy: Tensor | None = None  # (N) the mean of these draws' entropies, where it is known
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.scores.shape)
+
+    @property
     def num_rows(self) -> int:
         return int(self.scores.shape[-2])
 
@@ -81,21 +100,32 @@ class ScoreFile:
         logits: Tensor = self.scores if self.kind == "logits" else logits_from_probs(self.scores)
         return logits
 
+    def check_labelled(self) -> None:
+        """Refuse a file without labels."""
+        if self.labels is None:
+            raise unlabelled(self.path)
+
     def predictions(self, calibrator: Any = None) -> Predictions:
         """The Predictions of the labelled rows; a calibrator acts on every draw before the mean."""
+        self.check_labelled()
         labels = self.labels
-        if labels is None:
-            raise refuse(
-                self.path,
-                f"no labels: none named {listing(LABEL_NAMES)}",
-                "save them in the file, name them with --label, or give them with --labels FILE",
-            )
+        assert labels is not None
         if self.kind == "logits" or calibrator is not None:
             build = Predictions.from_samples if self.scores.ndim == 3 else Predictions.from_logits
             return build(self.logits(), labels, calibrator=by_name(self.path, self.names, calibrator))
         if self.scores.ndim == 3:
             return Predictions(self.scores.mean(0), labels, expected_entropy(self.scores), self.samples)
         return Predictions(self.scores, labels, self.expected_entropy, self.draws)  # type: ignore[arg-type]
+
+    def parts(self) -> Iterator[ScoreFile]:
+        """Consecutive rows, each as a file of its own: bounds the working memory of what follows."""
+        draws = self.shape[0] if self.scores.ndim == 3 else 1
+        rows = max(1, BLOCK // (draws * self.num_classes))
+        for start in range(0, self.num_rows, rows):
+            some = slice(start, start + rows)
+            labels = None if self.labels is None else self.labels[some]
+            expected = None if self.expected_entropy is None else self.expected_entropy[some]
+            yield replace(self, scores=self.scores[..., some, :], labels=labels, expected_entropy=expected)
 
     def calibrated(self, calibrator: Any) -> Tensor:
         """The scores through a calibrator, of the same kind and shape; every draw on its own."""
@@ -132,7 +162,7 @@ def read_scores(
     max_gb: float | None = None,
     first_label: int | None = None,
     columns: str | Sequence[str] | None = None,
-    like: ScoreFile | None = None,
+    like: HasKeys | None = None,
     needs_labels: bool = True,
 ) -> ScoreFile:
     """Read saved predictions of any framework from .npz, .npy, .safetensors, .parquet or .csv.
@@ -161,24 +191,25 @@ def read_scores(
     if kind not in KINDS:
         raise refuse(Path(path), f"kind {kind!r} is unknown", f"use one of {listing(KINDS)}")
     file = Path(path)
-    wanted = Wanted(
-        scores_key,
-        labels_key if labels is None else None,
-        max_gb,
-        columns,
-        prefer=() if like is None or scores_key is not None else like.found.keys,
-        needs_labels=needs_labels and labels is None,
-    )
-    try:
-        form = _format(file)
-        if columns is not None and file.suffix.lower() not in TABLES:
-            raise refuse(file, "has no columns with names", "leave out --columns, or name the scores with --scores-key")
-        found = form.read(file, wanted)
-        found.limit = wanted.limit
-        if labels is not None:
-            beside = Path(labels)
-            found.labels, found.labels_from = _format(beside).labels(beside, Wanted(None, labels_key, max_gb))
+    with reading(file):
+        found = find_scores(
+            file,
+            labels=labels,
+            scores_key=scores_key,
+            labels_key=labels_key,
+            max_gb=max_gb,
+            columns=columns,
+            like=like,
+            needs_labels=needs_labels,
+        )
         return _decided(file, found, kind, first_label, needs_labels)
+
+
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Say in one line that a file cannot be read, or that memory is short."""
+    try:
+        yield
     except OSError as error:
         where = Path(error.filename) if error.filename else file
         raise refuse(where, f"cannot be read ({error.strerror or error})", "check the file and its rights") from error
@@ -186,6 +217,54 @@ def read_scores(
         if not out_of_memory(error):
             raise
         raise refuse(file, "there is not enough memory to hold it", "split it, or save float32 instead") from error
+
+
+class HasKeys(Protocol):
+    """What is used of a file of the same model."""
+
+    @property
+    def found(self) -> Found: ...
+
+
+def find_scores(
+    file: Path,
+    *,
+    labels: str | Path | None = None,
+    scores_key: str | None = None,
+    labels_key: str | None = None,
+    max_gb: float | None = None,
+    columns: str | Sequence[str] | None = None,
+    like: HasKeys | None = None,
+    needs_labels: bool = True,
+    in_blocks: bool = False,
+) -> Found:
+    """The scores and the labels of a file, before anything is checked; `in_blocks`, they stay there."""
+    wanted = Wanted(
+        scores_key,
+        labels_key if labels is None else None,
+        max_gb,
+        columns,
+        prefer=() if like is None or scores_key is not None else like.found.keys,
+        needs_labels=needs_labels and labels is None,
+        in_blocks=in_blocks,
+    )
+    form = _format(file)
+    if columns is not None and file.suffix.lower() not in TABLES:
+        raise refuse(file, "has no columns with names", "leave out --columns, or name the scores with --scores-key")
+    found = form.read(file, wanted)
+    found.limit = wanted.limit
+    if labels is not None:
+        beside, other = Path(labels), Wanted(None, labels_key, max_gb, in_blocks=in_blocks)
+        found.labels, found.labels_from = _format(beside).labels(beside, other)
+    return found
+
+
+def unlabelled(path: Path) -> InputError:
+    return refuse(
+        path,
+        f"no labels: none named {listing(LABEL_NAMES)}",
+        "save them in the file, name them with --label, or give them with --labels FILE",
+    )
 
 
 def _decided(path: Path, found: Found, kind: str, first_label: int | None, needs_labels: bool) -> ScoreFile:
@@ -232,12 +311,25 @@ def write_scores(file: ScoreFile, scores: Tensor, destination: str | Path) -> No
         FORMATS[file.path.suffix.lower()].write(file.path, temporary, file.found, new)
 
 
-def describe(file: ScoreFile) -> str:
+class Described(Protocol):
+    """What `describe` reads of a `ScoreFile` or a `ScoreStream`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def scores_from(self) -> str: ...
+    @property
+    def labels_from(self) -> str | None: ...
+
+
+def describe(file: Described) -> str:
     """`10,000 × 10 probabilities from key 'predictions', labels from 'ground_truth'`."""
-    draws = f"{file.samples:,} draws of " if file.scores.ndim == 3 else ""
+    draws = f"{file.shape[0]:,} draws of " if len(file.shape) == 3 else ""
     kind = "logits" if file.kind == "logits" else "probabilities"
     labels = f"labels from {file.labels_from}" if file.labels_from else "no labels"
-    return f"{draws}{file.num_rows:,} × {file.num_classes:,} {kind} from {file.scores_from}, {labels}"
+    return f"{draws}{file.shape[-2]:,} × {file.shape[-1]:,} {kind} from {file.scores_from}, {labels}"
 
 
 def _shaped(path: Path, found: Found, needs_labels: bool) -> tuple[Tensor, Tensor | None]:

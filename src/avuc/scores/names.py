@@ -48,6 +48,7 @@ class Wanted:
     columns: str | Sequence[str] | None = None  # of a table: the scores, in the order of the classes
     prefer: Sequence[str] = ()  # the same, where all of them are there
     needs_labels: bool = True  # False where they come from another file or are not asked for
+    in_blocks: bool = False  # arrays stay in the file, as `avuc.scores.sources.Source`
 
     @property
     def limit(self) -> int:

@@ -33,6 +33,7 @@ from avuc.scores.names import (
     refuse,
     swap_word,
 )
+from avuc.scores.sources import FileSource, StreamSource, numpy_decoder
 
 __all__ = ["labels_beside", "labels_npy", "labels_npz", "read_npy", "read_npz", "write_npy", "write_npz"]
 
@@ -53,9 +54,9 @@ def read_npy(path: Path, wanted: Wanted) -> Found:
     if wanted.scores_key is not None:
         raise refuse(path, "a .npy file has no keys", "leave out --scores-key")
     word, beside = labels_beside(path)
-    found = Found(_whole(path, wanted.limit), f"file {path.name!r}", word or "", ())
+    found = Found(_whole(path, wanted), f"file {path.name!r}", word or "", ())
     if beside is not None and wanted.needs_labels:
-        found.labels, found.labels_from = _whole(beside, wanted.limit), f"file {beside.name!r}"
+        found.labels, found.labels_from = _whole(beside, wanted), f"file {beside.name!r}"
     return found
 
 
@@ -66,7 +67,7 @@ def labels_beside(path: Path) -> tuple[str | None, Path | None]:
 
 
 def labels_npy(path: Path, wanted: Wanted) -> tuple[Any, str]:
-    return _whole(path, wanted.limit), f"file {path.name!r}"
+    return _whole(path, wanted), f"file {path.name!r}"
 
 
 def read_npz(path: Path, wanted: Wanted) -> Found:
@@ -79,11 +80,11 @@ def read_npz(path: Path, wanted: Wanted) -> Found:
                 f"no scores: none of {listing(SCORE_NAMES)} among its keys ({listing(members)})",
                 "name the right one with --scores-key",
             )
-        found = Found(_member(path, archive, members[key], wanted.limit), f"key {key!r}", key, (key,))
+        found = Found(_member(path, archive, members[key], wanted), f"key {key!r}", key, (key,))
         found.notes = also_there(key, members, wanted)
         label, alike = find_labels(path, list(members), wanted.labels_key)
         if label is not None:
-            found.labels = _member(path, archive, members[label], wanted.limit)
+            found.labels = _member(path, archive, members[label], wanted)
             found.labels_from = repr(label)
             found.notes += also_labels(alike)
     return found
@@ -94,7 +95,7 @@ def labels_npz(path: Path, wanted: Wanted) -> tuple[Any, str]:
         key, _ = find_labels(path, list(members), wanted.labels_key)
         if key is None:
             raise refuse(path, f"no labels among its keys ({listing(members)})", "name them with --label")
-        return _member(path, archive, members[key], wanted.limit), f"{key!r} of {path.name!r}"
+        return _member(path, archive, members[key], wanted), f"{key!r} of {path.name!r}"
 
 
 def write_npy(source: Path, destination: Path, found: Found, scores: Tensor) -> None:
@@ -139,24 +140,64 @@ def _key(member: str) -> str:
     return member.removesuffix(".npy")
 
 
-def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> np.ndarray:
+def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, wanted: Wanted) -> Any:
     what = f"key {_key(info.filename)!r}"
-    check_size(path, what, info.file_size, limit)
+    if not wanted.in_blocks:
+        check_size(path, what, info.file_size, wanted.limit)
     if info.compress_type == zipfile.ZIP_DEFLATED and info.file_size > DEFLATE_RATIO * info.compress_size + 1024:
         raise refuse(path, f"{what} claims more bytes than its packed data can hold", "save it again with numpy.savez")
+    if wanted.in_blocks:
+        with archive.open(info) as member:
+            shape, fortran, dtype, header = _checked_header(path, what, member, info.file_size)
+        # draws, and columns that come one after the other, would need jumps: such a member is read whole
+        if len(shape) in (1, 2) and not (fortran and len(shape) == 2):
+            kind, decode = numpy_decoder(dtype)
+            return StreamSource(path, lambda: _data(path, info.filename, header), shape, kind, dtype.itemsize, decode)
+        check_size(path, what, info.file_size, wanted.limit)
     with archive.open(info) as member:
-        return _read(path, what, member, info.file_size, limit)
+        return _read(path, what, member, info.file_size, wanted.limit)
 
 
-def _whole(path: Path, limit: int) -> np.ndarray:
+@contextmanager
+def _data(path: Path, name: str, header: int) -> Iterator[IO[bytes]]:
+    """A member of an archive from the first byte of its numbers on."""
+    with _archive(path) as (archive, members), archive.open(members[_key(name)]) as member:
+        member.read(header)
+        yield member
+
+
+def _whole(path: Path, wanted: Wanted) -> Any:
     size = path.stat().st_size
-    check_size(path, "the array", size, limit)
     with path.open("rb") as stream:
-        return _read(path, "the array", stream, size, limit)
+        if wanted.in_blocks:
+            shape, fortran, dtype, header = _checked_header(path, "the array", stream, size)
+            kind, decode = numpy_decoder(dtype)
+            return FileSource(path, header, shape, kind, dtype.itemsize, decode, column_major=fortran)
+        return _read(path, "the array", stream, size, wanted.limit)
 
 
 def _read(path: Path, what: str, stream: IO[bytes], size: int, limit: int) -> np.ndarray:
     """One .npy stream of `size` bytes."""
+    shape, fortran, dtype, _ = _checked_header(path, what, stream, size)
+    claimed = math.prod(shape) * dtype.itemsize
+    check_size(path, what, needed(math.prod(shape), dtype.itemsize), limit)
+    array = np.empty(math.prod(shape), dtype)
+    view = array.view(np.uint8).data
+    done = 0
+    while done < len(view):
+        chunk = stream.readinto(view[done:])  # type: ignore[attr-defined]
+        if not chunk:
+            raise refuse(path, f"{what} ends after {done} of {claimed} bytes", "the file is cut short: save it again")
+        done += chunk
+    # reads the zip member's end, where its checksum is compared
+    stream.read(1)
+    array = array.reshape(shape[::-1]).transpose() if fortran else array.reshape(shape)
+    # torch knows neither foreign byte orders nor extended precision
+    return array.astype(np.float64 if dtype.kind == "f" and dtype.itemsize > 8 else dtype.newbyteorder("="), copy=False)
+
+
+def _checked_header(path: Path, what: str, stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+    """Shape, order, type and length of the header of a .npy stream of `size` bytes that holds plain numbers."""
     shape, fortran, dtype, header = _header(path, what, stream)
     if dtype.hasobject:
         raise refuse(
@@ -173,20 +214,7 @@ def _read(path: Path, what: str, stream: IO[bytes], size: int, limit: int) -> np
             f"{what} claims shape {shape} of {dtype}, {claimed} bytes, but {max(size - header, 0)} are there",
             "the file is cut short or damaged: save it again",
         )
-    check_size(path, what, needed(math.prod(shape), dtype.itemsize), limit)
-    array = np.empty(math.prod(shape), dtype)
-    view = array.view(np.uint8).data
-    done = 0
-    while done < len(view):
-        chunk = stream.readinto(view[done:])  # type: ignore[attr-defined]
-        if not chunk:
-            raise refuse(path, f"{what} ends after {done} of {claimed} bytes", "the file is cut short: save it again")
-        done += chunk
-    # reads the zip member's end, where its checksum is compared
-    stream.read(1)
-    array = array.reshape(shape[::-1]).transpose() if fortran else array.reshape(shape)
-    # torch knows neither foreign byte orders nor extended precision
-    return array.astype(np.float64 if dtype.kind == "f" and dtype.itemsize > 8 else dtype.newbyteorder("="), copy=False)
+    return shape, fortran, dtype, header
 
 
 def _header(path: Path, what: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype, int]:

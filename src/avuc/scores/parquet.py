@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from avuc.errors import InputError, require
@@ -24,12 +25,14 @@ HEAD_ROWS = 256
 # of a rewrite: rows and bytes at once
 BATCH_ROWS = 1 << 16
 BATCH_BYTES = 1 << 26
+# bytes of each column that are read ahead
+BUFFER = 1 << 16
 
 
 def read_parquet(path: Path, wanted: Wanted) -> Found:
     with _open(path, wanted) as table:
         columns = pick_columns(path, table.names, wanted, table)
-        scores, classes = _scores(table, columns.scores, columns.class_names)
+        scores, classes = (_source if wanted.in_blocks else _scores)(table, columns.scores, columns.class_names)
         found = Found(scores, columns.scores_from, columns.name, columns.scores, class_names=classes)
         found.notes = list(columns.notes)
         if columns.label is not None:
@@ -107,10 +110,10 @@ def _arrow() -> tuple[Any, Any]:
 
 
 @contextmanager
-def _open(path: Path, wanted: Wanted) -> Iterator[_Table]:
+def _open(path: Path, wanted: Wanted, *, probe: bool = True) -> Iterator[_Table]:
     """The table, once another process has read it without harm."""
     arrow, parquet = _arrow()
-    problem = probe_parquet(path, wanted.limit)
+    problem = probe_parquet(path, wanted.limit) if probe else None
     if problem is not None:
         raise refuse(path, f"not a readable .parquet table ({problem})", "save the table again")
     try:
@@ -118,7 +121,8 @@ def _open(path: Path, wanted: Wanted) -> Iterator[_Table]:
             kinds = {one.name: one.type for one in plain.schema_arrow}
         # repeated texts stay packed: unpacked, a file of some kB may take many GB
         texts = [name for name, kind in kinds.items() if _is_text(arrow, kind)]
-        with parquet.ParquetFile(path, read_dictionary=texts) as file:
+        # with a buffer the pages are read one by one, instead of all columns of a row group at once
+        with parquet.ParquetFile(path, read_dictionary=texts, buffer_size=BUFFER, pre_buffer=False) as file:
             yield _Table(path, file, kinds, wanted)
     except InputError:
         raise
@@ -147,22 +151,26 @@ class _Table:
     def names(self) -> list[str]:
         return list(self.file.schema_arrow.names)
 
-    def check(self, names: Iterable[str]) -> None:
+    def check(self, names: Iterable[str], *, whole: bool = False) -> None:
         """Refuse what would take more than the limit, by the counts in the footer: repeats pack to almost nothing, so
-        the packed size says little."""
-        asked, meta, size = set(names), self.file.metadata, 0
+        the packed size says little. In blocks, one row group is there at a time."""
+        asked, meta, sizes = set(names), self.file.metadata, [0]
         depth = max((name.count(".") for name in asked), default=0)
         for group in range(meta.num_row_groups):
-            rows = meta.row_group(group)
+            rows, size = meta.row_group(group), 0
             for place in range(rows.num_columns):
                 column = rows.column(place)
                 if any(start in asked for start in _starts(column.path_in_schema, depth)):
                     # a number as it is read, and as it is kept
                     size += max(column.num_values * 12, column.total_uncompressed_size)
-        check_size(self.path, "the table", max(size, 12 * meta.num_rows), self.wanted.limit)
+            sizes.append(size)
+        if self.wanted.in_blocks and not whole:
+            check_size(self.path, "a row group of the table", max(sizes), self.wanted.limit)
+        else:
+            check_size(self.path, "the table", max(sum(sizes), 12 * meta.num_rows), self.wanted.limit)
 
     def read(self, names: list[str]) -> Any:
-        self.check(names)
+        self.check(names, whole=True)
         return self.file.read(columns=names, use_threads=False)
 
     def label_numbers(self, name: str, classes: Sequence[str], where: str) -> tuple[np.ndarray, bool]:
@@ -236,19 +244,62 @@ def _starts(path: str, depth: int) -> Iterator[str]:
 
 def _scores(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> tuple[np.ndarray, Any]:
     """(N, C), or (S, N, C) from one column of lists of lists; and the names of the classes, where columns have them."""
-    held = table.read(list(names))
-    first = values(table.path, held, names[0])
+    scores = _stacked(table.path, table.read(list(names)), names)
+    return scores, None if len(names) == 1 else classes
+
+
+def _stacked(path: Path, held: Any, names: Sequence[str]) -> np.ndarray:
+    first = values(path, held, names[0])
     if len(names) == 1:
         # a row holds C numbers, or S lists of C numbers
-        return (first if first.ndim < 3 else first.transpose(1, 0, 2)), None
+        return first if first.ndim < 3 else first.transpose(1, 0, 2)
     scores = np.empty((len(first), len(names)), np.float32)
     for place, name in enumerate(names):
-        part = values(table.path, held, name)
+        part = values(path, held, name)
         if part.ndim > 1:
-            raise refuse(table.path, f"more than one list column ({listing(names)})", "choose one with --scores-key")
+            raise refuse(path, f"more than one list column ({listing(names)})", "choose one with --scores-key")
         with np.errstate(over="ignore"):  # an infinite score is refused with its place
             scores[:, place] = part
-    return scores, classes
+    return scores
+
+
+def _source(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> tuple[TableSource, Any]:
+    """The same, left in the file."""
+    arrow, _ = _arrow()
+    table.check(names)
+    batches = table.file.iter_batches(batch_size=1, columns=list(names), use_threads=False)
+    empty = table.file.schema_arrow.empty_table().select(list(names))
+    first = next((arrow.Table.from_batches([batch]) for batch in batches), empty)
+    sample = _stacked(table.path, first, names)
+    rows = table.file.metadata.num_rows
+    shape = (*sample.shape[:-2], rows, sample.shape[-1]) if sample.ndim > 1 else (rows,)
+    source = TableSource(table.path, table.wanted, shape, sample.dtype, names)
+    return source, None if len(names) == 1 else classes
+
+
+class TableSource:
+    """Score columns of a table, read in batches of rows."""
+
+    def __init__(
+        self, path: Path, wanted: Wanted, shape: tuple[int, ...], dtype: np.dtype[Any], names: Sequence[str]
+    ) -> None:
+        self.path, self.shape = path, shape
+        self.dtype = torch.from_numpy(np.empty(0, dtype)).dtype
+        self._wanted, self._names = wanted, list(names)
+
+    def blocks(self, rows: int) -> Iterator[Tensor]:
+        arrow, _ = _arrow()
+        axis = 1 if len(self.shape) == 3 else 0
+        with _open(self.path, self._wanted, probe=False) as table:
+            for batch in table.file.iter_batches(batch_size=rows, columns=self._names, use_threads=False):
+                block = _stacked(self.path, arrow.Table.from_batches([batch]), self._names)
+                if block.shape != (*self.shape[:axis], block.shape[axis], *self.shape[axis + 1 :]):
+                    raise refuse(
+                        self.path,
+                        f"the lists of column {self._names[0]!r} differ in length",
+                        "give every row one number per class",
+                    )
+                yield torch.from_numpy(np.ascontiguousarray(block))
 
 
 def values(path: Path, table: Any, name: str) -> np.ndarray:
@@ -258,12 +309,12 @@ def values(path: Path, table: Any, name: str) -> np.ndarray:
     if isinstance(column, arrow.ChunkedArray):  # how an empty table comes back
         column = arrow.concat_arrays(column.chunks) if column.num_chunks else arrow.array([], column.type)
     shape, types = [len(column)], arrow.types
-    lengths = require("pyarrow.compute", "cli", "a .parquet file").list_value_length
     while types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
         if column.null_count:
             raise refuse(path, f"column {name!r} has empty cells", "give every row its scores")
         inner = column.flatten()
         length, rest = divmod(len(inner), max(len(column), 1))
+        lengths = require("pyarrow.compute", "cli", "a .parquet file").list_value_length
         if rest or any(count != length for count in lengths(column).unique().to_pylist()):
             raise refuse(path, f"the lists of column {name!r} differ in length", "give every row one number per class")
         shape.append(length)

@@ -30,7 +30,7 @@ try:
     with parquet.ParquetFile(path) as plain:
         words = (pyarrow.string(), pyarrow.large_string(), pyarrow.binary())
         texts = [one.name for one in plain.schema_arrow if one.type in words]
-    with parquet.ParquetFile(path, read_dictionary=texts) as file:
+    with parquet.ParquetFile(path, read_dictionary=texts, buffer_size=1 << 16, pre_buffer=False) as file:
         for group in range(file.metadata.num_row_groups):
             rows = file.metadata.row_group(group)
             for place in range(rows.num_columns):

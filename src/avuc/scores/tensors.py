@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from avuc.predictions import FORMAT
@@ -22,7 +23,8 @@ from avuc.scores.names import (
     needed,
     refuse,
 )
-from avuc.tensorfile import read_tensors, write_tensors
+from avuc.scores.sources import FileSource
+from avuc.tensorfile import read_tensors, tensor_places, write_tensors
 from avuc.uncertainty import entropy
 
 __all__ = ["labels_tensors", "scores_tensors", "write_scores_tensors"]
@@ -47,11 +49,13 @@ def scores_tensors(path: Path, wanted: Wanted) -> Found:
         found.labels, found.labels_from = _held(path, held, label, wanted), repr(label)
         found.notes += also_labels(alike)
     if metadata.get("format") == FORMAT and key == "probs":
-        _add_draws(path, found, held, metadata)
+        _add_draws(path, found, held, metadata, None if label is None else held[label])
     return found
 
 
-def _add_draws(path: Path, found: Found, held: dict[str, Tensor], metadata: dict[str, str]) -> None:
+def _add_draws(
+    path: Path, found: Found, held: dict[str, Tensor], metadata: dict[str, str], labels: Tensor | None
+) -> None:
     """What Predictions.save keeps of the draws behind the mean probabilities."""
     samples = metadata.get("samples", "")
     if not samples.isdecimal() or not 1 <= len(samples) <= 9 or int(samples) < 1:
@@ -63,7 +67,7 @@ def _add_draws(path: Path, found: Found, held: dict[str, Tensor], metadata: dict
     if rows and not (float(expected.min()) >= -ENTROPY_SLACK and float(expected.max()) <= top + ENTROPY_SLACK):
         raise refuse(path, f"its expected_entropy is not from 0 to {top:.4g} nats", "write it with Predictions.save")
     found.draws, found.expected_entropy = int(samples), expected
-    if found.labels is not None and found.labels.numel() and bool((found.labels == -1).all()):
+    if labels is not None and labels.numel() and bool((labels == -1).all()):
         found.labels = found.labels_from = None  # how Predictions marks rows without labels
     if found.draws > 1:
         found.notes.append(f"the mean of {found.draws:,} draws; a calibrator acts on the mean of the draws")
@@ -87,7 +91,10 @@ def write_scores_tensors(source: Path, destination: Path, found: Found, scores: 
     write_tensors(destination, held | {found.keys[0]: scores}, metadata)
 
 
-def _held(path: Path, held: dict[str, Tensor], key: str, wanted: Wanted) -> Tensor:
+def _held(path: Path, held: dict[str, Tensor], key: str, wanted: Wanted) -> Any:
     tensor = held[key]
+    if wanted.in_blocks:
+        dtype, shape, offset = tensor_places(path)[key]
+        return FileSource(path, offset, shape, dtype, dtype.itemsize, lambda raw: torch.frombuffer(raw, dtype=dtype))
     check_size(path, f"key {key!r}", needed(tensor.numel(), tensor.element_size()), wanted.limit)
     return tensor
