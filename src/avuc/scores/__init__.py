@@ -1,6 +1,7 @@
 """Anybody's saved predictions: find the scores and the labels in a file, check them, and say what was found."""
 
-from avuc.scores.file import FORMATS, KINDS, ScoreFile, describe, read_scores, reads_also, write_scores
+from avuc.scores.file import KINDS, ScoreFile, describe, read_scores, write_scores
+from avuc.scores.formats import FORMATS, reads_also
 from avuc.scores.names import LABEL_NAMES, SCORE_NAMES
 from avuc.scores.stream import ScoreStream, open_scores
 

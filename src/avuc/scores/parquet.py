@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avuc.errors import InputError, require
+from avuc.errors import InputError
+from avuc.scores.arrow import arrow_modules, stacked, values
 from avuc.scores.columns import index_labels, pick_columns, unclear_labels
 from avuc.scores.names import Found, Wanted, check_doubled, check_size, find_labels, listing, refuse
 from avuc.scores.probe import probe_parquet
@@ -61,7 +62,7 @@ def write_parquet(source: Path, destination: Path, found: Found, scores: Tensor)
 
     Rows go through memory a batch at a time, and texts that repeat stay packed until their batch is written.
     """
-    arrow, parquet = _arrow()
+    arrow, parquet = arrow_modules()
     with _open(source, Wanted(max_gb=found.limit / 1e9)) as table:
         schema, keys = table.file.schema_arrow, {name: place for place, name in enumerate(found.keys)}
         kinds = [_floating(arrow, one.type) if one.name in keys else table.kinds[one.name] for one in schema]
@@ -105,14 +106,10 @@ def _floating(arrow: Any, kind: Any) -> Any:
     return kind if arrow.types.is_float64(kind) else arrow.float32()
 
 
-def _arrow() -> tuple[Any, Any]:
-    return require("pyarrow", "cli", "a .parquet file"), require("pyarrow.parquet", "cli", "a .parquet file")
-
-
 @contextmanager
 def _open(path: Path, wanted: Wanted, *, probe: bool = True) -> Iterator[_Table]:
     """The table, once another process has read it without harm."""
-    arrow, parquet = _arrow()
+    arrow, parquet = arrow_modules()
     problem = probe_parquet(path, wanted.limit) if probe else None
     if problem is not None:
         raise refuse(path, f"not a readable .parquet table ({problem})", "save the table again")
@@ -183,7 +180,7 @@ class _Table:
     def _label(self, name: str) -> tuple[np.ndarray, list[str] | None]:
         """Labels as numbers; or as places among distinct texts, and these."""
         if name not in self.known:
-            arrow, _ = _arrow()
+            arrow, _ = arrow_modules()
             table = self.read([name])
             column = table.column(name)
             if not arrow.types.is_dictionary(column.type) or not _is_text(arrow, column.type.value_type):
@@ -204,7 +201,7 @@ class _Table:
         return self.known[name]
 
     def is_number(self, name: str) -> bool:
-        arrow, _ = _arrow()
+        arrow, _ = arrow_modules()
         kind = self.kinds[name]
         return bool(arrow.types.is_floating(kind) or arrow.types.is_integer(kind))
 
@@ -244,33 +241,18 @@ def _starts(path: str, depth: int) -> Iterator[str]:
 
 def _scores(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> tuple[np.ndarray, Any]:
     """(N, C), or (S, N, C) from one column of lists of lists; and the names of the classes, where columns have them."""
-    scores = _stacked(table.path, table.read(list(names)), names)
+    scores = stacked(table.path, table.read(list(names)), names)
     return scores, None if len(names) == 1 else classes
-
-
-def _stacked(path: Path, held: Any, names: Sequence[str]) -> np.ndarray:
-    first = values(path, held, names[0])
-    if len(names) == 1:
-        # a row holds C numbers, or S lists of C numbers
-        return first if first.ndim < 3 else first.transpose(1, 0, 2)
-    scores = np.empty((len(first), len(names)), np.float32)
-    for place, name in enumerate(names):
-        part = values(path, held, name)
-        if part.ndim > 1:
-            raise refuse(path, f"more than one list column ({listing(names)})", "choose one with --scores-key")
-        with np.errstate(over="ignore"):  # an infinite score is refused with its place
-            scores[:, place] = part
-    return scores
 
 
 def _source(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> tuple[TableSource, Any]:
     """The same, left in the file."""
-    arrow, _ = _arrow()
+    arrow, _ = arrow_modules()
     table.check(names)
     batches = table.file.iter_batches(batch_size=1, columns=list(names), use_threads=False)
     empty = table.file.schema_arrow.empty_table().select(list(names))
     first = next((arrow.Table.from_batches([batch]) for batch in batches), empty)
-    sample = _stacked(table.path, first, names)
+    sample = stacked(table.path, first, names)
     rows = table.file.metadata.num_rows
     shape = (*sample.shape[:-2], rows, sample.shape[-1]) if sample.ndim > 1 else (rows,)
     source = TableSource(table.path, table.wanted, shape, sample.dtype, names)
@@ -288,11 +270,11 @@ class TableSource:
         self._wanted, self._names = wanted, list(names)
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
-        arrow, _ = _arrow()
+        arrow, _ = arrow_modules()
         axis = 1 if len(self.shape) == 3 else 0
         with _open(self.path, self._wanted, probe=False) as table:
             for batch in table.file.iter_batches(batch_size=rows, columns=self._names, use_threads=False):
-                block = _stacked(self.path, arrow.Table.from_batches([batch]), self._names)
+                block = stacked(self.path, arrow.Table.from_batches([batch]), self._names)
                 if block.shape != (*self.shape[:axis], block.shape[axis], *self.shape[axis + 1 :]):
                     raise refuse(
                         self.path,
@@ -300,33 +282,3 @@ class TableSource:
                         "give every row one number per class",
                     )
                 yield torch.from_numpy(np.ascontiguousarray(block))
-
-
-def values(path: Path, table: Any, name: str) -> np.ndarray:
-    """A numeric column as (N,), a list column as (N,C), a list of lists as (N,S,C)."""
-    arrow, _ = _arrow()
-    column = table.column(name).combine_chunks()
-    if isinstance(column, arrow.ChunkedArray):  # how an empty table comes back
-        column = arrow.concat_arrays(column.chunks) if column.num_chunks else arrow.array([], column.type)
-    shape, types = [len(column)], arrow.types
-    while types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
-        if column.null_count:
-            raise refuse(path, f"column {name!r} has empty cells", "give every row its scores")
-        inner = column.flatten()
-        length, rest = divmod(len(inner), max(len(column), 1))
-        lengths = require("pyarrow.compute", "cli", "a .parquet file").list_value_length
-        if rest or any(count != length for count in lengths(column).unique().to_pylist()):
-            raise refuse(path, f"the lists of column {name!r} differ in length", "give every row one number per class")
-        shape.append(length)
-        column = inner
-    if column.null_count:
-        raise refuse(path, f"column {name!r} has empty cells", "give every row a number for each class")
-    if not (types.is_floating(column.type) or types.is_integer(column.type)) or len(shape) > 3:
-        raise refuse(path, f"column {name!r} has type {_kind(table, name)}, not numbers", "leave it out")
-    return np.array(column.to_numpy(zero_copy_only=False)).reshape(shape)  # a copy: Arrow's own memory is read-only
-
-
-def _kind(table: Any, name: str) -> str:
-    """The type of a column in few words."""
-    kind = table.schema.field(name).type
-    return str(getattr(kind, "value_type", kind) if str(kind).startswith("dictionary") else kind)[:80]

@@ -17,7 +17,8 @@ from avuc.metrics.large import bytes_needed, is_large
 from avuc.scores import file as whole
 from avuc.scores.checks import Decision, check_label_shape, check_score_shape, decide
 from avuc.scores.facts import Facts
-from avuc.scores.file import KINDS, HasKeys, ScoreFile, find_scores, read_scores, reading, unlabelled
+from avuc.scores.file import KINDS, ScoreFile, read_scores
+from avuc.scores.formats import HasKeys, find_scores, reading, unlabelled
 from avuc.scores.names import Found, Wanted, listing, refuse
 from avuc.scores.sources import ArraySource, Source, matched
 
