@@ -196,6 +196,8 @@ def test_probabilities_as_logits_are_refused(scale: int, draws: int | None) -> N
     build = Predictions.from_logits if draws is None else Predictions.from_samples
     with pytest.raises(InputError, match=r"look like (probabilities|percentages).*Predictions\(probs"):
         build(z, labels(20, 4))
+    mean = z.softmax(-1) if draws is None else z.softmax(-1).mean(0)
+    torch.testing.assert_close(build(z, labels(20, 4), check=False).probs, mean)
 
 
 @pytest.mark.gpu

@@ -109,31 +109,38 @@ class Predictions:
         return (self.entropy - self.expected_entropy).clamp(min=0)
 
     @classmethod
-    def from_logits(cls, logits: Any, labels: Any = None, *, calibrator: HasTransform | None = None) -> Predictions:
-        """From (N, C) logits of one network; `labels=None` marks rows without labels."""
+    def from_logits(
+        cls, logits: Any, labels: Any = None, *, calibrator: HasTransform | None = None, check: bool = True
+    ) -> Predictions:
+        """From (N, C) logits of one network; `labels=None` marks rows without labels.
+
+        Logits that look like probabilities are refused, unless `check` is False.
+        """
         tensor = as_tensor(logits, "logits")
         if tensor.ndim != 2:
             raise InputError(f"logits must have shape (N, C), found {tuple(tensor.shape)}; draws go to from_samples")
-        return cls.from_samples(tensor[None], labels, calibrator=calibrator)
+        return cls.from_samples(tensor[None], labels, calibrator=calibrator, check=check)
 
     @classmethod
     def from_samples(
-        cls, sample_logits: Any, labels: Any = None, *, calibrator: HasTransform | None = None
+        cls, sample_logits: Any, labels: Any = None, *, calibrator: HasTransform | None = None, check: bool = True
     ) -> Predictions:
         """From (S, N, C) logits of S draws. The calibrator acts on every draw's logits before their softmaxes are
-        averaged: calibrating the average instead is another model. Logits that are probabilities are refused.
+        averaged: calibrating the average instead is another model.
+
+        Logits that look like probabilities are refused, unless `check` is False.
         """
         given = as_tensor(sample_logits, "logits")
         if given.ndim != 3 or 0 in (given.shape[0], given.shape[2]):
             raise InputError(f"draws' logits must have shape (S, N, C), found {tuple(given.shape)}")
         if not given.is_floating_point():
             raise InputError(f"logits must be floating-point, found {given.dtype}")
-        looks = looks_like(given)
+        looks = looks_like(given) if check else None
         if looks is not None:
             raise InputError(
                 f"these logits look like {looks} (no row is negative, and each sums to "
-                f"{'100' if looks == 'percentages' else '1'}): pass their logarithm, or probabilities (N, C) to "
-                "Predictions(probs, labels)"
+                f"{'100' if looks == 'percentages' else '1'}): pass their logarithm, give probabilities (N, C) "
+                "to Predictions(probs, labels), or pass check=False if these are logits"
             )
         draws, rows, classes = given.shape
         dtype = torch.float64 if given.dtype == torch.float64 else torch.float32

@@ -92,7 +92,8 @@ class ScoreFile:
             )
         if self.kind == "logits" or calibrator is not None:
             build = Predictions.from_samples if self.scores.ndim == 3 else Predictions.from_logits
-            return build(self.logits(), labels, calibrator=by_name(self.path, self.names, calibrator))
+            # what the file holds has been decided
+            return build(self.logits(), labels, calibrator=by_name(self.path, self.names, calibrator), check=False)
         if self.scores.ndim == 3:
             return Predictions(self.scores.mean(0), labels, expected_entropy(self.scores), self.samples)
         return Predictions(self.scores, labels, self.expected_entropy, self.draws)  # type: ignore[arg-type]
@@ -118,7 +119,8 @@ class ScoreFile:
         """Predictive entropy of every row, in nats; needs no labels."""
         if self.kind == "logits" or calibrator is not None:
             draws = self.logits().reshape(-1, *self.scores.shape[-2:])
-            return Predictions.from_samples(draws, calibrator=by_name(self.path, self.names, calibrator)).entropy
+            ordered = by_name(self.path, self.names, calibrator)
+            return Predictions.from_samples(draws, calibrator=ordered, check=False).entropy
         return entropy(self.scores.mean(0) if self.scores.ndim == 3 else self.scores)
 
 
