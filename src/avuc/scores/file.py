@@ -111,9 +111,13 @@ class ScoreFile:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The names of the classes, where the file has names and not just numbers."""
+        """The names of the classes; None where there are none, or just the numbers 0, 1, 2, … or 1, 2, 3, …"""
         named = self.class_names
-        return None if named is None or all(name.isdecimal() for name in named) else named
+        if named is not None and all(name.isdecimal() for name in named):
+            first = int(named[0])
+            counted = first in (0, 1) and [int(name) for name in named] == list(range(first, first + len(named)))
+            return None if counted else named
+        return named
 
     def entropy(self, calibrator: Any = None) -> Tensor:
         """Predictive entropy of every row, in nats; needs no labels."""
