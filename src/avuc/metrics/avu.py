@@ -130,14 +130,18 @@ def curves_of(statistics: Statistics, points: int = POINTS) -> AvuCurves:
 
 def resolve_threshold(statistics: Statistics, threshold: Threshold) -> float:
     if threshold != "auto":
-        value = float(threshold)
-        if np.isnan(value):
-            raise InputError("threshold is NaN; give an entropy in nats, or 'auto'")
-        return value
+        return checked_threshold(threshold)
     entropy, right = statistics.entropy, statistics.correct
     sums = entropy[right].sum(), entropy[~right].sum()
     hits = float(right.sum())
     return float(midpoint(*sums, hits, len(right) - hits, entropy.min(), entropy.max()))
+
+
+def checked_threshold(threshold: float | str) -> float:
+    value = float(threshold)
+    if np.isnan(value):
+        raise InputError("threshold is NaN; give an entropy in nats, or 'auto'")
+    return value
 
 
 def midpoint(right_sum: Any, wrong_sum: Any, right: Any, wrong: Any, low: Any, high: Any) -> Array:

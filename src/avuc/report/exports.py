@@ -50,7 +50,7 @@ def file_names(names: Sequence[str]) -> dict[str, str]:
     """A file's name for each figure, whatever data sets are called; all different, also where a is A.
 
     >>> file_names(["box-ece", "entropy-a:b", "entropy-A b"])
-    {'box-ece': 'box-ece', 'entropy-a:b': 'entropy-a-b-8b9ef11d', 'entropy-A b': 'entropy-A-b-fdbf4ff3'}
+    {'box-ece': 'box-ece', 'entropy-a:b': 'entropy-a-b-13e62b62', 'entropy-A b': 'entropy-A-b-0dc4a7f3'}
     """
     plain = {name: re.sub(r"[^\w.-]+", "-", name).strip("-.") or "figure" for name in names}
     counts = Counter(unicodedata.normalize("NFC", short).casefold() for short in plain.values())
