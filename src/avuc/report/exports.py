@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import unicodedata
 from collections import Counter
@@ -15,6 +14,7 @@ from avuc.progress import track
 from avuc.report.figures import all_figures, saved
 from avuc.report.results import Results
 from avuc.report.tables import all_tables
+from avuc.text import mark
 
 __all__ = ["file_names", "write_figures", "write_tables"]
 
@@ -57,8 +57,7 @@ def file_names(names: Sequence[str]) -> dict[str, str]:
     made = {}
     for name, short in plain.items():
         if len(short.encode()) > LONGEST or counts[unicodedata.normalize("NFC", short).casefold()] > 1:
-            mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-            short = f"{short[: LONGEST // 4]}-{mark}"
+            short = f"{short[: LONGEST // 4]}-{mark(name)}"
         made[name] = short
     return made
 
