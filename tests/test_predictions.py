@@ -184,6 +184,18 @@ def test_what_is_not_probabilities_is_refused_at_once(change: Any, message: str)
     assert "\n" not in str(caught.value)
 
 
+def test_a_device_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels, rows and entropies are checked by one value read back, as the labels alone were before."""
+    read: list[str] = []
+    for name in ("__bool__", "__int__", "__float__", "item", "tolist"):
+        plain = getattr(torch.Tensor, name)
+        monkeypatch.setattr(
+            torch.Tensor, name, lambda self, name=name, plain=plain: (read.append(name), plain(self))[1]
+        )
+    Predictions(logits(20, 4).softmax(-1), labels(20, 4), torch.zeros(20), 3)
+    assert read == ["__bool__"]
+
+
 def test_an_expected_entropy_of_nan_is_refused() -> None:
     with pytest.raises(InputError, match="expected_entropy contains NaN"):
         Predictions(torch.full((3, 2), 0.5), labels(3, 2), torch.tensor([0.1, float("nan"), 0.2]), 2)
