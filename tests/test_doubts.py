@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -42,6 +44,21 @@ def flat() -> nn.Module:
 
 def one(module: nn.Module) -> DeterministicPosterior:
     return DeterministicPosterior(module)
+
+
+class Returns(nn.Module):
+    """A network whose forward returns `after` of its logits."""
+
+    def __init__(self, after: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.net, self.after = net(), after
+
+    def forward(self, x: Tensor) -> Any:
+        return self.after(self.net(x))
+
+
+def soft(module: nn.Module) -> nn.Module:
+    return nn.Sequential(module, nn.Softmax(-1))
 
 
 class Own:
@@ -87,6 +104,21 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no draws": (lambda: predict(Own(flat(), 0), as_input(images())), "num_draws must be None or .* found 0"),
     "no members": (lambda: predict(Own(flat(), 3), as_input(images())), r"3 draws but no member\(index\)"),
     "NaN": (lambda: predict(one(net()), as_input(images()) * float("nan")), "NaN"),
+    "softmax": (
+        lambda: predict(one(soft(net())), images()),
+        "outputs look like probabilities .*: remove the network's last softmax",
+    ),
+    "softmax, one image": (lambda: predict(one(soft(net())), images(1)), "outputs look like probabilities"),
+    "softmax, drawn": (lambda: predict(to_bayesian(soft(net())), images(), samples=3), "look like probabilities"),
+    "softmax, last layer": (
+        lambda: Predictor(to_bayesian(soft(net()), layers="last"), samples=3).logits(images()),
+        "look like probabilities",
+    ),
+    "classes": (lambda: predict(one(Returns(lambda z: z.argmax(-1, keepdim=True))), images()), "floating-point"),
+    "two outputs": (lambda: predict(one(Returns(lambda z: (z, 2 * z))), images()), r"tuple .*\(6, 5\), \(6, 5\)"),
+    "no logits": (lambda: predict(one(Returns(lambda z: {"scores": z})), images()), "dict with the keys 'scores'"),
+    "an array": (lambda: predict(one(Returns(lambda z: z.numpy())), images()), "returns a ndarray"),
+    "nothing": (lambda: predict(one(Returns(lambda z: None)), images()), "returns a NoneType"),
     "no device": (
         lambda: predict(one(net()), images(), device="cuda:99" if torch.cuda.is_available() else "cuda"),
         "device",
@@ -102,8 +134,36 @@ def test_refused_in_one_line(case: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def soft(module: nn.Module) -> nn.Module:
-    return nn.Sequential(module, nn.Softmax(-1))
+class Named(NamedTuple):
+    hidden: Tensor
+    logits: Tensor
+
+
+RETURNED: dict[str, Callable[[Tensor], Any]] = {
+    "a tuple of one": lambda z: (z,),
+    "a list of one": lambda z: [z],
+    "a loss and logits": lambda z: (z.sum(), z),
+    "logits and a feature map": lambda z: (z, z[..., None, None]),
+    "a dictionary": lambda z: {"hidden": 2 * z, "logits": z},
+    "an ordered dictionary": lambda z: OrderedDict(loss=z.sum(), logits=z),
+    "an object": lambda z: SimpleNamespace(hidden=2 * z, logits=z),
+    "a named tuple": lambda z: Named(2 * z, z),
+}
+
+
+@pytest.mark.parametrize("case", RETURNED)
+def test_logits_are_found_in_what_a_network_returns(case: str) -> None:
+    module = Returns(RETURNED[case])
+    for make in (
+        one,
+        lambda part: to_bayesian(part, layers="last"),
+        lambda part: DropoutPosterior(Dropout(0.3).build(part)),
+    ):
+        # with and without batches that end early
+        expected = predict(make(Returns(lambda z: z)), images(), samples=3, batch_size=4)
+        found = predict(make(module), images(), samples=3, batch_size=4)
+        torch.testing.assert_close(found.probs, expected.probs)
+    assert Predictor(one(module)).logits(images()).shape == (1, 6, 5)
 
 
 def batch_statistics() -> nn.Module:
@@ -111,8 +171,6 @@ def batch_statistics() -> nn.Module:
 
 
 WARNED: dict[str, tuple[Callable[[], object], str]] = {
-    "softmax": (lambda: predict(one(soft(net())), images()), "outputs look like probabilities"),
-    "softmax, drawn": (lambda: predict(to_bayesian(soft(net())), images(), samples=3), "look like probabilities"),
     "bytes as floats": (
         lambda: predict(one(net()), images().permute(0, 3, 1, 2).float()),
         "whole numbers up to 25. and look like bytes",
@@ -164,13 +222,18 @@ def test_not_warned(case: str) -> None:
         QUIET[case]()
 
 
-def test_a_predictor_warns_of_probabilities_once() -> None:
+def test_a_predictor_refuses_probabilities_each_time() -> None:
     predictor = Predictor(one(soft(net())))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(3):
+    for _ in range(2):
+        with pytest.raises(InputError, match="look like probabilities"):
             predictor(images())
-    assert len(caught) == 1
+
+
+@pytest.mark.parametrize(
+    "labels", [[0, 1, 2, 3, 4, 0], np.array([0, 1, 2, 3, 4, 0], ">i2"), torch.arange(6)[:, None] % 5]
+)
+def test_labels_of_any_kind(labels: Any) -> None:
+    assert predict(one(net()), images(), labels).labels.tolist() == [0, 1, 2, 3, 4, 0]
 
 
 @pytest.mark.parametrize("shape", ["tensor", "array", "big-endian", "backwards", "read-only"])

@@ -261,13 +261,22 @@ def test_default_batches_are_of_bounded_size() -> None:
         assert seen[0] == min(shape[0], {64: 64, 300: 32, 4: 16_384}[shape[1]])
 
 
-def test_one_image_one_class_many_classes() -> None:
-    for rows, classes in ((1, 3), (5, 1), (4, 1000)):
+def test_one_image_two_classes_many_classes() -> None:
+    for rows, classes in ((1, 3), (5, 2), (4, 1000)):
         x, _ = data(rows)
         labels = torch.zeros(rows, dtype=torch.int64)
         posterior = LinearPosterior(classes=classes)
         found = predict(posterior, x, labels, samples=4, batch_size=2)
         same(found, Predictions.from_samples(stored(posterior, x, 4, 0), labels))
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_one_output_is_refused(labelled: bool) -> None:
+    """The softmax of one number is 1: every prediction of a sigmoid's net would be certain and the same."""
+    x, _ = data(5)
+    labels = torch.zeros(5, dtype=torch.int64) if labelled else None
+    with pytest.raises(InputError, match=r"one output .*\(2, 1\).*torch.cat\(\[torch.zeros_like\(z\), z\], dim=1\)"):
+        predict(LinearPosterior(classes=1), x, labels, samples=4, batch_size=2)
 
 
 def test_probabilities_exactly_0_and_1() -> None:

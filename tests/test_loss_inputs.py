@@ -11,7 +11,7 @@ from torch import Tensor
 
 from avuc.cells import avuc_cells
 from avuc.errors import InputError
-from avuc.losses import auavuc_loss, avuc_loss
+from avuc.losses import AvUCLoss, auavuc_loss, avuc_loss
 
 VARIANTS = ["paper", "stopgrad", "monotone", "soft"]
 
@@ -68,6 +68,43 @@ def test_one_hot_and_soft_labels_are_refused(labels: Tensor, draws: int) -> None
     for call in (lambda: avuc_loss(logits, labels, 0.5), lambda: auavuc_loss(logits, labels)):
         with pytest.raises(InputError, match=r"one-hot or soft labels of shape \(3, 4\): use labels.argmax\(-1\)"):
             call()
+
+
+@pytest.mark.parametrize("which", ["scores", "labels", "both", "weights"])
+def test_arrays_and_lists_are_refused_in_one_line(which: str) -> None:
+    """A loss of an array would have no gradient, and failed with an AttributeError."""
+    logits, labels = batch()
+    given = (
+        (logits.numpy() if which in ("scores", "both") else logits),
+        (labels.tolist() if which in ("labels", "both") else labels),
+    )
+    weights: Any = [1.0] * 12 if which == "weights" else None
+    for call in (
+        lambda: avuc_loss(*given, 0.5, weights=weights),
+        lambda: avuc_loss(*given, 0.5, variant="soft", weights=weights),
+        lambda: auavuc_loss(*given, weights=weights),
+        lambda: AvUCLoss()(*given, weights),
+    ):
+        with pytest.raises(InputError, match=r"must be a tensor; found (ndarray|list): .*torch.as_tensor") as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+def test_one_output_of_a_sigmoid() -> None:
+    z, labels = batch(classes=2)[0][:, :1], torch.arange(12) % 2
+    for targets in (labels, labels[:, None], labels[:, None].float()):
+        with pytest.raises(InputError, match=r"two columns, logits \[0, z\]: torch.cat\(\[torch.zeros_like"):
+            avuc_loss(z, targets, 0.5)
+    # the remedy gives the probabilities of the sigmoid
+    both = torch.cat([torch.zeros_like(z), z], dim=1)
+    torch.testing.assert_close(both.softmax(-1)[:, 1], z.sigmoid()[:, 0])
+    assert avuc_loss(both, labels, 0.5).isfinite()
+
+
+def test_labels_in_one_column_are_named() -> None:
+    logits, labels = batch()
+    with pytest.raises(InputError, match=r"labels \(12, 1\) .*use labels.squeeze\(1\)"):
+        avuc_loss(logits, labels[:, None], 0.5)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -150,6 +151,65 @@ def test_loading_something_else(tmp_path: Path) -> None:
     write_tensors(path, tensors, about)
     with pytest.raises(InputError, match=r"x\.safetensors: labels"):
         Predictions.load(path)
+
+
+def test_arrays_and_lists_are_read_like_tensors() -> None:
+    z, y = logits(3, 20, 4).double(), labels(20, 4)
+    expected = Predictions.from_samples(z, y)
+    for values, targets in ((z.numpy(), y.numpy()), (z.tolist(), y.tolist()), (z.numpy()[::-1], y.numpy()[:, None])):
+        found = Predictions.from_samples(values, targets)
+        torch.testing.assert_close(found.probs, expected.probs)
+        assert torch.equal(found.labels, y)
+    one = Predictions.from_logits(z[0].numpy().astype(">f8"), y.numpy().astype(">i2"))
+    torch.testing.assert_close(one.probs, z[0].softmax(-1))
+    again = Predictions(one.probs.numpy(), y.tolist(), one.expected_entropy.numpy())
+    assert torch.equal(again.probs, one.probs)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p: p.log(), "must sum to 1.*row 0 .*softmax"),
+        (lambda p: 100 * p, "must sum to 1.*divide percentages by 100"),
+        (lambda p: p.masked_fill(torch.arange(20)[:, None] == 7, float("nan")), r"contain NaN \(row 7\)"),
+        (lambda p: p.index_fill(0, torch.tensor(3), float("inf")), r"contain infinity \(row 3\)"),
+        (lambda p: p + torch.tensor([0.5, -0.5, 0.0, 0.0]), "negative"),
+        (lambda p: p[:, :1], r"one|0…0.*\[1 − p, p\]"),
+    ],
+)
+def test_what_is_not_probabilities_is_refused_at_once(change: Any, message: str) -> None:
+    """Before, `.entropy` and `.correct` answered with meaningless numbers."""
+    with pytest.raises(InputError, match=message) as caught:
+        Predictions(change(logits(20, 4).softmax(-1)), labels(20, 4))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_device_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels, rows and entropies are checked by one value read back, as the labels alone were before."""
+    read: list[str] = []
+    for name in ("__bool__", "__int__", "__float__", "item", "tolist"):
+        plain = getattr(torch.Tensor, name)
+        monkeypatch.setattr(
+            torch.Tensor, name, lambda self, name=name, plain=plain: (read.append(name), plain(self))[1]
+        )
+    Predictions(logits(20, 4).softmax(-1), labels(20, 4), torch.zeros(20), 3)
+    assert read == ["__bool__"]
+
+
+def test_an_expected_entropy_of_nan_is_refused() -> None:
+    with pytest.raises(InputError, match="expected_entropy contains NaN"):
+        Predictions(torch.full((3, 2), 0.5), labels(3, 2), torch.tensor([0.1, float("nan"), 0.2]), 2)
+
+
+@pytest.mark.parametrize("scale", [1, 100])
+@pytest.mark.parametrize("draws", [None, 3])
+def test_probabilities_as_logits_are_refused(scale: int, draws: int | None) -> None:
+    z = scale * logits(*((20, 4) if draws is None else (draws, 20, 4))).softmax(-1)
+    build = Predictions.from_logits if draws is None else Predictions.from_samples
+    with pytest.raises(InputError, match=r"look like (probabilities|percentages).*Predictions\(probs"):
+        build(z, labels(20, 4))
+    mean = z.softmax(-1) if draws is None else z.softmax(-1).mean(0)
+    torch.testing.assert_close(build(z, labels(20, 4), check=False).probs, mean)
 
 
 @pytest.mark.gpu

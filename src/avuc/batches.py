@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from avuc.arraylike import as_tensor
 from avuc.data.arrays import as_input
 from avuc.doubts import check_images, tensor_of
 from avuc.errors import InputError
@@ -61,7 +62,9 @@ class Batches:
         if size < 1:
             raise InputError(f"batch_size must be at least 1, found {size}")
         self.rows, self.size, self.device = len(images), size, device
-        self.labels = torch.full((self.rows,), -1) if labels is None else torch.as_tensor(labels)
+        self.labels = torch.full((self.rows,), -1) if labels is None else as_tensor(labels, "labels")
+        if self.labels.shape == (self.rows, 1):
+            self.labels = self.labels[:, 0]
         if self.labels.shape != (self.rows,):
             raise InputError(f"labels must be one per image, ({self.rows},); found {tuple(self.labels.shape)}")
         self.images = images

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,21 +13,23 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from avuc.errors import InputError
 from avuc.predictions import Predictions
+from avuc.probabilities import looks_like
 
 if TYPE_CHECKING:
     from avuc.draws import Posterior
 
 __all__ = [
     "check_images",
+    "check_outputs",
     "check_posterior",
     "check_seed",
     "explanation",
+    "logits_of",
     "number_of_draws",
     "refuse_nan",
     "tensor_of",
     "warn_about_images",
     "warn_about_net",
-    "warn_about_outputs",
     "warn_about_spread",
 ]
 
@@ -153,14 +156,49 @@ def warn_about_net(posterior: object) -> None:
             return
 
 
-def warn_about_outputs(logits: Tensor) -> None:
-    """(N, C) outputs that are probabilities already: their softmax would be taken a second time."""
+def logits_of(output: Any, rows: int) -> Tensor:
+    """The logits in what a network returned: a tensor, or the clear choice in a larger result.
+
+    That is the attribute or the entry "logits" (as in Hugging Face's outputs), or the only tensor (rows, classes) of a
+    tuple or a list.
+
+    >>> logits_of({"logits": torch.zeros(2, 3), "loss": torch.tensor(0.1)}, 2).shape
+    torch.Size([2, 3])
+    """
+    if isinstance(output, Tensor):
+        return output
+    named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if isinstance(named, Tensor):
+        return named
+    kind = f"a {type(output).__name__}"
+    if isinstance(output, tuple | list):
+        tensors = [part for part in output if isinstance(part, Tensor)]
+        fitting = [part for part in tensors if part.is_floating_point() and part.ndim == 2 and len(part) == rows]
+        if len(fitting) == 1:
+            return fitting[0]
+        kind += f" with the tensors {', '.join(str(tuple(part.shape)) for part in tensors) or 'none'}"
+    elif isinstance(output, Mapping):
+        kind += f" with the keys {', '.join(map(repr, list(output)[:6])) or 'none'}"
+    raise InputError(
+        f"the network returns {kind}, and which part holds the logits ({rows}, classes) is not clear; "
+        "wrap it in a module whose forward returns the tensor of logits alone"
+    )
+
+
+def check_outputs(logits: Tensor) -> None:
+    """Refuse (N, C) outputs that are not the logits of a classifier."""
+    if not logits.is_floating_point():
+        raise InputError(f"the network's outputs must be floating-point logits, found {logits.dtype}")
     if logits.shape[-1] < 2:
-        return
-    sums = logits.sum(-1)
-    if bool((logits >= 0).all()) and bool(((sums - 1).abs() <= 1e-4).all()):
-        _warn(
-            "the network's outputs look like probabilities (not negative, each row sums to 1), but predict takes the "
+        raise InputError(
+            f"the network has one output for each image, found {tuple(logits.shape)}, and predict takes the softmax "
+            "over at least two classes; for a sigmoid output z return both columns, "
+            "torch.cat([torch.zeros_like(z), z], dim=1)"
+        )
+    looks = looks_like(logits)
+    if looks is not None:
+        raise InputError(
+            f"the network's outputs look like {looks} (not negative, all rows have one sum), but predict takes the "
             "softmax of logits: remove the network's last softmax, or give it the logarithm of its outputs"
         )
 

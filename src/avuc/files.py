@@ -49,7 +49,7 @@ def read_text(path: str | Path, most: int = MOST_TEXT) -> str:
     with open_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise InputError(f"{path}: has more than {most:,} bytes; name the right file")
+        raise InputError(f"{path}: is larger than {most / 2**20:g} MiB; name the right file")
     return content.decode("utf-8")
 
 

@@ -46,7 +46,7 @@ def avuc_loss(
     one_of("variant", variant, VARIANTS)
     # the fused pass is for one draw, has no gradient in the weights and cannot be traced or transformed
     plain = variant == "soft" or check_shapes(logits, labels) or torch.compiler.is_compiling() or transforming()
-    if plain or (weights is not None and weights.requires_grad):
+    if plain or (isinstance(weights, Tensor) and weights.requires_grad):
         rows = rows_from_logits(logits, labels, uncertainty, ignore_index, weights)
         loss = loss_of_rows(rows, threshold, variant, group)
     else:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from avuc.errors import InputError
+from avuc.probabilities import are_probs, check_probs, looks_like
 
 __all__ = [
     "at_least_float32",
@@ -29,8 +30,7 @@ __all__ = [
     "transforming",
 ]
 
-# how far a row's sum may be from 1, as in avuc.metrics
-SUM_TOLERANCE = 1e-2
+ONE_OUTPUT = "a network with one output z needs two columns, logits [0, z]: torch.cat([torch.zeros_like(z), z], dim=1)"
 
 # ---- numbers
 
@@ -92,6 +92,11 @@ def checked_threshold(threshold: Any, variant: str) -> float | Tensor:
 
 def check_shapes(scores: Tensor, labels: Tensor) -> int:
     """Number of draws in `scores` (0: no draw axis), or an error that says which shapes go together."""
+    for name, values in (("scores", scores), ("labels", labels)):
+        if not isinstance(values, Tensor):
+            raise InputError(
+                f"avuc: {name} must be a tensor; found {type(values).__name__}: convert it with torch.as_tensor"
+            )
     draws, classes_at = scores.ndim - labels.ndim - 1, scores.ndim - labels.ndim
     fits = (
         labels.ndim >= 1
@@ -102,6 +107,11 @@ def check_shapes(scores: Tensor, labels: Tensor) -> int:
         and scores.shape[classes_at] > 0
     )
     if not fits:
+        if scores.ndim == 2 and labels.shape == (scores.shape[0], 1):
+            remedy = ONE_OUTPUT if scores.shape[1] == 1 else "class indices of shape (N): use labels.squeeze(1)"
+            raise InputError(
+                f"avuc: labels {tuple(labels.shape)} do not go with scores {tuple(scores.shape)}; {remedy}"
+            )
         if labels.ndim >= 2 and scores.shape[-labels.ndim :] == labels.shape:
             raise InputError(
                 "avuc: labels must be integers, class indices of shape (N); found one-hot or soft labels of shape "
@@ -126,6 +136,8 @@ def label_weights(
 ) -> Tensor | None:
     """A weight per label, 0 for those to ignore, or None where each counts once; labels out of range are an error."""
     if weights is not None:
+        if not isinstance(weights, Tensor):
+            raise InputError(f"avuc: weights must be a tensor; found {type(weights).__name__}: use torch.as_tensor")
         if weights.numel() != labels.numel():
             raise InputError(f"avuc: one weight per label; found {weights.numel()} weights for {labels.numel()} labels")
         weights = weights.reshape(-1).to(labels.device, dtype)
@@ -138,6 +150,10 @@ def label_weights(
         if low >= 0 and high < num_classes and not 0 <= ignore_index < num_classes:
             return weights
         if bool(((labels != ignore_index) & ((labels < 0) | (labels >= num_classes))).any()):
+            if num_classes == 1 and low >= 0 and high == 1:
+                raise InputError(
+                    f"avuc: the scores have one column, for one class, but some labels are 1; {ONE_OUTPUT}"
+                )
             raise InputError(
                 f"avuc: labels must be 0 … {num_classes - 1} (or ignore_index={ignore_index}); found {low} … {high}"
             )
@@ -161,12 +177,9 @@ def classes_last(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def look_like_probs(scores: Tensor, labels: Tensor) -> bool:
-    """Whether every row is non-negative and sums to 1, as probabilities do and logits hardly ever do."""
+    """Whether every row looks like probabilities, which logits hardly ever do."""
     classes_at = scores.ndim - labels.ndim
-    if not scores.numel() or scores.shape[classes_at] < 2 or not may_synchronise(scores):
-        return False
-    values = at_least_float32(scores.detach())
-    return bool(((values >= 0).all() & ((values.sum(classes_at) - 1).abs() < 1e-3).all()).item())
+    return may_synchronise(scores) and looks_like(scores.detach().movedim(classes_at, -1)) is not None
 
 
 def refuse_logits(probs: Tensor) -> None:
@@ -174,11 +187,12 @@ def refuse_logits(probs: Tensor) -> None:
     if not probs.numel() or not may_synchronise(probs):
         return
     values = probs.detach()
-    if bool((values < 0).any() | ((values.sum(dim=-1) - 1).abs() > SUM_TOLERANCE).any()):
-        raise InputError(
-            f"avuc: rows of probabilities must not be negative and must sum to 1 (within {SUM_TOLERANCE}); apply "
-            "softmax if these are logits"
-        )
+    if bool(are_probs(values)) or bool(values.isnan().any()):
+        return
+    try:
+        check_probs(values)
+    except InputError as error:
+        raise InputError(f"avuc: {error}") from error
 
 
 # ---- results

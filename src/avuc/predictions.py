@@ -6,13 +6,15 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from avuc import uncertainty
+from avuc.arraylike import as_tensor
 from avuc.errors import InputError
+from avuc.probabilities import BOTH_COLUMNS, are_probs, check_probs, looks_like
 from avuc.tensorfile import read_tensors, write_tensors
 
 __all__ = ["Predictions"]
@@ -32,6 +34,9 @@ class HasTransform(Protocol):
 class Predictions:
     """Class probabilities with labels: the mean over draws, and what the draws said about their disagreement.
 
+    Arrays, lists and tensors are accepted and kept as tensors. Rows that are negative, hold NaN or do not sum to 1
+    are refused.
+
     probs             (N, C) float32 or float64, on any device; the mean of the draws' softmaxes
     labels            (N) int64; −1 where there is none (out-of-distribution rows): only entropies have a meaning then
     expected_entropy  (N) mean of the draws' entropies; equal to the entropy when there is one draw
@@ -50,10 +55,10 @@ class Predictions:
     monte_carlo_error: float | None = None
 
     def __post_init__(self) -> None:
-        probs = self.probs
-        if not isinstance(probs, Tensor) or not probs.is_floating_point() or probs.ndim != 2 or probs.shape[1] == 0:
-            found = f"{tuple(probs.shape)} {probs.dtype}" if isinstance(probs, Tensor) else type(probs).__name__
-            raise InputError(f"probs must be a floating-point tensor of shape (N, C), found {found}")
+        probs = as_tensor(self.probs, "probs")
+        if not probs.is_floating_point() or probs.ndim != 2 or probs.shape[1] == 0:
+            found = f"{tuple(probs.shape)} {probs.dtype}"
+            raise InputError(f"probs must be floating-point numbers of shape (N, C), found {found}")
         if probs.dtype not in (torch.float32, torch.float64):
             probs = probs.float()
         if self.samples < 1:
@@ -62,15 +67,17 @@ class Predictions:
             raise InputError(f"monte_carlo_error must be a number from 0 up, or None, found {self.monte_carlo_error}")
         # frozen: the only way to store the checked values
         object.__setattr__(self, "probs", probs.detach())
-        object.__setattr__(self, "labels", _checked_labels(self.labels, probs))
+        object.__setattr__(self, "labels", _class_numbers(self.labels, probs))
         expected = cast("Tensor | None", self.expected_entropy)
         if expected is None:
             if self.samples > 1:
                 raise InputError("expected_entropy is needed when more than one draw was averaged; use from_samples")
             expected = uncertainty.entropy(self.probs)
+        expected = as_tensor(expected, "expected_entropy")
         if expected.shape != probs.shape[:1]:
             raise InputError(f"expected_entropy must have shape ({len(probs)},), found {tuple(expected.shape)}")
         object.__setattr__(self, "expected_entropy", expected.detach().to(probs.device, probs.dtype))
+        _check_values(self.probs, self.labels, self.expected_entropy)
 
     def __len__(self) -> int:
         return len(self.probs)
@@ -103,32 +110,46 @@ class Predictions:
 
     @classmethod
     def from_logits(
-        cls, logits: Tensor, labels: Tensor | None = None, *, calibrator: HasTransform | None = None
+        cls, logits: Any, labels: Any = None, *, calibrator: HasTransform | None = None, check: bool = True
     ) -> Predictions:
-        """From (N, C) logits of one network; `labels=None` marks rows without labels."""
-        if logits.ndim != 2:
-            raise InputError(f"logits must have shape (N, C), found {tuple(logits.shape)}; draws go to from_samples")
-        return cls.from_samples(logits[None], labels, calibrator=calibrator)
+        """From (N, C) logits of one network; `labels=None` marks rows without labels.
+
+        Logits that look like probabilities are refused, unless `check` is False.
+        """
+        tensor = as_tensor(logits, "logits")
+        if tensor.ndim != 2:
+            raise InputError(f"logits must have shape (N, C), found {tuple(tensor.shape)}; draws go to from_samples")
+        return cls.from_samples(tensor[None], labels, calibrator=calibrator, check=check)
 
     @classmethod
     def from_samples(
-        cls, sample_logits: Tensor, labels: Tensor | None = None, *, calibrator: HasTransform | None = None
+        cls, sample_logits: Any, labels: Any = None, *, calibrator: HasTransform | None = None, check: bool = True
     ) -> Predictions:
         """From (S, N, C) logits of S draws. The calibrator acts on every draw's logits before their softmaxes are
         averaged: calibrating the average instead is another model.
+
+        Logits that look like probabilities are refused, unless `check` is False.
         """
-        if sample_logits.ndim != 3 or 0 in (sample_logits.shape[0], sample_logits.shape[2]):
-            raise InputError(f"draws' logits must have shape (S, N, C), found {tuple(sample_logits.shape)}")
-        if not sample_logits.is_floating_point():
-            raise InputError(f"logits must be floating-point, found {sample_logits.dtype}")
-        draws, rows, classes = sample_logits.shape
-        dtype = torch.float64 if sample_logits.dtype == torch.float64 else torch.float32
-        probs = torch.zeros(rows, classes, dtype=dtype, device=sample_logits.device)
-        expected = torch.zeros(rows, dtype=dtype, device=sample_logits.device)
+        given = as_tensor(sample_logits, "logits")
+        if given.ndim != 3 or 0 in (given.shape[0], given.shape[2]):
+            raise InputError(f"draws' logits must have shape (S, N, C), found {tuple(given.shape)}")
+        if not given.is_floating_point():
+            raise InputError(f"logits must be floating-point, found {given.dtype}")
+        looks = looks_like(given) if check else None
+        if looks is not None:
+            raise InputError(
+                f"these logits look like {looks} (no row is negative, and each sums to "
+                f"{'100' if looks == 'percentages' else '1'}): pass their logarithm, give probabilities (N, C) "
+                "to Predictions(probs, labels), or pass check=False if these are logits"
+            )
+        draws, rows, classes = given.shape
+        dtype = torch.float64 if given.dtype == torch.float64 else torch.float32
+        probs = torch.zeros(rows, classes, dtype=dtype, device=given.device)
+        expected = torch.zeros(rows, dtype=dtype, device=given.device)
         step = max(1, BLOCK // (draws * classes))
         for start in range(0, rows, step):
             some = slice(start, start + step)
-            block = sample_logits[:, some].detach()
+            block = given[:, some].detach()
             if calibrator is not None:
                 block = calibrator.transform(block)
             log_probs = block.to(dtype).log_softmax(-1)
@@ -172,15 +193,33 @@ class Predictions:
             raise InputError(f"{path}: {problem}") from problem
 
 
-def _checked_labels(labels: Tensor, probs: Tensor) -> Tensor:
-    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
-        found = str(labels.dtype) if isinstance(labels, Tensor) else type(labels).__name__
-        raise InputError(f"labels must be a tensor of class numbers, found {found}")
-    if labels.shape != probs.shape[:1]:
-        raise InputError(f"labels must have shape ({len(probs)},), found {tuple(labels.shape)}")
-    labels = labels.detach().to(probs.device, torch.int64)
-    if len(labels) and not bool((labels.min() >= -1) & (labels.max() < probs.shape[1])):
+def _class_numbers(labels: Any, probs: Tensor) -> Tensor:
+    """Labels (N) or (N, 1) as int64 on the probabilities' device."""
+    tensor = as_tensor(labels, "labels")
+    if tensor.is_floating_point() or tensor.is_complex():
+        raise InputError(f"labels must be class numbers, found {tensor.dtype}")
+    if tensor.shape == (len(probs), 1):
+        tensor = tensor[:, 0]
+    if tensor.shape != probs.shape[:1]:
+        raise InputError(f"labels must have shape ({len(probs)},), found {tuple(tensor.shape)}")
+    return tensor.detach().to(probs.device, torch.int64)
+
+
+def _check_values(probs: Tensor, labels: Tensor, expected: Tensor) -> None:
+    """Refuse labels out of range, rows that are not probabilities and entropies that are not numbers.
+
+    A GPU is waited for once, for all three.
+    """
+    if not len(labels):
+        return
+    low, high = labels.aminmax()
+    in_range = (low >= -1) & (high < probs.shape[1])
+    if bool(in_range & are_probs(probs) & expected.isfinite().all()):
+        return
+    if not bool(in_range):
+        hint = f": {BOTH_COLUMNS}" if probs.shape[1] == 1 else ""
         raise InputError(
-            f"labels must be in 0…{probs.shape[1] - 1}, or −1 for none, found {int(labels.min())}…{int(labels.max())}"
+            f"labels must be in 0…{probs.shape[1] - 1}, or −1 for none, found {int(low)}…{int(high)}{hint}"
         )
-    return labels
+    check_probs(probs)
+    raise InputError("expected_entropy contains NaN or infinity; give one entropy in nats for each row, or None")

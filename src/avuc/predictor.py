@@ -13,6 +13,7 @@ from torch import Tensor
 
 from avuc.batches import Batch, Batches, Images, device_of
 from avuc.doubts import (
+    check_outputs,
     check_posterior,
     check_seed,
     explanation,
@@ -20,7 +21,6 @@ from avuc.doubts import (
     refuse_nan,
     warn_about_images,
     warn_about_net,
-    warn_about_outputs,
     warn_about_spread,
 )
 from avuc.draws import Draw, Posterior, seeded_generator
@@ -204,8 +204,8 @@ class Predictor:
                         found = tuple(logits.shape[1:])
                         raise InputError(f"a draw must give logits ({len(batch)}, classes), found {found}")
                     if not self._looked:
+                        check_outputs(logits[0])
                         self._looked = True
-                        warn_about_outputs(logits[0])
                     # float32 at least for all that follows
                     yield draws, batch, logits if logits.dtype == torch.float64 else logits.float()
                 used = draws.stop

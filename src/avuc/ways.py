@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from avuc.batches import Batch, Batches
 from avuc.bayes import WeightDraw
+from avuc.doubts import logits_of
 from avuc.draws import Draw, NetDraw
 from avuc.methods.dropout import MaskDraw
 from avuc.nets.runner import Runner
@@ -126,7 +127,7 @@ class Plain:
         if missing > 0:
             images = torch.cat([images, images[:1].expand(missing, *images.shape[1:])])
         with autocast:
-            logits = self._function(images)
+            logits = logits_of(self._function(images), len(images))
         return logits[: len(batch)][None]
 
     def end(self) -> None:

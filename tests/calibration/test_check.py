@@ -236,3 +236,12 @@ def test_a_forest_that_is_often_sure_and_wrong():
     assert check.worse
     assert check.figures["brier"].low > 0.1
     assert not check_calibrator(VectorScaling(), logits, labels).worse
+
+
+@pytest.mark.parametrize("scale", [1, 100])
+def test_draws_of_probabilities_and_percentages_are_refused(scale):
+    rng = np.random.default_rng(0)
+    draws = rng.normal(size=(3, 40, 4))
+    probs = np.exp(draws) / np.exp(draws).sum(-1, keepdims=True)
+    with pytest.raises(InputError, match=r"look like (probabilities|percentages)"):
+        check_calibrator(TemperatureScaling(), scale * probs, rng.integers(0, 4, 40))

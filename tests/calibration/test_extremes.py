@@ -132,6 +132,14 @@ WRONG = {
     "probabilities that sum to 0.999": (PROBS * 0.999, LABELS, "look like probabilities"),
     "probabilities that sum to 1.001": (PROBS * 1.001, LABELS, "look like probabilities"),
     "probabilities rounded to 3 digits": (PROBS.round(3), LABELS, "look like probabilities"),
+    "probabilities rounded to 2 digits": (
+        PROBS.round(2),
+        LABELS,
+        r"look like (rounded )?probabilities .*logits_from_probs\(probs",
+    ),
+    "percentages": (100 * PROBS, LABELS, r"look like percentages .*logits_from_probs\(percentages / 100\)"),
+    "whole percentages": ((100 * PROBS).round(), LABELS, r"look like percentages .*--kind percent"),
+    "masked rows": (np.ma.masked_array(LOGITS, LOGITS > 1), LABELS, "logits hold masked entries"),
 }
 
 
@@ -142,6 +150,22 @@ def test_wrong_input_is_one_line(name, case):
     with pytest.raises(InputError, match=message) as caught:
         CALIBRATORS[name]().fit(logits, labels)
     assert "\n" not in str(caught.value)
+
+
+def test_labels_in_one_column():
+    for labels in (LABELS[:, None], torch.tensor(LABELS)[:, None]):
+        one, other = (CALIBRATORS["temperature"]().fit(LOGITS, given) for given in (LABELS, labels))
+        assert one.temperature_ == other.temperature_
+
+
+def test_one_row_of_small_logits_is_no_evidence_of_probabilities():
+    """Two logits sum to 1 within 0.01 in about one row of a thousand; a service that sends them one by one failed."""
+    labels = (LOGITS[:, 1] > LOGITS[:, 0]) ^ (np.arange(len(LOGITS)) % 4 == 0)
+    scaler = CALIBRATORS["temperature"]().fit(LOGITS[:, :2], labels.astype(int))
+    row = np.array([[0.3, 0.7051]])
+    np.testing.assert_allclose(scaler.transform(row), row / scaler.temperature_)
+    with pytest.raises(InputError, match="look like probabilities"):
+        scaler.transform(np.array([[0.3, 0.7]]))
 
 
 @pytest.mark.parametrize("name", CALIBRATORS)

@@ -156,6 +156,38 @@ def test_other_classes_are_refused(named, tmp_path, capsys):
     assert not (tmp_path / "to.csv").exists()
 
 
+@pytest.mark.parametrize(
+    ("numbers", "code"), [("3579", 0), ("9573", 0), ("3456", 2), ("1234", 2), ("0123", 2), ("5793", 0)]
+)
+def test_numbers_that_are_not_positions_are_names(named, tmp_path, capsys, numbers, code):
+    """Classes 3, 5, 7, 9 were matched by position with classes 1, 2, 3, 4."""
+    _, logits = named
+    columns = dict(zip("3579", logits.T, strict=True))
+
+    def write(path, heads, labels=None):
+        rows = np.column_stack([columns.get(head, logits[:, k]) for k, head in enumerate(heads)])
+        lines = [[f"class{head}" for head in heads] + ([] if labels is None else ["label"])]
+        lines += [[*map(repr, map(float, row))] + ([] if labels is None else [labels[i]]) for i, row in enumerate(rows)]
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows(lines)
+        return path
+
+    fit = write(tmp_path / "fit.csv", "3579", [int("3579"[k]) for k in unsure(scale=1.5)[1]])
+    other = write(tmp_path / "other.csv", numbers)
+    words = ["--method", "vector", "--out", tmp_path / "c.json", "--apply", other, "--to", tmp_path / "to.csv"]
+    assert calibrate(fit, *words, *(["--columns", "class*"] if numbers == "3456" else [])) == code
+    if code:
+        assert "other.csv" in capsys.readouterr().err
+        assert not (tmp_path / "to.csv").exists()
+        return
+    assert json.loads((tmp_path / "c.json").read_text())["class_names"] == list("3579")
+    expected = Calibrator.load(tmp_path / "c.json").transform(logits)
+    with (tmp_path / "to.csv").open() as file:
+        found = {key: np.array(value, float) for key, *value in zip(*csv.reader(file), strict=True)}
+    for k, number in enumerate("3579"):
+        np.testing.assert_allclose(found[f"class{number}"], expected[:, k], atol=1e-4)
+
+
 def test_names_in_one_file_only_are_said(named, tmp_path, capsys):
     fit, logits = named
     np.savez(tmp_path / "other.npz", logits=logits)

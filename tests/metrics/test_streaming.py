@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avuc.errors import InputError
-from avuc.metrics import METRICS, evaluate
+from avuc.metrics import METRICS, avu, evaluate
 from avuc.metrics.accumulator import CELLS, cell_edges, cell_index
 from avuc.metrics.streaming import StreamingMetrics
 from avuc.predictions import Predictions
@@ -127,6 +127,14 @@ def test_nothing_yet_and_bad_arguments() -> None:
         StreamingMetrics(3).compute()
     with pytest.raises(InputError, match="at least 1"):
         StreamingMetrics(0)
+
+
+def test_a_threshold_of_nan_is_refused_as_in_memory(world: World) -> None:
+    """Nothing is below NaN, so every prediction counted as uncertain; `metrics.avu` refused it."""
+    with pytest.raises(InputError, match="threshold is NaN"):
+        StreamingMetrics(3, threshold=float("nan"))
+    with pytest.raises(InputError, match="threshold is NaN"):
+        avu(*world(20, 3), threshold=float("nan"))
 
 
 def test_the_state_does_not_grow(world: World) -> None:

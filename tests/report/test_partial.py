@@ -23,10 +23,10 @@ from avuc.report.paired import over_seeds, over_shifts
 from avuc.report.results import CLEAN, MethodFacts, Results, read_results, side_by_side
 from avuc.report.table import Entry, Table
 from avuc.report.tables import all_tables, ranking
-from avuc.report.text import short
 from avuc.report.verdict import alarms, verdict
 from avuc.study.integrity import check
 from avuc.study.store import Store
+from avuc.text import short
 
 FIRST, SECOND = "Vanilla", "<img src=x onerror=alert(1)>"
 

@@ -225,7 +225,7 @@ def _ece(
 
 def _predictions(logits: Tensor, labels: Tensor, calibrator: Calibrator | None = None) -> Predictions:
     build = Predictions.from_samples if logits.ndim == 3 else Predictions.from_logits
-    return build(logits, labels, calibrator=calibrator)
+    return build(logits, labels, calibrator=calibrator, check=False)  # as_logits has looked
 
 
 def _order(rows: int, seed: int) -> Tensor:

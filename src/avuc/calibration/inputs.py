@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from avuc.arraylike import as_tensor
 from avuc.errors import InputError
 from avuc.metrics.statistics import NLL_FLOOR
+from avuc.probabilities import check_probs, looks_like
 
 __all__ = ["are_numbers", "as_labels", "as_logits", "logits_from_probs", "refuse_not_logits", "without_overflow"]
 
-# rows looked at to tell probabilities from logits
-PEEK = 256
-# rounded probabilities still sum to 1 within this
-SUM_TOLERANCE = 0.01
+# how to make logits of what was given instead
+REMEDIES = {
+    "probabilities": "logits_from_probs(probs)",
+    "rounded probabilities": "logits_from_probs(probs / probs.sum(-1)[..., None])",
+    "percentages": "logits_from_probs(percentages / 100)",
+}
+KINDS = {"probabilities": "probs", "rounded probabilities": "probs", "percentages": "percent"}
 
 
 def as_logits(logits: Any, *, peek: bool = True) -> Tensor:
@@ -25,7 +29,7 @@ def as_logits(logits: Any, *, peek: bool = True) -> Tensor:
 
     `peek` looks whether they are probabilities, for which a CUDA tensor has to wait for its values.
     """
-    tensor = _as_tensor(logits, "logits")
+    tensor = as_tensor(logits, "logits")
     if tensor.is_complex() or tensor.dtype == torch.bool:
         raise InputError(f"logits must be real numbers; found {tensor.dtype}")
     if tensor.ndim not in (2, 3):
@@ -34,18 +38,22 @@ def as_logits(logits: Any, *, peek: bool = True) -> Tensor:
         raise InputError(f"logits are empty: shape {tuple(tensor.shape)}; at least one draw, row and class is needed")
     if tensor.dtype not in (torch.float32, torch.float64):
         tensor = tensor.to(torch.float64 if tensor.dtype in (torch.int32, torch.int64) else torch.float32)
-    if peek and _look_like_probs(tensor):
+    looks = looks_like(tensor) if peek else None
+    if looks is not None:
+        total = 100 if looks == "percentages" else 1
         raise InputError(
-            "these look like probabilities (every row is non-negative and sums to 1), and a temperature acts on "
-            "logits; pass avuc.calibration.logits_from_probs(probs), or --kind probs to the command"
+            f"these look like {looks} (every row is non-negative and sums to {total}), and a temperature acts on "
+            f"logits; pass avuc.calibration.{REMEDIES[looks]}, or --kind {KINDS[looks]} to the command"
         )
     return tensor
 
 
 def as_labels(labels: Any, logits: Tensor) -> Tensor:
     """Class numbers (N) as int64 on the logits' device."""
-    tensor = _as_tensor(labels, "labels")
+    tensor = as_tensor(labels, "labels")
     rows, classes = logits.shape[-2:]
+    if tensor.shape == (rows, 1):
+        tensor = tensor[:, 0]
     if tensor.ndim != 1 or len(tensor) != rows:
         hint = ""
         if logits.ndim == 3 and tensor.ndim == 1 and len(tensor) == len(logits):
@@ -69,16 +77,19 @@ def logits_from_probs(probs: Any) -> Any:
     1e-12 is the floor of `avuc.metrics.nll`, so a fit on these logits and the NLL that judges it treat a probability
     of 0 alike. Without a floor, one row that gives its true class 0 would decide the temperature alone.
 
-    >>> logits_from_probs(np.array([[0.25, 0.75]])).round(3)
-    array([[-1.386, -0.288]])
+    >>> logits_from_probs(torch.tensor([[0.25, 0.75]]))
+    tensor([[-1.3863, -0.2877]])
     """
-    tensor = _as_tensor(probs, "probs")
+    tensor = as_tensor(probs, "probs")
     if not tensor.is_floating_point():
         tensor = tensor.to(torch.float32)
     wide = tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)
-    total = wide.sum(dim=-1)
-    if not bool(((total - 1).abs() <= SUM_TOLERANCE).all()) or bool((wide < 0).any()):
-        raise InputError("probs must be non-negative and each row must sum to 1 (within 0.01); found rows that do not")
+    if wide.ndim == 0 or wide.shape[-1] == 0:
+        raise InputError(f"probs must have shape (N, C) or (S, N, C); found {tuple(wide.shape)}")
+    try:
+        check_probs(wide.reshape(-1, wide.shape[-1]))
+    except InputError as error:
+        raise InputError(f"each row of probs must sum to 1 and not be negative; {error}") from error
     logits = wide.double().clamp(min=NLL_FLOOR).log().to(wide.dtype)
     return logits if isinstance(probs, Tensor) else logits.numpy()
 
@@ -112,30 +123,3 @@ def refuse_not_logits(logits: Tensor) -> None:
             raise InputError(f"logits contain {name} in {many} of {len(rows)} rows (first: row {first}); remove them")
     first = int(torch.isneginf(logits).all(dim=-1).reshape(-1, logits.shape[-2]).any(dim=0).nonzero()[0])
     raise InputError(f"every class of row {first} has a logit of −inf, so no class is possible; remove the row")
-
-
-def _as_tensor(values: Any, name: str) -> Tensor:
-    if isinstance(values, Tensor):
-        return values
-    if values is None:
-        raise InputError(f"{name} are missing; give an array or a tensor")
-    array = np.asarray(values)
-    if array.dtype.kind not in "fiub":
-        raise InputError(f"{name} must be numbers; found dtype {array.dtype}")
-    if array.dtype.kind == "u":
-        array = array.astype(np.int64)
-    if array.dtype.byteorder not in "=|" or any(stride < 0 for stride in array.strides) or not array.flags.writeable:
-        array = array.astype(array.dtype.newbyteorder("="), copy=True)
-    return torch.from_numpy(array)
-
-
-def _look_like_probs(logits: Tensor) -> bool:
-    classes = logits.shape[-1]
-    if classes < 2:
-        return False
-    rows = logits.detach()
-    return _rows_are_probs(rows[..., :: max(1, rows.shape[-2] // PEEK), :]) and _rows_are_probs(rows)
-
-
-def _rows_are_probs(rows: Tensor) -> bool:
-    return bool((rows >= 0).all()) and bool(((rows.double().sum(dim=-1) - 1).abs() <= SUM_TOLERANCE).all())

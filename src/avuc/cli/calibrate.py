@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from avuc.cli.command import Command, Namespace, Parser
 from avuc.cli.console import Console, shown
@@ -21,6 +22,9 @@ from avuc.cli.inputs import (
 from avuc.cli.tables import show_comparison, show_file, show_warnings, show_written
 from avuc.errors import InputError
 from avuc.report.words import compared_verdict
+
+if TYPE_CHECKING:
+    from avuc.scores import ScoreFile
 
 __all__ = ["COMMAND", "METHODS"]
 
@@ -63,6 +67,18 @@ def arguments(parser: Parser) -> None:
     add_output_options(parser)
 
 
+def check_numbers(file: ScoreFile, other: ScoreFile) -> None:
+    """Refuse classes 3, 5, 7 beside classes 1, 2, 3: matched by position, class 3 would be taken for class 7."""
+    both = [one.class_names or () for one in (file, other)]
+    if all(both) and all(name.isdecimal() for names in both for name in names):
+        from avuc.scores.names import listing
+
+        raise InputError(
+            f"{other.path}: its classes are {listing(both[1])}, but the calibrator is fitted on {listing(both[0])}; "
+            "apply it to scores of the same classes, under the same numbers"
+        )
+
+
 def run(args: Namespace) -> int:
     if (args.apply is None) != (args.to is None):
         raise InputError("--apply and --to belong together: the file to transform, and where the result goes")
@@ -83,6 +99,7 @@ def run(args: Namespace) -> int:
         other = read_other(args, args.apply, file, "a calibrator is for one model")
         show_file(console, other, "to transform: ")
         if (file.names is None) != (other.names is None):
+            check_numbers(file, other)
             named = file if other.names is None else other
             console.paragraph(f"note: only {named.path} names its classes, so they are matched by position", lead="  ")
     options = judging(args, file.num_rows)

@@ -9,6 +9,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TextIO
 
+from avuc.text import visible as shown
+
 __all__ = ["Console", "shown"]
 
 # for terminals that do not know Unicode
@@ -17,11 +19,6 @@ PLAIN = str.maketrans(
 )
 STYLES = {"bold": "1", "warn": "1;33", "good": "32", "bad": "31", "dim": "2"}
 MIN_WIDTH, MAX_WIDTH = 60, 120
-
-
-def shown(text: str) -> str:
-    """The text with escapes for what is not printable: control characters, bytes of a name that are no UTF-8."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 class Console:

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from avuc.errors import InputError
-from avuc.metrics.checks import Array, check_rows, checked_inputs
+from avuc.metrics.checks import Array, checked_inputs
+from avuc.probabilities import check_probs
 
 __all__ = [
     "Array",
@@ -149,7 +150,7 @@ def float_blocks(probs: Any, elements: int | None = None) -> Iterator[Tensor]:
 
 def _reduce(block: Tensor, target: Tensor, dtype: torch.dtype, table: Array | None, start: int) -> Statistics:
     totals = block.sum(1)
-    check_rows(block, totals, start)
+    check_probs(block, totals, start)
     predicted = block.argmax(1) if block.is_cuda else torch.from_numpy(block.numpy().argmax(1))
     confidence = block.gather(1, predicted[:, None])[:, 0]
     chosen = block.gather(1, target[:, None])[:, 0]

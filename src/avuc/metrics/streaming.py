@@ -14,7 +14,7 @@ import numpy as np
 from avuc.errors import InputError
 from avuc.metrics import calibration, selective
 from avuc.metrics.accumulator import CELLS, Accumulator, Streaming, cell_edges, cell_index
-from avuc.metrics.avu import Counts, Threshold, area, midpoint, thresholds_between
+from avuc.metrics.avu import Counts, Threshold, area, checked_threshold, midpoint, thresholds_between
 from avuc.metrics.statistics import Array, BinTable, Groups, Statistics, blocks
 from avuc.metrics.streaming_detection import StreamingDetection
 from avuc.uncertainty import highest_certain
@@ -36,7 +36,7 @@ class StreamingMetrics(Streaming):
         if num_classes < 1 or bins < 1:
             raise InputError(f"num_classes and bins must be at least 1, found {num_classes} and {bins}")
         self.num_classes, self.bins = num_classes, bins
-        self.threshold: Threshold = "auto" if threshold == "auto" else float(threshold)
+        self.threshold: Threshold = "auto" if threshold == "auto" else checked_threshold(threshold)
         config = {"num_classes": str(num_classes), "bins": str(bins), "threshold": str(self.threshold)}
         self._state = Accumulator(
             "avuc.StreamingMetrics.v1",

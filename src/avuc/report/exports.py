@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import unicodedata
 from collections import Counter
@@ -15,6 +14,7 @@ from avuc.progress import track
 from avuc.report.figures import all_figures, saved
 from avuc.report.results import Results
 from avuc.report.tables import all_tables
+from avuc.text import mark
 
 __all__ = ["file_names", "write_figures", "write_tables"]
 
@@ -50,15 +50,14 @@ def file_names(names: Sequence[str]) -> dict[str, str]:
     """A file's name for each figure, whatever data sets are called; all different, also where a is A.
 
     >>> file_names(["box-ece", "entropy-a:b", "entropy-A b"])
-    {'box-ece': 'box-ece', 'entropy-a:b': 'entropy-a-b-8b9ef11d', 'entropy-A b': 'entropy-A-b-fdbf4ff3'}
+    {'box-ece': 'box-ece', 'entropy-a:b': 'entropy-a-b-13e62b62', 'entropy-A b': 'entropy-A-b-0dc4a7f3'}
     """
     plain = {name: re.sub(r"[^\w.-]+", "-", name).strip("-.") or "figure" for name in names}
     counts = Counter(unicodedata.normalize("NFC", short).casefold() for short in plain.values())
     made = {}
     for name, short in plain.items():
         if len(short.encode()) > LONGEST or counts[unicodedata.normalize("NFC", short).casefold()] > 1:
-            mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-            short = f"{short[: LONGEST // 4]}-{mark}"
+            short = f"{short[: LONGEST // 4]}-{mark(name)}"
         made[name] = short
     return made
 

@@ -20,8 +20,8 @@ from avuc.report.intervals import spread
 from avuc.report.palette import light
 from avuc.report.pooled import by_confidence, by_entropy, diagram, histogram
 from avuc.report.results import CLEAN, CellKey, Results, finite_mean
-from avuc.report.text import short
 from avuc.report.words import words_of
+from avuc.text import short
 
 __all__ = ["all_figures", "saved"]
 

@@ -15,8 +15,8 @@ from avuc.report.palette import style_variables
 from avuc.report.results import Results
 from avuc.report.table import Table
 from avuc.report.tables import all_tables
-from avuc.report.text import visible
 from avuc.report.verdict import alarms, verdict
+from avuc.text import visible
 
 __all__ = ["study_page", "write_study_page"]
 

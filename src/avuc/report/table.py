@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from avuc.report.text import visible
+from avuc.text import visible
 
 __all__ = ["Cell", "Entry", "Table"]
 

@@ -79,7 +79,8 @@ class ScoreFile:
         assert labels is not None
         if self.kind == "logits" or calibrator is not None:
             build = Predictions.from_samples if self.scores.ndim == 3 else Predictions.from_logits
-            return build(self.logits(), labels, calibrator=by_name(self.path, self.names, calibrator))
+            # what the file holds has been decided
+            return build(self.logits(), labels, calibrator=by_name(self.path, self.names, calibrator), check=False)
         if self.scores.ndim == 3:
             return Predictions(self.scores.mean(0), labels, expected_entropy(self.scores), self.samples)
         return Predictions(self.scores, labels, self.expected_entropy, self.draws)  # type: ignore[arg-type]
@@ -107,15 +108,20 @@ class ScoreFile:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The names of the classes, where the file has names and not just numbers."""
+        """The names of the classes; None where there are none, or just the numbers 0, 1, 2, … or 1, 2, 3, …"""
         named = self.class_names
-        return None if named is None or all(name.isdecimal() for name in named) else named
+        if named is not None and all(name.isdecimal() for name in named):
+            first = int(named[0])
+            counted = first in (0, 1) and [int(name) for name in named] == list(range(first, first + len(named)))
+            return None if counted else named
+        return named
 
     def entropy(self, calibrator: Any = None) -> Tensor:
         """Predictive entropy of every row, in nats; needs no labels."""
         if self.kind == "logits" or calibrator is not None:
             draws = self.logits().reshape(-1, *self.scores.shape[-2:])
-            return Predictions.from_samples(draws, calibrator=by_name(self.path, self.names, calibrator)).entropy
+            ordered = by_name(self.path, self.names, calibrator)
+            return Predictions.from_samples(draws, calibrator=ordered, check=False).entropy
         return entropy(self.scores.mean(0) if self.scores.ndim == 3 else self.scores)
 
 

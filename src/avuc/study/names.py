@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable
+
+from avuc.text import mark
 
 __all__ = ["marked", "slug", "slugs"]
 
@@ -27,8 +28,7 @@ def marked(name: str, otherwise: str = "row") -> str:
     >>> marked("方法一")
     'row-b6be1490'
     """
-    mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{slug(name)[:LONGEST].strip('-') or otherwise}-{mark}"
+    return f"{slug(name)[:LONGEST].strip('-') or otherwise}-{mark(name)}"
 
 
 def slugs(names: Iterable[str]) -> dict[str, str]:

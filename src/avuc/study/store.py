@@ -75,6 +75,7 @@ class Store(StudyFile):
     `create=False` the file stays as it is, and a copy in memory is read that does without it.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     Store(Path(folder)).rows()
     []

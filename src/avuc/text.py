@@ -1,10 +1,10 @@
-"""Names from files as text for people: control characters are shown, long names shortened."""
+"""Names from files as text for people and for file names: control characters shown, long names shortened, marks."""
 
 from __future__ import annotations
 
 import hashlib
 
-__all__ = ["short", "visible"]
+__all__ = ["mark", "short", "visible"]
 
 JOINERS = "\u200c\u200d"  # part of words in Persian, Hindi and others
 
@@ -27,5 +27,13 @@ def short(text: str, most: int) -> str:
     text = visible(text)
     if len(text) <= most:
         return text
-    mark = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:5]
-    return f"{text[: most - 6]}…{mark}"
+    return f"{text[: most - 6]}…{mark(text, 5)}"
+
+
+def mark(name: str, digits: int = 8) -> str:
+    """The beginning of the name's SHA-256, which tells it from names that look like it.
+
+    >>> mark("a"), mark("A")
+    ('ca978112', '559aead0')
+    """
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
