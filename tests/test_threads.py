@@ -39,6 +39,12 @@ def frequent_switches() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+def alike(one: Tensor, other: Tensor) -> bool:
+    """Equal but for the last bits: how many threads torch itself uses, and so the order of a sum, differs from one
+    Python thread to another. A mask, a drawn weight or a mode of another thread changes the first digits."""
+    return one.shape == other.shape and bool(torch.allclose(one, other, rtol=1e-5, atol=1e-6))
+
+
 def images(rows: int = 6, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(256, (rows, 12, 12, 1), dtype=torch.uint8, generator=generator)
@@ -125,8 +131,8 @@ def at_once(tasks: Sequence[Callable[[], object]]) -> list[object]:
 
 
 def assert_equal(found: Predictions, expected: Predictions) -> None:
-    assert torch.equal(found.probs, expected.probs)
-    assert torch.equal(found.expected_entropy, expected.expected_entropy)
+    assert alike(found.probs, expected.probs)
+    assert alike(found.expected_entropy, expected.expected_entropy)
     assert (found.samples, found.monte_carlo_error) == (expected.samples, expected.monte_carlo_error)
 
 
@@ -145,7 +151,7 @@ def test_threads_on_one_posterior_equal_one_thread(name: str) -> None:
         for one in found:
             assert_equal(one, right)
     assert [layer.training for layer in posterior.modules()] == modes
-    assert all(torch.equal(value, state[key]) for key, value in posterior.state_dict().items())
+    assert all(alike(value, state[key]) for key, value in posterior.state_dict().items())
 
 
 def test_threads_on_different_posteriors_equal_one_thread() -> None:
@@ -192,7 +198,7 @@ def test_draws_called_in_threads(name: str) -> None:
         return call
 
     for found, right in zip(at_once([task(index) for index in range(THREADS)]), expected, strict=True):
-        assert all(torch.equal(one, right) for one in found)
+        assert all(alike(one, right) for one in found)
 
 
 def test_compiled_nets_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,10 +231,10 @@ def test_other_threads_are_left_alone() -> None:
     def unrelated(number: int) -> None:
         try:
             while not done.is_set():
-                assert torch.equal(net(x), expected)
-                assert torch.equal(F.linear(x, net[0].weight), weight)
+                assert alike(net(x), expected)
+                assert alike(F.linear(x, net[0].weight), weight)
                 fresh = nn.Linear(8, 3)
-                assert torch.equal(fresh(x), F.linear(x, fresh.weight, fresh.bias))
+                assert alike(fresh(x), F.linear(x, fresh.weight, fresh.bias))
                 counts[number] += 1
         except BaseException as error:
             problems.append(error)
@@ -263,7 +269,7 @@ def test_a_net_can_be_used_while_its_posterior_predicts() -> None:
     def use() -> None:
         while not done.is_set():
             found = net(x)
-            if not torch.equal(found, expected):
+            if not alike(found, expected):
                 different.append(float((found - expected).abs().max()))
 
     thread = threading.Thread(target=use)
@@ -303,6 +309,6 @@ def test_a_net_draw_leaves_the_net_alone() -> None:
     draw = NetDraw(net, {"0.weight": torch.zeros(2, 3)})
     net[0].register_forward_hook(lambda *_: modes.append(net.training))
     weight = net[0].weight
-    assert torch.equal(draw(torch.ones(1, 3))[0], net[0].bias)
+    assert alike(draw(torch.ones(1, 3))[0], net[0].bias)
     assert modes == [True]
     assert net[0].weight is weight
