@@ -263,9 +263,12 @@ def test_one_endless_line(tmp_path, refused):
     assert "line 2 has 5000001 cells where the header has 3" in refused(path)
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", [suffix for suffix in SUFFIXES if suffix != ".parquet"])
 def test_out_of_memory_is_one_line(tmp_path, save, suffix):
-    """5 million numbers with 10 MB of address space to spare."""
+    """5 million numbers with 10 MB of address space to spare.
+
+    Not for .parquet: with so little left, PyArrow's own C++ code may end the process before Python hears of it.
+    """
     rows = 250_000
     path = save(suffix, np.zeros((rows, 20), np.float32), np.zeros(rows, np.int64))
     code = f"""
