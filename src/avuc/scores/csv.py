@@ -17,7 +17,7 @@ from torch import Tensor
 
 from avuc.errors import InputError
 from avuc.scores.columns import index_labels, pick_columns, unclear_labels
-from avuc.scores.names import Found, Wanted, check_doubled, check_size, find_labels, listing, refuse
+from avuc.scores.names import FAR, Found, Wanted, check_doubled, check_size, find_labels, listing, refuse
 
 __all__ = ["labels_csv", "read_csv", "write_csv"]
 
@@ -40,7 +40,10 @@ def read_csv(path: Path, wanted: Wanted) -> Found:
     places = [table.places[name] for name in columns.scores]
     scores = np.empty((0, width), np.float32)
     if rows:
-        scores = _guard(path, lambda: _numbers(path, places, table.delimiter, rows))
+        scores = _guard(path, lambda: _numbers(path, places, table.delimiter, rows, np.float32))
+        if np.abs(scores).max(initial=0) > FAR:  # float32 may not tell these numbers apart
+            check_size(path, "the table", rows * (12 * width + 16), wanted.limit)
+            scores = _guard(path, lambda: _numbers(path, places, table.delimiter, rows, np.float64))
     if len(scores) != rows:
         raise refuse(path, f"{rows:,} lines but {len(scores):,} rows of numbers", "save one line per sample")
     found = Found(scores, columns.scores_from, columns.name, columns.scores, class_names=columns.class_names)
@@ -214,12 +217,12 @@ def _bounded(file: TextIO, delimiter: str, width: int) -> Iterator[str]:
         yield line
 
 
-def _numbers(path: Path, places: list[int], delimiter: str, rows: int) -> np.ndarray:
+def _numbers(path: Path, places: list[int], delimiter: str, rows: int, dtype: Any) -> np.ndarray:
     with path.open(encoding="utf-8-sig", newline="") as lines, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # blank lines, which are no rows
         return np.loadtxt(
             lines,
-            dtype=np.float32,
+            dtype=dtype,
             delimiter=delimiter,
             quotechar='"',
             comments=None,

@@ -14,6 +14,7 @@ from typing import Any
 from avuc.errors import InputError
 
 __all__ = [
+    "FAR",
     "LABEL_NAMES",
     "SCORE_NAMES",
     "Found",
@@ -36,6 +37,8 @@ LABEL_NAMES = ("labels", "y", "targets", "ground_truth")
 # also taken for labels, in any case, and with spaces or hyphens for underscores
 MORE_LABEL_NAMES = ("label", "target", "y_true", "class", "true_label", "true_class", "truth", "gt", "true")
 MAX_GB = 8.0
+# float32 holds numbers up to this size to 4 decimals; rows of logits beyond are shifted before they become float32
+FAR = 512.0
 
 
 @dataclass(frozen=True)

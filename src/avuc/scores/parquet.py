@@ -14,7 +14,7 @@ from torch import Tensor
 
 from avuc.errors import InputError, require
 from avuc.scores.columns import index_labels, pick_columns, unclear_labels
-from avuc.scores.names import Found, Wanted, check_doubled, check_size, find_labels, listing, refuse
+from avuc.scores.names import FAR, Found, Wanted, check_doubled, check_size, find_labels, listing, refuse
 from avuc.scores.probe import probe_parquet
 
 __all__ = ["labels_parquet", "read_parquet", "write_parquet"]
@@ -241,7 +241,9 @@ def _scores(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> 
     if len(names) == 1:
         # a row holds C numbers, or S lists of C numbers
         return (first if first.ndim < 3 else first.transpose(1, 0, 2)), None
-    scores = np.empty((len(first), len(names)), np.float32)
+    far = any(np.abs(values(table.path, held, name)).max(initial=0) > FAR for name in names)
+    # float32 may not tell numbers far from 0 apart
+    scores = np.empty((len(first), len(names)), np.float64 if far else np.float32)
     for place, name in enumerate(names):
         part = values(table.path, held, name)
         if part.ndim > 1:
