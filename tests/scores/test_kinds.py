@@ -143,7 +143,7 @@ def test_axes_in_another_order(save, refused, shape, labels, says):
         ([0.0, float("nan"), 2.0], "leave out the rows without a label"),
         ([0.5, 1.0, 2.0], "name other labels with --label"),
         ([[0, 1, 2]], "save labels.reshape(-1)"),
-        ([[1, 1, 0], [0, 1, 0], [0, 0, 1]], "more than one label is too many"),
+        ([[1, 1, 0], [0, 1, 0], [0, 0, 1]], "several labels per row are not supported"),
     ],
 )
 def test_labels_that_are_no_class_numbers(save, refused, labels, says):

@@ -106,7 +106,7 @@ def check_label_shape(
     if len(shape) != 1 and not (len(shape) == 2 and shape[1] == 1):
         remedy = "save one label per row"
         if len(shape) == 2:
-            remedy = "save one class number per row, labels.argmax(1) of one-hot labels; a row cannot have more than one label"
+            remedy = "save class numbers: of one-hot labels, labels.argmax(1); several labels per row are not supported"
         raise refuse(path, f"{where} have shape {shape}, expected ({rows},)", remedy)
     if shape[0] != rows:
         raise refuse(path, f"{rows:,} rows of scores but {shape[0]:,} {where}", _axes(shape[0], tuple(scores_shape)))
