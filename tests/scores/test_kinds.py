@@ -157,3 +157,19 @@ def test_labels_of_a_margin(save, refused):
 def test_the_library_refuses_too(save):
     with pytest.raises(InputError, match="--kind probs"):
         read_scores(save(".npz", PROBS, LABELS))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_predicted_classes_beside_the_scores(tmp_path, refused, suffix):
+    import safetensors.numpy
+
+    arrays = {"predictions": LOGITS.argmax(1), "scores": LOGITS, "labels": LABELS}
+    path = tmp_path / f"a{suffix}"
+    np.savez(path, **arrays) if suffix == ".npz" else safetensors.numpy.save_file(arrays, path)
+    assert "choose with --scores-key scores" in refused(path)
+    assert read_scores(path, scores_key="scores").kind == "logits"
+
+
+def test_records_are_refused_with_the_function_that_converts_them(tmp_path, refused):
+    np.save(tmp_path / "logits.npy", np.array([(1.0, 2.0)], [("a", "f8"), ("b", "f8")]))
+    assert "structured_to_unstructured" in refused(tmp_path / "logits.npy")

@@ -180,7 +180,7 @@ def test_class_names_as_labels(tmp_path):
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
 @pytest.mark.parametrize("bom", ["", "\ufeff"])
 def test_csv_dialects(tmp_path, mark, bom):
-    lines = ["id,y,a,b", "7,1,0.5,-2", "", '8,0,"1.5",3e0']
+    lines = ["id,y,a,b", "7,b,0.5,-2", "", '8,a,"1.5",3e0']
     (tmp_path / "a.csv").write_text(bom + "\r\n".join(lines).replace(",", mark) + "\r\n", encoding="utf-8")
     file = read_scores(tmp_path / "a.csv")
     assert file.scores.tolist() == [[0.5, -2.0], [1.5, 3.0]]

@@ -12,11 +12,10 @@ from torch import Tensor
 
 from avuc.scores.facts import Facts, LabelFacts, ScoreFacts
 from avuc.scores.kinds import decide_kind
-from avuc.scores.names import FAR, Found, listing, refuse
+from avuc.scores.names import BINARY, FAR, Found, listing, refuse
 
 __all__ = ["Decision", "check_label_shape", "check_score_shape", "decide", "decide_kind", "decide_labels"]
 
-BINARY = "for a binary model save both columns: [1 − p, p] for probabilities p, [0, z] for log-odds or margins z"
 # with this many rows per class, a class 0 without a row is worth a note
 ROWS_PER_CLASS = 10
 

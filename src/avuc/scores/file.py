@@ -16,6 +16,7 @@ from avuc.errors import InputError, out_of_memory
 from avuc.files import check_regular, open_regular
 from avuc.predictions import Predictions
 from avuc.scores import csv, npy, parquet, tensors
+from avuc.scores.beside import add_labels
 from avuc.scores.checks import check_label_shape, check_score_shape, decide
 from avuc.scores.facts import Facts
 from avuc.scores.names import LABEL_NAMES, Found, Wanted, listing, refuse
@@ -33,7 +34,7 @@ TABLES = (".parquet", ".csv")
 @dataclass(frozen=True)
 class Format:
     read: Callable[[Path, Wanted], Found]
-    labels: Callable[[Path, Wanted], tuple[Any, str]]
+    labels: Callable[[Path, Wanted], tuple[Any, str]] | None  # of a table: avuc.scores.beside
     write: Callable[[Path, Path, Found, Any], None]
 
 
@@ -41,8 +42,8 @@ FORMATS: dict[str, Format] = {
     ".npz": Format(npy.read_npz, npy.labels_npz, npy.write_npz),
     ".npy": Format(npy.read_npy, npy.labels_npy, npy.write_npy),
     ".safetensors": Format(tensors.scores_tensors, tensors.labels_tensors, tensors.write_scores_tensors),
-    ".parquet": Format(parquet.read_parquet, parquet.labels_parquet, parquet.write_parquet),
-    ".csv": Format(csv.read_csv, csv.labels_csv, csv.write_csv),
+    ".parquet": Format(parquet.read_parquet, None, parquet.write_parquet),
+    ".csv": Format(csv.read_csv, None, csv.write_csv),
 }
 
 
@@ -177,7 +178,7 @@ def read_scores(
         found.limit = wanted.limit
         if labels is not None:
             beside = Path(labels)
-            found.labels, found.labels_from = _format(beside).labels(beside, Wanted(None, labels_key, max_gb))
+            add_labels(file, found, beside, Wanted(None, labels_key, max_gb), _format(beside).labels)
         return _decided(file, found, kind, first_label, needs_labels)
     except OSError as error:
         where = Path(error.filename) if error.filename else file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,17 +14,20 @@ import numpy as np
 from torch import Tensor
 
 from avuc.errors import InputError, require
-from avuc.scores.columns import index_labels, pick_columns, unclear_labels
-from avuc.scores.names import FAR, Found, Wanted, check_doubled, check_size, find_labels, listing, refuse
+from avuc.scores.columns import index_labels, pick_columns
+from avuc.scores.names import FAR, Found, Wanted, check_size, listing, refuse
 from avuc.scores.probe import probe_parquet
 
-__all__ = ["labels_parquet", "read_parquet", "write_parquet"]
+__all__ = ["open_table", "read_parquet", "write_parquet"]
 
 # the rows that tell what a column holds
 HEAD_ROWS = 256
 # of a rewrite: rows and bytes at once
 BATCH_ROWS = 1 << 16
 BATCH_BYTES = 1 << 26
+LEAVE_OUT = "label every row, or leave out the rows without a label"
+LABELS = "save class numbers 0 … C−1, or the names of the classes as text"
+SCORES = "save one column of numbers for each class, or one list column"
 
 
 def read_parquet(path: Path, wanted: Wanted) -> Found:
@@ -39,18 +43,6 @@ def read_parquet(path: Path, wanted: Wanted) -> Found:
                     columns.label, columns.class_names, found.labels_from
                 )
     return found
-
-
-def labels_parquet(path: Path, wanted: Wanted) -> tuple[Any, str]:
-    with _open(path, wanted) as table:
-        check_doubled(path, table.names)
-        key, alike = find_labels(path, table.names, wanted.labels_key, "label column")
-        if key is None:
-            raise refuse(path, f"no label column (it has {listing(table.names)})", "name it with --label")
-        if alike:
-            raise unclear_labels(path, [key, *alike])
-        where = f"column {key!r} of {path.name!r}"
-        return table.label_numbers(key, (), where)[0], where
 
 
 def write_parquet(source: Path, destination: Path, found: Found, scores: Tensor) -> None:
@@ -129,6 +121,9 @@ def _open(path: Path, wanted: Wanted) -> Iterator[_Table]:
         raise refuse(path, f"not a readable .parquet table ({reason[:160]})", "save the table again") from error
 
 
+open_table = _open
+
+
 def _is_text(arrow: Any, kind: Any) -> bool:
     return bool(arrow.types.is_string(kind) or arrow.types.is_large_string(kind) or arrow.types.is_binary(kind))
 
@@ -179,10 +174,10 @@ class _Table:
             table = self.read([name])
             column = table.column(name)
             if not arrow.types.is_dictionary(column.type) or not _is_text(arrow, column.type.value_type):
-                self.known[name] = values(self.path, table, name), None
+                self.known[name] = values(self.path, table, name, label=True), None
                 return self.known[name]
             if column.null_count:
-                raise refuse(self.path, f"column {name!r} has empty cells", "label every row")
+                raise refuse(self.path, f"column {name!r} has empty cells", LEAVE_OUT)
             column = column.unify_dictionaries().combine_chunks()
             if isinstance(column, arrow.ChunkedArray):  # how an empty table comes back
                 self.known[name] = np.empty(0, np.int64), []
@@ -195,13 +190,24 @@ class _Table:
             self.known[name] = np.searchsorted(used, codes), words
         return self.known[name]
 
+    def cells(self, name: str) -> list[str] | None:
+        """The column as text, whole numbers without a decimal point; None where it has empty cells or lists."""
+        arrow, _ = _arrow()
+        column = self.read([name]).column(name)
+        text = arrow.types.is_dictionary(column.type) and _is_text(arrow, column.type.value_type)
+        if column.null_count or not (text or self.is_number(name)):
+            return None
+        codes, words = self._label(name)
+        return [_plain(number) for number in codes.tolist()] if words is None else [words[code] for code in codes]
+
     def is_number(self, name: str) -> bool:
         arrow, _ = _arrow()
         kind = self.kinds[name]
-        return bool(arrow.types.is_floating(kind) or arrow.types.is_integer(kind))
+        return bool(arrow.types.is_floating(kind) or arrow.types.is_integer(kind) or arrow.types.is_decimal(kind))
 
     def is_list(self, name: str) -> bool:
-        return not self.is_number(name)
+        arrow, _ = _arrow()
+        return bool(arrow.types.is_nested(self.kinds[name]))
 
     def text(self, name: str) -> str:
         return f"type {self.kinds[name]}"
@@ -217,11 +223,13 @@ class _Table:
         codes, words = self._label(name)
         if words is not None:
             return frozenset(words)
-        numbers = np.unique(codes)[: 1 << 20]
-        whole = np.isfinite(numbers) & (numbers == np.floor(numbers)) & (np.abs(numbers) < 2**53)
-        return frozenset(
-            str(int(one)) if good else repr(one) for one, good in zip(numbers.tolist(), whole, strict=True)
-        )
+        return frozenset(_plain(number) for number in np.unique(codes)[: 1 << 20].tolist())
+
+
+def _plain(number: float) -> str:
+    """A number as text, whole ones without a decimal point."""
+    whole = isinstance(number, int) or (math.isfinite(number) and number == int(number) and abs(number) < 2**53)
+    return str(int(number)) if whole else repr(number)
 
 
 def _starts(path: str, depth: int) -> Iterator[str]:
@@ -253,8 +261,8 @@ def _scores(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> 
     return scores, classes
 
 
-def values(path: Path, table: Any, name: str) -> np.ndarray:
-    """A numeric column as (N,), a list column as (N,C), a list of lists as (N,S,C)."""
+def values(path: Path, table: Any, name: str, *, label: bool = False) -> np.ndarray:
+    """A numeric column as (N,), a list column as (N,C), a list of lists as (N,S,C); `label` says it for messages."""
     arrow, _ = _arrow()
     column = table.column(name).combine_chunks()
     if isinstance(column, arrow.ChunkedArray):  # how an empty table comes back
@@ -271,9 +279,12 @@ def values(path: Path, table: Any, name: str) -> np.ndarray:
         shape.append(length)
         column = inner
     if column.null_count:
-        raise refuse(path, f"column {name!r} has empty cells", "give every row a number for each class")
+        remedy = LEAVE_OUT if label else "give every row a number for each class"
+        raise refuse(path, f"column {name!r} has empty cells", remedy)
+    if types.is_decimal(column.type):
+        column = column.cast(arrow.float64())
     if not (types.is_floating(column.type) or types.is_integer(column.type)) or len(shape) > 3:
-        raise refuse(path, f"column {name!r} has type {_kind(table, name)}, not numbers", "leave it out")
+        raise refuse(path, f"column {name!r} has type {_kind(table, name)}, not numbers", LABELS if label else SCORES)
     return np.array(column.to_numpy(zero_copy_only=False)).reshape(shape)  # a copy: Arrow's own memory is read-only
 
 
