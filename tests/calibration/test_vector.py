@@ -83,13 +83,56 @@ def test_class_order_and_draws(make_logits):
 
 def test_a_class_never_seen_and_separable_data_stay_finite(make_logits):
     logits, labels = make_logits(rows=50)
-    scaler = VectorScaling().fit(logits, labels % 4)
+    with pytest.warns(CalibrationWarning, match="no row is labelled"):
+        scaler = VectorScaling().fit(logits, labels % 4)
     assert np.isfinite(scaler.scale_).all()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)
         separable = VectorScaling().fit(logits, logits.argmax(1))
     assert separable.at_bound_
     assert np.abs(separable.bias_).max() < 10
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_a_class_never_seen_keeps_its_share(draws):
+    """Against SciPy: the other classes are fitted on p(y | y is not the class without rows), which stays neutral."""
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 4, 400)
+    logits = rng.normal(size=(draws, 400, 4)) * 2
+    logits[:, np.arange(400), labels] += 3
+    few = labels != 2
+    kept, seen = [0, 1, 3], np.searchsorted([0, 1, 3], labels[few])
+    fit = (logits if draws > 1 else logits[0])[..., few, :]
+    with pytest.warns(CalibrationWarning, match="no row is labelled class 2, so plain temperature scaling is kept"):
+        scaler = VectorScaling().fit(fit, labels[few])
+    temperature = scaler.temperature_
+    assert scaler.scale_[2] == pytest.approx(1 / temperature)
+    assert scaler.bias_[2] == 0
+
+    def objective(theta: np.ndarray) -> float:
+        scale, bias = theta[:3], theta[3:]
+        base = log_softmax(logits[:, few], axis=-1)[..., kept] / temperature
+        share = np.exp(log_softmax(base * (1 + scale) + bias, axis=-1)).mean(0)
+        return -np.log(share[np.arange(few.sum()), seen]).mean() + (theta @ theta) / (2 * few.sum())
+
+    best = minimize(objective, np.zeros(6), method="BFGS", options={"gtol": 1e-9}).x
+    np.testing.assert_allclose(scaler.scale_[kept] * temperature - 1, best[:3], atol=1e-4)
+    np.testing.assert_allclose(scaler.bias_[kept], best[3:], atol=1e-4)
+    # what all four classes are worth, on all rows
+    after = scaler.transform(logits[0]).argmax(-1) == labels
+    assert after.mean() >= (logits[0].argmax(-1) == labels).mean() - 0.01
+    assert after[~few].mean() >= (logits[0].argmax(-1) == labels)[~few].mean() - 0.02
+    shares = np.exp(log_softmax(np.asarray(scaler.transform(fit)).reshape(-1, few.sum(), 4), axis=-1)).mean(0)
+    assert scaler.loss_ == pytest.approx(-np.log(shares[np.arange(few.sum()), labels[few]]).mean(), rel=1e-6)
+
+
+def test_one_class_alone_leaves_temperature_scaling(make_logits):
+    logits, _ = make_logits(rows=40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        scaler = VectorScaling().fit(logits, np.zeros(40, int))
+    np.testing.assert_allclose(scaler.scale_, 1 / scaler.temperature_, rtol=1e-6)
+    np.testing.assert_allclose(scaler.bias_, 0, atol=1e-12)
 
 
 def test_classes_ruled_out_stay_so(make_logits):

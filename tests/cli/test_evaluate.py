@@ -110,7 +110,7 @@ def test_undefined_figures_are_null(tmp_path):
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_very_few_rows(tmp_path, rows, capsys):
-    np.savez(tmp_path / "a.npz", logits=np.eye(3)[:rows], labels=[0, 0][:rows])
+    np.savez(tmp_path / "a.npz", logits=2 * np.eye(3)[:rows], labels=[0, 0][:rows])
     found = document(tmp_path / "a.npz", "--replicates", "20", "--report", str(tmp_path / "a.html"))
     assert found["n"] == rows
     assert (tmp_path / "a.html").read_text().startswith("<!DOCTYPE html>")

@@ -42,6 +42,16 @@ def oracle(scores: np.ndarray, labels: np.ndarray) -> dict[str, object]:
                 out["sum_low"], out["sum_low_row"] = total, i
             if total > out["sum_high"]:
                 out["sum_high"], out["sum_high_row"] = total, i
+    exact = [float(value) for value in draws.reshape(-1)]
+    fits = [d for d in range(5) if all(np.isfinite(x) and np.float32(round(x, d)) == np.float32(x) for x in exact)]
+    out["digits"] = fits[0] if fits else None
+    out["mixed"] = any(sum(value > 0 for value in row) > 1 for draw in draws for row in draw.tolist())
+    rows = [row for draw in draws for row in draw.tolist()]
+    out["log_bases"] = tuple(
+        base
+        for base in (np.e, 2.0, 10.0)
+        if max(exact) <= 0 and all(abs(sum(base**value for value in row) - 1) < 0.02 for row in rows)
+    )
     mean = draws.mean(0)
     right = [sum(int(row.argmax()) == y - first for row, y in zip(mean, labels, strict=True)) for first in (0, 1)]
     return out | {"nan": nan, "infinite": infinite, "right_from_0": right[0], "right_from_1": right[1]}
@@ -49,10 +59,27 @@ def oracle(scores: np.ndarray, labels: np.ndarray) -> dict[str, object]:
 
 @pytest.mark.parametrize("draws", [None, 3])
 @pytest.mark.parametrize("cuts", [(), (7,), (1, 2, 30), (39,)])
-@pytest.mark.parametrize("broken", [False, True])
-def test_merged_blocks_equal_the_whole_and_a_slow_loop(draws, cuts, broken):
+@pytest.mark.parametrize(
+    ("broken", "kind"),
+    [
+        (False, "logits"),
+        (True, "logits"),
+        *((False, kind) for kind in ("rounded", "counts", "hot", "ln", "log2", "log10")),
+    ],
+)
+def test_merged_blocks_equal_the_whole_and_a_slow_loop(draws, cuts, broken, kind):
     rng = np.random.default_rng(5)
     scores = rng.normal(size=(40, 4) if draws is None else (draws, 40, 4)).astype(np.float32)
+    share = softmax(scores.astype(np.float64))
+    scores = {
+        "logits": scores,
+        "rounded": np.round(share, 2),
+        "counts": np.round(50 * share),
+        "hot": 3.0 * (share == share.max(-1, keepdims=True)),
+        "ln": np.log(share),
+        "log2": np.log2(share),
+        "log10": np.log10(share),
+    }[kind].astype(np.float32)
     labels = rng.integers(1, 5, 40)
     if broken:
         scores[..., 11, 2], scores[..., 25, 0] = np.nan, np.inf
@@ -64,7 +91,8 @@ def test_merged_blocks_equal_the_whole_and_a_slow_loop(draws, cuts, broken):
         merged = merged.merge(part)
     assert repr(merged) == repr(whole)  # NaN differs from itself
     expected = oracle(scores, labels)
-    for name in ("low_row", "sum_low_row", "sum_high_row", "nan", "infinite"):
+    same = ("low_row", "sum_low_row", "sum_high_row", "nan", "infinite", "digits", "mixed", "log_bases")
+    for name in same if kind == "logits" else same[3:]:  # of equal sums, rounding decides which row is the largest
         assert getattr(whole.scores, name) == expected[name], name
     for name in ("low", "high", "sum_low", "sum_high"):
         assert getattr(whole.scores, name) == pytest.approx(expected[name]), name

@@ -190,7 +190,7 @@ def test_texts_that_repeat_are_not_unpacked(tmp_path, name):
     rows = 30_000
     words = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array(["x" * 100_000]))
     labels = np.arange(rows) % 2
-    table = pa.table({name: words, "logits_0": labels * 1.0, "logits_1": 1.0 - labels, "label": labels})
+    table = pa.table({name: words, "logits_0": labels * 1.0, "logits_1": -1.0 * labels, "label": labels})
     plain = pa.schema([(one.name, pa.string() if one.name == name else one.type) for one in table.schema])
     path = tmp_path / "a.parquet"
     with pq.ParquetWriter(path, table.schema, store_schema=False) as writer:
@@ -306,7 +306,7 @@ def test_file_names_that_are_no_utf8(tmp_path, capfdbinary):
 
 def test_headers_do_not_reach_the_terminal(tmp_path, capfdbinary):
     path = tmp_path / "a.csv"
-    path.write_text('label,"\x1b]0;owned\x07","=1+1"\n0,1,2\n1,2,1\n', encoding="utf-8")
+    path.write_text('label,"\x1b]0;owned\x07","=1+1"\n0,0.9,0.1\n1,0.2,0.8\n', encoding="utf-8")
     assert main(["evaluate", str(path), "--replicates", "0", "--report", str(tmp_path / "r.html")]) == 0
     path.write_text('label,"\x1b]0;owned\x07","<img src=x>",c\n0,1,2,5\n1,2,1,5\n', encoding="utf-8")
     assert main(["evaluate", str(path), "--replicates", "0"]) == 2

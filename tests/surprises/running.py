@@ -122,7 +122,8 @@ def examples(line: str) -> list[list[str]]:
 
 def refusal(ended: Ended, files: Sequence[str], remedy: str | None) -> tuple[str, str]:
     """Whether this is one line with exit code 2 that names a file and the remedy."""
-    line = ended.err.strip()
+    # pytest names the folder after the case: its words are not the message's
+    line = re.sub(r"/\S*/", "", ended.err.strip())
     if ended.code != 2:
         return "exit code", f"{ended.code}: {line}"
     if ended.err.count("\n") != 1 or not line.startswith("avuc: "):

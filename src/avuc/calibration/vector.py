@@ -25,8 +25,10 @@ class VectorScaling(Calibrator):
 
         NLL(a, b) + ridge/(2N) · (‖T a − 1‖² + ‖b‖²),        T the NLL temperature
 
-    so few rows, or a class never seen, leave plain temperature scaling in place, and separable data cannot send the
-    scales to infinity. Acting on log softmax(z) instead of z makes the result the same for logits and for logarithms of
+    so few rows leave plain temperature scaling in place, and separable data cannot send the scales to infinity. A class
+    without a row in the labels keeps plain temperature scaling (a = 1/T, b = 0), with a warning: the likelihood alone
+    would make it ever less probable. The other classes are then fitted on their probabilities given that it is one of
+    them. Acting on log softmax(z) instead of z makes the result the same for logits and for logarithms of
     probabilities. For a single draw the problem is strictly convex, except for rows below the floor of the NLL, 1e-12.
     L-BFGS with a strong Wolfe line search, no learning rate, no randomness, stops where no derivative exceeds
     `tolerance`. Unlike a temperature it can change the predicted class.
@@ -70,14 +72,19 @@ class VectorScaling(Calibrator):
         start = TemperatureScaling().fit(logits, labels)
         # θ = (T a − 1, b): what the ridge pulls to 0
         theta = torch.zeros(2, scaled.num_classes, dtype=torch.float64, device=scaled.logits.device)
-        floored = _evaluate(scaled, theta, start.temperature_, None).floored
+        unseen = torch.bincount(scaled.labels, minlength=scaled.num_classes) == 0
+        floored = _evaluate(scaled, theta, start.temperature_, None, unseen).floored
         # Rows at the floor are held there while the smooth rest is minimised: see TemperatureScaling._descent.
         for _ in range(ROUNDS):
-            largest = self._minimise(scaled, theta, start.temperature_, floored)
-            before, at_end = floored, _evaluate(scaled, theta, start.temperature_, None)
+            largest = self._minimise(scaled, theta, start.temperature_, floored, unseen)
+            before, at_end = floored, _evaluate(scaled, theta, start.temperature_, None, unseen)
             floored, self.loss_ = at_end.floored, at_end.value
             if torch.equal(floored, before):
                 break
+        if bool(unseen.any()):
+            self.loss_ = _evaluate(scaled, theta, start.temperature_, None).value
+            # a class that is ruled out in every row stays so: no warning
+            warn_unseen(unseen & ~torch.isneginf(scaled.logits).flatten(0, 1).all(0))
         self.converged_ = largest <= 10 * self.tolerance
         if not self.converged_:
             warnings.warn(
@@ -91,7 +98,9 @@ class VectorScaling(Calibrator):
         self.scale_ = ((1 + theta[0]) / start.temperature_).cpu().numpy()
         self.bias_ = theta[1].cpu().numpy()
 
-    def _minimise(self, scaled: ScaledLogits, theta: Tensor, temperature: float, floored: Tensor) -> float:
+    def _minimise(
+        self, scaled: ScaledLogits, theta: Tensor, temperature: float, floored: Tensor, unseen: Tensor
+    ) -> float:
         """Move θ to the minimum with these rows at the floor; returns the largest derivative that is left."""
         optimiser = torch.optim.LBFGS(
             [theta],
@@ -103,7 +112,7 @@ class VectorScaling(Calibrator):
         penalty = self.ridge / scaled.rows
 
         def closure() -> float:
-            found = _evaluate(scaled, theta, temperature, floored)
+            found = _evaluate(scaled, theta, temperature, floored, unseen)
             theta.grad = found.gradient + penalty * theta
             return found.value + penalty / 2 * float((theta * theta).sum())
 
@@ -138,17 +147,34 @@ class VectorScaling(Calibrator):
             raise InputError(f"calibrator JSON: scale and bias must fit float32, at most {most:.2g}")
 
 
+def warn_unseen(unseen: Tensor) -> None:
+    """Say which classes have no row, so that nothing was learned about them."""
+    places = unseen.nonzero().flatten().tolist()
+    if not places:
+        return
+    shown = " or ".join(str(place) for place in places[:8]) + (", …" if len(places) > 8 else "")
+    warnings.warn(
+        f"VectorScaling: no row is labelled class {shown}, so plain temperature scaling is kept there; fit on rows of "
+        "every class",
+        CalibrationWarning,
+        stacklevel=4,
+    )
+
+
 class _Evaluation(NamedTuple):
     value: float
     gradient: Tensor
     floored: Tensor
 
 
-def _evaluate(scaled: ScaledLogits, theta: Tensor, temperature: float, floored: Tensor | None) -> _Evaluation:
+def _evaluate(
+    scaled: ScaledLogits, theta: Tensor, temperature: float, floored: Tensor | None, left_out: Tensor | None = None
+) -> _Evaluation:
     """Mean NLL of the mean of the draws' softmaxes, its gradient in θ, and the rows below the floor of the likelihood.
 
     With r_s the share of draw s in p_y = 1/S Σ_s p_{s,y}: ∂(−log p_y)/∂(logits of draw s) = r_s (p_s − e_y).
     The rows in `floored` (None: the rows that are below the floor at this θ) count as the floor, and have no gradient.
+    The probabilities are those given that the class is none of the classes `left_out` (C, bool).
     """
     loss, gradient, below = 0.0, torch.zeros_like(theta), torch.zeros_like(scaled.impossible)
     step = max(1, BLOCK_ELEMENTS // (scaled.draws * scaled.num_classes))
@@ -157,6 +183,9 @@ def _evaluate(scaled: ScaledLogits, theta: Tensor, temperature: float, floored: 
         base = torch.log_softmax(scaled.logits[:, rows].double(), dim=-1)
         ruled_out = torch.isneginf(base)
         base = base.masked_fill_(ruled_out, 0.0) / temperature
+        if left_out is not None:
+            fewer = ruled_out | left_out
+            ruled_out = torch.where(fewer.all(-1, keepdim=True), ruled_out, fewer)  # some class must be left
         log_probs = torch.log_softmax((base * (1 + theta[0]) + theta[1]).masked_fill_(ruled_out, -math.inf), dim=-1)
         labels = scaled.labels[rows]
         at_label = labels.expand(scaled.draws, -1).unsqueeze(-1)

@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 
 from avuc.errors import require
-from avuc.scores.names import listing, refuse
+from avuc.scores.names import FAR, listing, refuse
 
-__all__ = ["arrow_modules", "stacked", "values"]
+__all__ = ["LEAVE_OUT", "arrow_modules", "stacked", "values"]
+
+LEAVE_OUT = "label every row, or leave out the rows without a label"
+LABELS = "save class numbers 0 … C−1, or the names of the classes as text"
+SCORES = "save one column of numbers for each class, or one list column"
 
 
 def arrow_modules() -> tuple[Any, Any]:
@@ -24,7 +28,9 @@ def stacked(path: Path, held: Any, names: Sequence[str]) -> np.ndarray:
     if len(names) == 1:
         # a row holds C numbers, or S lists of C numbers
         return first if first.ndim < 3 else first.transpose(1, 0, 2)
-    scores = np.empty((len(first), len(names)), np.float32)
+    # float32 may not tell numbers far from 0 apart
+    far = any(np.abs(values(path, held, name)).max(initial=0) > FAR for name in names)
+    scores = np.empty((len(first), len(names)), np.float64 if far else np.float32)
     for place, name in enumerate(names):
         part = values(path, held, name)
         if part.ndim > 1:
@@ -34,8 +40,8 @@ def stacked(path: Path, held: Any, names: Sequence[str]) -> np.ndarray:
     return scores
 
 
-def values(path: Path, table: Any, name: str) -> np.ndarray:
-    """A numeric column as (N,), a list column as (N,C), a list of lists as (N,S,C)."""
+def values(path: Path, table: Any, name: str, *, label: bool = False) -> np.ndarray:
+    """A numeric column as (N,), a list column as (N,C), a list of lists as (N,S,C); `label` says it for messages."""
     arrow, _ = arrow_modules()
     column = table.column(name).combine_chunks()
     if isinstance(column, arrow.ChunkedArray):  # how an empty table comes back
@@ -52,9 +58,12 @@ def values(path: Path, table: Any, name: str) -> np.ndarray:
         shape.append(length)
         column = inner
     if column.null_count:
-        raise refuse(path, f"column {name!r} has empty cells", "give every row a number for each class")
+        remedy = LEAVE_OUT if label else "give every row a number for each class"
+        raise refuse(path, f"column {name!r} has empty cells", remedy)
+    if types.is_decimal(column.type):
+        column = column.cast(arrow.float64())
     if not (types.is_floating(column.type) or types.is_integer(column.type)) or len(shape) > 3:
-        raise refuse(path, f"column {name!r} has type {_kind(table, name)}, not numbers", "leave it out")
+        raise refuse(path, f"column {name!r} has type {_kind(table, name)}, not numbers", LABELS if label else SCORES)
     return np.array(column.to_numpy(zero_copy_only=False)).reshape(shape)  # a copy: Arrow's own memory is read-only
 
 

@@ -11,16 +11,11 @@ import torch
 from torch import Tensor
 
 from avuc.scores.facts import Facts, LabelFacts, ScoreFacts
-from avuc.scores.names import Found, listing, refuse
+from avuc.scores.kinds import decide_kind
+from avuc.scores.names import BINARY, FAR, Found, listing, refuse
 
 __all__ = ["Decision", "check_label_shape", "check_score_shape", "decide", "decide_kind", "decide_labels"]
 
-# rows of probabilities that were rounded when they were saved still count as probabilities
-SUM_TOLERANCE = 1e-2
-SUM_NOTE = 1e-4
-NEGATIVE_TOLERANCE = 1e-6
-# percentages are often rounded to whole numbers
-PERCENT_TOLERANCE = 5.0
 # with this many rows per class, a class 0 without a row is worth a note
 ROWS_PER_CLASS = 10
 
@@ -37,10 +32,9 @@ class Decision:
 
     def scores(self, block: Any) -> Tensor:
         """A block of scores in float32; probabilities are divided by their sum."""
-        scores = torch.as_tensor(block).to(torch.float32).contiguous()
         if self.kind == "logits":
-            return scores
-        scores = scores.clamp_min(0)
+            return _in_float32(torch.as_tensor(block))
+        scores = torch.as_tensor(block).to(torch.float32).contiguous().clamp_min(0)
         return scores / scores.sum(-1, keepdim=True)
 
     def labels(self, block: Any) -> Tensor:
@@ -51,6 +45,20 @@ class Decision:
         order = torch.tensor(self.label_numbers).argsort()
         known = torch.tensor(self.label_numbers)[order]
         return order[torch.searchsorted(known, labels)]
+
+
+def _in_float32(logits: Tensor) -> Tensor:
+    """Logits in float32. Rows far from 0, such as log-likelihoods near -1e7, are shifted first so that their largest
+    logit is 0: that changes no probability, and float32 would round the differences away."""
+    kept = logits.to(torch.float32).contiguous()
+    if logits.dtype.itemsize < 4 or logits.dtype == torch.float32:
+        return kept
+    far = kept.amax(-1).abs() > FAR
+    if bool(far.any()):
+        rows = logits[far].double()
+        kept = kept.clone() if kept is logits else kept
+        kept[far] = (rows - rows.amax(-1, keepdim=True)).to(torch.float32)
+    return kept
 
 
 def decide(path: Path, found: Found, facts: Facts, kind: str = "auto", first_label: int | None = None) -> Decision:
@@ -77,16 +85,14 @@ def check_score_shape(path: Path, where: str, shape: Sequence[int], dtype: torch
     if dtype == torch.bool or dtype.is_complex:
         raise refuse(path, f"{where} holds {dtype}, not scores", "save logits or probabilities")
     if len(shape) not in (2, 3):
-        remedy = (
-            "save one column per class; for a binary model stack [1 − p, p]"
-            if len(shape) < 2
-            else "save (N, C), or (S, N, C) for Monte Carlo draws"
-        )
+        remedy = f"save one column per class; {BINARY}" if len(shape) < 2 else "save (N, C), or (S, N, C) for S draws"
         raise refuse(path, f"{where} has shape {shape}, expected (N, C) or (S, N, C)", remedy)
     if 0 in shape:
         raise refuse(path, f"{where} is empty: shape {shape}", "save at least one row")
+    if shape[-1] < 2 and len(shape) == 3 and shape[1] > 1:
+        raise refuse(path, f"{where} has shape {shape}, expected (N, C) or (S, N, C)", "save scores.squeeze(-1)")
     if shape[-1] < 2:
-        raise refuse(path, f"{where} has one column: shape {shape}", "for a binary model save both columns [1 − p, p]")
+        raise refuse(path, f"{where} has one column: shape {shape}", BINARY)
 
 
 def check_label_shape(
@@ -94,18 +100,31 @@ def check_label_shape(
 ) -> None:
     """Refuse labels that are not one whole number per row; (N, 1) counts as (N)."""
     rows, shape = scores_shape[-2], tuple(shape)
+    if shape == (1, rows) and rows > 1:
+        raise refuse(path, f"{where} have shape {shape}, expected ({rows},)", "save labels.reshape(-1)")
     if len(shape) != 1 and not (len(shape) == 2 and shape[1] == 1):
-        remedy = "save class numbers, for example one_hot.argmax(1)" if len(shape) == 2 else "save one label per row"
+        remedy = "save one label per row"
+        if len(shape) == 2:
+            remedy = "save class numbers: of one-hot labels, labels.argmax(1); several labels per row are not supported"
         raise refuse(path, f"{where} have shape {shape}, expected ({rows},)", remedy)
     if shape[0] != rows:
-        swapped = len(scores_shape) == 3 and shape[0] == scores_shape[0]
-        raise refuse(
-            path,
-            f"{rows:,} rows of scores but {shape[0]:,} {where}",
-            "put the draws first: scores.transpose(1, 0, 2)" if swapped else "save one label per row",
-        )
+        raise refuse(path, f"{rows:,} rows of scores but {shape[0]:,} {where}", _axes(shape[0], tuple(scores_shape)))
     if dtype == torch.bool or dtype.is_complex:
         raise refuse(path, f"{where} are {dtype}", "save whole class numbers 0 … C−1")
+
+
+def _axes(labels: int, shape: tuple[int, ...]) -> str:
+    """What to do about scores of a shape whose rows are not as many as the labels."""
+    if len(shape) == 2 and shape[1] == labels:
+        return f"transpose the scores of shape {shape}: save scores.T"
+    if len(shape) == 3 and shape[2] == labels:
+        return f"save (S, N, C) instead of {shape}: scores.transpose(0, 2, 1)"
+    if len(shape) == 3 and shape[0] == labels:
+        return (
+            f"put the draws first, (S, N, C) instead of {shape}: scores.transpose(1, 0, 2) where the draws are second, "
+            "scores.transpose(2, 0, 1) where they are last"
+        )
+    return "save one label per row"
 
 
 def check_finite(path: Path, found: Found, facts: ScoreFacts) -> None:
@@ -119,53 +138,6 @@ def check_finite(path: Path, found: Found, facts: ScoreFacts) -> None:
         )
 
 
-def decide_kind(path: Path, found: Found, facts: ScoreFacts, kind: str) -> tuple[str, float, list[str]]:
-    """Logits or probabilities, and what a certain probability is in the file: as asked, else by name or by values."""
-    positive = facts.low >= -NEGATIVE_TOLERANCE
-    looks = positive and facts.off(1)[0] <= SUM_TOLERANCE
-    percent = positive and facts.off(100)[0] <= PERCENT_TOLERANCE
-    notes: list[str] = []
-    if kind == "auto":
-        named = found.name if found.name in ("logits", "probs") else None
-        if percent and named != "logits":
-            raise refuse(
-                path,
-                f"{found.scores_from} may hold percentages: every row sums to about 100",
-                "pass --kind percent, or --kind logits if these are logits",
-            )
-        if named is None and positive and facts.high <= 1 and not looks:
-            _, row, total = facts.off(1)
-            raise refuse(
-                path,
-                f"{found.scores_from} holds only numbers from 0 to 1, but row {row} sums to {total:.6g}: these are "
-                "neither clearly probabilities nor clearly logits",
-                "divide every row by its sum if these are probabilities, or pass --kind logits",
-            )
-        kind = named or ("probs" if looks else "logits")
-        if kind == "logits" and looks:
-            notes.append("named 'logits', but every row sums to 1: if these are probabilities, pass --kind probs")
-        if kind == "logits" and percent:
-            notes.append(
-                "named 'logits', but every row sums to about 100: if these are percentages, pass --kind percent"
-            )
-    if kind == "logits":
-        return kind, 1.0, notes
-    scale, tolerance = (100.0, PERCENT_TOLERANCE) if kind == "percent" else (1.0, SUM_TOLERANCE)
-    worst, row, total = facts.off(scale)
-    what = "percentages" if kind == "percent" else "probabilities"
-    other = "; pass --kind percent if these are percentages" if percent else ""
-    remedy = f"pass --kind logits if these are logits, else save softmax outputs{other}"
-    if worst > tolerance:
-        problem = f"row {row} sums to {total:.6g}, not {scale:g}"
-        raise refuse(path, f"{found.scores_from} should hold {what}, but {problem}", remedy)
-    if not positive:
-        problem = f"row {facts.low_row} holds a negative probability, {facts.low:.3g}"
-        raise refuse(path, f"{found.scores_from} should hold {what}, but {problem}", remedy)
-    if worst > SUM_NOTE * scale:
-        notes.append(f"rows sum to {scale:g} only within {worst:.1g}; each was divided by its sum")
-    return "probs", scale, notes
-
-
 def decide_labels(
     path: Path, found: Found, facts: LabelFacts, classes: int, first_label: int | None = None
 ) -> tuple[int, tuple[int, ...] | None, list[str]]:
@@ -173,7 +145,7 @@ def decide_labels(
     where = f"labels from {found.labels_from}"
     if facts.not_whole is not None:
         row, value = facts.not_whole
-        raise refuse(path, f"{where} are not whole: {value:g} at row {row}", "save class numbers 0 … C−1")
+        raise refuse(path, f"{where} are not whole: {value:g} at row {row}", _other_labels(value))
     if found.labels_named:  # looked up among the names of the classes
         return 0, None, []
     numbers = _numbers(found.class_names)
@@ -224,6 +196,11 @@ def _decide_by_number(
     return 0, None, []
 
 
+def _other_labels(value: float) -> str:
+    leave = ", leave out the rows without a label," if value != value else ""
+    return f"save class numbers 0 … C−1{leave} or name other labels with --label"
+
+
 def _check_range(path: Path, where: str, facts: LabelFacts, classes: int, first: int) -> None:
     last = first + classes - 1
     if facts.low >= first and facts.high <= last:
@@ -231,6 +208,10 @@ def _check_range(path: Path, where: str, facts: LabelFacts, classes: int, first:
     outside = [(facts.low_row, facts.low)] * (facts.low < first) + [(facts.high_row, facts.high)] * (facts.high > last)
     row, value = min(outside)
     hint = f"{classes} score columns allow {first} … {last}"
+    if facts.values == (-1, 1) and classes == 2:
+        hint += "; save 0 instead of −1"
+    elif facts.low < 0:
+        hint += "; leave out the rows without a label"
     if first == 0 and facts.low == 1 and facts.high == classes:
         hint = "subtract 1: classes count from 0; or pass --first-label 1"
     raise refuse(path, f"{where} are out of range: {value:.0f} at row {row}", hint)

@@ -17,17 +17,34 @@ from typing import Protocol
 import numpy as np
 
 from avuc.errors import InputError
-from avuc.scores.names import SCORE_NAMES, Wanted, check_doubled, find_labels, listing, printable, refuse
+from avuc.scores.names import (
+    BINARY,
+    SCORE_NAMES,
+    Wanted,
+    check_doubled,
+    find_labels,
+    listing,
+    number_hint,
+    printable,
+    refuse,
+)
 
 __all__ = [
+    "ASIDE",
+    "SCORE_PREFIXES",
+    "SUSPECTS",
     "Columns",
     "Sample",
+    "begins",
     "expand_columns",
     "index_labels",
+    "is_row_number",
     "no_scores",
     "number_suffixes",
+    "one_score",
     "ordered_classes",
     "pick_columns",
+    "suffix_of",
     "unclear",
     "unclear_labels",
 ]
@@ -36,13 +53,13 @@ SCORE_PREFIXES = {"logits": "logits", "logit": "logits", "probs": "probs", "prob
     name: name for name in ("predictions", "scores", "score")
 }
 # row numbers
-ASIDE = frozenset({"", "id", "index", "row", "unnamed: 0", "__index_level_0__"})
+ASIDE = frozenset({"", "id", "index", "row", "__index_level_0__"})
 # figures that are often saved beside the scores
 SUSPECT_WORDS = """
 confidence conf predicted prediction pred y_pred yhat y_hat predicted_class predicted_label pred_label argmax
 entropy uncertainty margin max min mean std sum total fold split seed epoch step batch loss nll weight
 sample_weight correct is_correct error time timestamp date label target true truth y y_true class row_id
-sample_id image_id uuid idx
+sample_id image_id uuid idx score scores prob probs probability logit logits predictions
 """
 SUSPECTS = frozenset(SUSPECT_WORDS.split())
 # longer lists of columns are shown as a range
@@ -104,12 +121,13 @@ def pick_columns(path: Path, names: Sequence[str], wanted: Wanted, sample: Sampl
         chosen = expand_columns(path, names, given)
         if label in chosen and wanted.labels_key is None:
             label = None
-        return _explicit(path, chosen, label)
+        return _explicit(path, chosen, label, sample)
     others = [name for name in names if name != label and name not in alike]
-    found = _by_prefix(path, others, wanted, sample, label)
-    if found is None:
-        from avuc.scores.unnamed import pick_unnamed
+    from avuc.scores.prefixed import pick_prefixed
+    from avuc.scores.unnamed import pick_unnamed
 
+    found = pick_prefixed(path, others, wanted, sample, label)
+    if found is None:
         found = pick_unnamed(path, names, others, label, wanted, sample)
     if alike and label is not None and wanted.needs_labels:
         raise unclear_labels(path, [label, *alike])
@@ -152,20 +170,26 @@ def expand_columns(path: Path, names: Sequence[str], given: str | Sequence[str])
     return tuple(chosen)
 
 
-def unclear(path: Path, problem: str, guess: Columns, names: Sequence[str]) -> InputError:
-    """A refusal that shows the options to pass."""
-    columns = list(guess.scores)
+def unclear(
+    path: Path, problem: str, guess: Sequence[str] | None, label: str | None, names: Sequence[str], wanted: Wanted
+) -> InputError:
+    """A refusal that shows the options to pass: with the columns `guess`, or where these are not known, with names to
+    fill in. An example will be copied, so it lists nothing that may not be a class."""
+    columns = list(guess or ())
     places = {name: place for place, name in enumerate(names)}
     start = places[columns[0]] if columns else 0
     run = list(names[start : start + len(columns)]) == columns
-    if len(columns) > MOST_SHOWN and run:
+    if not columns:
+        shown = "NAME,NAME,…"
+    elif len(columns) > MOST_SHOWN and run:
         shown = f"{columns[0]}:{columns[-1]}"
     elif len(columns) > 4 * MOST_SHOWN:
         shown = f"{_quoted(columns[0])},{_quoted(columns[1])},…"
     else:
         shown = ",".join(_quoted(name) for name in columns)
-    label = f" --label {shlex.quote(guess.label)}" if guess.label is not None else " --label NAME"
-    return refuse(path, problem, f"say which, for example: --columns {shlex.quote(shown)}{label}")
+    chosen = f" --label {'NAME' if label is None else shlex.quote(label)}" if wanted.needs_labels else ""
+    quoted = shlex.quote(shown) if columns else shown
+    return refuse(path, problem, f"say which, for example: --columns {quoted}{chosen}")
 
 
 def unclear_labels(path: Path, names: Sequence[str]) -> InputError:
@@ -215,63 +239,49 @@ def index_labels(path: Path, labels: Sequence[str], classes: Sequence[str], wher
         raise refuse(
             path,
             f"{where}: {listing(unknown, 3)} is neither a number nor the name of a class ({listing(classes, 5)})",
-            "label the rows 0 … C−1, or by the names of the score columns",
+            "label the rows 0 … C−1, or by the names of the score columns, or choose these with --columns"
+            if classes
+            else "label the rows 0 … C−1",
         )
     return np.array([number[label] for label in labels], dtype=np.int64), True
 
 
-def _explicit(path: Path, chosen: tuple[str, ...], label: str | None) -> Columns:
+def _explicit(path: Path, chosen: tuple[str, ...], label: str | None, sample: Sample | None) -> Columns:
     """Listed columns: their names without the common beginning, such as `prob_`, are the names of the classes."""
-    suffixes = list(chosen)
-    for prefix in SCORE_PREFIXES:
-        if all(_begins(name, prefix) for name in chosen):
-            return Columns(chosen, SCORE_PREFIXES[prefix], tuple(_suffix(name, prefix) for name in chosen), label)
-    numbers = number_suffixes(chosen)
-    if numbers is not None:
-        suffixes = [str(number) for number in numbers]
     if label in chosen:
         raise refuse(path, f"column {label!r} is both a score and the label", "correct --columns or --label")
-    return Columns(chosen, "", tuple(suffixes), label)
+    for prefix in SCORE_PREFIXES:
+        if all(begins(name, prefix) for name in chosen):
+            return Columns(chosen, SCORE_PREFIXES[prefix], tuple(suffix_of(name, prefix) for name in chosen), label)
+    numbers = number_suffixes(chosen)
+    if numbers is not None:
+        return Columns(chosen, "", tuple(str(number) for number in numbers), label)
+    start = _common(chosen)
+    if start and sample is not None and label is not None:
+        values = sample.labels(label)
+        if not values <= set(chosen) and values <= {name[start:] for name in chosen}:
+            return Columns(chosen, "", tuple(name[start:] for name in chosen), label)
+    return Columns(chosen, "", chosen, label)
 
 
-def _by_prefix(
-    path: Path, others: list[str], wanted: Wanted, sample: Sample | None, label: str | None
-) -> Columns | None:
-    """The columns that begin with the scores key or a scores word; None where no word fits."""
-    key = wanted.scores_key
-    groups: list[tuple[str, list[str]]] = []
-    for prefix in [key] if key is not None else list(SCORE_PREFIXES):
-        some = [name for name in others if (name.startswith(prefix) if key is not None else _begins(name, prefix))]
-        # one number in each row is a confidence, not the scores of every class
-        if len(some) > 1 or (some and (sample is None or sample.is_list(some[0]) or key is not None)):
-            groups.append((prefix, some))
-    if not groups:
-        if key is not None:
-            raise refuse(path, f"no column begins with {key!r} (it has {listing(others)})", "correct --scores-key")
-        return None
-    prefix, chosen = groups[0]
-    suffixes = [_suffix(name, prefix) for name in chosen]
-    word = SCORE_PREFIXES.get(prefix.rstrip("_.-: ").lower(), "")
-    numbered = [bool(re.fullmatch(r"\d{1,9}", suffix, re.ASCII)) for suffix in suffixes]
-    doubtful = [suffix.lower() in SUSPECTS for suffix in suffixes]
-    if len(chosen) > 1 and ((any(numbered) and not all(numbered)) or any(doubtful)):
-        keep = numbered if any(numbered) else [not one for one in doubtful]
-        guess = Columns(tuple(name for name, good in zip(chosen, keep, strict=True) if good), word, (), label)
-        strays = [name for name, good in zip(chosen, keep, strict=True) if not good]
-        raise unclear(path, f"{listing(strays, 4)} may not be a class beside {listing(guess.scores, 3)}", guess, others)
-    ordered, classes = ordered_classes(path, chosen, suffixes)
-    notes: tuple[str, ...] = ()
-    if len(groups) > 1 and set(groups[1][1]) - set(chosen):
-        notes = (f"also there: {listing(groups[1][1], 3)}; choose with --scores-key",)
-    return Columns(ordered, word, classes, label, notes)
+def _common(names: Sequence[str]) -> int:
+    """How many letters all names begin with."""
+    first, last = min(names), max(names)
+    return next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
 
 
-def _begins(name: str, prefix: str) -> bool:
+def is_row_number(name: str) -> bool:
+    """Whether a column of this name counts the rows; pandas names such columns `Unnamed: 0`, `Unnamed: 0.1`."""
+    return name.lower() in ASIDE or re.fullmatch(r"unnamed: \d+(\.\d+)*", name, re.IGNORECASE) is not None
+
+
+def begins(name: str, prefix: str) -> bool:
     """Whether the name is this word, alone or before something that is no letter."""
     return name[: len(prefix)].lower() == prefix and not name[len(prefix) : len(prefix) + 1].isalpha()
 
 
-def _suffix(name: str, prefix: str) -> str:
+def suffix_of(name: str, prefix: str) -> str:
+    """What follows the prefix, without separators."""
     return name[len(prefix) :].strip(" _.-:[]()")
 
 
@@ -281,12 +291,19 @@ def _quoted(name: str) -> str:
 
 
 def no_scores(path: Path, names: Sequence[str], texts: Sequence[str], sample: Sample | None) -> InputError:
-    """Refuse a table without two columns of numbers beside the label."""
-    seen = (
-        "" if not texts or sample is None else f"; column {texts[0]!r} holds text, {printable(sample.text(texts[0]))}"
-    )
-    return refuse(
-        path,
-        f"no score columns (it has {listing(names)}{seen})",
-        f"name them {SCORE_NAMES[0]}_0, {SCORE_NAMES[0]}_1, … or list them with --columns",
-    )
+    """Refuse a table without columns of numbers beside the label."""
+    seen, remedy = "", f"name them {SCORE_NAMES[0]}_0, {SCORE_NAMES[0]}_1, … or list them with --columns"
+    if texts and sample is not None:
+        text = sample.text(texts[0])
+        seen = f"; column {texts[0]!r} holds text, {printable(text)}"
+        remedy = number_hint(text) or remedy
+        lists = [name for name in texts if sample.is_list(name)]
+        if lists:
+            seen = f"; column {lists[0]!r} has {sample.text(lists[0])}"
+            remedy = f"name the list column of the scores with --scores-key, for example {shlex.quote(lists[0])}"
+    return refuse(path, f"no score columns (it has {listing(names)}{seen})", remedy)
+
+
+def one_score(path: Path, name: str) -> InputError:
+    """Refuse a table with one column of numbers beside the label."""
+    return refuse(path, f"column {name!r} is the only one that may hold scores", BINARY)

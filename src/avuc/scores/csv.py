@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import warnings
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,13 +18,23 @@ import numpy as np
 from torch import Tensor
 
 from avuc.errors import InputError
-from avuc.scores.columns import index_labels, pick_columns, unclear_labels
-from avuc.scores.names import Found, Wanted, check_doubled, check_size, find_labels, listing, refuse
+from avuc.scores.columns import index_labels, pick_columns
+from avuc.scores.names import (
+    FAR,
+    Found,
+    Wanted,
+    check_size,
+    listing,
+    number_hint,
+    refuse,
+)
 
-__all__ = ["labels_csv", "read_csv", "write_csv"]
+__all__ = ["open_table", "read_csv", "write_csv"]
 
 # the longest line, in characters
 MAX_LINE = 16 * 2**20
+# what may stand between cells; the first of these in the header does
+MARKS = (",", ";", "\t", "|")
 # the rows that tell what a column holds
 HEAD_ROWS = 256
 # bytes that a text of a few characters takes in memory
@@ -40,7 +52,10 @@ def read_csv(path: Path, wanted: Wanted) -> Found:
     places = [table.places[name] for name in columns.scores]
     scores = np.empty((0, width), np.float32)
     if rows:
-        scores = _guard(path, lambda: _numbers(path, places, table.delimiter, rows))
+        scores = _guard(path, lambda: _numbers(path, places, table.delimiter, rows, np.float32))
+        if np.abs(scores).max(initial=0) > FAR:  # float32 may not tell these numbers apart
+            check_size(path, "the table", rows * (12 * width + 16), wanted.limit)
+            scores = _guard(path, lambda: _numbers(path, places, table.delimiter, rows, np.float64))
     if len(scores) != rows:
         raise refuse(path, f"{rows:,} lines but {len(scores):,} rows of numbers", "save one line per sample")
     found = Found(scores, columns.scores_from, columns.name, columns.scores, class_names=columns.class_names)
@@ -52,16 +67,9 @@ def read_csv(path: Path, wanted: Wanted) -> Found:
     return found
 
 
-def labels_csv(path: Path, wanted: Wanted) -> tuple[Any, str]:
-    table = _Table.open(path, wanted)
-    check_doubled(path, table.names)
-    key, alike = find_labels(path, table.names, wanted.labels_key, "label column")
-    if key is None:
-        raise refuse(path, f"no label column (it has {listing(table.names)})", "name it with --label")
-    if alike:
-        raise unclear_labels(path, [key, *alike])
-    where = f"column {key!r} of {path.name!r}"
-    return table.column(key).numbers(path, (), where)[0], where
+@contextmanager
+def open_table(path: Path, wanted: Wanted) -> Iterator[_Table]:
+    yield _Table.open(path, wanted)
 
 
 def write_csv(source: Path, destination: Path, found: Found, scores: Tensor) -> None:
@@ -108,12 +116,18 @@ class _Table:
         line = _guard(path, lambda: _first_line(path))
         if not line.strip():
             raise refuse(path, "the first line is empty", "begin with a header line such as label,logits_0,logits_1")
-        delimiter = next((mark for mark in (",", ";", "\t") if mark in line), ",")
+        delimiter = next((mark for mark in MARKS if mark in line), ",")
+        if delimiter not in line and _split_by_spaces(path, line):
+            raise refuse(path, "its cells are separated by spaces", "separate them by commas, semicolons or tabs")
         check_size(path, "the header", TEXT_BYTES * (line.count(delimiter) + 1), wanted.limit)
         header = _guard(path, lambda: next(csv.reader(io.StringIO(line), delimiter=delimiter, strict=True)))
         names = [name.strip() for name in header]
-        if len(names) > 1 and all(_is_number(name) for name in names) and len(set(names)) < len(names):
-            raise refuse(path, "there is no header line", "name the columns, for example label,logits_0,logits_1")
+        if _are_cells(names):
+            raise refuse(
+                path,
+                f"there is no header line: the first line is {listing(names, 3)}",
+                "begin with the names of the columns, for example label,logits_0,logits_1",
+            )
         return cls(path, names, delimiter, wanted.limit)
 
     @cached_property
@@ -170,6 +184,14 @@ class _Table:
                     )
                 yield row
 
+    def label_numbers(self, name: str, classes: Sequence[str], where: str) -> tuple[np.ndarray, bool]:
+        return self.column(name).numbers(self.path, classes, where)
+
+    def cells(self, name: str) -> list[str]:
+        column = self.column(name)
+        texts = [_whole(text) for text in column.texts]
+        return [texts[code] for code in column.codes]
+
     # what a Sample tells
 
     def is_number(self, name: str) -> bool:
@@ -199,6 +221,31 @@ def _first_line(path: Path) -> str:
     return line
 
 
+def _split_by_spaces(path: Path, header: str) -> bool:
+    """Whether the second line has as many words as the header, and most of them are numbers."""
+
+    def second() -> str:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            lines.readline(MAX_LINE)
+            return lines.readline(MAX_LINE)
+
+    words = _guard(path, second).split()
+    return len(words) == len(header.split()) > 1 and 2 * sum(map(_is_number, words)) > len(words)
+
+
+def _are_cells(names: list[str]) -> bool:
+    """Whether the first line holds a row of the table in place of names: columns may be named 0, 1, 2, but not 0.25."""
+    numbers = [name for name in names if _is_number(name)]
+    whole = sorted(int(name) for name in numbers if name.isascii() and name.isdecimal() and len(name) < 10)
+    if len(whole) < len(numbers):
+        return 2 * len(numbers) >= len(names)
+    return len(numbers) == len(names) and (len(names) == 1 or whole not in (_count(0, whole), _count(1, whole)))
+
+
+def _count(first: int, like: list[int]) -> list[int]:
+    return list(range(first, first + len(like)))
+
+
 def _bounded(file: TextIO, delimiter: str, width: int) -> Iterator[str]:
     """Lines of a length that can be held, with no more cells than the header (a quoted cell may hold delimiters)."""
     number = 0
@@ -214,12 +261,12 @@ def _bounded(file: TextIO, delimiter: str, width: int) -> Iterator[str]:
         yield line
 
 
-def _numbers(path: Path, places: list[int], delimiter: str, rows: int) -> np.ndarray:
+def _numbers(path: Path, places: list[int], delimiter: str, rows: int, dtype: Any) -> np.ndarray:
     with path.open(encoding="utf-8-sig", newline="") as lines, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # blank lines, which are no rows
         return np.loadtxt(
             lines,
-            dtype=np.float32,
+            dtype=dtype,
             delimiter=delimiter,
             quotechar='"',
             comments=None,
@@ -237,9 +284,10 @@ def _guard(path: Path, read: Callable[[], T]) -> T:
         raise
     except (ValueError, csv.Error) as error:  # UnicodeDecodeError is a ValueError
         reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error).splitlines()[0]
-        raise refuse(
-            path, f"not a readable .csv table ({reason[:200]})", "save one line per sample with one number per class"
-        ) from None
+        cell = re.search(r"could not convert string '([^']*)'", reason)
+        hint = None if cell is None else number_hint(cell[1])
+        remedy = hint or "save one line per sample with one number per class"
+        raise refuse(path, f"not a readable .csv table ({reason[:200]})", remedy) from None
 
 
 def _is_number(text: str) -> bool:

@@ -11,6 +11,7 @@ A whole array is one block. A long file is many blocks, whose facts are merged i
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,12 @@ __all__ = ["Facts", "LabelFacts", "ScoreFacts"]
 
 # more distinct labels than this are no classes; they are not remembered
 MOST_LABELS = 1 << 20
+# scores with at most so many decimals count as rounded
+MOST_DIGITS = 4
+# of logarithms
+BASES = (math.e, 2.0, 10.0)
+# of the sum of probabilities whose logarithms may have been rounded
+POWER_TOLERANCE = 2e-2
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,9 @@ class ScoreFacts:
     sum_low_row: int
     sum_high: float
     sum_high_row: int
+    digits: int | None = None  # decimals that hold every score, 0 … 4; None where some score has more
+    mixed: bool = False  # whether some row has more than one score above 0
+    log_bases: tuple[float, ...] = ()  # those of e, 2 and 10 for which Σ base^x is 1 in every row
     nan: int = 0  # how many scores are NaN
     infinite: int = 0  # how many are +inf or -inf
     bad: tuple[int, int, float] | None = None  # row, class and value of the first of these
@@ -49,7 +59,7 @@ class ScoreFacts:
         draws = block.shape[0] if block.ndim == 3 else None
         rows, classes = int(block.shape[-2]), int(block.shape[-1])
         if not block.numel():
-            return cls(rows, classes, draws, math.inf, 0, -math.inf, math.inf, 0, -math.inf, 0)
+            return cls(rows, classes, draws, math.inf, 0, -math.inf, math.inf, 0, -math.inf, 0, 0, False, BASES)
         finite = torch.isfinite(block)
         sums = block.sum(-1, dtype=torch.float64)
         bad = None
@@ -64,19 +74,24 @@ class ScoreFacts:
             sums = sums.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         else:
             low = high = block
-        least, least_sum, most_sum = int(low.argmin()), int(sums.argmin()), int(sums.argmax())
-        flat, flat_sums = low.reshape(-1), sums.reshape(-1)
+        # of each row, over its classes and draws; of equal ones the first row counts, as in merge
+        lows, low_sums = low.amin(-1).reshape(-1, rows).amin(0), sums.reshape(-1, rows).amin(0)
+        high_sums = sums.reshape(-1, rows).amax(0)
+        least, least_sum, most_sum = int(lows.argmin()), int(low_sums.argmin()), int(high_sums.argmax())
         return cls(
             rows=rows,
             classes=classes,
             draws=draws,
-            low=float(flat[least]),
-            low_row=start + least // classes % rows,
+            low=float(lows[least]),
+            low_row=start + least,
             high=float(high.max()),
-            sum_low=float(flat_sums[least_sum]),
-            sum_low_row=start + least_sum % rows,
-            sum_high=float(flat_sums[most_sum]),
-            sum_high_row=start + most_sum % rows,
+            sum_low=float(low_sums[least_sum]),
+            sum_low_row=start + least_sum,
+            sum_high=float(high_sums[most_sum]),
+            sum_high_row=start + most_sum,
+            digits=_digits(low),
+            mixed=bool(((block > 0).sum(-1) > 1).any()),
+            log_bases=_bases(high),
             nan=nan,
             infinite=infinite,
             bad=bad,
@@ -98,6 +113,9 @@ class ScoreFacts:
             sum_low_row=sum_low[1],
             sum_high=sum_high[0],
             sum_high_row=-sum_high[1],
+            digits=None if self.digits is None or other.digits is None else max(self.digits, other.digits),
+            mixed=self.mixed or other.mixed,
+            log_bases=tuple(base for base in self.log_bases if base in other.log_bases),
             nan=self.nan + other.nan,
             infinite=self.infinite + other.infinite,
             bad=min(bad, key=lambda one: one[:2]) if bad else None,
@@ -191,6 +209,38 @@ class Facts:
         if self.labels is not None and other.labels is not None:
             labels = self.labels.merge(other.labels)
         return Facts(self.scores.merge(other.scores), labels)
+
+
+def _digits(block: Tensor) -> int | None:
+    """The fewest decimals, up to `MOST_DIGITS`, that hold every number; None where they need more."""
+    for digits in range(MOST_DIGITS + 1):
+        if all(_rounded(rows, digits) for rows in _rows(block)):
+            return digits
+    return None
+
+
+def _rounded(block: Tensor, digits: int) -> bool:
+    # 0.17 * 100 is 17 except for the rounding of float32
+    times = block.double() * 10**digits
+    return bool(((times - times.round()).abs() <= 2e-7 * times.abs()).all())
+
+
+def _bases(block: Tensor) -> tuple[float, ...]:
+    """The bases b for which Σ b^x = 1 in every row: of logarithms of probabilities, the base of the logarithm."""
+    if float(block.max()) > 1e-6:
+        return ()
+    return tuple(base for base in BASES if all(_sums_to_one(rows, base) for rows in _rows(block)))
+
+
+def _sums_to_one(block: Tensor, base: float) -> bool:
+    sums = (block.double() * math.log(base)).exp_().sum(-1)
+    return bool(((sums - 1).abs() <= POWER_TOLERANCE).all())
+
+
+def _rows(block: Tensor) -> Iterator[Tensor]:
+    """A few rows first, which settle most questions; then all, some at a time, so that float64 copies stay small."""
+    yield block[..., :64, :]
+    yield from block.split(max(1, (1 << 20) // (block.shape[-1] * (len(block) if block.ndim == 3 else 1))), dim=-2)
 
 
 def _largest(scores: Tensor) -> Tensor:

@@ -181,7 +181,6 @@ def read_scores(
 def _decided(path: Path, found: Found, kind: str, first_label: int | None, needs_labels: bool) -> ScoreFile:
     scores, labels = _shaped(path, found, needs_labels)
     dtype = scores.dtype if scores.is_floating_point() else torch.float32
-    scores = scores.to(torch.float32)
     found.scores, found.labels = None, None
     decision = decide(path, found, Facts.of(scores, labels), kind, first_label)
     return ScoreFile(

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from avuc.errors import InputError, out_of_memory
 from avuc.files import check_regular, open_regular
 from avuc.scores import csv, npy, parquet, tensors
+from avuc.scores.beside import add_labels
 from avuc.scores.names import LABEL_NAMES, Found, Wanted, listing, refuse
 
 __all__ = ["FORMATS", "TABLES", "HasKeys", "find_scores", "reading", "reads_also", "unlabelled"]
@@ -21,7 +22,7 @@ TABLES = (".parquet", ".csv")
 @dataclass(frozen=True)
 class Format:
     read: Callable[[Path, Wanted], Found]
-    labels: Callable[[Path, Wanted], tuple[Any, str]]
+    labels: Callable[[Path, Wanted], tuple[Any, str]] | None  # of a table: avuc.scores.beside
     write: Callable[[Path, Path, Found, Any], None]
 
 
@@ -29,8 +30,8 @@ FORMATS: dict[str, Format] = {
     ".npz": Format(npy.read_npz, npy.labels_npz, npy.write_npz),
     ".npy": Format(npy.read_npy, npy.labels_npy, npy.write_npy),
     ".safetensors": Format(tensors.scores_tensors, tensors.labels_tensors, tensors.write_scores_tensors),
-    ".parquet": Format(parquet.read_parquet, parquet.labels_parquet, parquet.write_parquet),
-    ".csv": Format(csv.read_csv, csv.labels_csv, csv.write_csv),
+    ".parquet": Format(parquet.read_parquet, None, parquet.write_parquet),
+    ".csv": Format(csv.read_csv, None, csv.write_csv),
 }
 
 
@@ -84,7 +85,7 @@ def find_scores(
     found.limit = wanted.limit
     if labels is not None:
         beside, other = Path(labels), Wanted(None, labels_key, max_gb, in_blocks=in_blocks)
-        found.labels, found.labels_from = _format(beside).labels(beside, other)
+        add_labels(file, found, beside, other, _format(beside).labels)
     return found
 
 

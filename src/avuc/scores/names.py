@@ -14,18 +14,22 @@ from typing import Any
 from avuc.errors import InputError
 
 __all__ = [
+    "BINARY",
+    "FAR",
     "LABEL_NAMES",
     "SCORE_NAMES",
     "Found",
     "Wanted",
     "also_labels",
     "also_there",
+    "check_chosen",
     "check_doubled",
     "check_size",
     "choose",
     "find_labels",
     "listing",
     "needed",
+    "number_hint",
     "printable",
     "refuse",
     "swap_word",
@@ -36,6 +40,9 @@ LABEL_NAMES = ("labels", "y", "targets", "ground_truth")
 # also taken for labels, in any case, and with spaces or hyphens for underscores
 MORE_LABEL_NAMES = ("label", "target", "y_true", "class", "true_label", "true_class", "truth", "gt", "true")
 MAX_GB = 8.0
+# float32 holds numbers up to this size to 4 decimals; rows of logits beyond are shifted before they become float32
+FAR = 512.0
+BINARY = "for a binary model save both columns: [1 − p, p] for probabilities p, [0, z] for log-odds or margins z"
 
 
 @dataclass(frozen=True)
@@ -141,10 +148,32 @@ def printable(text: str) -> str:
     return repr(text if len(text) < 60 else text[:57] + "...")
 
 
+def number_hint(text: str) -> str | None:
+    """What to do about a text that was meant as a number.
+
+    >>> number_hint("0,25")
+    'write numbers with a decimal point, not a decimal comma, and without thousands separators'
+    """
+    text = text.strip()
+    if re.fullmatch(r"[+-]?[\d.,]*\d,\d[\d.,]*([eE][+-]?\d+)?", text, re.ASCII):
+        return "write numbers with a decimal point, not a decimal comma, and without thousands separators"
+    if re.fullmatch(r"[+-]?[\d.,]+ ?%", text, re.ASCII):
+        return "leave out the % signs and pass --kind percent"
+    return None
+
+
 def also_there(key: str, names: Iterable[str], wanted: Wanted) -> list[str]:
     """A note when a file holds other arrays that could have been meant."""
     others = [name for name in names if name in SCORE_NAMES and name != key]
     return [f"also there: {listing(others)}; choose with --scores-key"] if others and not wanted.scores_key else []
+
+
+def check_chosen(path: Path, key: str, shape: Sequence[int], names: Iterable[str], wanted: Wanted) -> None:
+    """Refuse one number per row, such as the predicted class, where another array may hold the scores."""
+    others = [name for name in names if name in SCORE_NAMES and name != key]
+    if len(shape) == 1 and others and wanted.scores_key is None:
+        problem = f"key {key!r} has shape {tuple(shape)}, one number per row, and {listing(others)} may hold the scores"
+        raise refuse(path, problem, f"choose with --scores-key {others[0]}")
 
 
 def also_labels(others: Sequence[str]) -> list[str]:

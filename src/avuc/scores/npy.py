@@ -25,6 +25,7 @@ from avuc.scores.names import (
     Wanted,
     also_labels,
     also_there,
+    check_chosen,
     check_size,
     choose,
     find_labels,
@@ -81,6 +82,7 @@ def read_npz(path: Path, wanted: Wanted) -> Found:
                 "name the right one with --scores-key",
             )
         found = Found(_member(path, archive, members[key], wanted), f"key {key!r}", key, (key,))
+        check_chosen(path, key, found.scores.shape, members, wanted)
         found.notes = also_there(key, members, wanted)
         label, alike = find_labels(path, list(members), wanted.labels_key)
         if label is not None:
@@ -235,9 +237,11 @@ def _header(path: Path, what: str, stream: IO[bytes]) -> tuple[tuple[int, ...], 
             raise ValueError(f"shape {str(shape)[:60]}")
         if not all(0 <= side < 2**63 for side in shape) or math.prod(max(side, 1) for side in shape) >= 2**60:
             raise ValueError(f"shape {str(shape)[:60]}")
+        if isinstance(descr, list):
+            raise ValueError("records, not plain numbers; numpy.lib.recfunctions.structured_to_unstructured converts")
         if not isinstance(descr, str) or not isinstance(fortran, bool):
-            raise ValueError("records, not numbers")
+            raise ValueError("no dtype")
         return shape, fortran, np.dtype(descr), 8 + width + length
     except (ValueError, TypeError, KeyError, SyntaxError, MemoryError, RecursionError, OverflowError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise refuse(path, f"{what} is not a .npy array ({reason[:120]})", "save it with numpy.save or savez") from None
+        raise refuse(path, f"{what} is not a .npy array ({reason[:160]})", "save it with numpy.save or savez") from None

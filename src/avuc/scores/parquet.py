@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,12 +15,12 @@ import torch
 from torch import Tensor
 
 from avuc.errors import InputError
-from avuc.scores.arrow import arrow_modules, stacked, values
-from avuc.scores.columns import index_labels, pick_columns, unclear_labels
-from avuc.scores.names import Found, Wanted, check_doubled, check_size, find_labels, listing, refuse
+from avuc.scores.arrow import LEAVE_OUT, arrow_modules, stacked, values
+from avuc.scores.columns import index_labels, pick_columns
+from avuc.scores.names import Found, Wanted, check_size, refuse
 from avuc.scores.probe import probe_parquet
 
-__all__ = ["labels_parquet", "read_parquet", "write_parquet"]
+__all__ = ["open_table", "read_parquet", "write_parquet"]
 
 # the rows that tell what a column holds
 HEAD_ROWS = 256
@@ -43,18 +44,6 @@ def read_parquet(path: Path, wanted: Wanted) -> Found:
                     columns.label, columns.class_names, found.labels_from
                 )
     return found
-
-
-def labels_parquet(path: Path, wanted: Wanted) -> tuple[Any, str]:
-    with _open(path, wanted) as table:
-        check_doubled(path, table.names)
-        key, alike = find_labels(path, table.names, wanted.labels_key, "label column")
-        if key is None:
-            raise refuse(path, f"no label column (it has {listing(table.names)})", "name it with --label")
-        if alike:
-            raise unclear_labels(path, [key, *alike])
-        where = f"column {key!r} of {path.name!r}"
-        return table.label_numbers(key, (), where)[0], where
 
 
 def write_parquet(source: Path, destination: Path, found: Found, scores: Tensor) -> None:
@@ -130,6 +119,9 @@ def _open(path: Path, wanted: Wanted, *, probe: bool = True) -> Iterator[_Table]
         raise refuse(path, f"not a readable .parquet table ({reason[:160]})", "save the table again") from error
 
 
+open_table = _open
+
+
 def _is_text(arrow: Any, kind: Any) -> bool:
     return bool(arrow.types.is_string(kind) or arrow.types.is_large_string(kind) or arrow.types.is_binary(kind))
 
@@ -184,10 +176,10 @@ class _Table:
             table = self.read([name])
             column = table.column(name)
             if not arrow.types.is_dictionary(column.type) or not _is_text(arrow, column.type.value_type):
-                self.known[name] = values(self.path, table, name), None
+                self.known[name] = values(self.path, table, name, label=True), None
                 return self.known[name]
             if column.null_count:
-                raise refuse(self.path, f"column {name!r} has empty cells", "label every row")
+                raise refuse(self.path, f"column {name!r} has empty cells", LEAVE_OUT)
             column = column.unify_dictionaries().combine_chunks()
             if isinstance(column, arrow.ChunkedArray):  # how an empty table comes back
                 self.known[name] = np.empty(0, np.int64), []
@@ -200,13 +192,24 @@ class _Table:
             self.known[name] = np.searchsorted(used, codes), words
         return self.known[name]
 
+    def cells(self, name: str) -> list[str] | None:
+        """The column as text, whole numbers without a decimal point; None where it has empty cells or lists."""
+        arrow, _ = arrow_modules()
+        column = self.read([name]).column(name)
+        text = arrow.types.is_dictionary(column.type) and _is_text(arrow, column.type.value_type)
+        if column.null_count or not (text or self.is_number(name)):
+            return None
+        codes, words = self._label(name)
+        return [_plain(number) for number in codes.tolist()] if words is None else [words[code] for code in codes]
+
     def is_number(self, name: str) -> bool:
         arrow, _ = arrow_modules()
         kind = self.kinds[name]
-        return bool(arrow.types.is_floating(kind) or arrow.types.is_integer(kind))
+        return bool(arrow.types.is_floating(kind) or arrow.types.is_integer(kind) or arrow.types.is_decimal(kind))
 
     def is_list(self, name: str) -> bool:
-        return not self.is_number(name)
+        arrow, _ = arrow_modules()
+        return bool(arrow.types.is_nested(self.kinds[name]))
 
     def text(self, name: str) -> str:
         return f"type {self.kinds[name]}"
@@ -222,11 +225,13 @@ class _Table:
         codes, words = self._label(name)
         if words is not None:
             return frozenset(words)
-        numbers = np.unique(codes)[: 1 << 20]
-        whole = np.isfinite(numbers) & (numbers == np.floor(numbers)) & (np.abs(numbers) < 2**53)
-        return frozenset(
-            str(int(one)) if good else repr(one) for one, good in zip(numbers.tolist(), whole, strict=True)
-        )
+        return frozenset(_plain(number) for number in np.unique(codes)[: 1 << 20].tolist())
+
+
+def _plain(number: float) -> str:
+    """A number as text, whole ones without a decimal point."""
+    whole = isinstance(number, int) or (math.isfinite(number) and number == int(number) and abs(number) < 2**53)
+    return str(int(number)) if whole else repr(number)
 
 
 def _starts(path: str, depth: int) -> Iterator[str]:

@@ -16,6 +16,7 @@ from avuc.scores.names import (
     Wanted,
     also_labels,
     also_there,
+    check_chosen,
     check_size,
     choose,
     find_labels,
@@ -44,6 +45,7 @@ def scores_tensors(path: Path, wanted: Wanted) -> Found:
             "name the right one with --scores-key",
         )
     found = Found(_held(path, held, key, wanted), f"key {key!r}", key, (key,), notes=also_there(key, held, wanted))
+    check_chosen(path, key, found.scores.shape, held, wanted)
     label, alike = find_labels(path, list(held), wanted.labels_key)
     if label is not None:
         found.labels, found.labels_from = _held(path, held, label, wanted), repr(label)

@@ -8,14 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from avuc.scores.columns import ASIDE, SUSPECTS, Columns, Sample, no_scores, ordered_classes, unclear
+from avuc.scores.columns import SUSPECTS, Columns, Sample, is_row_number, no_scores, one_score, ordered_classes, unclear
 from avuc.scores.names import Wanted, listing
+from avuc.scores.shares import summing_columns
 
 __all__ = ["pick_unnamed"]
-
-# of the rows' sums, as for every file; the values may have been rounded
-SUM_TOLERANCE = 1e-2
-NEGATIVE_TOLERANCE = 1e-6
 
 
 def pick_unnamed(
@@ -25,17 +22,19 @@ def pick_unnamed(
 
     - their names are the labels: `cat, dog` and labels `cat`, `dog`;
     - they are numbered without gaps, and no other column could be a score: `class_0, class_1, fold`;
-    - their rows sum to 1, with or without the columns that never are scores: `cat, dog, confidence`;
-    - there are as many as classes among the labels, and none has the name of something else.
+    - their rows sum to 1 as exactly as their digits allow, and those of no other set do: `cat, dog, age`.
     """
     texts = [name for name in others if sample is not None and not sample.is_number(name)]
     hidden = set(texts)
-    aside = [name for name in others if name.lower() in ASIDE]
-    pool = [name for name in others if name.lower() not in ASIDE and name not in hidden]
+    aside = [name for name in others if is_row_number(name)]
+    pool = [name for name in others if not is_row_number(name) and name not in hidden]
+    if len(pool) == 1 and not texts:
+        raise one_score(path, pool[0])
     if len(pool) < 2:
         raise no_scores(path, names, texts, sample)
     likely = [name for name in pool if name.lower() not in SUSPECTS]
     values = sample.labels(label) if sample is not None and label is not None else frozenset[str]()
+    shares = summing_columns(sample, likely) or []
 
     def take(chosen: list[str], classes: list[str], *, numbered: bool = False) -> Columns:
         kept = set(chosen)
@@ -51,30 +50,27 @@ def pick_unnamed(
     named = _named_by_labels(pool, values)
     if named is not None:
         chosen, classes = named
-        if len(chosen) == len(pool) or _sums_to_one(sample, chosen):
-            return take(chosen, classes)
         prefix = chosen[0].removesuffix(classes[0])
         alike = [name for name in pool if prefix and name.startswith(prefix)]
-        if len(alike) == len(chosen):  # p_cat, p_dog beside a column that does not begin with p_
+        # p_cat, p_dog beside a column that does not begin with p_
+        if len(chosen) == len(pool) or set(shares) == set(chosen) or len(alike) == len(chosen):
             return take(chosen, classes)
-        if len(likely) == len(pool) and _sums_to_one(sample, pool):
-            return take(pool, [name.removeprefix(prefix) for name in pool])
-        raise unclear(path, _doubt(pool, chosen), Columns(tuple(chosen), "", (), label), names)
+        if set(shares) > set(chosen):  # classes that no row is labelled as
+            return take(shares, [name.removeprefix(prefix) for name in shares])
+        raise unclear(path, _doubt(pool, chosen), chosen if _known(pool, chosen) else None, label, names, wanted)
     group = _numbered(pool)
     if group is not None:
         chosen, classes = group
         kept = set(chosen)
-        rest = [name for name in likely if name not in kept]
-        if not rest or _sums_to_one(sample, chosen):
+        if not any(name not in kept for name in likely) or set(shares) == kept:
             return take(chosen, classes, numbered=True)
-        raise unclear(path, _doubt(pool, chosen), Columns(tuple(chosen), "", (), label), names)
-    if len(likely) == len(pool) and (_one_for_each(values, len(pool)) or _foreign(values, pool)):
-        return take(pool, pool)
-    shares = _within_one(sample, likely)
-    if _sums_to_one(sample, shares) and (len(shares) == len(pool) or not _sums_to_one(sample, pool)):
+    if shares:
         return take(shares, shares)
-    guess = likely if len(likely) > 1 else pool
-    raise unclear(path, _doubt(pool, guess), Columns(tuple(guess), "", (), label), names)
+    if wanted.needs_labels and len(likely) == len(pool) and _foreign(values, pool):
+        return take(pool, pool)
+    plausible = len(likely) == len(values) > 1 and len(likely) < len(pool) and _overlap(sample, likely)
+    problem = _doubt(pool, likely if len(likely) > 1 else pool)
+    raise unclear(path, problem, likely if plausible else None, label, names, wanted)
 
 
 def _doubt(pool: list[str], chosen: list[str]) -> str:
@@ -83,6 +79,18 @@ def _doubt(pool: list[str], chosen: list[str]) -> str:
     if strays:
         return f"it is not clear whether {listing(strays, 4)} is a class beside {listing(chosen, 4)}"
     return f"it is not clear whether {listing(chosen, 4)} are the scores of the classes"
+
+
+def _known(pool: list[str], chosen: list[str]) -> bool:
+    """Whether every column beside the chosen ones has the name of something else."""
+    kept = set(chosen)
+    return all(name.lower() in SUSPECTS for name in pool if name not in kept)
+
+
+def _overlap(sample: Sample | None, names: list[str]) -> bool:
+    """Whether these columns may hold one kind of number: the ranges of an age and of a height do not overlap."""
+    rows = sample.rows(names) if sample is not None else np.empty((0, len(names)))
+    return len(rows) > 0 and bool(np.isfinite(rows).all()) and float(rows.min(0).max()) < float(rows.max(0).min())
 
 
 def _named_by_labels(pool: list[str], values: frozenset[str]) -> tuple[list[str], list[str]] | None:
@@ -119,36 +127,6 @@ def _numbered(pool: list[str]) -> tuple[list[str], list[str]] | None:
     if len(whole) != 1:
         return None
     return list(whole[0]), list(whole[0].values())
-
-
-def _within_one(sample: Sample | None, names: list[str]) -> list[str]:
-    """Those of the columns that hold nothing but numbers from 0 to 1."""
-    if sample is None or not names:
-        return []
-    rows = sample.rows(names)
-    if not len(rows):
-        return []
-    low, high = rows.min(0), rows.max(0)
-    good = (low >= -NEGATIVE_TOLERANCE) & (high <= 1 + NEGATIVE_TOLERANCE)
-    return [name for name, fits in zip(names, good.tolist(), strict=True) if fits]
-
-
-def _sums_to_one(sample: Sample | None, names: list[str]) -> bool:
-    """Whether these columns are probabilities, none of them 0 in every row: such a column may be anything."""
-    if sample is None or len(names) < 2:
-        return False
-    rows = sample.rows(names)
-    if not len(rows) or not np.isfinite(rows).all() or rows.min() < -NEGATIVE_TOLERANCE:
-        return False
-    return bool((np.abs(rows.sum(1) - 1) <= SUM_TOLERANCE).all() and (len(rows) < 20 or (rows.max(0) > 0).all()))
-
-
-def _one_for_each(values: frozenset[str], count: int) -> bool:
-    """Whether the labels are all the numbers of `count` classes."""
-    if len(values) != count or not all(value.isascii() and value.isdecimal() for value in values):
-        return False
-    numbers = sorted(int(value) for value in values)
-    return numbers[0] <= 1 and numbers[-1] - numbers[0] == count - 1
 
 
 def _foreign(values: frozenset[str], pool: list[str]) -> bool:
