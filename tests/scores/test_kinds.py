@@ -74,7 +74,8 @@ def test_logits_that_are_never_negative(save, refused, scores):
 
 
 def test_one_score_per_row_is_no_count(save):
-    assert read_scores(save(".npz", 3 * np.eye(CLASSES)[LABELS], LABELS)).kind == "logits"
+    for size in (3, 100):
+        assert read_scores(save(".npz", size * np.eye(CLASSES)[LABELS], LABELS)).kind == "logits"
 
 
 @pytest.mark.parametrize("name", NAMES)

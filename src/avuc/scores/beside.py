@@ -9,8 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from avuc.scores import csv, parquet
-from avuc.scores.columns import is_row_number, unclear_labels
+from avuc.scores.columns import is_row_number
 from avuc.scores.names import Found, Wanted, check_doubled, find_labels, listing, refuse
+from avuc.scores.refusals import unclear_labels
 
 __all__ = ["add_labels"]
 

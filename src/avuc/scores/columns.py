@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import fnmatch
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +16,8 @@ from typing import Protocol
 import numpy as np
 
 from avuc.errors import InputError
-from avuc.scores.names import (
-    BINARY,
-    SCORE_NAMES,
-    Wanted,
-    check_doubled,
-    find_labels,
-    listing,
-    number_hint,
-    printable,
-    refuse,
-)
+from avuc.scores.names import Wanted, check_doubled, find_labels, listing, printable, refuse
+from avuc.scores.refusals import unclear_labels
 
 __all__ = [
     "ASIDE",
@@ -39,14 +29,10 @@ __all__ = [
     "expand_columns",
     "index_labels",
     "is_row_number",
-    "no_scores",
     "number_suffixes",
-    "one_score",
     "ordered_classes",
     "pick_columns",
     "suffix_of",
-    "unclear",
-    "unclear_labels",
 ]
 
 SCORE_PREFIXES = {"logits": "logits", "logit": "logits", "probs": "probs", "prob": "probs"} | {
@@ -62,8 +48,6 @@ sample_weight correct is_correct error time timestamp date label target true tru
 sample_id image_id uuid idx score scores prob probs probability logit logits predictions
 """
 SUSPECTS = frozenset(SUSPECT_WORDS.split())
-# longer lists of columns are shown as a range
-MOST_SHOWN = 12
 
 
 @dataclass(frozen=True)
@@ -170,37 +154,6 @@ def expand_columns(path: Path, names: Sequence[str], given: str | Sequence[str])
     return tuple(chosen)
 
 
-def unclear(
-    path: Path, problem: str, guess: Sequence[str] | None, label: str | None, names: Sequence[str], wanted: Wanted
-) -> InputError:
-    """A refusal that shows the options to pass: with the columns `guess`, or where these are not known, with names to
-    fill in. An example will be copied, so it lists nothing that may not be a class."""
-    columns = list(guess or ())
-    places = {name: place for place, name in enumerate(names)}
-    start = places[columns[0]] if columns else 0
-    run = list(names[start : start + len(columns)]) == columns
-    if not columns:
-        shown = "NAME,NAME,…"
-    elif len(columns) > MOST_SHOWN and run:
-        shown = f"{columns[0]}:{columns[-1]}"
-    elif len(columns) > 4 * MOST_SHOWN:
-        shown = f"{_quoted(columns[0])},{_quoted(columns[1])},…"
-    else:
-        shown = ",".join(_quoted(name) for name in columns)
-    chosen = f" --label {'NAME' if label is None else shlex.quote(label)}" if wanted.needs_labels else ""
-    quoted = shlex.quote(shown) if columns else shown
-    return refuse(path, problem, f"say which, for example: --columns {quoted}{chosen}")
-
-
-def unclear_labels(path: Path, names: Sequence[str]) -> InputError:
-    """Refuse a table with more than one column that may hold the labels."""
-    return refuse(
-        path,
-        f"more than one column may hold the labels ({listing(names)})",
-        f"say which, for example: --label {shlex.quote(names[0])}",
-    )
-
-
 def ordered_classes(path: Path, names: list[str], suffixes: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Numbered columns are put in the order of their numbers (logits_10 comes after logits_9)."""
     if not all(re.fullmatch(r"\d{1,9}", suffix, re.ASCII) for suffix in suffixes):
@@ -283,27 +236,3 @@ def begins(name: str, prefix: str) -> bool:
 def suffix_of(name: str, prefix: str) -> str:
     """What follows the prefix, without separators."""
     return name[len(prefix) :].strip(" _.-:[]()")
-
-
-def _quoted(name: str) -> str:
-    """A name as one cell of --columns."""
-    return '"' + name.replace('"', '""') + '"' if any(mark in name for mark in ',"\n') else name
-
-
-def no_scores(path: Path, names: Sequence[str], texts: Sequence[str], sample: Sample | None) -> InputError:
-    """Refuse a table without columns of numbers beside the label."""
-    seen, remedy = "", f"name them {SCORE_NAMES[0]}_0, {SCORE_NAMES[0]}_1, … or list them with --columns"
-    if texts and sample is not None:
-        text = sample.text(texts[0])
-        seen = f"; column {texts[0]!r} holds text, {printable(text)}"
-        remedy = number_hint(text) or remedy
-        lists = [name for name in texts if sample.is_list(name)]
-        if lists:
-            seen = f"; column {lists[0]!r} has {sample.text(lists[0])}"
-            remedy = f"name the list column of the scores with --scores-key, for example {shlex.quote(lists[0])}"
-    return refuse(path, f"no score columns (it has {listing(names)}{seen})", remedy)
-
-
-def one_score(path: Path, name: str) -> InputError:
-    """Refuse a table with one column of numbers beside the label."""
-    return refuse(path, f"column {name!r} is the only one that may hold scores", BINARY)

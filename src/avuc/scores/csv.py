@@ -4,42 +4,28 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 import warnings
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
 import numpy as np
 from torch import Tensor
 
-from avuc.errors import InputError
 from avuc.scores.columns import index_labels, pick_columns
-from avuc.scores.names import (
-    FAR,
-    Found,
-    Wanted,
-    check_size,
-    listing,
-    number_hint,
-    refuse,
-)
+from avuc.scores.dialect import MAX_LINE, check_header, find_mark, first_line, guard, is_number
+from avuc.scores.names import FAR, Found, Wanted, check_size, refuse
 
 __all__ = ["open_table", "read_csv", "write_csv"]
 
-# the longest line, in characters
-MAX_LINE = 16 * 2**20
-# what may stand between cells; the first of these in the header does
-MARKS = (",", ";", "\t", "|")
 # the rows that tell what a column holds
 HEAD_ROWS = 256
 # bytes that a text of a few characters takes in memory
 TEXT_BYTES = 100
-T = TypeVar("T")
 
 
 def read_csv(path: Path, wanted: Wanted) -> Found:
@@ -52,10 +38,10 @@ def read_csv(path: Path, wanted: Wanted) -> Found:
     places = [table.places[name] for name in columns.scores]
     scores = np.empty((0, width), np.float32)
     if rows:
-        scores = _guard(path, lambda: _numbers(path, places, table.delimiter, rows, np.float32))
+        scores = guard(path, lambda: _numbers(path, places, table.delimiter, rows, np.float32))
         if np.abs(scores).max(initial=0) > FAR:  # float32 may not tell these numbers apart
             check_size(path, "the table", rows * (12 * width + 16), wanted.limit)
-            scores = _guard(path, lambda: _numbers(path, places, table.delimiter, rows, np.float64))
+            scores = guard(path, lambda: _numbers(path, places, table.delimiter, rows, np.float64))
     if len(scores) != rows:
         raise refuse(path, f"{rows:,} lines but {len(scores):,} rows of numbers", "save one line per sample")
     found = Found(scores, columns.scores_from, columns.name, columns.scores, class_names=columns.class_names)
@@ -113,21 +99,14 @@ class _Table:
 
     @classmethod
     def open(cls, path: Path, wanted: Wanted) -> _Table:
-        line = _guard(path, lambda: _first_line(path))
+        line = guard(path, lambda: first_line(path))
         if not line.strip():
             raise refuse(path, "the first line is empty", "begin with a header line such as label,logits_0,logits_1")
-        delimiter = next((mark for mark in MARKS if mark in line), ",")
-        if delimiter not in line and _split_by_spaces(path, line):
-            raise refuse(path, "its cells are separated by spaces", "separate them by commas, semicolons or tabs")
+        delimiter = find_mark(path, line)
         check_size(path, "the header", TEXT_BYTES * (line.count(delimiter) + 1), wanted.limit)
-        header = _guard(path, lambda: next(csv.reader(io.StringIO(line), delimiter=delimiter, strict=True)))
+        header = guard(path, lambda: next(csv.reader(io.StringIO(line), delimiter=delimiter, strict=True)))
         names = [name.strip() for name in header]
-        if _are_cells(names):
-            raise refuse(
-                path,
-                f"there is no header line: the first line is {listing(names, 3)}",
-                "begin with the names of the columns, for example label,logits_0,logits_1",
-            )
+        check_header(path, names)
         return cls(path, names, delimiter, wanted.limit)
 
     @cached_property
@@ -146,7 +125,7 @@ class _Table:
                 if len(rows) >= HEAD_ROWS or len(rows) * len(self.names) > room:
                     return
 
-        _guard(self.path, read)
+        guard(self.path, read)
         return rows
 
     def column(self, name: str | None) -> _Column:
@@ -167,7 +146,7 @@ class _Table:
                     check_size(self.path, "the label column", self.limit + 1, self.limit)
 
         if name not in self.read:
-            _guard(self.path, read)
+            guard(self.path, read)
             self.read[name] = _Column(codes, list(known))
         return self.read[name]
 
@@ -197,7 +176,7 @@ class _Table:
     def is_number(self, name: str) -> bool:
         place = self.places[name]
         cells = [row[place] for row in self.head if row[place]]
-        return not cells or any(_is_number(cell) for cell in cells)
+        return not cells or any(is_number(cell) for cell in cells)
 
     def is_list(self, name: str) -> bool:
         return False
@@ -211,39 +190,6 @@ class _Table:
 
     def labels(self, name: str) -> frozenset[str]:
         return frozenset(_whole(text) for text in self.column(name).texts)
-
-
-def _first_line(path: Path) -> str:
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        line = lines.readline(MAX_LINE)
-    if "\0" in line or len(line) == MAX_LINE:
-        raise ValueError("its first line is not text with commas")
-    return line
-
-
-def _split_by_spaces(path: Path, header: str) -> bool:
-    """Whether the second line has as many words as the header, and most of them are numbers."""
-
-    def second() -> str:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            lines.readline(MAX_LINE)
-            return lines.readline(MAX_LINE)
-
-    words = _guard(path, second).split()
-    return len(words) == len(header.split()) > 1 and 2 * sum(map(_is_number, words)) > len(words)
-
-
-def _are_cells(names: list[str]) -> bool:
-    """Whether the first line holds a row of the table in place of names: columns may be named 0, 1, 2, but not 0.25."""
-    numbers = [name for name in names if _is_number(name)]
-    whole = sorted(int(name) for name in numbers if name.isascii() and name.isdecimal() and len(name) < 10)
-    if len(whole) < len(numbers):
-        return 2 * len(numbers) >= len(names)
-    return len(numbers) == len(names) and (len(names) == 1 or whole not in (_count(0, whole), _count(1, whole)))
-
-
-def _count(first: int, like: list[int]) -> list[int]:
-    return list(range(first, first + len(like)))
 
 
 def _bounded(file: TextIO, delimiter: str, width: int) -> Iterator[str]:
@@ -277,29 +223,8 @@ def _numbers(path: Path, places: list[int], delimiter: str, rows: int, dtype: An
         )
 
 
-def _guard(path: Path, read: Callable[[], T]) -> T:
-    try:
-        return read()
-    except InputError:
-        raise
-    except (ValueError, csv.Error) as error:  # UnicodeDecodeError is a ValueError
-        reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error).splitlines()[0]
-        cell = re.search(r"could not convert string '([^']*)'", reason)
-        hint = None if cell is None else number_hint(cell[1])
-        remedy = hint or "save one line per sample with one number per class"
-        raise refuse(path, f"not a readable .csv table ({reason[:200]})", remedy) from None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _number(text: str) -> float:
-    return float(text) if _is_number(text) else np.nan
+    return float(text) if is_number(text) else np.nan
 
 
 def _whole(text: str) -> str:

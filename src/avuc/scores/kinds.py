@@ -38,7 +38,7 @@ def decide_kind(path: Path, found: Found, facts: ScoreFacts, kind: str) -> tuple
         notes.append(f"read as logits, as asked, but no score is negative and every row sums to {like}")
     if kind == "auto":
         named = found.name if found.name in ("logits", "probs") else None
-        if percent:
+        if percent and (facts.mixed or named != "logits"):
             raise refuse(
                 path,
                 f"{found.scores_from} may hold percentages: every row sums to about 100",

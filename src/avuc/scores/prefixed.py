@@ -17,9 +17,9 @@ from avuc.scores.columns import (
     number_suffixes,
     ordered_classes,
     suffix_of,
-    unclear,
 )
 from avuc.scores.names import Wanted, listing, refuse
+from avuc.scores.refusals import unclear
 from avuc.scores.shares import summing_columns
 
 __all__ = ["pick_prefixed"]

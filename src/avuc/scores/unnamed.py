@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from avuc.scores.columns import SUSPECTS, Columns, Sample, is_row_number, no_scores, one_score, ordered_classes, unclear
+from avuc.scores.columns import SUSPECTS, Columns, Sample, is_row_number, ordered_classes
 from avuc.scores.names import Wanted, listing
+from avuc.scores.refusals import no_scores, one_score, unclear
 from avuc.scores.shares import summing_columns
 
 __all__ = ["pick_unnamed"]
