@@ -249,16 +249,21 @@ def _scores(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> 
     if len(names) == 1:
         # a row holds C numbers, or S lists of C numbers
         return (first if first.ndim < 3 else first.transpose(1, 0, 2)), None
-    far = any(np.abs(values(table.path, held, name)).max(initial=0) > FAR for name in names)
-    # float32 may not tell numbers far from 0 apart
-    scores = np.empty((len(first), len(names)), np.float64 if far else np.float32)
+    scores = _filled(table.path, held, names, np.float32)
+    if max(scores.max(initial=0), -scores.min(initial=0)) > FAR:  # float32 may not tell these numbers apart
+        scores = _filled(table.path, held, names, np.float64)
+    return scores, classes
+
+
+def _filled(path: Path, held: Any, names: Sequence[str], dtype: Any) -> np.ndarray:
+    scores = np.empty((len(held), len(names)), dtype)
     for place, name in enumerate(names):
-        part = values(table.path, held, name)
+        part = values(path, held, name)
         if part.ndim > 1:
-            raise refuse(table.path, f"more than one list column ({listing(names)})", "choose one with --scores-key")
+            raise refuse(path, f"more than one list column ({listing(names)})", "choose one with --scores-key")
         with np.errstate(over="ignore"):  # an infinite score is refused with its place
             scores[:, place] = part
-    return scores, classes
+    return scores
 
 
 def values(path: Path, table: Any, name: str, *, label: bool = False) -> np.ndarray:
