@@ -28,9 +28,14 @@ def stacked(path: Path, held: Any, names: Sequence[str]) -> np.ndarray:
     if len(names) == 1:
         # a row holds C numbers, or S lists of C numbers
         return first if first.ndim < 3 else first.transpose(1, 0, 2)
-    # float32 may not tell numbers far from 0 apart
-    far = any(np.abs(values(path, held, name)).max(initial=0) > FAR for name in names)
-    scores = np.empty((len(first), len(names)), np.float64 if far else np.float32)
+    scores = _filled(path, held, names, np.float32)
+    if max(scores.max(initial=0), -scores.min(initial=0)) > FAR:  # float32 may not tell these numbers apart
+        scores = _filled(path, held, names, np.float64)
+    return scores
+
+
+def _filled(path: Path, held: Any, names: Sequence[str], dtype: Any) -> np.ndarray:
+    scores = np.empty((len(held), len(names)), dtype)
     for place, name in enumerate(names):
         part = values(path, held, name)
         if part.ndim > 1:

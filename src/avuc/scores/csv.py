@@ -39,7 +39,7 @@ def read_csv(path: Path, wanted: Wanted) -> Found:
     scores = np.empty((0, width), np.float32)
     if rows:
         scores = guard(path, lambda: _numbers(path, places, table.delimiter, rows, np.float32))
-        if np.abs(scores).max(initial=0) > FAR:  # float32 may not tell these numbers apart
+        if max(scores.max(initial=0), -scores.min(initial=0)) > FAR:  # float32 may not tell these numbers apart
             check_size(path, "the table", rows * (12 * width + 16), wanted.limit)
             scores = guard(path, lambda: _numbers(path, places, table.delimiter, rows, np.float64))
     if len(scores) != rows:

@@ -29,6 +29,8 @@ MOST_DIGITS = 4
 BASES = (math.e, 2.0, 10.0)
 # of the sum of probabilities whose logarithms may have been rounded
 POWER_TOLERANCE = 2e-2
+# a logarithm of a probability of 1 may have been rounded up
+POSITIVE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class ScoreFacts:
             sums = sums.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         else:
             low = high = block
+        top = float(high.max())
         # of each row, over its classes and draws; of equal ones the first row counts, as in merge
         lows, low_sums = low.amin(-1).reshape(-1, rows).amin(0), sums.reshape(-1, rows).amin(0)
         high_sums = sums.reshape(-1, rows).amax(0)
@@ -84,14 +87,14 @@ class ScoreFacts:
             draws=draws,
             low=float(lows[least]),
             low_row=start + least,
-            high=float(high.max()),
+            high=top,
             sum_low=float(low_sums[least_sum]),
             sum_low_row=start + least_sum,
             sum_high=float(high_sums[most_sum]),
             sum_high_row=start + most_sum,
             digits=_digits(low),
             mixed=bool(((block > 0).sum(-1) > 1).any()),
-            log_bases=_bases(high),
+            log_bases=_bases(high) if top <= POSITIVE else (),
             nan=nan,
             infinite=infinite,
             bad=bad,
@@ -227,8 +230,6 @@ def _rounded(block: Tensor, digits: int) -> bool:
 
 def _bases(block: Tensor) -> tuple[float, ...]:
     """The bases b for which Σ b^x = 1 in every row: of logarithms of probabilities, the base of the logarithm."""
-    if float(block.max()) > 1e-6:
-        return ()
     return tuple(base for base in BASES if all(_sums_to_one(rows, base) for rows in _rows(block)))
 
 
