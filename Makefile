@@ -30,7 +30,7 @@ bench: setup
 docs: setup
 	for file in docs/make_*.py; do $(BIN)/python $$file || exit 1; done
 
-# Everything in results/cifar10 and on docs/reproduction*.md, from CIFAR-10:
+# Everything in reproduction/results/cifar10 and on docs/reproduction*.md, from CIFAR-10:
 #   make reproduce DATA=FOLDER [OUT=out/reproduce] [OOD='["svhn", "cifar100", "textures.npy"]'] [MINUTES=60]
 # DATA holds cifar-10-batches-py; other data are looked for in $$AVUC_DATA, or downloaded. Stop it at any time: the same
 # command goes on. With MINUTES each study ends after so long with exit code 75; the same command goes on, too. Time and
@@ -48,8 +48,8 @@ reproduce: $(if $(findstring command,$(origin BIN)),,setup)
 	  $(BIN)/python -m avuc study $${one#*:} --out "$(STUDIES)/$${one%%:*}" --set data.root="$(DATA)" "$$@" \
 	    $(if $(MINUTES),--minutes $(MINUTES)) $(CHANGES) || exit $$?; \
 	done  # rehearsals look at no other data
-	$(BIN)/python results/publish.py "$(STUDIES)" results/cifar10
-	$(BIN)/python docs/make_reproduction.py
+	$(BIN)/python reproduction/publish.py "$(STUDIES)" reproduction/results/cifar10
+	$(BIN)/python reproduction/pages/make_reproduction.py
 
 clean:
 	rm -rf out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

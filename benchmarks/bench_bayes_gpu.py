@@ -31,13 +31,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, softmax
 
-from avuc.atomic import write_text
 from avuc.bayes import to_bayesian
-from avuc.draws import predict
+from avuc.core.atomic import write_text
 from avuc.losses import avuc_loss
 from avuc.nets import resnet20
+from avuc.posterior import predict
+from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
-from avuc.predictor import Predictor
 
 try:
     with warnings.catch_warnings():

@@ -22,13 +22,13 @@ from pathlib import Path
 import torch
 from torch.nn.functional import avg_pool2d, interpolate
 
-from avuc.atomic import write_text
 from avuc.bayes import BayesianModule, to_bayesian
+from avuc.core.atomic import write_text
 from avuc.data import Dataset, load_dataset
 from avuc.data.arrays import as_input
 from avuc.nets import resnet20
+from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
-from avuc.predictor import Predictor
 from avuc.shifts import PAPER, SEVERITIES, corrupt
 from avuc.study.judge import Judgement, Variant, judge, predict_all
 

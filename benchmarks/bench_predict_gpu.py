@@ -21,8 +21,8 @@ from torch import Tensor
 
 from avuc.bayes import to_bayesian
 from avuc.data.arrays import as_input
-from avuc.draws import predict
 from avuc.nets import resnet20
+from avuc.posterior import predict
 
 Way = dict[str, object]
 

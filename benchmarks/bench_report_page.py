@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from avuc.metrics import METRICS
-from avuc.report.results import read_results
-from avuc.report.study_page import write_study_page
+from avuc.report.study.page import write_study_page
+from avuc.report.study.results import read_results
 from avuc.study.grid import CLEAN, VALIDATION, Plan
 from avuc.study.judge import Judgement
 from avuc.study.recipe import parse_recipe

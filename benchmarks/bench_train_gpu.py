@@ -29,13 +29,13 @@ import torch
 import torch.nn.functional as F
 
 from avuc.data import Dataset, as_input, augment, load_dataset
+from avuc.gpu.stacked.steps import StackedSteps
 from avuc.methods import SVI, Method, Objective, Vanilla
 from avuc.nets import resnet20
 from avuc.train import Job, TrainSettings, fit_many
 from avuc.training.captured import FastSteps
 from avuc.training.distributed import Ranks
-from avuc.training.member import Member
-from avuc.training.stacked import StackedSteps
+from avuc.training.model_trainer import Member
 from avuc.training.steps import EagerSteps, Steps
 
 AVUC = Objective("avuc", beta=3.0, warmup_epochs=0, threshold=1.0, kl_weight=0.1)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from avuc.assessment import assess
-from avuc.comparison import compare
-from avuc.report.words import compared_verdict, verdict
-from avuc.scores import describe, read_scores, write_scores
+from avuc.evaluation.compare import compare
+from avuc.evaluation.evaluate import assess
+from avuc.evaluation.files import describe, read_scores, write_scores
+from avuc.report.metric_text import compared_verdict, verdict
 
 
 def saved_by_any_framework(path: Path) -> None:

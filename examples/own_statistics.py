@@ -8,9 +8,9 @@ from torch import nn
 
 from avuc import metrics
 from avuc.data import load_dataset
-from avuc.draws import predict
 from avuc.methods import SVI, Objective
-from avuc.methods.statistics import OwnStatistics, spread_out
+from avuc.methods.batch_norm import OwnStatistics, spread_out
+from avuc.posterior import predict
 from avuc.train import TrainSettings, fit
 
 

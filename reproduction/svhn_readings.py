@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from avuc import metrics
-from avuc.atomic import atomic_path
-from avuc.draws import seeded_generator
-from avuc.errors import InputError
-from avuc.predictor import Predictor
+from avuc.core.atomic import atomic_path
+from avuc.core.errors import InputError
+from avuc.posterior import seeded_generator
+from avuc.prediction.predictor import Predictor
 from avuc.study.grid import ModelKey
 from avuc.study.recipe import load_recipe
-from avuc.study.work import Work
+from avuc.study.worker import Work
 from avuc.uncertainty import entropy, expected_entropy
 
 FIRST = 10_000  # the paper uses the first 10,000 images of SVHN's test set

@@ -68,7 +68,7 @@ def test_version_is_the_installed_one() -> None:
 
 def test_kernel_sources_are_package_data() -> None:
     """Each source that a launcher names is found the way that an installed package finds it."""
-    from avuc.kernels.build import source_of
+    from avuc.gpu.kernels.build import source_of
 
     named = {
         text

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import avuc.predictions
-from avuc.errors import InputError
+from avuc.core.errors import InputError
+from avuc.core.tensor_file import read_tensors, write_tensors
 from avuc.predictions import Predictions
-from avuc.tensorfile import read_tensors, write_tensors
 from avuc.uncertainty import expected_entropy, mutual_information
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.uncertainty import entropy, expected_entropy, mutual_information, variation_ratio
 
 

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from avuc import bayes, calibration, data, losses, methods, metrics, nets, shifts, uncertainty
     from avuc.bayes import BayesianModule, Moped, Normal, to_bayesian
     from avuc.calibration import AvUTemperatureScaling, TemperatureScaling, VectorScaling
-    from avuc.cells import Cells, avuc_cells
-    from avuc.draws import Posterior, predict
-    from avuc.errors import InputError, MissingExtra
+    from avuc.core.errors import InputError, MissingExtra
     from avuc.losses import AvUCLoss, auavuc_loss, avuc_loss, elbo_loss
+    from avuc.losses.quadrants import Cells, avuc_cells
+    from avuc.posterior import Posterior, predict
+    from avuc.prediction.predictor import Predictor
     from avuc.predictions import Predictions
-    from avuc.predictor import Predictor
 
 __all__ = [
     "AvUCLoss",
@@ -57,21 +57,21 @@ _HOME = {
     "AvUCLoss": "losses",
     "AvUTemperatureScaling": "calibration",
     "BayesianModule": "bayes",
-    "Cells": "cells",
-    "InputError": "errors",
-    "MissingExtra": "errors",
+    "Cells": "losses.quadrants",
+    "InputError": "core.errors",
+    "MissingExtra": "core.errors",
     "Moped": "bayes",
     "Normal": "bayes",
-    "Posterior": "draws",
+    "Posterior": "posterior",
     "Predictions": "predictions",
-    "Predictor": "predictor",
+    "Predictor": "prediction.predictor",
     "TemperatureScaling": "calibration",
     "VectorScaling": "calibration",
     "auavuc_loss": "losses",
-    "avuc_cells": "cells",
+    "avuc_cells": "losses.quadrants",
     "avuc_loss": "losses",
     "elbo_loss": "losses",
-    "predict": "draws",
+    "predict": "posterior",
     "to_bayesian": "bayes",
 }
 

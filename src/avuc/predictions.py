@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from avuc import uncertainty
-from avuc.arraylike import as_tensor
-from avuc.errors import InputError
-from avuc.probabilities import BOTH_COLUMNS, are_probs, check_probs, looks_like
-from avuc.tensorfile import read_tensors, write_tensors
+from avuc.core.arrays import as_tensor
+from avuc.core.errors import InputError
+from avuc.core.probabilities import BOTH_COLUMNS, are_probs, check_probs, looks_like
+from avuc.core.tensor_file import read_tensors, write_tensors
 
 __all__ = ["Predictions"]
 

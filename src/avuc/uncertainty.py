@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 __all__ = ["entropy", "expected_entropy", "highest_certain", "mutual_information", "variation_ratio"]
 

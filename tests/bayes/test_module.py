@@ -13,7 +13,7 @@ from torch.nn.functional import softplus
 
 from avuc.bayes import Moped, Normal, to_bayesian
 from avuc.bayes.prior import inverse_softplus
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.nets import resnet20
 
 

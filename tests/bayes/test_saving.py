@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from avuc.bayes import Moped, Normal, to_bayesian
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 
 def net(width: int = 4) -> nn.Module:

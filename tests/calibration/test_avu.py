@@ -14,7 +14,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 
 import avuc.calibration.avu as module
 from avuc.calibration import AUAvUTemperatureScaling, AvUTemperatureScaling, CalibrationWarning, TemperatureScaling
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.losses import auavuc_loss, avuc_loss
 from avuc.metrics import ece, nll, uce
 

@@ -14,7 +14,7 @@ from sklearn.base import clone
 import avuc.calibration
 from avuc.calibration import CALIBRATORS, Calibrator, TemperatureScaling, VectorScaling
 from avuc.calibration.scaled import ScaledLogits
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 EVERY = pytest.mark.parametrize("name", CALIBRATORS)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from avuc.calibration import CalibrationWarning, Calibrator, CautiousTemperatureScaling, TemperatureScaling
 from avuc.calibration.search import falling_root
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 
 def made(seed: int = 0, rows: int = 400, classes: int = 5, draws: int = 0, sharp: float = 3.0):

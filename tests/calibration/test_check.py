@@ -20,7 +20,7 @@ from avuc.calibration import (
     logits_from_probs,
 )
 from avuc.calibration.check import _student, checked
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics import ece
 from avuc.predictions import Predictions
 

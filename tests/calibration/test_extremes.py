@@ -20,7 +20,7 @@ from avuc.calibration import (
     VectorScaling,
     logits_from_probs,
 )
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 RNG = np.random.default_rng(0)
 ROWS, CLASSES = 60, 4

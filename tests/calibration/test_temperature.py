@@ -15,7 +15,7 @@ from scipy.special import log_softmax, logsumexp
 
 import avuc.calibration.temperature as module
 from avuc.calibration import CalibrationWarning, TemperatureScaling, logits_from_probs
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics import nll
 
 

@@ -13,7 +13,7 @@ from scipy.special import log_softmax
 from avuc.calibration import CalibrationWarning, TemperatureScaling, VectorScaling, logits_from_probs
 from avuc.calibration.scaled import ScaledLogits
 from avuc.calibration.vector import _evaluate
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics import nll
 
 

@@ -16,7 +16,7 @@ import avuc
 from avuc.calibration import CALIBRATORS
 from avuc.cli import COMMANDS, app, calibrate, main
 from avuc.cli.console import Console
-from avuc.errors import MissingExtra
+from avuc.core.errors import MissingExtra
 
 
 def run(*words: str, **options):
@@ -190,7 +190,7 @@ def test_a_bug_is_not_hidden(monkeypatch):
 def test_out_of_memory_in_a_command(validation):
     """A real one: the process may not use more than it does after torch is imported."""
     code = (
-        "import resource, sys, torch, numpy, avuc.assessment, avuc.scores\n"
+        "import resource, sys, torch, numpy, avuc.evaluation.evaluate, avuc.evaluation.files\n"
         "from pathlib import Path\n"
         "from avuc.cli import main\n"
         "used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"

@@ -13,7 +13,7 @@ from scipy.special import softmax
 from avuc.calibration import Calibrator
 from avuc.cli import main
 from avuc.cli.calibrate import METHODS
-from avuc.scores import read_scores, write_scores
+from avuc.evaluation.files import read_scores, write_scores
 
 NAMES = ["ant", "bee", "cat", "dog"]
 

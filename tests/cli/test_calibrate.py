@@ -14,9 +14,9 @@ from avuc import metrics
 from avuc.calibration import CALIBRATORS, AvUTemperatureScaling, Calibrator
 from avuc.cli import main
 from avuc.cli.calibrate import METHODS
-from avuc.comparison import compare, hurt_scores
+from avuc.evaluation.compare import compare, hurt_scores
+from avuc.evaluation.files import read_scores
 from avuc.predictions import Predictions
-from avuc.scores import read_scores
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -110,7 +110,7 @@ def test_worse_scores_are_said(change, says):
 
 def test_the_warning_is_prominent_everywhere(validation, tmp_path, monkeypatch, capsys):
     """A calibrator that buys ECE with NLL: seen on the terminal, in the document and on the page."""
-    monkeypatch.setattr("avuc.comparison.hurt_scores", lambda change: ["ECE got better, but NLL got worse <b>"])
+    monkeypatch.setattr("avuc.evaluation.compare.hurt_scores", lambda change: ["ECE got better, but NLL got worse <b>"])
     words = ["--json", str(tmp_path / "a.json"), "--report", str(tmp_path / "a.html"), "--replicates", "0"]
     assert main(["calibrate", str(validation), "--method", "temperature", "--out", str(tmp_path / "c"), *words]) == 0
     assert "WARNING  ECE got better, but NLL got worse <b>" in capsys.readouterr().out

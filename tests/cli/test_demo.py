@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from avuc import demo
 from avuc.cli import main
-from avuc.errors import MissingExtra
-from avuc.study import Store
+from avuc.core.errors import MissingExtra
+from avuc.study import Store, demo
 from avuc.study.photographs import photo_patches
 
 SMALL = [

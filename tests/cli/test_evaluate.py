@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from avuc import metrics
-from avuc.assessment import late_progress
 from avuc.cli import main
 from avuc.cli.inputs import replicates_for
-from avuc.scores import read_scores
+from avuc.evaluation.evaluate import late_progress
+from avuc.evaluation.files import read_scores
 
 KEYS = {"n", "num_classes", "samples", "threshold", "metrics", "intervals", "detection"}
 NAMES = [
@@ -79,7 +79,7 @@ def test_progress_appears_only_when_it_takes_long(monkeypatch, patience):
 
     screen = Terminal()
     monkeypatch.setattr("sys.stderr", screen)
-    monkeypatch.setattr("avuc.assessment.PATIENCE_SECONDS", patience)
+    monkeypatch.setattr("avuc.evaluation.evaluate.PATIENCE_SECONDS", patience)
     with late_progress("intervals", 3) as advance:
         for _ in range(3):
             advance(1)

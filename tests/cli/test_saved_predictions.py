@@ -9,8 +9,8 @@ import torch
 
 from avuc import Predictions, metrics
 from avuc.cli import main
-from avuc.scores import read_scores
-from avuc.tensorfile import read_tensors, write_tensors
+from avuc.core.tensor_file import read_tensors, write_tensors
+from avuc.evaluation.files import read_scores
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from avuc.calibration import Calibrator
 from avuc.cli import app
 from avuc.cli.train import COMMAND
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 RECIPE = """
 [data]

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from avuc.core.errors import InputError
 from avuc.data import cifar, cifar_c, mnist, svhn
 from avuc.data.arrays import Dataset
 from avuc.data.load import load_dataset
 from avuc.data.obtain import Form
-from avuc.errors import InputError
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 COUNT = 20  # images in a small set

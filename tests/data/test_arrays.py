@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from avuc.core.errors import InputError
 from avuc.data.arrays import UNLABELLED, Dataset, as_input, channel_stats, epoch_batches
 from avuc.data.augmentation import augment, augment_at
-from avuc.errors import InputError
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 

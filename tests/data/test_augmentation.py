@@ -11,9 +11,9 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
+from avuc.core.errors import InputError
 from avuc.data import Augmentation, Dataset, augment, augment_at
 from avuc.data.augmix import CHAINS, COLUMNS, DEPTH, OPERATIONS, augmix
-from avuc.errors import InputError
 from avuc.shifts import SHIFTS
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from avuc.core.image_files import FORMATS, open_picture
 from avuc.data import decode as decoding
 from avuc.data.decode import AsIs, EvalView, decode
 from avuc.data.folder import list_folder
 from avuc.data.load import load_dataset
 from avuc.data.mnist import read_idx
 from avuc.data.stream import Stream
-from avuc.pictures import FORMATS, open_picture
 from avuc.shifts import frost_pictures
 
 Image = pytest.importorskip("PIL.Image")
@@ -213,7 +213,7 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
     code = (
         "import resource, sys; from pathlib import Path\n"
         "from avuc.data.load import load_dataset; from avuc.data.mnist import read_idx\n"
-        "from avuc.errors import InputError\n"
+        "from avuc.core.errors import InputError\n"
         "used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (used + 500_000_000,) * 2)\n"
         "for read in (lambda: load_dataset('npz', sys.argv[1] + '/a.npz', max_gb=2),\n"

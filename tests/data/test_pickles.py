@@ -20,8 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from avuc.core.errors import InputError
 from avuc.data.pickles import load_plain
-from avuc.errors import InputError
 
 scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=8) | st.binary(max_size=8)
 plain = st.recursive(

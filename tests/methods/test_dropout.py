@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.methods import Dropout, LLDropout
 from avuc.methods.dropout import DropoutHook, DropoutPosterior
 from avuc.nets import mlp, resnet20, small_cnn

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 import avuc.methods
 from avuc.bayes import BayesianModule
+from avuc.core.errors import InputError
 from avuc.data.arrays import as_input
-from avuc.draws import Posterior, predict
-from avuc.errors import InputError
 from avuc.methods import LLSVI, METHODS, SVI, SWAG, Dropout, Ensemble, LLDropout, Method, Objective, Radial, Vanilla
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.nets import mlp, small_cnn
+from avuc.posterior import Posterior, predict
 
 SMALL: dict[str, Method] = {
     "vanilla": Vanilla(),

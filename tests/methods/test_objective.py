@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.losses import auavuc_loss, avuc_loss, confidence_penalty
 from avuc.methods import Objective
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from avuc.bayes import to_bayesian
-from avuc.draws import NetDraw, predict, seeded_generator
-from avuc.errors import InputError
-from avuc.methods.statistics import OwnStatistics, spread_out
+from avuc.core.errors import InputError
+from avuc.methods.batch_norm import OwnStatistics, spread_out
 from avuc.nets import resnet20
+from avuc.posterior import NetDraw, predict, seeded_generator
 
 
 def images(count: int, seed: int = 0) -> Tensor:

@@ -12,7 +12,7 @@ from torch.nn.utils import vector_to_parameters
 
 from avuc.data.arrays import as_input
 from avuc.methods import SWAG
-from avuc.methods.statistics import measured_again
+from avuc.methods.batch_norm import measured_again
 from avuc.methods.swag import SWAGModel, SWAGPosterior
 from avuc.nets import small_cnn
 

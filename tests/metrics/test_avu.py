@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics import (
     auto_threshold,
     avu,

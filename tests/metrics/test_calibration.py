@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from netcal.metrics import ECE, MCE
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics import (
     adaptive_ece,
     classwise_ece,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics import accuracy, ece, nll
 from avuc.metrics.streaming import StreamingMetrics
 

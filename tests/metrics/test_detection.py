@@ -11,7 +11,7 @@ import torchmetrics.functional.classification as peer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics import detection, spearman
 from avuc.metrics.detection import DETECTION
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from avuc import metrics
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics import ranking
 from avuc.metrics.avu import curves_of
 from avuc.metrics.calibration import confidence_table, uncertainty_table

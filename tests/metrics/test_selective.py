@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics import aurc, risk_coverage_curve, selective
 from avuc.metrics.selective import harmonic_difference
 

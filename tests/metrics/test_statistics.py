@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from avuc import metrics
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics import METRICS
 from avuc.metrics import statistics as module
 from avuc.metrics.statistics import bin_index, summarise

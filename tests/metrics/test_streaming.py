@@ -15,7 +15,7 @@ import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics import METRICS, avu, evaluate
 from avuc.metrics.accumulator import CELLS, cell_edges, cell_index
 from avuc.metrics.streaming import StreamingMetrics

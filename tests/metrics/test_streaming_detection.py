@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics import detection
 from avuc.metrics.detection import DETECTION
 from avuc.metrics.streaming import StreamingDetection

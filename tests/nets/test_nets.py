@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import avuc.nets
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.nets import NETS, mlp, resnet20, resnet50, small_cnn
 from avuc.nets.resnet_cifar import PadShortcut
 

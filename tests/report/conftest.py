@@ -258,9 +258,9 @@ class SyntheticStudy:
 
         from avuc.data import UNLABELLED, Dataset
         from avuc.predictions import Predictions
+        from avuc.study.examples import shown_of, thumbnail
         from avuc.study.grid import CLEAN, VALIDATION, Plan
         from avuc.study.judge import judge
-        from avuc.study.shown import shown_of, thumbnail
         from avuc.study.store import Cell
 
         generator = torch.Generator().manual_seed(1000 * seed + place)
@@ -310,7 +310,7 @@ def results(study_folder):
 
 
 def results_of(folder):
-    from avuc.report.results import read_results
+    from avuc.report.study.results import read_results
     from avuc.study.store import Store
 
     store = Store(folder, create=False)
@@ -322,7 +322,7 @@ def results_of(folder):
 
 @pytest.fixture(scope="session")
 def page_file(results, tmp_path_factory):
-    from avuc.report.study_page import write_study_page
+    from avuc.report.study.page import write_study_page
 
     path = tmp_path_factory.mktemp("page") / "report.html"
     write_study_page(results, path)

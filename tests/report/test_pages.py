@@ -8,14 +8,14 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
-from avuc.assessment import assess, plain
-from avuc.comparison import compare
+from avuc.evaluation.compare import compare
+from avuc.evaluation.evaluate import assess, plain
+from avuc.evaluation.files import read_scores
 from avuc.metrics import METRICS
 from avuc.predictions import Predictions
-from avuc.report.html import assessment_page, comparison_page, ranking_page
+from avuc.report.metric_text import METRIC_WORDS, number, percent, verdict
 from avuc.report.palette import ROLES
-from avuc.report.words import METRIC_WORDS, number, percent, verdict
-from avuc.scores import read_scores
+from avuc.report.single.page import assessment_page, comparison_page, ranking_page
 
 NASTY = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
 

@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 
 from avuc.cli import main
-from avuc.errors import InputError
-from avuc.report.exports import file_names, write_figures
-from avuc.report.intervals import spread
-from avuc.report.paired import over_seeds, over_shifts
-from avuc.report.results import CLEAN, MethodFacts, Results, read_results, side_by_side
+from avuc.core.errors import InputError
+from avuc.core.text import short
+from avuc.report.study.exports import file_names, write_figures
+from avuc.report.study.intervals import spread
+from avuc.report.study.paired import over_seeds, over_shifts
+from avuc.report.study.results import CLEAN, MethodFacts, Results, read_results, side_by_side
+from avuc.report.study.tables import all_tables, ranking
+from avuc.report.study.verdict import alarms, verdict
 from avuc.report.table import Entry, Table
-from avuc.report.tables import all_tables, ranking
-from avuc.report.verdict import alarms, verdict
 from avuc.study.integrity import check
 from avuc.study.store import Store
-from avuc.text import short
 
 FIRST, SECOND = "Vanilla", "<img src=x onerror=alert(1)>"
 

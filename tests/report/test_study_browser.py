@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from avuc.cli import main
-from avuc.report.pooled import by_confidence, by_entropy, diagram
-from avuc.report.results import CLEAN
+from avuc.report.study.pooled import by_confidence, by_entropy, diagram
+from avuc.report.study.results import CLEAN
 
 
 @pytest.fixture

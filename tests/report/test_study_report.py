@@ -16,16 +16,16 @@ import pytest
 from scipy import stats
 
 from avuc.cli import main
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.report.colours import COLOURS, colour_of, symbol_of
-from avuc.report.embed import payload, safe_json
-from avuc.report.exports import write_figures, write_tables
-from avuc.report.intervals import spread
-from avuc.report.results import CLEAN, MethodFacts, Results, side_by_side
-from avuc.report.study_page import study_page
+from avuc.report.study.embed import payload, safe_json
+from avuc.report.study.exports import write_figures, write_tables
+from avuc.report.study.intervals import spread
+from avuc.report.study.page import study_page
+from avuc.report.study.results import CLEAN, MethodFacts, Results, side_by_side
+from avuc.report.study.tables import all_tables
+from avuc.report.study.verdict import alarms, verdict
 from avuc.report.table import Entry, Table
-from avuc.report.tables import all_tables
-from avuc.report.verdict import alarms, verdict
 from avuc.study.store import Store
 
 
@@ -303,7 +303,7 @@ def test_payload_of_pictures(results):
 def test_pictures_stay_in_bounds(results, monkeypatch):
     """Large pictures: fewer for each method, still the surest, still for every method."""
     whole = payload(results)
-    monkeypatch.setattr("avuc.report.embed.MOST_PICTURES", 8000)
+    monkeypatch.setattr("avuc.report.study.embed.MOST_PICTURES", 8000)
     content = payload(results)
     assert sum(map(len, content["pictures"])) <= 8000 + 400 * len(content["shown"])
     for few, many in zip(content["shown"], whole["shown"], strict=True):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.shifts import Archive
 
 

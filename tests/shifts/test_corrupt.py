@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from avuc import shifts
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 ALL = tuple(shifts.SHIFTS)
 DETERMINISTIC = {

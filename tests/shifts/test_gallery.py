@@ -14,7 +14,7 @@ from PIL import Image
 
 from avuc import shifts
 from avuc.cli.shifts import COMMAND
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.shifts.gallery import contact_sheet
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_shift.py"

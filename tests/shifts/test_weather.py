@@ -15,7 +15,7 @@ from PIL import Image
 from scipy import ndimage
 
 from avuc import shifts
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.shifts import frost_pictures as pictures
 from avuc.shifts.plasma import plasma
 from avuc.shifts.procedural_frost import procedural_frost

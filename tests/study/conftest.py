@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.study import Store, load_recipe, run_study
 
 RECIPE = """

@@ -8,7 +8,7 @@ import pytest
 
 from avuc.study import load_recipe, run_study
 from avuc.study.grid import Plan
-from avuc.study.work import Work
+from avuc.study.worker import Work
 
 pytestmark = pytest.mark.gpu
 

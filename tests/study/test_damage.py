@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from avuc.cli import main
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.study import Store, run_study
 from avuc.study.export import export_study
 from avuc.study.integrity import damage_in
-from avuc.study.work import Work
+from avuc.study.worker import Work
 
 DAMAGED = 65
-COMMITTED = Path(__file__).parents[2] / "results" / "cifar10" / "beta"
+COMMITTED = Path(__file__).parents[2] / "reproduction" / "results" / "cifar10" / "beta"
 
 
 @pytest.fixture(scope="module")

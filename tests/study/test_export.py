@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from avuc.cli import main
-from avuc.errors import InputError
-from avuc.report.results import read_results
+from avuc.core.errors import InputError
+from avuc.report.study.results import read_results
 from avuc.study import Store, load_recipe, run_study
 from avuc.study.export import export_study
 from avuc.study.portable import portable

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from avuc.cli import main
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.study import Store, load_recipe, run_study
-from avuc.study.work import Work
+from avuc.study.worker import Work
 
 
 def kept(before, after):
@@ -205,7 +205,7 @@ def test_full_disk_in_the_store(recipe, process, same_study, monkeypatch):
 
 def test_full_disk_in_a_checkpoint(recipe, process, same_study, monkeypatch):
     """Writes to the folder fail as on a full disk, after some that did not."""
-    from avuc import tensorfile
+    from avuc.core import tensor_file as tensorfile
 
     real, left = tensorfile.atomic_path, [7]
 
@@ -349,7 +349,7 @@ def test_data_that_changed_are_refused(recipe_file, digits_file, tmp_path, every
 
 
 def test_weights_that_changed_are_refused(recipe_file, undisturbed, tmp_path):
-    from avuc.tensorfile import read_tensors, write_tensors
+    from avuc.core.tensor_file import read_tensors, write_tensors
 
     (saved,) = (undisturbed / "models" / "vanilla-0").glob("checkpoint-*")
     tensors = read_tensors(saved)[0]

@@ -13,12 +13,12 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from avuc.bayes import BayesianModule
+from avuc.core.tensor_file import write_tensors
 from avuc.nets import resnet50
 from avuc.shifts import corrupt
 from avuc.study import load_recipe, run_study
 from avuc.study.grid import ModelKey, Plan
-from avuc.study.work import Work
-from avuc.tensorfile import write_tensors
+from avuc.study.worker import Work
 
 SYNSETS = ("n01440764", "n02123045")
 SHIFTS = ("gaussian_noise", "fog")

@@ -13,13 +13,13 @@ from torch import Tensor
 from avuc import metrics
 from avuc.bayes import to_bayesian
 from avuc.calibration import TemperatureScaling, VectorScaling
+from avuc.core.errors import InputError
 from avuc.data import Dataset
-from avuc.draws import predict
-from avuc.errors import InputError
 from avuc.methods.vanilla import DeterministicPosterior
 from avuc.nets import small_cnn
+from avuc.posterior import predict
+from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
-from avuc.predictor import Predictor
 from avuc.study.judge import Variant, judge, kept_logits, predict_all
 
 

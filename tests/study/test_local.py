@@ -15,12 +15,12 @@ import torch
 from avuc import metrics, predict
 from avuc.calibration import Calibrator
 from avuc.cli import main
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.predictions import Predictions
 from avuc.study import Store, load_recipe, run_study
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
 from avuc.study.judge import kept_logits
-from avuc.study.work import Work
+from avuc.study.worker import Work
 
 
 @pytest.fixture(scope="module")

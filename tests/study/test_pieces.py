@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from avuc.cli import main
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.methods import SVI, Objective
 from avuc.nets import mlp
 from avuc.study import Store, load_recipe, run_study
 from avuc.study.background import MOST_WAITING, Background
 from avuc.study.grid import ModelKey, Plan
 from avuc.study.local import LocalRun
-from avuc.study.work import Work
+from avuc.study.worker import Work
 from avuc.train import Job, TrainSettings, fit_many
 from avuc.training.fit import OutOfTime
 
@@ -145,7 +145,7 @@ def test_lost_models_are_missed_only_where_cells_are(recipe_file, recipe, tmp_pa
 
 
 def test_a_trained_model_is_kept_once_without_its_optimiser(undisturbed):
-    from avuc.tensorfile import read_tensors
+    from avuc.core.tensor_file import read_tensors
 
     for folder in (undisturbed / "models").iterdir():
         (path,) = folder.glob("checkpoint-*")

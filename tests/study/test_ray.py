@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from avuc.errors import MissingExtra
+from avuc.core.errors import MissingExtra
 from avuc.study import run_study
 
 try:
@@ -89,7 +89,7 @@ def test_sigkill_of_workers_and_drivers(cluster, process, same_study):
 def test_bad_input_of_a_task_is_one_line(cluster, recipe, tmp_path):
     import dataclasses
 
-    from avuc.errors import InputError
+    from avuc.core.errors import InputError
 
     broken = dataclasses.replace(recipe, net=dataclasses.replace(recipe.net, weights="missing.safetensors"))
     with pytest.raises(InputError, match=r"missing\.safetensors") as said:

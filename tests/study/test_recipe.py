@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from avuc.calibration import CALIBRATORS
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.methods import METHODS
 from avuc.study import parts, tables, toml
 from avuc.study import recipe as module

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.study import load_recipe
-from avuc.study.parts import DataPart
+from avuc.study.config import DataPart
 from avuc.study.sets import StudyData
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from avuc.cli import main
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 from .table import CalibrateCase, Case, PythonCase, Truth
 

@@ -16,7 +16,7 @@ from avuc.training import compiled
 from avuc.training.captured import unchanged
 from avuc.training.compiled import LEVELS, attach, compiling
 from avuc.training.distributed import Ranks
-from avuc.training.member import Member
+from avuc.training.model_trainer import Member
 
 SETTINGS = TrainSettings(epochs=4, batch_size=107, learning_rate=1e-3, pad=1, flip=True, checkpoint_seconds=0.0)
 AVUC = Objective("avuc", warmup_epochs=1, kl_weight=0.1)

@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from avuc import metrics
+from avuc.core.errors import InputError
 from avuc.data import Dataset, as_input, augment
-from avuc.draws import predict, seeded_generator
-from avuc.errors import InputError
 from avuc.losses import avuc_loss
 from avuc.methods import METHODS, SVI, SWAG, Ensemble, Method, Objective, Vanilla
 from avuc.nets import mlp
+from avuc.posterior import predict, seeded_generator
 from avuc.train import Fitted, Job, TrainSettings, fit, fit_many
 from avuc.uncertainty import entropy
 

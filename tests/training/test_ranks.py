@@ -130,7 +130,7 @@ checkpoint_seconds = 0.0
 SLOW = """
 import os, sys, time, torch
 torch.set_num_threads(1)
-from avuc.training.member import Member
+from avuc.training.model_trainer import Member
 step = Member.step
 def slow(member, *args):
     step(member, *args)
@@ -210,7 +210,7 @@ def test_a_rank_dies_and_the_run_goes_on_with_another_number(digits: Dataset, tm
 
 def test_methods_with_noise_of_their_own_train_under_ranks() -> None:
     """Ranks with one stream would draw the same masks for different rows."""
-    from avuc.training.member import draws_for_each_row
+    from avuc.training.model_trainer import draws_for_each_row
 
     assert draws_for_each_row(METHODS["dropout"]())
     assert draws_for_each_row(SVI(estimator="flipout"))

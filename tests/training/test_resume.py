@@ -19,9 +19,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import avuc.tensorfile
+import avuc.core.tensor_file
+from avuc.core.errors import InputError
 from avuc.data import Dataset
-from avuc.errors import InputError
 from avuc.methods import METHODS, SVI, SWAG, Ensemble, Method, Objective, Vanilla
 from avuc.train import Fitted, Job, TrainSettings, fit, fit_many
 from avuc.training.run import Run
@@ -162,7 +162,7 @@ from avuc.data.arrays import Dataset
 from avuc.methods import SVI, Objective
 from avuc.nets import mlp
 from avuc.train import TrainSettings, fit
-from avuc.training.member import Member
+from avuc.training.model_trainer import Member
 
 file = numpy.load(sys.argv[1])
 data = Dataset(torch.from_numpy(file["images"]), torch.from_numpy(file["labels"]), 10, "digits")
@@ -268,7 +268,7 @@ def test_full_disk_is_one_clear_line_and_loses_nothing(
     train: Dataset, plain_net: Factory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = fit(Vanilla(), plain_net, train, settings=QUICK, progress=False)
-    original, count = avuc.tensorfile.write_tensors, [0]
+    original, count = avuc.core.tensor_file.write_tensors, [0]
 
     def full(*args: object) -> None:
         count[0] += 1

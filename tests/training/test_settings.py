@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from avuc.core.errors import InputError
 from avuc.data import Augmentation, Dataset, as_input, augment
-from avuc.errors import InputError
 from avuc.methods import Objective, Vanilla
 from avuc.train import TrainSettings, fit
 from avuc.training.distributed import Ranks
-from avuc.training.member import Member
+from avuc.training.model_trainer import Member
 
 Factory = Callable[[torch.Generator], nn.Module]
 QUICK = TrainSettings(epochs=2, batch_size=100, learning_rate=3e-3, pad=1, flip=False)

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from torch import nn
 
+from avuc.core.errors import InputError
 from avuc.data import Dataset, Stream, list_folder
-from avuc.errors import InputError
 from avuc.methods import SVI, Objective
 from avuc.nets import mlp
 from avuc.train import TrainSettings, fit

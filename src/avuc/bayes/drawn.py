@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from avuc.nets.private import private_copy
+from avuc.core.private_copy import private_copy
 
 if TYPE_CHECKING:
     from avuc.bayes.module import BayesianModule

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 __all__ = ["Layout", "Slot", "choose"]
 

@@ -20,7 +20,7 @@ from avuc.bayes.moped import Moped
 from avuc.bayes.noise import flat_noise, own_generator
 from avuc.bayes.prior import Normal, inverse_softplus
 from avuc.bayes.radial import RADIAL
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 __all__ = ["ESTIMATORS", "POSTERIORS", "BayesianModule", "to_bayesian"]
 

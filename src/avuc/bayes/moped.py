@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from avuc.bayes.prior import inverse_softplus
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 __all__ = ["Moped"]
 

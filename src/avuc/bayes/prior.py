@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from avuc.bayes.layout import Layout
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 __all__ = ["Normal", "flat_value", "inverse_softplus"]
 

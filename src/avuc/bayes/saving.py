@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from avuc.bayes.layout import Layout
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 __all__ = ["check", "decode", "encode", "restore"]
 

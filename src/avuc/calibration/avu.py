@@ -20,10 +20,10 @@ from avuc.calibration.inputs import are_numbers
 from avuc.calibration.scaled import MOST_NLL, Columns, ScaledLogits
 from avuc.calibration.search import Minimum
 from avuc.calibration.temperature import GRID_ELEMENTS, TemperatureScaling
-from avuc.cells import Rows, Variant, cells_of
-from avuc.errors import InputError
-from avuc.fused import or_empty
+from avuc.core.errors import InputError
 from avuc.losses import area_loss, auavuc_loss, avuc_loss
+from avuc.losses.analytic import or_empty
+from avuc.losses.quadrants import Rows, Variant, cells_of
 from avuc.metrics.calibration import bin_table, expected_gap
 from avuc.metrics.statistics import bin_index
 

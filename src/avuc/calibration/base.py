@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avuc.atomic import write_text
 from avuc.calibration.inputs import are_numbers, as_logits, refuse_not_logits
 from avuc.calibration.scaled import calm_threads
-from avuc.errors import InputError
-from avuc.files import read_text
+from avuc.core.atomic import write_text
+from avuc.core.errors import InputError
+from avuc.core.files import read_text
 
 __all__ = ["CalibrationWarning", "Calibrator"]
 

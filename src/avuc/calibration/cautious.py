@@ -9,7 +9,7 @@ from avuc.calibration.inputs import are_numbers
 from avuc.calibration.scaled import ScaledLogits
 from avuc.calibration.search import Minimum, falling_root
 from avuc.calibration.temperature import TemperatureScaling, warn
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 __all__ = ["CautiousTemperatureScaling"]
 

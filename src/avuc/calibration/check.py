@@ -12,7 +12,7 @@ from torch import Tensor
 
 from avuc.calibration.base import Calibrator
 from avuc.calibration.inputs import as_labels, as_logits
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics.intervals import Bootstrap, compared_intervals
 from avuc.metrics.statistics import Array, Statistics, summarise
 from avuc.predictions import Predictions

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from avuc.arraylike import as_tensor
-from avuc.errors import InputError
+from avuc.core.arrays import as_tensor
+from avuc.core.errors import InputError
+from avuc.core.probabilities import check_probs, looks_like
 from avuc.metrics.statistics import NLL_FLOOR
-from avuc.probabilities import check_probs, looks_like
 
 __all__ = ["are_numbers", "as_labels", "as_logits", "logits_from_probs", "refuse_not_logits", "without_overflow"]
 

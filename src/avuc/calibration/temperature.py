@@ -16,7 +16,7 @@ from avuc.calibration.base import Array, CalibrationWarning, Calibrator
 from avuc.calibration.inputs import are_numbers, without_overflow
 from avuc.calibration.scaled import ScaledLogits
 from avuc.calibration.search import Minimum, bounded_minimum, convex_minimum
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics.statistics import NLL_FLOOR
 
 __all__ = ["TemperatureScaling", "warn"]

@@ -13,7 +13,7 @@ from avuc.calibration.base import Array, CalibrationWarning, Calibrator
 from avuc.calibration.inputs import are_numbers
 from avuc.calibration.scaled import MOST_NLL, ScaledLogits
 from avuc.calibration.temperature import ROUNDS, TemperatureScaling
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 __all__ = ["VectorScaling"]
 

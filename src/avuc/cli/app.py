@@ -19,7 +19,7 @@ from avuc.cli.report import COMMAND as REPORT
 from avuc.cli.shifts import COMMAND as SHIFTS
 from avuc.cli.study import COMMAND as STUDY
 from avuc.cli.train import COMMAND as TRAIN
-from avuc.errors import InputError, MissingExtra, explained
+from avuc.core.errors import InputError, MissingExtra, explained
 
 __all__ = ["COMMANDS", "main"]
 

@@ -20,11 +20,11 @@ from avuc.cli.inputs import (
     write_all,
 )
 from avuc.cli.tables import show_comparison, show_file, show_warnings, show_written
-from avuc.errors import InputError
-from avuc.report.words import compared_verdict
+from avuc.core.errors import InputError
+from avuc.report.metric_text import compared_verdict
 
 if TYPE_CHECKING:
-    from avuc.scores import ScoreFile
+    from avuc.evaluation.files import ScoreFile
 
 __all__ = ["COMMAND", "METHODS"]
 
@@ -71,7 +71,7 @@ def check_numbers(file: ScoreFile, other: ScoreFile) -> None:
     """Refuse classes 3, 5, 7 beside classes 1, 2, 3: matched by position, class 3 would be taken for class 7."""
     both = [one.class_names or () for one in (file, other)]
     if all(both) and all(name.isdecimal() for names in both for name in names):
-        from avuc.scores.names import listing
+        from avuc.evaluation.files.names import listing
 
         raise InputError(
             f"{other.path}: its classes are {listing(both[1])}, but the calibrator is fitted on {listing(both[0])}; "
@@ -88,8 +88,8 @@ def run(args: Namespace) -> int:
         raise InputError(f"{args.to}: the result keeps the format of {args.apply}; end its name in the same suffix")
     outputs = {"--out": args.out, "--to": args.to, "--json": args.json, "--report": args.report}
     check_outputs(outputs, [args.file, args.labels, args.apply])
-    from avuc.comparison import compare
-    from avuc.scores import describe, write_scores
+    from avuc.evaluation.compare import compare
+    from avuc.evaluation.files import describe, write_scores
 
     console = Console()
     file = read_file(args)
@@ -106,7 +106,7 @@ def run(args: Namespace) -> int:
     calibrator, result = compare(file, args.method, folds=args.folds, keep_worse=args.keep_worse, **options)
     page = ""
     if args.report:
-        from avuc.report.html import comparison_page
+        from avuc.report.single.page import comparison_page
 
         page = comparison_page(result, title=shown(Path(args.file).name), source=describe(file))
     jobs = {

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TextIO
 
-from avuc.text import visible as shown
+from avuc.core.text import visible as shown
 
 __all__ = ["Console", "shown"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from avuc.cli.command import Command, Namespace, Parser
 from avuc.cli.console import Console
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 __all__ = ["COMMAND"]
 
@@ -32,9 +32,9 @@ def run(args: Namespace) -> int:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{out}: cannot be a folder ({error.strerror}); choose another --out") from error
-    from avuc import demo
     from avuc.cli.report import conclude
-    from avuc.report.results import read_results
+    from avuc.report.study.results import read_results
+    from avuc.study import demo
 
     console = Console()
     store, notes = demo.tell(out, seed=args.seed)

@@ -20,11 +20,11 @@ from avuc.cli.inputs import (
     write_all,
 )
 from avuc.cli.tables import show_assessment, show_file, show_written
-from avuc.report.words import verdict
+from avuc.report.metric_text import verdict
 
 if TYPE_CHECKING:
-    from avuc.assessment import Assessment
-    from avuc.scores import ScoreFile, ScoreStream
+    from avuc.evaluation.evaluate import Assessment
+    from avuc.evaluation.files import ScoreFile, ScoreStream
 
     Scores = ScoreFile | ScoreStream
 
@@ -47,7 +47,7 @@ def arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     check_outputs({"--json": args.json, "--report": args.report}, [args.file, args.labels, args.ood])
-    from avuc.scores import describe
+    from avuc.evaluation.files import describe
 
     console = Console()
     file = open_file(args)
@@ -60,7 +60,7 @@ def run(args: Namespace) -> int:
     result = _judged(args, file, other)
     page = ""
     if args.report:
-        from avuc.report.html import assessment_page
+        from avuc.report.single.page import assessment_page
 
         page = assessment_page(result, title=shown(Path(args.file).name), source=describe(file))
     write_all(
@@ -78,10 +78,10 @@ def run(args: Namespace) -> int:
 def _judged(args: Namespace, file: Scores, other: Scores | None) -> Assessment:
     from torch import from_numpy
 
-    from avuc.assessment import assess
-    from avuc.large_assessment import assess_large, entropies
+    from avuc.evaluation.evaluate import assess
+    from avuc.evaluation.files import ScoreFile
+    from avuc.evaluation.large import assess_large, entropies
     from avuc.metrics.large import is_large
-    from avuc.scores import ScoreFile
 
     outside = None if other is None else entropies(other)
     if isinstance(file, ScoreFile) and not is_large(file.num_rows, file.num_classes, file.samples):

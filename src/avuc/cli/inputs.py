@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from avuc.atomic import atomic_path
 from avuc.cli.command import Namespace, Parser
-from avuc.errors import InputError, require
-from avuc.files import same_file
+from avuc.core.atomic import atomic_path
+from avuc.core.errors import InputError, require
+from avuc.core.files import same_file
 
 if TYPE_CHECKING:
-    from avuc.scores import ScoreFile, ScoreStream
+    from avuc.evaluation.files import ScoreFile, ScoreStream
 
 File = TypeVar("File", "ScoreFile", "ScoreStream", "ScoreFile | ScoreStream")
 
@@ -105,7 +105,7 @@ def add_output_options(parser: Parser) -> None:
 
 def read_file(args: Namespace) -> ScoreFile:
     """The file as the options say."""
-    from avuc.scores import read_scores
+    from avuc.evaluation.files import read_scores
 
     return read_scores(
         args.file,
@@ -121,7 +121,7 @@ def read_file(args: Namespace) -> ScoreFile:
 
 def read_other(args: Namespace, path: str, first: ScoreFile, why: str) -> ScoreFile:
     """A second file (--ood, --apply), which needs no labels but as many classes as the first."""
-    from avuc.scores import read_scores
+    from avuc.evaluation.files import read_scores
 
     other = read_scores(
         path,
@@ -143,8 +143,8 @@ def _same_classes(args: Namespace, path: str, other: File, first: ScoreFile | Sc
 
 def open_file(args: Namespace) -> ScoreFile | ScoreStream:
     """The file as the options say; a large one stays on the disk."""
+    from avuc.evaluation.files import open_scores
     from avuc.metrics.large import bytes_needed
-    from avuc.scores import open_scores
 
     return open_scores(
         args.file,
@@ -161,8 +161,8 @@ def open_file(args: Namespace) -> ScoreFile | ScoreStream:
 
 def open_other(args: Namespace, path: str, first: ScoreFile | ScoreStream, why: str) -> ScoreFile | ScoreStream:
     """The same for a second file, which needs no labels but as many classes as the first."""
+    from avuc.evaluation.files import open_scores
     from avuc.metrics.large import WORKING
-    from avuc.scores import open_scores
 
     other = open_scores(
         path,
@@ -194,7 +194,7 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None
     seen: dict[str, str] = {}
     read = [name for name in inputs if name]
     if any(name.lower().endswith(".npy") for name in read):
-        from avuc.scores import reads_also
+        from avuc.evaluation.files import reads_also
 
         read += [str(beside) for name in read for beside in reads_also(name)]
     for option, name in outputs.items():

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from avuc.cli.command import Command, Namespace, Parser
 from avuc.cli.console import Console
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 if TYPE_CHECKING:
-    from avuc.report.results import Results
+    from avuc.report.study.results import Results
 
 __all__ = ["COMMAND", "conclude"]
 
@@ -39,8 +39,8 @@ def arguments(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     if bool(args.directory) == bool(args.compare):
         raise InputError("name the folder of a study, or two of them after --compare")
-    from avuc.report.exports import write_figures, write_tables
-    from avuc.report.results import side_by_side
+    from avuc.report.study.exports import write_figures, write_tables
+    from avuc.report.study.results import side_by_side
 
     console = Console()
     folders = args.compare or [args.directory]
@@ -65,10 +65,10 @@ def run(args: Namespace) -> int:
 
 def conclude(results: Results, page: Path, console: Console) -> None:
     """Write the page; say the ranking, the verdict and the alarms on the terminal."""
-    from avuc.report.study_page import write_study_page
+    from avuc.report.study.page import write_study_page
+    from avuc.report.study.tables import ranking
+    from avuc.report.study.verdict import alarms, verdict
     from avuc.report.table import Entry
-    from avuc.report.tables import ranking
-    from avuc.report.verdict import alarms, verdict
 
     write_study_page(results, page)
     table = ranking(results)
@@ -96,7 +96,7 @@ def _short(head: Sequence[str]) -> list[str]:
 
 def _read(folder: str) -> tuple[Results, str]:
     """The results, and what is lost of them where the study's file is damaged."""
-    from avuc.report.results import read_results
+    from avuc.report.study.results import read_results
     from avuc.study.store import Store
 
     store = Store(folder, create=False)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from avuc.atomic import atomic_path
 from avuc.cli.command import Command, Namespace, Parser
 from avuc.cli.console import Console
-from avuc.errors import InputError, require
+from avuc.core.atomic import atomic_path
+from avuc.core.errors import InputError, require
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +56,7 @@ def run(args: Namespace) -> int:
     if out.exists() and out.resolve() == Path(args.source).resolve():
         raise InputError(f"{out}: --out would overwrite the picture; choose another name")
     from avuc import shifts
-    from avuc.progress import Progress
+    from avuc.core.progress import Progress
     from avuc.shifts.gallery import contact_sheet
 
     if args.frost:
@@ -100,7 +100,7 @@ def _picture(path: Path) -> NDArray[np.uint8]:
     """A small picture as it is; a larger one's middle, scaled to the size that ImageNet's severities are made for."""
     import numpy as np
 
-    from avuc.pictures import open_picture
+    from avuc.core.image_files import open_picture
 
     pil = require("PIL.Image", "study", "reading pictures")
     picture = open_picture(path, None)

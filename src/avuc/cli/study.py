@@ -68,7 +68,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from avuc.errors import InputError
+    from avuc.core.errors import InputError
     from avuc.study.recipe import load_recipe, recipe_names
 
     console = Console()
@@ -88,7 +88,7 @@ def run(args: Namespace) -> int:
     if args.dry_run:
         return _plan(recipe, only, args.device, console)
     from avuc.cli.report import conclude
-    from avuc.report.results import read_results
+    from avuc.report.study.results import read_results
     from avuc.study.engine import run_study
     from avuc.training.fit import OutOfTime
 
@@ -133,7 +133,7 @@ def _rows(given: list[str], recipe: Recipe) -> list[str]:
 
 
 def _export(args: Namespace, console: Console) -> int:
-    from avuc.errors import InputError
+    from avuc.core.errors import InputError
     from avuc.study.export import export_study
 
     if args.recipe is not None or args.out is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from avuc.cli.console import Console
-from avuc.report.words import (
+from avuc.report.metric_text import (
     CHANGE_HEAD,
     DETECTION_HEAD,
     METRIC_HEAD,
@@ -17,16 +17,16 @@ from avuc.report.words import (
 )
 
 if TYPE_CHECKING:
-    from avuc.assessment import Assessment
-    from avuc.comparison import Comparison
-    from avuc.scores import ScoreFile, ScoreStream
+    from avuc.evaluation.compare import Comparison
+    from avuc.evaluation.evaluate import Assessment
+    from avuc.evaluation.files import ScoreFile, ScoreStream
 
 __all__ = ["show_assessment", "show_comparison", "show_file", "show_warnings", "show_written"]
 
 
 def show_file(console: Console, file: ScoreFile | ScoreStream, lead: str = "") -> None:
     """What was found in the file, and what is odd about it."""
-    from avuc.scores import describe
+    from avuc.evaluation.files import describe
 
     console.paragraph(f"{lead}{file.path}: {describe(file)}")
     for note in file.notes:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from avuc.cli.command import Command, Namespace, Parser
 from avuc.cli.console import Console
-from avuc.errors import InputError
-from avuc.files import read_text
+from avuc.core.errors import InputError
+from avuc.core.files import read_text
 
 if TYPE_CHECKING:
     from avuc.data import Dataset

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 __all__ = ["UNLABELLED", "Dataset", "as_input", "channel_stats", "epoch_batches"]
 

@@ -15,9 +15,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from avuc.core.errors import InputError
 from avuc.data.augmix import COLUMNS, WEAKEST, augmix
-from avuc.errors import InputError
-from avuc.kernels import augmix as kernel
+from avuc.gpu.kernels import augmix as kernel
 
 __all__ = ["Augmentation", "Policy", "augment", "augment_at"]
 

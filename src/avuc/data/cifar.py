@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from avuc.core.errors import InputError
 from avuc.data.arrays import Dataset
 from avuc.data.files import KnownFile, read_whole
 from avuc.data.obtain import Form, obtain, pick
 from avuc.data.pickles import load_plain
-from avuc.errors import InputError
 
 __all__ = ["CIFAR10_CLASSES", "CIFAR100_CLASSES", "CIFAR100_COARSE", "load_cifar10", "load_cifar100"]
 

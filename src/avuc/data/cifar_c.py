@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from avuc.core.errors import InputError
 from avuc.data.arrays import Dataset
 from avuc.data.cifar import CIFAR10_CLASSES, CIFAR100_CLASSES
 from avuc.data.files import KnownFile
 from avuc.data.npz import map_npy
 from avuc.data.obtain import Form, obtain, pick
-from avuc.errors import InputError
 
 __all__ = ["CORRUPTIONS", "SEVERITIES", "load_cifar10c", "load_cifar100c"]
 

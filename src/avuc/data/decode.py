@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from avuc.errors import InputError, require
-from avuc.pictures import check_picture, open_picture
+from avuc.core.errors import InputError, require
+from avuc.core.image_files import check_picture, open_picture
 
 __all__ = ["AsIs", "EvalView", "ImageFiles", "TrainView", "View", "decode", "decoder_name", "scan"]
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from avuc.errors import InputError
-from avuc.files import check_regular
+from avuc.core.errors import InputError
+from avuc.core.files import check_regular
 
 __all__ = ["SUMS", "KnownFile", "as_path", "cache_dir", "check", "check_listed", "digest_of", "listing", "read_whole"]
 

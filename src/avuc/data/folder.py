@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from avuc.core.errors import InputError
 from avuc.data.arrays import UNLABELLED, Dataset
 from avuc.data.decode import AsIs, EvalView, ImageFiles, pictures, scan
 from avuc.data.files import as_path, listing
 from avuc.data.stream import in_memory
-from avuc.errors import InputError
 
 __all__ = ["list_folder", "load_folder"]
 

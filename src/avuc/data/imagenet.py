@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
+from avuc.core.errors import InputError
 from avuc.data.arrays import Dataset
 from avuc.data.decode import EvalView, ImageFiles, scan
 from avuc.data.files import as_path, cache_dir, listing
 from avuc.data.obtain import pick
 from avuc.data.stream import in_memory
-from avuc.errors import InputError
 
 __all__ = ["list_imagenet", "list_imagenet_c", "load_imagenet", "load_imagenet_c"]
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from avuc.core.errors import InputError
 from avuc.data.arrays import Dataset
 from avuc.data.cifar import load_cifar10, load_cifar100
 from avuc.data.cifar_c import load_cifar10c, load_cifar100c
@@ -17,7 +18,6 @@ from avuc.data.mnist import load_fashion_mnist, load_mnist
 from avuc.data.mnist5k import load_mnist5k
 from avuc.data.npz import load_npz
 from avuc.data.svhn import load_svhn
-from avuc.errors import InputError
 
 __all__ = ["DATASETS", "load_dataset"]
 

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from avuc.core.errors import InputError
+from avuc.core.files import check_regular
 from avuc.data.arrays import Dataset
 from avuc.data.files import KnownFile
 from avuc.data.npz import DEFLATE_RATIO
 from avuc.data.obtain import Form, obtain, pick
-from avuc.errors import InputError
-from avuc.files import check_regular
 
 __all__ = ["FASHION_CLASSES", "load_fashion_mnist", "load_mnist", "read_idx"]
 

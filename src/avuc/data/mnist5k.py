@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from avuc.core.errors import InputError, require
 from avuc.data.arrays import Dataset
 from avuc.data.obtain import pick
-from avuc.errors import InputError, require
 
 __all__ = ["load_mnist5k"]
 

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from avuc.core.errors import InputError
+from avuc.core.files import check_regular
 from avuc.data.arrays import UNLABELLED, Dataset
 from avuc.data.files import as_path, check_listed, listing
-from avuc.errors import InputError
-from avuc.files import check_regular
 
 __all__ = ["from_arrays", "load_npz", "map_npy"]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from avuc.core.errors import InputError
 from avuc.data.download import fetch, locked
 from avuc.data.files import KnownFile, as_path, cache_dir, check, listing
 from avuc.data.unpack import unpack
-from avuc.errors import InputError
 
 __all__ = ["Form", "Found", "obtain", "pick"]
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 __all__ = ["load_plain"]
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from avuc.core.errors import InputError
 from avuc.data.arrays import Dataset
-from avuc.errors import InputError
 
 __all__ = ["Split", "split_dataset"]
 

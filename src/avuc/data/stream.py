@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 from torch.utils.data import Dataset as TorchDataset
 
+from avuc.core.errors import InputError
+from avuc.core.progress import Progress
 from avuc.data.arrays import Dataset, epoch_batches
 from avuc.data.decode import EvalView, ImageFiles, TrainView, View, decode, decoder_name
 from avuc.data.files import check_listed
-from avuc.errors import InputError
-from avuc.progress import Progress
 
 __all__ = ["Stream", "in_memory"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from avuc.core.errors import InputError, require
 from avuc.data.arrays import Dataset
 from avuc.data.files import KnownFile
 from avuc.data.obtain import Form, obtain, pick
-from avuc.errors import InputError, require
 
 __all__ = ["load_svhn"]
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from avuc.atomic import atomic_path
+from avuc.core.atomic import atomic_path
+from avuc.core.errors import InputError
 from avuc.data.files import KnownFile, check
-from avuc.errors import InputError
 
 __all__ = ["unpack"]
 

@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from avuc.bayes.noise import own_generator
-from avuc.draws import Posterior, seeded_generator
-from avuc.errors import InputError
+from avuc.core.errors import InputError
+from avuc.core.private_copy import private_copy
 from avuc.methods.method import Method
-from avuc.nets.private import private_copy
+from avuc.posterior import Posterior, seeded_generator
 
 __all__ = ["Dropout", "DropoutPosterior", "MaskDraw"]
 

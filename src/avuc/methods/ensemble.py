@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from avuc.draws import Draw, Posterior
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.methods.method import Method
 from avuc.methods.vanilla import Vanilla
+from avuc.posterior import Draw, Posterior
 
 __all__ = ["Ensemble", "EnsemblePosterior"]
 

@@ -24,8 +24,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from avuc.draws import Posterior
-from avuc.errors import InputError
+from avuc.core.errors import InputError
+from avuc.posterior import Posterior
 
 __all__ = ["Method"]
 

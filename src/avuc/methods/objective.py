@@ -11,10 +11,10 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
-from avuc.cells import Uncertainty, Variant
-from avuc.errors import InputError
-from avuc.loss_inputs import checked_number, checked_whole
+from avuc.core.errors import InputError
 from avuc.losses import AvUCLoss, auavuc_loss, confidence_penalty, elbo_loss
+from avuc.losses.inputs import checked_number, checked_whole
+from avuc.losses.quadrants import Uncertainty, Variant
 
 __all__ = ["Objective", "ObjectiveLoss", "Terms"]
 

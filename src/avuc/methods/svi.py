@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from avuc.bayes import BayesianModule, Moped, Normal, to_bayesian
-from avuc.draws import Posterior
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.methods.method import Method
+from avuc.posterior import Posterior
 
 __all__ = ["SVI"]
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from avuc.draws import NetDraw, Posterior
-from avuc.errors import InputError
+from avuc.core.errors import InputError
+from avuc.methods.batch_norm import measured_again, spread_out
 from avuc.methods.method import Method
-from avuc.methods.statistics import measured_again, spread_out
+from avuc.posterior import NetDraw, Posterior
 
 __all__ = ["SWAG", "SWAGModel", "SWAGPosterior"]
 

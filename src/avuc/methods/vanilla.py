@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from avuc.draws import NetDraw, Posterior
 from avuc.methods.method import Method
+from avuc.posterior import NetDraw, Posterior
 
 __all__ = ["DeterministicPosterior", "Vanilla"]
 

@@ -12,9 +12,9 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
+from avuc.core.tensor_file import read_tensors, write_tensors
 from avuc.metrics.statistics import Array
-from avuc.tensorfile import read_tensors, write_tensors
 
 __all__ = ["CELLS", "Accumulator", "Streaming", "cell_edges", "cell_index"]
 

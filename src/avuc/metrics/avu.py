@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics.statistics import Array, Groups, Statistics, cumulative, group, summarise
 from avuc.uncertainty import highest_certain
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics.statistics import (
     Array,
     BinTable,

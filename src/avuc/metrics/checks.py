@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from avuc.arraylike import Array, as_array
-from avuc.errors import InputError
-from avuc.probabilities import BOTH_COLUMNS
+from avuc.core.arrays import Array, as_array
+from avuc.core.errors import InputError
+from avuc.core.probabilities import BOTH_COLUMNS
 
 __all__ = ["Array", "checked_inputs"]
 

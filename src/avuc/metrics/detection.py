@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics.ranking import Ranking
 from avuc.metrics.statistics import Array, group
 

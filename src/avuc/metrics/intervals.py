@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor, from_numpy
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics.absolute import Errors
 from avuc.metrics.avu import Threshold
 from avuc.metrics.cell_bootstrap import cell_detection_errors, cell_errors

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics import calibration, selective
 from avuc.metrics.accumulator import CELLS, cell_index
 from avuc.metrics.avu import AvuCurves, Counts, Threshold, area, checked_threshold, midpoint, thresholds_between

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics.statistics import Array, Groups, cumulative, group, summarise
 
 __all__ = ["RiskCoverage", "aurc", "risk_coverage_curve"]

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
+from avuc.core.probabilities import check_probs
 from avuc.metrics.checks import Array, checked_inputs
-from avuc.probabilities import check_probs
 
 __all__ = [
     "Array",

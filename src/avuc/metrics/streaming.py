@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics import calibration, selective
 from avuc.metrics.accumulator import CELLS, Accumulator, Streaming, cell_edges, cell_index
 from avuc.metrics.avu import Counts, Threshold, area, checked_threshold, midpoint, thresholds_between

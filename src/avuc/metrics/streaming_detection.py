@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.metrics.accumulator import CELLS, Accumulator, Streaming, cell_edges, cell_index
 from avuc.metrics.detection import DETECTION, scores_of
 from avuc.metrics.selective import harmonic_difference

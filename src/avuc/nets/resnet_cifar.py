@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.nets.start import ImageShape, channels, he_normal, normalise
 
 __all__ = ["CifarResNet", "resnet20", "resnet32", "resnet44", "resnet56"]

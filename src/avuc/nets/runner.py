@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils import parametrize
 
-from avuc.fingerprint import structure
+from avuc.core.fingerprint import structure
 from avuc.nets.fold import Folded, fold, state_of
 
 __all__ = ["Runner"]

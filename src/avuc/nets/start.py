@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 __all__ = ["ImageShape", "Normalise", "channels", "he_normal", "normalise"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 __all__ = ["block_names", "fill"]
 

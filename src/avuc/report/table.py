@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from avuc.text import visible
+from avuc.core.text import visible
 
 __all__ = ["Cell", "Entry", "Table"]
 

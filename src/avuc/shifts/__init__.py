@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.shifts.archive import Archive
 from avuc.shifts.blur import defocus_blur, gaussian_blur, glass_blur, motion_blur, zoom_blur
 from avuc.shifts.digital import contrast, elastic_transform, pixelate, saturate

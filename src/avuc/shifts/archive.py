@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from avuc.errors import InputError
-from avuc.files import check_regular
+from avuc.core.errors import InputError
+from avuc.core.files import check_regular
 
 __all__ = ["Archive"]
 

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from avuc.errors import InputError
-from avuc.pictures import open_picture
+from avuc.core.errors import InputError
+from avuc.core.image_files import open_picture
 from avuc.shifts.procedural_frost import procedural_frost
 
 __all__ = ["FrostPictures", "Scale", "frost_pictures", "frost_source", "use_frost_folder"]

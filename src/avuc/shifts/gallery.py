@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avuc.errors import InputError, require
+from avuc.core.errors import InputError, require
 from avuc.shifts.protocol import SEVERITIES
 
 if TYPE_CHECKING:

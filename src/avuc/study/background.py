@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from avuc.study.store import Cell, Store
-from avuc.study.work import Predicted, Work
+from avuc.study.worker import Predicted, Work
 
 __all__ = ["Background"]
 

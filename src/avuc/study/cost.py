@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from avuc.core.errors import InputError, MissingExtra
 from avuc.data.arrays import as_input
-from avuc.errors import InputError, MissingExtra
 from avuc.study.grid import CLEAN, VALIDATION, Plan
 from avuc.study.net import make_net
 from avuc.study.sets import StudyData

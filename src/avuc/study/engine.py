@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from avuc import __version__
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.study import local, ray
 from avuc.study.grid import Plan
 from avuc.study.recipe import Recipe

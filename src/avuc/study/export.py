@@ -8,8 +8,8 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from avuc.atomic import atomic_path, write_text
-from avuc.errors import InputError
+from avuc.core.atomic import atomic_path, write_text
+from avuc.core.errors import InputError
 from avuc.study.integrity import check, has_checks
 from avuc.study.portable import portable
 from avuc.study.recipe import parse_recipe

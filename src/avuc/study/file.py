@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.study.integrity import Unit, check, damage_in, has_checks, repair, structure_problem, told_of
 from avuc.study.schema import ADDED, FORMAT, PAGE, SCHEMA, schema_problem
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.study.recipe import Recipe, Row
 from avuc.study.tables import did_you_mean
 

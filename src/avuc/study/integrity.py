@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.study.schema import PARTS, Part
 
 __all__ = ["Unit", "check", "damage_in", "digests", "has_checks", "repair", "structure_problem", "told_of"]

@@ -18,15 +18,15 @@ from torch import Tensor
 
 from avuc import metrics
 from avuc.calibration import Calibrator
+from avuc.core.errors import InputError
 from avuc.data import Dataset
-from avuc.draws import Posterior
-from avuc.errors import InputError
 from avuc.metrics import calibration, suite
 from avuc.metrics.avu import curves_of as avu_curves
 from avuc.metrics.avu import resolve_threshold
 from avuc.metrics.statistics import Statistics, summarise
+from avuc.posterior import Posterior
+from avuc.prediction.predictor import Predictor, Reading
 from avuc.predictions import Predictions
-from avuc.predictor import Predictor, Reading
 
 __all__ = ["Judgement", "Variant", "curves_of", "judge", "kept_logits", "predict_all"]
 

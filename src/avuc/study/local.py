@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from avuc.errors import InputError, explained
-from avuc.progress import Progress
+from avuc.core.errors import InputError, explained
+from avuc.core.progress import Progress
 from avuc.study.background import Background
 from avuc.study.claims import Claims
 from avuc.study.grid import CLEAN, VALIDATION, Done, ModelKey, Plan, TestSet
 from avuc.study.store import Store
-from avuc.study.work import Work, learned_of
+from avuc.study.worker import Work, learned_of
 from avuc.training.fit import OutOfTime
 
 __all__ = ["run"]

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from avuc.text import mark
+from avuc.core.text import mark
 
 __all__ = ["marked", "slug", "slugs"]
 

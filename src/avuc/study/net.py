@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
+from avuc.core.tensor_file import read_tensors
 from avuc.nets import NETS
 from avuc.study.recipe import NetPart
-from avuc.tensorfile import read_tensors
 
 __all__ = ["make_net"]
 

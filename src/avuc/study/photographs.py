@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avuc.errors import require
+from avuc.core.errors import require
 
 __all__ = ["photo_patches"]
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from avuc.errors import InputError, require
-from avuc.progress import Progress
+from avuc.core.errors import InputError, require
+from avuc.core.progress import Progress
 from avuc.study.claims import Claims
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
 from avuc.study.recipe import parse_recipe
 from avuc.study.store import Cell, Store, Trained
-from avuc.study.work import Learned, Work, learned_of
+from avuc.study.worker import Learned, Work, learned_of
 
 __all__ = ["run"]
 

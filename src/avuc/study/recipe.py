@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from avuc.calibration import CALIBRATORS
-from avuc.errors import InputError
-from avuc.files import read_text
+from avuc.core.errors import InputError
+from avuc.core.files import read_text
 from avuc.methods import METHODS, Method, Objective
+from avuc.study.config import CalibratorSpec, DataPart, NetPart, OtherData, Recipe, Row, StudyPart, plain
 from avuc.study.names import slug
-from avuc.study.parts import CalibratorSpec, DataPart, NetPart, OtherData, Recipe, Row, StudyPart, plain
 from avuc.study.tables import Place, build, did_you_mean, hints_of, known_keys
 from avuc.training.settings import TrainSettings
 

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import torch
 
+from avuc.core.errors import InputError
 from avuc.data import UNLABELLED, Dataset, Stream, list_folder, list_imagenet, load_dataset, split_dataset
 from avuc.data.decode import EvalView, ImageFiles
 from avuc.data.load import DATASETS
 from avuc.data.stream import in_memory
-from avuc.errors import InputError
 from avuc.shifts import Archive, corrupt
 from avuc.study.grid import CLEAN, VALIDATION, TestSet
 from avuc.study.photographs import photo_patches

@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 from avuc.study.file import StudyFile
 from avuc.study.grid import Done, ModelKey, TestSet
-from avuc.study.growth import refuse_other
 from avuc.study.integrity import Unit, check
 from avuc.study.judge import Judgement
 from avuc.study.recipe import Recipe, parse_recipe
+from avuc.study.resumable import refuse_other
 from avuc.study.schema import KEY
 
 __all__ = ["Cell", "Store", "Trained"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 __all__ = ["Place", "build", "hints_of", "known_keys"]
 
@@ -44,7 +44,7 @@ def build(kind: Callable[..., T], table: Table, place: Place, special: Mapping[A
     Point(x=1.0, label='')
     >>> build(Point, {"x": 1, "lable": "a"}, Place("points.toml"))
     Traceback (most recent call last):
-    avuc.errors.InputError: points.toml: lable: no such key; did you mean 'label'? There are x, label
+    avuc.core.errors.InputError: points.toml: lable: no such key; did you mean 'label'? There are x, label
     """
     hints = hints_of(kind)
     known_keys(table, hints, place)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from avuc.data.arrays import Dataset
 from avuc.training.compiled import LEVELS, attach, compiling
-from avuc.training.member import Member
+from avuc.training.model_trainer import Member
 from avuc.training.steps import Diverged, take
 
 __all__ = ["Captured", "FastSteps", "captured", "fresh_generators", "tried", "unchanged"]

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from avuc.errors import InputError
-from avuc.tensorfile import read_tensors, write_tensors
-from avuc.training.member import Member
+from avuc.core.errors import InputError
+from avuc.core.tensor_file import read_tensors, write_tensors
+from avuc.training.model_trainer import Member
 
 __all__ = ["Checkpoint", "latest", "load_member", "member_tensors", "save"]
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from avuc.bayes import BayesianModule
 from avuc.data.augmentation import Augmentation
 from avuc.methods import ObjectiveLoss, Terms
-from avuc.training.member import Member, draws_for_each_row
 from avuc.training.meters import accumulate
+from avuc.training.model_trainer import Member, draws_for_each_row
 
 __all__ = ["LEVELS", "attach", "compiled", "compiling"]
 

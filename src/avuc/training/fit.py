@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from avuc.core.errors import InputError
+from avuc.core.progress import Progress
 from avuc.data.arrays import Dataset
-from avuc.errors import InputError
+from avuc.gpu.stacked.choice import reason_against, signature
+from avuc.gpu.stacked.steps import StackedSteps
 from avuc.methods import Method, Objective
-from avuc.progress import Progress
 from avuc.training.captured import FastSteps
 from avuc.training.distributed import Ranks
 from avuc.training.log import summary
-from avuc.training.member import Member, Net
+from avuc.training.model_trainer import Member, Net
 from avuc.training.run import Data, Fitted, Job, Run
 from avuc.training.settings import TrainSettings
-from avuc.training.stacked import StackedSteps
-from avuc.training.stacked_choice import reason_against, signature
 from avuc.training.steps import Diverged, EagerSteps, Steps, check
 
 __all__ = ["OutOfTime", "fit", "fit_many"]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 
-from avuc.errors import InputError
+from avuc.core.errors import InputError
 
 __all__ = ["launched"]
 

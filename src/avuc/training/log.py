@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from avuc.atomic import write_text
-from avuc.errors import require
+from avuc.core.atomic import write_text
+from avuc.core.errors import require
 
 __all__ = ["Log", "summary"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from avuc.cells import Uncertainty, rows_from_logits
+from avuc.losses.quadrants import Uncertainty, rows_from_logits
 from avuc.methods import Terms
 from avuc.uncertainty import highest_certain
 

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from avuc import metrics
+from avuc.core.errors import InputError
 from avuc.data.arrays import Dataset
 from avuc.data.stream import Stream
-from avuc.draws import Posterior, predict
-from avuc.errors import InputError
 from avuc.methods import Method, Objective
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
+from avuc.posterior import Posterior, predict
 from avuc.training.checkpoint import Checkpoint, latest, load_member, member_tensors, save
 from avuc.training.distributed import Ranks
 from avuc.training.log import Log
-from avuc.training.member import Member, Net
+from avuc.training.model_trainer import Member, Net
 from avuc.training.settings import TrainSettings
 
 __all__ = ["Data", "Fitted", "Job", "Run"]

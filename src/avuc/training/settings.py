@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
+from avuc.core.errors import InputError
 from avuc.data.augmentation import Policy
-from avuc.errors import InputError
 
 __all__ = ["TrainSettings"]
 

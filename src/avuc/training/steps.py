@@ -7,9 +7,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+from avuc.core.errors import InputError
 from avuc.data.arrays import Dataset, as_input
-from avuc.errors import InputError
-from avuc.training.member import Member, NotFinite
+from avuc.training.model_trainer import Member, NotFinite
 
 __all__ = ["Diverged", "EagerSteps", "Steps", "check", "take"]
 

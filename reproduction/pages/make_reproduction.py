@@ -1,0 +1,226 @@
+"""Fill the generated parts of docs/reproduction*.md and README.md from the published rows and the paper's figures.
+
+    python reproduction/pages/make_reproduction.py            # seconds; reads reproduction/results/cifar10 and reproduction/results/paper
+    python reproduction/pages/make_reproduction.py --check    # writes nothing; ends with 1 where a file is out of date
+
+Text outside the marks (see avuc.report.markers) is written by hand and stays. Sentences about differences, and which
+row of our recipe is the one to be judged, are in reproduction/pages/reproduction.toml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reproduction_best import against_targets, best_row, rows_of_best
+from reproduction_choice import rehearsals
+from reproduction_more import ablation, beta, code_path, cost, curves, drawings, without_threshold
+from reproduction_seeds import paired_seeds, reproduced, svhn_readings
+from reproduction_tables import BESIDE, NOTHING, PERCENT, SCORES, Remarks, Study, markdown, means, number, ours
+from reproduction_worth import worth
+
+from avuc.core.atomic import atomic_path, write_text
+from avuc.core.errors import InputError
+from avuc.report.markers import block_names, fill
+from avuc.report.study.effort import effort_of
+from avuc.report.study.paper_comparison import Published, read_published
+from avuc.report.study.results import read_results
+from avuc.study.grid import Plan
+from avuc.study.store import Store
+
+PAGES = Path(__file__).parent
+HOME = PAGES.parents[1]
+DOCS = HOME / "docs"
+PAGES = {
+    DOCS / "reproduction.md": "docs/reproduction.md",
+    DOCS / "reproduction-tables.md": "docs/reproduction-tables.md",
+    HOME / "README.md": "README.md",
+}
+# what `make reproduce` runs, by folder
+STUDIES = {
+    "paper": "cifar10-paper",
+    "code": "cifar10-code",
+    "code-pretrained": "cifar10-code-pretrained",
+    "beta": "beta-ablation",
+    "ablation": "cifar10-ablation",
+    "choice": "cifar10-choice",
+    "best": "cifar10-best",
+}
+SVHN = HOME / "reproduction" / "results" / "cifar10" / "code" / "svhn.csv"
+IN_README = ("Vanilla", "Temp scaling", "Ensemble", "SVI", "SVI-AvUTS", "SVI-AvUC")
+
+
+def read_studies(folder: Path) -> dict[str, Study]:
+    """The published studies: the folder itself is `paper`, the text's way; the others by their folders' names."""
+    found = {"paper": folder} if (folder / "study.sqlite").is_file() else {}
+    found |= {path.parent.name: path.parent for path in sorted(folder.glob("*/study.sqlite"))}
+    studies = {}
+    for name, place in found.items():
+        store = Store(place, create=False)
+        try:
+            studies[name] = Study(name, read_results(store), store.recipe(), effort_of(store))
+        finally:
+            store.close()
+    return studies
+
+
+def all_blocks(
+    studies: Mapping[str, Study], printed: Sequence[Published], notes: Mapping[str, Any]
+) -> tuple[dict[str, str], Remarks]:
+    """Every generated block by its name, and what the remarks leave open."""
+    remarks = Remarks(notes.get("remarks", {}))
+    printed = [one for one in printed if one.dataset == "cifar10"]
+    paper = studies.get("paper")
+    base, chosen = notes.get("ablation", {}).get("base", ""), notes.get("best", {})
+    best, also = chosen.get("row", ""), chosen.get("also", ())
+    blocks = {name: NOTHING if paper is None else make(paper, printed, remarks) for name, make in BESIDE.items()}
+    blocks |= {
+        "status": status(studies),
+        "means": NOTHING if paper is None else means(paper, printed),
+        "code": code_path(studies, printed),
+        "auavuc": without_threshold(studies),
+        "ablation": ablation(studies, base),
+        "beta": beta(studies, base),
+        "choice": rehearsals(studies),
+        "curves": curves(studies),
+        "worth": worth(studies),
+        "best": against_targets(studies, best, also),
+        "best-rows": rows_of_best(studies),
+        "cost": cost(studies),
+        "reproduced": reproduced(studies, printed),
+        "paired-seeds": paired_seeds(studies),
+        "svhn": svhn_readings(SVHN) if "code" in studies else NOTHING,
+        "cifar10": in_short(studies, printed, best, also),
+    }
+    return blocks, remarks
+
+
+def status(studies: Mapping[str, Study]) -> str:
+    """Which studies are published, and how complete they are."""
+    if not studies:
+        return NOTHING
+    lines = []
+    for name, study in studies.items():
+        seeds = sorted({len(method.seeds) for method in study.results.methods})
+        span = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+        sets = f"{len(study.results.shifts)} × {len(study.results.severities)} + {len(study.results.outside)}"
+        judged = "held-out training images" if study.recipe.data.rehearsal else "test images"
+        rows = f"{len(study.results.methods)} of {len(study.recipe.methods)}"
+        lines.append([name, study.results.title, judged, rows, span, sets])
+    head = ["study", "recipe", "judged on", "rows", "seeds", "shifts × intensities + other data"]
+    partial = [f"{s.results.title} ({_gaps(s):,} results)" for s in studies.values() if _gaps(s)]
+    text = markdown(head, lines) + not_run(studies)
+    return text + (f"\n\n**Unfinished:** {'; '.join(partial)}." if partial else "")
+
+
+def not_run(studies: Mapping[str, Study]) -> str:
+    rest = [f"{', '.join(study.not_run)} of `{study.results.title}`" for study in studies.values() if study.not_run]
+    rest += [f"`{recipe}`" for name, recipe in STUDIES.items() if name not in studies]
+    return f"\n\n**Not run yet:** {'; '.join(rest)}." if rest else ""
+
+
+def _gaps(study: Study) -> int:
+    """Results that are missing in rows that have some."""
+    sets = len(Plan(study.recipe).sets)
+    seeds = sum(len(study.recipe.seeds(study.recipe.row(name))) for name in study.not_run)
+    return study.results.missing - seeds * sets
+
+
+def in_short(studies: Mapping[str, Study], printed: Sequence[Published], named: str, also: Sequence[str] = ()) -> str:
+    """README: the means at intensity 5 of a few rows, the paper's and ours, the code's way, and our recipe's last."""
+    if "paper" not in studies:
+        return NOTHING
+    paper = studies["paper"]
+    lines = means(paper, printed, [name for name in IN_README if name in paper.results.names]).split("\n")
+    more = [("code", name) for name in ("SVI", "SVI-AvUC")]
+    best = best_row(studies, named)
+    more += [("best", name) for name in dict.fromkeys([best, *also]) if name is not None]
+    for study, row in ((studies[name], row) for name, row in more if name in studies):
+        if row in study.results.names:
+            line = [f"{row}, `{study.results.title}`", str(study.get(row, "ece", "5").seeds)]
+            line += [ours(study.get(row, "accuracy", at), digits=1, percent=True) for at in ("clean", "5")]
+            for metric in SCORES:
+                line += ["–", ours(study.get(row, metric, "5"), metric)]
+            lines.append("| " + " | ".join(line) + " |")
+    return "\n".join(lines) + not_run(studies)
+
+
+def one_number(studies: Mapping[str, Study], printed: Sequence[Published]) -> Callable[[Sequence[str]], str]:
+    """What stands in a figure's mark: STUDY | ROW | METRIC | WHERE [| STATISTIC].
+
+    STUDY `printed` is the paper; WHERE `learned` is what training noted last, or the temperature.
+    """
+
+    def find(words: Sequence[str]) -> str:
+        if not 4 <= len(words) <= 5:
+            raise InputError(f"figure: {' | '.join(words)}: expected STUDY | ROW | METRIC | WHERE [| STATISTIC]")
+        name, row, metric, where, *rest = words
+        if name == "printed":
+            wanted = rest or ["mean", "value", "spearman"]
+            found = [
+                one.value
+                for one in printed
+                if (one.dataset, one.method, one.metric) == ("cifar10", row, metric)
+                and one.statistic in wanted
+                and where in (one.intensity, one.shift, f"{one.shift} {one.intensity}")
+            ]
+            value = found[0] if found else float("nan")
+        elif name not in studies:
+            value = float("nan")
+        elif where == "learned":
+            value = studies[name].learned(row, metric).value
+        else:
+            value = studies[name].get(row, metric, where, *rest).value
+        text = number(value, metric, percent=metric in PERCENT)
+        if text == "–":
+            raise InputError(f"figure: {' | '.join(words)}: no such number; studies: {', '.join(studies) or 'none'}")
+        return text + (" %" if metric in PERCENT else "")
+
+    return find
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="fill the generated parts of docs/reproduction.md and README.md")
+    parser.add_argument(
+        "--results", type=Path, default=HOME / "reproduction" / "results" / "cifar10", help="published studies"
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 where a file is out of date")
+    args = parser.parse_args(arguments)
+    studies = read_studies(args.results)
+    printed = read_published(HOME / "reproduction" / "results" / "paper" / "tables.csv")
+    notes = tomllib.loads((PAGES / "reproduction.toml").read_text(encoding="utf-8"))
+    blocks, remarks = all_blocks(studies, printed, notes)
+    stale = []
+    for path, name in PAGES.items():
+        text = path.read_text(encoding="utf-8")
+        new = fill(text, blocks, one_number(studies, printed), name)
+        if new != text:
+            stale.append(name)
+            if not args.check:
+                write_text(path, new)
+    used = {name for path in PAGES for name in block_names(path.read_text(encoding="utf-8"))}
+    for name in sorted(set(blocks) - used):
+        print(f"no page has a place for the block {name!r}", file=sys.stderr)
+    for table, row in remarks.missing:
+        print(
+            f"reproduction/pages/reproduction.toml: {row} differs in table {table!r} and has no sentence",
+            file=sys.stderr,
+        )
+    if args.check:
+        return 1 if stale else 0
+    for name, content in drawings(studies, notes.get("ablation", {}).get("base", "")).items():
+        with atomic_path(DOCS / "figures" / name) as path:
+            path.write_bytes(content)
+    print(f"{len(studies)} studies; changed: {', '.join(stale) or 'nothing'}")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except InputError as error:
+        sys.exit(str(error))

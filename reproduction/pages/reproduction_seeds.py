@@ -1,0 +1,125 @@
+"""Paired comparisons over seeds, and the SVHN readings, for docs/reproduction.md."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from reproduction_tables import NOTHING, PERCENT, SCORES, Study, markdown, number, ours
+
+from avuc.report.metric_text import words_of
+from avuc.report.study.paired import Difference, over_seeds
+from avuc.report.study.paper_comparison import Figure, Published, published_value
+
+# an effect is claimed only with an interval over at least so many paired seeds
+FEWEST_SEEDS = 5
+WITH, WITHOUT = "SVI-AvUC", "SVI"
+# metric, where, whether a lower value is better
+COMPARED = (
+    ("accuracy", "clean", False),
+    ("ece", "clean", True),
+    ("accuracy", "5", False),
+    ("ece", "5", True),
+    ("uce", "5", True),
+    ("nll", "5", True),
+    ("brier", "5", True),
+    ("aurc", "5", True),
+    ("avu_auc", "5", False),
+    ("auroc", "svhn", False),
+    ("auroc", "cifar100", False),
+)
+
+
+def reproduced(studies: Mapping[str, Study], printed: Sequence[Published]) -> str:
+    """SVI and SVI-AvUC at intensity 5, ours beside the printed figures, and the effect of AvUC in both."""
+    study = studies.get("code")
+    if study is None or not {WITH, WITHOUT} <= set(study.results.names):
+        return NOTHING
+    head = ["mean over 16 shifts, intensity 5"]
+    head += [
+        f"{words_of(metric).title.removesuffix(' score')}: {who}" for metric in SCORES for who in ("printed", "ours")
+    ]
+    lines = []
+    for row in (WITHOUT, WITH):
+        line = [row]
+        for metric in SCORES:
+            line += [number(_printed(printed, row, metric), metric), ours(study.get(row, metric, "5"), metric)]
+        lines.append(line)
+    effect = ["effect of AvUC"]
+    for metric in SCORES:
+        was = _printed(printed, WITH, metric) - _printed(printed, WITHOUT, metric)
+        effect += [_signed(was, metric), _interval(paired(study, metric, "5"), metric)]
+    return markdown(head, [*lines, effect])
+
+
+def paired_seeds(studies: Mapping[str, Study]) -> str:
+    """What AvUC changes, over paired seeds, with 95 % intervals of Student's t."""
+    study = studies.get("code")
+    if study is None or not {WITH, WITHOUT} <= set(study.results.names):
+        return NOTHING
+    head = ["", "SVI", "SVI-AvUC", "difference (95 % interval over seeds)", "seeds in which AvUC is better"]
+    lines = []
+    for metric, where, lower in COMPARED:
+        first, second = (study.get(row, metric, where) for row in (WITH, WITHOUT))
+        if min(first.seeds, second.seeds) < FEWEST_SEEDS or first.seeds != second.seeds:
+            continue
+        percent = metric in PERCENT
+        better = sum((a < b) if lower else (a > b) for a, b in zip(first.by_seed, second.by_seed, strict=True))
+        name = words_of(metric).title + (" in %" if percent else "")
+        place = {"clean": "clean test images", "5": "intensity 5", "svhn": "SVHN", "cifar100": "CIFAR-100"}[where]
+        found = over_seeds(first.by_seed, second.by_seed, same_seeds=True)
+        shown = _interval(found, metric)
+        clear = found.low > 0 or found.high < 0
+        lines.append(
+            [
+                f"{name}, {place}",
+                ours(second, metric, percent=percent),
+                ours(first, metric, percent=percent),
+                f"**{shown}**" if clear else shown,
+                f"{better} of {first.seeds}",
+            ]
+        )
+    return markdown(head, lines)
+
+
+def paired(study: Study, metric: str, where: str) -> Difference:
+    first, second = (study.get(row, metric, where).by_seed for row in (WITH, WITHOUT))
+    return over_seeds(first, second, same_seeds=True)
+
+
+def svhn_readings(path: Path) -> str:
+    """AUROC for SVHN by other readings of the same models, from svhn.csv."""
+    if not path.is_file():
+        return NOTHING
+    found: dict[str, dict[str, list[float]]] = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            found.setdefault(line["reading"], {}).setdefault(line["method"], []).append(float(line["auroc"]))
+    methods = list(dict.fromkeys(method for values in found.values() for method in values))
+    head = ["reading"] + [
+        f"{method}, {max(len(v.get(method, ())) for v in found.values())} seeds" for method in methods
+    ]
+    lines = []
+    for reading, values in found.items():
+        cells = [Figure(tuple(values.get(method, ()))) for method in methods]
+        lines.append([reading, *(ours(cell, "auroc", percent=True) for cell in cells)])
+    return markdown([cell.replace(", 1 seeds", ", 1 seed") for cell in head], lines)
+
+
+def _printed(printed: Sequence[Published], row: str, metric: str) -> float:
+    wanted = {"table": "quartiles", "dataset": "cifar10", "method": row, "metric": metric, "statistic": "mean"}
+    return published_value(printed, **wanted)
+
+
+def _signed(value: float, metric: str) -> str:
+    percent = metric in PERCENT
+    text = number(abs(value), metric, percent=percent)
+    return ("+" if value > 0 else "−" if value < 0 else "") + text
+
+
+def _interval(found: Difference, metric: str) -> str:
+    if math.isnan(found.low):
+        return _signed(found.value, metric)
+    return f"{_signed(found.value, metric)} ({_signed(found.low, metric)} … {_signed(found.high, metric)})"

@@ -1,0 +1,161 @@
+"""Publish finished studies: small copies of their SQLite files, without pictures, with tables and figures beside.
+
+    python reproduction/publish.py out/reproduce reproduction/results/cifar10
+
+Every folder of a study below the first folder becomes a folder of the same name below the second; the one named `paper`
+becomes the second folder itself, so that `avuc report reproduction/results/cifar10` shows it. A copy holds every row, every epoch
+and every run. It leaves out what is bulky or not ours to give away:
+
+    pictures of test images (CIFAR-10's licence is not stated)          gallery, and the mistakes in shown
+    single images of other sets than the clean one, other seeds         shown
+    entropies of single test images, needed only to go on with a study  entropies
+    curves of other seeds than the first, and of sets no figure shows   curves
+    of rehearsals, which are compared by their numbers: single images   shown, and curves of all but the clean set
+    where files lay on the machine                                      paths in the recipes
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from avuc.core.atomic import atomic_path, write_text
+from avuc.core.errors import InputError
+from avuc.report.study.exports import file_names, write_tables
+from avuc.report.study.figures import all_figures, saved
+from avuc.report.study.results import read_results
+from avuc.study.integrity import check, has_checks
+from avuc.study.recipe import parse_recipe
+from avuc.study.store import Store
+
+MAIN = "paper"
+FILE = "study.sqlite"
+# intensity 3 of this shift is in the paper's figures
+ALSO_DRAWN = ("gaussian_blur", 3)
+# the report draws the others again in a minute
+DRAWN, DRAWN_OF_OTHERS = r"box-(ece|uce|nll|brier|accuracy|avu_auc)|entropy-svhn.*", r"box-(ece|uce|nll)"
+
+
+def studies_below(folder: Path) -> dict[str, Path]:
+    """Name and folder of every study: `folder` itself is the main one."""
+    found = {MAIN: folder} if (folder / FILE).is_file() else {}
+    return found | {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{FILE}"))}
+
+
+def small_copy(source: Path, target: Path) -> None:
+    """A copy of the study's file that can be published; opening it later changes no byte of it."""
+    store = Store(source, create=False)
+    store.close()
+    if store.lost:
+        raise InputError(f"{store.damage()}; avuc study computes them again, then publish it")
+    target.mkdir(parents=True, exist_ok=True)
+    with (
+        atomic_path(target / FILE) as path,
+        closing(sqlite3.connect(source / FILE)) as old,
+        closing(sqlite3.connect(path, isolation_level=None)) as db,
+    ):
+        old.backup(db)
+        db.execute("PRAGMA journal_mode=DELETE")
+        db.execute("BEGIN")
+        _leave_out(db)
+        _shorten(db)
+        _without_paths(db)
+        if has_checks(db):
+            check(db)
+        db.execute("COMMIT")
+        db.execute("VACUUM")
+
+
+def _leave_out(db: sqlite3.Connection) -> None:
+    top = db.execute("SELECT max(severity) FROM cells").fetchone()[0]
+    db.execute("DELETE FROM gallery")
+    db.execute("DELETE FROM entropies")
+    db.execute("DELETE FROM shown WHERE shift != 'clean'")
+    for table in ("shown", "curves"):
+        first = f"SELECT min(seed) FROM cells WHERE cells.method = {table}.method"
+        db.execute(f"DELETE FROM {table} WHERE seed > ({first})")
+    recipe = parse_recipe(db.execute("SELECT value FROM meta WHERE key = 'recipe'").fetchone()[0])
+    if recipe.data.rehearsal:
+        db.execute("DELETE FROM shown")
+        db.execute("DELETE FROM curves WHERE shift != 'clean'")
+    drawn = "shift IN ('validation', 'clean') OR shift LIKE 'ood:%' OR severity = ? OR (shift = ? AND severity = ?)"
+    db.execute(f"DELETE FROM curves WHERE name = 'avu' OR NOT ({drawn})", (top, *ALSO_DRAWN))
+
+
+def _shorten(db: sqlite3.Connection) -> None:
+    for *key, text in db.execute("SELECT method, seed, shift, severity, data FROM shown").fetchall():
+        data = json.dumps({**json.loads(text), "mistakes": []}, separators=(",", ":"))
+        db.execute("UPDATE shown SET data=? WHERE method=? AND seed=? AND shift=? AND severity=?", (data, *key))
+    for *key, text in db.execute("SELECT method, seed, member, epoch, data FROM history").fetchall():
+        # seconds keep their digits: networks that trained side by side are known by them
+        record = {k: _five(v) if k != "seconds" else round(v, 6) for k, v in json.loads(text).items()}
+        line = (json.dumps(record, separators=(",", ":")), *key)
+        db.execute("UPDATE history SET data=? WHERE method=? AND seed=? AND member=? AND epoch=?", line)
+
+
+def _five(value: object) -> object:
+    """Digits, which are enough to draw."""
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def _without_paths(db: sqlite3.Connection) -> None:
+    places = (("meta", "value", "key", "WHERE key = 'recipe'"), ("runs", "recipe", "id", ""))
+    for table, column, name, where in places:
+        for key, text in db.execute(f"SELECT {name}, {column} FROM {table} {where}").fetchall():
+            db.execute(f"UPDATE {table} SET {column}=? WHERE {name}=?", (_portable(text), key))
+
+
+def _portable(text: str) -> str:
+    """The recipe with data sets by name; results do not depend on where their files lay."""
+    recipe = parse_recipe(text)
+    outside = tuple(replace(one, path="") if one.first else one.name for one in recipe.study.others)
+    weights = Path(recipe.net.weights).name if recipe.net.weights else ""
+    named = replace(
+        recipe,
+        study=replace(recipe.study, ood=outside),
+        data=replace(recipe.data, root="", released=Path(recipe.data.released).name if recipe.data.released else ""),
+        net=replace(recipe.net, weights=weights),
+    )
+    return named.to_toml()
+
+
+def write_beside(folder: Path, drawn: str = DRAWN) -> None:
+    """The recipe, the report's tables, and those of its figures whose name is like `drawn`."""
+    store = Store(folder, create=False)
+    try:
+        results = read_results(store)
+        write_text(folder / "recipe.toml", store.recipe().to_toml())
+    finally:
+        store.close()
+    write_tables(results, folder / "tables")
+    (folder / "figures").mkdir(exist_ok=True)
+    figures = [figure for figure in all_figures(results) if re.fullmatch(drawn, figure[0])]
+    files = file_names([name for name, _, _ in figures])
+    for name, size, paint in figures:
+        with atomic_path(folder / "figures" / f"{files[name]}.png") as path:
+            path.write_bytes(saved(name, size, paint)["png"])
+
+
+def main(source: Path, target: Path, *, figures: bool = True) -> None:
+    found = studies_below(source)
+    if not found:
+        raise InputError(f"{source}: no study here ({FILE} is missing); expected a folder of studies")
+    for name, folder in found.items():
+        into = target if name == MAIN else target / name
+        small_copy(folder, into)
+        write_beside(into, "" if not figures else DRAWN if name == MAIN else DRAWN_OF_OTHERS)
+        print(f"{folder / FILE} -> {into / FILE}: {(into / FILE).stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("python reproduction/publish.py FOLDER_OF_STUDIES TARGET")
+    try:
+        main(Path(sys.argv[1]), Path(sys.argv[2]))
+    except InputError as error:
+        sys.exit(str(error))

@@ -1,0 +1,104 @@
+"""Sums over the processes of a data-parallel job, differentiable, so that a batch-wide ratio is one ratio."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from avuc.core.errors import InputError
+
+__all__ = ["Group", "gather_rows", "reduce_extremum", "refuse_second_derivative", "sum_over_ranks", "world_size"]
+
+# None: the default group where torch.distributed is running; False: this process alone.
+Group = dist.ProcessGroup | None | bool
+
+
+def world_size(group: Group) -> int:
+    """Number of processes that share one batch; 1 where torch.distributed is not running."""
+    if group is False or not (dist.is_available() and dist.is_initialized()):
+        return 1
+    size = dist.get_world_size(_resolved(group))
+    if size < 1:  # −1 would turn every gradient round
+        raise InputError("avuc: this process is not a member of `group`; use its own group, or group=False")
+    return size
+
+
+def sum_over_ranks(values: Tensor, group: Group = None) -> Tensor:
+    """Σ over ranks. Every rank must build the same loss from the result.
+
+    The backward pass multiplies by the number of ranks, because DistributedDataParallel then divides by it: the
+    averaged parameter gradients are those of one process that saw the whole batch.
+    """
+    ranks = world_size(group)
+    return values if ranks == 1 else _SumOverRanks.apply(values, _resolved(group), ranks)
+
+
+def reduce_extremum(value: Tensor, group: Group, *, largest: bool) -> Tensor:
+    """The largest or smallest entry over all ranks, without gradient."""
+    value = (value.detach().amax() if largest else value.detach().amin()) if value.numel() else _nothing(value, largest)
+    if world_size(group) > 1:
+        dist.all_reduce(value, dist.ReduceOp.MAX if largest else dist.ReduceOp.MIN, group=_resolved(group))
+    return value
+
+
+def gather_rows(rows: Tensor, group: Group = None) -> Tensor:
+    """Rows (N_r, K) of every rank below one another, differentiable; ranks may bring different numbers of rows."""
+    ranks = world_size(group)
+    return rows if ranks == 1 else _GatherRows.apply(rows, _resolved(group), ranks)
+
+
+def refuse_second_derivative(group: Group) -> None:
+    """An error where ranks share a batch: each rank knows only its own part of the second derivative."""
+    if world_size(group) > 1:
+        raise InputError(
+            "avuc: a second derivative (create_graph=True) of a loss that is summed over ranks is not available; "
+            "use group=False, which is the loss of this process alone"
+        )
+
+
+def _resolved(group: Group) -> dist.ProcessGroup | None:
+    return None if isinstance(group, bool) else group
+
+
+class _SumOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, group: dist.ProcessGroup | None, ranks: int) -> Tensor:
+        ctx.ranks, ctx.group = ranks, group
+        total = values.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        if torch.is_grad_enabled():
+            refuse_second_derivative(ctx.group)
+        return gradient * ctx.ranks, None, None
+
+
+class _GatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, group: dist.ProcessGroup | None, ranks: int) -> Tensor:
+        counts = [torch.zeros(1, dtype=torch.long, device=rows.device) for _ in range(ranks)]
+        dist.all_gather(counts, torch.tensor([rows.shape[0]], device=rows.device), group=group)
+        sizes = [int(count) for count in counts]
+        padded = rows.new_zeros(max(sizes), rows.shape[1])
+        padded[: rows.shape[0]] = rows
+        parts = [torch.empty_like(padded) for _ in range(ranks)]
+        dist.all_gather(parts, padded, group=group)
+        rank = dist.get_rank(group)
+        ctx.start, ctx.rows, ctx.ranks, ctx.group = sum(sizes[:rank]), rows.shape[0], ranks, group
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        if torch.is_grad_enabled():
+            refuse_second_derivative(ctx.group)
+        return gradient[ctx.start : ctx.start + ctx.rows] * ctx.ranks, None, None
+
+
+def _nothing(values: Tensor, largest: bool) -> Tensor:
+    """The extremum of no values: neutral in the reduction."""
+    return values.new_tensor(float("-inf") if largest else float("inf"))

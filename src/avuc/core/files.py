@@ -1,0 +1,86 @@
+"""Open files from outside: regular files only, and no more than expected."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from avuc.core.errors import InputError
+
+__all__ = ["check_regular", "open_regular", "read_text", "same_file"]
+
+# of a recipe or a calibrator
+MOST_TEXT = 16 * 2**20
+
+
+def check_regular(path: str | Path) -> os.stat_result:
+    """The file's status; an `InputError` for a folder, a pipe, a socket or a device, which could keep a reader waiting,
+    and for what the system says about a missing file or a loop of links.
+    """
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the file and its rights") from error
+    return _regular(path, status)
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """Open a file for reading, never waiting for a writer at the other end of a pipe."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        _regular(path, os.fstat(handle))
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_text(path: str | Path, most: int = MOST_TEXT) -> str:
+    """The UTF-8 text of a regular file of at most `most` bytes.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.toml").write_text("seed = 1")
+    ...     read_text(Path(folder, "a.toml"))
+    'seed = 1'
+    """
+    with open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise InputError(f"{path}: is larger than {most / 2**20:g} MiB; name the right file")
+    return content.decode("utf-8")
+
+
+def same_file(first: str | Path, second: str | Path) -> bool:
+    """Whether two names lead to one file: by links, hard links or another case; also where it does not exist yet.
+
+    >>> same_file("a/../b.json", "b.json")
+    True
+    """
+    try:
+        return os.path.samefile(first, second)
+    except OSError:
+        pass
+    one, two = os.path.realpath(first), os.path.realpath(second)
+    if one == two:
+        return True
+    return one.casefold() == two.casefold() and _ignores_case(os.path.dirname(one))
+
+
+def _ignores_case(folder: str) -> bool:
+    """Whether the folder's file system takes names that differ in case for one."""
+    other = folder.swapcase()
+    try:
+        return other != folder and os.path.samefile(folder, other)
+    except OSError:
+        return False
+
+
+def _regular(path: str | Path, status: os.stat_result) -> os.stat_result:
+    if stat.S_ISDIR(status.st_mode):
+        raise InputError(f"{path}: cannot be read, it is a folder; name a file")
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{path}: cannot be read, it is not a regular file; save its content to a file first")
+    return status

@@ -1,0 +1,137 @@
+"""What counts as probabilities: one rule for metrics, losses, calibrators and predictions.
+
+Probabilities are not negative and sum to 1 in every row. Values that look like probabilities where logits are expected,
+and values that do not where probabilities are expected, give wrong figures without an error, so both are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from avuc.core.errors import InputError
+
+__all__ = ["BOTH_COLUMNS", "SUM_TOLERANCE", "Looks", "are_probs", "check_probs", "looks_like"]
+
+Looks = Literal["probabilities", "rounded probabilities", "percentages"]
+
+# how far a row's sum may be from 1: bfloat16 probabilities of any number of classes stay within 0.4 %
+SUM_TOLERANCE = 1e-2
+# a sum of 1.01 is within 0.01, whatever precision it was added up in
+WITHIN = SUM_TOLERANCE + 1e-6
+# the same where only a few rows speak for probabilities: two logits sum to 1 within 0.01 in one row of a thousand
+FEW_ROWS, FEW_TOLERANCE = 4, 1e-5
+# digits that probabilities are rounded to, and the most that rounding may add to or take from a row's sum
+DIGITS, MOST_LOST = (2, 3), 0.5
+# rows looked at before all rows are
+PEEK = 256
+BOTH_COLUMNS = "for a binary model with the probability p of the positive class, give both columns, [1 − p, p]"
+
+
+def looks_like(values: Tensor) -> Looks | None:
+    """What scores (..., C) look like if every row looks like probabilities; None for logits and for a single class.
+
+    Fewer than four rows count as probabilities only if their sums are exact. Reads values back from a GPU.
+
+    >>> looks_like(torch.tensor([[0.2, 0.8]])), looks_like(torch.tensor([[2.0, -1.0]]))
+    ('probabilities', None)
+    """
+    if values.numel() == 0 or values.shape[-1] < 2:
+        return None
+    rows = values.detach()
+    if rows.ndim > 1:
+        few = rows[..., :: max(1, rows.shape[-2] // PEEK), :]
+        if few.shape != rows.shape and _looks_like(few) is None:
+            return None
+    return _looks_like(rows)
+
+
+def _looks_like(rows: Tensor) -> Looks | None:
+    if bool((rows < 0).any()):
+        return None
+    totals = _sums(rows)
+    if totals.numel() < FEW_ROWS:
+        return "probabilities" if _off(totals, 1) <= FEW_TOLERANCE else None
+    if _off(totals, 1) <= WITHIN:
+        return "probabilities"
+    if rounded_digits(rows, totals) is not None:
+        return "rounded probabilities"
+    return "percentages" if _are_percentages(rows, totals) else None
+
+
+def _are_percentages(rows: Tensor, totals: Tensor) -> bool:
+    """Rows that sum to 100, also after rounding. Rows of 100 and zeros are more likely to be made-up logits."""
+    if _off(totals, 100) > 100 * WITHIN and rounded_digits(rows, totals, 100) is None:
+        return False
+    return bool((rows.amax(-1) < 100).any())
+
+
+def rounded_digits(rows: Tensor, totals: Tensor, scale: float = 1) -> int | None:
+    """The number of digits, 2 or 3, if rounding to so many explains why these rows do not sum to `scale`."""
+    if not bool(rows.amax() <= scale):  # NaN too
+        return None
+    for digits in DIGITS:
+        allowed = min(rows.shape[-1] * 0.5 * 10.0**-digits, MOST_LOST)
+        if _off(totals, scale) > scale * (allowed + 1e-6):
+            continue
+        wide = rows.to(totals.dtype) * (10.0**digits / scale)
+        if bool(((wide - wide.round()).abs() <= 1e-3).all()):
+            return digits
+    return None
+
+
+def are_probs(rows: Tensor, totals: Tensor | None = None) -> Tensor:
+    """One bool, on the rows' own device: whether all rows (N, C) are probabilities. NaN and infinity are not."""
+    sums = rows.sum(-1) if totals is None else totals
+    fits = ((sums - 1).abs() <= WITHIN).all()
+    return fits & (rows.amin() >= 0) if rows.numel() else fits
+
+
+def check_probs(rows: Tensor, totals: Tensor | None = None, start: int = 0) -> None:
+    """Raise InputError unless all rows (N, C) are probabilities; rows are counted from `start` in the message."""
+    if bool(are_probs(rows, totals)):
+        return
+    sums = rows.sum(-1) if totals is None else totals
+    for name, found in (("NaN", rows.isnan()), ("infinity", rows.isinf())):
+        bad = found.any(1)
+        if bool(bad.any()):
+            raise InputError(f"probabilities contain {name} (row {start + _first(bad)}): remove or repair these rows")
+    off = (sums - 1).abs() > WITHIN
+    if bool(off.any()):
+        row = _first(off)
+        raise InputError(
+            f"rows of probabilities must sum to 1 (within {SUM_TOLERANCE}), row {start + row} sums to "
+            f"{float(sums[row]):.6g}: {_remedy(rows, sums)}"
+        )
+    bad = (rows < 0).any(1)
+    raise InputError(
+        f"probabilities must not be negative (row {start + _first(bad)}): apply softmax if these are logits"
+    )
+
+
+def _remedy(rows: Tensor, totals: Tensor) -> str:
+    if rows.shape[1] == 1:
+        return BOTH_COLUMNS
+    if not bool((rows < 0).any()):
+        digits = rounded_digits(rows, totals)
+        if digits is not None:
+            return f"they are rounded to {digits} digits, so divide each row by its sum: p / p.sum(1)[:, None]"
+        if _are_percentages(rows, totals):
+            return "divide percentages by 100"
+    return "apply softmax if these are logits"
+
+
+def _sums(rows: Tensor) -> Tensor:
+    """In float64, but on Apple's GPUs, which have none."""
+    return rows.sum(-1, dtype=torch.float32 if rows.device.type == "mps" else torch.float64)
+
+
+def _off(totals: Tensor, scale: float) -> float:
+    """NaN is infinitely far off."""
+    return float((totals - scale).abs().amax().nan_to_num(nan=torch.inf, posinf=torch.inf))
+
+
+def _first(flags: Tensor) -> int:
+    return int(flags.nonzero()[0, 0])

@@ -1,0 +1,1 @@
+"""Saved predictions, their evaluation, and what a calibrator changes."""

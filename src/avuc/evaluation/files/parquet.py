@@ -1,0 +1,289 @@
+"""Reading .parquet: a list column of scores, or one numeric column per class; and a label column."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from avuc.core.errors import InputError
+from avuc.evaluation.files.arrow import LEAVE_OUT, arrow_modules, stacked, values
+from avuc.evaluation.files.columns import index_labels, pick_columns
+from avuc.evaluation.files.names import Found, Wanted, check_size, refuse
+from avuc.evaluation.files.probe import probe_parquet
+
+__all__ = ["open_table", "read_parquet", "write_parquet"]
+
+# the rows that tell what a column holds
+HEAD_ROWS = 256
+# of a rewrite: rows and bytes at once
+BATCH_ROWS = 1 << 16
+BATCH_BYTES = 1 << 26
+# bytes of each column that are read ahead
+BUFFER = 1 << 16
+
+
+def read_parquet(path: Path, wanted: Wanted) -> Found:
+    with _open(path, wanted) as table:
+        columns = pick_columns(path, table.names, wanted, table)
+        scores, classes = (_source if wanted.in_blocks else _scores)(table, columns.scores, columns.class_names)
+        found = Found(scores, columns.scores_from, columns.name, columns.scores, class_names=classes)
+        found.notes = list(columns.notes)
+        if columns.label is not None:
+            found.labels_from = f"column {columns.label!r}"
+            if wanted.needs_labels:
+                found.labels, found.labels_named = table.label_numbers(
+                    columns.label, columns.class_names, found.labels_from
+                )
+    return found
+
+
+def write_parquet(source: Path, destination: Path, found: Found, scores: Tensor) -> None:
+    """The table again with new numbers in the score columns, of the same type; everything else as it was.
+
+    Rows go through memory a batch at a time, and texts that repeat stay packed until their batch is written.
+    """
+    arrow, parquet = arrow_modules()
+    with _open(source, Wanted(max_gb=found.limit / 1e9)) as table:
+        schema, keys = table.file.schema_arrow, {name: place for place, name in enumerate(found.keys)}
+        kinds = [_floating(arrow, one.type) if one.name in keys else table.kinds[one.name] for one in schema]
+        schema = arrow.schema([one.with_type(kind) for one, kind in zip(schema, kinds, strict=True)], schema.metadata)
+        rows, done = (scores.transpose(0, 1) if scores.ndim == 3 else scores).numpy(), 0
+        with parquet.ParquetWriter(destination, schema) as out:
+            for batch in table.file.iter_batches(batch_size=BATCH_ROWS, use_threads=False):
+                for part in _slices(batch):
+                    values = rows[done : done + len(part)]
+                    done += len(part)
+                    columns = [
+                        _column(arrow, values if len(keys) == 1 else values[:, keys[one.name]], one.type)
+                        if one.name in keys
+                        else part.column(place).cast(one.type)
+                        for place, one in enumerate(schema)
+                    ]
+                    out.write_batch(arrow.RecordBatch.from_arrays(columns, schema=schema))
+
+
+def _column(arrow: Any, values: np.ndarray, kind: Any) -> Any:
+    return arrow.array(values.tolist() if values.ndim > 1 else values, type=kind)
+
+
+def _slices(batch: Any) -> Iterator[Any]:
+    """Parts of a batch whose texts, once unpacked, stay small."""
+    longest = 1
+    for column in batch.columns:
+        if hasattr(column, "dictionary"):
+            words = column.dictionary
+            longest = max(longest, words.nbytes if len(words) else 1)
+    step = max(1, BATCH_BYTES // longest)
+    yield from (batch.slice(start, step) for start in range(0, len(batch), step))
+
+
+def _floating(arrow: Any, kind: Any) -> Any:
+    """The column's own type, with whole numbers widened: calibrated scores are not whole."""
+    if arrow.types.is_fixed_size_list(kind):
+        return arrow.list_(_floating(arrow, kind.value_type), kind.list_size)
+    if arrow.types.is_list(kind) or arrow.types.is_large_list(kind):
+        return arrow.list_(_floating(arrow, kind.value_type))
+    return kind if arrow.types.is_float64(kind) else arrow.float32()
+
+
+@contextmanager
+def _open(path: Path, wanted: Wanted, *, probe: bool = True) -> Iterator[_Table]:
+    """The table, once another process has read it without harm."""
+    arrow, parquet = arrow_modules()
+    problem = probe_parquet(path, wanted.limit) if probe else None
+    if problem is not None:
+        raise refuse(path, f"not a readable .parquet table ({problem})", "save the table again")
+    try:
+        with parquet.ParquetFile(path) as plain:
+            kinds = {one.name: one.type for one in plain.schema_arrow}
+        # repeated texts stay packed: unpacked, a file of some kB may take many GB
+        texts = [name for name, kind in kinds.items() if _is_text(arrow, kind)]
+        # with a buffer the pages are read one by one, instead of all columns of a row group at once
+        with parquet.ParquetFile(path, read_dictionary=texts, buffer_size=BUFFER, pre_buffer=False) as file:
+            yield _Table(path, file, kinds, wanted)
+    except InputError:
+        raise
+    except (arrow.ArrowException, OSError, EOFError, ValueError, LookupError, OverflowError) as error:
+        if isinstance(error, MemoryError):
+            raise
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise refuse(path, f"not a readable .parquet table ({reason[:160]})", "save the table again") from error
+
+
+open_table = _open
+
+
+def _is_text(arrow: Any, kind: Any) -> bool:
+    return bool(arrow.types.is_string(kind) or arrow.types.is_large_string(kind) or arrow.types.is_binary(kind))
+
+
+@dataclass
+class _Table:
+    """An open table; also what a Sample tells of it."""
+
+    path: Path
+    file: Any
+    kinds: dict[str, Any]
+    wanted: Wanted
+    known: dict[str, tuple[np.ndarray, list[str] | None]] = field(default_factory=dict)  # the label column
+
+    @cached_property
+    def names(self) -> list[str]:
+        return list(self.file.schema_arrow.names)
+
+    def check(self, names: Iterable[str], *, whole: bool = False) -> None:
+        """Refuse what would take more than the limit, by the counts in the footer: repeats pack to almost nothing, so
+        the packed size says little. In blocks, one row group is there at a time."""
+        asked, meta, sizes = set(names), self.file.metadata, [0]
+        depth = max((name.count(".") for name in asked), default=0)
+        for group in range(meta.num_row_groups):
+            rows, size = meta.row_group(group), 0
+            for place in range(rows.num_columns):
+                column = rows.column(place)
+                if any(start in asked for start in _starts(column.path_in_schema, depth)):
+                    # a number as it is read, and as it is kept
+                    size += max(column.num_values * 12, column.total_uncompressed_size)
+            sizes.append(size)
+        if self.wanted.in_blocks and not whole:
+            check_size(self.path, "a row group of the table", max(sizes), self.wanted.limit)
+        else:
+            check_size(self.path, "the table", max(sum(sizes), 12 * meta.num_rows), self.wanted.limit)
+
+    def read(self, names: list[str]) -> Any:
+        self.check(names, whole=True)
+        return self.file.read(columns=names, use_threads=False)
+
+    def label_numbers(self, name: str, classes: Sequence[str], where: str) -> tuple[np.ndarray, bool]:
+        codes, words = self._label(name)
+        if words is None:
+            return codes, False
+        values, named = index_labels(self.path, words, classes, where)
+        return (values[codes] if len(values) else np.empty(0)), named
+
+    def _label(self, name: str) -> tuple[np.ndarray, list[str] | None]:
+        """Labels as numbers; or as places among distinct texts, and these."""
+        if name not in self.known:
+            arrow, _ = arrow_modules()
+            table = self.read([name])
+            column = table.column(name)
+            if not arrow.types.is_dictionary(column.type) or not _is_text(arrow, column.type.value_type):
+                self.known[name] = values(self.path, table, name, label=True), None
+                return self.known[name]
+            if column.null_count:
+                raise refuse(self.path, f"column {name!r} has empty cells", LEAVE_OUT)
+            column = column.unify_dictionaries().combine_chunks()
+            if isinstance(column, arrow.ChunkedArray):  # how an empty table comes back
+                self.known[name] = np.empty(0, np.int64), []
+                return self.known[name]
+            check_size(self.path, f"column {name!r}", 4 * column.dictionary.nbytes, self.wanted.limit)
+            used = np.unique(codes := column.indices.to_numpy(zero_copy_only=False).astype(np.int64))
+            words = column.dictionary.take(arrow.array(used)).to_pylist()
+            if not all(isinstance(word, str) for word in words):
+                raise refuse(self.path, f"column {name!r} holds bytes, not text", "save the labels as text or numbers")
+            self.known[name] = np.searchsorted(used, codes), words
+        return self.known[name]
+
+    def cells(self, name: str) -> list[str] | None:
+        """The column as text, whole numbers without a decimal point; None where it has empty cells or lists."""
+        arrow, _ = arrow_modules()
+        column = self.read([name]).column(name)
+        text = arrow.types.is_dictionary(column.type) and _is_text(arrow, column.type.value_type)
+        if column.null_count or not (text or self.is_number(name)):
+            return None
+        codes, words = self._label(name)
+        return [_plain(number) for number in codes.tolist()] if words is None else [words[code] for code in codes]
+
+    def is_number(self, name: str) -> bool:
+        arrow, _ = arrow_modules()
+        kind = self.kinds[name]
+        return bool(arrow.types.is_floating(kind) or arrow.types.is_integer(kind) or arrow.types.is_decimal(kind))
+
+    def is_list(self, name: str) -> bool:
+        arrow, _ = arrow_modules()
+        return bool(arrow.types.is_nested(self.kinds[name]))
+
+    def text(self, name: str) -> str:
+        return f"type {self.kinds[name]}"
+
+    def rows(self, names: Sequence[str]) -> np.ndarray:
+        self.check(names)
+        for batch in self.file.iter_batches(batch_size=HEAD_ROWS, columns=list(names), use_threads=False):
+            columns = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
+            return np.stack([columns[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in names], axis=1)
+        return np.empty((0, len(names)))
+
+    def labels(self, name: str) -> frozenset[str]:
+        codes, words = self._label(name)
+        if words is not None:
+            return frozenset(words)
+        return frozenset(_plain(number) for number in np.unique(codes)[: 1 << 20].tolist())
+
+
+def _plain(number: float) -> str:
+    """A number as text, whole ones without a decimal point."""
+    whole = isinstance(number, int) or (math.isfinite(number) and number == int(number) and abs(number) < 2**53)
+    return str(int(number)) if whole else repr(number)
+
+
+def _starts(path: str, depth: int) -> Iterator[str]:
+    """`a.b.c`: a, a.b, a.b.c, and no further than `depth` dots: what may have been asked for to read this."""
+    end = -1
+    for _ in range(depth + 1):
+        end = path.find(".", end + 1)
+        yield path if end < 0 else path[:end]
+        if end < 0:
+            return
+
+
+def _scores(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> tuple[np.ndarray, Any]:
+    """(N, C), or (S, N, C) from one column of lists of lists; and the names of the classes, where columns have them."""
+    scores = stacked(table.path, table.read(list(names)), names)
+    return scores, None if len(names) == 1 else classes
+
+
+def _source(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> tuple[TableSource, Any]:
+    """The same, left in the file."""
+    arrow, _ = arrow_modules()
+    table.check(names)
+    batches = table.file.iter_batches(batch_size=1, columns=list(names), use_threads=False)
+    empty = table.file.schema_arrow.empty_table().select(list(names))
+    first = next((arrow.Table.from_batches([batch]) for batch in batches), empty)
+    sample = stacked(table.path, first, names)
+    rows = table.file.metadata.num_rows
+    shape = (*sample.shape[:-2], rows, sample.shape[-1]) if sample.ndim > 1 else (rows,)
+    source = TableSource(table.path, table.wanted, shape, sample.dtype, names)
+    return source, None if len(names) == 1 else classes
+
+
+class TableSource:
+    """Score columns of a table, read in batches of rows."""
+
+    def __init__(
+        self, path: Path, wanted: Wanted, shape: tuple[int, ...], dtype: np.dtype[Any], names: Sequence[str]
+    ) -> None:
+        self.path, self.shape = path, shape
+        self.dtype = torch.from_numpy(np.empty(0, dtype)).dtype
+        self._wanted, self._names = wanted, list(names)
+
+    def blocks(self, rows: int) -> Iterator[Tensor]:
+        arrow, _ = arrow_modules()
+        axis = 1 if len(self.shape) == 3 else 0
+        with _open(self.path, self._wanted, probe=False) as table:
+            for batch in table.file.iter_batches(batch_size=rows, columns=self._names, use_threads=False):
+                block = stacked(self.path, arrow.Table.from_batches([batch]), self._names)
+                if block.shape != (*self.shape[:axis], block.shape[axis], *self.shape[axis + 1 :]):
+                    raise refuse(
+                        self.path,
+                        f"the lists of column {self._names[0]!r} differ in length",
+                        "give every row one number per class",
+                    )
+                yield torch.from_numpy(np.ascontiguousarray(block))

@@ -1,0 +1,144 @@
+"""Arrays that stay in their files: scores and labels read in blocks of rows, one after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from avuc.evaluation.files.names import refuse
+
+__all__ = ["ArraySource", "FileSource", "Source", "StreamSource", "matched", "numpy_decoder"]
+
+
+class Source(Protocol):
+    """Scores (N, C) or (S, N, C), or labels (N), of which any number of passes can be made."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    def blocks(self, rows: int) -> Iterator[Tensor]:
+        """All rows in order, at most `rows` at a time."""
+        ...
+
+
+class ArraySource:
+    """An array that is in memory already."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = torch.as_tensor(array)
+        self.shape, self.dtype = tuple(self._array.shape), self._array.dtype
+
+    def blocks(self, rows: int) -> Iterator[Tensor]:
+        axis = _row_axis(self.shape)
+        for start in range(0, self.shape[axis], rows):
+            yield self._array.narrow(axis, start, min(rows, self.shape[axis] - start))
+
+
+class FileSource:
+    """An array at a known place of a file, in row-major or column-major order; `decode` makes a tensor of bytes."""
+
+    def __init__(
+        self,
+        path: Path,
+        offset: int,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        itemsize: int,
+        decode: Callable[[bytearray], Tensor],
+        *,
+        column_major: bool = False,
+    ) -> None:
+        self.path, self.shape, self.dtype = path, shape, dtype
+        self._offset, self._itemsize, self._decode, self._column_major = offset, itemsize, decode, column_major
+
+    def blocks(self, rows: int) -> Iterator[Tensor]:
+        stored = self.shape[::-1] if self._column_major else self.shape
+        axis = _row_axis(self.shape)
+        place = len(self.shape) - 1 - axis if self._column_major else axis
+        count, outer, inner = stored[place], math.prod(stored[:place]), math.prod(stored[place + 1 :])
+        stride = inner * self._itemsize
+        # no buffer: a block is read into its own memory at once
+        with self.path.open("rb", buffering=0) as stream:
+            for start in range(0, count, rows):
+                here = min(rows, count - start)
+                raw = bytearray(outer * here * stride)
+                for part in range(outer):
+                    stream.seek(self._offset + (part * count + start) * stride)
+                    fill(self.path, stream, memoryview(raw)[part * here * stride : (part + 1) * here * stride])
+                block = self._decode(raw).reshape(*stored[:place], here, *stored[place + 1 :])
+                yield block.permute(*range(block.ndim)[::-1]) if self._column_major else block
+
+
+class StreamSource:
+    """A row-major array without draws that can only be read from its beginning, such as a packed archive member.
+
+    `open_data` gives a stream that stands at the first byte of the data and is closed afterwards.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        open_data: Callable[[], AbstractContextManager[IO[bytes]]],
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        itemsize: int,
+        decode: Callable[[bytearray], Tensor],
+    ) -> None:
+        self.path, self.shape, self.dtype = path, shape, dtype
+        self._open, self._itemsize, self._decode = open_data, itemsize, decode
+
+    def blocks(self, rows: int) -> Iterator[Tensor]:
+        stride = math.prod(self.shape[1:]) * self._itemsize
+        with self._open() as stream:
+            for start in range(0, self.shape[0], rows):
+                here = min(rows, self.shape[0] - start)
+                raw = bytearray(here * stride)
+                fill(self.path, stream, memoryview(raw))
+                yield self._decode(raw).reshape(here, *self.shape[1:])
+            # reads the member's end, where its checksum is compared
+            stream.read(1)
+
+
+def fill(path: Path, stream: Any, view: memoryview) -> None:
+    """Read exactly as many bytes as fit."""
+    done = 0
+    while done < len(view):
+        chunk = stream.readinto(view[done:])
+        if not chunk:
+            raise refuse(path, f"ends {len(view) - done:,} bytes too early", "the file is cut short: save it again")
+        done += chunk
+
+
+def numpy_decoder(dtype: np.dtype[Any]) -> tuple[torch.dtype, Callable[[bytearray], Tensor]]:
+    """Bytes of a NumPy type as a tensor: torch knows neither foreign byte orders nor extended precision."""
+    plain = np.dtype(np.float64) if dtype.kind == "f" and dtype.itemsize > 8 else dtype.newbyteorder("=")
+
+    def decode(raw: bytearray) -> Tensor:
+        return torch.from_numpy(np.frombuffer(raw, dtype).astype(plain, copy=False))
+
+    return torch.from_numpy(np.empty(0, plain)).dtype, decode
+
+
+def matched(scores: Iterator[Tensor], labels: Iterator[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Blocks of scores with the labels of the same rows, however the labels are divided into blocks."""
+    held = torch.empty(0)
+    for block in scores:
+        parts, missing = [], block.shape[-2]
+        while missing:
+            if not len(held):
+                held = next(labels).reshape(-1)
+            parts.append(held[:missing])
+            held, missing = held[missing:], missing - len(parts[-1])
+        yield block, parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _row_axis(shape: tuple[int, ...]) -> int:
+    return 1 if len(shape) == 3 else 0

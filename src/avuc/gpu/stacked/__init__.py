@@ -1,0 +1,1 @@
+"""CIFAR ResNets that train as one network with a model axis."""

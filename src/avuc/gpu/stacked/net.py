@@ -1,0 +1,151 @@
+"""CIFAR ResNets of one architecture as one network with a model axis, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from avuc.gpu.kernels import norm as kernels
+from avuc.gpu.kernels.conv3x3 import stacked_conv3x3_sums
+from avuc.gpu.stacked.layers import Normed, block_gradient, norm, norm_gradient, pooled
+from avuc.nets.resnet_cifar import BasicBlock, CifarResNet
+
+__all__ = ["Drop", "Gradients", "Part", "StackedResNet", "Tape", "Use", "norm_layers", "weight_layers"]
+
+# the gradients of `stacked_conv3x3`, without autograd: it would add up what meets in a block in passes of its own
+_in_x, _in_weight = torch.ops.avuc.conv3x3_input_gradient, torch.ops.avuc.conv3x3_weight_gradient
+
+Use = Callable[[Callable[..., Any]], Callable[..., Any]]  # a function as it is, or compiled
+Drop = Callable[[int, Tensor], Tensor]  # what enters layer number i, or the gradient in it, with its dropout
+
+
+def weight_layers(net: CifarResNet) -> dict[str, nn.Module]:
+    """Convolutions and the last layer, by name, in the order they are registered, which is that of the forward pass."""
+    return {name: layer for name, layer in net.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)}
+
+
+def norm_layers(net: CifarResNet) -> dict[str, nn.BatchNorm2d]:
+    """In the order of the forward pass: the norm of convolution i is number i."""
+    return {name: layer for name, layer in net.named_modules() if isinstance(layer, nn.BatchNorm2d)}
+
+
+class Part(NamedTuple):
+    """A weight tensor's place in the flat weights of a model; `shape` with the channels last."""
+
+    start: int
+    shape: tuple[int, ...]
+
+
+class Kept(NamedTuple):
+    """What the gradient of a convolution and its normalisation needs."""
+
+    x: Tensor
+    convolved: Tensor
+    weight: Tensor
+    normed: Normed
+
+
+@dataclass
+class Tape:
+    logits: Tensor
+    moments: Tensor  # (M, 2, all channels): means and variances of this batch
+    pooled: Tensor
+    last: Tensor  # weights of the last layer
+    layers: list[Kept] = field(default_factory=list)
+
+
+class Gradients(NamedTuple):
+    flat: Tensor
+    affine: Tensor
+
+
+class StackedResNet:
+    """The function; weights come with each call: `flat` holds every layer's (M, …) tensor, one layer after the other,
+    `affine` (M, 2, all channels) the scales and shifts of the normalisations."""
+
+    def __init__(self, net: CifarResNet, parts: dict[str, Part]) -> None:
+        self.strides = [layer.stride[0] for layer in weight_layers(net).values() if isinstance(layer, nn.Conv2d)]
+        norms = norm_layers(net).values()
+        self.channels = [layer.num_features for layer in norms]
+        self.eps = next(iter(norms)).eps
+        self.blocks = sum(isinstance(module, BasicBlock) for module in net.modules())
+        self.parts = list(parts.values())
+
+    def weights(self, flat: Tensor, models: int) -> list[Tensor]:
+        sizes = [models * torch.Size(part.shape).numel() for part in self.parts]
+        return [piece.view(models, *part.shape) for piece, part in zip(flat.split(sizes), self.parts, strict=True)]
+
+    def input_shapes(self, image: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """What enters each layer, of one image (height, width, channels)."""
+        height, width, _ = image
+        shapes: list[tuple[int, ...]] = []
+        for part, stride in zip(self.parts, self.strides, strict=False):
+            shapes.append((height, width, part.shape[-1]))
+            height, width = (height - 1) // stride + 1, (width - 1) // stride + 1
+        return [*shapes, self.parts[len(shapes)].shape[-1:]]
+
+    @torch.no_grad()
+    def forward(self, x: Tensor, flat: Tensor, affine: Tensor, use: Use, drop: Drop) -> Tape:
+        *convolutions, last, bias = self.weights(flat, len(x))
+        scales = affine.split(self.channels, 2)
+        layers: list[Kept] = []
+
+        def layer(x: Tensor, before: Tensor | None = None) -> Tensor:
+            number = len(layers)
+            x = drop(number, x)
+            convolved, sums = stacked_conv3x3_sums(x, convolutions[number], self.strides[number])
+            way = kernels.norm if kernels.reason_against(convolved, before) is None else use(norm)
+            normed = Normed(*way(convolved, sums, scales[number], self.eps, before))
+            layers.append(Kept(x, convolved, convolutions[number], normed))
+            return normed.output
+
+        x = layer(x)
+        for _ in range(self.blocks):
+            x = layer(layer(x), x)
+        averages = drop(len(layers), use(pooled)(x))
+        logits = torch.baddbmm(bias[:, None], averages, last.transpose(1, 2))
+        moments = torch.cat([kept.normed.moments for kept in layers], 2)
+        return Tape(logits, moments, averages, last, layers)
+
+    @torch.no_grad()
+    def backward(self, tape: Tape, in_logits: Tensor, affine: Tensor, use: Use, drop: Drop) -> Gradients:
+        scales = affine.split(self.channels, 2)
+        in_weights: list[Tensor] = []
+        in_affine: list[Tensor] = []
+        strides = list(self.strides)
+
+        def layer(found: tuple[Tensor, Tensor]) -> Tensor:
+            """Past the last convolution that is left, from the gradients of its normalisation."""
+            grad, by_affine = found
+            kept, stride = tape.layers.pop(), strides.pop()
+            in_affine.append(by_affine)
+            in_weights.append(_in_weight(grad, kept.x, stride, kept.weight.dtype))
+            # nobody asks for the gradient in the images
+            return drop(len(strides), _in_x(grad, kept.weight, stride, *kept.x.shape[2:4])) if strides else grad
+
+        def last_norm() -> tuple[Tensor, Tensor, Tensor]:
+            kept = tape.layers[-1]
+            return kept.convolved, scales[len(tape.layers) - 1], kept.normed.kept
+
+        output = tape.layers[-1].normed.output
+        by_kernel = all(kernels.reason_against(kept.convolved) is None for kept in tape.layers)
+        of_block = kernels.block_gradient if by_kernel else use(block_gradient)
+        of_norm = kernels.norm_gradient if by_kernel else use(norm_gradient)
+        in_last = torch.bmm(in_logits.transpose(1, 2), tape.pooled)
+        in_bias = in_logits.sum(1)
+        in_pooled = drop(len(strides), torch.bmm(in_logits, tape.last)) / (output.shape[2] * output.shape[3])
+        direct, through = in_pooled[:, :, None, None].expand(output.shape), None
+        for _ in range(self.blocks):
+            output = tape.layers[-1].normed.output
+            # what enters the sum of a block: its own branch takes it, and so does the shortcut
+            through, *found = of_block(direct, through, output, *last_norm())
+            grad = layer(tuple(found))
+            direct = layer(of_norm(grad, *last_norm()))
+        _, *found = of_block(direct, through, tape.layers[-1].normed.output, *last_norm())
+        layer(tuple(found))
+        flat = torch.cat([grad.reshape(-1) for grad in (*reversed(in_weights), in_last, in_bias)])
+        return Gradients(flat, torch.cat(in_affine[::-1], 2))

@@ -1,0 +1,18 @@
+"""The AvUC family of losses: be certain where you are right, and uncertain where you are wrong."""
+
+from avuc.losses.area import area_loss
+from avuc.losses.elbo import elbo_loss
+from avuc.losses.functional import auavuc_loss, avuc_loss, confidence_penalty
+from avuc.losses.module import AvUCLoss
+from avuc.losses.quadrants import Cells, avuc_cells
+
+__all__ = [
+    "AvUCLoss",
+    "Cells",
+    "area_loss",
+    "auavuc_loss",
+    "avuc_cells",
+    "avuc_loss",
+    "confidence_penalty",
+    "elbo_loss",
+]

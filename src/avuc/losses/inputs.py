@@ -1,0 +1,228 @@
+"""What the losses accept, and the one-line errors for everything else."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from avuc.core.errors import InputError
+from avuc.core.probabilities import are_probs, check_probs, looks_like
+
+__all__ = [
+    "at_least_float32",
+    "check_shapes",
+    "checked_number",
+    "checked_threshold",
+    "checked_whole",
+    "class_indices",
+    "classes_last",
+    "label_weights",
+    "look_like_probs",
+    "may_synchronise",
+    "one_of",
+    "refuse_logits",
+    "refuse_nan",
+    "transforming",
+]
+
+ONE_OUTPUT = "a network with one output z needs two columns, logits [0, z]: torch.cat([torch.zeros_like(z), z], dim=1)"
+
+# ---- numbers
+
+
+def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Check a keyword against its valid values."""
+    if value not in allowed:
+        raise InputError(f"avuc: {name} must be one of {', '.join(allowed)}; found {value!r}")
+
+
+def checked_number(what: str, value: Any) -> float:
+    """A finite number that is not negative, or an error that names it. Also takes a tensor with one element."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputError(f"{what} must be a number; found {value!r}")
+    if not 0 <= float(value) < math.inf:
+        raise InputError(f"{what} must not be negative, NaN or infinite; found {value!r}")
+    return float(value)
+
+
+def checked_whole(what: str, value: Any, least: int = 0) -> int:
+    """A whole number, at least `least`, or an error that names it."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InputError(f"{what} must be a whole number; found {value!r}")
+    if value < least:
+        raise InputError(f"{what} must {'not be negative' if least == 0 else f'be at least {least}'}; found {value!r}")
+    return int(value)
+
+
+def checked_threshold(threshold: Any, variant: str) -> float | Tensor:
+    """One number: a float, or a tensor without dimensions in float32 or better.
+
+    A NaN would make every prediction certain. On a GPU `refuse_nan` looks for it, together with the loss.
+    """
+    if threshold is None:
+        raise InputError(f"avuc: variant {variant!r} needs a threshold; AvUCLoss learns one, 'soft' has a default")
+    if isinstance(threshold, Tensor):
+        if threshold.numel() != 1 or threshold.is_complex():
+            raise InputError(
+                f"avuc: threshold must be one number; found {tuple(threshold.shape)} numbers of {threshold.dtype}"
+            )
+        threshold = threshold.reshape(())
+        if threshold.dtype not in (torch.float32, torch.float64):
+            threshold = threshold.float()
+        unknown = threshold.device.type == "cpu" and may_synchronise(threshold) and math.isnan(threshold.item())
+    elif isinstance(threshold, bool) or not isinstance(threshold, Real):
+        raise InputError(f"avuc: threshold must be a number; found {threshold!r}")
+    else:
+        threshold = float(threshold)
+        unknown = math.isnan(threshold)
+    if unknown:
+        raise InputError("avuc: threshold is NaN; give an uncertainty in nats")
+    return threshold  # type: ignore[no-any-return]
+
+
+# ---- scores and labels
+
+
+def check_shapes(scores: Tensor, labels: Tensor) -> int:
+    """Number of draws in `scores` (0: no draw axis), or an error that says which shapes go together."""
+    for name, values in (("scores", scores), ("labels", labels)):
+        if not isinstance(values, Tensor):
+            raise InputError(
+                f"avuc: {name} must be a tensor; found {type(values).__name__}: convert it with torch.as_tensor"
+            )
+    draws, classes_at = scores.ndim - labels.ndim - 1, scores.ndim - labels.ndim
+    fits = (
+        labels.ndim >= 1
+        and draws in (0, 1)
+        and scores.shape[draws] == labels.shape[0]
+        and scores.shape[classes_at + 1 :] == labels.shape[1:]
+        and (draws == 0 or scores.shape[0] > 0)
+        and scores.shape[classes_at] > 0
+    )
+    if not fits:
+        if scores.ndim == 2 and labels.shape == (scores.shape[0], 1):
+            remedy = ONE_OUTPUT if scores.shape[1] == 1 else "class indices of shape (N): use labels.squeeze(1)"
+            raise InputError(
+                f"avuc: labels {tuple(labels.shape)} do not go with scores {tuple(scores.shape)}; {remedy}"
+            )
+        if labels.ndim >= 2 and scores.shape[-labels.ndim :] == labels.shape:
+            raise InputError(
+                "avuc: labels must be integers, class indices of shape (N); found one-hot or soft labels of shape "
+                f"{tuple(labels.shape)}: use labels.argmax(-1)"
+            )
+        raise InputError(
+            "avuc: scores (N, C) or (S, N, C) go with labels (N), and (N, C, *spatial) or (S, N, C, *spatial) with "
+            f"(N, *spatial); found scores {tuple(scores.shape)} and labels {tuple(labels.shape)}"
+        )
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise InputError(f"avuc: labels must be integers, class indices; found {labels.dtype}")
+    return scores.shape[0] if draws else 0
+
+
+def class_indices(labels: Tensor) -> Tensor:
+    """Labels as one row of int64: in uint8, label 156 is the same number as the ignore_index −100."""
+    return labels.reshape(-1).long()
+
+
+def label_weights(
+    labels: Tensor, num_classes: int, ignore_index: int, weights: Tensor | None, dtype: torch.dtype
+) -> Tensor | None:
+    """A weight per label, 0 for those to ignore, or None where each counts once; labels out of range are an error."""
+    if weights is not None:
+        if not isinstance(weights, Tensor):
+            raise InputError(f"avuc: weights must be a tensor; found {type(weights).__name__}: use torch.as_tensor")
+        if weights.numel() != labels.numel():
+            raise InputError(f"avuc: one weight per label; found {weights.numel()} weights for {labels.numel()} labels")
+        weights = weights.reshape(-1).to(labels.device, dtype)
+        if may_synchronise(weights) and weights.numel():
+            low, high = torch.stack(weights.detach().aminmax()).tolist()
+            if not 0 <= low <= high < math.inf:
+                raise InputError(f"avuc: weights must not be negative, NaN or infinite; found {low} … {high}")
+    if may_synchronise(labels) and labels.numel():
+        low, high = torch.stack(labels.aminmax()).tolist()  # one copy from a GPU
+        if low >= 0 and high < num_classes and not 0 <= ignore_index < num_classes:
+            return weights
+        if bool(((labels != ignore_index) & ((labels < 0) | (labels >= num_classes))).any()):
+            if num_classes == 1 and low >= 0 and high == 1:
+                raise InputError(
+                    f"avuc: the scores have one column, for one class, but some labels are 1; {ONE_OUTPUT}"
+                )
+            raise InputError(
+                f"avuc: labels must be 0 … {num_classes - 1} (or ignore_index={ignore_index}); found {low} … {high}"
+            )
+    used = (labels != ignore_index).to(dtype)
+    return used if weights is None else used * weights
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """Cells are never computed in half precision: bfloat16 logits near 10 are 0.06 apart."""
+    if not values.is_floating_point():
+        raise InputError(f"avuc: scores must be floating point; found {values.dtype}")
+    return values if values.dtype == torch.float64 else values.float()
+
+
+def classes_last(scores: Tensor, labels: Tensor) -> Tensor:
+    """([S,] N, C, *spatial) to ([S,] N·spatial, C)."""
+    classes_at = scores.ndim - labels.ndim
+    if labels.ndim > 1:
+        scores = scores.movedim(classes_at, -1)
+    return scores.reshape(*scores.shape[: classes_at - 1], -1, scores.shape[-1])
+
+
+def look_like_probs(scores: Tensor, labels: Tensor) -> bool:
+    """Whether every row looks like probabilities, which logits hardly ever do."""
+    classes_at = scores.ndim - labels.ndim
+    return may_synchronise(scores) and looks_like(scores.detach().movedim(classes_at, -1)) is not None
+
+
+def refuse_logits(probs: Tensor) -> None:
+    """An error for rows (N, C) that are negative or do not sum to 1; NaN is left to `refuse_nan`."""
+    if not probs.numel() or not may_synchronise(probs):
+        return
+    values = probs.detach()
+    if bool(are_probs(values)) or bool(values.isnan().any()):
+        return
+    try:
+        check_probs(values)
+    except InputError as error:
+        raise InputError(f"avuc: {error}") from error
+
+
+# ---- results
+
+
+def refuse_nan(result: Tensor, what: str, threshold: float | Tensor | None = None) -> None:
+    """NaN never passes silently: it spreads into `result`, and on every rank alike."""
+    if not may_synchronise(result):
+        return
+    value = result.detach().sum()
+    if isinstance(threshold, Tensor) and threshold.is_cuda:
+        value = value + torch.where(threshold.detach().isnan(), math.nan, 0.0).sum()
+    if math.isnan(value.item()):
+        if isinstance(threshold, Tensor) and bool(threshold.isnan().any()):
+            raise InputError("avuc: threshold is NaN; give an uncertainty in nats")
+        raise InputError(f"avuc: {what} contain NaN or +inf; look for the first bad layer with torch.isfinite")
+
+
+def may_synchronise(tensor: Tensor) -> bool:
+    """Whether a value can be read back here: not while a graph is traced or captured, and not inside torch.vmap."""
+    if torch.compiler.is_compiling():
+        return False
+    if torch._C._are_functorch_transforms_active():
+        while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            if torch._C._functorch.is_batchedtensor(tensor):
+                return False
+            tensor = torch._C._functorch.get_unwrapped(tensor)
+    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def transforming() -> bool:
+    """Whether torch.func or forward-mode differentiation is at work, which need ordinary torch operations."""
+    return bool(torch._C._are_functorch_transforms_active()) or forward_ad._current_level >= 0

@@ -1,0 +1,190 @@
+"""Confidence and entropy of each row of logits, with an analytic gradient.
+
+With p = softmax(z), ŷ = argmax p, p̂ = p_ŷ and u = −Σ_k p_k log p_k:
+
+    ∂p̂/∂z_k = p̂ (δ_kŷ − p_k)        ∂u/∂z_k = −p_k (log p_k + u)
+
+One exponential per logit, forward and backward together: u = log Σe^{z−m} − Σ p (z − m) with m the row's largest logit,
+and log p = z − m + log p̂ where the gradient needs it. Autograd takes four, and keeps five N×C tensors for these two
+columns; here p is the only one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from avuc.losses.inputs import transforming
+
+__all__ = ["RowStatistics", "row_statistics"]
+
+# A block of rows stays in the caches of the cores between the passes below.
+BLOCK_ELEMENTS = 1 << 19
+# Above this the backward pass works on z − m, which is exact, instead of on z: z·slope and m·slope would round apart.
+# Below it the rounding of the difference is no larger than that of the other terms, and one pass less is needed.
+LARGE_LOGIT = 32.0
+
+
+class RowStatistics(NamedTuple):
+    """What AvUC reads of a prediction: p̂, u and ŷ, each of shape (N)."""
+
+    confidence: Tensor
+    entropy: Tensor
+    predicted: Tensor
+
+
+def row_statistics(logits: Tensor) -> RowStatistics:
+    """Statistics of `softmax(logits)` for logits (N, C), float32 or float64, differentiable any number of times.
+
+    A logit of −inf is a class ruled out; NaN or +inf gives NaN. A constant added to a row changes nothing.
+
+    >>> row_statistics(torch.zeros(1, 4)).entropy  # log 4
+    tensor([1.3863])
+    """
+    if torch.compiler.is_compiling() or transforming():
+        return traceable(logits)
+    confidence, entropy, predicted = _RowStatistics.apply(logits)
+    return RowStatistics(confidence, entropy, predicted)
+
+
+def _log_floor(dtype: torch.dtype) -> float:
+    """Below this exp() is exactly 0, so clamping log p here changes no p and turns 0·(−inf) into 0."""
+    return -745.2 if dtype == torch.float64 else -104.0
+
+
+def traceable(logits: Tensor) -> RowStatistics:
+    """The same from plain operations: for torch.compile, for torch.func and for second derivatives."""
+    log_probs = torch.log_softmax(logits, dim=-1).clamp(min=_log_floor(logits.dtype))
+    log_confidence, predicted = log_probs.max(dim=-1)
+    return RowStatistics(log_confidence.exp(), -(log_probs.exp() * log_probs).sum(dim=-1), predicted)
+
+
+class _RowStatistics(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        kept, rows = forward_rows(logits)
+        ctx.save_for_backward(logits, *rows, *kept)
+        ctx.mark_non_differentiable(rows.predicted)
+        return rows.confidence, rows.entropy, rows.predicted
+
+    @staticmethod
+    def backward(ctx: Any, grad_confidence: Tensor, grad_entropy: Tensor, _: Tensor) -> Tensor:
+        logits, *saved = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True: the gradient itself must have a gradient
+            again = traceable(logits)
+            outputs = [again.confidence, again.entropy]
+            upstream = [grad_confidence, grad_entropy]
+            gradient: Tensor = torch.autograd.grad(outputs, logits, upstream, create_graph=True)[0]
+            return gradient
+        rows, kept = RowStatistics(*saved[:3]), ForwardPass(*saved[3:])
+        coefficients = backward_coefficients(kept.largest, rows, grad_confidence, grad_entropy)
+        return backward_rows(kept, rows.predicted, coefficients)
+
+
+class ForwardPass(NamedTuple):
+    """What the backward pass needs of the forward pass."""
+
+    probs: Tensor
+    logits: Tensor
+    largest: Tensor  # logit of each row; 0 where it is subtracted already, or in `shift`
+    shift: Tensor | None = None  # what `backward_rows` has to subtract from the logits
+
+
+def forward_rows(logits: Tensor) -> tuple[ForwardPass, RowStatistics]:
+    """The statistics, and what `backward_rows` needs."""
+    # 0·(−inf) is NaN: a class ruled out needs a floor, which changes no p. On a GPU, looking first would cost more.
+    if logits.is_cuda:
+        return _forward_blocks(_centred(logits))
+    kept, rows = _forward_blocks(logits)
+    if math.isnan(rows.entropy.sum().item()):
+        return _forward_blocks(_centred(logits))
+    if np.abs(kept.largest.numpy()).max(initial=0) > LARGE_LOGIT:
+        kept = kept._replace(largest=torch.zeros_like(kept.largest), shift=kept.largest)
+    return kept, rows
+
+
+def _centred(logits: Tensor) -> Tensor:
+    """z − m, not below what is 0 as a probability. The floor is applied to the difference: m − 104 may round to m."""
+    if not logits.numel():
+        return logits
+    return (logits - logits.amax(dim=-1, keepdim=True)).clamp_(min=_log_floor(logits.dtype))
+
+
+def _forward_blocks(logits: Tensor) -> tuple[ForwardPass, RowStatistics]:
+    n, step = logits.shape[0], _block_rows(logits)
+    if step == n:
+        largest, predicted = _row_max(logits)
+        shifted = logits - largest.unsqueeze(1)
+        probs = shifted.softmax(dim=-1)
+        spread = shifted.mul_(probs).sum(dim=-1)
+    else:
+        probs = torch.empty_like(logits, memory_format=torch.contiguous_format)
+        largest, spread = logits.new_empty(n), logits.new_empty(n)
+        predicted = torch.empty(n, dtype=torch.long, device=logits.device)
+        # one block to work in: a fresh one for each would cost more in page faults than the arithmetic in it
+        scratch = logits.new_empty(step, logits.shape[1])
+        for start in range(0, n, step):
+            rows = slice(start, start + step)
+            block = logits[rows]
+            largest[rows], predicted[rows] = _row_max(block)
+            shifted = torch.sub(block, largest[rows].unsqueeze(1), out=scratch[: len(block)])
+            torch.softmax(shifted, dim=-1, out=probs[rows])
+            torch.sum(shifted.mul_(probs[rows]), dim=-1, out=spread[rows])
+    confidence = probs.gather(1, predicted.unsqueeze(1)).squeeze(1)
+    entropy = spread.add_(confidence.log()).neg_()
+    return ForwardPass(probs, logits, largest), RowStatistics(confidence, entropy, predicted)
+
+
+def _row_max(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Largest value of each row and the first place it has."""
+    if rows.device.type != "cpu" or not rows.numel():
+        largest, place = rows.max(dim=-1)
+        return largest, place
+    # NumPy's argmax uses the processor's vector units; torch's takes six times as long
+    place = torch.from_numpy(rows.detach().numpy().argmax(axis=1))
+    return rows.detach().gather(1, place.unsqueeze(1)).squeeze(1), place
+
+
+def backward_coefficients(
+    largest: Any, rows: RowStatistics, grad_confidence: Any, grad_entropy: Any, xp: Any = torch
+) -> Any:
+    """What `backward_rows` needs of the gradients g_p in p̂ and g_u in u, stacked to (3, N); linear in both.
+
+    The gradient in z_k is δ_kŷ c − p_k (g_u z_k + g_u (u − m + log p̂) + c) with c = g_p p̂; a row shares all but z_k.
+    Where `backward_rows` reads z − m, `largest` is 0.
+    Tensors with `xp=torch` or arrays with `xp=numpy`; no gradient in p̂ is None.
+    """
+    slope = -grad_entropy
+    offset = slope * (rows.entropy - largest + xp.log(rows.confidence))
+    if grad_confidence is None:
+        return xp.stack((xp.zeros_like(slope), slope, offset))
+    through = grad_confidence * rows.confidence
+    return xp.stack((through, slope, offset - through))
+
+
+def backward_rows(forward: ForwardPass, predicted: Tensor, coefficients: Tensor) -> Tensor:
+    """Gradient in the logits."""
+    at_predicted, slope, offset = coefficients.unsqueeze(2).unbind()
+    probs, logits, _, shift = forward
+    n, step = probs.shape[0], _block_rows(probs)
+    if step == n:
+        logits = logits if shift is None else logits - shift.unsqueeze(1)
+        gradient = torch.addcmul(offset, logits, slope).mul_(probs)
+    else:
+        gradient = torch.empty_like(probs)
+        for start in range(0, n, step):
+            rows = slice(start, start + step)
+            block, out = logits[rows], gradient[rows]
+            if shift is not None:
+                block = torch.sub(block, shift[rows].unsqueeze(1), out=out)
+            torch.addcmul(offset[rows], block, slope[rows], out=out).mul_(probs[rows])
+    return gradient.scatter_add_(1, predicted.unsqueeze(1), at_predicted)
+
+
+def _block_rows(rows: Tensor) -> int:
+    n, width = rows.shape
+    return n if rows.is_cuda else min(n, max(1, BLOCK_ELEMENTS // width))

@@ -1,0 +1,1 @@
+"""From a posterior and images to `Predictions`."""

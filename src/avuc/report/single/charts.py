@@ -1,0 +1,211 @@
+"""The charts, as SVG text that takes its colours from the page around it. Numbers in, text out."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from avuc.core.errors import require
+from avuc.report.palette import ROLES, light
+
+if TYPE_CHECKING:
+    from avuc.evaluation.evaluate import Assessment, Series
+
+__all__ = [
+    "avu_chart",
+    "confidence_chart",
+    "entropy_chart",
+    "loss_chart",
+    "reliability_chart",
+    "risk_chart",
+    "uncertainty_chart",
+]
+
+Named = Sequence[tuple[str, "Assessment"]]
+SIZE = (5.2, 4.0)
+# one result, before and after, or a model as trained and two calibrations of it
+STYLES = {1: ["first"], 2: ["second", "first"], 3: ["second", "first", "wrong"]}
+SETTINGS: Any = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": light("line"),
+    "grid.linewidth": 0.6,
+    "axes.edgecolor": light("line"),
+    "axes.labelcolor": light("ink"),
+    "text.color": light("ink"),
+    "xtick.color": light("soft"),
+    "ytick.color": light("soft"),
+    "legend.fontsize": 9,
+    "lines.linewidth": 1.8,
+}
+
+
+def reliability_chart(results: Named) -> str:
+    return _reliability(results, "reliability", "stated confidence", "share that is right")
+
+
+def uncertainty_chart(results: Named) -> str:
+    return _reliability(results, "uncertainty", "stated uncertainty (entropy / log C)", "share that is wrong")
+
+
+def _reliability(results: Named, name: str, across: str, up: str) -> str:
+    def paint(axes: Any) -> None:
+        axes.plot([0, 1], [0, 1], color=light("soft"), linewidth=1, linestyle=(0, (4, 3)), label="perfect")
+        for (title, result), role in zip(results, STYLES[len(results)], strict=True):
+            curve = result.curves[name]
+            full = [i for i, count in enumerate(curve["rows"]) if count]
+            if len(results) == 1:
+                widths = [curve["high"][i] - curve["low"][i] for i in full]
+                axes.bar(
+                    [curve["low"][i] for i in full],
+                    [curve["observed"][i] for i in full],
+                    widths,
+                    align="edge",
+                    color=light(role),
+                    alpha=0.3,
+                    linewidth=0,
+                )
+            most = max((curve["rows"][i] for i in full), default=1)
+            axes.plot([curve["stated"][i] for i in full], [curve["observed"][i] for i in full], color=light(role))
+            axes.scatter(
+                [curve["stated"][i] for i in full],
+                [curve["observed"][i] for i in full],
+                # the area shows how many rows a bin holds
+                s=[18 + 90 * curve["rows"][i] / most for i in full],
+                color=light(role),
+                label=title or "observed (larger: more rows)",
+                zorder=3,
+            )
+        axes.set(xlabel=across, ylabel=up, xlim=(0, 1), ylim=(0, 1.03))
+
+    return _drawing(name, paint)
+
+
+def confidence_chart(results: Named) -> str:
+    def paint(axes: Any) -> None:
+        for (title, result), role in zip(results, STYLES[len(results)], strict=True):
+            curve = result.curves["reliability"]
+            shares = [count / result.n for count in curve["rows"]]
+            if len(results) == 1:
+                axes.stairs(shares, [*curve["low"], curve["high"][-1]], color=light(role), fill=True, alpha=0.45)
+                axes.axvline(
+                    result.confidence,
+                    color=light("wrong"),
+                    linestyle=(0, (4, 3)),
+                    label=f"says {result.confidence:.1%}",
+                )
+                accuracy = result.metrics["accuracy"]
+                axes.axvline(accuracy, color=light("right"), label=f"is right {accuracy:.1%}")
+            else:
+                axes.stairs(shares, [*curve["low"], curve["high"][-1]], color=light(role), linewidth=2, label=title)
+        axes.set(xlabel="stated confidence", ylabel="share of rows", xlim=(0, 1.005))
+
+    return _drawing("confidence", paint)
+
+
+def avu_chart(results: Named) -> str:
+    """The four curves of one result, or AvU alone of two."""
+
+    def paint(axes: Any) -> None:
+        if len(results) == 1:
+            curve = results[0][1].curves["avu"]
+            for key, role, line, title in (
+                ("avu", "first", "-", "AvU"),
+                ("p_accurate_given_certain", "right", "-", "p(right | certain)"),
+                ("p_uncertain_given_inaccurate", "wrong", "-", "p(uncertain | wrong)"),
+                ("certain", "soft", (0, (4, 3)), "share certain"),
+            ):
+                axes.plot(curve["threshold"], curve[key], color=light(role), linestyle=line, label=title)
+            axes.axvline(results[0][1].threshold, color=light("soft"), linewidth=1, linestyle=(0, (1, 2)))
+        else:
+            for (title, result), role in zip(results, STYLES[len(results)], strict=True):
+                axes.plot(
+                    result.curves["avu"]["threshold"],
+                    result.curves["avu"]["avu"],
+                    color=light(role),
+                    label=f"AvU {title}",
+                )
+        axes.set(xlabel="entropy up to which it counts as certain (nats)", ylabel="share", ylim=(0, 1.03))
+
+    return _drawing("avu", paint)
+
+
+def risk_chart(results: Named) -> str:
+    def paint(axes: Any) -> None:
+        for (title, result), role in zip(results, STYLES[len(results)], strict=True):
+            curve = result.curves["risk"]
+            axes.plot(curve["coverage"], curve["risk"], color=light(role), label=title or "this model")
+        error = 1 - results[-1][1].metrics["accuracy"]
+        axes.axhline(error, color=light("soft"), linewidth=1, linestyle=(0, (4, 3)), label="answering everything")
+        axes.set(xlabel="share of rows answered, surest first", ylabel="error rate among them", xlim=(0, 1))
+        axes.set_ylim(bottom=0)
+
+    return _drawing("risk", paint)
+
+
+def entropy_chart(result: Assessment) -> str:
+    def paint(axes: Any) -> None:
+        curve = result.curves["entropy"]
+        edges = curve["edges"]
+        step = edges[1] - edges[0] if len(edges) > 1 else 1.0
+        for key, title in (("right", "right"), ("wrong", "wrong"), ("outside", "outside")):
+            total = sum(curve.get(key, []))
+            if total:
+                density = [count / total / step for count in curve[key]]
+                axes.stairs(density, edges, color=light(key), fill=True, alpha=0.22)
+                axes.stairs(density, edges, color=light(key), linewidth=1.8, label=f"{title} ({total:,.0f} rows)")
+        axes.set(xlabel="entropy (nats)", ylabel="density", xlim=(0, edges[-1]))
+
+    return _drawing("entropy", paint)
+
+
+def loss_chart(curve: Series, temperature: float | None) -> str:
+    def paint(axes: Any) -> None:
+        axes.plot(curve["temperature"], curve["loss"], color=light("first"))
+        if temperature is not None:
+            axes.axvline(temperature, color=light("wrong"), linestyle=(0, (4, 3)), label=f"T = {temperature:.4g}")
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set(xlabel="temperature T", ylabel="loss of the fit")
+
+    return _drawing("loss", paint)
+
+
+def _drawing(name: str, paint: Callable[[Any], None]) -> str:
+    """An empty chart, painted, with its legend below where it hides nothing."""
+    require("matplotlib", "report", "a report")
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    out = io.StringIO()
+    # the salt makes names inside the drawing the same in every run
+    with mpl.rc_context(SETTINGS | {"svg.hashsalt": name}):
+        figure = Figure(figsize=SIZE, layout="constrained")
+        axes = figure.add_subplot()
+        paint(axes)
+        handles, _ = axes.get_legend_handles_labels()
+        if handles:
+            columns = len(handles) if len(handles) <= 3 else 2
+            figure.legend(loc="outside lower center", ncols=columns, frameon=False)
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return _for_page(out.getvalue(), name)
+
+
+def _for_page(text: str, name: str) -> str:
+    """The bare <svg> element: as wide as its frame, colours by role, names that no other drawing of the page has."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", text)
+    for side in ("width", "height"):
+        text = re.sub(rf'(<svg[^>]*?) {side}="[^"]*"', r"\1", text, count=1)
+    for role, (bright, _) in ROLES.items():
+        text = text.replace(bright, f"var(--{role})")
+    return text

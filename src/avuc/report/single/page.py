@@ -1,0 +1,186 @@
+"""The page: one file, no network, no script; light and dark, screen and paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from avuc.report.metric_text import (
+    CHANGE_HEAD,
+    DETECTION_HEAD,
+    METRIC_HEAD,
+    RANKING_HEAD,
+    change_rows,
+    compared_verdict,
+    detection_rows,
+    metric_rows,
+    ranking_rows,
+    replicates_text,
+    verdict,
+)
+from avuc.report.palette import style_variables
+from avuc.report.single import charts
+
+if TYPE_CHECKING:
+    from avuc.evaluation.compare import Comparison
+    from avuc.evaluation.evaluate import Assessment
+
+__all__ = ["assessment_page", "comparison_page", "ranking_page"]
+
+STYLE = """
+*{box-sizing:border-box}
+body{margin:0;background:var(--page);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
+main{max-width:1120px;margin:0 auto;padding:28px 20px 48px}
+h1{font-size:1.55rem;line-height:1.25;margin:0 0 4px;overflow-wrap:anywhere}
+h2{font-size:1.1rem;margin:34px 0 10px}
+p{margin:0 0 8px}
+.source{color:var(--soft);overflow-wrap:anywhere}
+.verdict{font-size:1.12rem;border-left:4px solid var(--first);padding:2px 0 2px 14px;margin:20px 0}
+.warning{background:var(--warnback);border-left:4px solid var(--warn);padding:10px 14px;margin:14px 0}
+.warning b{color:var(--warn)}
+.scroll{overflow-x:auto;background:var(--card);border:1px solid var(--line);border-radius:8px}
+table{border-collapse:collapse;width:100%;font-size:.93rem}
+th,td{padding:6px 12px;text-align:left;border-top:1px solid var(--line);vertical-align:top}
+thead th{border-top:0;color:var(--soft);font-weight:600;white-space:nowrap}
+tbody th{font-weight:600;white-space:nowrap}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+td.m{color:var(--soft)}td.m:last-child{min-width:170px}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,430px),1fr));gap:16px}
+figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px 14px;min-width:0}
+figure h3{font-size:1rem;margin:0 0 2px}
+figcaption{color:var(--soft);font-size:.88rem;margin-top:4px}
+svg{display:block;width:100%;height:auto}
+svg text{font-family:system-ui,sans-serif!important}
+footer{color:var(--soft);font-size:.85rem;margin-top:34px}
+@media(max-width:600px){td.m{white-space:nowrap}main{padding:20px 14px 40px}}
+@media print{main{max-width:none;padding:0}.charts{grid-template-columns:1fr 1fr}
+figure,.warning,tr{break-inside:avoid}.scroll{overflow:visible}td.m:last-child{min-width:0}}
+"""
+
+# columns that hold words, not numbers
+TEXTS = {"better", "what it means", "which is"}
+
+CAPTIONS = {
+    "reliability": (
+        "Does confidence mean what it says?",
+        "Rows grouped by stated confidence. Below the dashed line the model is overconfident, above it underconfident.",
+    ),
+    "confidence": ("How sure is it?", "How its stated confidences are spread."),
+    "uncertainty": (
+        "Does uncertainty mean what it says?",
+        "Rows grouped by stated uncertainty. Above the dashed line it is wrong more often than it admits.",
+    ),
+    "avu": (
+        "Certain when right, uncertain when wrong",
+        "For every threshold of certainty: the share that is right and certain or wrong and uncertain (AvU).",
+    ),
+    "risk": (
+        "What does abstaining buy?",
+        "Answer only the surest rows: the error rate among them. The lower the curve on the left, the better.",
+    ),
+    "entropy": ("Who is uncertain?", "Entropy of the right and of the wrong predictions, and of data from outside."),
+    "loss": (
+        "How the temperature was found",
+        "The objective of the fit over the temperature; the dashed line is its minimum.",
+    ),
+}
+
+
+def assessment_page(result: Assessment, *, title: str, source: str) -> str:
+    """The report of `avuc evaluate`."""
+    parts = [
+        _verdict(verdict(result)),
+        "<h2>Figures</h2>",
+        _table(METRIC_HEAD, metric_rows(result)),
+    ]
+    if result.detection:
+        parts += [
+            f"<h2>Telling {result.outside:,} outside rows apart by entropy</h2>",
+            _table(DETECTION_HEAD, detection_rows(result)),
+        ]
+    parts.append(_charts([("", result)], result))
+    return _page(title, source, parts, result)
+
+
+def comparison_page(result: Comparison, *, title: str, source: str) -> str:
+    """The report of `avuc calibrate`."""
+    shown = result.shown
+    parts = [
+        _verdict(compared_verdict(result)),
+        *(f'<div class="warning" role="alert"><b>Warning.</b> {escape(text)}</div>' for text in result.warnings),
+        "<h2>Before and after</h2>" if result.refused is None else "<h2>Before and after the refused calibrator</h2>",
+        _table(CHANGE_HEAD, change_rows(shown)),
+        f'<p class="source">Figures from {escape(shown.how)}.</p>',
+        _charts([("before", shown.before), ("after", shown.after)], shown.after, shown),
+    ]
+    return _page(f"{title}: {result.method} calibration", source, parts, shown.after)
+
+
+def ranking_page(results: Mapping[str, Assessment], sentences: Sequence[str], *, title: str, source: str) -> str:
+    """Several methods on the same rows; the first is the model as it was."""
+    named = list(results.items())
+    parts = [
+        _verdict(sentences),
+        "<h2>Ranking, best NLL first</h2>",
+        _table(RANKING_HEAD, ranking_rows(results)),
+        _charts(named, named[0][1]),
+        f"<h2>All figures: {escape(named[0][0])}</h2>",
+        _table(METRIC_HEAD, metric_rows(named[0][1])),
+    ]
+    return _page(title, source, parts, named[0][1])
+
+
+def _charts(named: Sequence[tuple[str, Assessment]], shown: Assessment, fit: Comparison | None = None) -> str:
+    drawings = {
+        "reliability": charts.reliability_chart(named),
+        "confidence": charts.confidence_chart(named),
+        "uncertainty": charts.uncertainty_chart(named),
+        "avu": charts.avu_chart(named),
+        "risk": charts.risk_chart(named),
+        "entropy": charts.entropy_chart(shown),
+    }
+    if fit is not None and fit.curve:
+        drawings["loss"] = charts.loss_chart(fit.curve, fit.temperature)
+    figures = []
+    for name, drawing in drawings.items():
+        heading, caption = CAPTIONS[name]
+        drawing = drawing.replace("<svg", f'<svg role="img" aria-label="{escape(heading)}"', 1)
+        figures.append(
+            f"<figure><h3>{escape(heading)}</h3>{drawing}<figcaption>{escape(caption)}</figcaption></figure>"
+        )
+    return '<h2>Charts</h2><div class="charts">' + "".join(figures) + "</div>"
+
+
+def _page(title: str, source: str, parts: Iterable[str], result: Assessment) -> str:
+    draws = f", mean of {result.samples:,} draws" if result.samples > 1 else ""
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        # nothing on this page may load or run anything, whatever a name in it says
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>{escape(title)} – avuc</title><style>{style_variables()}{STYLE}</style></head><body><main>"
+        f'<h1>{escape(title)}</h1><p class="source">{escape(source)}</p>'
+        + "".join(parts)
+        + f"<footer>{result.n:,} rows, {result.num_classes:,} classes{draws}; {result.bins} bins; certain means "
+        f"entropy up to {result.threshold:.4g} of at most {math.log(max(result.num_classes, 1)):.4g} nats; "
+        f"intervals from {replicates_text(result)}. Made by avuc.</footer></main></body></html>\n"
+    )
+
+
+def _verdict(sentences: Iterable[str]) -> str:
+    return '<div class="verdict">' + "".join(f"<p>{escape(text)}</p>" for text in sentences) + "</div>"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The first column names the row."""
+    kinds = ["" if name in ("metric", "method") else "m" if name in TEXTS else "n" for name in head]
+    top = "".join(f'<th scope="col" class="{kind}">{escape(cell)}</th>' for cell, kind in zip(head, kinds, strict=True))
+    body = "".join(
+        f'<tr><th scope="row">{escape(row[0])}</th>'
+        + "".join(f'<td class="{kind}">{escape(cell)}</td>' for cell, kind in zip(row[1:], kinds[1:], strict=True))
+        + "</tr>"
+        for row in rows
+    )
+    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -1,0 +1,71 @@
+"""Beside the page: every figure as SVG and PNG, every table as CSV, LaTeX and Markdown."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from avuc.core.atomic import atomic_path, write_text
+from avuc.core.errors import InputError
+from avuc.core.progress import track
+from avuc.core.text import mark
+from avuc.report.study.figures import all_figures, saved
+from avuc.report.study.results import Results
+from avuc.report.study.tables import all_tables
+
+__all__ = ["file_names", "write_figures", "write_tables"]
+
+LONGEST = 160  # bytes of a file's name, which most disks limit to 255
+
+
+def write_tables(results: Results, folder: str | Path) -> list[Path]:
+    """folder/NAME.csv, .tex and .md."""
+    out = _folder(folder)
+    written = []
+    for table in all_tables(results):
+        for ending, text in ((".csv", table.csv()), (".tex", table.latex()), (".md", table.markdown())):
+            written.append(out / (table.name + ending))
+            write_text(written[-1], text)
+    return written
+
+
+def write_figures(results: Results, folder: str | Path, *, progress: bool = True) -> list[Path]:
+    """folder/NAME.svg and .png."""
+    out = _folder(folder)
+    written = []
+    figures = list(all_figures(results))
+    files = file_names([name for name, _, _ in figures])
+    for name, size, paint in track(figures, "drawing") if progress else figures:
+        for kind, content in saved(name, size, paint).items():
+            written.append(out / f"{files[name]}.{kind}")
+            with atomic_path(written[-1]) as path:
+                path.write_bytes(content)
+    return written
+
+
+def file_names(names: Sequence[str]) -> dict[str, str]:
+    """A file's name for each figure, whatever data sets are called; all different, also where a is A.
+
+    >>> file_names(["box-ece", "entropy-a:b", "entropy-A b"])
+    {'box-ece': 'box-ece', 'entropy-a:b': 'entropy-a-b-13e62b62', 'entropy-A b': 'entropy-A-b-0dc4a7f3'}
+    """
+    plain = {name: re.sub(r"[^\w.-]+", "-", name).strip("-.") or "figure" for name in names}
+    counts = Counter(unicodedata.normalize("NFC", short).casefold() for short in plain.values())
+    made = {}
+    for name, short in plain.items():
+        if len(short.encode()) > LONGEST or counts[unicodedata.normalize("NFC", short).casefold()] > 1:
+            short = f"{short[: LONGEST // 4]}-{mark(name)}"
+        made[name] = short
+    return made
+
+
+def _folder(folder: str | Path) -> Path:
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be a folder ({error.strerror}); choose another --out") from error
+    return path

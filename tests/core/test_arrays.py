@@ -1,0 +1,58 @@
+"""Arrays, tensors and lists of numbers, as users have them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from avuc.core.arrays import as_array, as_tensor
+from avuc.core.errors import InputError
+
+VALUES = np.arange(6.0).reshape(2, 3)
+
+
+def read_only() -> np.ndarray:
+    array = VALUES.copy()
+    array.setflags(write=False)
+    return array
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        VALUES,
+        VALUES.tolist(),
+        VALUES.astype(">f4"),
+        VALUES.astype(np.longdouble),
+        VALUES.astype(np.uint16),
+        VALUES[::-1].copy()[::-1],
+        read_only(),
+        np.ma.masked_array(VALUES),
+        torch.from_numpy(VALUES),
+    ],
+)
+def test_every_kind_gives_the_same_numbers(given: object) -> None:
+    assert as_tensor(given, "logits").double().tolist() == VALUES.tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "logits are missing"),
+        (np.ma.masked_array(VALUES, VALUES == 3), "logits hold masked entries"),
+        ([[1.0], [1.0, 2.0]], "logits must be an array or a tensor, found list"),
+        (VALUES.astype(object), "must be numbers; found dtype object"),
+        (VALUES.astype(str), "must be numbers"),
+        (VALUES.astype(complex), "must be numbers"),
+    ],
+)
+def test_what_holds_no_numbers_is_refused_in_one_line(given: object, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        as_tensor(given, "logits")
+    assert "\n" not in str(caught.value)
+
+
+def test_memory_is_shared_where_it_can_be() -> None:
+    assert as_tensor(VALUES, "logits").data_ptr() == VALUES.ctypes.data
+    assert as_array(VALUES, "logits") is VALUES

@@ -1,0 +1,95 @@
+"""Labels from a second table: by the ids of the rows and the names of the classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.scores.test_columns import accuracy, model, write
+
+from avuc.evaluation.files import read_scores
+
+LOGITS, LABELS = model(3)
+ORDER = np.random.default_rng(8).permutation(300)
+NAMES = np.array(["cat", "dog", "cow"])
+TABLES = [".csv", ".parquet"]
+
+
+def scores(path: Path, **more: Any) -> Path:
+    return write(path, more | {f"logits_{name}": LOGITS[:, k] for k, name in enumerate(NAMES)})
+
+
+@pytest.mark.parametrize("first", TABLES)
+@pytest.mark.parametrize("second", TABLES)
+@pytest.mark.parametrize("name", ["id", "Unnamed: 0", "sample_id", "image"])
+def test_rows_are_matched_by_their_ids(tmp_path, first, second, name):
+    ids = np.arange(300) * 7 if name != "image" else np.array([f"{i}.png" for i in range(300)])
+    path = scores(tmp_path / f"a{first}", **{name: ids})
+    other = write(tmp_path / f"b{second}", {"label": LABELS[ORDER], name: ids[ORDER]})
+    file = read_scores(path, labels=other)
+    assert file.labels.tolist() == LABELS.tolist()
+    assert any(f"by column {name!r}" in note for note in file.notes)
+    same = write(tmp_path / f"c{second}", {"label": LABELS, name: ids})
+    assert read_scores(path, labels=same).labels.tolist() == LABELS.tolist()
+
+
+@pytest.mark.parametrize("suffix", TABLES)
+@pytest.mark.parametrize("ids", ["others", "twice"])
+def test_other_ids_are_refused(tmp_path, refused, suffix, ids):
+    path = scores(tmp_path / f"a{suffix}", id=np.arange(300))
+    theirs = np.arange(300) + 5 if ids == "others" else np.arange(300) // 2
+    other = write(tmp_path / f"b{suffix}", {"label": LABELS, "id": theirs})
+    assert "column 'id' does not hold the same ids" in refused(path, "--labels", str(other), where=other)
+
+
+def test_ids_that_disagree_are_refused(tmp_path, refused):
+    path = scores(tmp_path / "a.csv", id=np.arange(300), key=np.arange(300))
+    other = write(tmp_path / "b.csv", {"label": LABELS, "id": np.arange(300), "key": ORDER})
+    assert "in different ways" in refused(path, "--labels", str(other), where=other)
+
+
+def test_empty_ids_are_refused(tmp_path, refused):
+    path = scores(tmp_path / "a.parquet", id=np.arange(300))
+    other = tmp_path / "b.parquet"
+    pq.write_table(pa.table({"label": LABELS, "id": pa.array([None, *range(1, 300)])}), other)
+    assert "column 'id'" in refused(path, "--labels", str(other), where=other)
+
+
+def test_other_columns_of_both_tables_say_nothing(tmp_path):
+    path = scores(tmp_path / "a.csv", fold=np.arange(300) % 5, patient_id=np.arange(300) // 3, p=np.arange(300) / 7)
+    table = {"label": LABELS, "fold": np.arange(300) % 4, "patient_id": np.arange(300) // 3, "p": np.arange(300) / 9}
+    assert read_scores(path, labels=write(tmp_path / "b.csv", table)).labels.tolist() == LABELS.tolist()
+
+
+@pytest.mark.parametrize("suffix", TABLES)
+def test_labels_in_words_are_looked_up_among_the_classes(tmp_path, refused, suffix):
+    path = scores(tmp_path / f"a{suffix}")
+    other = write(tmp_path / f"b{suffix}", {"label": NAMES[LABELS]})
+    file = read_scores(path, labels=other)
+    assert file.labels.tolist() == LABELS.tolist()
+    assert accuracy(file) > 0.9
+    few = np.where(LABELS == 0, 2, LABELS)  # no row of the first class
+    assert (
+        read_scores(path, labels=write(tmp_path / f"c{suffix}", {"label": NAMES[few]})).labels.tolist() == few.tolist()
+    )
+    other = write(tmp_path / f"d{suffix}", {"label": np.array(["horse"] * 300)})
+    assert "'horse' is neither a number nor the name of a class ('cat', 'dog', 'cow')" in refused(
+        path, "--labels", str(other), where=other
+    )
+
+
+def test_labels_in_words_for_scores_without_names(tmp_path, refused):
+    np.save(tmp_path / "logits.npy", LOGITS)
+    other = write(tmp_path / "b.csv", {"label": NAMES[LABELS]})
+    line = refused(tmp_path / "logits.npy", "--labels", str(other), where=other)
+    assert line.endswith("label the rows 0 … C−1\n")
+
+
+def test_labels_without_a_header(tmp_path, refused):
+    other = tmp_path / "b.csv"
+    other.write_text("\n".join(str(k) for k in LABELS))
+    assert "no header line" in refused(scores(tmp_path / "a.csv"), "--labels", str(other), where=other)
