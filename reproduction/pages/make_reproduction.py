@@ -1,6 +1,6 @@
 """Fill the generated parts of docs/reproduction*.md and README.md from the published rows and the paper's figures.
 
-    python reproduction/pages/make_reproduction.py            # seconds; reads reproduction/results/cifar10 and reproduction/results/paper
+    python reproduction/pages/make_reproduction.py            # seconds; reads reproduction/results
     python reproduction/pages/make_reproduction.py --check    # writes nothing; ends with 1 where a file is out of date
 
 Text outside the marks (see avuc.report.markers) is written by hand and stays. Sentences about differences, and which

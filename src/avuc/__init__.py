@@ -9,7 +9,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from avuc._old_names import install
+
 __version__ = "0.1.0"
+
+install()
 
 if TYPE_CHECKING:
     from avuc import bayes, calibration, data, losses, methods, metrics, nets, shifts, uncertainty

@@ -38,7 +38,7 @@ def fetch(known: KnownFile, folder: Path) -> Path:
     """Download `known` into `folder` from the first of its addresses that delivers; return its path.
 
     Bytes are gathered in `.NAME.part`, which outlives an interruption: the next call asks the server for the rest. The
-    file gets its own name only after its size and digest are right and it is on the disk. (`avuc.core.atomic` starts from
+    file gets its own name only after its size and digest are right and it is on the disk. (`core.atomic` starts from
     nothing each time, so it cannot serve here.)
     """
     final = folder / known.name

@@ -1,0 +1,136 @@
+"""Names of version 0.1.0 that have moved or have another name now: they still import, with a warning that names the new one.
+
+`import avuc` puts `Finder` behind Python's own finders, so it is asked only for modules that do not exist any more. A
+module or package that lost a name forwards it with `__getattr__ = forward(__name__)`.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+# module of version 0.1.0 -> module that has its names now
+MODULES = {
+    "avuc.assessment": "avuc.evaluation.evaluate",
+    "avuc.atomic": "avuc.core.atomic",
+    "avuc.batches": "avuc.prediction.inputs",
+    "avuc.calibrated": "avuc.training.default",
+    "avuc.cells": "avuc.losses.quadrants",
+    "avuc.comparison": "avuc.evaluation.compare",
+    "avuc.demo": "avuc.study.demo",
+    "avuc.draws": "avuc.posterior",
+    "avuc.errors": "avuc.core.errors",
+    "avuc.fused": "avuc.losses.analytic",
+    "avuc.kernels": "avuc.gpu.kernels",
+    "avuc.kernels.augmix": "avuc.gpu.kernels.augmix",
+    "avuc.kernels.build": "avuc.gpu.kernels.build",
+    "avuc.kernels.conv3x3": "avuc.gpu.kernels.conv3x3",
+    "avuc.kernels.conv3x3_launch": "avuc.gpu.kernels.conv3x3_launch",
+    "avuc.kernels.norm": "avuc.gpu.kernels.norm",
+    "avuc.kernels.resnet_forward": "avuc.gpu.kernels.resnet_forward",
+    "avuc.last_layer": "avuc.prediction.backends.shared_trunk",
+    "avuc.methods.statistics": "avuc.methods.batch_norm",
+    "avuc.moments": "avuc.prediction.running_sums",
+    "avuc.predictor": "avuc.prediction.predictor",
+    "avuc.progress": "avuc.core.progress",
+    "avuc.ranks": "avuc.core.data_parallel",
+    "avuc.report.beside": "avuc.report.study.paper_comparison",
+    "avuc.report.charts": "avuc.report.single.charts",
+    "avuc.report.effort": "avuc.report.study.effort",
+    "avuc.report.embed": "avuc.report.study.embed",
+    "avuc.report.exports": "avuc.report.study.exports",
+    "avuc.report.figures": "avuc.report.study.figures",
+    "avuc.report.html": "avuc.report.single.page",
+    "avuc.report.intervals": "avuc.report.study.intervals",
+    "avuc.report.paired": "avuc.report.study.paired",
+    "avuc.report.pooled": "avuc.report.study.pooled",
+    "avuc.report.results": "avuc.report.study.results",
+    "avuc.report.study_page": "avuc.report.study.page",
+    "avuc.report.tables": "avuc.report.study.tables",
+    "avuc.report.verdict": "avuc.report.study.verdict",
+    "avuc.report.words": "avuc.report.metric_text",
+    "avuc.rows": "avuc.losses.row_statistics",
+    "avuc.scores": "avuc.evaluation.files",
+    "avuc.scores.checks": "avuc.evaluation.files.checks",
+    "avuc.scores.columns": "avuc.evaluation.files.columns",
+    "avuc.scores.csv": "avuc.evaluation.files.csv",
+    "avuc.scores.file": "avuc.evaluation.files.file",
+    "avuc.scores.names": "avuc.evaluation.files.names",
+    "avuc.scores.npy": "avuc.evaluation.files.npy",
+    "avuc.scores.parquet": "avuc.evaluation.files.parquet",
+    "avuc.scores.tensors": "avuc.evaluation.files.tensors",
+    "avuc.study.growth": "avuc.study.resumable",
+    "avuc.study.parts": "avuc.study.config",
+    "avuc.study.shown": "avuc.study.examples",
+    "avuc.study.work": "avuc.study.worker",
+    "avuc.tensorfile": "avuc.core.tensor_file",
+    "avuc.thinned": "avuc.prediction.backends.dropout_masks",
+    "avuc.training.member": "avuc.training.model_trainer",
+    "avuc.training.stacked": "avuc.gpu.stacked.steps",
+    "avuc.training.stacked_choice": "avuc.gpu.stacked.choice",
+    "avuc.training.stacked_draw": "avuc.gpu.stacked.sampling",
+    "avuc.training.stacked_layers": "avuc.gpu.stacked.layers",
+    "avuc.training.stacked_masks": "avuc.gpu.stacked.dropout",
+    "avuc.training.stacked_net": "avuc.gpu.stacked.net",
+    "avuc.training.stacked_weights": "avuc.gpu.stacked.weights",
+    "avuc.ways": "avuc.prediction.backends.generic",
+    "avuc.whole_net": "avuc.gpu.fused_resnet",
+}
+
+# module and name of version 0.1.0 -> module and name of today, where it is not the same name in MODULES[module]
+NAMES: dict[str, str] = {}
+
+
+def forward(module: str) -> Callable[[str], object]:
+    """Return a module-level `__getattr__` that finds the names `module` had in version 0.1.0.
+
+    Args:
+        module: name of the module, as in `__name__`; of version 0.1.0 or of today.
+    """
+
+    def __getattr__(name: str) -> object:
+        old = f"{module}.{name}"
+        if old in NAMES:
+            home, _, new = NAMES[old].rpartition(".")
+        elif module in MODULES and not name.startswith("__"):
+            home, new = MODULES[module], name
+        else:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        try:
+            value: object = getattr(import_module(home), new)
+        except AttributeError:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}") from None
+        warnings.warn(f"{old} is now {home}.{new}", DeprecationWarning, stacklevel=2)
+        return value
+
+    return __getattr__
+
+
+class Finder(MetaPathFinder, Loader):
+    """Finds modules of version 0.1.0 that have moved."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self, is_package=_is_package(fullname)) if fullname in MODULES else None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__getattr__ = forward(module.__name__)  # type: ignore[method-assign]
+
+
+def _is_package(name: str) -> bool:
+    return any(other.startswith(f"{name}.") for other in MODULES)
+
+
+def install() -> None:
+    """Let Python find the modules of version 0.1.0. Calling it again changes nothing."""
+    if not any(isinstance(finder, Finder) for finder in sys.meta_path):
+        sys.meta_path.append(Finder())
