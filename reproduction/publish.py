@@ -3,8 +3,8 @@
     python reproduction/publish.py out/reproduce reproduction/results/cifar10
 
 Every folder of a study below the first folder becomes a folder of the same name below the second; the one named `paper`
-becomes the second folder itself, so that `avuc report reproduction/results/cifar10` shows it. A copy holds every row, every epoch
-and every run. It leaves out what is bulky or not ours to give away:
+becomes the second folder itself, so that `avuc report reproduction/results/cifar10` shows it. A copy holds every row,
+every epoch and every run. It leaves out what is bulky or not ours to give away:
 
     pictures of test images (CIFAR-10's licence is not stated)          gallery, and the mistakes in shown
     single images of other sets than the clean one, other seeds         shown

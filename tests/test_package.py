@@ -72,10 +72,10 @@ def test_kernel_sources_are_package_data() -> None:
 
     named = {
         text
-        for path in (SOURCE / "kernels").glob("*.py")
+        for path in (SOURCE / "gpu" / "kernels").glob("*.py")
         for text in re.findall(r'"(\w+\.cuh?)"', path.read_text(encoding="utf-8"))
     }
-    assert named == {path.name for path in (SOURCE / "kernels").glob("*.cu*")} != set()
+    assert named == {path.name for path in (SOURCE / "gpu" / "kernels").glob("*.cu*")} != set()
     for name in named:
         assert source_of(name).strip()
 
@@ -85,7 +85,7 @@ def test_wheel_and_sdist_hold_what_they_need() -> None:
     targets = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
     assert targets["wheel"] == {"packages": ["src/avuc"]}
     folders = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")}
-    needed = {"src", "tests", "docs", "examples", "benchmarks", "results"}
+    needed = {"src", "tests", "docs", "examples", "benchmarks", "reproduction"}
     assert needed <= folders & set(targets["sdist"]["include"])
     ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
     assert not [line for line in ignored if line.endswith((".cu", ".cuh", ".toml"))]  # hatchling leaves these out
@@ -98,9 +98,8 @@ def test_no_module_has_outgrown_one_job() -> None:
 
 
 def test_every_test_file_mirrors_a_room() -> None:
-    """tests/ mirrors src/avuc/; reproduction/ tests the scripts beside it, surprises/ the whole package from outside.
-    Another folder of tests is a leftover."""
-    rooms = {path.name for path in SOURCE.iterdir() if path.is_dir()} | {"__pycache__", "reproduction", "surprises"}
+    """tests/ mirrors src/avuc/; surprises/ tests the whole package from outside."""
+    rooms = {path.name for path in SOURCE.iterdir() if path.is_dir()} | {"__pycache__", "surprises"}
     folders = {path.name for path in Path(__file__).parent.iterdir() if path.is_dir()}
     assert folders <= rooms
 
@@ -119,12 +118,12 @@ def test_the_design_page_names_every_room() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "study.parts.DataPart",
-        "study.parts.NetPart",
-        "study.parts.OtherData",
-        "study.parts.Recipe",
-        "study.parts.Row",
-        "study.parts.StudyPart",
+        "study.config.DataPart",
+        "study.config.NetPart",
+        "study.config.OtherData",
+        "study.config.Recipe",
+        "study.config.Row",
+        "study.config.StudyPart",
         "training.settings.TrainSettings",
     ],
 )

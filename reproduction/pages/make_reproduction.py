@@ -50,7 +50,8 @@ STUDIES = {
     "choice": "cifar10-choice",
     "best": "cifar10-best",
 }
-SVHN = HOME / "reproduction" / "results" / "cifar10" / "code" / "svhn.csv"
+RESULTS = HOME / "reproduction" / "results"
+SVHN = RESULTS / "cifar10" / "code" / "svhn.csv"
 IN_README = ("Vanilla", "Temp scaling", "Ensemble", "SVI", "SVI-AvUTS", "SVI-AvUC")
 
 
@@ -185,9 +186,7 @@ def one_number(studies: Mapping[str, Study], printed: Sequence[Published]) -> Ca
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="fill the generated parts of docs/reproduction.md and README.md")
-    parser.add_argument(
-        "--results", type=Path, default=HOME / "reproduction" / "results" / "cifar10", help="published studies"
-    )
+    parser.add_argument("--results", type=Path, default=RESULTS / "cifar10", help="published studies")
     parser.add_argument("--check", action="store_true", help="write nothing; 1 where a file is out of date")
     args = parser.parse_args(arguments)
     studies = read_studies(args.results)

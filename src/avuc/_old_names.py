@@ -1,4 +1,4 @@
-"""Names of version 0.1.0 that have moved or have another name now: they still import, with a warning that names the new one.
+"""Names of version 0.1.0 that have moved or were renamed: they still import, with a warning that says the new name.
 
 `import avuc` puts `Finder` behind Python's own finders, so it is asked only for modules that do not exist any more. A
 module or package that lost a name forwards it with `__getattr__ = forward(__name__)`.

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from avuc.bayes import BayesianModule
 from avuc.data import Dataset
+from avuc.gpu.stacked import steps as stacked
 from avuc.gpu.stacked.choice import reason_against, signature
 from avuc.gpu.stacked.layers import block_gradient, norm, norm_gradient
 from avuc.gpu.stacked.steps import StackedSteps
@@ -21,7 +22,6 @@ from avuc.nets import small_cnn
 from avuc.nets.resnet_cifar import CifarResNet
 from avuc.train import Fitted, Job, TrainSettings, fit_many
 from avuc.training import fit as fit_module
-from avuc.training import stacked
 from avuc.training.captured import Captured, unchanged
 from avuc.training.checkpoint import load_member, member_tensors
 from avuc.training.compiled import attach, compiling

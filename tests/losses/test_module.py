@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from avuc.core.errors import InputError
-from avuc.losses import MANY_BATCHES, AvUCLoss, avuc_loss
+from avuc.losses import AvUCLoss, avuc_loss
+from avuc.losses.module import MANY_BATCHES
 
 
 def batch(seed: int = 0, n: int = 40, classes: int = 5, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:

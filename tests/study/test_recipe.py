@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from avuc.calibration import CALIBRATORS
 from avuc.core.errors import InputError
 from avuc.methods import METHODS
-from avuc.study import parts, tables, toml
+from avuc.study import config as parts
 from avuc.study import recipe as module
+from avuc.study import tables, toml
 from avuc.study.grid import Plan
 from avuc.study.recipe import Recipe, load_recipe, parse_recipe, recipe_names
 

@@ -1,8 +1,8 @@
 """The AvUC loss of one draw's logits and its gradient, written out: the path every training step takes.
 
 With G = AC + IU and B = AU + IC the loss is L = log((G + B)/G), so ∂L/∂B = 1/(G + B) and ∂L/∂G = 1/(G + B) − 1/G. Each
-row adds its mass m(p̂, u) to one of the two, and `row_statistics` carries ∂L/∂p̂ and ∂L/∂u back to the logits. Autograd gives
-the same numbers (the tests compare them) in four times as many passes.
+row adds its mass m(p̂, u) to one of the two, and `row_statistics` carries ∂L/∂p̂ and ∂L/∂u back to the logits. Autograd
+gives the same numbers (the tests compare them) in four times as many passes.
 """
 
 from __future__ import annotations

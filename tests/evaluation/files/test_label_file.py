@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.scores.test_columns import accuracy, model, write
+from tests.evaluation.files.test_columns import accuracy, model, write
 
 from avuc.evaluation.files import read_scores
 

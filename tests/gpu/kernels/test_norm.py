@@ -10,9 +10,9 @@ from torch import Tensor
 from avuc.core.errors import InputError
 from avuc.gpu.kernels import norm as kernels_norm
 from avuc.gpu.kernels.norm import Kernels, block_gradient, norm, norm_gradient, reason_against
+from avuc.gpu.stacked import layers as plain
 from avuc.gpu.stacked.net import Part, StackedResNet, norm_layers, weight_layers
 from avuc.nets.resnet_cifar import CifarResNet
-from avuc.training import stacked_layers as plain
 
 EPS = 1e-5
 BF16_ROUNDING = 2.0**-8  # the most that rounding the result to bf16 can change it
