@@ -1,6 +1,6 @@
 """Damaged copies of sound files, each from one number, judged by the command in this process.
 
-    python tests/evaluation/files/fuzz.py FIRST COUNT        cases FIRST … FIRST + COUNT - 1; one line of JSON for each bad one
+    python tests/evaluation/files/fuzz.py FIRST COUNT   cases FIRST … FIRST + COUNT - 1; prints each failure as JSON
 
 Every case must end in the right figures, or in one line and exit code 2. A format with a checksum (.npz) must never
 give other figures than the sound file; the others must at least keep their number of rows.
