@@ -144,3 +144,15 @@ def test_the_command_page_has_every_option_of_a_study() -> None:
     text = (ROOT / "docs" / "command.md").read_text(encoding="utf-8").partition("`avuc study` in full")[2]
     options = {option for action in parser._actions for option in action.option_strings} - {"-h", "--help"}
     assert options == set(re.findall(r"`(--[a-z-]+)", text))
+
+
+@pytest.mark.parametrize("name", ["train", "study", "metrics", "evaluation", "losses", "calibration"])
+def test_packages_load_when_they_are_first_used(name: str) -> None:
+    """`import avuc; avuc.train.fit_calibrated` works without a second import, and `import avuc` alone loads nothing."""
+    code = f"import sys, avuc; assert 'avuc.{name}' not in sys.modules; assert avuc.{name}.__name__ == 'avuc.{name}'"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_the_function_predict_is_not_hidden_by_its_room() -> None:
+    code = "import avuc, avuc.prediction, avuc.prediction.predictor; assert callable(avuc.predict)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -1,7 +1,7 @@
 """avuc: make a classifier know when it is wrong, and prove it.
 
-Needs torch and NumPy only. Names are loaded where they are first used, so that `import avuc` and `avuc --help`
-cost next to nothing.
+Needs torch and NumPy only. `import avuc` loads neither: every name below, and every package such as `avuc.metrics` or
+`avuc.train`, is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,20 @@ __version__ = "0.1.0"
 install()
 
 if TYPE_CHECKING:
-    from avuc import bayes, calibration, data, losses, methods, metrics, nets, shifts, uncertainty
+    from avuc import (
+        bayes,
+        calibration,
+        data,
+        evaluation,
+        losses,
+        methods,
+        metrics,
+        nets,
+        shifts,
+        study,
+        train,
+        uncertainty,
+    )
     from avuc.bayes import BayesianModule, Moped, Normal, to_bayesian
     from avuc.calibration import AvUTemperatureScaling, TemperatureScaling, VectorScaling
     from avuc.core.errors import InputError, MissingExtra
@@ -47,13 +60,16 @@ __all__ = [
     "calibration",
     "data",
     "elbo_loss",
+    "evaluation",
     "losses",
     "methods",
     "metrics",
     "nets",
     "predict",
     "shifts",
+    "study",
     "to_bayesian",
+    "train",
     "uncertainty",
 ]
 
