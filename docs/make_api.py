@@ -52,7 +52,9 @@ def _constant_text(module: ModuleType, name: str) -> str | None:
             return _constant_text(importlib.import_module(node.module), name)
     body = ast.parse(inspect.getsource(module)).body
     for node, following in zip(body, body[1:], strict=False):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
                 return str(following.value.value)
