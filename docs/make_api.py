@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import itertools
 import pkgutil
 import sys
 from pathlib import Path
@@ -51,7 +52,7 @@ def _constant_text(module: ModuleType, name: str) -> str | None:
         if isinstance(node, ast.ImportFrom) and node.module and name in [alias.name for alias in node.names]:
             return _constant_text(importlib.import_module(node.module), name)
     body = ast.parse(inspect.getsource(module)).body
-    for node, following in zip(body, body[1:], strict=False):
+    for node, following in itertools.pairwise(body):
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         )

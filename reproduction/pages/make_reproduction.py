@@ -20,7 +20,7 @@ from reproduction_best import against_targets, best_row, rows_of_best
 from reproduction_choice import rehearsals
 from reproduction_more import ablation, beta, code_path, cost, curves, drawings, without_threshold
 from reproduction_seeds import paired_seeds, reproduced, svhn_readings
-from reproduction_tables import BESIDE, NOTHING, PERCENT, SCORES, Remarks, Study, markdown, means, number, ours
+from reproduction_tables import BESIDE, NOTHING, PERCENT, Remarks, Study, markdown, means, number, ours
 from reproduction_worth import worth
 
 from avuc.core.atomic import atomic_path, write_text
@@ -32,8 +32,8 @@ from avuc.report.study.results import read_results
 from avuc.study.grid import Plan
 from avuc.study.store import Store
 
-PAGES = Path(__file__).parent
-HOME = PAGES.parents[1]
+HERE = Path(__file__).parent
+HOME = HERE.parents[1]
 DOCS = HOME / "docs"
 PAGES = {
     DOCS / "reproduction.md": "docs/reproduction.md",
@@ -52,7 +52,7 @@ STUDIES = {
 }
 RESULTS = HOME / "reproduction" / "results"
 SVHN = RESULTS / "cifar10" / "code" / "svhn.csv"
-IN_README = ("Vanilla", "Temp scaling", "Ensemble", "SVI", "SVI-AvUTS", "SVI-AvUC")
+IN_README = ("Vanilla", "Temp scaling", "Ensemble")
 
 
 def read_studies(folder: Path) -> dict[str, Study]:
@@ -132,22 +132,31 @@ def _gaps(study: Study) -> int:
 
 
 def in_short(studies: Mapping[str, Study], printed: Sequence[Published], named: str, also: Sequence[str] = ()) -> str:
-    """README: the means at intensity 5 of a few rows, the paper's and ours, the code's way, and our recipe's last."""
+    """The table of README: a few methods at intensity 5, the paper's figure in brackets where it prints one."""
     if "paper" not in studies:
         return NOTHING
-    paper = studies["paper"]
-    lines = means(paper, printed, [name for name in IN_README if name in paper.results.names]).split("\n")
-    more = [("code", name) for name in ("SVI", "SVI-AvUC")]
-    best = best_row(studies, named)
-    more += [("best", name) for name in dict.fromkeys([best, *also]) if name is not None]
-    for study, row in ((studies[name], row) for name, row in more if name in studies):
-        if row in study.results.names:
-            line = [f"{row}, `{study.results.title}`", str(study.get(row, "ece", "5").seeds)]
-            line += [ours(study.get(row, "accuracy", at), digits=1, percent=True) for at in ("clean", "5")]
-            for metric in SCORES:
-                line += ["–", ours(study.get(row, metric, "5"), metric)]
-            lines.append("| " + " | ".join(line) + " |")
-    return "\n".join(lines) + not_run(studies)
+    rows = [("paper", name, name) for name in IN_README]
+    rows += [("code", name, f"{name}, as the released code trains it") for name in ("SVI", "SVI-AvUC")]
+    rows += [("best", name, f"{name} (ours)") for name in dict.fromkeys([best_row(studies, named), *also]) if name]
+    means_of_paper = {
+        (row.method, row.metric): row.value
+        for row in printed
+        if (row.dataset, row.intensity, row.statistic) == ("cifar10", "5", "mean")
+    }
+    lines = []
+    for name, method, title in rows:
+        if name not in studies or method not in studies[name].results.names:
+            continue
+        study = studies[name]
+        line = [title, str(study.get(method, "ece", "5").seeds)]
+        line += [ours(study.get(method, "accuracy", where), digits=1, percent=True) for where in ("clean", "5")]
+        for metric in ("ece", "nll"):
+            paper = means_of_paper.get((method, metric))
+            brackets = f" ({number(paper, metric)})" if paper is not None and name != "best" else ""
+            line.append(ours(study.get(method, metric, "5"), metric) + brackets)
+        lines.append(line)
+    head = ["method", "seeds", "accuracy, clean", "accuracy, shifted", "ECE, shifted (paper)", "NLL, shifted (paper)"]
+    return markdown(head, lines) + not_run(studies)
 
 
 def one_number(studies: Mapping[str, Study], printed: Sequence[Published]) -> Callable[[Sequence[str]], str]:
@@ -190,8 +199,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; 1 where a file is out of date")
     args = parser.parse_args(arguments)
     studies = read_studies(args.results)
-    printed = read_published(HOME / "reproduction" / "results" / "paper" / "tables.csv")
-    notes = tomllib.loads((PAGES / "reproduction.toml").read_text(encoding="utf-8"))
+    printed = read_published(RESULTS / "paper" / "tables.csv")
+    notes = tomllib.loads((HERE / "reproduction.toml").read_text(encoding="utf-8"))
     blocks, remarks = all_blocks(studies, printed, notes)
     stale = []
     for path, name in PAGES.items():
