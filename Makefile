@@ -30,16 +30,16 @@ bench: setup
 docs: setup
 	for file in docs/make_*.py; do $(BIN)/python $$file || exit 1; done
 
-# Everything in reproduction/results/cifar10 and on docs/reproduction*.md, from CIFAR-10:
+# Run all published studies again and rebuild docs/reproduction*.md, from CIFAR-10:
 #   make reproduce DATA=FOLDER [OUT=out/reproduce] [OOD='["svhn", "cifar100", "textures.npy"]'] [MINUTES=60]
-# DATA holds cifar-10-batches-py; other data are looked for in $$AVUC_DATA, or downloaded. Stop it at any time: the same
-# command goes on. With MINUTES each study ends after so long with exit code 75; the same command goes on, too. Time and
-# hardware of the published run are in docs/reproduction-tables.md, "What it took": meant for one data-centre GPU. On a CPU it
-# takes weeks; 'avuc study cifar10-paper --dry-run' estimates it for the machine at hand. BIN=FOLDER takes the python
-# there as it is, and installs nothing. CHANGES='--set train.epochs=1 ...' goes to every study: a small one, to try it all.
+# DATA holds cifar-10-batches-py. Other data sets are read from $$AVUC_DATA or downloaded. Stop it at any time: the same
+# command continues. With MINUTES, each study stops after that time with exit code 75. It is meant for one data-centre GPU
+# (docs/reproduction-tables.md, "What it took"); on a CPU it takes weeks ('avuc study cifar10-paper --dry-run' estimates it).
+# BIN=FOLDER uses the python in that folder and installs nothing. CHANGES='--set train.epochs=1 ...' is passed to every study.
 STUDIES := $(if $(findstring command,$(origin OUT)),$(OUT),out/reproduce)
-RECIPES := paper:cifar10-paper code:cifar10-code code-pretrained:cifar10-code-pretrained beta:beta-ablation ablation:cifar10-ablation choice:cifar10-choice \
-  best:cifar10-best
+MORE := reproduction/recipes
+RECIPES := paper:cifar10-paper code:cifar10-code code-pretrained:$(MORE)/cifar10-code-pretrained.toml \
+  beta:$(MORE)/beta-ablation.toml ablation:$(MORE)/cifar10-ablation.toml choice:$(MORE)/cifar10-choice.toml best:cifar10-best
 
 reproduce: $(if $(findstring command,$(origin BIN)),,setup)
 	@test -n "$(DATA)" || { echo "make reproduce DATA=FOLDER: name the folder that holds cifar-10-batches-py"; exit 2; }
@@ -47,7 +47,7 @@ reproduce: $(if $(findstring command,$(origin BIN)),,setup)
 	  $(if $(OOD),case $$one in (ablation:*|choice:*) ;; (*) set -- --set 'study.ood=$(OOD)' ;; esac;) \
 	  $(BIN)/python -m avuc study $${one#*:} --out "$(STUDIES)/$${one%%:*}" --set data.root="$(DATA)" "$$@" \
 	    $(if $(MINUTES),--minutes $(MINUTES)) $(CHANGES) || exit $$?; \
-	done  # rehearsals look at no other data
+	done  # studies on held-out training images have no OOD data
 	$(BIN)/python reproduction/publish.py "$(STUDIES)" reproduction/results/cifar10
 	$(BIN)/python reproduction/pages/make_reproduction.py
 
