@@ -63,6 +63,25 @@ def _constant_text(module: ModuleType, name: str) -> str | None:
     return None
 
 
+def own_names(module: ModuleType) -> list[str]:
+    """The functions and classes among the public names of a module."""
+    values = {name: getattr(module, name) for name in vars(module)["__all__"]}
+    return [name for name, value in values.items() if inspect.isclass(value) or inspect.isroutine(value)]
+
+
+def is_explained(module: ModuleType, name: str) -> bool:
+    """Whether the docstring has an `Args:` block (if there are arguments) and a runnable example."""
+    value = getattr(module, name)
+    text = inspect.getdoc(value) or ""
+    if inspect.isclass(value) and (issubclass(value, BaseException) or getattr(value, "_is_protocol", False)):
+        return bool(text)
+    try:
+        arguments = [name for name in inspect.signature(value).parameters if name != "self"]
+    except (TypeError, ValueError):
+        arguments = []
+    return ("Args:" in text or not arguments) and (">>>" in text or not arguments)
+
+
 def page() -> str:
     parts, count = [], 0
     for module in public_modules():

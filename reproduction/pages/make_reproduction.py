@@ -137,7 +137,11 @@ def in_short(studies: Mapping[str, Study], printed: Sequence[Published], named: 
         return NOTHING
     rows = [("paper", name, name) for name in IN_README]
     rows += [("code", name, f"{name}, as the released code trains it") for name in ("SVI", "SVI-AvUC")]
-    rows += [("best", name, f"{name} (ours)") for name in dict.fromkeys([best_row(studies, named), *also]) if name]
+    rows += [
+        ("best", name, f"{name} (ours, `cifar10-best`)")
+        for name in dict.fromkeys([best_row(studies, named), *also])
+        if name
+    ]
     means_of_paper = {
         (row.method, row.metric): row.value
         for row in printed
