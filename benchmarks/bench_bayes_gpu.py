@@ -35,7 +35,7 @@ from avuc.bayes import to_bayesian
 from avuc.core.atomic import write_text
 from avuc.losses import avuc_loss
 from avuc.nets import resnet20
-from avuc.posterior import predict
+from avuc.prediction import predict
 from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from avuc.bayes import to_bayesian
 from avuc.data.arrays import as_input
 from avuc.nets import resnet20
-from avuc.posterior import predict
+from avuc.prediction import predict
 
 Way = dict[str, object]
 

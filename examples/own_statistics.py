@@ -10,7 +10,7 @@ from avuc import metrics
 from avuc.data import load_dataset
 from avuc.methods import SVI, Objective
 from avuc.methods.batch_norm import OwnStatistics, spread_out
-from avuc.posterior import predict
+from avuc.prediction import predict
 from avuc.train import TrainSettings, fit
 
 

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from avuc.core.errors import InputError, MissingExtra
     from avuc.losses import AvUCLoss, auavuc_loss, avuc_loss, elbo_loss
     from avuc.losses.quadrants import Cells, avuc_cells
-    from avuc.posterior import Posterior, predict
+    from avuc.posterior import Posterior
+    from avuc.prediction.predict import predict
     from avuc.prediction.predictor import Predictor
     from avuc.predictions import Predictions
 
@@ -91,7 +92,7 @@ _HOME = {
     "avuc_cells": "losses.quadrants",
     "avuc_loss": "losses",
     "elbo_loss": "losses",
-    "predict": "posterior",
+    "predict": "prediction.predict",
     "to_bayesian": "bayes",
 }
 

@@ -83,7 +83,19 @@ MODULES = {
 }
 
 # module and name of version 0.1.0 -> module and name of today, where it is not the same name in MODULES[module]
-NAMES: dict[str, str] = {}
+NAMES: dict[str, str] = {
+    "avuc.draws.predict": "avuc.prediction.predict.predict",
+    "avuc.last_layer.LastLayer": "avuc.prediction.backends.shared_trunk.SharedTrunkBackend",
+    "avuc.moments.DrawSums": "avuc.prediction.running_sums.SampleSums",
+    "avuc.ways.AT_ONCE": "avuc.prediction.backends.backend.SAMPLES_PER_CHUNK",
+    "avuc.ways.Parts": "avuc.prediction.backends.backend.NetWithWeights",
+    "avuc.ways.Plain": "avuc.prediction.backends.generic.GenericBackend",
+    "avuc.ways.Way": "avuc.prediction.backends.backend.Backend",
+    "avuc.ways.bytes_of": "avuc.prediction.backends.backend.bytes_of",
+    "avuc.ways.draws_at_once": "avuc.prediction.backends.backend.samples_per_chunk",
+    "avuc.ways.parts_of": "avuc.prediction.backends.backend.net_with_weights",
+    "avuc.whole_net.WholeNet": "avuc.gpu.fused_resnet.FusedResNetBackend",
+}
 
 
 def forward(module: str) -> Callable[[str], object]:

@@ -21,7 +21,8 @@ from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
 from avuc.nets import runner as running
 from avuc.nets import small_cnn
-from avuc.posterior import Posterior, predict
+from avuc.posterior import Posterior
+from avuc.prediction import predict
 from avuc.prediction.predictor import Predictor
 
 

@@ -12,14 +12,15 @@ from torch.func import functional_call
 
 from avuc.bayes import to_bayesian
 from avuc.data.arrays import as_input
-from avuc.gpu import fused_resnet as whole_net
-from avuc.gpu.fused_resnet import WholeNet
+from avuc.gpu import fused_resnet
+from avuc.gpu.fused_resnet import FusedResNetBackend
 from avuc.gpu.kernels.build import KernelError
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
 from avuc.nets import resnet20, resnet32, small_cnn
 from avuc.nets.fold import fold
-from avuc.posterior import Posterior, predict
+from avuc.posterior import Posterior
+from avuc.prediction import predict
 from avuc.prediction.predictor import Predictor
 
 
@@ -57,7 +58,7 @@ class Stand:
 
 @pytest.fixture
 def stand(monkeypatch: pytest.MonkeyPatch) -> type[Stand]:
-    monkeypatch.setattr(whole_net, "kernel", lambda: Stand)
+    monkeypatch.setattr(fused_resnet, "kernel", lambda: Stand)
     monkeypatch.setattr(Stand, "launches", [])
     monkeypatch.setattr(Stand, "against", None)
     monkeypatch.setattr(Stand, "packs", 0)
@@ -107,7 +108,7 @@ def test_chunks(stand: type[Stand], monkeypatch: pytest.MonkeyPatch) -> None:
     posterior = to_bayesian(net(), initial_std=0.05)
     images, labels = pictures(3)
     plain = predict(posterior, images, labels, samples=7)
-    monkeypatch.setattr("avuc.prediction.backends.generic.AT_ONCE", 3)
+    monkeypatch.setattr("avuc.prediction.backends.backend.SAMPLES_PER_CHUNK", 3)
     predictor = low(posterior, samples=7)
     for _ in range(2):
         torch.testing.assert_close(predictor(images, labels).probs, plain.probs, rtol=0, atol=2e-6)
@@ -118,7 +119,7 @@ def test_chunks(stand: type[Stand], monkeypatch: pytest.MonkeyPatch) -> None:
     assert stand.packs == 9
     torch.testing.assert_close(more.softmax(-1)[:7].mean(0), plain.probs, rtol=0, atol=2e-6)
     # logits of a chunk are bounded too
-    monkeypatch.setattr("avuc.prediction.backends.generic.CHUNK_NUMBERS_ELSEWHERE", 2 * 10 * 3)
+    monkeypatch.setattr("avuc.prediction.backends.backend.CHUNK_NUMBERS_ELSEWHERE", 2 * 10 * 3)
     stand.launches.clear()
     low(posterior, samples=4, batch_size=3)(images, labels)
     assert stand.launches == [(2, 3), (2, 3)]
@@ -206,8 +207,8 @@ def test_on_a_gpu(kind: str) -> None:
     for seed in (0, 1):
         images, labels = pictures(700, seed=seed)
         found = predictor(images, labels)
-        assert isinstance(predictor._special, WholeNet)
-        assert not predictor._plain
+        assert isinstance(predictor._special, FusedResNetBackend)
+        assert not predictor._generic
         exact = predict(posterior, images, labels, samples=24, compiled=False, progress=False)
         assert (found.probs - exact.probs).abs().max() < 0.05
         assert (found.probs - exact.probs).abs().mean() < 0.003

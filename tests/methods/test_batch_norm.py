@@ -10,7 +10,8 @@ from avuc.bayes import to_bayesian
 from avuc.core.errors import InputError
 from avuc.methods.batch_norm import OwnStatistics, spread_out
 from avuc.nets import resnet20
-from avuc.posterior import NetDraw, predict, seeded_generator
+from avuc.posterior import NetDraw, seeded_generator
+from avuc.prediction import predict
 
 
 def images(count: int, seed: int = 0) -> Tensor:

@@ -20,7 +20,8 @@ from avuc.data.arrays import as_input
 from avuc.methods import LLSVI, METHODS, SVI, SWAG, Dropout, Ensemble, LLDropout, Method, Objective, Radial, Vanilla
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.nets import mlp, small_cnn
-from avuc.posterior import Posterior, predict
+from avuc.posterior import Posterior
+from avuc.prediction import predict
 
 SMALL: dict[str, Method] = {
     "vanilla": Vanilla(),

@@ -20,7 +20,7 @@ from avuc.methods.dropout import Dropout, DropoutPosterior
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
 from avuc.nets import mlp, small_cnn
-from avuc.posterior import predict
+from avuc.prediction import predict
 from avuc.prediction.inputs import Batches
 from avuc.prediction.predictor import Predictor, Reading
 
@@ -102,7 +102,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "negative seed": (lambda: predict(to_bayesian(net()), images(), seed=-1), "seed must be .* found -1"),
     "half a seed": (lambda: predict(to_bayesian(net()), images(), seed=0.5), "seed must be .* found 0.5"),
     "no draws": (lambda: predict(Own(flat(), 0), as_input(images())), "num_draws must be None or .* found 0"),
-    "no members": (lambda: predict(Own(flat(), 3), as_input(images())), r"3 draws but no member\(index\)"),
+    "no members": (lambda: predict(Own(flat(), 3), as_input(images())), r"num_draws=3 but no member\(index\)"),
     "NaN": (lambda: predict(one(net()), as_input(images()) * float("nan")), "NaN"),
     "softmax": (
         lambda: predict(one(soft(net())), images()),
@@ -175,12 +175,12 @@ WARNED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: predict(one(net()), images().permute(0, 3, 1, 2).float()),
         "whole numbers up to 25. and look like bytes",
     ),
-    "channels last": (lambda: predict(one(flat()), images().float() / 255), "as if their channels came last"),
-    "channels last, array": (lambda: predict(one(flat()), (images() / 255).numpy()), "channels came last"),
+    "channels last": (lambda: predict(one(flat()), images().float() / 255), "seem to have the channels last"),
+    "channels last, array": (lambda: predict(one(flat()), (images() / 255).numpy()), "have the channels last"),
     "statistics of the batch": (lambda: predict(one(batch_statistics()), images()), "depends on the other images"),
     "dropout of rate 0": (
         lambda: predict(DropoutPosterior(Dropout(0.0).build(net())), images(), samples=4),
-        "all 4 draws give the same prediction",
+        "all 4 samples give the same prediction",
     ),
     "own dropout of rate 0": (
         lambda: predict(DropoutPosterior.of_own_layers(nn.Sequential(flat(), nn.Dropout(0.0))), images(), samples=4),

@@ -10,7 +10,8 @@ from torch.func import functional_call
 from avuc.methods.dropout import Dropout, DropoutPosterior
 from avuc.nets import resnet20, small_cnn
 from avuc.nets.fold import conv_bn_pairs
-from avuc.posterior import predict, seeded_generator
+from avuc.posterior import seeded_generator
+from avuc.prediction import predict
 from avuc.prediction.backends.dropout_masks import mask_shapes, masked_net, masks_of
 from avuc.predictions import Predictions
 

@@ -20,7 +20,8 @@ from avuc.methods.dropout import Dropout
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
 from avuc.nets import small_cnn
-from avuc.posterior import NetDraw, Posterior, evaluating, predict, seeded_generator
+from avuc.posterior import NetDraw, Posterior, evaluating, seeded_generator
+from avuc.prediction import predict
 from avuc.predictions import Predictions
 from avuc.uncertainty import entropy
 
@@ -284,7 +285,7 @@ def test_probabilities_exactly_0_and_1() -> None:
         def draw(self, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
             return lambda x: torch.tensor([[0.0, -float("inf"), -1e4]]).expand(len(x), 3)
 
-    with pytest.warns(UserWarning, match="all 3 draws give the same prediction"):
+    with pytest.warns(UserWarning, match="all 3 samples give the same prediction"):
         found = predict(Certain(), *data(), samples=3)
     assert torch.equal(found.probs[0], torch.tensor([1.0, 0.0, 0.0]))
     assert found.expected_entropy.abs().max() == 0
@@ -311,7 +312,7 @@ def test_bad_logits_name_the_draw_and_the_batch(bad: float) -> None:
     x, labels = data(11)
     x[4, 0] = 7.0
     for samples in (3, 5, 40, "auto"):
-        with pytest.raises(InputError, match=r"draw 2, batch 1 \(images 4…7\): .*NaN"):
+        with pytest.raises(InputError, match=r"sample 2, batch 1 \(images 4…7\): .*NaN"):
             predict(Broken(), x, labels, samples=samples, batch_size=4)
 
 
@@ -450,7 +451,7 @@ def test_progress(monkeypatch: pytest.MonkeyPatch, samples: int | str, text: str
         monkeypatch.setattr("sys.stderr", terminal := Terminal())
         predict(LinearPosterior(scale=1e-4), *data(), samples=samples, progress=shown)
         last = terminal.getvalue().split("\r")[-1]
-        assert (text in last and "draws" in last) == shown
+        assert (text in last and "samples" in last) == shown
         assert ("error 0.0" in last) == (shown and samples == "auto")
 
 

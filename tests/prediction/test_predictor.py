@@ -19,7 +19,8 @@ from avuc.methods.swag import SWAGModel, SWAGPosterior
 from avuc.methods.vanilla import DeterministicPosterior
 from avuc.nets import runner as running
 from avuc.nets import small_cnn
-from avuc.posterior import Posterior, predict, seeded_generator
+from avuc.posterior import Posterior, seeded_generator
+from avuc.prediction import predict
 from avuc.prediction.predictor import Predictor, Reading
 from avuc.predictions import Predictions
 
@@ -126,9 +127,9 @@ def test_memory_is_bounded() -> None:
     for memory, kept in ((0, 0), (int(3.5 * weights), 2), (100 * weights, 8)):
         predictor = Predictor(posterior, samples=8, memory=memory)
         predictor(*digits())
-        (plain,) = predictor._plain.values()
+        (plain,) = predictor._generic.values()
         assert len(plain._kept) == kept
-        assert 0 <= plain._room <= memory
+        assert 0 <= plain._memory_left <= memory
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -221,9 +222,9 @@ def test_nan_is_refused_in_any_way() -> None:
     posterior = MADE["last"]()
     with torch.no_grad():
         posterior.module.conv1.weight[0] = float("nan")
-    with pytest.raises(InputError, match=r"draw 0, batch 0 \(images 0…3\)"):
+    with pytest.raises(InputError, match=r"sample 0, batch 0 \(images 0…3\)"):
         Predictor(posterior, samples=20, batch_size=4)(*digits())
-    with pytest.raises(InputError, match=r"draws 0…15, images 0…3: .*NaN"):
+    with pytest.raises(InputError, match=r"samples 0…15, images 0…3: .*NaN"):
         Predictor(posterior, samples=20, batch_size=4).logits(digits()[0])
 
 

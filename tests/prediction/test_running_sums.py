@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avuc.prediction.running_sums import DrawSums, monte_carlo_error
+from avuc.prediction.running_sums import SampleSums, monte_carlo_error
 from avuc.predictions import Predictions
 from avuc.uncertainty import expected_entropy, mutual_information
 
@@ -51,8 +51,8 @@ def test_error_is_its_definition(count: int, rows: int, classes: int, seed: int,
 def test_error_of_one_draw_is_unknown_and_of_all_members_zero() -> None:
     probs = draws(3, 2, 2, 0).double()
     assert monte_carlo_error(probs[0], probs[0].square(), 1) is None
-    assert monte_carlo_error(probs[0], probs[0].square(), 1, num_draws=1) == 0.0
-    assert monte_carlo_error(probs.sum(0), probs.square().sum(0), 3, num_draws=3) == 0.0
+    assert monte_carlo_error(probs[0], probs[0].square(), 1, num_samples=1) == 0.0
+    assert monte_carlo_error(probs.sum(0), probs.square().sum(0), 3, num_samples=3) == 0.0
 
 
 def test_error_predicts_the_distance_from_infinitely_many_draws() -> None:
@@ -72,7 +72,7 @@ def test_error_predicts_the_distance_from_infinitely_many_draws() -> None:
 @given(seed=st.integers(0, 50), split=st.integers(1, 6), count=st.integers(1, 5))
 def test_sums_equal_all_draws_kept(seed: int, split: int, count: int) -> None:
     probs = draws(count, 7, 3, seed)
-    sums = DrawSums(7, torch.device("cpu"))
+    sums = SampleSums(7, torch.device("cpu"))
     for draw in probs:
         for start in range(0, 7, split):
             rows = slice(start, min(start + split, 7))
@@ -89,7 +89,7 @@ def test_sums_equal_all_draws_kept(seed: int, split: int, count: int) -> None:
 def test_chunks_of_draws_equal_single_draws(seed: int, chunk: int, split: int, double: bool) -> None:
     probs = draws(9, 7, 3, seed).to(torch.float64 if double else torch.float32)
     given_probs = probs.clone()
-    single, chunked = (DrawSums(7, torch.device("cpu")) for _ in range(2))
+    single, chunked = (SampleSums(7, torch.device("cpu")) for _ in range(2))
     for draw in probs:
         single.add(slice(0, 7), draw)
     for some in probs.split(chunk):
@@ -105,20 +105,20 @@ def test_chunks_of_draws_equal_single_draws(seed: int, chunk: int, split: int, d
 def test_sums_say_which_draws_hold_nan() -> None:
     probs = draws(4, 5, 3, 0)
     probs[2, 4, 1] = float("nan")
-    sums = DrawSums(5, torch.device("cpu"))
+    sums = SampleSums(5, torch.device("cpu"))
     assert sums.add(slice(0, 4), probs[:, :4]).tolist() == [False] * 4
     assert sums.add(slice(4, 5), probs[:, 4:]).tolist() == [False, False, True, False]
 
 
 def test_sums_say_nan() -> None:
-    sums = DrawSums(2, torch.device("cpu"))
+    sums = SampleSums(2, torch.device("cpu"))
     assert bool(sums.add(slice(0, 1), torch.tensor([[float("nan"), 0.5]])))
 
 
 def test_many_equal_draws_leave_no_rounding() -> None:
     # 0.1 is not a binary fraction: in float32 the sum of 4,096 of them is off by more than 1e-4
     probs = torch.tensor([[0.1, 0.9]])
-    sums = DrawSums(1, torch.device("cpu"))
+    sums = SampleSums(1, torch.device("cpu"))
     for _ in range(4096):
         sums.add(slice(0, 1), probs)
     assert torch.equal(sums.predictions(torch.tensor([0]), 4096, None).probs, probs)

@@ -13,7 +13,7 @@ from avuc.methods.dropout import DropoutPosterior
 from avuc.methods.ll_dropout import LLDropout
 from avuc.nets import mlp, resnet20, small_cnn
 from avuc.posterior import NetDraw, seeded_generator
-from avuc.prediction.backends.shared_trunk import LastLayer
+from avuc.prediction.backends.shared_trunk import SharedTrunkBackend
 from avuc.prediction.predictor import Predictor
 
 
@@ -42,7 +42,7 @@ def check(posterior: object, x: Tensor, way: bool, draws: int = 20) -> Predictor
         expected = torch.stack([posterior.draw(seeded_generator(0, s))(x) for s in range(draws)])
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     # a way that was begun and given up left its place to the plain one
-    assert (isinstance(predictor._special, LastLayer) and not predictor._plain) == way
+    assert (isinstance(predictor._special, SharedTrunkBackend) and not predictor._generic) == way
     return predictor
 
 

@@ -23,7 +23,8 @@ from avuc.methods.vanilla import DeterministicPosterior
 from avuc.nets import runner as running
 from avuc.nets import small_cnn
 from avuc.nets.fold import conv_bn_pairs
-from avuc.posterior import NetDraw, Posterior, predict, seeded_generator
+from avuc.posterior import NetDraw, Posterior, seeded_generator
+from avuc.prediction import predict
 from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
 

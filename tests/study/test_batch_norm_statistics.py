@@ -12,7 +12,7 @@ from avuc import metrics
 from avuc.core.errors import InputError
 from avuc.methods.batch_norm import OwnStatistics, spread_out
 from avuc.nets import NETS
-from avuc.posterior import predict
+from avuc.prediction import predict
 from avuc.study import load_recipe
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey
 from avuc.study.worker import Learned, Work

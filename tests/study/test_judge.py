@@ -17,7 +17,7 @@ from avuc.core.errors import InputError
 from avuc.data import Dataset
 from avuc.methods.vanilla import DeterministicPosterior
 from avuc.nets import small_cnn
-from avuc.posterior import predict
+from avuc.prediction import predict
 from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
 from avuc.study.judge import Variant, judge, kept_logits, predict_all

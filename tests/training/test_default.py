@@ -19,7 +19,8 @@ from avuc.core.errors import InputError
 from avuc.data import Dataset, Stream, list_folder
 from avuc.methods import SVI, Vanilla
 from avuc.nets import mlp, small_cnn
-from avuc.posterior import predict, seeded_generator
+from avuc.posterior import seeded_generator
+from avuc.prediction import predict
 from avuc.prediction.predictor import Predictor
 from avuc.study import load_recipe
 from avuc.train import Calibrated, TrainSettings, fit, fit_calibrated

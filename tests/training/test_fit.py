@@ -19,7 +19,8 @@ from avuc.data import Dataset, as_input, augment
 from avuc.losses import avuc_loss
 from avuc.methods import METHODS, SVI, SWAG, Ensemble, Method, Objective, Vanilla
 from avuc.nets import mlp
-from avuc.posterior import predict, seeded_generator
+from avuc.posterior import seeded_generator
+from avuc.prediction import predict
 from avuc.train import Fitted, Job, TrainSettings, fit, fit_many
 from avuc.uncertainty import entropy
 

@@ -15,9 +15,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from avuc.core.accelerators import augmix_kernel
 from avuc.core.errors import InputError
 from avuc.data.augmix import COLUMNS, WEAKEST, augmix
-from avuc.gpu.kernels import augmix as kernel
 
 __all__ = ["Augmentation", "Policy", "augment", "augment_at"]
 
@@ -88,16 +88,16 @@ class Augmentation:
         return augmix(batch, drawn[:, 1:], self.severity) if mixing else batch
 
 
-# an operator of its own, so that a compiled step launches the kernel too instead of tracing what it replaces
+# a custom operator: torch.compile then calls it, and with it the kernel, instead of tracing the plain torch code
 @torch.library.custom_op(
     "avuc::augmix",
     mutates_args=(),
     schema="(Tensor images, Tensor indices, Tensor drawn, int pad, bool flip, float severity) -> Tensor",
 )
-def _augmix_on_gpu(
-    images: Tensor, indices: Tensor, drawn: Tensor, pad: int, flip: bool, severity: float
-) -> Tensor:  # plain where the kernel cannot run: older GPUs, large images
-    if kernel.usable(images, pad, flip):
+def _augmix_on_gpu(images: Tensor, indices: Tensor, drawn: Tensor, pad: int, flip: bool, severity: float) -> Tensor:
+    # without the kernel (no accelerators, an older GPU, large images) plain torch does the same
+    kernel = augmix_kernel()
+    if kernel is not None and kernel.usable(images, pad, flip):
         return kernel.augmix_images(images, indices, drawn, pad=pad, flip=flip, strengths=(WEAKEST, severity))
     return Augmentation("augmix", pad, flip, severity)._plain(images, indices, drawn)
 

@@ -1,1 +1,39 @@
-"""Hand-written kernels and the stacked ResNets; everything works without this folder."""
+"""Accelerators for NVIDIA GPUs: hand-written kernels, and CIFAR ResNets that are trained as one network.
+
+Everything works without this folder, only slower. No other code imports it by name: `avuc.core.accelerators` calls the
+three functions below if the folder is there. Each loads its modules when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from avuc.core.accelerators import AugmixKernel, TrainingSteps
+
+if TYPE_CHECKING:
+    from avuc.prediction.backends.backend import BackendClass
+
+__all__ = ["augmix_kernel", "prediction_backends", "training_steps"]
+
+
+def prediction_backends() -> Sequence[BackendClass]:
+    """Return the backends that `Predictor` tries before its own, fastest first."""
+    from avuc.gpu.fused_resnet import FusedResNetBackend
+
+    return (FusedResNetBackend,)
+
+
+def training_steps() -> TrainingSteps:
+    """Return how several CIFAR ResNets are trained as one network with a model axis."""
+    from avuc.gpu.stacked.choice import reason_against, signature
+    from avuc.gpu.stacked.steps import StackedSteps
+
+    return TrainingSteps(reason_against, signature, StackedSteps)
+
+
+def augmix_kernel() -> AugmixKernel:
+    """Return the kernel that crops, flips and applies AugMix."""
+    from avuc.gpu.kernels import augmix
+
+    return augmix

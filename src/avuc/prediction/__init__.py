@@ -1,1 +1,6 @@
-"""From a posterior and images to `Predictions`."""
+"""From a posterior and images to `Predictions`: `predict` in one call, `Predictor` for many datasets."""
+
+from avuc.prediction.predict import predict
+from avuc.prediction.predictor import Predictor
+
+__all__ = ["Predictor", "predict"]

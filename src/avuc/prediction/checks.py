@@ -1,4 +1,4 @@
-"""What makes a prediction silently wrong: refused where it is certain, warned about where it only looks so."""
+"""Checks of what `predict` gets: an error where the result would be wrong, a warning where it probably would be."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
     "check_seed",
     "explanation",
     "logits_of",
-    "number_of_draws",
+    "number_of_samples",
     "refuse_nan",
     "tensor_of",
     "warn_about_images",
@@ -34,11 +34,11 @@ __all__ = [
 ]
 
 CHANNELS = (1, 3, 4)
-# images that are looked at, from the first on
+# number of images, from the first, that the warnings are based on
 FEW = 64
-# a spread of the draws' probabilities that float32 cannot tell from none
+# a spread of the samples' probabilities that is rounding only, in float32
 NO_SPREAD = 1e-7
-# how torch says that a network does not fit its input
+# parts of torch's messages about an input that does not fit the network
 MISFITS = (
     "expected scalar type",
     "should be the same",
@@ -57,7 +57,7 @@ MISFITS = (
 
 
 def check_posterior(posterior: object) -> None:
-    """Refuse what is not a posterior, saying how to make one."""
+    """Raise an error if the argument is not a posterior; the message says how to make one."""
     if not callable(getattr(posterior, "draw", None)) or not hasattr(posterior, "num_draws"):
         kind = type(posterior).__name__
         remedy = "a class with draw(generator) and num_draws"
@@ -73,18 +73,19 @@ def check_posterior(posterior: object) -> None:
         raise InputError(f"the posterior's num_draws must be None or a whole number from 1 up, found {count!r}")
     if count > 1 and not callable(getattr(posterior, "member", None)):
         raise InputError(
-            f"the posterior has {count} draws but no member(index): drawn at random, some would count twice and others "
-            "not at all; add the method, or set num_draws to None"
+            f"the posterior has num_draws={count} but no member(index): random samples would use some members twice "
+            "and others never; add the method, or set num_draws to None"
         )
 
 
 def check_seed(seed: object) -> None:
+    """Raise an error if the seed is not an integer from 0 up."""
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise InputError(f"seed must be a whole number from 0 up, found {seed!r}")
 
 
-def number_of_draws(posterior: Posterior, samples: int | str, tolerance: float, max_samples: int) -> tuple[int, bool]:
-    """How many draws at most, and whether to stop earlier."""
+def number_of_samples(posterior: Posterior, samples: int | str, tolerance: float, max_samples: int) -> tuple[int, bool]:
+    """Return the largest number of samples, and whether to stop earlier if the Monte Carlo error is small enough."""
     automatic = samples == "auto"
     wanted = max_samples if automatic else samples
     if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
@@ -94,13 +95,13 @@ def number_of_draws(posterior: Posterior, samples: int | str, tolerance: float, 
     if automatic and not tolerance > 0:
         raise InputError(f"tolerance must be positive, found {tolerance}")
     if posterior.num_draws is not None:
-        # members are the whole posterior: leaving some out saves little and answers another question
+        # the members are the whole posterior: "auto" uses all, because fewer would be another posterior
         return (posterior.num_draws if automatic else min(wanted, posterior.num_draws)), False
     return wanted, automatic
 
 
 def check_images(images: object) -> None:
-    """Refuse what cannot be a set of images, and bytes that have their channels first."""
+    """Raise an error for what cannot be images, and for uint8 images with the channels first."""
     if not isinstance(images, Tensor | np.ndarray) or images.ndim == 0:
         kind = f"a {images.ndim}-dimensional one" if isinstance(images, Tensor | np.ndarray) else type(images).__name__
         raise InputError(f"images must be a tensor or an array with one image in each row, found {kind}")
@@ -119,33 +120,33 @@ def check_images(images: object) -> None:
 
 
 def tensor_of(images: Tensor | np.ndarray) -> Tensor:
-    """The images as a tensor; a copy of an array, which may be read-only, backwards or of another byte order."""
+    """Return the images as a tensor. An array is copied: it may be read-only, reversed or of another byte order."""
     if isinstance(images, Tensor):
         return images
     return torch.from_numpy(np.array(images, dtype=images.dtype.newbyteorder("=")))
 
 
 def warn_about_images(images: Tensor | np.ndarray) -> None:
-    """Floats are passed on as they are: say so where they look like bytes, or have their channels last."""
+    """Warn about float images that look like bytes or have the channels last: floats are used as they are."""
     few = tensor_of(images[:FEW]).detach()
     if few.ndim != 4 or not few.is_floating_point():
         return
     shape = tuple(images.shape)
     if shape[3] in CHANNELS and shape[1] not in CHANNELS and min(shape[1:3]) > max(CHANNELS):
         _warn(
-            f"float images {shape} look as if their channels came last; they are passed on as they are, and networks "
+            f"float images {shape} seem to have the channels last; float images are used as they are, and networks "
             "take (N, channels, height, width): use images.permute(0, 3, 1, 2), or pass uint8"
         )
     low, high = (float(bound) for bound in few.aminmax())
     if low >= 0 and 1 < high <= 255 and bool((few == few.round()).all()):
         _warn(
-            f"float images hold whole numbers up to {high:g} and look like bytes; floats are passed on as they are: "
+            f"float images hold whole numbers up to {high:g} and look like bytes; float images are used as they are: "
             "pass uint8, which is scaled to [0, 1], or divide by 255, unless the network expects 0…255"
         )
 
 
 def warn_about_net(posterior: object) -> None:
-    """A network whose output for one image depends on the other images of its batch."""
+    """Warn about a network whose output for an image depends on the other images in the batch."""
     layers = posterior.named_modules() if isinstance(posterior, nn.Module) else ()
     for name, layer in layers:
         if isinstance(layer, _BatchNorm) and layer.running_mean is None:
@@ -157,10 +158,10 @@ def warn_about_net(posterior: object) -> None:
 
 
 def logits_of(output: Any, rows: int) -> Tensor:
-    """The logits in what a network returned: a tensor, or the clear choice in a larger result.
+    """Return the logits from a network's output.
 
-    That is the attribute or the entry "logits" (as in Hugging Face's outputs), or the only tensor (rows, classes) of a
-    tuple or a list.
+    The output may be a tensor; an object or mapping with "logits", as in Hugging Face; or a tuple or list with exactly
+    one tensor of shape (rows, classes).
 
     >>> logits_of({"logits": torch.zeros(2, 3), "loss": torch.tensor(0.1)}, 2).shape
     torch.Size([2, 3])
@@ -186,49 +187,56 @@ def logits_of(output: Any, rows: int) -> Tensor:
 
 
 def check_outputs(logits: Tensor) -> None:
-    """Refuse (N, C) outputs that are not the logits of a classifier."""
+    """Raise an error if the outputs (N, C) are not the logits of a classifier."""
     if not logits.is_floating_point():
         raise InputError(f"the network's outputs must be floating-point logits, found {logits.dtype}")
     if logits.shape[-1] < 2:
         raise InputError(
-            f"the network has one output for each image, found {tuple(logits.shape)}, and predict takes the softmax "
-            "over at least two classes; for a sigmoid output z return both columns, "
+            f"the network has one output for each image, found {tuple(logits.shape)}, but predict needs at least two "
+            "classes for the softmax; for a sigmoid output z return both columns, "
             "torch.cat([torch.zeros_like(z), z], dim=1)"
         )
     looks = looks_like(logits)
     if looks is not None:
         raise InputError(
-            f"the network's outputs look like {looks} (not negative, all rows have one sum), but predict takes the "
-            "softmax of logits: remove the network's last softmax, or give it the logarithm of its outputs"
+            f"the network's outputs look like {looks} (not negative, every row has the same sum), but predict needs "
+            "logits: remove the network's last softmax, or return the logarithm of its outputs"
         )
 
 
-def warn_about_spread(found: Predictions) -> None:
-    """Several draws of an unlimited posterior that all say the same."""
-    error = found.monte_carlo_error
-    if found.samples > 1 and found.num_classes > 1 and error is not None and error <= NO_SPREAD:
+def warn_about_spread(predictions: Predictions) -> None:
+    """Warn if several samples of a posterior all give the same prediction."""
+    error = predictions.monte_carlo_error
+    if predictions.samples > 1 and predictions.num_classes > 1 and error is not None and error <= NO_SPREAD:
         _warn(
-            f"all {found.samples} draws give the same prediction: the posterior has no spread (a dropout rate of 0, "
-            "dropout that is not in the network's layers, or σ close to 0), and mutual information will be 0"
+            f"all {predictions.samples} samples give the same prediction: the posterior has no spread (a dropout rate "
+            "of 0, dropout that is not in the network's layers, or σ close to 0), and mutual information will be 0"
         )
 
 
 def refuse_nan(flags: list[Tensor], first: int, size: int, rows: int) -> None:
-    """Name the first draw and batch that hold NaN: (draws, batches) flags, from draw `first` on."""
-    found = torch.cat(flags).nonzero()
-    if not len(found):
+    """Raise an error that names the first sample and batch with NaN.
+
+    Args:
+        flags: (samples, batches) parts, True where the probabilities hold NaN.
+        first: index of the first sample in `flags`.
+        size: images per batch.
+        rows: number of images.
+    """
+    places = torch.cat(flags).nonzero()
+    if not len(places):
         return
-    draw, batch = (int(number) for number in found[0])
+    sample, batch = (int(number) for number in places[0])
     low, high = batch * size, min((batch + 1) * size, rows) - 1
     raise InputError(
-        f"draw {first + draw}, batch {batch} (images {low}…{high}): "
+        f"sample {first + sample}, batch {batch} (images {low}…{high}): "
         "the logits hold NaN or +infinity; look for NaN in the images or the weights, or for an overflow in low "
         "precision (dtype=None avoids it)"
     )
 
 
 def explanation(error: RuntimeError, posterior: object, images: Tensor | np.ndarray) -> InputError | None:
-    """One line for a network that does not fit these images; None where torch complains about something else."""
+    """Return a one-line error if torch's error means that the network does not fit the images, else None."""
     text = " ".join(str(error).split())
     if not any(words in text for words in MISFITS):
         return None

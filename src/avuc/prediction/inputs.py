@@ -1,4 +1,4 @@
-"""Images in batches, as a posterior takes them."""
+"""The images of one call of `predict`: where they are, and how they are cut into batches."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["Batch", "Batches", "Images", "device_of"]
 
 Images = Tensor | np.ndarray
 
-# numbers in a batch of images, by device: 10,000 CIFAR images on a GPU, one core's cache on a CPU
+# how many numbers a batch of images has: 10,000 CIFAR images on a GPU, what fits into a core's cache on a CPU
 BATCH_NUMBERS = {"cuda": 30_720_000}
 BATCH_NUMBERS_ELSEWHERE = 786_432
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Images on the device, as they were given, and the rows they came from."""
+    """One batch: the number of the batch, and which rows of the dataset it has."""
 
     number: int
     rows: slice
@@ -39,18 +39,19 @@ class Batch:
 
     @cached_property
     def stored(self) -> Tensor:
+        """The images as they were given, on the device."""
         part = tensor_of(self.source[self.rows])
-        # towards the host a copy that is not waited for could be read before it has arrived
+        # only copies to a GPU may be asynchronous: a copy to the CPU could be read before it is complete
         return part.to(self.device, non_blocking=self.device.type == "cuda")
 
     @property
     def input(self) -> Tensor:
-        """As a net takes them: bytes scaled to [0, 1], channels first."""
+        """The images as a network takes them: uint8 is scaled to [0, 1] with the channels first."""
         return as_input(self.stored) if self.stored.dtype == torch.uint8 else self.stored
 
 
 class Batches:
-    """The images in order. They move to the device once if they fit there, else batch by batch."""
+    """The batches of a dataset, in order. The images are moved to the device once if they fit, else batch by batch."""
 
     def __init__(
         self, images: Tensor | np.ndarray, labels: Tensor | np.ndarray | None, size: int | None, device: torch.device
@@ -68,17 +69,18 @@ class Batches:
         if self.labels.shape != (self.rows,):
             raise InputError(f"labels must be one per image, ({self.rows},); found {tuple(self.labels.shape)}")
         self.images = images
-        # each draw reads every image again: a GPU wants them next to it, as long as they leave it room to work
+        # each sample reads every image again, so they are kept on the GPU if that leaves enough memory for the network
         if device.type == "cuda" and images.nbytes <= torch.cuda.mem_get_info(device)[0] // 4:
             self.images = tensor_of(images).to(device)
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """Of one image, as it is stored."""
+        """Shape of one image as it was given."""
         return tuple(self.images.shape[1:])
 
     @property
     def bytes(self) -> bool:
+        """Whether the images are uint8."""
         return self.images.dtype in (torch.uint8, np.uint8)
 
     def __len__(self) -> int:
@@ -91,10 +93,10 @@ class Batches:
 
 
 def device_of(posterior: object, images: Images, device: torch.device | None) -> torch.device:
-    """Where to predict: on `device`, to which the posterior moves, else where the posterior is."""
+    """Return the device to predict on: `device`, to which the posterior is moved, or by default the posterior's own."""
     tensors = [*posterior.parameters(), *posterior.buffers()] if isinstance(posterior, nn.Module) else []
     if device is not None:
-        device = _exactly(device)
+        device = _with_index(device)
         if any(tensor.device != device for tensor in tensors):
             assert isinstance(posterior, nn.Module)
             posterior.to(device)
@@ -104,8 +106,8 @@ def device_of(posterior: object, images: Images, device: torch.device | None) ->
     return images.device if isinstance(images, Tensor) else torch.device("cpu")
 
 
-def _exactly(device: torch.device) -> torch.device:
-    """A CUDA device with its number; refused where there is none."""
+def _with_index(device: torch.device) -> torch.device:
+    """Return a CUDA device with its index; an error if torch finds no CUDA device."""
     if device.type != "cuda":
         return device
     if not torch.cuda.is_available():

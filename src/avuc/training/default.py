@@ -19,7 +19,8 @@ from avuc.calibration import Calibrator
 from avuc.core.errors import InputError
 from avuc.data.arrays import Dataset
 from avuc.methods import Method, Objective
-from avuc.posterior import Posterior, predict
+from avuc.posterior import Posterior
+from avuc.prediction import predict
 from avuc.predictions import Predictions
 from avuc.study.judge import kept_logits
 from avuc.study.recipe import load_recipe

@@ -19,7 +19,8 @@ from avuc.data.stream import Stream
 from avuc.methods import Method, Objective
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
-from avuc.posterior import Posterior, predict
+from avuc.posterior import Posterior
+from avuc.prediction import predict
 from avuc.training.checkpoint import Checkpoint, latest, load_member, member_tensors, save
 from avuc.training.distributed import Ranks
 from avuc.training.log import Log

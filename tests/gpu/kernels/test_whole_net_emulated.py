@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from avuc.bayes import to_bayesian
-from avuc.gpu import fused_resnet as whole_net
+from avuc.gpu import fused_resnet
 from avuc.gpu.kernels.resnet_forward import SOURCE, ResNetForward
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
 from avuc.nets.resnet_cifar import CifarResNet
-from avuc.posterior import Posterior, predict
+from avuc.posterior import Posterior
+from avuc.prediction import predict
 from avuc.prediction.predictor import Predictor
 
 
@@ -46,7 +47,7 @@ def test_predictor(kind: str, emulated: Callable[..., Any], monkeypatch: pytest.
             launches.append((len(packed), len(images)))
             return self.launch(emulated(SOURCE, self.defines), images, packed)
 
-    monkeypatch.setattr(whole_net, "kernel", lambda: Emulated)
+    monkeypatch.setattr(fused_resnet, "kernel", lambda: Emulated)
     posterior = MADE[kind]()
     images = torch.randint(256, (2, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     labels = torch.tensor([1, 2])

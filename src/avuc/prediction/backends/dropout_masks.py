@@ -1,7 +1,7 @@
-"""The thinned networks of Monte Carlo dropout as one net with masks for weights.
+"""Samples of Monte Carlo dropout as one network whose masks are weights.
 
-`MaskDraw` multiplies through hooks, which hold a draw of their own: neither folding nor compiling sees through them.
-Here the masks become buffers of a copy of the net, and a draw a set of values for them, as with any drawn weights.
+`MaskDraw` applies its masks in hooks, which prevent folding and compiling. Here the masks become buffers of a copy of
+the network. A sample is then a set of values for these buffers, and runs like any other with replaced weights.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def dropout_hooks(net: nn.Module) -> dict[str, DropoutHook]:
-    """The dropout hooks by the name of the layer they are put before."""
+    """Return the dropout hooks by the name of the layer whose input they change."""
     return {
         name: hook
         for name, layer in net.named_modules()
@@ -30,7 +30,7 @@ def dropout_hooks(net: nn.Module) -> dict[str, DropoutHook]:
 
 
 def masked_net(net: nn.Module) -> nn.Module | None:
-    """A copy of a net with dropout hooks that has `Masked` layers instead; None where that would not be the same."""
+    """Return a copy of a network with `Masked` layers instead of dropout hooks; None if the result could differ."""
     names = dropout_hooks(net)
     layers = dict(net.named_modules(remove_duplicate=False))
     shared = any(layer is layers[name] and other != name for name in names for other, layer in layers.items())
@@ -48,19 +48,21 @@ def masked_net(net: nn.Module) -> nn.Module | None:
 
 
 def mask_shapes(draw: MaskDraw, image: Tensor) -> Shapes | None:
-    """The shape of each layer's mask for such an image, (1, …); None where a layer needs other than one mask."""
+    """Return the shape of each layer's mask for an image (1, …); None if a layer is not called exactly once."""
     draw(image)
     names = {hook.place: name for name, hook in dropout_hooks(draw.net).items()}
-    # keys are (place, which call of the layer, *shape)
+    # keys of `_made` are (place of the hook, number of the call, *shape)
     if sorted(place for place, *_ in draw._made) != sorted(names):
         return None
     return {names[place]: tuple(shape) for place, _, *shape in draw._made}
 
 
 def masks_of(draw: MaskDraw, shapes: Shapes, device: torch.device) -> dict[str, Tensor]:
-    """The masks of a draw by their names in `masked_net`."""
+    """Return the masks of a sample by their names in `masked_net`."""
     hooks = dropout_hooks(draw.net)
-    draw = MaskDraw(draw.net, draw.masks, draw.seed)  # no layer has been called yet: each gets its first mask
+    draw = MaskDraw(
+        draw.net, draw.masks, draw.seed
+    )  # a new one, in which no layer has been called yet: each gets its first mask
     masks = {}
     for name, shape in shapes.items():
         hook, like = hooks[name], torch.empty(1, *shape, device=device)

@@ -1,8 +1,8 @@
-"""Draws that differ in the last linear layer only: the net before it runs once for all of them.
+"""The backend for samples that differ only in the last linear layer: the network before it runs once.
 
-    f_s(x) = W_s h(x) + b_s,        h(x) the same for all draws.
+    f_s(x) = W_s h(x) + b_s,        h(x) the same for all samples.
 
-Dropout before that layer is the same with W_s = W diag(mask_s).
+Dropout before the last layer is the special case W_s = W diag(mask_s).
 """
 
 from __future__ import annotations
@@ -17,80 +17,79 @@ from torch.nn.utils import parametrize
 from avuc.methods.dropout import MaskDraw
 from avuc.nets.runner import Runner
 from avuc.posterior import Draw
+from avuc.prediction.backends.backend import (
+    SAMPLES_PER_CHUNK,
+    BackendOptions,
+    SampleSource,
+    net_with_weights,
+    samples_per_chunk,
+)
 from avuc.prediction.backends.dropout_masks import dropout_hooks, masks_of
-from avuc.prediction.backends.generic import AT_ONCE, Source, draws_at_once, parts_of
 from avuc.prediction.inputs import Batch, Batches
 
-__all__ = ["LastLayer"]
+__all__ = ["SharedTrunkBackend"]
 
 
 class _Head(NamedTuple):
-    """The last layer of one draw."""
+    """The last layer of one sample."""
 
     weight: Tensor
     bias: Tensor | None
 
 
-class LastLayer:
-    at_once = AT_ONCE
+class SharedTrunkBackend:
+    """Computes the input of the last layer once per dataset, and the last layer for many samples in one product."""
+
+    samples_per_chunk = SAMPLES_PER_CHUNK
 
     def __init__(
-        self,
-        source: Source,
-        net: nn.Module,
-        whole: nn.Module,
-        name: str,
-        *,
-        dtype: torch.dtype | None,
-        folded: bool,
-        memory: int,
+        self, source: SampleSource, key: nn.Module, net: nn.Module, layer: str, options: BackendOptions
     ) -> None:
-        self.source, self.net, self.name = source, net, name
-        self._prefix = f"{name}." if name else ""
-        self.dtype, self.memory = dtype, memory
-        self._runner = Runner(whole, folded=folded)
+        """`net` has all weights, `key` identifies it in the samples, and `layer` is the name of the last layer."""
+        self.source, self.key, self.layer = source, key, layer
+        self.dtype, self.memory = options.dtype, options.memory
+        self._prefix = f"{layer}." if layer else ""
+        self._runner = Runner(net, folded=options.fold_batch_norm)
         self._trunk = self._runner.function({})
-        self._features: list[Tensor] = []
+        self._features: list[Tensor] = []  # input of the last layer, by batch
         self._kept: dict[int, _Head] = {}
-        self._size = 0
-        self._chunk: tuple[Tensor, Tensor | None] | None = None
+        self._memory_used = 0
+        self._chunk: tuple[Tensor, Tensor | None] | None = None  # weights and biases of the samples in use
 
     @classmethod
-    def of(
-        cls, source: Source, draw: Draw, *, dtype: torch.dtype | None, folded: bool, memory: int
-    ) -> LastLayer | None:
-        """This way, if one draw can go it; `ready` looks at the others, `begin` at what the net does."""
-        name = _name(draw)
-        parts = parts_of(draw)
-        if name is None:
+    def for_sample(cls, source: SampleSource, first: Draw, options: BackendOptions) -> SharedTrunkBackend | None:
+        """Return this backend if it supports the first sample; `ready` checks the others, `begin` the network."""
+        layer = _sampled_layer(first)
+        if layer is None:
             return None
-        if parts is not None:
-            net, whole = parts.key, parts.whole()
+        found = net_with_weights(first)
+        if found is not None:
+            key, net = found.key, found.build()
         else:
-            assert isinstance(draw, MaskDraw)
-            net = whole = draw.net
-        if not _is_plain_linear(whole, name, dropout=parts is None):
+            assert isinstance(first, MaskDraw)
+            key = net = first.net
+        if not _is_plain_linear(net, layer, dropout=found is None):
             return None
-        return cls(source, net, whole, name, dtype=dtype, folded=folded, memory=memory)
+        return cls(source, key, net, layer, options)
 
     def begin(self, batches: Batches) -> bool:
-        """What goes into the last layer, for all images; False where it is not what the net ends with."""
+        """Compute the input of the last layer for all images. Return False if its output is not the logits."""
         self._features = []
-        layer = self._runner.module.get_submodule(self.name)
+        layer = self._runner.module.get_submodule(self.layer)
         assert isinstance(layer, nn.Linear)
-        self.at_once = draws_at_once(batches.size, layer.out_features, batches.device)
-        seen: list[tuple[tuple[object, ...], object]] = []
-        handle = layer.register_forward_hook(lambda _, inputs, output: seen.append((inputs, output)))
+        self.samples_per_chunk = samples_per_chunk(batches.size, layer.out_features, batches.device)
+        calls: list[tuple[tuple[object, ...], object]] = []
+        handle = layer.register_forward_hook(lambda _, inputs, output: calls.append((inputs, output)))
         device = batches.device.type
         try:
             for batch in batches:
-                seen.clear()
+                calls.clear()
                 autocast = torch.autocast(device, self.dtype) if self.dtype is not None else contextlib.nullcontext()
                 with autocast:
                     logits = self._trunk(batch.input)
-                if len(seen) != 1 or seen[0][1] is not logits or len(seen[0][0]) != 1:
+                if len(calls) != 1 or calls[0][1] is not logits or len(calls[0][0]) != 1:
                     return False
-                features = seen[0][0][0]
+                features = calls[0][0][0]
                 if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(batch):
                     return False
                 self._features.append(features if features.dtype == torch.float64 else features.float())
@@ -98,21 +97,21 @@ class LastLayer:
             handle.remove()
         return True
 
-    def ready(self, draws: range) -> bool:
+    def ready(self, samples: range) -> bool:
         heads = []
-        for index in draws:
-            head = self._kept.get(index) or self._made(index)
+        for index in samples:
+            head = self._kept.get(index) or self._prepare(index)
             if head is None:
                 return False
             heads.append(head)
-        # like the features, in float32 at least: the last layer is too small for its precision to cost anything
+        # at least float32, like the features: the last layer is so small that low precision would save nothing
         dtype = self._features[0].dtype
         weight = torch.stack([head.weight for head in heads]).to(dtype)
         biases = [head.bias for head in heads if head.bias is not None]
         self._chunk = (weight, torch.stack(biases).to(dtype) if biases else None)
         return True
 
-    def logits(self, draws: range, batch: Batch) -> Tensor:
+    def logits(self, samples: range, batch: Batch) -> Tensor:
         assert self._chunk is not None
         weight, bias = self._chunk
         features = self._features[batch.number].expand(len(weight), -1, -1)
@@ -123,45 +122,45 @@ class LastLayer:
     def end(self) -> None:
         self._features, self._chunk = [], None
 
-    def _made(self, index: int) -> _Head | None:
-        draw = self.source(index)
-        if _name(draw) != self.name:
+    def _prepare(self, index: int) -> _Head | None:
+        sample = self.source(index)
+        if _sampled_layer(sample) != self.layer:
             return None
         base = self._runner.base
         weight, bias = base[f"{self._prefix}weight"], base.get(f"{self._prefix}bias")
-        parts = parts_of(draw)
-        if parts is not None:
-            net = parts.key
-            weight = parts.weights.get(f"{self._prefix}weight", weight)
-            bias = parts.weights.get(f"{self._prefix}bias", bias)
+        found = net_with_weights(sample)
+        if found is not None:
+            key = found.key
+            weight = found.weights.get(f"{self._prefix}weight", weight)
+            bias = found.weights.get(f"{self._prefix}bias", bias)
         else:
-            assert isinstance(draw, MaskDraw)
-            net = draw.net
-            (mask,) = masks_of(draw, {self.name: (weight.shape[1],)}, weight.device).values()
+            assert isinstance(sample, MaskDraw)
+            key = sample.net
+            (mask,) = masks_of(sample, {self.layer: (weight.shape[1],)}, weight.device).values()
             weight = weight * mask
-        if net is not self.net:
+        if key is not self.key:
             return None
         head = _Head(weight, bias)
         size = weight.nbytes + (0 if bias is None else bias.nbytes)
-        if self._size + size <= self.memory:
-            self._size += size
+        if self._memory_used + size <= self.memory:
+            self._memory_used += size
             self._kept[index] = head
         return head
 
 
-def _name(draw: Draw) -> str | None:
-    """The one layer that this draw is drawn in; None where there are several, or none."""
-    parts = parts_of(draw)
-    if parts is not None:
-        places = [name.rpartition(".") for name in parts.weights]
-        owners, leaves = {owner for owner, _, _ in places}, {leaf for _, _, leaf in places}
-        return owners.pop() if len(owners) == 1 and leaves <= {"weight", "bias"} else None
-    names = dropout_hooks(draw.net) if isinstance(draw, MaskDraw) else {}
-    return next(iter(names)) if len(names) == 1 else None
+def _sampled_layer(sample: Draw) -> str | None:
+    """Return the name of the only layer that is sampled; None if there are several, or none."""
+    found = net_with_weights(sample)
+    if found is not None:
+        names = [name.rpartition(".") for name in found.weights]
+        layers, kinds = {layer for layer, _, _ in names}, {kind for _, _, kind in names}
+        return layers.pop() if len(layers) == 1 and kinds <= {"weight", "bias"} else None
+    hooks = dropout_hooks(sample.net) if isinstance(sample, MaskDraw) else {}
+    return next(iter(hooks)) if len(hooks) == 1 else None
 
 
 def _is_plain_linear(net: nn.Module, name: str, dropout: bool) -> bool:
-    """Whether a layer computes W x + b and nothing more, with weights that no other layer has."""
+    """Return whether a layer computes W x + b and nothing else, with weights that no other layer shares."""
     layers = dict(net.named_modules(remove_duplicate=False))
     layer = layers[name]
     own = {id(parameter) for parameter in layer.parameters()}

@@ -1,0 +1,98 @@
+"""Optional accelerators: what the folder `avuc/gpu` offers, or nothing where that folder is missing.
+
+This is the only place that knows the folder exists. Code that can use an accelerator asks here and has its own slower
+code for the answer "none", so everything keeps working when `avuc/gpu` is deleted. The folder's `__init__.py` has one
+function for each function of this module.
+
+If the folder exists but fails to load, a warning says why, once, and everything runs without accelerators.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+__all__ = ["AugmixKernel", "TrainingSteps", "augmix_kernel", "prediction_backends", "training_steps"]
+
+FOLDER = "avuc.gpu"
+
+
+class TrainingSteps(NamedTuple):
+    """Training several models as one network.
+
+    Attributes:
+        unsupported_reason: (model trainer, dataset) → why this model cannot be trained this way, None if it can.
+        signature: (model trainer) → a key; models with equal keys can be trained together.
+        steps: (model trainers, dataset, function that prints a line) → an object with the protocol
+            `avuc.training.steps.Steps`, and with `release()`, which frees its GPU memory.
+    """
+
+    unsupported_reason: Callable[[Any, Any], str | None]
+    signature: Callable[[Any], Hashable]
+    steps: Callable[[Sequence[Any], Any, Callable[[str], None]], Any]
+
+
+class AugmixKernel(Protocol):
+    """Crop, flip and AugMix in one kernel launch."""
+
+    def usable(self, images: Tensor, pad: int, flip: bool) -> bool:
+        """Return whether the kernel runs for these images (N, H, W, C) on their device."""
+
+    def augmix_images(
+        self,
+        images: Tensor,
+        indices: Tensor,
+        drawn: Tensor,
+        *,
+        pad: int,
+        flip: bool,
+        strengths: tuple[float, float],
+    ) -> Tensor:
+        """Return the augmented `images[indices]`, uint8 (B, H, W, C)."""
+
+
+def prediction_backends() -> Sequence[Any]:
+    """Return backend classes for `Predictor` (`avuc.prediction.backends.backend.BackendClass`), fastest first."""
+    backends: Sequence[Any] = _offered("prediction_backends") or ()
+    return backends
+
+
+def training_steps() -> TrainingSteps | None:
+    """Return how several models are trained as one network; None without accelerators."""
+    steps: TrainingSteps | None = _offered("training_steps")
+    return steps
+
+
+def augmix_kernel() -> AugmixKernel | None:
+    """Return the AugMix kernel; None without accelerators."""
+    kernel: AugmixKernel | None = _offered("augmix_kernel")
+    return kernel
+
+
+@cache
+def _offered(name: str) -> Any:
+    """Call the function `name` of the accelerators' folder; None if the folder is missing or fails to load."""
+    if not _folder_exists():
+        return None
+    try:
+        return getattr(import_module(FOLDER), name)()
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        warnings.warn(
+            f"running without {FOLDER} ({name}), which failed to load: {reason}", RuntimeWarning, stacklevel=3
+        )
+        return None
+
+
+def _folder_exists() -> bool:
+    try:
+        spec = find_spec(FOLDER)
+    except ImportError:
+        return False
+    return spec is not None and spec.origin is not None  # a folder without __init__.py has no origin
