@@ -1,4 +1,4 @@
-"""Judge and calibrate saved predictions from Python: the same steps as `avuc evaluate` and `avuc calibrate`.
+"""Evaluate and calibrate saved predictions from Python: the same steps as `avuc evaluate` and `avuc calibrate`.
 
 python examples/evaluate_saved_predictions.py
 """
@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from avuc.evaluation.compare import compare
-from avuc.evaluation.evaluate import assess
+from avuc.evaluation import compare, evaluate
 from avuc.evaluation.files import describe, read_scores, write_scores
 from avuc.report.metric_text import compared_verdict, verdict
 
@@ -30,7 +29,7 @@ def main() -> None:
         saved_by_any_framework(path)
         file = read_scores(path)
         print(describe(file))
-        print(*verdict(assess(file.predictions(), replicates=200)), sep="\n")
+        print(*verdict(evaluate(file.predictions(), replicates=200)), sep="\n")
 
         calibrator, comparison = compare(file, "temperature", replicates=200)
         print(*compared_verdict(comparison), sep="\n")

@@ -84,6 +84,14 @@ MODULES = {
 
 # module and name of version 0.1.0 -> module and name of today, where it is not the same name in MODULES[module]
 NAMES: dict[str, str] = {
+    "avuc.assessment.Assessment": "avuc.evaluation.result.EvaluationResult",
+    "avuc.assessment.Bounds": "avuc.evaluation.result.Bounds",
+    "avuc.assessment.Series": "avuc.evaluation.result.Series",
+    "avuc.assessment.assess": "avuc.evaluation.evaluate.evaluate",
+    "avuc.assessment.bounds": "avuc.evaluation.result.interval_bounds",
+    "avuc.assessment.judged": "avuc.evaluation.evaluate.evaluate_statistics",
+    "avuc.assessment.late_progress": "avuc.core.progress.delayed_progress",
+    "avuc.assessment.plain": "avuc.evaluation.result.json_value",
     "avuc.draws.predict": "avuc.prediction.predict.predict",
     "avuc.last_layer.LastLayer": "avuc.prediction.backends.shared_trunk.SharedTrunkBackend",
     "avuc.moments.DrawSums": "avuc.prediction.running_sums.SampleSums",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from avuc import metrics
 from avuc.calibration import CALIBRATORS, AvUTemperatureScaling, Calibrator
 from avuc.cli import main
 from avuc.cli.calibrate import METHODS
-from avuc.evaluation.compare import compare, hurt_scores
+from avuc.evaluation import compare
+from avuc.evaluation.compare import hurt_scores
 from avuc.evaluation.files import read_scores
 from avuc.predictions import Predictions
 
@@ -82,7 +84,7 @@ def test_the_guard_says_that_it_acted(tmp_path, capsys):
     words = ["--out", str(tmp_path / "c.json"), "--replicates", "0"]
     assert main(["calibrate", str(tmp_path / "v.npz"), "--method", "avuts", *words]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "the guard took it back to" in said
+    assert "the guard moved it back to" in said
     assert main(["calibrate", str(tmp_path / "v.npz"), "--method", "temperature", *words]) == 0
     assert "the guard" not in capsys.readouterr().out
 
@@ -103,14 +105,15 @@ def test_worse_scores_are_said(change, says):
     assert len(found) == len(says)
     for line, start in zip(found, says, strict=True):
         assert line.startswith(start)
-        assert "less true than before" in line
+        assert "less accurate than before" in line
     if "avu" in change and "brier" in change and len(says) == 1:
         assert "which may be chance" in found[0]
 
 
 def test_the_warning_is_prominent_everywhere(validation, tmp_path, monkeypatch, capsys):
     """A calibrator that buys ECE with NLL: seen on the terminal, in the document and on the page."""
-    monkeypatch.setattr("avuc.evaluation.compare.hurt_scores", lambda change: ["ECE got better, but NLL got worse <b>"])
+    module = sys.modules[compare.__module__]
+    monkeypatch.setattr(module, "hurt_scores", lambda change: ["ECE got better, but NLL got worse <b>"])
     words = ["--json", str(tmp_path / "a.json"), "--report", str(tmp_path / "a.html"), "--replicates", "0"]
     assert main(["calibrate", str(validation), "--method", "temperature", "--out", str(tmp_path / "c"), *words]) == 0
     assert "WARNING  ECE got better, but NLL got worse <b>" in capsys.readouterr().out

@@ -12,7 +12,7 @@ import pytest
 from avuc import metrics
 from avuc.cli import main
 from avuc.cli.inputs import replicates_for
-from avuc.evaluation.evaluate import late_progress
+from avuc.core.progress import delayed_progress
 from avuc.evaluation.files import read_scores
 
 KEYS = {"n", "num_classes", "samples", "threshold", "metrics", "intervals", "detection"}
@@ -79,8 +79,8 @@ def test_progress_appears_only_when_it_takes_long(monkeypatch, patience):
 
     screen = Terminal()
     monkeypatch.setattr("sys.stderr", screen)
-    monkeypatch.setattr("avuc.evaluation.evaluate.PATIENCE_SECONDS", patience)
-    with late_progress("intervals", 3) as advance:
+    monkeypatch.setattr("avuc.core.progress.DELAY_SECONDS", patience)
+    with delayed_progress("intervals", 3) as advance:
         for _ in range(3):
             advance(1)
     assert ("intervals" in screen.getvalue() and "3/3" in screen.getvalue()) == (patience < 0)

@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
-from avuc.evaluation.compare import compare
-from avuc.evaluation.evaluate import assess, plain
+from avuc.evaluation import compare, evaluate
 from avuc.evaluation.files import read_scores
+from avuc.evaluation.result import json_value
 from avuc.metrics import METRICS
 from avuc.predictions import Predictions
 from avuc.report.metric_text import METRIC_WORDS, number, percent, verdict
@@ -31,7 +31,7 @@ def model(scale=3.0, rows=300, classes=4, seed=0):
 @pytest.fixture(scope="module")
 def result():
     outside = torch.rand(100, generator=torch.Generator().manual_seed(1)) * 1.3
-    return assess(model(), outside_entropy=outside, replicates=20)
+    return evaluate(model(), outside_entropy=outside, replicates=20)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_ranking_page(result):
 
 @pytest.mark.parametrize(("scale", "says"), [(6.0, "The model is overconfident"), (0.3, "The model is underconfident")])
 def test_verdict(scale, says):
-    assert verdict(assess(model(scale), replicates=20))[0].startswith(says)
+    assert verdict(evaluate(model(scale), replicates=20))[0].startswith(says)
 
 
 @pytest.mark.parametrize("classes", [2, 50])
@@ -149,7 +149,7 @@ def test_extremes_make_a_page(kind, classes):
     labels = torch.tensor([1, 0]) if kind == "all wrong" else torch.tensor([0, 1])
     if kind == "one row":
         logits, labels = logits[:1], labels[:1]
-    result = assess(Predictions.from_logits(logits, labels), replicates=10)
+    result = evaluate(Predictions.from_logits(logits, labels), replicates=10)
     read(assessment_page(result, title="t", source="s"))
 
 
@@ -160,8 +160,8 @@ def test_percent(value, text):
     assert percent(value) == text
 
 
-def test_plain_has_no_nan():
-    assert plain({"a": float("nan"), "b": [float("inf"), 1, "x", None, True]}) == {
+def test_json_value_has_no_nan():
+    assert json_value({"a": float("nan"), "b": [float("inf"), 1, "x", None, True]}) == {
         "a": None,
         "b": [None, 1, "x", None, True],
     }

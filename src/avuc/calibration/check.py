@@ -58,6 +58,7 @@ class CalibratorCheck:
     rows: int
     given: int
     folds: int
+    tradeoff_metrics: tuple[str, ...] = ()  # the metric that each of `tradeoffs` is about
 
     @property
     def worse(self) -> bool:
@@ -182,12 +183,11 @@ def checked(
     refuse = {name: beyond[name] and much[name] for name in figures}
     refuse["ece"] &= not figures["nll"].high < 0
     reasons = tuple(_said(name, figures[name]) for name in figures if refuse[name])
-    others = tuple(
-        f"{_said(name, figures[name])}{'' if beyond[name] else ', which may be chance'}"
-        for name in figures
-        if not refuse[name] and (beyond[name] or much[name])
+    worse = tuple(name for name in figures if not refuse[name] and (beyond[name] or much[name]))
+    tradeoffs = tuple(
+        f"{_said(name, figures[name])}{'' if beyond[name] else ', which may be chance'}" for name in worse
     )
-    return CalibratorCheck(figures=figures, reasons=reasons, tradeoffs=others, **common)
+    return CalibratorCheck(figures=figures, reasons=reasons, tradeoffs=tradeoffs, tradeoff_metrics=worse, **common)
 
 
 def _said(name: str, figure: Figure) -> str:

@@ -88,7 +88,7 @@ def run(args: Namespace) -> int:
         raise InputError(f"{args.to}: the result keeps the format of {args.apply}; end its name in the same suffix")
     outputs = {"--out": args.out, "--to": args.to, "--json": args.json, "--report": args.report}
     check_outputs(outputs, [args.file, args.labels, args.apply])
-    from avuc.evaluation.compare import compare
+    from avuc.evaluation import compare
     from avuc.evaluation.files import describe, write_scores
 
     console = Console()

@@ -23,7 +23,7 @@ from avuc.cli.tables import show_assessment, show_file, show_written
 from avuc.report.metric_text import verdict
 
 if TYPE_CHECKING:
-    from avuc.evaluation.evaluate import Assessment
+    from avuc.evaluation import EvaluationResult
     from avuc.evaluation.files import ScoreFile, ScoreStream
 
     Scores = ScoreFile | ScoreStream
@@ -75,19 +75,19 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _judged(args: Namespace, file: Scores, other: Scores | None) -> Assessment:
+def _judged(args: Namespace, file: Scores, other: Scores | None) -> EvaluationResult:
     from torch import from_numpy
 
-    from avuc.evaluation.evaluate import assess
+    from avuc.evaluation import evaluate, evaluate_large
     from avuc.evaluation.files import ScoreFile
-    from avuc.evaluation.large import assess_large, entropies
+    from avuc.evaluation.large import entropies
     from avuc.metrics.large import is_large
 
     outside = None if other is None else entropies(other)
     if isinstance(file, ScoreFile) and not is_large(file.num_rows, file.num_classes, file.samples):
         rows = None if outside is None else from_numpy(outside)
-        return assess(file.predictions(), outside_entropy=rows, **judging(args, file.num_rows))
-    return assess_large(file, outside_entropy=outside, **judging(args, file.num_rows, by_cells=True))
+        return evaluate(file.predictions(), outside_entropy=rows, **judging(args, file.num_rows))
+    return evaluate_large(file, outside_entropy=outside, **judging(args, file.num_rows, by_cells=True))
 
 
 COMMAND = Command(

@@ -17,8 +17,7 @@ from avuc.report.metric_text import (
 )
 
 if TYPE_CHECKING:
-    from avuc.evaluation.compare import Comparison
-    from avuc.evaluation.evaluate import Assessment
+    from avuc.evaluation import Comparison, EvaluationResult
     from avuc.evaluation.files import ScoreFile, ScoreStream
 
 __all__ = ["show_assessment", "show_comparison", "show_file", "show_warnings", "show_written"]
@@ -33,7 +32,7 @@ def show_file(console: Console, file: ScoreFile | ScoreStream, lead: str = "") -
         console.paragraph(f"note: {note}", lead="  ")
 
 
-def show_assessment(console: Console, result: Assessment) -> None:
+def show_assessment(console: Console, result: EvaluationResult) -> None:
     console.table(METRIC_HEAD, metric_rows(result), "<>><<")
     if result.detection:
         console.line()
@@ -49,7 +48,7 @@ def show_comparison(console: Console, result: Comparison) -> None:
     show_replicates(console, shown.after)
 
 
-def show_replicates(console: Console, result: Assessment) -> None:
+def show_replicates(console: Console, result: EvaluationResult) -> None:
     """Where the intervals come from: few or many replicates are a choice that is said."""
     if result.replicates:
         console.paragraph(f"Intervals from {replicates_text(result)}.", style="dim")

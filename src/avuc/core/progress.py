@@ -5,13 +5,16 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
 from typing import TextIO, TypeVar
 
-__all__ = ["Progress", "track"]
+__all__ = ["Progress", "delayed_progress", "track"]
 
 T = TypeVar("T")
 REDRAW_SECONDS = 0.1
+# of `delayed_progress`: work that is done sooner shows no line
+DELAY_SECONDS = 1.0
 
 
 class Progress:
@@ -96,3 +99,26 @@ def _clock(seconds: float) -> str:
         if seconds >= 3600
         else f"{seconds // 60}:{seconds % 60:02}"
     )
+
+
+@contextmanager
+def delayed_progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Yield a function that counts finished steps; the progress line appears only after a second of work."""
+    started, done = time.monotonic(), 0
+    bar: Progress | None = None
+
+    def advance(steps: int) -> None:
+        nonlocal done, bar
+        done += steps
+        if bar is not None:
+            bar.advance(steps)
+        elif time.monotonic() - started > DELAY_SECONDS:
+            bar = Progress(label, total)
+            bar.started = started
+            bar.advance(done)
+
+    try:
+        yield advance
+    finally:
+        if bar is not None:
+            bar.close()

@@ -1,1 +1,30 @@
-"""Saved predictions, their evaluation, and what a calibrator changes."""
+"""Evaluate saved predictions, and compare them before and after a calibrator.
+
+    from avuc.evaluation import compare, evaluate
+    from avuc.evaluation.files import read_scores
+
+    file = read_scores("test.npz")                       # .npz, .npy, .safetensors, .parquet or .csv
+    result = evaluate(file.predictions())                # metrics, intervals, curves
+    calibrator, comparison = compare(file, "temperature")
+
+result.py    EvaluationResult and its JSON document
+evaluate.py  metric_values, which studies call too; evaluate
+large.py     evaluate_large: the same for files that are read in blocks of rows
+compare.py   compare: fit a calibrator and evaluate it on held-out rows
+files/       read and write saved predictions of any format
+"""
+
+from avuc.evaluation.compare import Comparison, compare
+from avuc.evaluation.evaluate import MetricValues, evaluate, metric_values
+from avuc.evaluation.large import evaluate_large
+from avuc.evaluation.result import EvaluationResult
+
+__all__ = [
+    "Comparison",
+    "EvaluationResult",
+    "MetricValues",
+    "compare",
+    "evaluate",
+    "evaluate_large",
+    "metric_values",
+]

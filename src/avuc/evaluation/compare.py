@@ -1,4 +1,4 @@
-"""What a calibrator changed, judged on rows it has not seen."""
+"""Compare predictions before and after a calibrator, on rows that the calibrator was not fitted on."""
 
 from __future__ import annotations
 
@@ -13,45 +13,46 @@ import numpy as np
 from avuc.calibration import CALIBRATORS, AvUTemperatureScaling, Calibrator, CalibratorCheck, TemperatureScaling
 from avuc.calibration.check import checked, cross_fitted
 from avuc.core.errors import InputError
-from avuc.evaluation.evaluate import Assessment, Series, bounds, judged, late_progress, plain
+from avuc.core.progress import delayed_progress
+from avuc.evaluation.evaluate import evaluate_statistics
 from avuc.evaluation.files import ScoreFile
+from avuc.evaluation.result import EvaluationResult, Series, interval_bounds, json_value
 from avuc.metrics.avu import Threshold
 from avuc.metrics.intervals import Bootstrap, compared_intervals
 from avuc.metrics.statistics import summarise
 
-__all__ = ["Change", "Comparison", "compare", "hurt_scores"]
-
-# lower is better, and a calibrator must not make them worse
+# proper scores: lower is better, and a calibrator must not make them worse
 PROPER = {"nll": "NLL", "brier": "the Brier score"}
-# what a calibrator sets out to improve: name -> (its title, whether higher is better)
-AIMS = {"ece": ("ECE", False), "avu": ("AvU", True)}
+# what a calibrator is meant to improve: name -> (title, whether higher is better)
+TARGETS = {"ece": ("ECE", False), "avu": ("AvU", True)}
 Change = tuple[float, float, float]  # value, low, high
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Before and after a calibrator, on the same rows."""
+    """Metrics before and after a calibrator, on the same rows."""
 
     method: str
     temperature: float | None
-    how: str  # which rows the figures come from
-    before: Assessment
-    after: Assessment
+    how: str  # which rows the metrics come from
+    before: EvaluationResult
+    after: EvaluationResult
     change: dict[str, Change]  # after − before, with its interval
     warnings: list[str]
     curve: Series  # the loss over T
-    check: CalibratorCheck  # the fitted calibrator against leaving the scores alone
-    notes: list[str] = field(default_factory=list)  # what the fit itself has to say
-    refused: Comparison | None = None  # what the fitted calibrator would have changed, where it was refused
+    check: CalibratorCheck  # whether the fitted calibrator is worse than no calibrator
+    notes: list[str] = field(default_factory=list)  # remarks about the fit
+    refused: Comparison | None = None  # of the fitted calibrator, if it was rejected as worse than none
 
     @property
     def shown(self) -> Comparison:
-        """What the tables and charts show: the fitted calibrator, also where it was refused."""
+        """The comparison that tables and charts show: of the fitted calibrator, even if it was rejected."""
         return self.refused or self
 
     def as_json(self) -> dict[str, Any]:
+        """Return the document that `avuc calibrate --json` writes."""
         refused = self.refused
-        document: dict[str, Any] = plain(
+        document: dict[str, Any] = json_value(
             self.after.as_json()
             | {
                 "method": self.method,
@@ -88,15 +89,32 @@ def compare(
     seed: int = 0,
     keep_worse: bool = False,
 ) -> tuple[Calibrator, Comparison]:
-    """Fit a calibrator on all rows, and judge it on rows it has not seen.
+    """Fit a calibrator on all rows, and return it with its effect on held-out rows.
 
-    For the figures the rows are split at random into `folds` parts; each part is transformed by a calibrator fitted on
-    the others. The calibrator that is returned is fitted on all rows. Where `avuc.calibration.check_calibrator` finds
-    it worse than leaving the scores alone, the calibrator that is returned changes nothing (temperature 1), and
-    `Comparison.refused` says what was refused; `keep_worse=True` returns the fitted calibrator all the same.
+    The metrics come from cross-fitting: the rows are split at random into `folds` parts, and each part is calibrated by
+    a fit on the other parts. If `avuc.calibration.check_calibrator` finds the calibrator worse than none, the returned
+    calibrator changes nothing (temperature 1) and `Comparison.refused` describes the rejected one.
+
+    Args:
+        file: labelled scores, from `read_scores`.
+        method: a name in `avuc.calibration.CALIBRATORS`, such as "temperature".
+        folds: parts for cross-fitting.
+        threshold: entropy in nats up to which a prediction counts as certain; "auto": learned from these rows.
+        bins: bins of ECE and UCE.
+        replicates: bootstrap resamples behind the intervals; 0: no intervals.
+        seed: seed of the split and of the bootstrap.
+        keep_worse: return the fitted calibrator even if it is worse than none.
+
+    >>> import tempfile, numpy as np
+    >>> from avuc.evaluation.files import read_scores
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/a.npz", logits=np.tile([[9.0, 0.0], [0.0, 9.0]], (20, 1)), labels=[0, 1, 1, 0] * 10)
+    ...     calibrator, comparison = compare(read_scores(f"{folder}/a.npz"), "temperature", replicates=0)
+    >>> calibrator.temperature_ > 1, comparison.after.metrics["ece"] < comparison.before.metrics["ece"]
+    (True, True)
     """
     if method not in CALIBRATORS:
-        raise InputError(f"method {method!r} is unknown; choose one of {', '.join(CALIBRATORS)}")
+        raise InputError(f"unknown calibration method {method!r}; choose one of {', '.join(CALIBRATORS)}")
     before = file.predictions()
     logits, labels = file.logits(), before.labels
     try:
@@ -109,24 +127,29 @@ def compare(
     folds = min(folds, len(before))
     if folds < 2:
         after = file.predictions(calibrator)
-        how = "the one row it was fitted on: nothing could be held out, so they are optimistic"
+        how = "the one row that the calibrator was fitted on; no row could be held out, so they are optimistic"
     else:
         after = cross_fitted(calibrator, logits, labels, folds, seed)
-        how = f"held-out rows ({folds} parts, each calibrated by a fit on the others); the calibrator itself uses all"
-    both = [summarise(one.probs, one.labels, bins=bins) for one in (after, before)]
-    second, first = (
-        judged(one, statistics, threshold=threshold, bins=bins)
-        for one, statistics in zip((after, before), both, strict=True)
-    )
+        how = (
+            f"held-out rows ({folds} parts, each calibrated by a fit on the other parts); the saved calibrator is "
+            "fitted on all rows"
+        )
+    statistics_after, statistics_before = (summarise(p.probs, p.labels, bins=bins) for p in (after, before))
+    second = evaluate_statistics(after, statistics_after, threshold=threshold, bins=bins)
+    first = evaluate_statistics(before, statistics_before, threshold=threshold, bins=bins)
     change = {name: (second.metrics[name] - first.metrics[name], math.nan, math.nan) for name in first.metrics}
     if replicates:
-        with late_progress("intervals", replicates) as advance:
-            how_drawn = Bootstrap(replicates, seed=seed, threshold=threshold, bins=bins, advance=advance)
-            found = compared_intervals((after.probs, before.probs), both, None, how_drawn)
-        change = {name: (*one.difference,) for name, one in found.items()}
-        second = replace(second, intervals=bounds({n: one.a for n, one in found.items()}), replicates=replicates)
-        first = replace(first, intervals=bounds({n: one.b for n, one in found.items()}), replicates=replicates)
-    check = checked(calibrator, before, after, folds=folds, bins=bins, seed=seed, statistics=(both[1], both[0]))
+        with delayed_progress("intervals", replicates) as advance:
+            bootstrap = Bootstrap(replicates, seed=seed, threshold=threshold, bins=bins, advance=advance)
+            both = [statistics_after, statistics_before]
+            paired = compared_intervals((after.probs, before.probs), both, None, bootstrap)
+        change = {name: (*pair.difference,) for name, pair in paired.items()}
+        intervals_after = interval_bounds({name: pair.a for name, pair in paired.items()})
+        intervals_before = interval_bounds({name: pair.b for name, pair in paired.items()})
+        second = replace(second, intervals=intervals_after, replicates=replicates)
+        first = replace(first, intervals=intervals_before, replicates=replicates)
+    statistics = (statistics_before, statistics_after)
+    check = checked(calibrator, before, after, folds=folds, bins=bins, seed=seed, statistics=statistics)
     scaler = calibrator if isinstance(calibrator, TemperatureScaling) else None
     hurt = hurt_scores(change)
     result = Comparison(
@@ -137,10 +160,14 @@ def compare(
         after=second,
         change=change,
         warnings=[
-            *dict.fromkeys(str(one.message) for one in caught),
+            *dict.fromkeys(str(warning.message) for warning in caught),
             *hurt,
-            # what is said of NLL and the Brier score in view of the gain is not said again
-            *(text for text in check.tradeoffs if not hurt or text.startswith("ECE")),
+            # `hurt_scores` already warns about NLL and the Brier score
+            *(
+                text
+                for name, text in zip(check.tradeoff_metrics, check.tradeoffs, strict=True)
+                if not hurt or name == "ece"
+            ),
         ],
         curve={} if scaler is None else _fit_curve(scaler),
         check=check,
@@ -152,15 +179,15 @@ def compare(
         return calibrator, replace(result, warnings=[*check.warnings[:1], *result.warnings])
     identity = TemperatureScaling.identity(file.num_classes, first.metrics["nll"])
     identity.class_names_ = file.names
-    return identity, _refused(result)
+    return identity, _rejected(result)
 
 
-def _refused(fitted: Comparison) -> Comparison:
-    """The comparison of a calibrator that changes nothing, in place of the fitted one."""
-    found = f" at temperature {fitted.temperature:.4g}" if fitted.temperature is not None else ""
+def _rejected(fitted: Comparison) -> Comparison:
+    """Return the comparison for a calibrator that changes nothing, used instead of the fitted one."""
+    temperature = f" at temperature {fitted.temperature:.4g}" if fitted.temperature is not None else ""
     warning = (
-        f"{fitted.check.warnings[0]}. The calibrator found{found} was refused, and the scores stay as they are "
-        "(temperature 1); --keep-worse (in Python keep_worse=True) keeps it all the same"
+        f"{fitted.check.warnings[0]}. The calibrator fitted{temperature} was rejected and the scores stay unchanged "
+        "(temperature 1); --keep-worse (in Python keep_worse=True) keeps the fitted calibrator"
     )
     return replace(
         fitted,
@@ -177,30 +204,30 @@ def _guard_note(calibrator: Calibrator) -> list[str]:
     if not (isinstance(calibrator, AvUTemperatureScaling) and calibrator.guarded_):
         return []
     return [
-        f"The search ended at T = {calibrator.unguarded_temperature_:.4g}, where NLL, ECE or UCE is worse than the "
-        f"guard allows; the guard took it back to {calibrator.temperature_:.4g}. Where only confidence counts, "
-        "--method temperature may lower ECE further."
+        f"The search found T = {calibrator.unguarded_temperature_:.4g}, but NLL, ECE or UCE is too much worse there; "
+        f"the guard moved it back to {calibrator.temperature_:.4g}. If only confidence matters, --method temperature "
+        "may give a lower ECE."
     ]
 
 
 def hurt_scores(change: Mapping[str, Change]) -> list[str]:
-    """Better calibration figures at the price of worse probabilities: the trade nobody should make unknowingly.
+    """Return warnings if ECE or AvU got better while NLL or the Brier score got worse.
 
     >>> hurt_scores({"ece": (-0.1, -0.2, -0.05), "nll": (0.2, 0.1, 0.3)})[0][:33]
     'ECE got better, but NLL got worse'
     """
-    better = [title for name, (title, up) in AIMS.items() if name in change and _improved(change[name][0], up)]
-    said = []
+    better = [title for name, (title, up) in TARGETS.items() if name in change and _improved(change[name][0], up)]
+    texts = []
     for name, title in PROPER.items():
         value, low, high = change.get(name, (0.0, math.nan, math.nan))
         if better and value > 0:
             interval = "" if math.isnan(low) else f" (95 % interval of the change {low:+.4f} to {high:+.4f})"
             doubt = ", which may be chance" if low <= 0 else ""
-            said.append(
+            texts.append(
                 f"{' and '.join(better)} got better, but {title} got worse by {value:.4f}{interval}{doubt}: "
-                "the probabilities as a whole are less true than before"
+                "overall the probabilities are less accurate than before"
             )
-    return said
+    return texts
 
 
 def _improved(value: float, up: bool) -> bool:

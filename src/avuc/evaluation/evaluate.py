@@ -1,22 +1,21 @@
-"""One model judged: every metric with its interval, and the curves behind the charts.
+"""Evaluate predictions: every metric with its interval, and the curves behind the charts.
 
-Everything here is plain numbers, so that the terminal, the JSON file and the report tell the same story.
+`metric_values` computes the metrics. `avuc evaluate` and studies both call it, so they report the same numbers.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from avuc import metrics
-from avuc.core.progress import Progress
+from avuc.core.progress import delayed_progress
+from avuc.evaluation.result import EvaluationResult, Series, as_series, interval_bounds
 from avuc.metrics.avu import Threshold, curves_of, resolve_threshold
 from avuc.metrics.calibration import confidence_table, curve, uncertainty_table
 from avuc.metrics.detection import detection_of
@@ -28,74 +27,60 @@ from avuc.metrics.statistics import Array, Statistics, group, summarise
 from avuc.metrics.suite import from_statistics
 from avuc.predictions import Predictions
 
-__all__ = [
-    "Assessment",
-    "Bounds",
-    "Series",
-    "as_series",
-    "assess",
-    "bounds",
-    "detected",
-    "entropy_counts",
-    "judged",
-    "late_progress",
-    "plain",
-]
-
 HISTOGRAM_BINS = 40
 CHART_POINTS = 400
-PATIENCE_SECONDS = 1.0
-
-Bounds = tuple[float, float]
-Series = dict[str, list[float]]
 
 
 @dataclass(frozen=True)
-class Assessment:
-    """The judgement of one set of predictions."""
+class MetricValues:
+    """The metrics of one set of predictions, without intervals and curves."""
 
-    n: int
-    num_classes: int
-    samples: int
-    threshold: float
-    bins: int
-    confidence: float
-    metrics: dict[str, float]
-    intervals: dict[str, Bounds]
-    detection: dict[str, float] = field(default_factory=dict)
-    outside: int = 0  # rows of the out-of-distribution file
-    curves: dict[str, Series] = field(default_factory=dict)
-    detection_intervals: dict[str, Bounds] = field(default_factory=dict)
-    replicates: int = 0  # bootstrap resamples behind the intervals
-    bootstrap: str = "rows"  # what was resampled: rows, or cells of similar rows
-    detection_bootstrap: str = "rows"
-    expected_entropy: float = math.nan  # means over the rows, in nats
-    mutual_information: float = math.nan
-
-    def as_json(self) -> dict[str, Any]:
-        """The document that `--json` writes; what is not defined is null."""
-        document: dict[str, Any] = plain(
-            {
-                "n": self.n,
-                "num_classes": self.num_classes,
-                "samples": self.samples,
-                "threshold": self.threshold,
-                "bins": self.bins,
-                "expected_entropy": self.expected_entropy,
-                "mutual_information": self.mutual_information,
-                "metrics": self.metrics | {"mean_confidence": self.confidence},
-                "intervals": self.intervals,
-                "detection": self.detection,
-                "detection_intervals": self.detection_intervals,
-                "replicates": self.replicates,
-                "bootstrap": self.bootstrap if self.replicates else None,
-                "detection_bootstrap": self.detection_bootstrap if self.detection_intervals else None,
-            }
-        )
-        return document
+    metrics: dict[str, float]  # every metric of `avuc.metrics.METRICS`; only mean_entropy without labels
+    threshold: float | None  # the uncertainty threshold in nats; None without labels
+    mean_confidence: float
+    expected_entropy: float  # means over the rows, in nats
+    mutual_information: float
 
 
-def assess(
+def metric_values(
+    predictions: Predictions,
+    statistics: Statistics | None = None,
+    *,
+    threshold: Threshold = "auto",
+    bins: int = 15,
+) -> MetricValues:
+    """Return every metric of the predictions.
+
+    Args:
+        predictions: N rows of probabilities on the CPU. If any label is negative (out-of-distribution data), only the
+            figures that need no labels are returned.
+        statistics: `summarise(predictions.probs, predictions.labels, bins=bins)`, if it is already known.
+        threshold: entropy in nats up to which a prediction counts as certain; "auto": learned from these rows.
+        bins: bins of ECE and UCE.
+
+    >>> import torch
+    >>> p = Predictions(torch.tensor([[0.8, 0.2], [0.6, 0.4]]), torch.tensor([0, 1]))
+    >>> metric_values(p).metrics["accuracy"]
+    0.5
+    """
+    expected_entropy = float(predictions.expected_entropy.double().mean())
+    mutual_information = float(predictions.mutual_information.double().mean())
+    if statistics is None and not bool((predictions.labels >= 0).all()):
+        mean_entropy = float(predictions.entropy.numpy().mean(dtype=np.float64))
+        confidence = float(predictions.confidence.double().mean())
+        return MetricValues({"mean_entropy": mean_entropy}, None, confidence, expected_entropy, mutual_information)
+    if statistics is None:
+        statistics = summarise(predictions.probs, predictions.labels, bins=bins)
+    return MetricValues(
+        metrics=from_statistics(statistics, threshold=threshold, bins=bins),
+        threshold=resolve_threshold(statistics, threshold),
+        mean_confidence=float(statistics.confidence.mean()),
+        expected_entropy=expected_entropy,
+        mutual_information=mutual_information,
+    )
+
+
+def evaluate(
     predictions: Predictions,
     *,
     outside_entropy: Tensor | None = None,
@@ -103,114 +88,93 @@ def assess(
     bins: int = 15,
     replicates: int = 1000,
     seed: int = 0,
-) -> Assessment:
-    """Judge predictions; `outside_entropy` are the entropies of out-of-distribution rows.
+) -> EvaluationResult:
+    """Return every metric with its 95 % bootstrap interval, and the curves for the charts.
+
+    Args:
+        predictions: N labelled rows.
+        outside_entropy: (M) entropies in nats of out-of-distribution rows; adds the detection metrics.
+        threshold: entropy in nats up to which a prediction counts as certain; "auto": the midpoint of the mean
+            entropies of right and wrong predictions.
+        bins: bins of ECE and UCE.
+        replicates: bootstrap resamples behind the intervals; 0: no intervals.
+        seed: seed of the bootstrap.
 
     >>> import torch
     >>> p = Predictions(torch.tensor([[0.8, 0.2], [0.6, 0.4]]), torch.tensor([0, 1]))
-    >>> assess(p, replicates=0).metrics["accuracy"]
+    >>> evaluate(p, replicates=0).metrics["accuracy"]
     0.5
     """
     statistics = summarise(predictions.probs, predictions.labels, bins=bins)
-    result = judged(predictions, statistics, outside_entropy=outside_entropy, threshold=threshold, bins=bins)
-    with late_progress("intervals", replicates * (1 if outside_entropy is None else 2)) as advance:
+    result = evaluate_statistics(
+        predictions, statistics, outside_entropy=outside_entropy, threshold=threshold, bins=bins
+    )
+    with delayed_progress("intervals", replicates * (1 if outside_entropy is None else 2)) as advance:
         if replicates:
-            how = Bootstrap(replicates, seed=seed, threshold=threshold, bins=bins, advance=advance)
-            found = intervals_of(predictions.probs, statistics, None, how)
-            result = replace(result, intervals=bounds(found), replicates=replicates)
+            bootstrap = Bootstrap(replicates, seed=seed, threshold=threshold, bins=bins, advance=advance)
+            intervals = intervals_of(predictions.probs, statistics, None, bootstrap)
+            result = replace(result, intervals=interval_bounds(intervals), replicates=replicates)
         if outside_entropy is not None:
             # both sides in the same arithmetic, so that equal predictions have equal entropies
             inside, outside = (x.detach().cpu().numpy().copy() for x in (predictions.entropy, outside_entropy))
-            figures = detected(inside, outside, replicates=replicates, seed=seed, advance=advance)
-            result = replace(result, **figures)
+            fields = detection_fields(inside, outside, replicates=replicates, seed=seed, advance=advance)
+            result = replace(result, **fields)
     return result
 
 
-def detected(
-    inside: Array, outside: Array, *, replicates: int, seed: int, advance: Callable[[int], None]
-) -> dict[str, Any]:
-    """The fields of an `Assessment` about detection; many entropies are sorted in place."""
-    if not is_large(len(inside) + len(outside), 1):
-        figures: dict[str, Any] = {"detection": metrics.detection(inside, outside)}
-        if replicates:
-            found = detection_intervals(inside, outside, replicates=replicates, seed=seed, advance=advance)
-            figures["detection_intervals"] = bounds(found)
-        return figures
-    both = Ranking(inside, outside)
-    figures = {"detection": detection_of(both), "detection_bootstrap": "cells"}
-    if replicates:
-        found = large_detection_intervals(both, replicates=replicates, seed=seed, advance=advance)
-        figures["detection_intervals"] = bounds(found)
-    return figures
-
-
-def judged(
+def evaluate_statistics(
     predictions: Predictions,
     statistics: Statistics,
     *,
     outside_entropy: Tensor | None = None,
     threshold: Threshold = "auto",
     bins: int = 15,
-) -> Assessment:
-    """The judgement without detection and intervals, from statistics made with these bins."""
-    outside = outside_entropy
-    return Assessment(
+) -> EvaluationResult:
+    """Return the result without intervals and detection metrics, from statistics computed with the same `bins`."""
+    values = metric_values(predictions, statistics, threshold=threshold, bins=bins)
+    assert values.threshold is not None
+    return EvaluationResult(
         n=len(predictions),
         num_classes=predictions.num_classes,
         samples=predictions.samples,
-        threshold=resolve_threshold(statistics, threshold),
+        threshold=values.threshold,
         bins=bins,
-        confidence=float(statistics.confidence.mean()),
-        metrics=from_statistics(statistics, threshold=threshold, bins=bins),
+        confidence=values.mean_confidence,
+        metrics=values.metrics,
         intervals={},
-        outside=0 if outside is None else len(outside),
-        curves=_curves(statistics, outside, bins),
-        expected_entropy=float(predictions.expected_entropy.double().mean()),
-        mutual_information=float(predictions.mutual_information.double().mean()),
+        outside=0 if outside_entropy is None else len(outside_entropy),
+        curves=_curves(statistics, outside_entropy, bins),
+        expected_entropy=values.expected_entropy,
+        mutual_information=values.mutual_information,
     )
 
 
-def bounds(found: Mapping[str, metrics.Interval]) -> dict[str, Bounds]:
-    return {name: (interval.low, interval.high) for name, interval in found.items()}
+def detection_fields(
+    inside: Array, outside: Array, *, replicates: int, seed: int, advance: Callable[[int], None]
+) -> dict[str, Any]:
+    """Return the fields of `EvaluationResult` about detection by entropy; large arrays are sorted in place."""
+    if not is_large(len(inside) + len(outside), 1):
+        fields: dict[str, Any] = {"detection": metrics.detection(inside, outside)}
+        if replicates:
+            intervals = detection_intervals(inside, outside, replicates=replicates, seed=seed, advance=advance)
+            fields["detection_intervals"] = interval_bounds(intervals)
+        return fields
+    ranking = Ranking(inside, outside)
+    fields = {"detection": detection_of(ranking), "detection_bootstrap": "cells"}
+    if replicates:
+        intervals = large_detection_intervals(ranking, replicates=replicates, seed=seed, advance=advance)
+        fields["detection_intervals"] = interval_bounds(intervals)
+    return fields
 
 
-@contextmanager
-def late_progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress line that appears only where the work takes longer than a second."""
-    started, done = time.monotonic(), 0
-    bar: Progress | None = None
-
-    def advance(steps: int) -> None:
-        nonlocal done, bar
-        done += steps
-        if bar is not None:
-            bar.advance(steps)
-        elif time.monotonic() - started > PATIENCE_SECONDS:
-            bar = Progress(label, total)
-            bar.started = started
-            bar.advance(done)
-
-    try:
-        yield advance
-    finally:
-        if bar is not None:
-            bar.close()
-
-
-def plain(value: Any) -> Any:
-    """For JSON: tuples become lists, numbers Python's own, and NaN or infinity null.
-
-    >>> plain({"a": (float("nan"), 1)})
-    {'a': [None, 1]}
-    """
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, str) or value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, Iterable):
-        return [plain(item) for item in value]
-    number = float(value)
-    return number if math.isfinite(number) else None
+def entropy_histogram(entropies: Array, edges: Array) -> Array:
+    """Count the entropies between the edges; values that rounding puts beyond an end count in the bin at that end."""
+    counts = np.zeros(len(edges) - 1)
+    # a chunk at a time: all in float64 would double the memory of a large file
+    for start in range(0, len(entropies), CHUNK):
+        chunk = entropies[start : start + CHUNK].astype(np.float64).clip(edges[0], edges[-1])
+        counts += np.histogram(chunk, edges)[0]
+    return counts
 
 
 def _curves(statistics: Statistics, outside: Tensor | None, bins: int) -> dict[str, Series]:
@@ -222,28 +186,12 @@ def _curves(statistics: Statistics, outside: Tensor | None, bins: int) -> dict[s
         "avu": as_series(curves_of(statistics, CHART_POINTS // 4)),
         "risk": {"coverage": risk.coverage[keep].tolist(), "risk": risk.risk[keep].tolist()},
     }
-    top = math.log(statistics.num_classes)
     entropy, right = statistics.entropy, statistics.correct
     groups = {"right": entropy[right], "wrong": entropy[~right]}
     if outside is not None:
         groups["outside"] = outside.detach().cpu().numpy()
-    edges = np.linspace(0, top, HISTOGRAM_BINS + 1)
+    edges = np.linspace(0, math.log(statistics.num_classes), HISTOGRAM_BINS + 1)
     curves["entropy"] = {"edges": edges.tolist()} | {
-        name: entropy_counts(values, edges).tolist() for name, values in groups.items()
+        name: entropy_histogram(values, edges).tolist() for name, values in groups.items()
     }
     return curves
-
-
-def entropy_counts(entropies: Array, edges: Array) -> Array:
-    """Rows between the edges; entropies beyond the first or the last, which rounding makes, count in that bin."""
-    counts = np.zeros(len(edges) - 1)
-    # a stretch at a time: the whole in float64 would double a large file's memory
-    for start in range(0, len(entropies), CHUNK):
-        some = entropies[start : start + CHUNK].astype(np.float64).clip(edges[0], edges[-1])
-        counts += np.histogram(some, edges)[0]
-    return counts
-
-
-def as_series(curve: Any) -> Series:
-    """A named tuple of arrays as lists."""
-    return {name: np.asarray(values, np.float64).tolist() for name, values in curve._asdict().items()}

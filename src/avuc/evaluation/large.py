@@ -1,4 +1,4 @@
-"""The judgement of a file that is read in blocks: memory is a few numbers per row, and time is linear in the rows."""
+"""Evaluate a file that is read in blocks of rows: memory is a few numbers per row, time is linear in the rows."""
 
 from __future__ import annotations
 
@@ -9,28 +9,18 @@ from typing import Protocol
 
 import numpy as np
 
-from avuc.evaluation.evaluate import (
-    CHART_POINTS,
-    HISTOGRAM_BINS,
-    Assessment,
-    Series,
-    as_series,
-    bounds,
-    detected,
-    entropy_counts,
-    late_progress,
-)
+from avuc.core.progress import delayed_progress
+from avuc.evaluation.evaluate import CHART_POINTS, HISTOGRAM_BINS, detection_fields, entropy_histogram
 from avuc.evaluation.files import ScoreFile
+from avuc.evaluation.result import EvaluationResult, Series, as_series, interval_bounds
 from avuc.metrics.avu import Threshold
 from avuc.metrics.intervals import Bootstrap, large_intervals
 from avuc.metrics.large import LargeStatistics, RowCollector
 from avuc.metrics.statistics import Array
 
-__all__ = ["assess_large", "entropies"]
 
-
-class InParts(Protocol):
-    """A `ScoreFile` or a `ScoreStream`."""
+class BlockFile(Protocol):
+    """The parts of `ScoreFile` and `ScoreStream` that are used here."""
 
     @property
     def num_rows(self) -> int: ...
@@ -41,22 +31,35 @@ class InParts(Protocol):
     def parts(self) -> Iterator[ScoreFile]: ...
 
 
-def assess_large(
-    file: InParts,
+def evaluate_large(
+    file: BlockFile,
     *,
     outside_entropy: Array | None = None,
     threshold: Threshold = "auto",
     bins: int = 15,
     replicates: int = 1000,
     seed: int = 0,
-) -> Assessment:
-    """Judge a file of many rows; `outside_entropy` are the entropies of out-of-distribution rows, sorted in place.
+) -> EvaluationResult:
+    """Return the metrics of `evaluate` for a file that is read in blocks; intervals resample cells of similar rows.
 
-    The figures are those of `avuc.evaluation.evaluate.assess`; the intervals come from a bootstrap over cells of rows.
+    Args:
+        file: the file, from `open_scores` or `read_scores`.
+        outside_entropy: (M) float32 entropies of out-of-distribution rows, from `entropies`; sorted in place.
+        threshold: entropy in nats up to which a prediction counts as certain; "auto": learned from these rows.
+        bins: bins of ECE and UCE.
+        replicates: bootstrap resamples behind the intervals; 0: no intervals.
+        seed: seed of the bootstrap.
+
+    >>> import tempfile, numpy as np
+    >>> from avuc.evaluation.files import open_scores
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/test.npz", probs=[[0.9, 0.1], [0.2, 0.8]], labels=[0, 0])
+    ...     evaluate_large(open_scores(f"{folder}/test.npz"), replicates=0).metrics["accuracy"]
+    0.5
     """
     inside = None if outside_entropy is None else np.empty(file.num_rows, np.float32)
-    statistics, expected, mutual = _collected(file, inside, bins, bool(replicates), seed)
-    result = Assessment(
+    statistics, expected, mutual = _collect(file, inside, bins, bool(replicates), seed)
+    result = EvaluationResult(
         n=len(statistics),
         num_classes=statistics.num_classes,
         samples=file.samples,
@@ -70,34 +73,34 @@ def assess_large(
         expected_entropy=expected,
         mutual_information=mutual,
     )
-    with late_progress("intervals", replicates * (1 if outside_entropy is None else 2)) as advance:
+    with delayed_progress("intervals", replicates * (1 if outside_entropy is None else 2)) as advance:
         if replicates:
-            how = Bootstrap(replicates, seed=seed, threshold=threshold, bins=bins, advance=advance)
-            found = bounds(large_intervals(statistics, how, result.metrics))
-            result = replace(result, intervals=found, replicates=replicates, bootstrap="cells")
+            bootstrap = Bootstrap(replicates, seed=seed, threshold=threshold, bins=bins, advance=advance)
+            intervals = interval_bounds(large_intervals(statistics, bootstrap, result.metrics))
+            result = replace(result, intervals=intervals, replicates=replicates, bootstrap="cells")
         if inside is not None and outside_entropy is not None:
-            figures = detected(inside, outside_entropy, replicates=replicates, seed=seed, advance=advance)
-            result = replace(result, **figures)
+            fields = detection_fields(inside, outside_entropy, replicates=replicates, seed=seed, advance=advance)
+            result = replace(result, **fields)
     return result
 
 
-def entropies(file: InParts) -> Array:
-    """Predictive entropy of every row, float32; needs no labels."""
-    out, done = np.empty(file.num_rows, np.float32), 0
+def entropies(file: BlockFile) -> Array:
+    """Return the (N) predictive entropies in nats, float32; the file needs no labels."""
+    entropy, first = np.empty(file.num_rows, np.float32), 0
     for part in file.parts():
-        out[done : done + part.num_rows] = part.entropy().numpy()
-        done += part.num_rows
-    return out
+        entropy[first : first + part.num_rows] = part.entropy().numpy()
+        first += part.num_rows
+    return entropy
 
 
-def _collected(
-    file: InParts, inside: Array | None, bins: int, resampled: bool, seed: int
+def _collect(
+    file: BlockFile, inside: Array | None, bins: int, resampled: bool, seed: int
 ) -> tuple[LargeStatistics, float, float]:
-    """The statistics, and the means of expected entropy and mutual information."""
+    """Return the statistics and the means of expected entropy and mutual information."""
     expected, mutual = [], []
     collector = RowCollector(file.num_rows, file.num_classes, bins=bins, resampled=resampled, seed=seed)
-    done = 0
-    with late_progress("rows", file.num_rows) as advance:
+    first = 0
+    with delayed_progress("rows", file.num_rows) as advance:
         for part in file.parts():
             predictions = part.predictions()
             collector.add(predictions.probs, predictions.labels)
@@ -105,8 +108,8 @@ def _collected(
             mutual.append(float(predictions.mutual_information.double().sum()))
             if inside is not None:
                 # both sides of a detection in the same arithmetic, so that equal predictions have equal entropies
-                inside[done : done + part.num_rows] = predictions.entropy.numpy()
-            done += part.num_rows
+                inside[first : first + part.num_rows] = predictions.entropy.numpy()
+            first += part.num_rows
             advance(part.num_rows)
     return collector.finish(), math.fsum(expected) / file.num_rows, math.fsum(mutual) / file.num_rows
 
@@ -118,7 +121,7 @@ def _curves(statistics: LargeStatistics, outside: Array | None) -> dict[str, Ser
     right, wrong = statistics.entropy_histogram(edges)
     entropy = {"edges": edges.tolist(), "right": right.tolist(), "wrong": wrong.tolist()}
     if outside is not None:
-        entropy["outside"] = entropy_counts(outside, edges).tolist()
+        entropy["outside"] = entropy_histogram(outside, edges).tolist()
     return {
         "reliability": as_series(statistics.reliability()),
         "uncertainty": as_series(statistics.uncertainty_reliability()),

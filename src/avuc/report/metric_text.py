@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from avuc.evaluation.compare import Comparison
-    from avuc.evaluation.evaluate import Assessment
+    from avuc.evaluation.result import EvaluationResult
 
 __all__ = [
     "CHANGE_HEAD",
@@ -84,13 +84,13 @@ def in_order(names: Iterable[str]) -> list[str]:
     return [name for name in METRIC_WORDS if name in known] + [name for name in known if name not in METRIC_WORDS]
 
 
-def metric_rows(result: Assessment) -> list[Row]:
+def metric_rows(result: EvaluationResult) -> list[Row]:
     """Metric, value, interval, which way is better, meaning: the table of one result."""
     values = result.metrics | {"mean_confidence": result.confidence}
     return [_row(name, values[name], result.intervals.get(name)) for name in in_order(values)]
 
 
-def replicates_text(result: Assessment) -> str:
+def replicates_text(result: EvaluationResult) -> str:
     """Where the intervals come from: how many replicates, and of what."""
     if not result.replicates:
         return "no bootstrap: 0 replicates of the rows"
@@ -102,7 +102,7 @@ def replicates_text(result: Assessment) -> str:
     return f"{text}, for detection of {detection}" if result.detection_intervals and detection != metrics else text
 
 
-def detection_rows(result: Assessment) -> list[Row]:
+def detection_rows(result: EvaluationResult) -> list[Row]:
     """The same for telling outside rows apart."""
     return [_row(name, value, result.detection_intervals.get(name)) for name, value in result.detection.items()]
 
@@ -120,7 +120,7 @@ def change_rows(result: Comparison) -> list[Row]:
     return rows
 
 
-def ranking_rows(results: Mapping[str, Assessment]) -> list[Row]:
+def ranking_rows(results: Mapping[str, EvaluationResult]) -> list[Row]:
     """One line for each method, the best NLL first."""
     rows: list[Row] = []
     for name, result in sorted(results.items(), key=lambda item: item[1].metrics["nll"]):
@@ -141,7 +141,7 @@ def ranking_rows(results: Mapping[str, Assessment]) -> list[Row]:
     return rows
 
 
-def ranking_verdict(results: Mapping[str, Assessment], temperatures: Mapping[str, float]) -> list[str]:
+def ranking_verdict(results: Mapping[str, EvaluationResult], temperatures: Mapping[str, float]) -> list[str]:
     """What the ranking says; the first result is the model as it was."""
     first = next(iter(results.values()))
     lines = verdict(first)
@@ -184,7 +184,7 @@ def percent(value: float) -> str:
     return f"{shown:.0f} %" if 1 <= shown <= 99 or value in (0, 1) else f"{shown:.1f} %"
 
 
-def verdict(result: Assessment) -> list[str]:
+def verdict(result: EvaluationResult) -> list[str]:
     """What the figures say, in sentences."""
     accuracy, said = result.metrics["accuracy"], result.confidence
     low, high = result.intervals.get("accuracy", (accuracy, accuracy))

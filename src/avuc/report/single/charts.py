@@ -11,7 +11,7 @@ from avuc.core.errors import require
 from avuc.report.palette import ROLES, light
 
 if TYPE_CHECKING:
-    from avuc.evaluation.evaluate import Assessment, Series
+    from avuc.evaluation.result import EvaluationResult, Series
 
 __all__ = [
     "avu_chart",
@@ -23,7 +23,7 @@ __all__ = [
     "uncertainty_chart",
 ]
 
-Named = Sequence[tuple[str, "Assessment"]]
+Named = Sequence[tuple[str, "EvaluationResult"]]
 SIZE = (5.2, 4.0)
 # one result, before and after, or a model as trained and two calibrations of it
 STYLES = {1: ["first"], 2: ["second", "first"], 3: ["second", "first", "wrong"]}
@@ -151,7 +151,7 @@ def risk_chart(results: Named) -> str:
     return _drawing("risk", paint)
 
 
-def entropy_chart(result: Assessment) -> str:
+def entropy_chart(result: EvaluationResult) -> str:
     def paint(axes: Any) -> None:
         curve = result.curves["entropy"]
         edges = curve["edges"]

@@ -25,7 +25,7 @@ from avuc.report.single import charts
 
 if TYPE_CHECKING:
     from avuc.evaluation.compare import Comparison
-    from avuc.evaluation.evaluate import Assessment
+    from avuc.evaluation.result import EvaluationResult
 
 __all__ = ["assessment_page", "comparison_page", "ranking_page"]
 
@@ -88,7 +88,7 @@ CAPTIONS = {
 }
 
 
-def assessment_page(result: Assessment, *, title: str, source: str) -> str:
+def assessment_page(result: EvaluationResult, *, title: str, source: str) -> str:
     """The report of `avuc evaluate`."""
     parts = [
         _verdict(verdict(result)),
@@ -118,7 +118,7 @@ def comparison_page(result: Comparison, *, title: str, source: str) -> str:
     return _page(f"{title}: {result.method} calibration", source, parts, shown.after)
 
 
-def ranking_page(results: Mapping[str, Assessment], sentences: Sequence[str], *, title: str, source: str) -> str:
+def ranking_page(results: Mapping[str, EvaluationResult], sentences: Sequence[str], *, title: str, source: str) -> str:
     """Several methods on the same rows; the first is the model as it was."""
     named = list(results.items())
     parts = [
@@ -132,7 +132,9 @@ def ranking_page(results: Mapping[str, Assessment], sentences: Sequence[str], *,
     return _page(title, source, parts, named[0][1])
 
 
-def _charts(named: Sequence[tuple[str, Assessment]], shown: Assessment, fit: Comparison | None = None) -> str:
+def _charts(
+    named: Sequence[tuple[str, EvaluationResult]], shown: EvaluationResult, fit: Comparison | None = None
+) -> str:
     drawings = {
         "reliability": charts.reliability_chart(named),
         "confidence": charts.confidence_chart(named),
@@ -153,7 +155,7 @@ def _charts(named: Sequence[tuple[str, Assessment]], shown: Assessment, fit: Com
     return '<h2>Charts</h2><div class="charts">' + "".join(figures) + "</div>"
 
 
-def _page(title: str, source: str, parts: Iterable[str], result: Assessment) -> str:
+def _page(title: str, source: str, parts: Iterable[str], result: EvaluationResult) -> str:
     draws = f", mean of {result.samples:,} draws" if result.samples > 1 else ""
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'

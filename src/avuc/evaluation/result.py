@@ -1,0 +1,86 @@
+"""EvaluationResult: all figures of one set of predictions as plain numbers, for terminal, JSON and report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from avuc.metrics import Interval
+
+Bounds = tuple[float, float]  # low, high
+Series = dict[str, list[float]]  # one curve: the values of each axis
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Metrics, intervals and curves of one set of predictions."""
+
+    n: int
+    num_classes: int
+    samples: int
+    threshold: float
+    bins: int
+    confidence: float
+    metrics: dict[str, float]
+    intervals: dict[str, Bounds]
+    detection: dict[str, float] = field(default_factory=dict)
+    outside: int = 0  # rows of the out-of-distribution file
+    curves: dict[str, Series] = field(default_factory=dict)
+    detection_intervals: dict[str, Bounds] = field(default_factory=dict)
+    replicates: int = 0  # bootstrap resamples behind the intervals
+    bootstrap: str = "rows"  # what was resampled: rows, or cells of similar rows
+    detection_bootstrap: str = "rows"
+    expected_entropy: float = math.nan  # means over the rows, in nats
+    mutual_information: float = math.nan
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the document that `--json` writes; undefined figures are null."""
+        document: dict[str, Any] = json_value(
+            {
+                "n": self.n,
+                "num_classes": self.num_classes,
+                "samples": self.samples,
+                "threshold": self.threshold,
+                "bins": self.bins,
+                "expected_entropy": self.expected_entropy,
+                "mutual_information": self.mutual_information,
+                "metrics": self.metrics | {"mean_confidence": self.confidence},
+                "intervals": self.intervals,
+                "detection": self.detection,
+                "detection_intervals": self.detection_intervals,
+                "replicates": self.replicates,
+                "bootstrap": self.bootstrap if self.replicates else None,
+                "detection_bootstrap": self.detection_bootstrap if self.detection_intervals else None,
+            }
+        )
+        return document
+
+
+def json_value(value: Any) -> Any:
+    """Return the value as JSON can hold it: tuples become lists, numbers Python's own, NaN and infinity null.
+
+    >>> json_value({"a": (float("nan"), 1)})
+    {'a': [None, 1]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, str) or value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, Iterable):
+        return [json_value(item) for item in value]
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def interval_bounds(intervals: Mapping[str, Interval]) -> dict[str, Bounds]:
+    """Return (low, high) of every interval."""
+    return {name: (interval.low, interval.high) for name, interval in intervals.items()}
+
+
+def as_series(curve: Any) -> Series:
+    """Return a named tuple of arrays as lists."""
+    return {name: np.asarray(values, np.float64).tolist() for name, values in curve._asdict().items()}
