@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from avuc.calibration import AvUTemperatureScaling, TemperatureScaling, VectorScaling
     from avuc.core.errors import InputError, MissingExtra
     from avuc.losses import AvUCLoss, auavuc_loss, avuc_loss, elbo_loss
-    from avuc.losses.quadrants import Cells, avuc_cells
+    from avuc.losses.quadrants import Cells, Quadrants, avuc_cells, avuc_quadrants
     from avuc.posterior import Posterior
     from avuc.prediction.predict import predict
     from avuc.prediction.predictor import Predictor
@@ -52,11 +52,13 @@ __all__ = [
     "Posterior",
     "Predictions",
     "Predictor",
+    "Quadrants",
     "TemperatureScaling",
     "VectorScaling",
     "auavuc_loss",
     "avuc_cells",
     "avuc_loss",
+    "avuc_quadrants",
     "bayes",
     "calibration",
     "data",
@@ -86,11 +88,13 @@ _HOME = {
     "Posterior": "posterior",
     "Predictions": "predictions",
     "Predictor": "prediction.predictor",
+    "Quadrants": "losses.quadrants",
     "TemperatureScaling": "calibration",
     "VectorScaling": "calibration",
     "auavuc_loss": "losses",
     "avuc_cells": "losses.quadrants",
     "avuc_loss": "losses",
+    "avuc_quadrants": "losses.quadrants",
     "elbo_loss": "losses",
     "predict": "prediction.predict",
     "to_bayesian": "bayes",

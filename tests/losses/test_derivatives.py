@@ -15,8 +15,14 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 from avuc.core.errors import InputError
 from avuc.losses import auavuc_loss, avuc_loss
-from avuc.losses.quadrants import avuc_cells
-from avuc.losses.row_statistics import _centred, _forward_blocks, backward_coefficients, backward_rows, row_statistics
+from avuc.losses.quadrants import avuc_quadrants
+from avuc.losses.softmax_statistics import (
+    _centred,
+    _forward_blocks,
+    backward_coefficients,
+    backward_rows,
+    softmax_statistics,
+)
 
 VARIANTS = ["paper", "stopgrad", "monotone", "soft"]
 LOSSES: dict[str, Callable[..., Tensor]] = {
@@ -83,8 +89,10 @@ def test_cells_of_shares_add_up(n: int, cut: int, variant: Any, seed: int) -> No
     """What ranks rely on: the cells of a batch are the sums of the cells of its shares."""
     logits, labels = batch(n, seed=seed)
     probs = logits.softmax(-1)
-    parts = [avuc_cells(probs[share], labels[share], 0.9, variant=variant) for share in (slice(cut), slice(cut, None))]
-    whole = avuc_cells(probs, labels, 0.9, variant=variant)
+    parts = [
+        avuc_quadrants(probs[share], labels[share], 0.9, variant=variant) for share in (slice(cut), slice(cut, None))
+    ]
+    whole = avuc_quadrants(probs, labels, 0.9, variant=variant)
     torch.testing.assert_close(torch.stack(parts[0]) + torch.stack(parts[1]), torch.stack(whole))
 
 
@@ -134,8 +142,8 @@ def test_extreme_logits_agree_between_eager_and_compiled(name: str, extreme: str
 def test_a_ruled_out_class_does_not_flatten_large_logits() -> None:
     """m − 104 is m at 1e10: the floor made the distribution uniform."""
     with_inf = torch.tensor([[1e10, 1e10 - 16384, -math.inf]])
-    assert row_statistics(with_inf).confidence.item() == 1.0
-    assert row_statistics(with_inf).entropy.item() == 0.0
+    assert softmax_statistics(with_inf).confidence.item() == 1.0
+    assert softmax_statistics(with_inf).entropy.item() == 0.0
 
 
 @pytest.mark.parametrize(("shape", "scale"), [((9, 4), 2.0), ((700, 1000), 3.0), ((0, 3), 1.0)])

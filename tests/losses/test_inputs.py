@@ -11,7 +11,7 @@ from torch import Tensor
 
 from avuc.core.errors import InputError
 from avuc.losses import AvUCLoss, auavuc_loss, avuc_loss
-from avuc.losses.quadrants import avuc_cells
+from avuc.losses.quadrants import avuc_quadrants
 
 VARIANTS = ["paper", "stopgrad", "monotone", "soft"]
 
@@ -29,7 +29,7 @@ def test_a_threshold_of_nan_is_refused(threshold: float | Tensor, variant: Any) 
     with pytest.raises(InputError, match="threshold is NaN"):
         avuc_loss(logits, labels, threshold, variant=variant)
     with pytest.raises(InputError, match="threshold is NaN"):
-        avuc_cells(logits.softmax(-1), labels, threshold, variant=variant)
+        avuc_quadrants(logits.softmax(-1), labels, threshold, variant=variant)
 
 
 @pytest.mark.parametrize("threshold", [True, "0.5", [0.5], torch.ones(12), torch.ones(12, 1)])
@@ -141,7 +141,7 @@ def test_weights_are_numbers_from_0_up(bad: float) -> None:
         lambda: avuc_loss(logits, labels, 0.5, weights=weights),
         lambda: avuc_loss(logits, labels, 0.5, weights=weights, variant="soft"),
         lambda: auavuc_loss(logits, labels, weights=weights),
-        lambda: avuc_cells(logits.softmax(-1), labels, 0.5, weights=weights),
+        lambda: avuc_quadrants(logits.softmax(-1), labels, 0.5, weights=weights),
     ):
         with pytest.raises(InputError, match="weights must not be negative, NaN or infinite"):
             call()
@@ -150,13 +150,13 @@ def test_weights_are_numbers_from_0_up(bad: float) -> None:
 @pytest.mark.parametrize("probs", [torch.tensor([[3.0, 1.0]]), torch.tensor([[1.5, -0.5]]), torch.tensor([[0.2, 0.2]])])
 def test_logits_in_place_of_probabilities_are_refused(probs: Tensor) -> None:
     with pytest.raises(InputError, match="apply softmax if these are logits"):
-        avuc_cells(probs, torch.tensor([0]), 0.5)
+        avuc_quadrants(probs, torch.tensor([0]), 0.5)
 
 
 def test_uncertainties_are_one_per_label() -> None:
     logits, labels = batch()
     with pytest.raises(InputError, match="one uncertainty per label; found 1 for 12"):
-        avuc_cells(logits.softmax(-1), labels, 0.5, uncertainty=torch.tensor([0.3]))
+        avuc_quadrants(logits.softmax(-1), labels, 0.5, uncertainty=torch.tensor([0.3]))
 
 
 @pytest.mark.parametrize("points", [1, 0, -3, 2.5, True, math.nan])

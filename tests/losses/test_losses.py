@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 
 import pytest
 import torch
@@ -15,8 +16,8 @@ from torch.autograd import gradcheck
 from avuc.core.errors import InputError
 from avuc.losses import AvUCLoss, auavuc_loss, avuc_loss, elbo_loss
 from avuc.losses.analytic import EMPTY_MASS
-from avuc.losses.quadrants import avuc_cells
-from avuc.losses.row_statistics import row_statistics
+from avuc.losses.quadrants import avuc_quadrants
+from avuc.losses.softmax_statistics import softmax_statistics
 
 VARIANTS = ["paper", "stopgrad", "monotone", "soft"]
 HARD = ["paper", "stopgrad", "monotone"]
@@ -104,7 +105,7 @@ def test_loss_equals_the_loop(variant: str, draws: int) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_cells_equal_the_loop(variant: str) -> None:
     logits, labels = batch()
-    cells = avuc_cells(logits.softmax(-1), labels, 0.7, variant=variant)
+    cells = avuc_quadrants(logits.softmax(-1), labels, 0.7, variant=variant)
     expected = loop_cells(loop_probs(logits), labels.tolist(), 0.7, variant)
     for name, cell in cells._asdict().items():
         assert cell.item() == pytest.approx(expected[name], rel=1e-9), name
@@ -115,7 +116,7 @@ def test_hard_cells_are_the_counts() -> None:
     probs = torch.zeros(3, 100_000, dtype=torch.float64)
     probs[0, 1] = 1.0
     probs[1:] = 1e-5
-    cells = avuc_cells(probs, torch.tensor([1, 5, 7]), 1.0)
+    cells = avuc_quadrants(probs, torch.tensor([1, 5, 7]), 1.0)
     assert [round(c.item(), 4) for c in cells] == [1.0, 0.0, 0.0, 2.0]
 
 
@@ -187,7 +188,7 @@ def test_mutual_information_as_uncertainty() -> None:
     each = logits.softmax(-1)
     mean = each.mean(0)
     mi = torch.special.entr(mean).sum(-1) - torch.special.entr(each).sum(-1).mean(0)
-    ac, au, ic, iu = avuc_cells(mean, labels, 0.3, uncertainty=mi)
+    ac, au, ic, iu = avuc_quadrants(mean, labels, 0.3, uncertainty=mi)
     expected = torch.log1p((au + ic) / (ac + iu))
     torch.testing.assert_close(avuc_loss(logits, labels, 0.3, uncertainty="mutual_information"), expected)
     assert gradcheck(
@@ -311,7 +312,7 @@ def test_nan_is_an_error_that_says_so(bad: float, draws: int) -> None:
         with pytest.raises(InputError, match="logits contain NaN"):
             call()
     with pytest.raises(InputError, match="probs contain NaN"):
-        avuc_cells(torch.full((2, 3), math.nan), torch.tensor([0, 1]), 0.5)
+        avuc_quadrants(torch.full((2, 3), math.nan), torch.tensor([0, 1]), 0.5)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +340,7 @@ def test_wrong_options_are_named() -> None:
         avuc_loss(logits, labels, 0.5, variant="hard")
     with pytest.raises(InputError, match="needs a threshold"):
         avuc_loss(logits, labels, None)
-    with pytest.raises(InputError, match="needs draws"):
+    with pytest.raises(InputError, match="needs samples"):
         avuc_loss(logits, labels, 0.5, uncertainty="mutual_information")
     with pytest.raises(InputError, match="one weight per label"):
         avuc_loss(logits, labels, 0.5, weights=torch.ones(3))
@@ -347,8 +348,8 @@ def test_wrong_options_are_named() -> None:
         auavuc_loss(logits, labels, variant="soft")
     with pytest.raises(InputError, match="points"):
         auavuc_loss(logits, labels, points=1)
-    with pytest.raises(InputError, match="mean over draws"):
-        avuc_cells(logits.expand(2, -1, -1), labels, 0.5)
+    with pytest.raises(InputError, match="mean over samples"):
+        avuc_quadrants(logits.expand(2, -1, -1), labels, 0.5)
     assert avuc_loss(logits, labels, None, variant="soft").isfinite()
 
 
@@ -369,12 +370,12 @@ def test_first_of_equal_logits_is_the_prediction(classes: int) -> None:
     generator = torch.Generator().manual_seed(classes)
     logits = torch.randint(0, 4, (200, classes), generator=generator).float()
     logits[:, -1] = torch.randint(0, 6, (200,), generator=generator)
-    statistics = row_statistics(logits)
+    statistics = softmax_statistics(logits)
     assert torch.equal(statistics.predicted, logits.argmax(-1))
     torch.testing.assert_close(statistics.confidence, logits.softmax(-1).amax(-1))
     nan = logits.clone()
     nan[3, classes // 2] = math.nan
-    assert row_statistics(nan).entropy.isnan().nonzero().tolist() == [[3]]
+    assert softmax_statistics(nan).entropy.isnan().nonzero().tolist() == [[3]]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -516,3 +517,13 @@ def test_loss_in_a_cuda_graph() -> None:
     graph.replay()
     for a, b in zip(expected, captured, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_names_of_0_1_0_are_aliases_without_a_warning():
+    import avuc
+    import avuc.losses
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert avuc.Cells is avuc.losses.Cells is avuc.Quadrants
+        assert avuc.avuc_cells is avuc.losses.avuc_cells is avuc.avuc_quadrants

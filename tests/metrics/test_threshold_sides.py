@@ -11,8 +11,8 @@ from torch import Tensor
 from avuc import metrics
 from avuc.calibration.scaled import ScaledLogits
 from avuc.losses import AvUCLoss, avuc_loss
-from avuc.losses.quadrants import Rows, avuc_cells, cells_of
-from avuc.losses.row_statistics import row_statistics, traceable
+from avuc.losses.quadrants import SampleStatistics, avuc_quadrants, quadrants_of
+from avuc.losses.softmax_statistics import softmax_statistics, traceable
 from avuc.metrics.statistics import summarise
 from avuc.metrics.streaming import StreamingMetrics
 from avuc.predictions import Predictions
@@ -31,9 +31,9 @@ def entropies(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """The same entropies, from every place that computes them."""
     probs = logits.softmax(-1)
     return {
-        "loss": row_statistics(logits).entropy,
+        "loss": softmax_statistics(logits).entropy,
         "compiled loss": traceable(logits).entropy,
-        "loss, float64": row_statistics(logits.double()).entropy,
+        "loss, float64": softmax_statistics(logits.double()).entropy,
         "draws": entropy(logits.expand(3, -1, -1).softmax(-1).mean(0)),
         "function": entropy(probs),
         "predictions": Predictions.from_logits(logits, labels).entropy,
@@ -58,7 +58,7 @@ SIDES: dict[str, Callable[[Tensor, Tensor, float], bool]] = {
     "loss, threshold as float32": lambda z, y, t: avuc_loss(z, y, torch.tensor(t)).item() == 0,
     "loss, float64": lambda z, y, t: avuc_loss(z.double(), y, t).item() == 0,
     "loss, draws": lambda z, y, t: avuc_loss(z.expand(3, -1, -1), y, t).item() == 0,
-    "cells": lambda z, y, t: avuc_cells(z.softmax(-1), y, t).au.item() == 0,
+    "cells": lambda z, y, t: avuc_quadrants(z.softmax(-1), y, t).au.item() == 0,
     "metrics": lambda z, y, t: metrics.avu(z.softmax(-1), y, threshold=t) == 1,
     "metrics, float64": lambda z, y, t: metrics.avu(z.double().softmax(-1).numpy(), y.numpy(), threshold=t) == 1,
     "predictions": lambda z, y, t: metrics.evaluate(Predictions.from_logits(z, y), threshold=t)["avu"] == 1,
@@ -68,8 +68,8 @@ SIDES: dict[str, Callable[[Tensor, Tensor, float], bool]] = {
 
 def calibrated(logits: Tensor, labels: Tensor, threshold: float) -> bool:
     columns = ScaledLogits(logits[None], labels).columns(1.0)
-    rows = Rows(columns.confidence, columns.entropy, columns.correct, torch.ones(1), logits.shape[1])
-    return cells_of(rows, threshold, "monotone").au.item() == 0
+    rows = SampleStatistics(columns.confidence, columns.entropy, columns.correct, torch.ones(1), logits.shape[1])
+    return quadrants_of(rows, threshold, "monotone").au.item() == 0
 
 
 @pytest.mark.parametrize(("classes", "scale"), CASES)
@@ -87,7 +87,7 @@ def test_a_prediction_at_its_threshold_is_certain(classes: int, scale: float) ->
 def test_a_prediction_well_above_the_threshold_is_uncertain(classes: int, scale: float) -> None:
     """The allowance is no more than rounding."""
     logits, labels = batch(classes, scale, 40)
-    for row, u in enumerate(row_statistics(logits.double()).entropy.tolist()):
+    for row, u in enumerate(softmax_statistics(logits.double()).entropy.tolist()):
         if u > 1e-4:
             for place, certain in SIDES.items():
                 assert not certain(logits[row : row + 1], labels[row : row + 1], u * (1 - 2e-5) - 4e-6), place
@@ -98,7 +98,7 @@ def test_whole_batches_at_thousands_of_thresholds() -> None:
     the allowance, within float32 rounding, are the only ones that may differ; the row of the threshold never does."""
     logits, labels = batch(10, 3.0, 300)
     counted = torch.from_numpy(summarise(logits.softmax(-1), labels).entropy)
-    in_loss = row_statistics(logits).entropy
+    in_loss = softmax_statistics(logits).entropy
     differ = thresholds = 0
     for u in entropies(logits, labels).values():
         for row in range(300):
@@ -114,12 +114,12 @@ def test_whole_batches_at_thousands_of_thresholds() -> None:
 def test_streaming_and_intervals_agree_with_the_function() -> None:
     logits, labels = batch(10, 3.0, 50)
     probs = logits.softmax(-1)
-    for row, threshold in enumerate(row_statistics(logits).entropy.tolist()):
+    for row, threshold in enumerate(softmax_statistics(logits).entropy.tolist()):
         one, answer = probs[row : row + 1], labels[row : row + 1]
         streaming = StreamingMetrics(10, threshold=threshold)
         streaming.update(one, answer)
         assert streaming.compute()["avu"] == 1
-    threshold = float(row_statistics(logits).entropy[7])
+    threshold = float(softmax_statistics(logits).entropy[7])
     found = metrics.intervals(Predictions(probs, labels), threshold=threshold, replicates=50)
     assert found["avu"].value == metrics.avu(probs, labels, threshold=threshold)
 

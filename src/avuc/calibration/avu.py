@@ -23,7 +23,7 @@ from avuc.calibration.temperature import GRID_ELEMENTS, TemperatureScaling
 from avuc.core.errors import InputError
 from avuc.losses import area_loss, auavuc_loss, avuc_loss
 from avuc.losses.analytic import or_empty
-from avuc.losses.quadrants import Rows, Variant, cells_of
+from avuc.losses.quadrants import SampleStatistics, Variant, quadrants_of
 from avuc.metrics.calibration import bin_table, expected_gap
 from avuc.metrics.statistics import bin_index
 
@@ -132,12 +132,14 @@ class AvUTemperatureScaling(TemperatureScaling):
         return self.objective == "paper"
 
     def _loss(self, columns: Columns, fixed: float, num_classes: int) -> float:
-        rows = Rows(columns.confidence, columns.entropy, columns.correct, torch.ones_like(columns.entropy), num_classes)
+        rows = SampleStatistics(
+            columns.confidence, columns.entropy, columns.correct, torch.ones_like(columns.entropy), num_classes
+        )
         if self.objective == "auavuc":
             avu = float(area_loss(rows, self.points, self.variant, group=False))
         else:
             variant: Variant = "paper" if self._literal else self.variant
-            ac, au, ic, iu = cells_of(rows, self._threshold(columns, fixed, num_classes), variant)
+            ac, au, ic, iu = quadrants_of(rows, self._threshold(columns, fixed, num_classes), variant)
             avu = float(torch.log1p((au + ic) / or_empty(ac + iu)))
         if self._literal:
             return avu

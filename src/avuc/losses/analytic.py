@@ -1,8 +1,8 @@
-"""The AvUC loss of one draw's logits and its gradient, written out: the path every training step takes.
+"""The AvUC loss of logits (N, C) and its gradient, written out. Training steps use this path.
 
 With G = AC + IU and B = AU + IC the loss is L = log((G + B)/G), so ∂L/∂B = 1/(G + B) and ∂L/∂G = 1/(G + B) − 1/G. Each
-row adds its mass m(p̂, u) to one of the two, and `row_statistics` carries ∂L/∂p̂ and ∂L/∂u back to the logits. Autograd
-gives the same numbers (the tests compare them) in four times as many passes.
+prediction adds its mass m(p̂, u) to G or to B, and `backward_rows` carries ∂L/∂p̂ and ∂L/∂u back to the logits.
+Autograd gives the same numbers (the tests compare them) but needs four times as many passes over the data.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch import Tensor
 
 from avuc.core.data_parallel import Group, refuse_second_derivative, sum_over_ranks, world_size
 from avuc.losses.inputs import at_least_float32, class_indices, classes_last, label_weights
-from avuc.losses.quadrants import Rows, Variant, cells_of, mass_and_slopes
-from avuc.losses.row_statistics import (
+from avuc.losses.quadrants import SampleStatistics, Variant, mass_and_slopes, quadrants_of
+from avuc.losses.softmax_statistics import (
     ForwardPass,
-    RowStatistics,
+    SoftmaxStatistics,
     backward_coefficients,
     backward_rows,
     forward_rows,
@@ -26,25 +26,27 @@ from avuc.losses.row_statistics import (
 )
 from avuc.uncertainty import highest_certain
 
-__all__ = ["EMPTY_MASS", "fused_avuc", "loss_of_rows", "or_empty"]
+__all__ = ["EMPTY_MASS", "analytic_avuc", "loss_from_statistics", "or_empty"]
 
-# The mass, in samples, that stands for AC + IU where no prediction is in either cell: the loss stays finite and its
-# gradient still empties AU and IC. Wherever AC + IU is larger, Eq. 3 is untouched.
+# Replaces AC + IU where both quadrants are empty: the loss stays finite, and its gradient still moves predictions out
+# of AU and IC. Wherever AC + IU is larger, Eq. 3 is unchanged.
 EMPTY_MASS = 1e-12
 
 
 def or_empty(good: Tensor) -> Tensor:
-    """AC + IU, or what stands for it where it is empty."""
+    """Return AC + IU, or EMPTY_MASS where both are empty."""
     return torch.where(good > EMPTY_MASS, good, EMPTY_MASS)
 
 
-def loss_of_rows(rows: Rows, threshold: float | Tensor | None, variant: Variant, group: Group) -> Tensor:
-    """L_AvUC from rows, by ordinary torch operations."""
-    ac, au, ic, iu = sum_over_ranks(torch.stack(cells_of(rows, threshold, variant)), group)
+def loss_from_statistics(
+    statistics: SampleStatistics, threshold: float | Tensor | None, variant: Variant, group: Group
+) -> Tensor:
+    """Return L_AvUC, computed with ordinary torch operations."""
+    ac, au, ic, iu = sum_over_ranks(torch.stack(quadrants_of(statistics, threshold, variant)), group)
     return torch.log1p((au + ic) / or_empty(ac + iu))
 
 
-def fused_avuc(
+def analytic_avuc(
     logits: Tensor,
     labels: Tensor,
     threshold: float | Tensor,
@@ -53,15 +55,15 @@ def fused_avuc(
     weights: Tensor | None,
     group: Group,
 ) -> Tensor:
-    """L_AvUC of logits (N, C) or (N, C, *spatial) for the variants with hard membership."""
+    """Return L_AvUC of logits (N, C) or (N, C, *spatial), for the variants with a hard threshold."""
     flat = classes_last(at_least_float32(logits), labels)
     labels = class_indices(labels)
     weight = label_weights(labels, flat.shape[1], ignore_index, weights, flat.dtype)
-    loss: Tensor = _FusedAvUC.apply(flat, labels, threshold, variant, weight, group)
+    loss: Tensor = _AnalyticAvUC.apply(flat, labels, threshold, variant, weight, group)
     return loss
 
 
-class _FusedAvUC(torch.autograd.Function):
+class _AnalyticAvUC(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -79,7 +81,7 @@ class _FusedAvUC(torch.autograd.Function):
             # the same algebra on the same memory: for a training batch NumPy's calls cost a third of torch's
             xp = np
             columns = [value.detach().numpy() if isinstance(value, Tensor) else value for value in columns]
-            columns[1] = RowStatistics(*(column.numpy() for column in rows))  # type: ignore[arg-type]
+            columns[1] = SoftmaxStatistics(*(column.numpy() for column in rows))  # type: ignore[arg-type]
         loss, coefficients = _loss_and_coefficients(*columns, variant=variant, group=group, xp=xp)
         if ctx.needs_input_grad[0]:
             tensor, number = (threshold, None) if isinstance(threshold, Tensor) else (None, threshold)
@@ -93,10 +95,10 @@ class _FusedAvUC(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph=True: the gradient itself must have a gradient
             number, variant, group = ctx.options
             refuse_second_derivative(group)
-            confidence, entropy, place = traceable(logits)
+            confidence, entropy, classes = traceable(logits)
             weight = torch.ones_like(confidence) if weight is None else weight
-            rows = Rows(confidence, entropy, place == labels, weight, logits.shape[1])
-            loss = loss_of_rows(rows, number if threshold is None else threshold, variant, group)
+            rows = SampleStatistics(confidence, entropy, classes == labels, weight, logits.shape[1])
+            loss = loss_from_statistics(rows, number if threshold is None else threshold, variant, group)
             (in_logits,) = torch.autograd.grad(loss, logits, gradient, create_graph=True)
         else:
             in_logits = backward_rows(ForwardPass(*kept), predicted, gradient * coefficients)
@@ -105,7 +107,7 @@ class _FusedAvUC(torch.autograd.Function):
 
 def _loss_and_coefficients(
     largest: Any,
-    rows: RowStatistics,
+    rows: SoftmaxStatistics,
     labels: Any,
     threshold: Any,
     weight: Any,

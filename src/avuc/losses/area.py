@@ -10,12 +10,12 @@ from torch import Tensor
 
 from avuc.core.data_parallel import Group, gather_rows, reduce_extremum, sum_over_ranks
 from avuc.losses.analytic import or_empty
-from avuc.losses.quadrants import Rows, Variant, mass
+from avuc.losses.quadrants import SampleStatistics, Variant, mass
 
 __all__ = ["area_loss"]
 
 
-def area_loss(rows: Rows, points: int | None, variant: Variant, group: Group) -> Tensor:
+def area_loss(rows: SampleStatistics, points: int | None, variant: Variant, group: Group) -> Tensor:
     """−log of the area: `auavuc_loss` of rows whose uncertainty is known already."""
     scaled, no = torch.tanh(rows.uncertainty), torch.zeros_like(rows.correct)
     certain = mass(rows.confidence, scaled, rows.correct, no, variant) * rows.weight

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from avuc.core.data_parallel import Group, sum_over_ranks
 from avuc.core.errors import InputError
-from avuc.losses.analytic import fused_avuc, loss_of_rows
+from avuc.losses.analytic import analytic_avuc, loss_from_statistics
 from avuc.losses.area import area_loss
 from avuc.losses.inputs import check_shapes, checked_threshold, checked_whole, one_of, refuse_nan, transforming
-from avuc.losses.quadrants import UNCERTAINTIES, VARIANTS, Uncertainty, Variant, rows_from_logits
+from avuc.losses.quadrants import UNCERTAINTIES, VARIANTS, Uncertainty, Variant, sample_statistics
 
 __all__ = ["auavuc_loss", "avuc_loss", "confidence_penalty"]
 
@@ -47,13 +47,15 @@ def avuc_loss(
     # the fused pass is for one draw, has no gradient in the weights and cannot be traced or transformed
     plain = variant == "soft" or check_shapes(logits, labels) or torch.compiler.is_compiling() or transforming()
     if plain or (isinstance(weights, Tensor) and weights.requires_grad):
-        rows = rows_from_logits(logits, labels, uncertainty, ignore_index, weights)
-        loss = loss_of_rows(rows, threshold, variant, group)
+        rows = sample_statistics(logits, labels, uncertainty, ignore_index, weights)
+        loss = loss_from_statistics(rows, threshold, variant, group)
     else:
         if uncertainty != "entropy":
             one_of("uncertainty", uncertainty, UNCERTAINTIES)
-            raise InputError(f"avuc: mutual information needs draws, logits (S, N, C); found {tuple(logits.shape)}")
-        loss = fused_avuc(logits, labels, checked_threshold(threshold, variant), variant, ignore_index, weights, group)
+            raise InputError(f"avuc: mutual information needs samples, logits (S, N, C); found {tuple(logits.shape)}")
+        loss = analytic_avuc(
+            logits, labels, checked_threshold(threshold, variant), variant, ignore_index, weights, group
+        )
     refuse_nan(loss, "logits", threshold)
     return loss
 
@@ -82,7 +84,7 @@ def auavuc_loss(
         raise InputError("auavuc_loss: the soft variant has no hard threshold to move; use paper, stopgrad or monotone")
     if points is not None:
         checked_whole("auavuc_loss: points (or None for the exact area)", points, least=2)
-    rows = rows_from_logits(logits, labels, uncertainty, ignore_index, weights)
+    rows = sample_statistics(logits, labels, uncertainty, ignore_index, weights)
     one_of("variant", variant, VARIANTS)
     loss = area_loss(rows, points, variant, group)
     refuse_nan(loss, "logits")
@@ -106,7 +108,7 @@ def confidence_penalty(
     >>> round(confidence_penalty(torch.zeros(3, 2), torch.tensor([0, 1, 0])).item(), 4)  # −log 2
     -0.6931
     """
-    rows = rows_from_logits(logits, labels, uncertainty, ignore_index, weights)
+    rows = sample_statistics(logits, labels, uncertainty, ignore_index, weights)
     # a row of weight 0 may hold anything
     used = torch.where(rows.weight > 0, rows.uncertainty, 0.0)
     total, weight = sum_over_ranks(torch.stack([(rows.weight * used).sum(), rows.weight.sum()]), group)

@@ -162,7 +162,7 @@ def label_weights(
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """Cells are never computed in half precision: bfloat16 logits near 10 are 0.06 apart."""
+    """Quadrants are never computed in half precision: bfloat16 logits near 10 are 0.06 apart."""
     if not values.is_floating_point():
         raise InputError(f"avuc: scores must be floating point; found {values.dtype}")
     return values if values.dtype == torch.float64 else values.float()

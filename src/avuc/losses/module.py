@@ -16,7 +16,7 @@ from avuc.losses.area import area_loss
 from avuc.losses.elbo import elbo_loss
 from avuc.losses.functional import auavuc_loss, avuc_loss, confidence_penalty
 from avuc.losses.inputs import checked_number, checked_whole, look_like_probs, one_of, refuse_nan
-from avuc.losses.quadrants import UNCERTAINTIES, VARIANTS, Uncertainty, Variant, rows_from_logits
+from avuc.losses.quadrants import UNCERTAINTIES, VARIANTS, Uncertainty, Variant, sample_statistics
 
 __all__ = ["AvUCLoss", "area_loss", "auavuc_loss", "avuc_loss", "confidence_penalty", "elbo_loss"]
 
@@ -138,7 +138,7 @@ class AvUCLoss(nn.Module):
 
     @torch.no_grad()
     def _gather(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-        rows = rows_from_logits(logits, labels, self.uncertainty, self.ignore_index, weights)
+        rows = sample_statistics(logits, labels, self.uncertainty, self.ignore_index, weights)
         refuse_nan(rows.uncertainty, "logits")
         right = rows.correct.to(self.gathered.dtype)
         groups = torch.stack((1 - right, right)) * rows.weight

@@ -1,17 +1,19 @@
-"""Predictions of any shape into rows, and rows into the four soft cells of AvU (Eq. 2 and 4 of the paper).
+"""The four soft quadrants of accuracy versus uncertainty (AvU), Eq. 2 and 4 of the paper.
 
 Each prediction is accurate or inaccurate, and certain (u ≤ u_th, see `avuc.uncertainty.highest_certain`) or uncertain.
-The variants differ in what a prediction with confidence p and uncertainty u weighs in its cell:
+AC counts accurate and certain predictions, AU accurate and uncertain, IC inaccurate and certain, IU inaccurate and
+uncertain ones. The variants differ in the weight that a prediction with confidence p and uncertainty u has in its
+quadrant:
 
     variant    certain (AC, IC)                     uncertain (AU, IU)
     paper      p(1−tanh u) if accurate, else        p·tanh u if accurate, else        Eq. 4 as printed
                (1−p)(1−tanh u)                      (1−p)tanh u
     stopgrad   as paper, no gradient through p
     monotone   p(1−tanh u)                          (1−p)tanh u
-    soft       (1−s)(1−tanh u)                      s·tanh u                          in both cells at once
+    soft       (1−s)(1−tanh u)                      s·tanh u                          in both quadrants
 
-with s = logistic(10·(logit(u/log C) − logit(u_th/log C))) (Karandikar et al. 2021, arXiv 2108.00106). Why the printed
-cells need repair is shown in docs/avuc-pathology.md.
+with s = logistic(10·(logit(u/log C) − logit(u_th/log C))) (Karandikar et al. 2021, arXiv 2108.00106).
+docs/avuc-pathology.md shows what is wrong with the printed weights.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ from avuc.losses.inputs import (
     refuse_logits,
     refuse_nan,
 )
-from avuc.losses.row_statistics import row_statistics
+from avuc.losses.softmax_statistics import softmax_statistics
 from avuc.uncertainty import entropy, highest_certain, mutual_information
 
-__all__ = ["Cells", "Uncertainty", "Variant", "avuc_cells"]
+__all__ = ["Cells", "Quadrants", "Uncertainty", "Variant", "avuc_cells", "avuc_quadrants"]
 
 Variant = Literal["paper", "stopgrad", "monotone", "soft"]
 Uncertainty = Literal["entropy", "mutual_information"]
@@ -45,11 +47,16 @@ VARIANTS: tuple[str, ...] = get_args(Variant)
 UNCERTAINTIES: tuple[str, ...] = get_args(Uncertainty)
 
 SOFT_TEMPERATURE = 0.1
-SOFT_THRESHOLD = 0.5  # of log C: what the soft variant uses when it is given no threshold
+SOFT_THRESHOLD = 0.5  # times log C: the default threshold of the soft variant
 
 
-class Cells(NamedTuple):
-    """Soft counts of accurate/inaccurate × certain/uncertain predictions."""
+class Quadrants(NamedTuple):
+    """Soft counts of accurate or inaccurate × certain or uncertain predictions: four tensors without dimensions.
+
+    >>> quadrants = Quadrants(*torch.tensor([6.0, 1.0, 1.0, 2.0]))
+    >>> quadrants.ac + quadrants.iu  # predictions where accuracy and certainty agree
+    tensor(8.)
+    """
 
     ac: Tensor
     au: Tensor
@@ -57,17 +64,17 @@ class Cells(NamedTuple):
     iu: Tensor
 
 
-class Rows(NamedTuple):
-    """One row per prediction, whatever shape the predictions came in."""
+class SampleStatistics(NamedTuple):
+    """What the losses need of each prediction. All tensors have shape (M), one entry for each label."""
 
     confidence: Tensor
     uncertainty: Tensor
-    correct: Tensor
-    weight: Tensor  # 0 where the label is to be ignored
+    correct: Tensor  # bool
+    weight: Tensor  # 0 where the label is ignored
     num_classes: int
 
 
-def avuc_cells(
+def avuc_quadrants(
     probs: Tensor,
     labels: Tensor,
     threshold: float | Tensor | None,
@@ -76,55 +83,72 @@ def avuc_cells(
     uncertainty: Tensor | None = None,
     ignore_index: int = -100,
     weights: Tensor | None = None,
-) -> Cells:
-    """The four soft cells of probabilities (N, C) or (N, C, *spatial), of this process alone.
+) -> Quadrants:
+    """Return the four soft quadrants (AC, AU, IC, IU) of probabilities, Eq. 4 of the paper for the default variant.
 
-    `uncertainty` (shaped like `labels`) takes the place of the entropy of `probs`, e.g. mutual information.
+        AC = Σ p(1 − tanh u)          over accurate predictions with u ≤ threshold
+        AU = Σ p·tanh u               over accurate predictions with u > threshold
+        IC = Σ (1 − p)(1 − tanh u)    over inaccurate predictions with u ≤ threshold
+        IU = Σ (1 − p)·tanh u         over inaccurate predictions with u > threshold
 
-    >>> cells = avuc_cells(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([0, 1]), threshold=0.3)
-    >>> [round(cell.item(), 3) for cell in cells]  # right and certain; wrong and uncertain: (1 − .5)·tanh(log 2)
+    Under torch.distributed these are the quadrants of this process alone.
+
+    Args:
+        probs: probabilities, (N, C) or (N, C, *spatial); with posterior samples, their mean.
+        labels: class indices, (N) or (N, *spatial).
+        threshold: largest uncertainty, in nats, that counts as certain. None only for the soft variant (log(C)/2).
+        variant: "paper" (default), "stopgrad", "monotone" or "soft".
+        uncertainty: used instead of the entropy of `probs`, for example mutual information; same shape as `labels`.
+        ignore_index: label of the predictions to leave out (default −100).
+        weights: weight of each prediction, same shape as `labels`; None (default) gives each the weight 1.
+
+    >>> quadrants = avuc_quadrants(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([0, 1]), threshold=0.3)
+    >>> [round(value.item(), 3) for value in quadrants]  # accurate, certain: 1; inaccurate, uncertain: .5·tanh(log 2)
     [1.0, 0.0, 0.0, 0.3]
     """
     if check_shapes(probs, labels):
-        raise InputError(f"avuc_cells: give the mean over draws, (N, C); found {tuple(probs.shape)}")
+        raise InputError(f"avuc_quadrants: give the mean over samples, (N, C); found {tuple(probs.shape)}")
     with torch.autocast(probs.device.type, enabled=False):
         flat = classes_last(at_least_float32(probs), labels)
         refuse_logits(flat)
         confidence, predicted = flat.max(dim=-1)
         u = entropy(flat) if uncertainty is None else at_least_float32(uncertainty).reshape(-1)
         if len(u) != len(flat):
-            raise InputError(f"avuc_cells: one uncertainty per label; found {len(u)} for {len(flat)} labels")
-        rows = _labelled(confidence, u, predicted, labels, flat.shape[-1], ignore_index, weights)
-        cells = cells_of(rows, threshold, variant)
-    refuse_nan(torch.stack(cells), "probs")
-    return cells
+            raise InputError(f"avuc_quadrants: one uncertainty per label; found {len(u)} for {len(flat)} labels")
+        statistics = _with_labels(confidence, u, predicted, labels, flat.shape[-1], ignore_index, weights)
+        quadrants = quadrants_of(statistics, threshold, variant)
+    refuse_nan(torch.stack(quadrants), "probs")
+    return quadrants
 
 
-def rows_from_logits(
+def sample_statistics(
     logits: Tensor, labels: Tensor, uncertainty: Uncertainty, ignore_index: int, weights: Tensor | None
-) -> Rows:
-    """Rows of logits (N, C), Monte Carlo (S, N, C) or dense ([S,] N, C, *spatial); p is the mean over draws."""
+) -> SampleStatistics:
+    """Return the statistics of logits (N, C), (S, N, C) for S posterior samples, or dense ([S,] N, C, *spatial).
+
+    With posterior samples, p is the mean of their softmax probabilities.
+    """
     one_of("uncertainty", uncertainty, UNCERTAINTIES)
-    draws = check_shapes(logits, labels)
-    if uncertainty == "mutual_information" and not draws:
-        raise InputError(f"avuc: mutual information needs draws, logits (S, N, C); found {tuple(logits.shape)}")
+    samples = check_shapes(logits, labels)
+    if uncertainty == "mutual_information" and not samples:
+        raise InputError(f"avuc: mutual information needs samples, logits (S, N, C); found {tuple(logits.shape)}")
     with torch.autocast(logits.device.type, enabled=False):
         flat = classes_last(at_least_float32(logits), labels)
-        if draws == 1:
+        if samples == 1:
             flat = flat[0]
-        if draws > 1 or uncertainty == "mutual_information":
-            each = flat.reshape(draws, -1, flat.shape[-1]).softmax(dim=-1)
+        if samples > 1 or uncertainty == "mutual_information":
+            each = flat.reshape(samples, -1, flat.shape[-1]).softmax(dim=-1)
             probs = each.mean(dim=0)
             confidence, predicted = probs.max(dim=-1)
             u = entropy(probs) if uncertainty == "entropy" else mutual_information(each)
         else:
-            confidence, u, predicted = row_statistics(flat)
-        return _labelled(confidence, u, predicted, labels, flat.shape[-1], ignore_index, weights)
+            confidence, u, predicted = softmax_statistics(flat)
+        return _with_labels(confidence, u, predicted, labels, flat.shape[-1], ignore_index, weights)
 
 
 def mass(p: Tensor, scaled: Tensor, correct: Tensor, uncertain: Tensor, variant: Variant) -> Tensor:
-    """What each prediction weighs in its cell, for the variants with hard membership; `scaled` is tanh u."""
-    share = torch.where(_doubted(correct, uncertain, variant), 1 - p, p)
+    """Return each prediction's weight in its quadrant, for the variants with a hard threshold; `scaled` is tanh u."""
+    share = torch.where(_uses_complement(correct, uncertain, variant), 1 - p, p)
     if variant == "stopgrad":
         share = share.detach()
     return share * torch.where(uncertain, scaled, 1 - scaled)
@@ -133,49 +157,49 @@ def mass(p: Tensor, scaled: Tensor, correct: Tensor, uncertain: Tensor, variant:
 def mass_and_slopes(
     p: Any, scaled: Any, correct: Any, uncertain: Any, variant: Variant, xp: Any
 ) -> tuple[Any, Any, Any]:
-    """The mass, ∂mass/∂p (None where p is held fixed) and ∂mass/∂u, for those who do without autograd.
+    """Return the mass, ∂mass/∂p (None for "stopgrad") and ∂mass/∂u, for code that does not use autograd.
 
-    Tensors with `xp=torch` or arrays with `xp=numpy`.
+    Takes tensors with `xp=torch`, arrays with `xp=numpy`.
     """
-    doubted = _doubted(correct, uncertain, variant)
-    share, scale = xp.where(doubted, 1 - p, p), xp.where(uncertain, scaled, 1 - scaled)
+    complement = _uses_complement(correct, uncertain, variant)
+    share, scale = xp.where(complement, 1 - p, p), xp.where(uncertain, scaled, 1 - scaled)
     in_u = xp.where(uncertain, share, -share) * (1 - scaled * scaled)
-    in_p = None if variant == "stopgrad" else xp.where(doubted, -scale, scale)
+    in_p = None if variant == "stopgrad" else xp.where(complement, -scale, scale)
     return share * scale, in_p, in_u
 
 
-def _doubted(correct: Any, uncertain: Any, variant: Variant) -> Any:
-    """Where a cell weighs 1 − p: inaccurate predictions in Eq. 4, uncertain ones in the monotone variant."""
+def _uses_complement(correct: Any, uncertain: Any, variant: Variant) -> Any:
+    """Where the weight has the factor 1 − p: inaccurate predictions in Eq. 4, uncertain ones in "monotone"."""
     return uncertain if variant == "monotone" else ~correct
 
 
-def cells_of(rows: Rows, threshold: float | Tensor | None, variant: Variant) -> Cells:
-    """Sums of the masses over the four groups."""
+def quadrants_of(statistics: SampleStatistics, threshold: float | Tensor | None, variant: Variant) -> Quadrants:
+    """Return the weights summed over each of the four groups."""
     one_of("variant", variant, VARIANTS)
-    u, right = rows.uncertainty, rows.correct.to(rows.weight.dtype) * rows.weight
-    wrong, scaled = rows.weight - right, torch.tanh(u)
+    u, right = statistics.uncertainty, statistics.correct.to(statistics.weight.dtype) * statistics.weight
+    wrong, scaled = statistics.weight - right, torch.tanh(u)
     if variant == "soft":
-        member = _soft_membership(u, threshold, rows.num_classes)
+        member = _soft_membership(u, threshold, statistics.num_classes)
         certain, uncertain = (1 - member) * (1 - scaled), member * scaled
     else:
         above = u > highest_certain(checked_threshold(threshold, variant))
-        weighed = mass(rows.confidence, scaled, rows.correct, above, variant)
+        weighed = mass(statistics.confidence, scaled, statistics.correct, above, variant)
         certain, uncertain = weighed * ~above, weighed * above
     sums = torch.stack((certain * right, uncertain * right, certain * wrong, uncertain * wrong)).sum(dim=1)
-    return Cells(*sums.unbind())
+    return Quadrants(*sums.unbind())
 
 
 def _soft_membership(u: Tensor, threshold: float | Tensor | None, num_classes: int) -> Tensor:
-    """How far each prediction belongs to the uncertain ones."""
+    """Return each prediction's membership in the uncertain set, between 0 and 1."""
     ceiling = math.log(max(num_classes, 2))
     share = SOFT_THRESHOLD if threshold is None else checked_threshold(threshold, "soft") / ceiling
     middle = torch.as_tensor(share, dtype=u.dtype, device=u.device)
-    # the clamp inside logit ends the gradient only where it vanishes anyway: near 0, s grows like (u/log C)^10
+    # logit's clamp sets the gradient to 0 where it is negligible anyway: near 0, s grows like (u/log C)^10
     odds = torch.logit(u / ceiling, eps=1e-6) - torch.logit(middle, eps=1e-6)
     return torch.sigmoid(odds / SOFT_TEMPERATURE)
 
 
-def _labelled(
+def _with_labels(
     confidence: Tensor,
     u: Tensor,
     predicted: Tensor,
@@ -183,9 +207,14 @@ def _labelled(
     num_classes: int,
     ignore_index: int,
     weights: Tensor | None,
-) -> Rows:
+) -> SampleStatistics:
     labels = class_indices(labels)
     weight = label_weights(labels, num_classes, ignore_index, weights, confidence.dtype)
     if weight is None:
         weight = torch.ones_like(confidence)
-    return Rows(confidence, u, predicted == labels, weight, num_classes)
+    return SampleStatistics(confidence, u, predicted == labels, weight, num_classes)
+
+
+# the names of version 0.1.0
+Cells = Quadrants
+avuc_cells = avuc_quadrants

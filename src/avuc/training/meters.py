@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from avuc.losses.quadrants import Uncertainty, rows_from_logits
+from avuc.losses.quadrants import Uncertainty, sample_statistics
 from avuc.methods import Terms
 from avuc.uncertainty import highest_certain
 
@@ -86,7 +86,7 @@ def accumulate(
     gradient: Tensor,
 ) -> None:
     """Add a step to `sums` and `bad`, in place; nothing here has a gradient, and nothing is read back."""
-    rows = rows_from_logits(logits, labels, uncertainty, -100, None)
+    rows = sample_statistics(logits, labels, uncertainty, -100, None)
     u, right = rows.uncertainty.to(sums.dtype), rows.correct
     count = u.new_full((), len(labels))
     some = count > 0

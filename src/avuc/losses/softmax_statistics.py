@@ -20,7 +20,7 @@ from torch import Tensor
 
 from avuc.losses.inputs import transforming
 
-__all__ = ["RowStatistics", "row_statistics"]
+__all__ = ["SoftmaxStatistics", "softmax_statistics"]
 
 # A block of rows stays in the caches of the cores between the passes below.
 BLOCK_ELEMENTS = 1 << 19
@@ -29,7 +29,7 @@ BLOCK_ELEMENTS = 1 << 19
 LARGE_LOGIT = 32.0
 
 
-class RowStatistics(NamedTuple):
+class SoftmaxStatistics(NamedTuple):
     """What AvUC reads of a prediction: p̂, u and ŷ, each of shape (N)."""
 
     confidence: Tensor
@@ -37,18 +37,18 @@ class RowStatistics(NamedTuple):
     predicted: Tensor
 
 
-def row_statistics(logits: Tensor) -> RowStatistics:
+def softmax_statistics(logits: Tensor) -> SoftmaxStatistics:
     """Statistics of `softmax(logits)` for logits (N, C), float32 or float64, differentiable any number of times.
 
     A logit of −inf is a class ruled out; NaN or +inf gives NaN. A constant added to a row changes nothing.
 
-    >>> row_statistics(torch.zeros(1, 4)).entropy  # log 4
+    >>> softmax_statistics(torch.zeros(1, 4)).entropy  # log 4
     tensor([1.3863])
     """
     if torch.compiler.is_compiling() or transforming():
         return traceable(logits)
-    confidence, entropy, predicted = _RowStatistics.apply(logits)
-    return RowStatistics(confidence, entropy, predicted)
+    confidence, entropy, predicted = _SoftmaxStatistics.apply(logits)
+    return SoftmaxStatistics(confidence, entropy, predicted)
 
 
 def _log_floor(dtype: torch.dtype) -> float:
@@ -56,14 +56,14 @@ def _log_floor(dtype: torch.dtype) -> float:
     return -745.2 if dtype == torch.float64 else -104.0
 
 
-def traceable(logits: Tensor) -> RowStatistics:
+def traceable(logits: Tensor) -> SoftmaxStatistics:
     """The same from plain operations: for torch.compile, for torch.func and for second derivatives."""
     log_probs = torch.log_softmax(logits, dim=-1).clamp(min=_log_floor(logits.dtype))
     log_confidence, predicted = log_probs.max(dim=-1)
-    return RowStatistics(log_confidence.exp(), -(log_probs.exp() * log_probs).sum(dim=-1), predicted)
+    return SoftmaxStatistics(log_confidence.exp(), -(log_probs.exp() * log_probs).sum(dim=-1), predicted)
 
 
-class _RowStatistics(torch.autograd.Function):
+class _SoftmaxStatistics(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         kept, rows = forward_rows(logits)
@@ -80,7 +80,7 @@ class _RowStatistics(torch.autograd.Function):
             upstream = [grad_confidence, grad_entropy]
             gradient: Tensor = torch.autograd.grad(outputs, logits, upstream, create_graph=True)[0]
             return gradient
-        rows, kept = RowStatistics(*saved[:3]), ForwardPass(*saved[3:])
+        rows, kept = SoftmaxStatistics(*saved[:3]), ForwardPass(*saved[3:])
         coefficients = backward_coefficients(kept.largest, rows, grad_confidence, grad_entropy)
         return backward_rows(kept, rows.predicted, coefficients)
 
@@ -94,7 +94,7 @@ class ForwardPass(NamedTuple):
     shift: Tensor | None = None  # what `backward_rows` has to subtract from the logits
 
 
-def forward_rows(logits: Tensor) -> tuple[ForwardPass, RowStatistics]:
+def forward_rows(logits: Tensor) -> tuple[ForwardPass, SoftmaxStatistics]:
     """The statistics, and what `backward_rows` needs."""
     # 0·(−inf) is NaN: a class ruled out needs a floor, which changes no p. On a GPU, looking first would cost more.
     if logits.is_cuda:
@@ -114,7 +114,7 @@ def _centred(logits: Tensor) -> Tensor:
     return (logits - logits.amax(dim=-1, keepdim=True)).clamp_(min=_log_floor(logits.dtype))
 
 
-def _forward_blocks(logits: Tensor) -> tuple[ForwardPass, RowStatistics]:
+def _forward_blocks(logits: Tensor) -> tuple[ForwardPass, SoftmaxStatistics]:
     n, step = logits.shape[0], _block_rows(logits)
     if step == n:
         largest, predicted = _row_max(logits)
@@ -136,7 +136,7 @@ def _forward_blocks(logits: Tensor) -> tuple[ForwardPass, RowStatistics]:
             torch.sum(shifted.mul_(probs[rows]), dim=-1, out=spread[rows])
     confidence = probs.gather(1, predicted.unsqueeze(1)).squeeze(1)
     entropy = spread.add_(confidence.log()).neg_()
-    return ForwardPass(probs, logits, largest), RowStatistics(confidence, entropy, predicted)
+    return ForwardPass(probs, logits, largest), SoftmaxStatistics(confidence, entropy, predicted)
 
 
 def _row_max(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,7 +150,7 @@ def _row_max(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def backward_coefficients(
-    largest: Any, rows: RowStatistics, grad_confidence: Any, grad_entropy: Any, xp: Any = torch
+    largest: Any, rows: SoftmaxStatistics, grad_confidence: Any, grad_entropy: Any, xp: Any = torch
 ) -> Any:
     """What `backward_rows` needs of the gradients g_p in p̂ and g_u in u, stacked to (3, N); linear in both.
 
