@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from avuc.core.errors import InputError
-from avuc.uncertainty import entropy, expected_entropy, mutual_information, variation_ratio
+from avuc.uncertainty import entropy, expected_entropy, midpoint_threshold, mutual_information, variation_ratio
 
 
 def draws(s: int, n: int, c: int, seed: int = 0, scale: float = 2.0) -> torch.Tensor:
@@ -80,3 +80,32 @@ def test_wrong_shapes(shape: tuple[int, ...]) -> None:
 def test_whole_numbers_are_refused() -> None:
     with pytest.raises(InputError, match="floating-point"):
         entropy(torch.ones(2, 2, dtype=torch.int64))
+
+
+def slow_midpoint(uncertainty: list[float], accurate: list[bool]) -> float:
+    groups = [[u for u, right in zip(uncertainty, accurate, strict=True) if right == side] for side in (True, False)]
+    means = [sum(group) / len(group) for group in groups if group]
+    return sum(means) / len(means)
+
+
+@given(st.lists(st.tuples(st.floats(0, 7), st.booleans()), min_size=1, max_size=30))
+def test_midpoint_threshold_against_a_loop_for_arrays_and_tensors(rows: list[tuple[float, bool]]) -> None:
+    uncertainty, accurate = [u for u, _ in rows], [right for _, right in rows]
+    sums = [sum(u for u, right in rows if right == side) for side in (True, False)]
+    counts = [accurate.count(side) for side in (True, False)]
+    expected = slow_midpoint(uncertainty, accurate)
+    array = midpoint_threshold(*sums, *counts)
+    tensor = midpoint_threshold(*torch.tensor(sums, dtype=torch.float64), *torch.tensor(counts))
+    assert float(array) == pytest.approx(expected, rel=1e-14)
+    assert float(tensor) == float(array)
+
+
+def test_midpoint_threshold_of_many_groups_stays_between_the_extremes() -> None:
+    sums, counts = np.array([0.4, 0.4, 0.3]), np.array([4, 4, 3])
+    found = midpoint_threshold(sums, np.array([1.8, 0.0, 0.0]), counts, np.array([2, 0, 0]), low=0.1, high=0.45)
+    np.testing.assert_allclose(found, [0.45, 0.1, 0.1])
+    assert found[2] >= 0.1  # 0.3 / 3 rounds to less than 0.1
+    bounded = midpoint_threshold(
+        *torch.tensor([0.3, 0.0, 3.0, 0.0], dtype=torch.float64).unbind(), low=torch.tensor(0.1, dtype=torch.float64)
+    )
+    assert bounded >= 0.1

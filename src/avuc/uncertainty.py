@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from avuc.core.errors import InputError
 
-__all__ = ["entropy", "expected_entropy", "highest_certain", "mutual_information", "variation_ratio"]
+__all__ = [
+    "entropy",
+    "expected_entropy",
+    "highest_certain",
+    "midpoint_threshold",
+    "mutual_information",
+    "variation_ratio",
+]
 
 # What float32 may lose of an entropy: two ways to compute that of one prediction differ by less than this.
 RELATIVE_ROUNDING, ABSOLUTE_ROUNDING = 2.0**-18, 2.0**-20
@@ -43,6 +51,49 @@ def highest_certain(threshold: Any) -> Any:
     True
     """
     return threshold * (1 + RELATIVE_ROUNDING) + ABSOLUTE_ROUNDING
+
+
+def midpoint_threshold(
+    accurate_sum: Any,
+    inaccurate_sum: Any,
+    accurate_count: Any,
+    inaccurate_count: Any,
+    *,
+    low: Any = None,
+    high: Any = None,
+) -> Any:
+    """Return the middle between the mean uncertainties of accurate and of inaccurate predictions.
+
+        u_th = (ū_accurate + ū_inaccurate) / 2
+
+    If one of the two groups is empty, u_th is the mean of the other. There must be at least one prediction.
+
+    Args:
+        accurate_sum: summed uncertainty of the accurate predictions; any shape, for many thresholds at once.
+        inaccurate_sum: summed uncertainty of the inaccurate predictions; same shape.
+        accurate_count: number of accurate predictions, or their summed weight; same shape.
+        inaccurate_count: number of inaccurate predictions, or their summed weight; same shape.
+        low: smallest uncertainty. Rounding can put the mean of equal uncertainties just below all of them, which
+            would make them all uncertain; `low` and `high` prevent that. Default None: no bound.
+        high: largest uncertainty. Default None: no bound.
+
+    Returns:
+        A tensor if `accurate_sum` is a tensor, otherwise a NumPy array (float64).
+
+    >>> float(midpoint_threshold(0.4, 1.8, 4, 2))  # means 0.1 and 0.9
+    0.5
+    >>> midpoint_threshold(torch.tensor(0.4), torch.tensor(0.0), torch.tensor(4), torch.tensor(0))
+    tensor(0.1000)
+    """
+    xp: Any = torch if isinstance(accurate_sum, Tensor) else np
+    if xp is np:
+        accurate_count, inaccurate_count = (np.asarray(n, np.float64) for n in (accurate_count, inaccurate_count))
+    some_accurate, some_inaccurate = accurate_count > 0, inaccurate_count > 0
+    accurate_mean = accurate_sum / xp.where(some_accurate, accurate_count, 1)
+    inaccurate_mean = inaccurate_sum / xp.where(some_inaccurate, inaccurate_count, 1)
+    overall = (accurate_sum + inaccurate_sum) / (accurate_count + inaccurate_count)
+    threshold = xp.where(some_accurate & some_inaccurate, (accurate_mean + inaccurate_mean) / 2, overall)
+    return threshold if low is None and high is None else xp.clip(threshold, low, high)
 
 
 def expected_entropy(sample_probs: Tensor) -> Tensor:

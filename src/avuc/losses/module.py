@@ -17,6 +17,7 @@ from avuc.losses.elbo import elbo_loss
 from avuc.losses.functional import auavuc_loss, avuc_loss, confidence_penalty
 from avuc.losses.inputs import checked_number, checked_whole, look_like_probs, one_of, refuse_nan
 from avuc.losses.quadrants import UNCERTAINTIES, VARIANTS, Uncertainty, Variant, sample_statistics
+from avuc.uncertainty import midpoint_threshold
 
 __all__ = ["AvUCLoss", "area_loss", "auavuc_loss", "avuc_loss", "confidence_penalty", "elbo_loss"]
 
@@ -186,8 +187,7 @@ class AvUCLoss(nn.Module):
             )
         if not counts.sum() > 0:
             raise InputError("AvUCLoss: no prediction was seen in train() mode during the warm-up")
-        midpoint = (sums / counts).mean() if bool((counts > 0).all()) else sums.sum() / counts.sum()
-        self.threshold.copy_(midpoint)
+        self.threshold.copy_(midpoint_threshold(sums[1], sums[0], counts[1], counts[0]))
         self._warming_up = False
 
     def _set_warming_up(self) -> None:
