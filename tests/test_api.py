@@ -17,7 +17,7 @@ PUBLIC_MODULES = {"posterior.py", "predictions.py", "uncertainty.py", "train.py"
 
 def has_all(path: Path) -> bool:
     return any(
-        isinstance(node, ast.Assign) and any(isinstance(name, ast.Name) and name.id == "__all__" for name in node.targets)
+        isinstance(node, ast.Assign) and "__all__" in [getattr(name, "id", "") for name in node.targets]
         for node in ast.parse(path.read_text(encoding="utf-8")).body
     )
 
