@@ -9,7 +9,7 @@ from torch import nn
 from avuc import metrics
 from avuc.data import load_dataset
 from avuc.methods import SVI, Objective
-from avuc.methods.batch_norm import OwnStatistics, spread_out
+from avuc.methods.batch_norm import PerDrawBatchNorm, evenly_spaced
 from avuc.prediction import predict
 from avuc.train import TrainSettings, fit
 
@@ -42,7 +42,7 @@ fitted = fit(SVI(initial_std=0.05), net, train, objective=Objective(), settings=
 print(f"in training, one draw a batch: {fitted.history[-1]['accuracy']:.3f} right")
 readings = {
     "running averages": fitted.posterior,
-    "own statistics": OwnStatistics(fitted.posterior, spread_out(train.images, 500)),
+    "own statistics": PerDrawBatchNorm(fitted.posterior, evenly_spaced(train.images, 500)),
 }
 for name, posterior in readings.items():
     for samples in (1, 32):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from avuc.bayes import to_bayesian
 from avuc.core.fingerprint import COLUMNS, _product, fingerprint, structure
 from avuc.data.arrays import as_input
-from avuc.methods.batch_norm import OwnStatistics
+from avuc.methods.batch_norm import PerDrawBatchNorm
 from avuc.methods.dropout import Dropout, DropoutPosterior
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
@@ -65,18 +65,18 @@ MADE: dict[str, Callable[[], nn.Module]] = {
     "own dropout": lambda: DropoutPosterior.of_own_layers(scaled()),
     "mean field": lambda: to_bayesian(scaled(), initial_std=0.2),
     "last": lambda: to_bayesian(scaled(), layers="last", initial_std=0.5),
-    "own statistics": lambda: OwnStatistics(to_bayesian(scaled(), initial_std=0.2), images(32, seed=4)),
+    "own statistics": lambda: PerDrawBatchNorm(to_bayesian(scaled(), initial_std=0.2), images(32, seed=4)),
 }
 
 
 def net_of(posterior: nn.Module) -> Scaled:
-    """The network inside; not `OwnStatistics`' own copy of it."""
-    inner = posterior.posterior if isinstance(posterior, OwnStatistics) else posterior
+    """The network inside; not `PerDrawBatchNorm`' own copy of it."""
+    inner = posterior.posterior if isinstance(posterior, PerDrawBatchNorm) else posterior
     return next(module for module in inner.modules() if isinstance(module, Scaled))
 
 
 def weights_of(posterior: nn.Module) -> nn.Module:
-    return posterior.posterior if isinstance(posterior, OwnStatistics) else posterior
+    return posterior.posterior if isinstance(posterior, PerDrawBatchNorm) else posterior
 
 
 def first(posterior: nn.Module) -> nn.Parameter:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from avuc.bayes import to_bayesian
 from avuc.core.errors import InputError
-from avuc.methods.batch_norm import OwnStatistics, spread_out
+from avuc.methods.batch_norm import PerDrawBatchNorm, evenly_spaced
 from avuc.nets import resnet20
 from avuc.posterior import NetDraw, seeded_generator
 from avuc.prediction import predict
@@ -30,7 +30,7 @@ def small(initial_std: float = 0.3) -> nn.Module:
 def test_by_hand() -> None:
     """The convolution's own output over the images, draw by draw."""
     bayesian, some = small(), images(300)
-    posterior = OwnStatistics(bayesian, some)
+    posterior = PerDrawBatchNorm(bayesian, some)
     for index in range(3):
         drawn = posterior.draw(seeded_generator(0, index))
         plain = bayesian.draw(seeded_generator(0, index))
@@ -54,7 +54,7 @@ def test_by_hand() -> None:
 def test_a_draw_is_normalised_as_in_training() -> None:
     """On the very images it was measured on (one batch), evaluation is the training mode of the same weights."""
     bayesian, some = small(), images(64)
-    drawn = OwnStatistics(bayesian, some).draw(seeded_generator(3))
+    drawn = PerDrawBatchNorm(bayesian, some).draw(seeded_generator(3))
     x = some.permute(0, 3, 1, 2).float() / 255
     net = bayesian.mean_module()
     state = {name: value.clone() for name, value in drawn.weights.items()}
@@ -71,13 +71,13 @@ def test_with_no_spread_and_true_averages_nothing_changes() -> None:
     bayesian(some.permute(0, 3, 1, 2).float() / 255)
     bayesian.eval()
     usual = predict(bayesian, images(8, 1), samples=2, progress=False)
-    own = predict(OwnStatistics(bayesian, some), images(8, 1), samples=2, progress=False)
+    own = predict(PerDrawBatchNorm(bayesian, some), images(8, 1), samples=2, progress=False)
     torch.testing.assert_close(own.probs, usual.probs, rtol=1e-4, atol=1e-5)
 
 
 def test_later_training_is_seen() -> None:
     bayesian, some = small(), images(64)
-    posterior = OwnStatistics(bayesian, some)
+    posterior = PerDrawBatchNorm(bayesian, some)
     with torch.no_grad():
         bayesian.module[1].weight.fill_(2.0)
     assert torch.equal(posterior.draw(seeded_generator(0)).weights["1.weight"], torch.full((4,), 2.0))
@@ -86,7 +86,7 @@ def test_later_training_is_seen() -> None:
 def test_resnet_through_predict() -> None:
     """Folded like any other draw: predict gives what the draws give."""
     bayesian, some = to_bayesian(resnet20(generator=torch.Generator().manual_seed(0))), images(64)
-    posterior = OwnStatistics(bayesian, some).eval()
+    posterior = PerDrawBatchNorm(bayesian, some).eval()
     found = predict(posterior, images(5, 2), samples=2, seed=4, progress=False)
     x = images(5, 2).permute(0, 3, 1, 2).float() / 255
     draws = torch.stack([posterior.draw(seeded_generator(4, s))(x).softmax(-1) for s in range(2)])
@@ -95,11 +95,11 @@ def test_resnet_through_predict() -> None:
 
 def test_what_it_needs() -> None:
     with pytest.raises(InputError, match="posterior over the weights"):
-        OwnStatistics(nn.Linear(2, 2), images(4))  # type: ignore[arg-type]
+        PerDrawBatchNorm(nn.Linear(2, 2), images(4))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="found none"):
-        OwnStatistics(small(), images(0))
+        PerDrawBatchNorm(small(), images(0))
 
 
 def test_spread_out() -> None:
-    assert spread_out(torch.arange(10), 3).tolist() == [0, 3, 6]
-    assert spread_out(torch.arange(10), 30).tolist() == list(range(10))
+    assert evenly_spaced(torch.arange(10), 3).tolist() == [0, 3, 6]
+    assert evenly_spaced(torch.arange(10), 30).tolist() == list(range(10))

@@ -12,7 +12,7 @@ from torch.nn.utils import vector_to_parameters
 
 from avuc.data.arrays import as_input
 from avuc.methods import SWAG
-from avuc.methods.batch_norm import measured_again
+from avuc.methods.batch_norm import measure_statistics
 from avuc.methods.swag import SWAGModel, SWAGPosterior
 from avuc.nets import small_cnn
 
@@ -102,7 +102,7 @@ def test_statistics_are_averaged_without_images() -> None:
 def test_statistics_measured_again_by_hand() -> None:
     model = cnn_model()
     weights = model.draw(torch.Generator().manual_seed(5))
-    found = measured_again(model.net, weights, images(300))
+    found = measure_statistics(model.net, weights, images(300))
     # the first layer's input does not depend on any statistics: its mean over batches of 256 and 44 by hand
     x = as_input(images(300))
     with torch.no_grad():
@@ -136,7 +136,7 @@ def test_how_many_images_are_kept(rows: int, wanted: int, kept: int) -> None:
 
 def test_without_batch_normalisation_there_is_nothing_to_measure() -> None:
     model, _ = walk(3)
-    assert measured_again(model.net, model.draw(torch.Generator()), torch.rand(4, 2)) == {}
+    assert measure_statistics(model.net, model.draw(torch.Generator()), torch.rand(4, 2)) == {}
 
 
 def test_channels_last_and_float64_weights() -> None:

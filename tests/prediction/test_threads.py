@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from avuc.bayes import to_bayesian
 from avuc.data.arrays import as_input
-from avuc.methods.batch_norm import OwnStatistics
+from avuc.methods.batch_norm import PerDrawBatchNorm
 from avuc.methods.dropout import Dropout, DropoutPosterior
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.ll_dropout import LLDropout
@@ -114,7 +114,7 @@ MADE: dict[str, Callable[[], Posterior]] = {
     "mean field": lambda: to_bayesian(cnn(), initial_std=0.2),
     "recurrent": lambda: to_bayesian(seeded(Reader), initial_std=0.2),
     "last": lambda: to_bayesian(cnn(), layers="last", initial_std=0.5),
-    "own statistics": lambda: OwnStatistics(to_bayesian(cnn(), initial_std=0.2), images(32, seed=4)),
+    "own statistics": lambda: PerDrawBatchNorm(to_bayesian(cnn(), initial_std=0.2), images(32, seed=4)),
     "swag": swag,
 }
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from avuc import metrics
 from avuc.core.errors import InputError
-from avuc.methods.batch_norm import OwnStatistics, spread_out
+from avuc.methods.batch_norm import PerDrawBatchNorm, evenly_spaced
 from avuc.nets import NETS
 from avuc.prediction import predict
 from avuc.study import load_recipe
@@ -68,7 +68,7 @@ def test_each_row_reads_the_model_its_way(digits_file: Path, tmp_path: Path, mon
     found = {cell.method: cell.judgement.metrics for cell in work.judge(key, CLEAN, recipe.methods, learned)}
     images, labels = work.data.test.images, work.data.test.labels
     train = work.data.train(50, 0)
-    own = OwnStatistics(work.posterior(key), spread_out(train.images, 100))
+    own = PerDrawBatchNorm(work.posterior(key), evenly_spaced(train.images, 100))
     for name, posterior in (("SVI", work.posterior(key)), ("own", own)):
         expected = predict(posterior, images, labels, samples=3, seed=0, progress=False)
         assert found[name]["nll"] == pytest.approx(metrics.nll(expected.probs, labels), rel=1e-6)

@@ -1,8 +1,9 @@
-"""Batch normalisation of drawn weights: its statistics belong to the weights they were measured with.
+"""Batch normalisation with sampled weights: statistics must belong to the weights they are used with.
 
-In training each draw of the weights is normalised by the statistics of its own batch. In evaluation a net uses running
-averages, which are those of no draw in particular: where draws differ much (a wide posterior), every one of them is
-normalised wrongly. `OwnStatistics` measures them again for each draw, once, on training images.
+In training, each sample of the weights is normalised by the statistics of its own batch. In evaluation mode a network
+uses running averages over all samples seen in training, which fit no single sample. If the samples differ much (a wide
+posterior), every sample is normalised wrongly. `PerDrawBatchNorm` measures the statistics again for each sample, once,
+on training images.
 """
 
 from __future__ import annotations
@@ -21,19 +22,22 @@ from avuc.data.arrays import as_input
 from avuc.nets.fold import state_of
 from avuc.posterior import Draw, NetDraw, Posterior
 
-__all__ = ["OwnStatistics", "measured_again", "spread_out"]
+__all__ = ["PerDrawBatchNorm", "evenly_spaced", "measure_statistics"]
 
 BATCH = 256
 
 
-class OwnStatistics(nn.Module):
-    """A posterior over the weights of a net, each draw with statistics of batch normalisation of its own.
+class PerDrawBatchNorm(nn.Module):
+    """A posterior over the weights of a network; each sample has its own statistics of batch normalisation.
 
-    images: training images, uint8 (N, H, W, C) or as the net takes them; 2,048 are plenty (`spread_out`).
+    Args:
+        posterior: a `BayesianModule` (SVI, Radial …).
+        images: training images, uint8 (N, H, W, C) or as the network takes them. 2,048 are enough; `evenly_spaced`
+            selects them.
 
     >>> from avuc.bayes import to_bayesian
     >>> net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, 3))
-    >>> posterior = OwnStatistics(to_bayesian(net), torch.randint(256, (64, 8, 8, 1), dtype=torch.uint8))
+    >>> posterior = PerDrawBatchNorm(to_bayesian(net), torch.randint(256, (64, 8, 8, 1), dtype=torch.uint8))
     >>> posterior.draw(torch.Generator().manual_seed(0))(torch.rand(2, 1, 8, 8)).shape
     torch.Size([2, 3])
     """
@@ -44,13 +48,14 @@ class OwnStatistics(nn.Module):
         super().__init__()
         if not isinstance(posterior, BayesianModule) or posterior.recurrent:
             raise InputError(
-                f"own statistics need a posterior over the weights of a net (SVI, Radial …), not {_kind(posterior)}"
+                "PerDrawBatchNorm needs a posterior over the weights of a network (SVI, Radial …), found "
+                f"{type(posterior).__name__}"
             )
         if not len(images):
-            raise InputError("own statistics are measured on training images; found none")
+            raise InputError("PerDrawBatchNorm measures statistics on training images, found none")
         self.posterior = posterior
-        # what the draws are known by: its tensors are never used, its layers are those of the posterior's own net
-        self.net, self._made_from = posterior.mean_module(), structure(posterior.module)
+        # the network that all samples refer to: every tensor in it is replaced, only its layers are used
+        self.net, self._structure = posterior.mean_module(), structure(posterior.module)
         self.register_buffer("images", images, persistent=False)
 
     @property
@@ -59,26 +64,29 @@ class OwnStatistics(nn.Module):
 
     @torch.no_grad()
     def draw(self, generator: torch.Generator) -> Draw:
-        drawn, made_from = self.posterior.draw(generator), structure(self.posterior.module)
-        assert isinstance(drawn, WeightDraw)
-        if made_from != self._made_from:  # a layer, a hook or an attribute has changed since
-            self.net, self._made_from = self.posterior.mean_module(), made_from
+        sample, now = self.posterior.draw(generator), structure(self.posterior.module)
+        assert isinstance(sample, WeightDraw)
+        if now != self._structure:  # a layer, a hook or an attribute has changed
+            self.net, self._structure = self.posterior.mean_module(), now
         net = self.net
         layout = self.posterior.layout
-        weights = {**state_of(self.posterior.module), **layout.by_place(layout.views(drawn.weights))}
-        known = state_of(net)
-        weights = {name: value.detach() for name, value in weights.items() if name in known}
-        return NetDraw(net, weights | measured_again(net, weights, self.images))
+        weights = {**state_of(self.posterior.module), **layout.by_place(layout.views(sample.weights))}
+        names = state_of(net)
+        weights = {name: value.detach() for name, value in weights.items() if name in names}
+        return NetDraw(net, weights | measure_statistics(net, weights, self.images))
 
 
-def spread_out(images: Tensor, count: int) -> Tensor:
-    """`count` of the images, evenly spread, so that a sorted training set is represented too."""
+def evenly_spaced(images: Tensor, count: int) -> Tensor:
+    """Return `count` of the images at equal distances, so that every class of a sorted dataset is represented."""
     return images[:: max(1, len(images) // count)][:count]
 
 
 @torch.no_grad()
-def measured_again(net: nn.Module, weights: Mapping[str, Tensor], images: Tensor) -> dict[str, Tensor]:
-    """The running statistics of batch normalisation with these weights: the mean over batches of the images."""
+def measure_statistics(net: nn.Module, weights: Mapping[str, Tensor], images: Tensor) -> dict[str, Tensor]:
+    """Return the running statistics of batch normalisation for a network with these weights, by name.
+
+    They are means over batches of the images. The network is not changed.
+    """
     scratch = copy.deepcopy(net).eval()
     for name, value in (*scratch.named_parameters(), *scratch.named_buffers()):
         if name in weights:
@@ -92,14 +100,10 @@ def measured_again(net: nn.Module, weights: Mapping[str, Tensor], images: Tensor
         return {}
     for layer in layers.values():
         layer.reset_running_stats()
-        layer.momentum = None  # a plain mean
+        layer.momentum = None  # torch then takes the mean over batches
         layer.train()
     for batch in images.split(BATCH):
         if len(batch) > 1 or len(images) == 1:
             scratch(as_input(batch) if batch.dtype == torch.uint8 else batch)
     wanted = {f"{layer}.{kind}" for layer in layers for kind in ("running_mean", "running_var")}
     return {name: buffer for name, buffer in scratch.named_buffers() if name in wanted}
-
-
-def _kind(posterior: object) -> str:
-    return type(posterior).__name__

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from avuc.core.errors import InputError
-from avuc.methods.batch_norm import measured_again, spread_out
+from avuc.methods.batch_norm import evenly_spaced, measure_statistics
 from avuc.methods.method import Method
 from avuc.posterior import NetDraw, Posterior
 
@@ -56,7 +56,7 @@ class SWAG(Method):
             _swag(model).collect()
 
     def posterior(self, models: Sequence[nn.Module], *, images: Tensor | None = None) -> Posterior:
-        some = spread_out(images, self.bn_images) if images is not None and self.bn_images else None
+        some = evenly_spaced(images, self.bn_images) if images is not None and self.bn_images else None
         return SWAGPosterior(_swag(self.one(models)), some)
 
 
@@ -141,7 +141,7 @@ class SWAGPosterior(nn.Module):
     def draw(self, generator: torch.Generator) -> NetDraw:
         weights = self.model.draw(generator)
         if self.images is not None:
-            weights |= measured_again(self.model.net, weights, self.images)
+            weights |= measure_statistics(self.model.net, weights, self.images)
         return NetDraw(self.model.net, weights)
 
 

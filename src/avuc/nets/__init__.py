@@ -1,10 +1,10 @@
-"""Architectures, written once, deterministic; `NETS` lists them by name.
+"""Network architectures; `NETS` has them by name.
 
-Every factory is `factory(num_classes, image_shape, *, mean=None, std=None, generator=None, ...)`. A net takes float
-images (N, C, H, W) in [0, 1] and returns logits (N, num_classes). `image_shape` is (height, width, channels), the
-order images are stored in. `mean` and `std` (one number per channel) put the normalisation of the input inside the
-net, so that whoever calls a net never has to know it; they are not in the `state_dict`. Weights are drawn from
-`generator` only: He normal with zero biases (He et al. 2015, arXiv:1502.01852).
+Every factory has the arguments `(num_classes, image_shape, *, mean=None, std=None, generator=None, ...)`. A network
+takes float images (N, C, H, W) in [0, 1] and returns logits (N, num_classes). `image_shape` is (height, width,
+channels), the order in which images are stored. With `mean` and `std` (one number per channel) the network normalises
+its input itself; these constants are not in the `state_dict`. Initial weights are He normal, with zero biases (He et
+al. 2015, arXiv:1502.01852), and are sampled from `generator`.
 
 >>> import torch
 >>> net = NETS["resnet20"](num_classes=10, generator=torch.Generator().manual_seed(0))

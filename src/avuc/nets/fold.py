@@ -1,11 +1,12 @@
-"""Batch normalisation folded into the convolution before it: the same function of the image with fewer passes over it.
+"""Fold batch normalisation into the convolution before it: the same function, with less memory traffic.
 
-In evaluation mode batch normalisation is affine per channel, and it follows a convolution, which is linear, so
+In evaluation mode batch normalisation is affine per channel, and a convolution is linear, so
 
     γ (w ∗ x + b − m)/√(v + ε) + β  =  (s w) ∗ x + ((b − m) s + β),        s = γ/√(v + ε).
 
-Exact where a convolution's output goes into one batch normalisation and nowhere else. `conv_bn_pairs` finds these
-pairs in any module by recording its calls (`recorded.py`); what cannot be recorded is left as it is.
+This is exact, up to rounding, if the convolution's output goes into one batch normalisation and nowhere else.
+`conv_bn_pairs` finds such pairs in any module by tracing its calls (trace.py). A module that cannot be traced is left
+as it is. This is the only folding in the package; the GPU kernels get their weights from here as well.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from avuc.nets.recorded import record
+from avuc.nets.trace import trace
 
 __all__ = ["Folded", "conv_bn_pairs", "fold", "state_of"]
 
@@ -28,20 +29,20 @@ NORMALISATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def state_of(module: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and buffer by name, those outside the `state_dict` too."""
+    """Return every parameter and buffer by name, including buffers that are not in the `state_dict`."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def conv_bn_pairs(module: nn.Module) -> list[tuple[str, str]]:
-    """Names (convolution, batch normalisation) that fold exactly.
+    """Return the names (convolution, batch normalisation) of all pairs that can be folded exactly.
 
     >>> conv_bn_pairs(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU()))
     [('0', '1')]
     """
-    recorded = record(module)
-    if recorded is None:
+    traced = trace(module)
+    if traced is None:
         return []
-    graph, layers, read = recorded
+    graph, layers, read = traced
     calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
     originals = dict(module.named_modules())  # with their hooks
     owners = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
@@ -60,17 +61,17 @@ def conv_bn_pairs(module: nn.Module) -> list[tuple[str, str]]:
             and type(bn) in NORMALISATIONS
             and calls[conv_name] == calls[bn_name] == 1
             and not any(id(tensor) in read for name in (conv_name, bn_name) for tensor in _own(layers[name]))
-            and _plain(conv, bn, owners)
+            and _can_fold(conv, bn, owners)
         ):
             pairs.append((conv_name, bn_name))
     return pairs
 
 
-def _plain(conv: nn.Module, bn: nn.Module, owners: Counter[int]) -> bool:
-    """Nothing between the two layers, and their tensors are their own and of one type: no hooks after the convolution,
-    no parametrisations, no tied weights.
+def _can_fold(conv: nn.Module, bn: nn.Module, owners: Counter[int]) -> bool:
+    """Return whether nothing stands between the two layers, and their tensors are of one type and not shared.
 
-    A hook before the convolution only changes its input (dropout) and is no obstacle.
+    Hooks between the layers, parametrisations and tied weights prevent folding. A hook before the convolution, such as
+    dropout, changes only its input and does not.
     """
     weight, mean = conv._parameters.get("weight"), bn._buffers.get("running_mean")
     return (
@@ -91,15 +92,21 @@ def _own(layer: nn.Module) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Folded:
-    """A copy of a module without the folded layers, and the map from the module's weights to the copy's."""
+    """A copy of a module without the folded layers, and how its weights follow from those of the module.
+
+    Attributes:
+        module: the copy, in evaluation mode. Its own weights are meaningless; use `weights`.
+        pairs: names (convolution, batch normalisation) that were folded.
+        eps: the ε of each batch normalisation.
+    """
 
     module: nn.Module
     pairs: tuple[tuple[str, str], ...]
     eps: tuple[float, ...]
 
     def affine(self, state: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Scale s and shift of each pair, from every weight and buffer of the original module."""
-        found = []
+        """Return scale s and shift (b − m) s + β of each pair; `state` is `state_of` the original module."""
+        pairs = []
         for (conv, bn), eps in zip(self.pairs, self.eps, strict=True):
             scale = torch.rsqrt(state[f"{bn}.running_var"] + eps)
             if f"{bn}.weight" in state:
@@ -109,8 +116,8 @@ class Folded:
                 shift = shift + state[f"{conv}.bias"] * scale
             if f"{bn}.bias" in state:
                 shift = shift + state[f"{bn}.bias"]
-            found.append((scale, shift))
-        return found
+            pairs.append((scale, shift))
+        return pairs
 
     def weights(
         self,
@@ -118,11 +125,16 @@ class Folded:
         affine: list[tuple[Tensor, Tensor]] | None = None,
         changed: Collection[str] | None = None,
     ) -> dict[str, Tensor]:
-        """The copy's weights. `affine` spares the constants and `changed` limits the result to these names, where
-        only some of the convolutions' and other layers' weights are new."""
-        gone = {bn for _, bn in self.pairs}
+        """Return the weights of the copy.
+
+        Args:
+            state: every parameter and buffer of the original module (`state_of`), possibly with new values.
+            affine: the result of `affine(state)` if it is already known.
+            changed: names in `state` that are new; the result then has only what follows from these.
+        """
+        removed = {bn for _, bn in self.pairs}
         names = state if changed is None else changed
-        folded = {name: state[name] for name in names if name.rpartition(".")[0] not in gone}
+        folded = {name: state[name] for name in names if name.rpartition(".")[0] not in removed}
         constants = self.affine(state) if affine is None else affine
         for (conv, _), (scale, shift) in zip(self.pairs, constants, strict=True):
             weight = folded.get(f"{conv}.weight")
@@ -131,17 +143,17 @@ class Folded:
                 folded[f"{conv}.bias"] = shift
         return folded
 
-    def fixed(self, drawn: Mapping[str, Tensor]) -> bool:
-        """Whether the constants stay the same when these weights are drawn."""
-        moving = {name for conv, bn in self.pairs for name in (f"{conv}.bias", *(f"{bn}.{x}" for x in _BN_STATE))}
-        return moving.isdisjoint(drawn)
+    def fixed(self, sampled: Mapping[str, Tensor]) -> bool:
+        """Return whether scales and shifts stay the same when only these weights are replaced."""
+        used = {name for conv, bn in self.pairs for name in (f"{conv}.bias", *(f"{bn}.{x}" for x in _BN_STATE))}
+        return used.isdisjoint(sampled)
 
 
 _BN_STATE = ("weight", "bias", "running_mean", "running_var")
 
 
 def fold(module: nn.Module, pairs: bool = True) -> Folded:
-    """The module's copy in evaluation mode, with every exact pair folded (or none, with `pairs=False`).
+    """Return a copy of the module in evaluation mode with every exact pair folded (`pairs=False`: none).
 
     >>> from torch.func import functional_call
     >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)).eval()
@@ -159,7 +171,7 @@ def fold(module: nn.Module, pairs: bool = True) -> Folded:
         assert isinstance(bn, NORMALISATIONS)
         eps.append(bn.eps)
         conv.bias = nn.Parameter(conv.weight.new_zeros(conv.out_channels), requires_grad=False)
-        # the object itself becomes the identity: the network may also reach it under another name, or from a list
+        # change the object itself into an identity: the network may also use it under another name, or from a list
         bn._parameters.clear()
         bn._buffers.clear()
         bn.__class__ = nn.Identity  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""A layer behind a mask that is a value like a weight, so that one compiled function serves every mask."""
+"""A layer with a mask on its input. The mask is a buffer, so one compiled network serves every dropout mask."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Masked"]
 
 
 class Masked(nn.Module):
-    """A layer whose input is multiplied by `mask`, of the shape of one sample's input.
+    """A layer whose input is multiplied by `mask`, which has the shape of the input for one image.
 
     >>> layer = Masked(nn.Linear(2, 1, bias=False))
     >>> layer.mask = torch.tensor([0.0, 2.0])

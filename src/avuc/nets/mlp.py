@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from avuc.nets.start import ImageShape, channels, he_normal, normalise
+from avuc.nets.common import ImageShape, channels, he_normal, normalise
 
 __all__ = ["MLP", "mlp"]
 
 
 class MLP(nn.Module):
-    """Linear layers with ReLU between them; `hidden` gives the widths (none: logistic regression)."""
+    """Linear layers with ReLU between them; `hidden` has the widths between them (empty: logistic regression)."""
 
     def __init__(
         self,
@@ -42,7 +42,8 @@ class MLP(nn.Module):
 
 
 def mlp(num_classes: int = 10, image_shape: ImageShape = (28, 28, 1), **options: object) -> MLP:
-    """
+    """Return an `MLP`; the options are its other arguments.
+
     >>> mlp()(torch.rand(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """

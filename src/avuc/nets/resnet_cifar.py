@@ -1,7 +1,8 @@
 """The CIFAR residual networks of He et al. 2016 (arXiv:1512.03385, §4.2): 6n+2 layers, widths 16, 32, 64.
 
-The shortcut that changes the shape is option A by default, as in He et al. and in the paper's reference code: every
-second pixel, new channels filled with zeros, no weights. Option B is a 1×1 convolution with batch normalisation.
+Where a block changes the shape, its shortcut is option A by default, as in He et al. and in the paper's reference code:
+it takes every second pixel and fills new channels with zeros, without weights. Option B is a 1×1 convolution with batch
+normalisation.
 Parameter names follow the public CIFAR ResNet checkpoints (`layer1.0.conv1.weight`, …, `linear.weight`).
 """
 
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from avuc.core.errors import InputError
-from avuc.nets.start import ImageShape, channels, he_normal, normalise
+from avuc.nets.common import ImageShape, channels, he_normal, normalise
 
 __all__ = ["CifarResNet", "resnet20", "resnet32", "resnet44", "resnet56"]
 
@@ -23,7 +24,7 @@ Shortcut = Literal["A", "B"]
 
 
 class PadShortcut(nn.Module):
-    """Option A: every second pixel, zeros for the new channels (half before the old ones, half after)."""
+    """Shortcut of option A: every second pixel; new channels are zero, half of them before and half after the old."""
 
     def __init__(self, extra: int) -> None:
         super().__init__()
@@ -37,6 +38,8 @@ class PadShortcut(nn.Module):
 
 
 class BasicBlock(nn.Module):
+    """Two 3×3 convolutions with batch normalisation, and a shortcut around them."""
+
     def __init__(self, in_planes: int, planes: int, stride: int, option: Shortcut) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_planes, planes, 3, stride=stride, padding=1, bias=False)
@@ -58,7 +61,10 @@ class BasicBlock(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    """6n+2 layers: one convolution, three stages of n blocks (the last two halve the image), average, linear."""
+    """6n+2 layers: a convolution, three stages of n = `blocks` blocks, mean over pixels, linear layer.
+
+    The second and the third stage halve the image.
+    """
 
     def __init__(
         self,
@@ -97,7 +103,7 @@ def _stage(in_planes: int, planes: int, blocks: int, stride: int, option: Shortc
 
 
 def resnet20(num_classes: int = 10, image_shape: ImageShape = (32, 32, 3), **options: object) -> CifarResNet:
-    """The paper's CIFAR-10 network: 269,722 weights in 32×32×3 images and 10 classes (option A).
+    """Return the paper's CIFAR-10 network, which has 269,722 weights for 32×32×3 images and 10 classes (option A).
 
     >>> sum(p.numel() for p in resnet20().parameters())
     269722
@@ -106,12 +112,15 @@ def resnet20(num_classes: int = 10, image_shape: ImageShape = (32, 32, 3), **opt
 
 
 def resnet32(num_classes: int = 10, image_shape: ImageShape = (32, 32, 3), **options: object) -> CifarResNet:
+    """Return the network with 32 layers; the options are the other arguments of `CifarResNet`."""
     return CifarResNet(5, num_classes, image_shape, **options)  # type: ignore[arg-type]
 
 
 def resnet44(num_classes: int = 10, image_shape: ImageShape = (32, 32, 3), **options: object) -> CifarResNet:
+    """Return the network with 44 layers; the options are the other arguments of `CifarResNet`."""
     return CifarResNet(7, num_classes, image_shape, **options)  # type: ignore[arg-type]
 
 
 def resnet56(num_classes: int = 10, image_shape: ImageShape = (32, 32, 3), **options: object) -> CifarResNet:
+    """Return the network with 56 layers; the options are the other arguments of `CifarResNet`."""
     return CifarResNet(9, num_classes, image_shape, **options)  # type: ignore[arg-type]

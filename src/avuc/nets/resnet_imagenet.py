@@ -1,7 +1,8 @@
-"""ResNet-50 for ImageNet (He et al. 2016, arXiv:1512.03385), "v1.5": the stride sits in the block's 3×3 convolution.
+"""ResNet-50 for ImageNet (He et al. 2016, arXiv:1512.03385), "v1.5": the stride is in the 3×3 convolution of a block.
 
 Parameter names and shapes are torchvision's, so its pretrained weights load with `load_state_dict`. Those weights
-expect normalised pixels; images here are in [0, 1], so the ImageNet mean and std are inside the net by default.
+expect normalised pixels, but images here are in [0, 1]; by default the network itself normalises with the ImageNet
+mean and std.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from avuc.nets.start import ImageShape, channels, he_normal, normalise
+from avuc.nets.common import ImageShape, channels, he_normal, normalise
 
 __all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "ImageNetResNet", "resnet50"]
 
@@ -21,7 +22,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class Bottleneck(nn.Module):
-    """1×1, 3×3 (with the stride), 1×1 convolutions; the last one widens fourfold."""
+    """1×1, 3×3 (with the stride) and 1×1 convolutions; the last one has four times as many channels."""
 
     def __init__(self, in_planes: int, planes: int, stride: int) -> None:
         super().__init__()
@@ -84,7 +85,7 @@ def _stage(in_planes: int, planes: int, blocks: int, stride: int) -> nn.Sequenti
 
 
 def resnet50(num_classes: int = 1000, image_shape: ImageShape = (224, 224, 3), **options: object) -> ImageNetResNet:
-    """The paper's ImageNet network, 25,557,032 weights at 1,000 classes.
+    """Return the paper's ImageNet network, which has 25,557,032 weights for 1,000 classes.
 
     >>> sum(p.numel() for p in resnet50().parameters())
     25557032

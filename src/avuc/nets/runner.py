@@ -1,4 +1,4 @@
-"""One net run with many sets of weights: batch normalisation folded, the function compiled once for all of them."""
+"""Run one network with many sets of weights: batch normalisation is folded, and compiling happens once for all sets."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ __all__ = ["Runner"]
 Weights = dict[str, Tensor]
 Compiled = Callable[[Weights, Tensor], Tensor]
 
-# autotuned convolutions; no CUDA graphs, because each draw's weights would have to be copied into the graph's own
+# autotuned convolutions, but no CUDA graphs: the weights of each sample would have to be copied into the graph
 MODE = "max-autotune-no-cudagraphs"
-# compiling costs tens of seconds, and one posterior meets many datasets; the description tells a changed net
+# Compiling takes tens of seconds, so the function is kept for the next dataset. The description shows whether the
+# network has changed since.
 Description = tuple[str, tuple[object, ...]]
 _COMPILED: weakref.WeakKeyDictionary[nn.Module, tuple[Description, Folded, Compiled]] = weakref.WeakKeyDictionary()
-# nets whose description says everything share it: ten seeds of one architecture compile once
+# Networks with a complete description share the function: ten seeds of one architecture compile once.
 _SHARED: dict[str, tuple[Folded, Compiled]] = {}
 MOST_SHARED = 8
-# threads share compiled functions, and torch's compiler works for one thread at a time; a call only starts the work
+# Threads share compiled functions, and torch's compiler supports only one thread at a time.
 _LOCK = threading.RLock()
 
 
 class Runner:
-    """`runner.function(weights)` is the net in evaluation mode with these weights (the rest as they are now).
+    """`Runner(net).function(weights)` is the network in evaluation mode with these weights replaced.
+
+    All other weights are those that the network had when the `Runner` was made.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(18, 3))
     >>> run = Runner(net).function({"3.bias": torch.ones(3)})
@@ -43,8 +46,13 @@ class Runner:
     def __init__(
         self, module: nn.Module, *, key: nn.Module | None = None, folded: bool = True, compiled: bool | str = False
     ) -> None:
-        """`compiled` may name a mode of torch.compile. `key` is what the compiled function is remembered by, where
-        `module` itself is a passing copy."""
+        """
+        Args:
+            module: the network.
+            key: the module that the compiled function is remembered by, if `module` is a temporary copy.
+            folded: whether to fold batch normalisation.
+            compiled: whether to compile; a string is a mode of torch.compile.
+        """
         self._compiled: Compiled | None = None
         if compiled:
             with _LOCK:
@@ -54,9 +62,9 @@ class Runner:
         else:
             self._folded = fold(module, folded)
         self._channels_last = any(value.is_cuda for value in module.parameters())
-        # the module's own values, read once: only what is drawn is folded again for each draw
+        # the module's own values, read once: only the sampled weights are folded again for each sample
         self._state = {name: value.detach() for name, value in state_of(module).items()}
-        # a tied weight goes by its first name
+        # a weight with several names (tied weights) is known by its first name
         first = {id(value): name for name, value in module.named_parameters()}
         tied = ((name, first[id(value)]) for name, value in module.named_parameters(remove_duplicate=False))
         self._tied = {name: known for name, known in tied if name != known}
@@ -64,29 +72,30 @@ class Runner:
         self._base = self._laid_out(self._folded.weights(self._state, self._affine))
 
     @torch.no_grad()
-    def weights(self, drawn: Mapping[str, Tensor]) -> Weights:
-        """The folded net's weights that follow from the drawn ones; those that do not are in `base`."""
+    def weights(self, sampled: Mapping[str, Tensor]) -> Weights:
+        """Return the weights of the folded network that depend on the sampled ones; all others are in `base`."""
         if self._tied:
-            drawn = {self._tied.get(name, name): value for name, value in drawn.items()}
-        affine = self._affine if self._folded.fixed(drawn) else None
-        changed = None if affine is None else drawn.keys()
-        return self._folded.weights({**self._state, **drawn}, affine, changed)
+            sampled = {self._tied.get(name, name): value for name, value in sampled.items()}
+        affine = self._affine if self._folded.fixed(sampled) else None
+        changed = None if affine is None else sampled.keys()
+        return self._folded.weights({**self._state, **sampled}, affine, changed)
 
     @property
     def base(self) -> Weights:
-        """All weights and buffers of the folded net, from the module as it was."""
+        """All weights and buffers of the folded network, without sampled weights."""
         return self._base
 
     @property
     def module(self) -> nn.Module:
-        """The folded net, in evaluation mode; its own weights mean nothing."""
+        """The folded network in evaluation mode; its own weights are meaningless, use `base`."""
         return self._folded.module
 
     def function(self, weights: Mapping[str, Tensor]) -> Callable[[Tensor], Tensor]:
+        """Return the network with these weights, by their names in the original module, as a function of images."""
         return self.with_folded(self.weights(weights))
 
     def with_folded(self, weights: Weights) -> Callable[[Tensor], Tensor]:
-        """The net with weights that `weights` gave."""
+        """Return the network with the weights that `weights` returned, as a function of images."""
         values = {**self._base, **self._laid_out(weights)}
         module, compiled = self._folded.module, self._compiled
         if compiled is not None:
@@ -113,7 +122,7 @@ def _compiled(module: nn.Module, key: nn.Module, folded: bool, mode: str) -> tup
     description = (text, structure(key))
     if key in _COMPILED and _COMPILED[key][0] == description:
         return _COMPILED[key][1:]
-    shared = _SHARED.get(text) if _says_all(module) else None
+    shared = _SHARED.get(text) if _is_fully_described(module) else None
     if shared is not None:
         _COMPILED[key] = (description, *shared)
         return shared
@@ -125,18 +134,18 @@ def _compiled(module: nn.Module, key: nn.Module, folded: bool, mode: str) -> tup
 
     compiled = torch.compile(run, mode=mode, dynamic=False)
     _COMPILED[key] = (description, slim, compiled)
-    if _says_all(module):
+    if _is_fully_described(module):
         while len(_SHARED) >= MOST_SHARED:
             del _SHARED[next(iter(_SHARED))]
         _SHARED[text] = (slim, compiled)
     return slim, compiled
 
 
-def _says_all(module: nn.Module) -> bool:
-    """Whether two nets with the same text and the same shapes are the same function of their weights and the image.
+def _is_fully_described(module: nn.Module) -> bool:
+    """Return whether networks with the same `repr` and the same shapes compute the same function of weights and images.
 
-    So it is for this package's nets, whose layers are torch's own or show all that they were made with. Somebody's own
-    module may compute with attributes that its text does not show.
+    This holds for the networks of this package: their layers are torch's own, or show all their settings in `repr`.
+    Other modules may depend on attributes that `repr` does not show.
     """
     return all(
         type(layer).__module__.startswith(("avuc.nets.", "torch.nn.modules."))

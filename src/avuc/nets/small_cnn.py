@@ -1,4 +1,4 @@
-"""A convolutional net for small images (8×8 digits to 32×32 colour) that trains in seconds on one core."""
+"""A convolutional network for small images (8×8 digits to 32×32 colour) that trains in seconds on one core."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from avuc.nets.start import ImageShape, channels, he_normal, normalise
+from avuc.nets.common import ImageShape, channels, he_normal, normalise
 
 __all__ = ["SmallCNN", "small_cnn"]
 
 
 class SmallCNN(nn.Module):
-    """Three 3×3 convolutions with batch normalisation, widths w, 2w, 4w, the last two halving the image; linear."""
+    """Three 3×3 convolutions with batch normalisation, mean over pixels, linear layer.
+
+    The convolutions have `width`, 2·`width` and 4·`width` channels; the second and the third halve the image.
+    """
 
     def __init__(
         self,
@@ -47,7 +50,8 @@ class SmallCNN(nn.Module):
 
 
 def small_cnn(num_classes: int = 10, image_shape: ImageShape = (28, 28, 1), **options: object) -> SmallCNN:
-    """
+    """Return a `SmallCNN`; the options are its other arguments.
+
     >>> small_cnn()(torch.rand(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """

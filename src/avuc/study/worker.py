@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from avuc.calibration import CalibrationWarning, Calibrator
 from avuc.core.errors import InputError
 from avuc.data import Dataset
-from avuc.methods.batch_norm import OwnStatistics, spread_out
+from avuc.methods.batch_norm import PerDrawBatchNorm, evenly_spaced
 from avuc.posterior import Posterior, seeded_generator
 from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
@@ -174,7 +174,7 @@ class Work:
         data = self.data.train(self.recipe.row(key.method).train.batch_size, key.seed)
         if not isinstance(data, Dataset):
             raise InputError(f"{key.method}: bn_images needs training images in memory, not a stream of files")
-        return OwnStatistics(self.posterior(key), spread_out(data.images, bn_images))
+        return PerDrawBatchNorm(self.posterior(key), evenly_spaced(data.images, bn_images))
 
     # judging
 

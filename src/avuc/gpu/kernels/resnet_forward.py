@@ -16,7 +16,7 @@ from avuc.core.errors import InputError
 from avuc.gpu.kernels.build import Argument, Program, program
 from avuc.gpu.kernels.build import reason_against as no_kernels
 from avuc.nets.resnet_cifar import BasicBlock, CifarResNet, PadShortcut
-from avuc.nets.start import Normalise
+from avuc.nets.common import Normalise
 
 __all__ = ["ResNetForward"]
 

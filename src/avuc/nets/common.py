@@ -1,4 +1,4 @@
-"""What every net begins with: the check of the image shape, the normalisation of the input, the first weights."""
+"""What all networks share: the check of the image shape, the normalisation of the input, the initial weights."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from avuc.core.errors import InputError
 
 __all__ = ["ImageShape", "Normalise", "channels", "he_normal", "normalise"]
 
+# (height, width, channels)
 ImageShape = tuple[int, int, int]
 
 
 class Normalise(nn.Module):
-    """(x − mean)/std per channel. The constants belong to the architecture, not to the weights: not in `state_dict`."""
+    """(x − mean)/std per channel. The constants are part of the architecture: they are not in the `state_dict`."""
 
     mean: Tensor
     std: Tensor
@@ -30,7 +31,7 @@ class Normalise(nn.Module):
 
 
 def normalise(mean: Sequence[float] | None, std: Sequence[float] | None, in_channels: int) -> nn.Module:
-    """The first layer of a net: `Normalise`, or nothing when neither constant is given (pixels stay in [0, 1])."""
+    """Return the first layer of a network: `Normalise`, or the identity if neither constant is given."""
     if mean is None and std is None:
         return nn.Identity()
     if mean is None or std is None:
@@ -44,7 +45,13 @@ def normalise(mean: Sequence[float] | None, std: Sequence[float] | None, in_chan
 
 
 def channels(image_shape: ImageShape, smallest: int, net: str) -> int:
-    """The number of channels of an image shape, once it is known to suit the net."""
+    """Return the number of channels of an image shape; an error if the network cannot take such images.
+
+    Args:
+        image_shape: (height, width, channels).
+        smallest: the smallest height and width that the network takes.
+        net: the name of the network, for the message.
+    """
     if len(image_shape) != 3 or min(image_shape) < 1:
         raise InputError(f"{net}: image_shape is (height, width, channels), all at least 1; found {tuple(image_shape)}")
     height, width, count = image_shape
@@ -55,9 +62,10 @@ def channels(image_shape: ImageShape, smallest: int, net: str) -> int:
 
 @torch.no_grad()
 def he_normal(net: nn.Module, generator: torch.Generator | None) -> None:
-    """Weights N(0, 2/fan_in), biases 0; normalisation layers as the identity, which is how torch makes them.
+    """Initialise weights from N(0, 2/fan_in) and biases with 0; torch already makes normalisation layers the identity.
 
-    The draws are made on the CPU in the order of `modules()`, so that a seed means the same net on every device.
+    The weights are sampled in the order of `modules()`. Networks are built on the CPU, so a seed gives the same network
+    on every device.
     """
     for layer in net.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
