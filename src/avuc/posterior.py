@@ -20,8 +20,8 @@ from avuc.core.private_copy import private_copy
 
 __all__ = ["Draw", "NetDraw", "Posterior", "evaluating", "seeded_generator"]
 
-# one sample of a posterior: images → logits (N, C)
 Draw = Callable[[Tensor], Tensor]
+"""A sample of a posterior: a function from images to logits (N, C)."""
 
 
 @runtime_checkable
@@ -56,9 +56,12 @@ class NetDraw:
     convolutions, and one compiled function serves all samples. Any other function of the images works too, without
     these optimisations.
 
-    Attributes:
+    Args:
         net: the network; it is not changed.
         weights: the replaced parameters and buffers, by their names in `net`.
+
+    >>> NetDraw(nn.Linear(2, 3), {"bias": torch.zeros(3)})(torch.zeros(1, 2)).tolist()
+    [[0.0, 0.0, 0.0]]
     """
 
     net: nn.Module
@@ -75,6 +78,16 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     """Switch a module to evaluation mode inside the block, and restore the mode of each layer afterwards.
 
     This changes the module for all threads. If other threads may use it, call `private_copy(module).eval()` instead.
+
+    Args:
+        module: the module.
+
+    >>> net = nn.Dropout()
+    >>> with evaluating(net):
+    ...     net.training
+    False
+    >>> net.training
+    True
     """
     training = [layer for layer in module.modules() if layer.training]
     for layer in training:
@@ -88,6 +101,10 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 def seeded_generator(*key: int, device: torch.device | str = "cpu") -> torch.Generator:
     """Return a generator seeded by a key of integers ≥ 0; similar keys give unrelated random numbers.
+
+    Args:
+        key: integers ≥ 0, for example a seed and the index of a sample.
+        device: device of the generator.
 
     >>> seeded_generator(0, 1).initial_seed() == seeded_generator(1, 0).initial_seed()
     False

@@ -18,8 +18,6 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-__all__ = ["AugmixKernel", "TrainingSteps", "augmix_kernel", "prediction_backends", "training_steps"]
-
 FOLDER = "avuc.gpu"
 
 

@@ -19,8 +19,6 @@ from avuc.core.accelerators import augmix_kernel
 from avuc.core.errors import InputError
 from avuc.data.augmix import COLUMNS, WEAKEST, augmix
 
-__all__ = ["Augmentation", "Policy", "augment", "augment_at"]
-
 Policy = Literal["crop", "augmix"]
 
 _KEPT: dict[tuple[int, int, int, int, torch.device], tuple[Tensor, Tensor]] = {}

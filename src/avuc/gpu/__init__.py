@@ -14,8 +14,6 @@ from avuc.core.accelerators import AugmixKernel, TrainingSteps
 if TYPE_CHECKING:
     from avuc.prediction.backends.backend import BackendClass
 
-__all__ = ["augmix_kernel", "prediction_backends", "training_steps"]
-
 
 def prediction_backends() -> Sequence[BackendClass]:
     """Return the backends that `Predictor` tries before its own, fastest first."""

@@ -24,8 +24,6 @@ from avuc.prediction.inputs import Batch, Batches
 if TYPE_CHECKING:
     from avuc.gpu.kernels.resnet_forward import ResNetForward
 
-__all__ = ["FusedResNetBackend", "kernel"]
-
 
 def kernel() -> type[ResNetForward]:
     """Return the kernel's class, imported when it is first needed."""

@@ -22,8 +22,6 @@ from avuc.data.arrays import as_input
 from avuc.nets.fold import state_of
 from avuc.posterior import Draw, NetDraw, Posterior
 
-__all__ = ["PerDrawBatchNorm", "evenly_spaced", "measure_statistics"]
-
 BATCH = 256
 
 

@@ -34,3 +34,4 @@ NETS: dict[str, Callable[..., nn.Module]] = {
     "resnet56": resnet56,
     "resnet50": resnet50,
 }
+"""Factories of networks, by name."""

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from avuc.core.errors import InputError
 
-__all__ = ["ImageShape", "Normalise", "channels", "he_normal", "normalise"]
-
 # (height, width, channels)
 ImageShape = tuple[int, int, int]
 

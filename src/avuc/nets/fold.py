@@ -22,8 +22,6 @@ from torch.nn.utils import parametrize
 
 from avuc.nets.trace import trace
 
-__all__ = ["Folded", "conv_bn_pairs", "fold", "state_of"]
-
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMALISATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Masked"]
-
 
 class Masked(nn.Module):
     """A layer whose input is multiplied by `mask`, which has the shape of the input for one image.

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from avuc.nets.common import ImageShape, channels, he_normal, normalise
 
-__all__ = ["MLP", "mlp"]
-
 
 class MLP(nn.Module):
     """Linear layers with ReLU between them; `hidden` has the widths between them (empty: logistic regression)."""
@@ -42,7 +40,12 @@ class MLP(nn.Module):
 
 
 def mlp(num_classes: int = 10, image_shape: ImageShape = (28, 28, 1), **options: object) -> MLP:
-    """Return an `MLP`; the options are its other arguments.
+    """Return a multilayer perceptron on the flattened image.
+
+    Args:
+        num_classes: number of logits.
+        image_shape: (height, width, channels).
+        options: `hidden` (widths of the hidden layers), `mean`, `std` and `generator`; see `MLP`.
 
     >>> mlp()(torch.rand(2, 1, 28, 28)).shape
     torch.Size([2, 10])

@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from avuc.core.errors import InputError
 from avuc.nets.common import ImageShape, channels, he_normal, normalise
 
-__all__ = ["CifarResNet", "resnet20", "resnet32", "resnet44", "resnet56"]
-
 Shortcut = Literal["A", "B"]
 
 
@@ -105,6 +103,11 @@ def _stage(in_planes: int, planes: int, blocks: int, stride: int, option: Shortc
 def resnet20(num_classes: int = 10, image_shape: ImageShape = (32, 32, 3), **options: object) -> CifarResNet:
     """Return the paper's CIFAR-10 network, which has 269,722 weights for 32×32×3 images and 10 classes (option A).
 
+    Args:
+        num_classes: number of logits.
+        image_shape: (height, width, channels).
+        options: `shortcut` ("A" or "B"), `mean`, `std` and `generator`; see `CifarResNet`.
+
     >>> sum(p.numel() for p in resnet20().parameters())
     269722
     """
@@ -112,15 +115,42 @@ def resnet20(num_classes: int = 10, image_shape: ImageShape = (32, 32, 3), **opt
 
 
 def resnet32(num_classes: int = 10, image_shape: ImageShape = (32, 32, 3), **options: object) -> CifarResNet:
-    """Return the network with 32 layers; the options are the other arguments of `CifarResNet`."""
+    """Return the CIFAR ResNet with 32 layers.
+
+    Args:
+        num_classes: number of logits.
+        image_shape: (height, width, channels).
+        options: `shortcut` ("A" or "B"), `mean`, `std` and `generator`; see `CifarResNet`.
+
+    >>> sum(p.numel() for p in resnet32().parameters())
+    464154
+    """
     return CifarResNet(5, num_classes, image_shape, **options)  # type: ignore[arg-type]
 
 
 def resnet44(num_classes: int = 10, image_shape: ImageShape = (32, 32, 3), **options: object) -> CifarResNet:
-    """Return the network with 44 layers; the options are the other arguments of `CifarResNet`."""
+    """Return the CIFAR ResNet with 44 layers.
+
+    Args:
+        num_classes: number of logits.
+        image_shape: (height, width, channels).
+        options: `shortcut` ("A" or "B"), `mean`, `std` and `generator`; see `CifarResNet`.
+
+    >>> sum(p.numel() for p in resnet44().parameters())
+    658586
+    """
     return CifarResNet(7, num_classes, image_shape, **options)  # type: ignore[arg-type]
 
 
 def resnet56(num_classes: int = 10, image_shape: ImageShape = (32, 32, 3), **options: object) -> CifarResNet:
-    """Return the network with 56 layers; the options are the other arguments of `CifarResNet`."""
+    """Return the CIFAR ResNet with 56 layers.
+
+    Args:
+        num_classes: number of logits.
+        image_shape: (height, width, channels).
+        options: `shortcut` ("A" or "B"), `mean`, `std` and `generator`; see `CifarResNet`.
+
+    >>> sum(p.numel() for p in resnet56().parameters())
+    853018
+    """
     return CifarResNet(9, num_classes, image_shape, **options)  # type: ignore[arg-type]

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from avuc.nets.common import ImageShape, channels, he_normal, normalise
 
-__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "ImageNetResNet", "resnet50"]
-
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -86,6 +84,11 @@ def _stage(in_planes: int, planes: int, blocks: int, stride: int) -> nn.Sequenti
 
 def resnet50(num_classes: int = 1000, image_shape: ImageShape = (224, 224, 3), **options: object) -> ImageNetResNet:
     """Return the paper's ImageNet network, which has 25,557,032 weights for 1,000 classes.
+
+    Args:
+        num_classes: number of logits.
+        image_shape: (height, width, channels).
+        options: `mean`, `std` and `generator`; see `ImageNetResNet`.
 
     >>> sum(p.numel() for p in resnet50().parameters())
     25557032

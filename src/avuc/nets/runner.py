@@ -14,8 +14,6 @@ from torch.nn.utils import parametrize
 from avuc.core.fingerprint import structure
 from avuc.nets.fold import Folded, fold, state_of
 
-__all__ = ["Runner"]
-
 Weights = dict[str, Tensor]
 Compiled = Callable[[Weights, Tensor], Tensor]
 

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from avuc.nets.common import ImageShape, channels, he_normal, normalise
 
-__all__ = ["SmallCNN", "small_cnn"]
-
 
 class SmallCNN(nn.Module):
     """Three 3×3 convolutions with batch normalisation, mean over pixels, linear layer.
@@ -50,7 +48,12 @@ class SmallCNN(nn.Module):
 
 
 def small_cnn(num_classes: int = 10, image_shape: ImageShape = (28, 28, 1), **options: object) -> SmallCNN:
-    """Return a `SmallCNN`; the options are its other arguments.
+    """Return a small convolutional network.
+
+    Args:
+        num_classes: number of logits.
+        image_shape: (height, width, channels).
+        options: `width` (channels of the first convolution), `mean`, `std` and `generator`; see `SmallCNN`.
 
     >>> small_cnn()(torch.rand(2, 1, 28, 28)).shape
     torch.Size([2, 10])

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Trace", "trace"]
-
 
 class Trace(NamedTuple):
     """The calls of one forward pass in evaluation mode.

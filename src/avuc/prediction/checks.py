@@ -18,21 +18,6 @@ from avuc.predictions import Predictions
 if TYPE_CHECKING:
     from avuc.posterior import Posterior
 
-__all__ = [
-    "check_images",
-    "check_outputs",
-    "check_posterior",
-    "check_seed",
-    "explanation",
-    "logits_of",
-    "number_of_samples",
-    "refuse_nan",
-    "tensor_of",
-    "warn_about_images",
-    "warn_about_net",
-    "warn_about_spread",
-]
-
 CHANNELS = (1, 3, 4)
 # number of images, from the first, that the warnings are based on
 FEW = 64

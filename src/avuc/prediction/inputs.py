@@ -16,8 +16,6 @@ from avuc.core.errors import InputError
 from avuc.data.arrays import as_input
 from avuc.prediction.checks import check_images, tensor_of
 
-__all__ = ["Batch", "Batches", "Images", "device_of"]
-
 Images = Tensor | np.ndarray
 
 # how many numbers a batch of images has: 10,000 CIFAR images on a GPU, what fits into a core's cache on a CPU

@@ -12,8 +12,6 @@ from avuc.posterior import Posterior
 from avuc.prediction.predictor import Predictor
 from avuc.predictions import HasTransform, Predictions
 
-__all__ = ["predict"]
-
 
 def predict(
     posterior: Posterior,

@@ -34,8 +34,6 @@ from avuc.prediction.inputs import Batch, Batches, Images, device_of
 from avuc.prediction.running_sums import SampleSums, monte_carlo_error
 from avuc.predictions import HasTransform, Predictions
 
-__all__ = ["Predictor", "Reading"]
-
 # with fewer images × samples than this, compiling costs more than it saves
 WORTH_COMPILING = 500_000
 # how many single samples run between two checks for NaN: each check makes the GPU wait for the host
@@ -69,8 +67,16 @@ class Predictor:
     cannot be detected: call `forget()` after such a change.
 
     Args:
-        posterior, samples, seed, tolerance, max_samples, batch_size, device, dtype, compiled, fold_batch_norm: as in
-            `predict`.
+        posterior: what a method returns.
+        samples: number of samples, or "auto".
+        seed: seed of the samples.
+        tolerance: for `samples="auto"`.
+        max_samples: for `samples="auto"`.
+        batch_size: images per batch.
+        device: where to predict.
+        dtype: type for autocast.
+        compiled: whether to compile; None decides.
+        fold_batch_norm: whether to fold batch normalisation. All arguments up to here are explained at `predict`.
         memory: bytes of sampled weights that are kept from one call to the next. Samples that do not fit are prepared
             again in each call.
 

@@ -10,8 +10,6 @@ from torch import Tensor
 from avuc.predictions import Predictions
 from avuc.uncertainty import entropy
 
-__all__ = ["SampleSums", "monte_carlo_error"]
-
 
 def monte_carlo_error(sums: Tensor, squares: Tensor, samples: int, num_samples: int | None = None) -> float | None:
     """Return the standard error of the mean probabilities: √(mean over images n of max_c se(n, c)²).

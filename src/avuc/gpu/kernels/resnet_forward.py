@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from avuc.core.errors import InputError
 from avuc.gpu.kernels.build import Argument, Program, program
 from avuc.gpu.kernels.build import reason_against as no_kernels
-from avuc.nets.resnet_cifar import BasicBlock, CifarResNet, PadShortcut
 from avuc.nets.common import Normalise
+from avuc.nets.resnet_cifar import BasicBlock, CifarResNet, PadShortcut
 
 __all__ = ["ResNetForward"]
 

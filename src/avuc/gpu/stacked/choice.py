@@ -17,8 +17,8 @@ from avuc.methods import SVI, SWAG, Dropout, Vanilla
 from avuc.methods.ll_dropout import LLDropout
 from avuc.methods.ll_svi import LLSVI
 from avuc.methods.radial import Radial
-from avuc.nets.resnet_cifar import CifarResNet, PadShortcut
 from avuc.nets.common import Normalise
+from avuc.nets.resnet_cifar import CifarResNet, PadShortcut
 from avuc.training.model_trainer import Member
 
 __all__ = ["reason_against", "signature"]

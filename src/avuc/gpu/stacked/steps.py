@@ -25,8 +25,8 @@ from avuc.gpu.stacked.net import StackedResNet, Use
 from avuc.gpu.stacked.sampling import drawn_weights
 from avuc.gpu.stacked.weights import Stack, net_of
 from avuc.methods import Terms
-from avuc.nets.resnet_cifar import CifarResNet
 from avuc.nets.common import Normalise
+from avuc.nets.resnet_cifar import CifarResNet
 from avuc.training.captured import Captured, FastSteps, captured, fresh_generators, tried, unchanged
 from avuc.training.compiled import attach, compiled, compiling
 from avuc.training.model_trainer import Member

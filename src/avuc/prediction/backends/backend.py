@@ -23,18 +23,6 @@ from avuc.bayes import WeightDraw
 from avuc.posterior import Draw, NetDraw
 from avuc.prediction.inputs import Batch, Batches
 
-__all__ = [
-    "SAMPLES_PER_CHUNK",
-    "Backend",
-    "BackendClass",
-    "BackendOptions",
-    "NetWithWeights",
-    "SampleSource",
-    "bytes_of",
-    "net_with_weights",
-    "samples_per_chunk",
-]
-
 # index of a sample → the sample
 SampleSource = Callable[[int], Draw]
 # samples in one chunk: enough to hide the cost of launches, few enough to prepare the next chunk while this one runs

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from avuc.methods.dropout import DropoutHook, MaskDraw
 from avuc.nets.masked import Masked
 
-__all__ = ["dropout_hooks", "mask_shapes", "masked_net", "masks_of"]
-
 Shapes = dict[str, tuple[int, ...]]
 
 

@@ -21,8 +21,6 @@ from avuc.prediction.backends.dropout_masks import Shapes, mask_shapes, masked_n
 from avuc.prediction.checks import logits_of
 from avuc.prediction.inputs import Batch, Batches
 
-__all__ = ["GenericBackend"]
-
 
 class GenericBackend:
     """Runs one sample at a time; supports every sample and every dataset."""

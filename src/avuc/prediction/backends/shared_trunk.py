@@ -27,8 +27,6 @@ from avuc.prediction.backends.backend import (
 from avuc.prediction.backends.dropout_masks import dropout_hooks, masks_of
 from avuc.prediction.inputs import Batch, Batches
 
-__all__ = ["SharedTrunkBackend"]
-
 
 class _Head(NamedTuple):
     """The last layer of one sample."""
