@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from avuc.core.errors import InputError
-from avuc.core.probabilities import SUM_TOLERANCE, are_probs, check_probs, looks_like
+from avuc.core.probabilities import SUM_TOLERANCE, are_probs, check_probs, looks_like, rounding_error, sum_tolerance
 
 
 def probs(rows: int = 200, classes: int = 5, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -96,3 +96,19 @@ def test_are_probs_against_a_loop(seed: int) -> None:
 def test_the_message_names_the_row_and_the_remedy(rows: Tensor, message: str) -> None:
     with pytest.raises(InputError, match=message):
         check_probs(rows, start=10)
+
+
+@pytest.mark.parametrize(
+    ("classes", "digits", "expected"),
+    [(10, None, 0.01), (10, 1, 0.01), (2, 2, 0.01 + 1e-6), (5, 2, 0.025 + 1e-6), (1000, 2, 0.05 + 1e-6), (10, 6, 0.01)],
+)
+def test_tolerance_of_rounded_sums(classes: int, digits: int | None, expected: float) -> None:
+    assert sum_tolerance(classes, digits) == expected
+
+
+def test_rounding_explains_every_sum_within_its_error() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for classes in (3, 5, 9):
+        probs = torch.randn(2000, classes, generator=generator, dtype=torch.float64).softmax(-1)
+        off = ((probs * 100).round() / 100).sum(-1).sub(1).abs().max()
+        assert 0.4 * rounding_error(classes, 2) < off <= rounding_error(classes, 2) + 1e-12

@@ -1,37 +1,81 @@
-"""Errors that a person can act on. The command prints them as one line and exits with code 2."""
+"""Errors that a user can act on. The command prints them as one line and exits with code 2.
+
+Code that handles one kind of error differently gets a subclass here; it never reads the message to decide.
+"""
 
 from __future__ import annotations
 
 import importlib
 from types import ModuleType
+from typing import Literal
 
-__all__ = ["InputError", "MissingExtra", "explained", "out_of_memory", "require"]
-
-NO_MEMORY = ("not enough memory", "out of memory", "allocate memory", "bad_alloc", "bad allocation")
+__all__ = [
+    "InputError",
+    "MissingExtra",
+    "NonFiniteError",
+    "explained",
+    "loader_process_died",
+    "out_of_memory",
+    "require",
+]
 
 
 class InputError(ValueError):
-    """A file or an argument from outside is not what was expected; the message says where, what and the remedy."""
+    """A file or an argument is not what was expected. The message is one line: where, the problem, the remedy."""
+
+
+class NonFiniteError(InputError):
+    """Logits, probabilities or a loss contain NaN or infinity. A training run that raises it has diverged."""
 
 
 class MissingExtra(ImportError):
-    """An optional package is not installed; the message says what to install."""
+    """An optional package is not installed. The message says what to install."""
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out: torch raises a RuntimeError for that.
+    """Return whether the error says that memory ran out, of this machine or of its GPU.
 
     >>> out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
     True
     """
+    return _exhausted_memory(error) is not None
+
+
+def loader_process_died(error: BaseException) -> bool:
+    """Return whether a worker process of a torch DataLoader died, for example because memory ran out.
+
+    >>> loader_process_died(RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed."))
+    True
+    """
+    # torch raises a plain RuntimeError, so only the text tells
+    return isinstance(error, RuntimeError) and "DataLoader worker" in str(error)
+
+
+def _exhausted_memory(error: BaseException) -> Literal["GPU", "machine"] | None:
+    """Return which memory ran out, or None for any other error.
+
+    Only this function reads texts about memory. On the CPU torch raises a plain RuntimeError, and so do C++ libraries
+    behind Python packages: no class tells these errors from others. On a GPU torch has a class of its own, compared by
+    name here because torch is not imported for an error message.
+    """
+    if isinstance(error, MemoryError):
+        return "machine"
+    if not isinstance(error, RuntimeError):
+        return None
     text = str(error).lower()
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(word in text for word in NO_MEMORY)
-    )
+    if type(error).__name__ == "OutOfMemoryError" or "cuda out of memory" in text:
+        return "GPU"
+    words = ("not enough memory", "out of memory", "allocate memory", "bad_alloc", "bad allocation")
+    return "machine" if any(word in text for word in words) else None
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import an optional module, or say in one line which extra brings it.
+    """Import and return an optional module, or raise `MissingExtra` with the extra that installs it.
+
+    Args:
+        module: name of the module.
+        extra: the extra of this package that installs it, as in `pip install 'avuc[extra]'`.
+        purpose: what needs the module, as the beginning of the message.
 
     >>> require("json", "cli", "reading JSON").__name__
     'json'
@@ -43,7 +87,7 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
 
 
 def explained(error: BaseException) -> str | None:
-    """One line for a failure that no programmer can mend: no memory left, a killed process; None for any other.
+    """Return one line on a failure that is not a programming error, such as no memory left; None for any other error.
 
     >>> explained(MemoryError())
     'there is not enough memory; use smaller batches or files, fewer workers or --replicates, or a larger machine'
@@ -51,13 +95,13 @@ def explained(error: BaseException) -> str | None:
     True
     """
     text = " ".join(str(error).split())
-    # torch's own class and words, without importing torch
-    if type(error).__name__ == "OutOfMemoryError" or (isinstance(error, RuntimeError) and "CUDA out of memory" in text):
+    memory = _exhausted_memory(error)
+    if memory == "GPU":
         return "the GPU has not enough memory; use smaller batches, fewer models at once, or --device cpu"
-    if out_of_memory(error):
+    if memory == "machine":
         remedy = "use smaller batches or files, fewer workers or --replicates, or a larger machine"
         return f"there is not enough memory; {remedy}"
-    if isinstance(error, RuntimeError) and "DataLoader worker" in text:
+    if loader_process_died(error):
         return f"a process that loads data was killed ({text[:160]}); use fewer workers, or a machine with more memory"
     if isinstance(error, RecursionError):
         return "the input is nested too deeply; check the file for damage"

@@ -13,7 +13,16 @@ from torch import Tensor
 
 from avuc.core.errors import InputError
 
-__all__ = ["BOTH_COLUMNS", "SUM_TOLERANCE", "Looks", "are_probs", "check_probs", "looks_like"]
+__all__ = [
+    "BOTH_COLUMNS",
+    "SUM_TOLERANCE",
+    "Looks",
+    "are_probs",
+    "check_probs",
+    "looks_like",
+    "rounding_error",
+    "sum_tolerance",
+]
 
 Looks = Literal["probabilities", "rounded probabilities", "percentages"]
 
@@ -23,11 +32,42 @@ SUM_TOLERANCE = 1e-2
 WITHIN = SUM_TOLERANCE + 1e-6
 # the same where only a few rows speak for probabilities: two logits sum to 1 within 0.01 in one row of a thousand
 FEW_ROWS, FEW_TOLERANCE = 4, 1e-5
-# digits that probabilities are rounded to, and the most that rounding may add to or take from a row's sum
+# the most that rounding may change the sum of a row that is read as probabilities
+MOST_ROUNDING = 5e-2
+# numbers of decimals that `looks_like` tries, and the most that rounding may change a sum there
 DIGITS, MOST_LOST = (2, 3), 0.5
 # rows looked at before all rows are
 PEEK = 256
 BOTH_COLUMNS = "for a binary model with the probability p of the positive class, give both columns, [1 − p, p]"
+
+
+def rounding_error(classes: int, digits: int, most: float = MOST_ROUNDING) -> float:
+    """Return how far the sum of a row may be from 1 if each probability was rounded: classes · 10^−digits / 2.
+
+    Args:
+        classes: number of probabilities in a row.
+        digits: number of decimals.
+        most: upper limit (default 0.05): with many classes, rounding would explain any sum.
+
+    >>> rounding_error(10, 3)
+    0.005
+    """
+    return min(most, classes * 10.0**-digits / 2)
+
+
+def sum_tolerance(classes: int, digits: int | None) -> float:
+    """Return how far the sum of a row of probabilities may be from 1: 0.01, or more if the numbers were rounded.
+
+    Args:
+        classes: number of probabilities in a row.
+        digits: number of decimals that hold every number exactly; None or less than 2 if they are not rounded numbers.
+
+    >>> sum_tolerance(10, None), round(sum_tolerance(5, 2), 4)
+    (0.01, 0.025)
+    """
+    if digits is None or digits < 2:
+        return SUM_TOLERANCE
+    return max(SUM_TOLERANCE, rounding_error(classes, digits) + 1e-6)
 
 
 def looks_like(values: Tensor) -> Looks | None:
@@ -73,7 +113,7 @@ def rounded_digits(rows: Tensor, totals: Tensor, scale: float = 1) -> int | None
     if not bool(rows.amax() <= scale):  # NaN too
         return None
     for digits in DIGITS:
-        allowed = min(rows.shape[-1] * 0.5 * 10.0**-digits, MOST_LOST)
+        allowed = rounding_error(rows.shape[-1], digits, MOST_LOST)
         if _off(totals, scale) > scale * (allowed + 1e-6):
             continue
         wide = rows.to(totals.dtype) * (10.0**digits / scale)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from avuc.core.errors import InputError
+from avuc.core.errors import InputError, NonFiniteError
 from avuc.core.probabilities import are_probs, check_probs, looks_like
 
 __all__ = [
@@ -208,7 +208,7 @@ def refuse_nan(result: Tensor, what: str, threshold: float | Tensor | None = Non
     if math.isnan(value.item()):
         if isinstance(threshold, Tensor) and bool(threshold.isnan().any()):
             raise InputError("avuc: threshold is NaN; give an uncertainty in nats")
-        raise InputError(f"avuc: {what} contain NaN or +inf; look for the first bad layer with torch.isfinite")
+        raise NonFiniteError(f"avuc: {what} contain NaN or +inf; look for the first bad layer with torch.isfinite")
 
 
 def may_synchronise(tensor: Tensor) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from avuc.core.data_parallel import Group, sum_over_ranks, world_size
-from avuc.core.errors import InputError
+from avuc.core.errors import InputError, NonFiniteError
 from avuc.losses.area import area_loss
 from avuc.losses.elbo import elbo_loss
 from avuc.losses.functional import auavuc_loss, avuc_loss, confidence_penalty
@@ -181,7 +181,7 @@ class AvUCLoss(nn.Module):
         if not total.isfinite().all():  # compiled steps cannot look at each batch
             self.gathered.zero_()
             self.pooled.zero_()
-            raise InputError(
+            raise NonFiniteError(
                 "AvUCLoss: logits of the warm-up contained NaN or +inf, so no threshold can be learned from them; look "
                 "for the first bad layer with torch.isfinite"
             )
