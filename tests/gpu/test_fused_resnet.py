@@ -1,4 +1,7 @@
-"""Whole networks in one kernel: which draws go that way, and that they mean the same. Torch stands in for it."""
+"""FusedResNetBackend: which samples it supports, and that its results are those of the generic backend.
+
+A class in plain torch replaces the kernel, so that the tests run on a CPU.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from avuc.prediction import predict
 from avuc.prediction.predictor import Predictor
 
 
-class Stand:
+class PlainKernel:
     """ResNetForward's interface in plain torch, float32."""
 
     launches: ClassVar[list[tuple[int, int]]] = []
@@ -40,12 +43,12 @@ class Stand:
         self.shapes = {name: value.shape for name, value in self.net.named_parameters()}
 
     def pack(self, weights: Mapping[str, Tensor]) -> Tensor:
-        Stand.packs += 1
+        PlainKernel.packs += 1
         return torch.cat([weights[name].reshape(-1) for name in self.shapes])
 
     def logits(self, images: Tensor, packed: Tensor) -> Tensor:
         if len(images) > 1 or images.any():
-            Stand.launches.append((len(packed), len(images)))
+            PlainKernel.launches.append((len(packed), len(images)))
         x = as_input(images) if images.dtype == torch.uint8 else images
         sizes = [shape.numel() for shape in self.shapes.values()]
         found = []
@@ -57,12 +60,12 @@ class Stand:
 
 
 @pytest.fixture
-def stand(monkeypatch: pytest.MonkeyPatch) -> type[Stand]:
-    monkeypatch.setattr(fused_resnet, "kernel", lambda: Stand)
-    monkeypatch.setattr(Stand, "launches", [])
-    monkeypatch.setattr(Stand, "against", None)
-    monkeypatch.setattr(Stand, "packs", 0)
-    return Stand
+def kernel(monkeypatch: pytest.MonkeyPatch) -> type[PlainKernel]:
+    monkeypatch.setattr(fused_resnet, "kernel", lambda: PlainKernel)
+    monkeypatch.setattr(PlainKernel, "launches", [])
+    monkeypatch.setattr(PlainKernel, "against", None)
+    monkeypatch.setattr(PlainKernel, "packs", 0)
+    return PlainKernel
 
 
 def pictures(rows: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -83,7 +86,7 @@ def low(posterior: Posterior, **options: object) -> Predictor:
 
 @pytest.mark.parametrize("kind", ["svi", "net", "ensemble", "mixture"])
 @pytest.mark.parametrize("memory", [1 << 30, 3_000_000, 0])
-def test_equals_the_plain_way(kind: str, memory: int, stand: type[Stand]) -> None:
+def test_equals_the_generic_backend(kind: str, memory: int, kernel: type[PlainKernel]) -> None:
     made = {
         "svi": lambda: to_bayesian(net(), initial_std=0.05),
         "net": lambda: DeterministicPosterior(net()),
@@ -100,11 +103,11 @@ def test_equals_the_plain_way(kind: str, memory: int, stand: type[Stand]) -> Non
         torch.testing.assert_close(found.expected_entropy, plain.expected_entropy, rtol=0, atol=1e-5)
         assert found.samples == plain.samples
     draws = found.samples
-    assert stand.launches == [(draws, 3), (draws, 2)] * 2
-    assert stand.packs == (draws if memory >= draws * 1_100_000 else 2 * draws)
+    assert kernel.launches == [(draws, 3), (draws, 2)] * 2
+    assert kernel.packs == (draws if memory >= draws * 1_100_000 else 2 * draws)
 
 
-def test_chunks(stand: type[Stand], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks(kernel: type[PlainKernel], monkeypatch: pytest.MonkeyPatch) -> None:
     posterior = to_bayesian(net(), initial_std=0.05)
     images, labels = pictures(3)
     plain = predict(posterior, images, labels, samples=7)
@@ -112,36 +115,36 @@ def test_chunks(stand: type[Stand], monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = low(posterior, samples=7)
     for _ in range(2):
         torch.testing.assert_close(predictor(images, labels).probs, plain.probs, rtol=0, atol=2e-6)
-    assert stand.launches == [(3, 3), (3, 3), (1, 3)] * 2
-    assert stand.packs == 7
-    # more draws than before: the first ones are still there
+    assert kernel.launches == [(3, 3), (3, 3), (1, 3)] * 2
+    assert kernel.packs == 7
+    # more samples than before: the first ones are kept
     more = predictor.logits(images, 9)
-    assert stand.packs == 9
+    assert kernel.packs == 9
     torch.testing.assert_close(more.softmax(-1)[:7].mean(0), plain.probs, rtol=0, atol=2e-6)
     # logits of a chunk are bounded too
     monkeypatch.setattr("avuc.prediction.backends.backend.CHUNK_NUMBERS_ELSEWHERE", 2 * 10 * 3)
-    stand.launches.clear()
+    kernel.launches.clear()
     low(posterior, samples=4, batch_size=3)(images, labels)
-    assert stand.launches == [(2, 3), (2, 3)]
+    assert kernel.launches == [(2, 3), (2, 3)]
 
 
-def test_auto_takes_one_draw_at_a_time(stand: type[Stand]) -> None:
+def test_auto_takes_one_sample_at_a_time(kernel: type[PlainKernel]) -> None:
     posterior = to_bayesian(net(), initial_std=0.05)
     images, labels = pictures(3)
     found = low(posterior, samples="auto", tolerance=0.2)(images, labels)
     assert found.samples == predict(posterior, images, labels, samples="auto", tolerance=0.2).samples
-    assert {draws for draws, _ in stand.launches} == {1}
+    assert {draws for draws, _ in kernel.launches} == {1}
 
 
-def test_float_images(stand: type[Stand]) -> None:
+def test_float_images(kernel: type[PlainKernel]) -> None:
     posterior = DeterministicPosterior(net(mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.2)))
     images, labels = pictures()
     found = low(posterior)(as_input(images), labels)
     torch.testing.assert_close(found.probs, predict(posterior, images, labels).probs, rtol=0, atol=2e-6)
-    assert stand.launches == [(1, 5)]
+    assert kernel.launches == [(1, 5)]
 
 
-def test_what_does_not_go_this_way(stand: type[Stand], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_it_does_not_support(kernel: type[PlainKernel], monkeypatch: pytest.MonkeyPatch) -> None:
     images, labels = pictures()
     other = small_cnn(10, (32, 32, 3), generator=torch.Generator().manual_seed(0))
     hooked = net()
@@ -152,19 +155,19 @@ def test_what_does_not_go_this_way(stand: type[Stand], monkeypatch: pytest.Monke
         low(posterior, samples=2, **options)(images, labels)
     for different in (other, hooked):
         low(DeterministicPosterior(different))(images, labels)
-    low(to_bayesian(net(), layers="last"), samples=3)(images, labels)  # which has a better way
+    low(to_bayesian(net(), layers="last"), samples=3)(images, labels)  # which has a faster backend
     small = torch.randint(256, (4, 16, 16, 3), dtype=torch.uint8)
     predictor = low(posterior, samples=2)
     predictor(small)
-    assert stand.launches == []
+    assert kernel.launches == []
     predictor(images)
-    assert stand.launches == [(2, 5)]
-    monkeypatch.setattr(Stand, "against", "no")
+    assert kernel.launches == [(2, 5)]
+    monkeypatch.setattr(PlainKernel, "against", "no")
     low(posterior, samples=2)(images, labels)
-    assert stand.launches == [(2, 5)]
+    assert kernel.launches == [(2, 5)]
 
 
-def test_members_of_other_architectures_go_the_plain_way(stand: type[Stand]) -> None:
+def test_members_of_other_architectures_use_the_generic_backend(kernel: type[PlainKernel]) -> None:
     nets = [net(0), net(1, resnet32), net(2)]
     posterior = EnsemblePosterior([DeterministicPosterior(one) for one in nets])
     images, labels = pictures()
@@ -177,14 +180,14 @@ def test_members_of_other_architectures_go_the_plain_way(stand: type[Stand]) -> 
     torch.testing.assert_close(
         low(posterior)(images, labels).probs, predict(posterior, images, labels).probs, rtol=0, atol=0.05
     )
-    assert all(draws == 1 for draws, _ in stand.launches)
+    assert all(draws == 1 for draws, _ in kernel.launches)
 
 
-def test_a_kernel_that_does_not_compile(stand: type[Stand], monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Stand, images: Tensor, packed: Tensor) -> Tensor:
+def test_a_kernel_that_does_not_compile(kernel: type[PlainKernel], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: PlainKernel, images: Tensor, packed: Tensor) -> Tensor:
         raise KernelError("no such instruction")
 
-    monkeypatch.setattr(Stand, "logits", broken)
+    monkeypatch.setattr(PlainKernel, "logits", broken)
     posterior = DeterministicPosterior(net())
     images, labels = pictures()
     with pytest.warns(RuntimeWarning, match="without its kernel: no such instruction"):

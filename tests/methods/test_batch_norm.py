@@ -1,4 +1,4 @@
-"""Batch normalisation measured again for each draw."""
+"""PerDrawBatchNorm: each sample has its own statistics of batch normalisation."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_later_training_is_seen() -> None:
 
 
 def test_resnet_through_predict() -> None:
-    """Folded like any other draw: predict gives what the draws give."""
+    """Samples are folded like any others: predict returns the mean of the samples."""
     bayesian, some = to_bayesian(resnet20(generator=torch.Generator().manual_seed(0))), images(64)
     posterior = PerDrawBatchNorm(bayesian, some).eval()
     found = predict(posterior, images(5, 2), samples=2, seed=4, progress=False)

@@ -1,4 +1,4 @@
-"""Thinned networks as nets with masks: the same function, where that can be."""
+"""Dropout samples as a network with masks: the same function, where that is possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""predict: the same as keeping every draw, whatever the batches; the same draws on every dataset."""
+"""predict equals the mean over all samples for any batch size, and uses the same samples for every dataset."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def posteriors() -> dict[str, Posterior]:
 
 
 def stored(posterior: Posterior, x: Tensor, count: int, seed: int) -> Tensor:
-    """The logits of every draw, (S, N, C): what predict never keeps."""
+    """The logits of every sample, (S, N, C), which predict never keeps."""
     member = getattr(posterior, "member", None)
     with torch.no_grad():
         return torch.stack(

@@ -1,4 +1,4 @@
-"""Predictor: what predict gives, for many sets, with the draws made once and within a bound of memory."""
+"""Predictor returns what predict does for many datasets; samples are prepared once, within a limit of memory."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_each_draw_is_made_once(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     forgetful = Predictor(posterior, samples=4, memory=0)
     for seed in range(3):
         forgetful(*digits(seed=seed))
-    # the first one is also made to see of what kind it is, and kept until it is used
+    # the first sample is also drawn to select the backend, and kept until it is used
     assert len(made) == 12
 
 
@@ -178,7 +178,7 @@ def test_other_sizes_of_images() -> None:
         close(predictor(images, labels), Predictions.from_samples(stored(posterior, as_input(images), 3, 0), labels))
 
 
-def test_thinned_nets_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_samples_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[int] = []
     monkeypatch.setattr(torch, "compile", lambda function, **options: (compiled.append(1), function)[1])
     monkeypatch.setattr(running, "_SHARED", {})

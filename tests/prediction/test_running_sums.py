@@ -1,4 +1,4 @@
-"""Running sums against all draws kept; the Monte Carlo error against its definition and against the truth."""
+"""Running sums equal sums over all samples; the Monte Carlo error follows its definition and the true error."""
 
 from __future__ import annotations
 

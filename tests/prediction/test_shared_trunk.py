@@ -1,4 +1,4 @@
-"""Draws of the last layer: the net before it runs once, and only where that is the same function."""
+"""SharedTrunkBackend: the network before the last layer runs once, and only if that gives the same function."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def inputs(rows: int = 7) -> Tensor:
     return torch.randn(rows, 4, generator=torch.Generator().manual_seed(0))
 
 
-def check(posterior: object, x: Tensor, way: bool, draws: int = 20) -> Predictor:
-    """The logits of all draws against the draws called one by one; `way`: whether the last layer's way was taken."""
+def check(posterior: object, x: Tensor, used: bool, draws: int = 20) -> Predictor:
+    """The logits of all samples equal those of each sample called alone; `used`: whether this backend ran them."""
     predictor = Predictor(posterior, samples=draws, batch_size=3)
     found = predictor.logits(x)
     with torch.no_grad():
         expected = torch.stack([posterior.draw(seeded_generator(0, s))(x) for s in range(draws)])
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    # a way that was begun and given up left its place to the plain one
-    assert (isinstance(predictor._special, SharedTrunkBackend) and not predictor._generic) == way
+    # a backend that does not support a sample is replaced by the generic one
+    assert (isinstance(predictor._special, SharedTrunkBackend) and not predictor._generic) == used
     return predictor
 
 
@@ -142,7 +142,7 @@ def test_a_path_that_only_some_batches_take() -> None:
     torch.testing.assert_close(predictor.logits(x), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_tied_and_hooked_layers_go_the_plain_way() -> None:
+def test_tied_and_hooked_layers_use_the_generic_backend() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""Predictor through the real kernel's source, emulated: packing, chunks of draws and sums meet as on a GPU."""
+"""Predictor with the source of the real kernel on an emulated GPU: packing, chunks of samples and sums."""
 
 from __future__ import annotations
 
