@@ -19,7 +19,7 @@ from typing import Any
 from reproduction_best import against_targets, best_row, rows_of_best
 from reproduction_choice import rehearsals
 from reproduction_more import ablation, beta, code_path, cost, curves, drawings, without_threshold
-from reproduction_seeds import paired_seeds, reproduced, svhn_readings
+from reproduction_seeds import paired_seeds, reproduced, svhn_readings, switches, variants
 from reproduction_tables import BESIDE, NOTHING, PERCENT, Remarks, Study, markdown, means, number, ours
 from reproduction_worth import worth
 
@@ -45,6 +45,7 @@ STUDIES = {
     "paper": "cifar10-paper",
     "code": "cifar10-code",
     "code-pretrained": "cifar10-code-pretrained",
+    "code-switches": "code-switches",
     "beta": "beta-ablation",
     "ablation": "cifar10-ablation",
     "choice": "cifar10-choice",
@@ -94,6 +95,8 @@ def all_blocks(
         "cost": cost(studies),
         "reproduced": reproduced(studies, printed),
         "paired-seeds": paired_seeds(studies),
+        "variants": variants(studies),
+        "switches": switches(studies),
         "svhn": svhn_readings(SVHN) if "code" in studies else NOTHING,
         "cifar10": in_short(studies, printed, best, also),
     }
@@ -118,8 +121,10 @@ def status(studies: Mapping[str, Study]) -> str:
     return text + (f"\n\n**Unfinished:** {'; '.join(partial)}." if partial else "")
 
 
-def not_run(studies: Mapping[str, Study]) -> str:
+def not_run(studies: Mapping[str, Study], *, methods: bool = True) -> str:
+    """Studies that are not published, and with `methods` the methods without results of those that are."""
     rest = [f"{', '.join(study.not_run)} of `{study.results.title}`" for study in studies.values() if study.not_run]
+    rest = rest if methods else []
     rest += [f"`{recipe}`" for name, recipe in STUDIES.items() if name not in studies]
     return f"\n\n**Not run yet:** {'; '.join(rest)}." if rest else ""
 
@@ -160,7 +165,7 @@ def in_short(studies: Mapping[str, Study], printed: Sequence[Published], named: 
             line.append(ours(study.get(method, metric, "5"), metric) + brackets)
         lines.append(line)
     head = ["method", "seeds", "accuracy, clean", "accuracy, shifted", "ECE, shifted (paper)", "NLL, shifted (paper)"]
-    return markdown(head, lines) + not_run(studies)
+    return markdown(head, lines) + not_run(studies, methods=False)
 
 
 def one_number(studies: Mapping[str, Study], printed: Sequence[Published]) -> Callable[[Sequence[str]], str]:

@@ -89,6 +89,86 @@ def paired(study: Study, metric: str, where: str) -> Difference:
     return over_seeds(first, second, same_seeds=True)
 
 
+VARIANTS = ("SVI-AvUC, monotone", "SVI-AUAvUC")
+VARIANTS_COMPARED = (
+    ("ece", "5"),
+    ("uce", "5"),
+    ("nll", "5"),
+    ("brier", "5"),
+    ("accuracy", "5"),
+    ("aurc", "5"),
+    ("avu_auc", "5"),
+    ("accuracy", "clean"),
+    ("ece", "clean"),
+    ("nll", "clean"),
+    ("avu_auc", "clean"),
+    ("auroc", "svhn"),
+    ("auroc", "cifar100"),
+)
+PLACES = {"clean": "clean", "5": "intensity 5", "svhn": "SVHN", "cifar100": "CIFAR-100"}
+SWITCHES = ("new Adam each epoch", "trained start", "best epoch", "threshold 1")
+
+
+def by_seed(study: Study, method: str, metric: str, where: str) -> dict[int, float]:
+    """The figure of each seed; empty unless every seed of the method has it."""
+    if method not in study.results.names:
+        return {}
+    seeds = study.results.methods[study.results.names.index(method)].seeds
+    values = study.get(method, metric, where).by_seed
+    return dict(zip(seeds, values, strict=True)) if len(seeds) == len(values) else {}
+
+
+def difference_text(first: Mapping[int, float], second: Mapping[int, float], metric: str) -> str:
+    """The mean difference of two methods over the seeds that both have, with its interval.
+
+    Bold if the interval excludes zero and there are enough seeds for a claim.
+    """
+    seeds = sorted(set(first) & set(second))
+    if len(seeds) < 2:
+        return "–"
+    difference = over_seeds(tuple(first[s] for s in seeds), tuple(second[s] for s in seeds), same_seeds=True)
+    clear = len(seeds) >= FEWEST_SEEDS and (difference.low > 0 or difference.high < 0)
+    text = _interval(difference, metric)
+    return f"**{text}**" if clear else text
+
+
+def variants(studies: Mapping[str, Study]) -> str:
+    """The repaired loss and AUAvUC against SVI and against the printed loss, over the seeds that they share."""
+    study = studies.get("code")
+    if study is None or not {WITH, WITHOUT, *VARIANTS} <= set(study.results.names):
+        return NOTHING
+    head = [""] + [f"{row.removeprefix('SVI-')} − {other}" for row in VARIANTS for other in (WITHOUT, WITH)]
+    return markdown(
+        head, _differences(VARIANTS_COMPARED, [(study, r, study, o) for r in VARIANTS for o in (WITHOUT, WITH)])
+    )
+
+
+def switches(studies: Mapping[str, Study]) -> str:
+    """What one detail of the authors' code changes: each switch against the same seeds without it."""
+    study, base = studies.get("code-switches"), studies.get("code")
+    if study is None or base is None:
+        return NOTHING
+    pairs = [(f"{row}, {name}", row) for name in SWITCHES for row in (WITHOUT, WITH)]
+    pairs = [(row, other) for row, other in pairs if len(by_seed(study, row, "ece", "5")) >= 2]
+    head = ["", *(row for row, _ in pairs)]
+    return markdown(head, _differences(VARIANTS_COMPARED, [(study, row, base, other) for row, other in pairs]))
+
+
+def _differences(
+    compared: Sequence[tuple[str, str]], pairs: Sequence[tuple[Study, str, Study, str]]
+) -> list[list[str]]:
+    """A line for each figure, a cell for each pair of methods."""
+    lines = []
+    for metric, where in compared:
+        line = [f"{words_of(metric).title}{' in %' if metric in PERCENT else ''}, {PLACES[where]}"]
+        for study, row, base, other in pairs:
+            line.append(
+                difference_text(by_seed(study, row, metric, where), by_seed(base, other, metric, where), metric)
+            )
+        lines.append(line)
+    return lines
+
+
 def svhn_readings(path: Path) -> str:
     """AUROC for SVHN by other readings of the same models, from svhn.csv."""
     if not path.is_file():

@@ -17,7 +17,7 @@ from avuc.report.study.paper_comparison import published_value, read_published
 HOME = Path(__file__).parents[2]
 PUBLISHED = HOME / "reproduction" / "results" / "cifar10"
 # the studies that are committed, by folder; an entry more or less than there is fails here
-COMMITTED: tuple[str, ...] = ("paper", "code", "code-pretrained", "beta", "ablation", "choice", "best")
+COMMITTED: tuple[str, ...] = ("paper", "code", "code-pretrained", "code-switches", "beta", "ablation", "choice", "best")
 MOST_BYTES = 30_000_000
 
 

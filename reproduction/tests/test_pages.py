@@ -567,3 +567,16 @@ def test_a_published_study_renders(published, tmp_path):
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "SVI-AvUC" in page
     assert "iVBORw0KGgo" not in page
+
+
+def test_differences_pair_seeds_by_their_number():
+    """Seeds are matched by number, not by position, and few seeds are never shown as a claim."""
+    from reproduction_seeds import difference_text
+
+    first = {4: 1.4, 0: 1.0, 2: 1.2, 9: 50.0}
+    second = {0: 0.9, 1: 77.0, 2: 1.0, 4: 1.1}
+    assert difference_text(first, second, "nll").startswith("+0.20 (")
+    assert "**" not in difference_text({0: 1.0, 1: 1.1, 2: 1.2}, {0: 0.0, 1: 0.1, 2: 0.21}, "nll")
+    many = {seed: 1.0 + seed for seed in range(5)}
+    assert difference_text(many, {seed: seed + 0.001 * (seed % 2) for seed in range(5)}, "nll").startswith("**+1.00 (")
+    assert difference_text({0: 1.0}, {0: 2.0}, "nll") == "–"
