@@ -109,10 +109,10 @@ def test_moped_refuses_what_is_no_width(field: str, value: float) -> None:
         Moped(**{field: value})
 
 
-def test_draws_and_fractions_out_of_range() -> None:
+def test_samples_and_fractions_out_of_range() -> None:
     bayesian = to_bayesian(net())
-    with pytest.raises(InputError, match="draws: expected 1 or more, found 0"):
-        bayesian(torch.zeros(2, 4), draws=0)
+    with pytest.raises(InputError, match="samples: expected 1 or more, found 0"):
+        bayesian(torch.zeros(2, 4), samples=0)
     for fraction in (-0.1, 1.1, float("nan")):
         with pytest.raises(InputError, match="prune_by_snr: expected a fraction from 0 to 1"):
             bayesian.prune_by_snr(fraction)
@@ -184,8 +184,10 @@ def test_forward_draw_and_generators() -> None:
     assert torch.equal(first, bayesian(x))
     bayesian.generator = torch.Generator().manual_seed(1)
     assert torch.equal(bayesian(x), same[0])
-    drawn = bayesian(x, draws=3, generator=torch.Generator().manual_seed(1))
+    drawn = bayesian(x, samples=3, generator=torch.Generator().manual_seed(1))
     assert drawn.shape == (3, 6, 3)
+    old_name = bayesian(x, draws=3, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(drawn, old_name)
     assert torch.equal(drawn[0], same[0])
     assert not torch.equal(drawn[0], drawn[1])
 

@@ -1,4 +1,4 @@
-"""Noise on any module's weights: `to_bayesian` makes a posterior of a network without touching its code."""
+"""`to_bayesian` turns any network into a posterior over its weights, without changes to its code."""
 
 from avuc.bayes.drawn import WeightDraw
 from avuc.bayes.module import BayesianModule, to_bayesian

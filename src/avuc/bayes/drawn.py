@@ -1,35 +1,43 @@
-"""What a draw gives: a function with fixed weights, or several draws' outputs as one."""
+"""One sample of the weights as a function, and the outputs of several samples as one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from avuc.bayes.variational import Variational
 from avuc.core.private_copy import private_copy
-
-if TYPE_CHECKING:
-    from avuc.bayes.module import BayesianModule
-
-__all__ = ["WeightDraw", "stacked"]
 
 
 class WeightDraw:
-    """One function drawn from a posterior: x -> output, with fixed `weights` (flat) and the module in eval mode."""
+    """One posterior sample: a function x -> output with fixed weights. `BayesianModule.draw` returns it.
 
-    def __init__(self, bayesian: BayesianModule, weights: Tensor) -> None:
+    The module runs in eval mode, on a private copy, so other threads can use the module at the same time.
+
+    Args:
+        bayesian: the `BayesianModule` that the weights belong to.
+        weights: all variational weights of the sample, (number of weights), in the order of `bayesian.layout`.
+
+    >>> from avuc.bayes import to_bayesian
+    >>> sample = to_bayesian(torch.nn.Linear(4, 3)).draw(torch.Generator().manual_seed(0))
+    >>> sample(torch.zeros(8, 4)).shape, sample.weights.shape
+    (torch.Size([8, 3]), torch.Size([15]))
+    """
+
+    def __init__(self, bayesian: Variational, weights: Tensor) -> None:
         self.bayesian, self.weights = bayesian, weights
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         bayesian = self.bayesian
-        module = private_copy(bayesian.module).eval()  # another thread may be using the module itself
+        module = private_copy(bayesian.module).eval()
         return bayesian.run_views(bayesian.layout.views(self.weights), args, kwargs, module=module)
 
 
 def stacked(outputs: Sequence[Any]) -> Any:
-    """Tensors along a new first dimension; tuples, lists and dicts of them item by item."""
+    """Stack tensors along a new first dimension; tuples, lists and dicts are stacked item by item."""
     first = outputs[0]
     if isinstance(first, Tensor):
         return torch.stack(list(outputs))

@@ -1,17 +1,17 @@
-"""Flipout (Wen et al. 2018, arXiv 1803.04386): every sample of a batch gets its own, decorrelated weights.
+"""Flipout (Wen et al. 2018, arXiv 1803.04386): every example of a batch gets its own, decorrelated weights.
 
-One perturbation Δ = σ ∘ z is drawn for the batch; sample n sees W_n = μ + Δ ∘ (s_out s_inᵀ) with its own random signs,
+One perturbation Δ = σ ∘ z is drawn for the batch. Example n uses W_n = μ + Δ ∘ (s_out s_inᵀ) with its own random signs:
 
     y_n = f(x_n, μ) + f(x_n ∘ s_in, Δ) ∘ s_out.
 
-z and z ∘ signs have the same distribution, so each sample's weights are distributed exactly as without flipout. Signs
-belong to channels and stay constant over space and time: a sign per pixel would be a different, narrower posterior.
+z and z ∘ signs have the same distribution, so each example's weights have the same distribution as without flipout.
+There is one sign per channel, constant over space and time: a sign per pixel would be a different, narrower posterior.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,10 +19,7 @@ from torch._compile import _disable_dynamo
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-if TYPE_CHECKING:
-    from avuc.bayes.module import BayesianModule
-
-__all__ = ["Flipout", "flip"]
+from avuc.bayes.variational import Variational
 
 # calls linear in their weight -> number of dimensions after the channels (None: linear, whose channels come last)
 LINEAR_CALLS: dict[Callable[..., Tensor], int | None] = {
@@ -37,20 +34,20 @@ LINEAR_CALLS: dict[Callable[..., Tensor], int | None] = {
 
 
 def flip(
-    bayesian: BayesianModule, generator: torch.Generator | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    bayesian: Variational, generator: torch.Generator | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """One forward pass by flipout."""
+    """Run one forward pass with flipout."""
     return (_flip if generator is None else _eager_flip)(bayesian, generator, args, kwargs)
 
 
 def _flip(
-    bayesian: BayesianModule, generator: torch.Generator | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    bayesian: Variational, generator: torch.Generator | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     delta = functional.softplus(bayesian.rho) * bayesian.noise(generator)
     slots, views = bayesian.layout.slots, bayesian.layout.views
     drawn, means, deltas = views(bayesian.mu + delta), views(bayesian.mu), views(delta)
     parts = zip(slots, drawn, means, deltas, strict=True)
-    # a tied weight keeps one value everywhere, whatever calls use it
+    # a tied weight must have one value everywhere, so it is not flipped
     free = [(weight, mean, shift) for slot, weight, mean, shift in parts if len(slot.places) == 1]
     with Flipout(free, generator):
         return bayesian.run_views(drawn, args, kwargs)
@@ -62,16 +59,16 @@ _eager_flip: Any = _disable_dynamo(_flip)
 
 
 class Flipout(TorchFunctionMode):
-    """While active, linear and convolution calls on a drawn weight add that weight's noise by flipout.
+    """While active, linear and convolution calls on a sampled weight add that weight's noise by flipout.
 
-    Every other use of a drawn weight (attention, recurrence, embedding) sees the one draw shared by the batch, which is
-    unbiased too. The first dimension of a batched input counts the samples.
+    Every other use of a sampled weight (attention, recurrence, embedding) uses the one sample shared by the batch,
+    which is unbiased too. The first dimension of a batched input is the batch.
     """
 
     def __init__(self, parts: Sequence[tuple[Tensor, Tensor, Tensor]], generator: torch.Generator | None) -> None:
-        """`parts`: drawn weight, its mean, its perturbation, for every weight that may be flipped."""
+        """`parts`: sampled weight, its mean and its perturbation, for every weight that may be flipped."""
         super().__init__()
-        self.parts = parts  # searched by identity: torch.compile can trace that, a dict of ids it cannot
+        self.parts = parts  # searched by identity, which torch.compile can trace, unlike a dict of ids
         self.generator = generator
         self.signs: list[tuple[Tensor, Tensor, Tensor]] = []
 
@@ -110,7 +107,7 @@ class Flipout(TorchFunctionMode):
     def _signs(self, weight: Tensor, input: Tensor, output: Tensor, space: int | None) -> tuple[Tensor, Tensor]:
         shape_in, shape_out = _sign_shape(input, space), _sign_shape(output, space)
         for seen, sign_in, sign_out in self.signs:
-            # a layer called twice in one forward pass is one weight: it keeps its signs
+            # a layer called twice in one forward pass keeps its signs: it is one weight
             if seen is weight and sign_in.shape == shape_in and sign_out.shape == shape_out:
                 return sign_in, sign_out
         fresh = _random_signs(shape_in, input, self.generator), _random_signs(shape_out, output, self.generator)
@@ -119,7 +116,7 @@ class Flipout(TorchFunctionMode):
 
 
 def _sign_shape(tensor: Tensor, space: int | None) -> tuple[int, ...]:
-    """(N, 1, …, C) for linear calls, (N, C, 1, …) for convolutions; without N when the input is one sample."""
+    """Return (N, 1, …, C) for linear calls, (N, C, 1, …) for convolutions; without N if the input has no batch."""
     if space is None:
         middle = [1] * (tensor.dim() - 2)
         return (*tensor.shape[:1], *middle, tensor.shape[-1]) if tensor.dim() > 1 else tuple(tensor.shape)
@@ -129,6 +126,6 @@ def _sign_shape(tensor: Tensor, space: int | None) -> tuple[int, ...]:
 def _random_signs(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
     device = like.device if generator is None else generator.device
     coin = torch.empty(shape, dtype=like.dtype, device=device)
-    # without the argument where there is none: torch.compile cannot trace it
+    # torch.compile cannot trace the argument, so it is left out if there is no generator
     coin = coin.bernoulli_(0.5) if generator is None else coin.bernoulli_(0.5, generator=generator)
     return coin.mul_(2).sub_(1).to(like.device)

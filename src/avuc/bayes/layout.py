@@ -1,4 +1,4 @@
-"""Which weights are variational, and where each one lies in the flat vector."""
+"""Which weights are variational, and their order in the flat vector."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ from torch.nn.parameter import is_lazy
 
 from avuc.core.errors import InputError
 
-__all__ = ["Layout", "Slot", "choose"]
-
 Layers = str | Callable[[str, nn.Module], bool]
 
-# scale and shift after a normalisation: few, cheap, and noise on them acts on whole channels at once
+# their scales and shifts stay deterministic: they are few, and noise on them acts on whole channels at once
 NORMALISATIONS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One variational tensor. `places` are all its names: a tied weight has several and is drawn once for all."""
+    """One variational tensor. `places` are all its names: a tied weight has several and is sampled once."""
 
     places: tuple[str, ...]
     shape: torch.Size
-    order: tuple[int, ...]  # dimensions from the slowest to the fastest in memory: keeps channels_last weights so
+    order: tuple[int, ...]  # dimensions from slowest to fastest in memory, so that channels_last weights stay so
 
     @property
     def name(self) -> str:
@@ -50,23 +48,23 @@ class Layout:
         return [slot.shape.numel() for slot in self.slots]
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Concatenate tensors, found by name, into one new vector."""
+        """Concatenate named tensors into one new vector."""
         return torch.cat([slot.flatten(tensors[slot.name]) for slot in self.slots])
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """The tensors as views of a flat vector, one per slot; one autograd node whatever their number."""
+        """Return the tensors as views of a flat vector, one per slot; autograd sees one operation."""
         return [slot.view(segment) for slot, segment in zip(self.slots, flat.split(self.sizes), strict=True)]
 
     def by_name(self, flat: Tensor) -> dict[str, Tensor]:
         return dict(zip((slot.name for slot in self.slots), self.views(flat), strict=True))
 
     def by_place(self, views: list[Tensor]) -> dict[str, Tensor]:
-        """Views under every name they go by, as `functional_call` wants them."""
+        """Return the views under all their names, as `functional_call` needs them."""
         return {place: view for slot, view in zip(self.slots, views, strict=True) for place in slot.places}
 
 
 def choose(module: nn.Module, layers: Layers) -> Layout:
-    """The layout of the chosen weights; refuses, with the remedy, what cannot be converted."""
+    """Return the layout of the chosen weights; `InputError` if they cannot be converted."""
     modules = dict(module.named_modules())
     owned = {name: _weights(child) for name, child in modules.items()}
     owned = {name: weights for name, weights in owned.items() if weights}

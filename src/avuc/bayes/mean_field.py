@@ -1,4 +1,4 @@
-"""Mean-field Gaussian: every weight w = μ + σ ε, σ = softplus(ρ), ε ~ N(0, 1), independent of all others."""
+"""Mean-field Gaussian posterior: w = μ + σ ε, σ = softplus(ρ), ε ~ N(0, 1), independent for each weight."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-__all__ = ["MEAN_FIELD", "Family", "cross_kl", "standard_normal"]
-
-# below this ρ, log softplus(ρ) = ρ and σ'(ρ)/σ(ρ) = 1 to float64's last digit, while σ itself underflows in the end:
-# everything here is computed at max(ρ, −40) and log σ corrected by the difference, which is exact
+# Below this ρ, log softplus(ρ) = ρ and σ'(ρ)/σ(ρ) = 1 to the last digit of float64, but σ underflows at some point. So
+# everything is computed at max(ρ, −40), and log σ is corrected by the difference, which is exact.
 LOWEST = -40.0
 
 
 class Family(NamedTuple):
-    """A posterior w = μ + σ·z, given by the noise z; `sizes` are the numbers of weights in the tensors, in order."""
+    """A posterior w = μ + σ·z, defined by its noise z. `sizes` are the numbers of weights in each tensor, in order."""
 
     noise: Callable[[Sequence[int], Tensor, torch.Generator | None], Tensor]
     kl: Callable[[Tensor, Tensor, Tensor, Tensor, Sequence[int]], Tensor]
@@ -25,9 +23,9 @@ class Family(NamedTuple):
 
 
 def standard_normal(count: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """`count` normals with the dtype and device of `like`.
+    """Return `count` normal numbers with the dtype and device of `like`.
 
-    They are drawn on the generator's device: a CPU generator gives the same draws to a model on any device.
+    They are drawn on the generator's device: a CPU generator gives the same numbers to a model on any device.
     """
     device = like.device if generator is None else generator.device
     return torch.randn(count, generator=generator, device=device, dtype=like.dtype).to(like.device)
@@ -36,10 +34,10 @@ def standard_normal(count: int, like: Tensor, generator: torch.Generator | None)
 def cross_kl(
     mu: Tensor, rho: Tensor, prior_mean: Tensor, prior_std: Tensor, variance: Tensor | None, constant: float
 ) -> Tensor:
-    """Σ log(s/σ) + ((μ − m)² + v σ²) / (2 s²) + constant, v the variance of a coordinate of z (None: 1).
+    """Return Σ log(s/σ) + ((μ − m)² + v σ²) / (2 s²) + constant, v the variance of a coordinate of z (None: 1).
 
-    Terms in float32 or better, their sum in float64; finite for every finite ρ, also where σ underflows to 0. The
-    compiler fuses it with its gradient; in eager mode the gradient is written out and keeps nothing but the inputs.
+    The terms are float32 or better, the sum is float64. It is finite for every finite ρ, even if σ underflows to 0.
+    torch.compile fuses it with its gradient; in eager mode the gradient is written out and keeps only the inputs.
     """
     if torch.compiler.is_compiling():
         return _cross_kl(mu, rho, prior_mean, prior_std, variance, constant)
@@ -98,7 +96,7 @@ def _variance(sizes: Sequence[int], like: Tensor) -> Tensor:
 
 
 def _kl(mu: Tensor, rho: Tensor, prior_mean: Tensor, prior_std: Tensor, sizes: Sequence[int]) -> Tensor:
-    """KL(q ‖ N(m, s²)) = Σ log(s/σ) + (σ² + (μ − m)²)/(2s²) − ½."""
+    """Return KL(q ‖ N(m, s²)) = Σ log(s/σ) + (σ² + (μ − m)²)/(2s²) − ½."""
     return cross_kl(mu, rho, prior_mean, prior_std, None, -0.5 * sum(sizes))
 
 

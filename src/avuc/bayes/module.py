@@ -1,4 +1,4 @@
-"""`to_bayesian`: any module becomes a posterior over its weights."""
+"""`to_bayesian` turns any module into a posterior over its weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import softplus
 
-from avuc.bayes import recurrent, saving
 from avuc.bayes.drawn import WeightDraw, stacked
 from avuc.bayes.flipout import flip
 from avuc.bayes.layout import Layers, Layout, choose
@@ -20,9 +19,10 @@ from avuc.bayes.moped import Moped
 from avuc.bayes.noise import flat_noise, own_generator
 from avuc.bayes.prior import Normal, inverse_softplus
 from avuc.bayes.radial import RADIAL
+from avuc.bayes.recurrent import drawn_lists, keep_apart, put_together
+from avuc.bayes.saving import VECTORS, decode, encode, restore
+from avuc.bayes.saving import check as check_state
 from avuc.core.errors import InputError
-
-__all__ = ["ESTIMATORS", "POSTERIORS", "BayesianModule", "to_bayesian"]
 
 POSTERIORS: dict[str, Family] = {"mean_field": MEAN_FIELD, "radial": RADIAL}
 ESTIMATORS = ("weight", "flipout")
@@ -37,19 +37,27 @@ def to_bayesian(
     layers: Layers = "all",
     initial_std: float = 0.05,
 ) -> BayesianModule:
-    """A posterior over the weights of `module`, which is copied and left as it is.
+    """Return a posterior over the weights of `module`. The module itself is copied and not changed.
+
+        w = μ + softplus(ρ)·z        z is the noise of one sample, σ = softplus(ρ)
 
     The posterior starts at the module's own weights, μ₀ = w, with σ₀ = `initial_std` (with `Moped`, σ₀ = δ|w|).
 
     Args:
-        posterior: "mean_field", w = μ + σε; or "radial".
-        estimator: "weight", one draw for the whole batch; or "flipout", decorrelated noise for each sample.
-        prior: `Normal(mean, std)`, numbers or per weight; `Moped(delta)` or "moped": the trained weights themselves.
-        layers: "all" weights but those of normalisation layers and frozen ones; "last", the last registered layer
-            with a weight matrix; or a predicate on (name, module) for every module that owns weights.
+        module: any module with float32 or float64 weights.
+        posterior: "mean_field" (default): z ~ N(0, 1), independent for each weight. "radial": for each weight tensor, a
+            random direction times a normal radius.
+        estimator: "weight" (default): one sample of the weights for the whole batch. "flipout": decorrelated noise for
+            each example.
+        prior: `Normal(mean, std)`, numbers or one tensor per weight (default N(0, 1)); or `Moped(delta)`, or "moped",
+            a prior around the trained weights.
+        layers: which weights get noise. "all" (default): all but those of normalisation layers and frozen ones.
+            "last": the last registered layer with a weight matrix. Or a function (name, module) -> bool, called for
+            every module that owns weights.
+        initial_std: σ₀ of every weight (default 0.05).
 
     >>> net = to_bayesian(nn.Linear(4, 3), prior=Normal(std=0.5))
-    >>> net(torch.zeros(8, 4)).shape, net(torch.zeros(8, 4), draws=5).shape
+    >>> net(torch.zeros(8, 4)).shape, net(torch.zeros(8, 4), samples=5).shape
     (torch.Size([8, 3]), torch.Size([5, 8, 3]))
     >>> bool(net.kl() > 0)
     True
@@ -75,13 +83,28 @@ def to_bayesian(
 
 
 class BayesianModule(nn.Module):
-    """A module whose chosen weights are drawn anew, w = μ + softplus(ρ)·z, at each forward pass; see `to_bayesian`.
+    """A module that samples its weights anew, w = μ + softplus(ρ)·z, in each forward pass. `to_bayesian` makes it.
 
     `mu` and `rho` are the only variational parameters, one flat vector each. Everything else stays a parameter or
-    buffer of `module`, which keeps no copy of the weights that are drawn.
+    buffer of `module`, which keeps no copy of the variational weights.
+
+    Args:
+        module: the original module; its variational weights are removed from it.
+        layout: names, shapes and order of the variational weights in the flat vectors.
+        mu: μ, (number of variational weights).
+        rho: ρ, same shape as `mu`.
+        prior: the prior of the weights.
+        posterior: "mean_field" or "radial".
+        estimator: "weight" or "flipout".
+
+    >>> net = to_bayesian(nn.Linear(2, 1))
+    >>> loss = net(torch.ones(3, 2)).square().mean() + net.kl() / 1000
+    >>> loss.backward()
+    >>> net.mu.grad.shape, net.mean_module()
+    (torch.Size([3]), Linear(in_features=2, out_features=1, bias=True))
     """
 
-    num_draws: int | None = None  # Posterior: as many different draws as one likes
+    num_draws: int | None = None  # no limit on the number of different samples
     mu: nn.Parameter
     rho: nn.Parameter
     prior_mean: Tensor
@@ -108,42 +131,59 @@ class BayesianModule(nn.Module):
         for slot in layout.slots:
             for place in slot.places:
                 _place(module, place, None)
-        self.recurrent = recurrent.keep_apart(module)
+        self.recurrent = keep_apart(module)
         self.train(module.training)
 
-    # one draw
+    # one sample
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
-        """The flat noise z of one draw, from `generator`, else from `self.generator`, else from torch's own.
+        """Return the flat noise z of one sample, from `generator`, else from `self.generator`, else from torch's own.
 
-        In a distributed run torch's own is replaced by one of this rank, so that ranks seeded alike still differ.
+        In a distributed run, a generator of this rank replaces torch's own, so that ranks with equal seeds differ.
         """
         generator = generator or self.generator or own_generator(self.mu.device)
         with torch.no_grad():
             return flat_noise(POSTERIORS[self.posterior], self.layout.sizes, self.mu, generator)
 
     def weights(self, noise: Tensor) -> Tensor:
-        """μ + softplus(ρ)·z, the flat weights of one draw, differentiable in μ and ρ."""
+        """Return μ + softplus(ρ)·z, the flat weights of one sample, differentiable in μ and ρ."""
         return torch.addcmul(self.mu, softplus(self.rho), noise)
 
     def run(self, weights: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """The original module's forward with flat `weights`: what to compile or capture when the draws are your own."""
+        """Run the original module's forward with flat `weights`. Compile or capture this if you sample yourself."""
         return self.run_views(self.layout.views(weights), args, kwargs)
 
     def forward(
-        self, *args: Any, draws: int | None = None, generator: torch.Generator | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        samples: int | None = None,
+        generator: torch.Generator | None = None,
+        draws: int | None = None,
+        **kwargs: Any,
     ) -> Any:
-        """The module's output under one draw of its weights; with `draws=S`, of S draws along a new first dimension."""
-        if draws is None:
+        """Return the module's output for one sample of its weights, or for several.
+
+        Args:
+            *args: arguments of the original module.
+            samples: number S of samples; the output then has a new first dimension of size S. Default None: one
+                sample, without that dimension.
+            generator: source of the noise; see `noise`.
+            draws: the name of `samples` in version 0.1.0.
+            **kwargs: keyword arguments of the original module.
+        """
+        samples = draws if samples is None else samples
+        if samples is None:
             return self._estimate(generator, args, kwargs)
-        if draws < 1:
-            raise InputError(f"draws: expected 1 or more, found {draws}")
-        return stacked([self._estimate(generator, args, kwargs) for _ in range(draws)])
+        if samples < 1:
+            raise InputError(f"samples: expected 1 or more, found {samples}")
+        return stacked([self._estimate(generator, args, kwargs) for _ in range(samples)])
 
     def draw(self, generator: torch.Generator) -> WeightDraw:
-        """A function x -> output with weights drawn once; the same generator state gives the same function.
+        """Return one posterior sample: a function x -> output with fixed weights, in evaluation mode.
 
-        It evaluates the module as `eval()` would. A CPU generator gives the same draws on every device.
+        Args:
+            generator: source of the noise. The same state gives the same function; a CPU generator gives the same
+                function on every device.
 
         >>> net = to_bayesian(nn.Linear(2, 1))
         >>> f, g = (net.draw(torch.Generator().manual_seed(7)) for _ in range(2))
@@ -162,31 +202,31 @@ class BayesianModule(nn.Module):
     def run_views(
         self, views: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any], *, module: nn.Module | None = None
     ) -> Any:
-        """`run` on weights already cut into tensors, in the layout's order; through `module`, a copy, where given."""
+        """Run the forward pass with weights as tensors in the layout's order; on `module`, a copy, if it is given."""
         module = self.module if module is None else module
         tensors = self.layout.by_place(views)
         if not self.recurrent:
             return functional_call(module, tensors, args, kwargs, tie_weights=False)
-        with recurrent.drawn_lists(module, self.recurrent, tensors):
+        with drawn_lists(module, self.recurrent, tensors):
             return functional_call(module, tensors, args, kwargs, tie_weights=False)
 
-    # what the posterior says
+    # properties of the posterior
 
     def kl(self) -> Tensor:
-        """KL(posterior ‖ prior) in nats, summed over every variational weight; exact for both posteriors."""
+        """Return KL(posterior ‖ prior) in nats, summed over all variational weights; exact for both posteriors."""
         family = POSTERIORS[self.posterior]
         return family.kl(self.mu, self.rho, self.prior_mean, self.prior_std, self.layout.sizes)
 
     def snr(self) -> dict[str, Tensor]:
-        """|mean| / standard deviation of every variational weight, by name: the low ones matter least."""
+        """Return |mean| / standard deviation of every variational weight, by name. Low ones matter least."""
         return {name: ratio.clone() for name, ratio in self.layout.by_name(self._snr()).items()}
 
     def mean_module(self) -> nn.Module:
-        """A plain copy of the original module, of its own class, with every weight at its posterior mean."""
+        """Return a plain copy of the original module, of its own class, with every weight at its posterior mean."""
         return self._plain(self.mu.detach())
 
     def prune_by_snr(self, fraction: float) -> nn.Module:
-        """`mean_module()` with the given fraction of the variational weights, those of least SNR, set to 0."""
+        """Return `mean_module()` with a fraction of the variational weights, those of least `snr`, set to 0."""
         if not 0 <= fraction <= 1:
             raise InputError(f"prune_by_snr: expected a fraction from 0 to 1, found {fraction}")
         pruned = self.mu.detach().clone()
@@ -204,16 +244,16 @@ class BayesianModule(nn.Module):
             weight = nn.Parameter(view.clone())
             for place in slot.places:
                 _place(module, place, weight)
-        recurrent.put_together(module)
+        put_together(module)
         return module
 
     # saving
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        vectors = {name: getattr(self, name) for name in saving.VECTORS}
+        vectors = {name: getattr(self, name) for name in VECTORS}
         vectors = vectors if keep_vars else {name: tensor.detach() for name, tensor in vectors.items()}
         settings = {"posterior": self.posterior, "estimator": self.estimator}
-        entries = saving.encode(self.layout, vectors, settings)
+        entries = encode(self.layout, vectors, settings)
         destination.update({prefix + name: tensor for name, tensor in entries.items()})
 
     def _load_from_state_dict(
@@ -228,7 +268,7 @@ class BayesianModule(nn.Module):
     ) -> None:
         given = {key.removeprefix(prefix): tensor for key, tensor in state_dict.items() if key.startswith(prefix)}
         missing: list[str] = []
-        vectors = saving.restore(self.layout, given, self.mu, missing, error_msgs)
+        vectors = restore(self.layout, given, self.mu, missing, error_msgs)
         with torch.no_grad():
             for name, flat in vectors.items():
                 if name in self._parameters:
@@ -236,22 +276,22 @@ class BayesianModule(nn.Module):
                 else:
                     setattr(self, name, flat.clone())
         if "settings" in given:
-            settings = saving.decode(given["settings"])
+            settings = decode(given["settings"])
             _known("the saved posterior", settings["posterior"], POSTERIORS)
             _known("the saved estimator", settings["estimator"], ESTIMATORS)
             self.posterior, self.estimator = settings["posterior"], settings["estimator"]
         missing_keys.extend(prefix + name for name in missing)
-        known = {f"{vector}.{slot.name}" for vector in saving.VECTORS for slot in self.layout.slots}
-        known |= {*saving.VECTORS, "settings"}
+        known = {f"{vector}.{slot.name}" for vector in VECTORS for slot in self.layout.slots}
+        known |= {*VECTORS, "settings"}
         unexpected_keys.extend(prefix + k for k in given if strict and k not in known and not k.startswith("module."))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Restore weights, priors and kind; refuses another architecture, naming the tensors, before it changes any."""
-        saving.check(self.layout, self.state_dict(), state_dict, strict)
+        """Restore weights, priors, posterior and estimator. A state of another architecture is refused first."""
+        check_state(self.layout, self.state_dict(), state_dict, strict)
         return super().load_state_dict(state_dict, strict=strict, assign=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        # a copy of the module draws its own noise: generators are not part of what it is
+        # a generator is not part of the module's state: a copy makes its own noise
         return {**self.__dict__, "generator": None}
 
     def extra_repr(self) -> str:

@@ -1,4 +1,4 @@
-"""MOPED: an empirical-Bayes prior and a starting point from a trained deterministic network (arXiv 1906.05323)."""
+"""MOPED: prior and starting point from a trained deterministic network (Krishnan et al. 2020, arXiv 1906.05323)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,24 @@ from torch import Tensor
 from avuc.bayes.prior import inverse_softplus
 from avuc.core.errors import InputError
 
-__all__ = ["Moped"]
-
 
 @dataclass(frozen=True)
 class Moped:
-    """Prior N(w_MLE, std²), posterior started at μ₀ = w_MLE and ρ₀ = log(e^{δ|w|} − 1), so that σ₀ = δ|w|.
+    """Prior and initial posterior around the weights w of a trained network.
 
-    A weight that is exactly 0 (a fresh bias, a pruned weight) would start with σ₀ = 0 and an infinite KL;
-    σ₀ is therefore at least `min_std`.
+        prior N(w, std²)        μ₀ = w        ρ₀ = log(e^{δ|w|} − 1), so that σ₀ = δ|w|
 
-    >>> Moped(delta=0.5).delta
-    0.5
+    Args:
+        delta: δ, the initial standard deviation relative to the weight (default 0.5).
+        std: standard deviation of the prior (default 1).
+        min_std: least σ₀ (default 1e-6). A weight of exactly 0, such as a new bias, would otherwise have σ₀ = 0 and an
+            infinite KL.
+
+    >>> import torch
+    >>> from avuc.bayes import to_bayesian
+    >>> net = to_bayesian(torch.nn.Linear(4, 3), prior=Moped(delta=0.2))
+    >>> torch.allclose(torch.nn.functional.softplus(net.rho), 0.2 * net.mu.abs(), atol=1e-5)
+    True
     """
 
     delta: float = 0.5
@@ -33,5 +39,5 @@ class Moped:
                 raise InputError(f"Moped {name}: expected a finite number above 0, found {getattr(self, name)}")
 
     def rho(self, weights: Tensor) -> Tensor:
-        """ρ₀ of trained weights."""
+        """Return ρ₀ for trained weights."""
         return inverse_softplus((self.delta * weights.abs()).clamp_min(self.min_std))

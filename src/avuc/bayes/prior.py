@@ -11,26 +11,30 @@ from torch import Tensor
 from avuc.bayes.layout import Layout
 from avuc.core.errors import InputError
 
-__all__ = ["Normal", "flat_value", "inverse_softplus"]
-
 Value = float | Tensor | Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Normal:
-    """Prior N(mean, std²), each a number for all weights or a mapping from weight name to a tensor of its shape.
+    """Prior N(mean, std²) of the variational weights.
 
-    A mapping may hold more names than are variational, so a whole `state_dict()` serves as a prior mean.
+    Args:
+        mean: a number for all weights (default 0), or a mapping from weight name to a tensor of the weight's shape.
+            The mapping may have more names, so a whole `state_dict()` can be the mean.
+        std: a number (default 1) or a mapping, as for `mean`; above 0.
 
-    >>> Normal(mean=0.0, std=0.1).std
-    0.1
+    >>> from avuc.bayes import to_bayesian
+    >>> trained = torch.nn.Linear(4, 3)
+    >>> net = to_bayesian(trained, prior=Normal(mean=trained.state_dict(), std=0.1))
+    >>> net.prior_mean.shape, net.prior_std
+    (torch.Size([15]), tensor(0.1000))
     """
 
     mean: Value = 0.0
     std: Value = 1.0
 
     def flat(self, layout: Layout, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation as 0-dim tensors, or as flat vectors where given per weight."""
+        """Return mean and standard deviation as tensors without dimensions, or as flat vectors if given per weight."""
         mean, std = flat_value("prior mean", self.mean, layout, like), flat_value("prior std", self.std, layout, like)
         if not bool(mean.isfinite().all()):
             raise InputError("prior mean: expected finite numbers, found NaN or infinity")
@@ -40,7 +44,7 @@ class Normal:
 
 
 def flat_value(what: str, value: Value, layout: Layout, like: Tensor) -> Tensor:
-    """A number or a mapping of tensors, as the flat vectors keep it; never shares memory with what was given."""
+    """Return a number as a tensor, or a mapping of tensors as one flat vector; a copy in both cases."""
     if not isinstance(value, Mapping):
         scalar = torch.as_tensor(value).detach()
         if scalar.dim():
@@ -60,7 +64,7 @@ def flat_value(what: str, value: Value, layout: Layout, like: Tensor) -> Tensor:
 
 
 def inverse_softplus(std: Tensor) -> Tensor:
-    """ρ with log(1 + e^ρ) = std, as std + log(1 − e^−std): neither overflows nor cancels.
+    """Return ρ with log(1 + e^ρ) = std, as std + log(1 − e^−std), which neither overflows nor cancels.
 
     >>> round(float(torch.nn.functional.softplus(inverse_softplus(torch.tensor(0.05)))), 6)
     0.05

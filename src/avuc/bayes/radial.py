@@ -1,7 +1,7 @@
 """Radial posterior (Farquhar, Osborne & Gal 2020, arXiv 1907.00865).
 
-For each weight tensor of d weights, w = μ + σ ∘ r·ε/‖ε‖ with ε ~ N(0, I_d) and one radius r ~ N(0, 1): a direction
-on the sphere times a normal radius. A Gaussian's mass lies in a shell at distance √d from its mean; here it does not.
+For each tensor of d weights, w = μ + σ ∘ r·ε/‖ε‖ with ε ~ N(0, I_d) and one radius r ~ N(0, 1): a random direction
+times a normal radius. The mass of a Gaussian lies in a shell at distance √d from its mean; here it does not.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from torch import Tensor
 
 from avuc.bayes.mean_field import Family, cross_kl, standard_normal
 
-__all__ = ["RADIAL", "noise_entropy"]
-
 
 def noise_entropy(d: int) -> float:
-    """Differential entropy (nats) of z = r·ε/‖ε‖ in d dimensions.
+    """Return the differential entropy (nats) of z = r·ε/‖ε‖ in d dimensions.
 
     In polar coordinates z has density p(|r|) / (S_d |r|^(d−1)), S_d = 2 π^(d/2) / Γ(d/2) the area of the unit
     sphere and |r| half-normal, for which −E log p = ½ log(π/2) + ½ and E log|r| = −(γ + log 2)/2. Hence
@@ -46,9 +44,9 @@ def _variance(sizes: Sequence[int], like: Tensor) -> Tensor:
 
 
 def _kl(mu: Tensor, rho: Tensor, prior_mean: Tensor, prior_std: Tensor, sizes: Sequence[int]) -> Tensor:
-    """KL(q ‖ N(m, s²)) exactly: the entropy of w is Σ log σ + h(z), and the cross-entropy needs only E z² = 1/d.
+    """Return KL(q ‖ N(m, s²)), exactly: the entropy of w is Σ log σ + h(z), the cross-entropy needs only E z² = 1/d.
 
-    The paper estimates the cross-entropy from draws and drops the constants; this is its expectation, constants kept.
+    The paper estimates the cross-entropy from samples and drops the constants.
     """
     constant = 0.5 * sum(sizes) * math.log(2 * math.pi) - sum(noise_entropy(size) for size in sizes)
     return cross_kl(mu, rho, prior_mean, prior_std, _variance(sizes, mu), constant)

@@ -1,4 +1,4 @@
-"""nn.LSTM, nn.GRU and nn.RNN keep a second list of their weights; it must hold the draw while they run."""
+"""nn.LSTM, nn.GRU and nn.RNN keep a second list of their weights, which must hold the sampled weights as well."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-__all__ = ["drawn_lists", "keep_apart", "put_together"]
-
 
 def keep_apart(module: nn.Module) -> tuple[str, ...]:
-    """Names of the recurrent layers, made ready for drawn weights.
+    """Prepare the recurrent layers for sampled weights and return their names.
 
-    `flatten_parameters` moves weights in memory in place, which would cut drawn weights off their gradient; many
-    networks call it in their forward pass, so on these layers it does nothing.
+    `flatten_parameters` moves weights in memory, which would cut sampled weights off their gradient. Many networks
+    call it in their forward pass, so on these layers it does nothing.
     """
     names = []
     for name, child in module.named_modules():
@@ -25,7 +23,7 @@ def keep_apart(module: nn.Module) -> tuple[str, ...]:
 
 
 def put_together(module: nn.Module) -> None:
-    """Undo `keep_apart` on a module that has its own weights again."""
+    """Undo `keep_apart` for a module that has weights of its own again."""
     for child in module.modules():
         if isinstance(child, nn.RNNBase):
             child.__dict__.pop("flatten_parameters", None)
@@ -34,14 +32,14 @@ def put_together(module: nn.Module) -> None:
 
 @contextmanager
 def drawn_lists(module: nn.Module, names: Sequence[str], tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Let the recurrent layers' own lists hold the drawn tensors; empty the lists afterwards, so that no draw stays."""
+    """Put the sampled tensors into the recurrent layers' own lists, and remove them afterwards."""
     layers = [(name, child) for name, child in module.named_modules() if name in names]
     try:
         for name, child in layers:
             places = [f"{name}.{weight}" if name else weight for weight in child._flat_weights_names]
             own = dict(zip(places, (child._parameters[weight] for weight in child._flat_weights_names), strict=True))
             child._flat_weights = [tensors.get(place, own[place]) for place in places]
-            # no remembered weights: the layer takes the list above as it is
+            # without these references the layer uses the list above as it is
             child._flat_weight_refs = [None] * len(places)
         yield
     finally:

@@ -1,8 +1,8 @@
-"""A BayesianModule's state dict: plain tensors under the names of the original module, nothing left out.
+"""The state dict of a BayesianModule: plain tensors under the names of the original module.
 
 mu.<name>  rho.<name>                 every variational tensor, in its own shape
-prior_mean  prior_std                 numbers, or prior_mean.<name> … where given per weight
-settings                              posterior and estimator, as JSON bytes (a tensor, so safetensors takes it)
+prior_mean  prior_std                 numbers, or prior_mean.<name> … if given per weight
+settings                              posterior and estimator: JSON in a tensor of bytes
 module.<name>                         deterministic parameters and buffers
 """
 
@@ -18,13 +18,11 @@ from torch import Tensor
 from avuc.bayes.layout import Layout
 from avuc.core.errors import InputError
 
-__all__ = ["check", "decode", "encode", "restore"]
-
 VECTORS = ("mu", "rho", "prior_mean", "prior_std")
 
 
 def encode(layout: Layout, vectors: Mapping[str, Tensor], settings: Mapping[str, str]) -> dict[str, Tensor]:
-    """State-dict entries of the flat vectors; contiguous, and sharing their memory where the layout allows."""
+    """Return the state-dict entries of the flat vectors: contiguous, and views of them if possible."""
     entries: dict[str, Tensor] = {}
     for vector in VECTORS:
         flat = vectors[vector]
@@ -48,7 +46,7 @@ def restore(
     missing: list[str],
     errors: list[str],
 ) -> dict[str, Tensor]:
-    """The flat vectors that `entries` hold; what is absent goes to `missing`, what does not fit to `errors`."""
+    """Return the flat vectors in `entries`; absent names go to `missing`, wrong shapes to `errors`."""
     vectors: dict[str, Tensor] = {}
     for vector in VECTORS:
         if vector in entries:
@@ -76,9 +74,9 @@ def restore(
 
 
 def check(layout: Layout, expected: Mapping[str, Any], found: Mapping[str, Any], strict: bool) -> None:
-    """Refuse a state dict of another architecture before anything is overwritten, naming the tensors."""
+    """Raise `InputError` for a state dict of another architecture, before anything is overwritten."""
     shapes = {key: tuple(value.shape) for key, value in expected.items() if key != "settings"}
-    # a prior may be a number on one side and per weight on the other: the saved one is taken
+    # the prior may be a number in one and per weight in the other: the saved one is used
     priors = [vector for vector in VECTORS if vector.startswith("prior")]
     shapes |= {f"{vector}.{slot.name}": tuple(slot.shape) for vector in priors for slot in layout.slots}
     shapes |= dict.fromkeys(priors, ())

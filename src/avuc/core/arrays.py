@@ -10,8 +10,6 @@ from torch import Tensor
 
 from avuc.core.errors import InputError
 
-__all__ = ["as_array", "as_tensor"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

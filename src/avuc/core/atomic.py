@@ -10,8 +10,6 @@ from pathlib import Path
 
 from avuc.core.errors import InputError
 
-__all__ = ["atomic_path", "write_text"]
-
 
 @contextmanager
 def atomic_path(destination: str | Path) -> Iterator[Path]:

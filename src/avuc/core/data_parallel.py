@@ -10,8 +10,6 @@ from torch import Tensor
 
 from avuc.core.errors import InputError
 
-__all__ = ["Group", "gather_rows", "reduce_extremum", "refuse_second_derivative", "sum_over_ranks", "world_size"]
-
 # None: the default group where torch.distributed is running; False: this process alone.
 Group = dist.ProcessGroup | None | bool
 

@@ -9,16 +9,6 @@ import importlib
 from types import ModuleType
 from typing import Literal
 
-__all__ = [
-    "InputError",
-    "MissingExtra",
-    "NonFiniteError",
-    "explained",
-    "loader_process_died",
-    "out_of_memory",
-    "require",
-]
-
 
 class InputError(ValueError):
     """A file or an argument is not what was expected. The message is one line: where, the problem, the remedy."""

@@ -9,8 +9,6 @@ from typing import BinaryIO
 
 from avuc.core.errors import InputError
 
-__all__ = ["check_regular", "open_regular", "read_text", "same_file"]
-
 # of a recipe or a calibrator
 MOST_TEXT = 16 * 2**20
 

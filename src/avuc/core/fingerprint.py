@@ -24,8 +24,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Fingerprint", "fingerprint", "structure"]
-
 COLUMNS = 1024
 # tensors from this size on are read where they lie, smaller ones together
 LARGE_BYTES = 1 << 20

@@ -13,8 +13,6 @@ from typing import Any
 from avuc.core.errors import InputError, require
 from avuc.core.files import check_regular
 
-__all__ = ["FORMATS", "MAX_PIXELS", "check_picture", "open_picture"]
-
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM", "TIFF", "GIF")
 # Pillow warns from here on: a small file can unpack to an enormous picture
 MAX_PIXELS = 89_478_485

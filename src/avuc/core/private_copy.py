@@ -6,8 +6,6 @@ import copy
 
 from torch import nn
 
-__all__ = ["private_copy"]
-
 
 def private_copy(module: nn.Module) -> nn.Module:
     """A copy with the same parameters and buffers (not copied) and with modules, modes and hooks of its own.

@@ -13,17 +13,6 @@ from torch import Tensor
 
 from avuc.core.errors import InputError
 
-__all__ = [
-    "BOTH_COLUMNS",
-    "SUM_TOLERANCE",
-    "Looks",
-    "are_probs",
-    "check_probs",
-    "looks_like",
-    "rounding_error",
-    "sum_tolerance",
-]
-
 Looks = Literal["probabilities", "rounded probabilities", "percentages"]
 
 # how far a row's sum may be from 1: bfloat16 probabilities of any number of classes stay within 0.4 %

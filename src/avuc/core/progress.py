@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import TextIO, TypeVar
 
-__all__ = ["Progress", "delayed_progress", "track"]
-
 T = TypeVar("T")
 REDRAW_SECONDS = 0.1
 # of `delayed_progress`: work that is done sooner shows no line

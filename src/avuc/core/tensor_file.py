@@ -21,8 +21,6 @@ from avuc.core.atomic import atomic_path
 from avuc.core.errors import InputError, out_of_memory
 from avuc.core.files import open_regular
 
-__all__ = ["read_metadata", "read_tensors", "tensor_places", "write_tensors"]
-
 # the same bound as the safetensors package
 MAX_HEADER = 100_000_000
 

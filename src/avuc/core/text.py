@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 
-__all__ = ["mark", "short", "visible"]
-
 JOINERS = "\u200c\u200d"  # part of words in Persian, Hindi and others
 
 

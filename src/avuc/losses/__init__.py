@@ -1,4 +1,4 @@
-"""The AvUC family of losses: be certain where you are right, and uncertain where you are wrong."""
+"""Losses that make a classifier certain where it is right and uncertain where it is wrong, and the negative ELBO."""
 
 from avuc.losses.area import area_loss
 from avuc.losses.elbo import elbo_loss

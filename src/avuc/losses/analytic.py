@@ -26,8 +26,6 @@ from avuc.losses.softmax_statistics import (
 )
 from avuc.uncertainty import highest_certain
 
-__all__ = ["EMPTY_MASS", "analytic_avuc", "loss_from_statistics", "or_empty"]
-
 # Replaces AC + IU where both quadrants are empty: the loss stays finite, and its gradient still moves predictions out
 # of AU and IC. Wherever AC + IU is larger, Eq. 3 is unchanged.
 EMPTY_MASS = 1e-12

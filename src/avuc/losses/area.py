@@ -1,4 +1,4 @@
-"""The area under soft AvU over all thresholds, from rows: what `auavuc_loss` and the AvU calibrators minimise."""
+"""The area under soft AvU over all thresholds, which `auavuc_loss` and the AvU calibrators maximise."""
 
 from __future__ import annotations
 
@@ -12,18 +12,28 @@ from avuc.core.data_parallel import Group, gather_rows, reduce_extremum, sum_ove
 from avuc.losses.analytic import or_empty
 from avuc.losses.quadrants import SampleStatistics, Variant, mass
 
-__all__ = ["area_loss"]
 
+def area_loss(statistics: SampleStatistics, points: int | None, variant: Variant, group: Group) -> Tensor:
+    """Return −log of the area under soft AvU: `auavuc_loss` of predictions whose statistics are known.
 
-def area_loss(rows: SampleStatistics, points: int | None, variant: Variant, group: Group) -> Tensor:
-    """−log of the area: `auavuc_loss` of rows whose uncertainty is known already."""
-    scaled, no = torch.tanh(rows.uncertainty), torch.zeros_like(rows.correct)
-    certain = mass(rows.confidence, scaled, rows.correct, no, variant) * rows.weight
-    uncertain = mass(rows.confidence, scaled, rows.correct, ~no, variant) * rows.weight
-    right, wrong = rows.correct, ~rows.correct
-    # what each row adds to (good, bad) where it is certain, and where it is uncertain
+    Args:
+        statistics: confidence, uncertainty, correctness and weight of each prediction, each of shape (M).
+        points: number of thresholds for the trapezoid rule; None: the exact area.
+        variant: "paper", "stopgrad" or "monotone".
+        group: the data-parallel processes that share a batch; False: this process alone.
+
+    >>> ones = torch.ones(2)
+    >>> statistics = SampleStatistics(ones, torch.tensor([0.1, 0.6]), torch.tensor([True, True]), ones, 2)
+    >>> round(area_loss(statistics, 21, "paper", group=False).item(), 3)
+    0.453
+    """
+    scaled, no = torch.tanh(statistics.uncertainty), torch.zeros_like(statistics.correct)
+    certain = mass(statistics.confidence, scaled, statistics.correct, no, variant) * statistics.weight
+    uncertain = mass(statistics.confidence, scaled, statistics.correct, ~no, variant) * statistics.weight
+    right, wrong = statistics.correct, ~statistics.correct
+    # what each prediction adds to (good, bad) if it is certain, and if it is uncertain
     table = torch.stack((certain * right, certain * wrong, uncertain * wrong, uncertain * right), dim=1)
-    u, used = rows.uncertainty, rows.weight > 0
+    u, used = statistics.uncertainty, statistics.weight > 0
     if points is None:
         joined = gather_rows(torch.cat((table, u.unsqueeze(1), used.to(u.dtype).unsqueeze(1)), dim=1), group)
         area = _exact_area(joined[:, 4], joined[:, 5] > 0, joined[:, :4])
@@ -40,7 +50,7 @@ def _avu(good: Tensor, bad: Tensor) -> Tensor:
 
 
 def _good_and_bad(order: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-    """(good, bad) with the k least uncertain rows certain and the rest uncertain, for k = 0 … N."""
+    """Return (good, bad) if the k least uncertain predictions are certain and the rest uncertain, for k = 0 … N."""
     table = F.pad(table[order], (0, 0, 1, 0)).cumsum(dim=0)
     certain, uncertain = table[:, :2], table[-1, 2:] - table[:, 2:]
     good, bad = (certain + uncertain).clamp(min=0).unbind(dim=1)  # the difference of two sums may round below 0
@@ -59,18 +69,18 @@ def _trapezoid(u: Tensor, table: Tensor, lowest: Tensor, highest: Tensor, points
 
 
 def _exact_area(u: Tensor, used: Tensor, table: Tensor) -> Tensor:
-    """∫ AvU dt: AvU is constant between one row's uncertainty and the next."""
+    """Return ∫ AvU dt: AvU is constant between one prediction's uncertainty and the next."""
     if not u.numel():
         return table.sum() + 1
-    # An unused row weighs nothing. It takes the place of the most uncertain used row and moves with it, so that it adds
+    # An ignored prediction has no weight. It gets the uncertainty of the most uncertain used one, so that it adds
     # neither width nor gradient.
     last = torch.where(used, u.detach(), -math.inf).argmax().unsqueeze(0)
     ordered, order = torch.where(used, u, u.gather(0, last)).sort()
     good, bad = _good_and_bad(order, table)
-    avu = _avu(good, bad)[1:]  # with 1 … N rows certain
+    avu = _avu(good, bad)[1:]  # with 1 … N predictions certain
     span = ordered[-1] - ordered[0]
-    # Where all uncertainties are equal, every threshold calls every row certain. Differences so small that their
-    # inverse would not be finite are rounding.
+    # If all uncertainties are equal, every prediction is certain at every threshold. Differences whose inverse would be
+    # infinite are rounding errors.
     smallest = torch.finfo(u.dtype).tiny / torch.finfo(u.dtype).eps
     several = span > smallest
     area = (avu[:-1] * ordered.diff()).sum() / torch.where(several, span, 1)

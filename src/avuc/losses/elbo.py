@@ -12,8 +12,6 @@ from torch import Tensor
 from avuc.core.errors import InputError
 from avuc.losses.inputs import at_least_float32, check_shapes, checked_number, checked_whole
 
-__all__ = ["elbo_loss"]
-
 
 def elbo_loss(
     logits: Tensor,
@@ -24,15 +22,19 @@ def elbo_loss(
     kl_weight: float | Tensor = 1.0,
     ignore_index: int = -100,
 ) -> Tensor:
-    """Negative ELBO per sample: E_q[cross-entropy] + kl_weight·KL/num_train, the expectation over the draws given.
+    """Return the negative evidence lower bound per training example, a tensor without dimensions.
+
+        L = E_q[cross-entropy] + kl_weight · KL(q ‖ prior)/num_train
+
+    The expectation is the mean over the posterior samples in `logits`.
 
     Args:
-        logits: (N, C), Monte Carlo (S, N, C) or dense ([S,] N, C, *spatial).
+        logits: (N, C), (S, N, C) for S posterior samples, or dense ([S,] N, C, *spatial).
         labels: class indices, (N) or (N, *spatial). A batch whose labels are all ignored has cross-entropy 0.
-        kl: KL divergence summed over every variational weight: one number.
-        num_train: number of samples in the training set (not the number of batches).
-        kl_weight: factor of the KL; below 1 the posterior is tempered.
-        ignore_index: label of the predictions to leave out.
+        kl: KL divergence, summed over all variational weights: one number.
+        num_train: number of examples in the training set, not the number of batches.
+        kl_weight: factor of the KL (default 1); below 1 the posterior is tempered.
+        ignore_index: label of the predictions to leave out (default −100).
 
     >>> round(elbo_loss(torch.zeros(1, 2), torch.tensor([0]), 50.0, num_train=100).item(), 4)  # log 2 + 50/100
     1.1931
@@ -41,11 +43,11 @@ def elbo_loss(
     if not isinstance(kl_weight, Tensor):
         checked_number("elbo_loss: kl_weight", kl_weight)
     logits = at_least_float32(logits)
-    draws = check_shapes(logits, labels)
+    samples = check_shapes(logits, labels)
     _check_kl(kl, labels.shape[0], num_train)
     labels = labels.long()
-    if draws:
-        logits, labels = logits.flatten(0, 1), labels.expand(draws, *labels.shape).flatten(0, 1)
+    if samples:
+        logits, labels = logits.flatten(0, 1), labels.expand(samples, *labels.shape).flatten(0, 1)
     # not the mean of F.cross_entropy, which is NaN where every label is ignored
     used = (labels != ignore_index).sum().clamp(min=1)
     nll = F.cross_entropy(logits, labels, ignore_index=ignore_index, reduction="sum") / used
@@ -66,7 +68,7 @@ def _check_kl(kl: Tensor | float, rows: int, num_train: int) -> None:
             return
     if value is not None and value < 0:
         warnings.warn(
-            f"elbo_loss: kl is {value:g}, and a KL divergence is not negative (an estimate from few draws may be): "
+            f"elbo_loss: kl is {value:g}, and a KL divergence is not negative (an estimate from few samples may be): "
             "check its sign",
             stacklevel=3,
         )

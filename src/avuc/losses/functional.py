@@ -1,9 +1,7 @@
-"""The AvUC family: losses that ask a classifier to be certain where it is right and uncertain where it is wrong.
+"""The AvUC losses as functions of logits and labels.
 
 Krishnan & Tickoo, "Improving model calibration with accuracy versus uncertainty optimization" (NeurIPS 2020), Eq. 3–5
-and appendix F, over the soft cells of `avuc.losses.quadrants`:
-
-    L_AvUC = log(1 + (AU + IC) / (AC + IU))
+and appendix F. `avuc.losses.quadrants` defines the soft quadrants AC, AU, IC and IU.
 """
 
 from __future__ import annotations
@@ -18,8 +16,6 @@ from avuc.losses.area import area_loss
 from avuc.losses.inputs import check_shapes, checked_threshold, checked_whole, one_of, refuse_nan, transforming
 from avuc.losses.quadrants import UNCERTAINTIES, VARIANTS, Uncertainty, Variant, sample_statistics
 
-__all__ = ["auavuc_loss", "avuc_loss", "confidence_penalty"]
-
 
 def avuc_loss(
     logits: Tensor,
@@ -32,23 +28,36 @@ def avuc_loss(
     weights: Tensor | None = None,
     group: Group = None,
 ) -> Tensor:
-    """log(1 + (AU + IC)/(AC + IU)) of logits (N, C), Monte Carlo (S, N, C) or dense ([S,] N, C, *spatial).
+    """Return the AvUC loss of a batch, a tensor without dimensions (Eq. 3 of the paper).
 
-    Labels are (N) or (N, *spatial). With draws, p is the mean of their softmaxes and `uncertainty` may be the mutual
-    information. Under torch.distributed the cells are summed over `group` (False: this process alone), so that N ranks
-    under DistributedDataParallel train as one rank on the whole batch. Nothing to judge (no row, or all ignored) is 0.
-    Second derivatives and torch.func work, on one process.
+        L_AvUC = log(1 + (AU + IC)/(AC + IU))
+
+    It is small if accurate predictions are certain and inaccurate ones uncertain. A batch without predictions, or with
+    all labels ignored, has loss 0. Second derivatives and torch.func work on one process.
+
+    Args:
+        logits: (N, C), (S, N, C) for S posterior samples, or dense ([S,] N, C, *spatial). With samples, p is the mean
+            of their softmax probabilities.
+        labels: class indices, (N) or (N, *spatial).
+        threshold: largest uncertainty, in nats, that counts as certain. None only for the soft variant (log(C)/2).
+        variant: "paper" (default), "stopgrad", "monotone" or "soft"; see `avuc_quadrants`.
+        uncertainty: "entropy" (default), or "mutual_information" for logits (S, N, C).
+        ignore_index: label of the predictions to leave out (default −100).
+        weights: weight of each prediction, same shape as `labels`. Default None: 1 each.
+        group: the data-parallel processes that share a batch. None (default): all; the quadrants are summed over them,
+            so N processes under DistributedDataParallel train like one process on the whole batch. False: this process
+            alone.
 
     >>> logits = torch.tensor([[4.0, 0.0], [0.0, 4.0]])
-    >>> avuc_loss(logits, torch.tensor([0, 1]), threshold=0.3).item()  # both right and certain
+    >>> avuc_loss(logits, torch.tensor([0, 1]), threshold=0.3).item()  # both accurate and certain
     0.0
     """
     one_of("variant", variant, VARIANTS)
-    # the fused pass is for one draw, has no gradient in the weights and cannot be traced or transformed
+    # the analytic pass takes logits (N, C), has no gradient in the weights and cannot be traced or transformed
     plain = variant == "soft" or check_shapes(logits, labels) or torch.compiler.is_compiling() or transforming()
     if plain or (isinstance(weights, Tensor) and weights.requires_grad):
-        rows = sample_statistics(logits, labels, uncertainty, ignore_index, weights)
-        loss = loss_from_statistics(rows, threshold, variant, group)
+        statistics = sample_statistics(logits, labels, uncertainty, ignore_index, weights)
+        loss = loss_from_statistics(statistics, threshold, variant, group)
     else:
         if uncertainty != "entropy":
             one_of("uncertainty", uncertainty, UNCERTAINTIES)
@@ -71,22 +80,33 @@ def auavuc_loss(
     weights: Tensor | None = None,
     group: Group = None,
 ) -> Tensor:
-    """−log of the area under soft AvU over thresholds u_min + t(u_max − u_min), t ∈ [0, 1] (the paper's appendix F).
+    """Return minus the logarithm of the area under soft AvU over all thresholds (appendix F of the paper).
 
-    `points` thresholds by the trapezoid rule (21 as in the paper), or `None` for the exact area from one sort. Shapes
-    and the other arguments are those of `avuc_loss`; the soft variant has no hard threshold to move.
+        L = −log ∫₀¹ AvU(u_min + t(u_max − u_min)) dt        with AvU = (AC + IU)/(AC + AU + IC + IU)
+
+    It needs no threshold: u_min and u_max are the extreme uncertainties of the batch.
+
+    Args:
+        logits: (N, C), (S, N, C) for S posterior samples, or dense ([S,] N, C, *spatial).
+        labels: class indices, (N) or (N, *spatial).
+        points: number of thresholds for the trapezoid rule (default 21, as in the paper). None: the exact area.
+        variant: "paper" (default), "stopgrad" or "monotone". The soft variant has no hard threshold and is refused.
+        uncertainty: "entropy" (default), or "mutual_information" for logits (S, N, C).
+        ignore_index: label of the predictions to leave out (default −100).
+        weights: weight of each prediction, same shape as `labels`. Default None: 1 each.
+        group: the data-parallel processes that share a batch; see `avuc_loss`.
 
     >>> logits = torch.tensor([[4.0, 0.0], [0.0, 0.2]])
-    >>> auavuc_loss(logits, torch.tensor([0, 0]), points=None).item()  # right and certain, wrong and uncertain
+    >>> auavuc_loss(logits, torch.tensor([0, 0]), points=None).item()  # accurate and certain, inaccurate and uncertain
     -0.0
     """
     if variant == "soft":
         raise InputError("auavuc_loss: the soft variant has no hard threshold to move; use paper, stopgrad or monotone")
     if points is not None:
         checked_whole("auavuc_loss: points (or None for the exact area)", points, least=2)
-    rows = sample_statistics(logits, labels, uncertainty, ignore_index, weights)
+    statistics = sample_statistics(logits, labels, uncertainty, ignore_index, weights)
     one_of("variant", variant, VARIANTS)
-    loss = area_loss(rows, points, variant, group)
+    loss = area_loss(statistics, points, variant, group)
     refuse_nan(loss, "logits")
     return loss
 
@@ -100,18 +120,29 @@ def confidence_penalty(
     weights: Tensor | None = None,
     group: Group = None,
 ) -> Tensor:
-    """−mean entropy of the predictions (Pereyra et al. 2017, arXiv 1701.06548): it only lowers confidence.
+    """Return minus the mean uncertainty of the predictions (Pereyra et al. 2017, arXiv 1701.06548).
 
-    Unlike AvUC it does not look at which predictions are right, so it is the control for AvUC's effect. Shapes and the
-    other arguments are those of `avuc_loss`; labels say only which rows to leave out. No row at all is 0.
+        L = −(1/N) Σ u
+
+    It lowers the confidence of all predictions, accurate or not, so it is the control experiment for AvUC. A batch
+    without predictions has loss 0.
+
+    Args:
+        logits: (N, C), (S, N, C) for S posterior samples, or dense ([S,] N, C, *spatial).
+        labels: class indices, (N) or (N, *spatial); they only tell which predictions to leave out.
+        uncertainty: "entropy" (default), or "mutual_information" for logits (S, N, C).
+        ignore_index: label of the predictions to leave out (default −100).
+        weights: weight of each prediction, same shape as `labels`. Default None: 1 each.
+        group: the data-parallel processes that share a batch; see `avuc_loss`.
 
     >>> round(confidence_penalty(torch.zeros(3, 2), torch.tensor([0, 1, 0])).item(), 4)  # −log 2
     -0.6931
     """
-    rows = sample_statistics(logits, labels, uncertainty, ignore_index, weights)
-    # a row of weight 0 may hold anything
-    used = torch.where(rows.weight > 0, rows.uncertainty, 0.0)
-    total, weight = sum_over_ranks(torch.stack([(rows.weight * used).sum(), rows.weight.sum()]), group)
+    statistics = sample_statistics(logits, labels, uncertainty, ignore_index, weights)
+    # a prediction of weight 0 may be NaN
+    used = torch.where(statistics.weight > 0, statistics.uncertainty, 0.0)
+    sums = torch.stack([(statistics.weight * used).sum(), statistics.weight.sum()])
+    total, weight = sum_over_ranks(sums, group)
     loss: Tensor = -total / torch.where(weight > 0, weight, 1.0)
     refuse_nan(loss, "logits")
     return loss

@@ -13,23 +13,6 @@ from torch.autograd import forward_ad
 from avuc.core.errors import InputError, NonFiniteError
 from avuc.core.probabilities import are_probs, check_probs, looks_like
 
-__all__ = [
-    "at_least_float32",
-    "check_shapes",
-    "checked_number",
-    "checked_threshold",
-    "checked_whole",
-    "class_indices",
-    "classes_last",
-    "label_weights",
-    "look_like_probs",
-    "may_synchronise",
-    "one_of",
-    "refuse_logits",
-    "refuse_nan",
-    "transforming",
-]
-
 ONE_OUTPUT = "a network with one output z needs two columns, logits [0, z]: torch.cat([torch.zeros_like(z), z], dim=1)"
 
 # ---- numbers

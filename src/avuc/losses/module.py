@@ -1,4 +1,4 @@
-"""The public losses: `AvUCLoss`, which learns its threshold, and the functions behind it."""
+"""`AvUCLoss`: the AvUC loss as a module that learns its threshold during a warm-up."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ from torch import Tensor, nn
 
 from avuc.core.data_parallel import Group, sum_over_ranks, world_size
 from avuc.core.errors import InputError, NonFiniteError
-from avuc.losses.area import area_loss
-from avuc.losses.elbo import elbo_loss
-from avuc.losses.functional import auavuc_loss, avuc_loss, confidence_penalty
+from avuc.losses.functional import avuc_loss
 from avuc.losses.inputs import checked_number, checked_whole, look_like_probs, one_of, refuse_nan
 from avuc.losses.quadrants import UNCERTAINTIES, VARIANTS, Uncertainty, Variant, sample_statistics
 from avuc.uncertainty import midpoint_threshold
-
-__all__ = ["AvUCLoss", "area_loss", "auavuc_loss", "avuc_loss", "confidence_penalty", "elbo_loss"]
 
 DEFAULT_WARMUP_EPOCHS = 5
 STATISTICS = ("threshold", "gathered", "pooled")
@@ -28,26 +24,29 @@ MANY_BATCHES = 25_000
 
 
 class AvUCLoss(nn.Module):
-    """β·L_AvUC with a threshold that it learns: add it to the cross-entropy or to the negative ELBO.
+    """The AvUC loss with a threshold that it learns. Add it to the cross-entropy or to the negative ELBO.
 
-    During the warm-up it returns 0 and gathers the uncertainties of the training predictions it is shown. Then the
-    threshold becomes the midpoint of the mean uncertainties of accurate and inaccurate predictions (the overall mean
-    where one group is empty) and stays fixed. The warm-up takes `warmup_epochs` epochs, counted by `epoch_end()`, or
-    `warmup_steps` calls in train() mode for training loops without epochs. Call `eval()` before validation.
+        β · log(1 + (AU + IC)/(AC + IU))
 
-    The threshold, what was gathered and the progress of the warm-up survive a `state_dict` round trip. They are not
-    buffers: `.half()` and `.to(dtype)` do not round them, and DistributedDataParallel does not overwrite them with
-    those of rank 0.
+    During the warm-up the loss is 0, and the module sums the uncertainties of the training predictions. Then it sets
+    the threshold to the midpoint of the mean uncertainties of accurate and inaccurate predictions
+    (`avuc.uncertainty.midpoint_threshold`) and keeps it. Call `epoch_end()` after each epoch, and `eval()` before
+    validation: predictions in train() mode count for the threshold.
+
+    `state_dict` holds the threshold, the sums and the progress of the warm-up, so training can resume at any point.
+    These tensors are not buffers: `.half()` and `.to(dtype)` do not round them, and DistributedDataParallel does not
+    overwrite them with those of rank 0.
 
     Args:
-        beta: factor of the loss.
-        warmup_epochs: epochs before the threshold is fixed.
-        variant: "paper", "stopgrad", "monotone" or "soft"; see `avuc.losses.quadrants`.
-        warmup_steps: calls before the threshold is fixed, instead of `warmup_epochs`.
-        threshold: an uncertainty in nats, instead of a warm-up.
-        uncertainty: "entropy", or "mutual_information" for logits with draws.
-        ignore_index: label of the predictions to leave out.
-        group: ranks that share a batch; None: all, False: this process alone.
+        beta: factor of the loss (default 3).
+        warmup_epochs: epochs before the threshold is set (default 5).
+        variant: "paper" (default), "stopgrad", "monotone" or "soft"; see `avuc_quadrants`.
+        warmup_steps: calls in train() mode before the threshold is set, for training loops without epochs. Replaces
+            `warmup_epochs`.
+        threshold: an uncertainty in nats; there is no warm-up then.
+        uncertainty: "entropy" (default), or "mutual_information" for logits (S, N, C).
+        ignore_index: label of the predictions to leave out (default −100).
+        group: the data-parallel processes that share a batch: None (default) for all, False for this process alone.
 
     >>> avuc = AvUCLoss(beta=3.0, warmup_epochs=1)
     >>> logits, labels = torch.tensor([[2.0, 0.0], [0.1, 0.0]]), torch.tensor([1, 0])
@@ -59,8 +58,8 @@ class AvUCLoss(nn.Module):
     """
 
     threshold: Tensor
-    gathered: Tensor  # Σ u and the number of predictions seen here; first row inaccurate ones, second row accurate ones
-    pooled: Tensor  # the same over all ranks, of the epochs before; identical on every rank
+    gathered: Tensor  # Σ u and count of the predictions of this process; first row inaccurate, second row accurate
+    pooled: Tensor  # the same, summed over all processes at the end of each warm-up epoch
 
     def __init__(
         self,
@@ -93,7 +92,7 @@ class AvUCLoss(nn.Module):
         self.warmup_epochs = warmup_epochs if threshold is None and warmup_steps is None else 0
         self.warmup_steps = warmup_steps
         self.ignore_index, self.group, self.epoch = ignore_index, group, 0
-        # these are too small to be worth a meta device, and have values to keep
+        # these tensors are small and have values to keep, so a meta device is not used for them
         device = "cpu" if torch.get_default_device().type == "meta" else None
         self.threshold = torch.tensor(given, dtype=torch.float32, device=device)
         self.gathered = torch.zeros(2, 2, dtype=torch.float64, device=device)
@@ -109,6 +108,13 @@ class AvUCLoss(nn.Module):
         return self._warming_up
 
     def forward(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the loss, a tensor without dimensions; 0 during the warm-up.
+
+        Args:
+            logits: (N, C), (S, N, C) for S posterior samples, or dense ([S,] N, C, *spatial).
+            labels: class indices, (N) or (N, *spatial).
+            weights: weight of each prediction, same shape as `labels`. Default None: 1 each.
+        """
         if self._warming_up:
             if self.training:
                 self._gather(logits, labels, weights)
@@ -128,7 +134,7 @@ class AvUCLoss(nn.Module):
         return self.beta * loss
 
     def epoch_end(self) -> None:
-        """Count an epoch; after the last of `warmup_epochs`, fix the threshold."""
+        """Count an epoch. After the last warm-up epoch, set the threshold."""
         if self._warming_up and self.warmup_steps is None:
             if self.epoch + 1 == self.warmup_epochs:
                 self._learn()
@@ -139,11 +145,11 @@ class AvUCLoss(nn.Module):
 
     @torch.no_grad()
     def _gather(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-        rows = sample_statistics(logits, labels, self.uncertainty, self.ignore_index, weights)
-        refuse_nan(rows.uncertainty, "logits")
-        right = rows.correct.to(self.gathered.dtype)
-        groups = torch.stack((1 - right, right)) * rows.weight
-        self.gathered += torch.stack(((groups * rows.uncertainty).sum(dim=1), groups.sum(dim=1)), dim=1)
+        predictions = sample_statistics(logits, labels, self.uncertainty, self.ignore_index, weights)
+        refuse_nan(predictions.uncertainty, "logits")
+        right = predictions.correct.to(self.gathered.dtype)
+        groups = torch.stack((1 - right, right)) * predictions.weight
+        self.gathered += torch.stack(((groups * predictions.uncertainty).sum(dim=1), groups.sum(dim=1)), dim=1)
         if not torch.compiler.is_compiling() and self.steps == 0 and look_like_probs(logits, labels):
             warnings.warn(
                 "AvUCLoss: every row of the logits is non-negative and sums to 1, like probabilities; pass logits, "
@@ -168,14 +174,14 @@ class AvUCLoss(nn.Module):
             )
 
     def _pool(self) -> None:
-        """Give every rank the sums of all, so that the state of any rank is enough to resume from."""
+        """Sum over all ranks, so that training can resume from the state of any rank."""
         if world_size(self.group) > 1:
             self.pooled += sum_over_ranks(self.gathered, self.group)
             self.gathered.zero_()
 
     @torch.no_grad()
     def _learn(self) -> None:
-        """Fix the threshold."""
+        """Set the threshold and end the warm-up."""
         total = self.pooled + sum_over_ranks(self.gathered, self.group)
         sums, counts = total.unbind(dim=1)
         if not total.isfinite().all():  # compiled steps cannot look at each batch
@@ -200,7 +206,7 @@ class AvUCLoss(nn.Module):
     # ---- state
 
     def statistics(self) -> list[Tensor]:
-        """Every tensor that training changes, in place."""
+        """Return every tensor that training changes in place."""
         return [self.threshold, self.gathered, self.pooled]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:

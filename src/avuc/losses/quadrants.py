@@ -39,8 +39,6 @@ from avuc.losses.inputs import (
 from avuc.losses.softmax_statistics import softmax_statistics
 from avuc.uncertainty import entropy, highest_certain, mutual_information
 
-__all__ = ["Cells", "Quadrants", "Uncertainty", "Variant", "avuc_cells", "avuc_quadrants"]
-
 Variant = Literal["paper", "stopgrad", "monotone", "soft"]
 Uncertainty = Literal["entropy", "mutual_information"]
 VARIANTS: tuple[str, ...] = get_args(Variant)

@@ -1,12 +1,12 @@
-"""Confidence and entropy of each row of logits, with an analytic gradient.
+"""Confidence and entropy of softmax(logits) for each prediction, with an analytic gradient.
 
 With p = softmax(z), ŷ = argmax p, p̂ = p_ŷ and u = −Σ_k p_k log p_k:
 
     ∂p̂/∂z_k = p̂ (δ_kŷ − p_k)        ∂u/∂z_k = −p_k (log p_k + u)
 
-One exponential per logit, forward and backward together: u = log Σe^{z−m} − Σ p (z − m) with m the row's largest logit,
-and log p = z − m + log p̂ where the gradient needs it. Autograd takes four, and keeps five N×C tensors for these two
-columns; here p is the only one.
+Forward and backward pass need one exponential per logit: u = log Σe^{z−m} − Σ p (z − m) with m the row's largest logit,
+and the gradient uses log p = z − m + log p̂. Autograd needs four exponentials and keeps five N×C tensors; this code
+keeps only p.
 """
 
 from __future__ import annotations
@@ -20,17 +20,15 @@ from torch import Tensor
 
 from avuc.losses.inputs import transforming
 
-__all__ = ["SoftmaxStatistics", "softmax_statistics"]
-
-# A block of rows stays in the caches of the cores between the passes below.
+# A block of this size stays in the processor's cache between the passes below.
 BLOCK_ELEMENTS = 1 << 19
-# Above this the backward pass works on z − m, which is exact, instead of on z: z·slope and m·slope would round apart.
-# Below it the rounding of the difference is no larger than that of the other terms, and one pass less is needed.
+# Above this the backward pass uses z − m, which is exact, instead of z: z·slope and m·slope would cancel badly. Below
+# it the cancellation is no worse than the rounding of the other terms, and z saves one pass.
 LARGE_LOGIT = 32.0
 
 
 class SoftmaxStatistics(NamedTuple):
-    """What AvUC reads of a prediction: p̂, u and ŷ, each of shape (N)."""
+    """Confidence p̂, entropy u and predicted class ŷ, each of shape (N)."""
 
     confidence: Tensor
     entropy: Tensor
@@ -38,9 +36,9 @@ class SoftmaxStatistics(NamedTuple):
 
 
 def softmax_statistics(logits: Tensor) -> SoftmaxStatistics:
-    """Statistics of `softmax(logits)` for logits (N, C), float32 or float64, differentiable any number of times.
+    """Return the statistics of `softmax(logits)` for logits (N, C), float32 or float64; all derivatives exist.
 
-    A logit of −inf is a class ruled out; NaN or +inf gives NaN. A constant added to a row changes nothing.
+    A logit of −inf excludes a class; NaN or +inf gives NaN. Adding a constant to a row changes nothing.
 
     >>> softmax_statistics(torch.zeros(1, 4)).entropy  # log 4
     tensor([1.3863])
@@ -57,7 +55,7 @@ def _log_floor(dtype: torch.dtype) -> float:
 
 
 def traceable(logits: Tensor) -> SoftmaxStatistics:
-    """The same from plain operations: for torch.compile, for torch.func and for second derivatives."""
+    """Compute the same with plain operations, for torch.compile, torch.func and second derivatives."""
     log_probs = torch.log_softmax(logits, dim=-1).clamp(min=_log_floor(logits.dtype))
     log_confidence, predicted = log_probs.max(dim=-1)
     return SoftmaxStatistics(log_confidence.exp(), -(log_probs.exp() * log_probs).sum(dim=-1), predicted)
@@ -86,17 +84,17 @@ class _SoftmaxStatistics(torch.autograd.Function):
 
 
 class ForwardPass(NamedTuple):
-    """What the backward pass needs of the forward pass."""
+    """What the forward pass keeps for the backward pass."""
 
     probs: Tensor
     logits: Tensor
-    largest: Tensor  # logit of each row; 0 where it is subtracted already, or in `shift`
-    shift: Tensor | None = None  # what `backward_rows` has to subtract from the logits
+    largest: Tensor  # largest logit of each row; 0 if it is already subtracted, or stored in `shift`
+    shift: Tensor | None = None  # `backward_rows` subtracts this from the logits
 
 
 def forward_rows(logits: Tensor) -> tuple[ForwardPass, SoftmaxStatistics]:
-    """The statistics, and what `backward_rows` needs."""
-    # 0·(−inf) is NaN: a class ruled out needs a floor, which changes no p. On a GPU, looking first would cost more.
+    """Return what `backward_rows` needs, and the statistics."""
+    # 0·(−inf) is NaN: an excluded class needs a floor, which changes no p. On a GPU a check would cost more.
     if logits.is_cuda:
         return _forward_blocks(_centred(logits))
     kept, rows = _forward_blocks(logits)
@@ -108,7 +106,7 @@ def forward_rows(logits: Tensor) -> tuple[ForwardPass, SoftmaxStatistics]:
 
 
 def _centred(logits: Tensor) -> Tensor:
-    """z − m, not below what is 0 as a probability. The floor is applied to the difference: m − 104 may round to m."""
+    """Return z − m, floored where the probability is 0. The floor applies to the difference: m − 104 may round to m."""
     if not logits.numel():
         return logits
     return (logits - logits.amax(dim=-1, keepdim=True)).clamp_(min=_log_floor(logits.dtype))
@@ -125,7 +123,7 @@ def _forward_blocks(logits: Tensor) -> tuple[ForwardPass, SoftmaxStatistics]:
         probs = torch.empty_like(logits, memory_format=torch.contiguous_format)
         largest, spread = logits.new_empty(n), logits.new_empty(n)
         predicted = torch.empty(n, dtype=torch.long, device=logits.device)
-        # one block to work in: a fresh one for each would cost more in page faults than the arithmetic in it
+        # one buffer for all blocks: page faults of new buffers would cost more than the arithmetic
         scratch = logits.new_empty(step, logits.shape[1])
         for start in range(0, n, step):
             rows = slice(start, start + step)
@@ -140,23 +138,23 @@ def _forward_blocks(logits: Tensor) -> tuple[ForwardPass, SoftmaxStatistics]:
 
 
 def _row_max(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Largest value of each row and the first place it has."""
+    """Return the largest value of each row and its first index."""
     if rows.device.type != "cpu" or not rows.numel():
-        largest, place = rows.max(dim=-1)
-        return largest, place
+        largest, index = rows.max(dim=-1)
+        return largest, index
     # NumPy's argmax uses the processor's vector units; torch's takes six times as long
-    place = torch.from_numpy(rows.detach().numpy().argmax(axis=1))
-    return rows.detach().gather(1, place.unsqueeze(1)).squeeze(1), place
+    index = torch.from_numpy(rows.detach().numpy().argmax(axis=1))
+    return rows.detach().gather(1, index.unsqueeze(1)).squeeze(1), index
 
 
 def backward_coefficients(
     largest: Any, rows: SoftmaxStatistics, grad_confidence: Any, grad_entropy: Any, xp: Any = torch
 ) -> Any:
-    """What `backward_rows` needs of the gradients g_p in p̂ and g_u in u, stacked to (3, N); linear in both.
+    """Return the coefficients (3, N) that `backward_rows` needs, from the gradients g_p in p̂ and g_u in u.
 
-    The gradient in z_k is δ_kŷ c − p_k (g_u z_k + g_u (u − m + log p̂) + c) with c = g_p p̂; a row shares all but z_k.
-    Where `backward_rows` reads z − m, `largest` is 0.
-    Tensors with `xp=torch` or arrays with `xp=numpy`; no gradient in p̂ is None.
+    The gradient in z_k is δ_kŷ c − p_k (g_u z_k + g_u (u − m + log p̂) + c) with c = g_p p̂; only z_k and p_k differ
+    within a row. `largest` is 0 if `backward_rows` uses z − m. Takes tensors with `xp=torch`, arrays with `xp=numpy`;
+    `grad_confidence` is None if there is no gradient in p̂.
     """
     slope = -grad_entropy
     offset = slope * (rows.entropy - largest + xp.log(rows.confidence))
@@ -167,7 +165,7 @@ def backward_coefficients(
 
 
 def backward_rows(forward: ForwardPass, predicted: Tensor, coefficients: Tensor) -> Tensor:
-    """Gradient in the logits."""
+    """Return the gradient in the logits."""
     at_predicted, slope, offset = coefficients.unsqueeze(2).unbind()
     probs, logits, _, shift = forward
     n, step = probs.shape[0], _block_rows(probs)

@@ -28,8 +28,6 @@ from avuc.core.private_copy import private_copy
 from avuc.methods.method import Method
 from avuc.posterior import Posterior, seeded_generator
 
-__all__ = ["Dropout", "DropoutPosterior", "MaskDraw"]
-
 WEIGHT_LAYERS = (
     nn.Linear,
     nn.Conv1d,

@@ -17,8 +17,6 @@ from avuc.methods.method import Method
 from avuc.methods.vanilla import Vanilla
 from avuc.posterior import Draw, Posterior
 
-__all__ = ["Ensemble", "EnsemblePosterior"]
-
 
 @dataclass(frozen=True)
 class Ensemble(Method):

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from avuc.methods.dropout import Dropout
 
-__all__ = ["LLDropout"]
-
 
 @dataclass(frozen=True)
 class LLDropout(Dropout):

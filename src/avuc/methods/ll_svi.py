@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from avuc.methods.svi import SVI
 
-__all__ = ["LLSVI"]
-
 
 @dataclass(frozen=True)
 class LLSVI(SVI):

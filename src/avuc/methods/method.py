@@ -27,8 +27,6 @@ from torch import Tensor, nn
 from avuc.core.errors import InputError
 from avuc.posterior import Posterior
 
-__all__ = ["Method"]
-
 
 class Method(ABC):
     """The answers of a method that trains one plain net; a method overrides what it does otherwise.

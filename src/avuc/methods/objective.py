@@ -16,8 +16,6 @@ from avuc.losses import AvUCLoss, auavuc_loss, confidence_penalty, elbo_loss
 from avuc.losses.inputs import checked_number, checked_whole
 from avuc.losses.quadrants import Uncertainty, Variant
 
-__all__ = ["Objective", "ObjectiveLoss", "Terms"]
-
 Kind = Literal["plain", "avuc", "auavuc", "confidence_penalty"]
 
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from avuc.methods.svi import SVI
 
-__all__ = ["Radial"]
-
 
 @dataclass(frozen=True)
 class Radial(SVI):

@@ -21,8 +21,6 @@ from avuc.core.errors import InputError
 from avuc.methods.method import Method
 from avuc.posterior import Posterior
 
-__all__ = ["SVI"]
-
 
 @dataclass(frozen=True)
 class SVI(Method):

@@ -26,8 +26,6 @@ from avuc.methods.batch_norm import evenly_spaced, measure_statistics
 from avuc.methods.method import Method
 from avuc.posterior import NetDraw, Posterior
 
-__all__ = ["SWAG", "SWAGModel", "SWAGPosterior"]
-
 
 @dataclass(frozen=True)
 class SWAG(Method):

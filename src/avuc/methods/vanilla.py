@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from avuc.methods.method import Method
 from avuc.posterior import NetDraw, Posterior
 
-__all__ = ["DeterministicPosterior", "Vanilla"]
-
 
 @dataclass(frozen=True)
 class Vanilla(Method):
