@@ -199,6 +199,7 @@ def raw(tmp_path_factory):
         recipe_of(HOME / "reproduction" / "recipes" / "cifar10-code-pretrained.toml"),
         gain=0.02,
     )
+    fake_study(folder / "code-switches", recipe_of(HOME / "reproduction" / "recipes" / "code-switches.toml"))
     fake_study(folder / "best", recipe_of("cifar10-best"), gain=0.15)
     fake_study(folder / "ablation", parse_recipe(ABLATION), gain=0.03)
     fake_study(folder / "choice", parse_recipe(CHOICE), gain=0.05)
@@ -236,12 +237,20 @@ def test_published_copies_hold_every_row_and_no_picture(raw, published, has_pict
         two.close()
         assert has_pictures(raw / name / "study.sqlite")
         check_clean(folder)
-    assert set(publish.studies_below(published)) == {"paper", "code", "code-pretrained", "best", "ablation", "choice"}
+    assert set(publish.studies_below(published)) == {
+        "paper",
+        "code",
+        "code-pretrained",
+        "code-switches",
+        "best",
+        "ablation",
+        "choice",
+    }
 
 
 def test_reading_a_published_study_changes_no_byte(published):
     before = {path: path.read_bytes() for path in published.rglob("study.sqlite")}
-    assert len(before) == 6
+    assert len(before) == 7
     make.read_studies(published)
     assert {path: path.read_bytes() for path in published.rglob("study.sqlite")} == before
     assert not list(published.rglob("study.sqlite-*"))
@@ -280,7 +289,7 @@ def test_every_block_is_filled(studies, printed):
     assert "99.35" in blocks["detection"]
     assert "cifar100 (not in the paper)" in blocks["detection"]
     assert "1.202" in blocks["wasserstein"]
-    assert "in 6 runs on NVIDIA H200 (torch 2.11.0)" in blocks["cost"]
+    assert "in 7 runs on NVIDIA H200 (torch 2.11.0)" in blocks["cost"]
     assert "1 of them ended from outside" in blocks["cost"]
 
 
