@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from avuc.bayes import to_bayesian
-from avuc.core.errors import InputError
+from avuc.core.errors import InputError, NonFiniteError
 from avuc.data.arrays import as_input
 from avuc.methods.dropout import Dropout
 from avuc.methods.ensemble import EnsemblePosterior
@@ -312,7 +312,7 @@ def test_bad_logits_name_the_draw_and_the_batch(bad: float) -> None:
     x, labels = data(11)
     x[4, 0] = 7.0
     for samples in (3, 5, 40, "auto"):
-        with pytest.raises(InputError, match=r"sample 2, batch 1 \(images 4…7\): .*NaN"):
+        with pytest.raises(NonFiniteError, match=r"sample 2, batch 1 \(images 4…7\): .*NaN"):
             predict(Broken(), x, labels, samples=samples, batch_size=4)
 
 

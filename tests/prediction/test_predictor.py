@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from avuc.bayes import to_bayesian
 from avuc.calibration import CALIBRATORS
-from avuc.core.errors import InputError
+from avuc.core.errors import InputError, NonFiniteError
 from avuc.data.arrays import as_input
 from avuc.methods.dropout import Dropout
 from avuc.methods.ensemble import EnsemblePosterior
@@ -222,9 +222,9 @@ def test_nan_is_refused_in_any_way() -> None:
     posterior = MADE["last"]()
     with torch.no_grad():
         posterior.module.conv1.weight[0] = float("nan")
-    with pytest.raises(InputError, match=r"sample 0, batch 0 \(images 0…3\)"):
+    with pytest.raises(NonFiniteError, match=r"sample 0, batch 0 \(images 0…3\)"):
         Predictor(posterior, samples=20, batch_size=4)(*digits())
-    with pytest.raises(InputError, match=r"samples 0…15, images 0…3: .*NaN"):
+    with pytest.raises(NonFiniteError, match=r"samples 0…15, images 0…3: .*NaN"):
         Predictor(posterior, samples=20, batch_size=4).logits(digits()[0])
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from avuc.core.errors import InputError
+from avuc.core.errors import InputError, NonFiniteError
 from avuc.core.probabilities import looks_like
 from avuc.predictions import Predictions
 
@@ -213,7 +213,7 @@ def refuse_nan(flags: list[Tensor], first: int, size: int, rows: int) -> None:
         return
     sample, batch = (int(number) for number in places[0])
     low, high = batch * size, min((batch + 1) * size, rows) - 1
-    raise InputError(
+    raise NonFiniteError(
         f"sample {first + sample}, batch {batch} (images {low}…{high}): "
         "the logits hold NaN or +infinity; look for NaN in the images or the weights, or for an overflow in low "
         "precision (dtype=None avoids it)"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from avuc.core.accelerators import prediction_backends
-from avuc.core.errors import InputError
+from avuc.core.errors import InputError, NonFiniteError
 from avuc.core.fingerprint import Fingerprint, fingerprint
 from avuc.core.progress import Progress
 from avuc.posterior import Draw, Posterior, seeded_generator
@@ -191,7 +191,7 @@ class Predictor:
         for chunk, batch, logits in self._chunks(batches, limit, limit):
             if not bool(logits.amax().isfinite()):
                 where = f"samples {chunk.start}…{chunk.stop - 1}, images {batch.rows.start}…{batch.rows.stop - 1}"
-                raise InputError(
+                raise NonFiniteError(
                     f"{where}: the logits hold NaN or +infinity; look for NaN in the images or the weights"
                 )
             if result.numel() == 0:
