@@ -1,4 +1,4 @@
-"""Predictions: what every method yields and every metric reads."""
+"""`Predictions`: what every method produces and every metric reads."""
 
 from __future__ import annotations
 
@@ -25,23 +25,26 @@ BLOCK = 1 << 22
 
 
 class HasTransform(Protocol):
-    """What is used of a calibrator here."""
+    """The part of a calibrator that is used here."""
 
     def transform(self, logits: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Class probabilities with labels: the mean over draws, and what the draws said about their disagreement.
+    """Class probabilities with labels, averaged over posterior samples. Metrics take it, `avuc.predict` returns it.
 
-    Arrays, lists and tensors are accepted and kept as tensors. Rows that are negative, hold NaN or do not sum to 1
-    are refused.
+    Tensors, arrays and lists are accepted and stored as tensors. Rows that contain NaN or negative numbers, or do not
+    sum to 1, are refused.
 
-    probs             (N, C) float32 or float64, on any device; the mean of the draws' softmaxes
-    labels            (N) int64; −1 where there is none (out-of-distribution rows): only entropies have a meaning then
-    expected_entropy  (N) mean of the draws' entropies; equal to the entropy when there is one draw
-    samples           how many draws were averaged
-    monte_carlo_error how far that average is from one of infinitely many draws; None where it is not known
+    Args:
+        probs: probabilities, (N, C), float32 or float64: the mean of the samples' softmax probabilities.
+        labels: class indices, (N), int64; −1 for no label, for example for out-of-distribution images.
+        expected_entropy: mean of the samples' entropies in nats, (N). Default None: the entropy of `probs`, which is
+            right for one sample.
+        samples: number of posterior samples in the mean (default 1).
+        monte_carlo_error: typical distance of `probs` from the mean over infinitely many samples. Default None: not
+            known.
 
     >>> p = Predictions.from_logits(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
     >>> p.predicted, p.correct
@@ -71,7 +74,7 @@ class Predictions:
         expected = cast("Tensor | None", self.expected_entropy)
         if expected is None:
             if self.samples > 1:
-                raise InputError("expected_entropy is needed when more than one draw was averaged; use from_samples")
+                raise InputError("expected_entropy is needed for the mean of more than one sample; use from_samples")
             expected = uncertainty.entropy(self.probs)
         expected = as_tensor(expected, "expected_entropy")
         if expected.shape != probs.shape[:1]:
@@ -84,55 +87,76 @@ class Predictions:
 
     @property
     def num_classes(self) -> int:
+        """Number of classes C."""
         return self.probs.shape[1]
 
     @cached_property
     def confidence(self) -> Tensor:
+        """Largest probability of each row, (N)."""
         return self.probs.amax(1)
 
     @cached_property
     def predicted(self) -> Tensor:
+        """Predicted class of each row, (N)."""
         return self.probs.argmax(1)
 
     @cached_property
     def correct(self) -> Tensor:
+        """Whether the predicted class is the label, (N)."""
         return self.predicted == self.labels
 
     @cached_property
     def entropy(self) -> Tensor:
-        """−Σ p log p of the mean prediction, in nats."""
+        """Entropy −Σ p log p of each row, (N), in nats."""
         return uncertainty.entropy(self.probs)
 
     @cached_property
     def mutual_information(self) -> Tensor:
-        """Entropy less expected entropy, cut at 0; all 0 for one draw."""
+        """Entropy minus expected entropy, (N), not below 0; 0 for one sample."""
         return (self.entropy - self.expected_entropy).clamp(min=0)
 
     @classmethod
     def from_logits(
         cls, logits: Any, labels: Any = None, *, calibrator: HasTransform | None = None, check: bool = True
     ) -> Predictions:
-        """From (N, C) logits of one network; `labels=None` marks rows without labels.
+        """Return the predictions of one network.
 
-        Logits that look like probabilities are refused, unless `check` is False.
+        Args:
+            logits: (N, C).
+            labels: class indices, (N). Default None: no labels.
+            calibrator: its `transform` is applied to the logits. Default None: no calibration.
+            check: whether logits that look like probabilities are refused (default True).
+
+        >>> Predictions.from_logits([[2.0, 0.0]]).probs
+        tensor([[0.8808, 0.1192]], dtype=torch.float64)
         """
         tensor = as_tensor(logits, "logits")
         if tensor.ndim != 2:
-            raise InputError(f"logits must have shape (N, C), found {tuple(tensor.shape)}; draws go to from_samples")
+            raise InputError(
+                f"logits must have shape (N, C), found {tuple(tensor.shape)}; from_samples takes (S, N, C)"
+            )
         return cls.from_samples(tensor[None], labels, calibrator=calibrator, check=check)
 
     @classmethod
     def from_samples(
         cls, sample_logits: Any, labels: Any = None, *, calibrator: HasTransform | None = None, check: bool = True
     ) -> Predictions:
-        """From (S, N, C) logits of S draws. The calibrator acts on every draw's logits before their softmaxes are
-        averaged: calibrating the average instead is another model.
+        """Return the predictions of S posterior samples: p = (1/S) Σ_s softmax(z_s).
 
-        Logits that look like probabilities are refused, unless `check` is False.
+        Args:
+            sample_logits: (S, N, C).
+            labels: class indices, (N). Default None: no labels.
+            calibrator: its `transform` is applied to the logits of each sample, before the mean. Default None: no
+                calibration.
+            check: whether logits that look like probabilities are refused (default True).
+
+        >>> predictions = Predictions.from_samples(torch.tensor([[[9.0, 0.0]], [[0.0, 9.0]]]), [0])
+        >>> predictions.samples, predictions.entropy, predictions.mutual_information
+        (2, tensor([0.6931]), tensor([0.6919]))
         """
         given = as_tensor(sample_logits, "logits")
         if given.ndim != 3 or 0 in (given.shape[0], given.shape[2]):
-            raise InputError(f"draws' logits must have shape (S, N, C), found {tuple(given.shape)}")
+            raise InputError(f"logits of samples must have shape (S, N, C), found {tuple(given.shape)}")
         if not given.is_floating_point():
             raise InputError(f"logits must be floating-point, found {given.dtype}")
         looks = looks_like(given) if check else None
@@ -142,11 +166,11 @@ class Predictions:
                 f"{'100' if looks == 'percentages' else '1'}): pass their logarithm, give probabilities (N, C) "
                 "to Predictions(probs, labels), or pass check=False if these are logits"
             )
-        draws, rows, classes = given.shape
+        samples, rows, classes = given.shape
         dtype = torch.float64 if given.dtype == torch.float64 else torch.float32
         probs = torch.zeros(rows, classes, dtype=dtype, device=given.device)
         expected = torch.zeros(rows, dtype=dtype, device=given.device)
-        step = max(1, BLOCK // (draws * classes))
+        step = max(1, BLOCK // (samples * classes))
         for start in range(0, rows, step):
             some = slice(start, start + step)
             block = given[:, some].detach()
@@ -157,19 +181,19 @@ class Predictions:
                 raise InputError(f"logits contain NaN or +infinity (rows {start}…{min(rows, start + step) - 1})")
             each = log_probs.exp()
             probs[some] = each.mean(0)
-            # a class of probability 0 has log −inf; 0 · −inf is the 0 that 0 log 0 means
+            # the clamp makes 0 log 0 = 0 instead of 0 · −inf = NaN
             expected[some] = -(each * log_probs.clamp(min=torch.finfo(dtype).min)).sum(-1).mean(0)
         if labels is None:
             labels = torch.full((rows,), -1, device=probs.device)
-        return cls(probs, labels, expected, draws)
+        return cls(probs, labels, expected, samples)
 
     def to(self, device: torch.device | str) -> Predictions:
-        """The same predictions on another device."""
+        """Return the same predictions on another device."""
         probs, labels, expected = (tensor.to(device) for tensor in (self.probs, self.labels, self.expected_entropy))
         return Predictions(probs, labels, expected, self.samples, self.monte_carlo_error)
 
     def save(self, path: str | Path) -> None:
-        """One file in the safetensors layout: readable by anyone, carries no code, appears whole or not at all."""
+        """Write one .safetensors file, atomically. `avuc evaluate` reads it too."""
         tensors = {"probs": self.probs, "labels": self.labels, "expected_entropy": self.expected_entropy}
         metadata = {"format": FORMAT, "samples": str(self.samples)}
         if self.monte_carlo_error is not None:
@@ -178,7 +202,7 @@ class Predictions:
 
     @classmethod
     def load(cls, path: str | Path) -> Predictions:
-        """Read what `save` wrote."""
+        """Return predictions from a file written by `save`."""
         tensors, metadata = read_tensors(path)
         samples = metadata.get("samples", "")
         if metadata.get("format") != FORMAT or not samples.isdecimal() or len(samples) > 9:
@@ -194,7 +218,7 @@ class Predictions:
 
 
 def _class_numbers(labels: Any, probs: Tensor) -> Tensor:
-    """Labels (N) or (N, 1) as int64 on the probabilities' device."""
+    """Return labels (N) or (N, 1) as int64 (N) on the device of the probabilities."""
     tensor = as_tensor(labels, "labels")
     if tensor.is_floating_point() or tensor.is_complex():
         raise InputError(f"labels must be class numbers, found {tensor.dtype}")
@@ -206,9 +230,9 @@ def _class_numbers(labels: Any, probs: Tensor) -> Tensor:
 
 
 def _check_values(probs: Tensor, labels: Tensor, expected: Tensor) -> None:
-    """Refuse labels out of range, rows that are not probabilities and entropies that are not numbers.
+    """Raise `InputError` for labels out of range, rows that are not probabilities, and entropies that are not finite.
 
-    A GPU is waited for once, for all three.
+    The check of all three waits for a GPU only once.
     """
     if not len(labels):
         return

@@ -1,7 +1,6 @@
-"""How unsure a prediction is: predictive entropy, expected entropy, mutual information, variation ratio.
+"""Uncertainty of predictions: entropy, expected entropy, mutual information, variation ratio, and thresholds.
 
-Differentiable torch functions, in nats, computed in float32 or better whatever the input's precision.
-`sample_probs` are the class probabilities of S posterior draws, shape (S, N, C).
+Entropies are in nats, differentiable, and computed in float32 or better for inputs of any precision.
 """
 
 from __future__ import annotations
@@ -23,29 +22,39 @@ __all__ = [
     "variation_ratio",
 ]
 
-# What float32 may lose of an entropy: two ways to compute that of one prediction differ by less than this.
+# Rounding of an entropy in float32: two ways to compute the entropy of one prediction differ by less than this.
 RELATIVE_ROUNDING, ABSOLUTE_ROUNDING = 2.0**-18, 2.0**-20
 
 
 def entropy(probs: Tensor, dim: int = -1) -> Tensor:
-    """Shannon entropy −Σ p log p along `dim`, with 0 log 0 = 0 and a zero gradient there instead of an infinite one.
+    """Return the Shannon entropy −Σ p log p in nats, with 0 log 0 = 0.
+
+    The gradient at p = 0 is 0, not infinite.
+
+    Args:
+        probs: probabilities of any shape.
+        dim: dimension of the classes (default −1); the result does not have it.
 
     >>> entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
     tensor([0.6931, 0.0000])
     """
     probs = _at_least_float32(probs)
-    # −p log p has slope +inf at 0. A class of probability exactly 0 is one that softmax underflowed: the product with
-    # softmax's own slope has the limit 0, and reading 1 log 1 there gives it, instead of inf · 0 = NaN.
+    # −p log p has slope +inf at 0. A probability of exactly 0 is an underflow of softmax, and the product with the
+    # slope of softmax has the limit 0. Using 1 log 1 there gives this limit instead of inf · 0 = NaN.
     safe = torch.where(probs == 0, torch.ones_like(probs), probs)
     return (-safe * safe.log()).sum(dim)
 
 
 def highest_certain(threshold: Any) -> Any:
-    """The largest uncertainty that counts as certain: the threshold, plus what float32 may lose of an entropy.
+    """Return the largest uncertainty that counts as certain: the threshold plus an allowance for rounding.
 
-    The losses compute entropies in float32 from logits, the metrics in float64 from probabilities, the calibrators in
-    float64 from logits. All of them compare with this number, so that a prediction whose entropy is the threshold is
-    certain everywhere, whichever of them computed the threshold. A float, an array or a tensor.
+        threshold·(1 + 2⁻¹⁸) + 2⁻²⁰
+
+    Losses compute entropies in float32 from logits, metrics in float64 from probabilities, calibrators in float64 from
+    logits. All compare with this number, so a prediction whose entropy equals the threshold is certain in all of them.
+
+    Args:
+        threshold: a float, an array or a tensor, in nats.
 
     >>> highest_certain(1.0) - 1.0 < 5e-6
     True
@@ -97,39 +106,50 @@ def midpoint_threshold(
 
 
 def expected_entropy(sample_probs: Tensor) -> Tensor:
-    """Mean over draws of each draw's entropy, (S, N, C) → (N): the uncertainty that is in the data.
+    """Return the mean over samples of each sample's entropy, (N): the uncertainty that is in the data.
+
+        (1/S) Σ_s H(p_s)
+
+    Args:
+        sample_probs: probabilities of S posterior samples, (S, N, C).
 
     >>> expected_entropy(torch.tensor([[[1.0, 0.0]], [[0.5, 0.5]]]))
     tensor([0.3466])
     """
-    return entropy(_draws(sample_probs)).mean(0)
+    return entropy(_samples(sample_probs)).mean(0)
 
 
 def mutual_information(sample_probs: Tensor) -> Tensor:
-    """Entropy of the mean minus mean of the entropies, (S, N, C) → (N): the uncertainty that is in the weights.
+    """Return the mutual information of prediction and weights, (N): the uncertainty that is in the weights.
 
-    Never negative: the rounding error of the difference is cut at 0.
+        H(p̄) − (1/S) Σ_s H(p_s), p̄ the mean of the samples' probabilities; rounding errors below 0 become 0.
+
+    Args:
+        sample_probs: probabilities of S posterior samples, (S, N, C).
 
     >>> mutual_information(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))
     tensor([0.6931])
     """
-    probs = _at_least_float32(_draws(sample_probs))
+    probs = _at_least_float32(_samples(sample_probs))
     return (entropy(probs.mean(0)) - entropy(probs).mean(0)).clamp(min=0)
 
 
 def variation_ratio(sample_probs: Tensor) -> Tensor:
-    """Share of draws that do not vote for the most voted class, (S, N, C) → (N); piecewise constant, so no gradient.
+    """Return the fraction of samples whose predicted class is not the most frequent one, (N); it has no gradient.
+
+    Args:
+        sample_probs: probabilities of S posterior samples, (S, N, C).
 
     >>> variation_ratio(torch.tensor([[[0.9, 0.1]], [[0.8, 0.2]], [[0.3, 0.7]]]))
     tensor([0.3333])
     """
-    probs = _draws(sample_probs)
-    draws, rows, classes = probs.shape
-    # a vote count per class, one draw at a time: N × C counts rather than an S × N × C one-hot
+    probs = _samples(sample_probs)
+    samples, rows, classes = probs.shape
+    # one sample at a time: N × C counts instead of S × N × C
     votes = torch.zeros(rows, classes, device=probs.device)
-    for draw in probs:
-        votes.scatter_add_(1, draw.argmax(-1, keepdim=True), torch.ones(rows, 1, device=probs.device))
-    return 1 - votes.amax(-1) / draws
+    for sample in probs:
+        votes.scatter_add_(1, sample.argmax(-1, keepdim=True), torch.ones(rows, 1, device=probs.device))
+    return 1 - votes.amax(-1) / samples
 
 
 def _at_least_float32(probs: Tensor) -> Tensor:
@@ -138,10 +158,10 @@ def _at_least_float32(probs: Tensor) -> Tensor:
     return probs if probs.dtype in (torch.float32, torch.float64) else probs.float()
 
 
-def _draws(sample_probs: Tensor) -> Tensor:
+def _samples(sample_probs: Tensor) -> Tensor:
     if sample_probs.ndim != 3 or 0 in (sample_probs.shape[0], sample_probs.shape[2]):
         raise InputError(
-            f"draws' probabilities must have shape (S, N, C) with S, C ≥ 1, found {tuple(sample_probs.shape)}; "
-            "one prediction per row needs probs[None]"
+            f"probabilities of samples must have shape (S, N, C) with S, C ≥ 1, found {tuple(sample_probs.shape)}; "
+            "for one sample, use probs[None]"
         )
     return sample_probs

@@ -1,1 +1,1 @@
-"""What every room uses: errors, files, progress, arrays, sums over processes. Nothing here knows a model."""
+"""Helpers for all other packages: errors, files, progress, arrays, sums over processes. None of them uses a model."""

@@ -1,4 +1,4 @@
-"""Arrays, tensors and lists of numbers, as users have them."""
+"""Convert arrays, tensors, data frames and lists of numbers from users."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def as_array(values: Any, name: str) -> Array:
-    """An array of lists, data frames or arrays, sharing memory where it can; masked entries are refused.
+    """Return a NumPy array of `values`, without a copy if possible; masked entries are refused.
 
     >>> as_array([[1, 2], [3, 4]], "logits").shape
     (2, 2)
@@ -25,13 +25,13 @@ def as_array(values: Any, name: str) -> Array:
         raise InputError(f"{name} hold masked entries, which would be read like all others; leave these rows out")
     try:
         return np.asarray(values)
-    except (ValueError, TypeError, RuntimeError) as error:  # rows of unequal length, tensors of a GPU or with gradients
+    except (ValueError, TypeError, RuntimeError) as error:  # rows of unequal length; tensors on a GPU or with gradients
         reason = " ".join(str(error).split())[:160]
         raise InputError(f"{name} must be an array or a tensor, found {type(values).__name__} ({reason})") from error
 
 
 def as_tensor(values: Any, name: str) -> Tensor:
-    """A tensor, sharing memory where it can: read-only, backwards and big-endian arrays are copied.
+    """Return a tensor of `values`, without a copy if possible. Read-only, reversed and big-endian arrays are copied.
 
     >>> as_tensor([0.5, 1.5], "thresholds")
     tensor([0.5000, 1.5000], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Write a file whole or not at all."""
+"""Atomic writes: a file appears completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from avuc.core.errors import InputError
 
 @contextmanager
 def atomic_path(destination: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `destination`; on success it becomes `destination`, on failure it is removed.
+    """Yield a temporary path next to `destination`. On success it is renamed to `destination`, on failure removed.
 
-    The data reach the disk before the rename does, so a crash leaves the old file or the new one, never half of one.
+    The data are on the disk before the rename, so after a crash there is the old file or the new one, never a part.
     """
     final = Path(destination)
     try:

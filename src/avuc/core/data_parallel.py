@@ -1,4 +1,4 @@
-"""Sums over the processes of a data-parallel job, differentiable, so that a batch-wide ratio is one ratio."""
+"""Differentiable sums over the processes (ranks) of a data-parallel job, for losses that are ratios over the batch."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from torch import Tensor
 
 from avuc.core.errors import InputError
 
-# None: the default group where torch.distributed is running; False: this process alone.
+# None: the default group if torch.distributed is running; False: this process alone.
 Group = dist.ProcessGroup | None | bool
 
 
 def world_size(group: Group) -> int:
-    """Number of processes that share one batch; 1 where torch.distributed is not running."""
+    """Return the number of processes that share one batch; 1 if torch.distributed is not running."""
     if group is False or not (dist.is_available() and dist.is_initialized()):
         return 1
     size = dist.get_world_size(_resolved(group))
-    if size < 1:  # −1 would turn every gradient round
+    if size < 1:  # −1 would reverse the sign of every gradient
         raise InputError("avuc: this process is not a member of `group`; use its own group, or group=False")
     return size
 
 
 def sum_over_ranks(values: Tensor, group: Group = None) -> Tensor:
-    """Σ over ranks. Every rank must build the same loss from the result.
+    """Return the sum over ranks. Every rank must compute the same loss from it.
 
-    The backward pass multiplies by the number of ranks, because DistributedDataParallel then divides by it: the
-    averaged parameter gradients are those of one process that saw the whole batch.
+    The backward pass multiplies by the number of ranks, because DistributedDataParallel then divides by it. So the
+    mean gradients are those of one process with the whole batch.
     """
     ranks = world_size(group)
     return values if ranks == 1 else _SumOverRanks.apply(values, _resolved(group), ranks)
 
 
 def reduce_extremum(value: Tensor, group: Group, *, largest: bool) -> Tensor:
-    """The largest or smallest entry over all ranks, without gradient."""
+    """Return the largest or smallest entry over all ranks, without gradient."""
     value = (value.detach().amax() if largest else value.detach().amin()) if value.numel() else _nothing(value, largest)
     if world_size(group) > 1:
         dist.all_reduce(value, dist.ReduceOp.MAX if largest else dist.ReduceOp.MIN, group=_resolved(group))
@@ -43,13 +43,13 @@ def reduce_extremum(value: Tensor, group: Group, *, largest: bool) -> Tensor:
 
 
 def gather_rows(rows: Tensor, group: Group = None) -> Tensor:
-    """Rows (N_r, K) of every rank below one another, differentiable; ranks may bring different numbers of rows."""
+    """Return the rows (N_r, K) of all ranks as one tensor, differentiable; N_r may differ between ranks."""
     ranks = world_size(group)
     return rows if ranks == 1 else _GatherRows.apply(rows, _resolved(group), ranks)
 
 
 def refuse_second_derivative(group: Group) -> None:
-    """An error where ranks share a batch: each rank knows only its own part of the second derivative."""
+    """Raise `InputError` if ranks share a batch: each rank knows only its part of a second derivative."""
     if world_size(group) > 1:
         raise InputError(
             "avuc: a second derivative (create_graph=True) of a loss that is summed over ranks is not available; "
@@ -98,5 +98,5 @@ class _GatherRows(torch.autograd.Function):
 
 
 def _nothing(values: Tensor, largest: bool) -> Tensor:
-    """The extremum of no values: neutral in the reduction."""
+    """Return the extremum of no values, which does not change the extremum over ranks."""
     return values.new_tensor(float("-inf") if largest else float("inf"))

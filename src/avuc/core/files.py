@@ -1,4 +1,4 @@
-"""Open files from outside: regular files only, and no more than expected."""
+"""Open files from outside: regular files only, and no more bytes than expected."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import BinaryIO
 
 from avuc.core.errors import InputError
 
-# of a recipe or a calibrator
+# bytes of a recipe or a calibrator
 MOST_TEXT = 16 * 2**20
 
 
 def check_regular(path: str | Path) -> os.stat_result:
-    """The file's status; an `InputError` for a folder, a pipe, a socket or a device, which could keep a reader waiting,
-    and for what the system says about a missing file or a loop of links.
+    """Return the file's status; `InputError` if it is missing, or a folder, pipe, socket or device.
+
+    Reading a pipe or a device could wait forever.
     """
     try:
         status = os.stat(path)
@@ -25,7 +26,7 @@ def check_regular(path: str | Path) -> os.stat_result:
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """Open a file for reading, never waiting for a writer at the other end of a pipe."""
+    """Open a regular file for reading; a pipe is refused without waiting for its writer."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         _regular(path, os.fstat(handle))
@@ -36,7 +37,7 @@ def open_regular(path: str | Path) -> BinaryIO:
 
 
 def read_text(path: str | Path, most: int = MOST_TEXT) -> str:
-    """The UTF-8 text of a regular file of at most `most` bytes.
+    """Return the UTF-8 text of a regular file of at most `most` bytes.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -52,7 +53,7 @@ def read_text(path: str | Path, most: int = MOST_TEXT) -> str:
 
 
 def same_file(first: str | Path, second: str | Path) -> bool:
-    """Whether two names lead to one file: by links, hard links or another case; also where it does not exist yet.
+    """Return whether two paths are one file: through links, or names that differ in case. It need not exist yet.
 
     >>> same_file("a/../b.json", "b.json")
     True
@@ -61,14 +62,14 @@ def same_file(first: str | Path, second: str | Path) -> bool:
         return os.path.samefile(first, second)
     except OSError:
         pass
-    one, two = os.path.realpath(first), os.path.realpath(second)
-    if one == two:
+    real, other = os.path.realpath(first), os.path.realpath(second)
+    if real == other:
         return True
-    return one.casefold() == two.casefold() and _ignores_case(os.path.dirname(one))
+    return real.casefold() == other.casefold() and _ignores_case(os.path.dirname(real))
 
 
 def _ignores_case(folder: str) -> bool:
-    """Whether the folder's file system takes names that differ in case for one."""
+    """Return whether the folder's file system ignores the case of names."""
     other = folder.swapcase()
     try:
         return other != folder and os.path.samefile(folder, other)

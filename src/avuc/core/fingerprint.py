@@ -1,12 +1,12 @@
-"""Notice that a posterior has changed: its weights, its buffers, or the way its network computes.
+"""Detect that a posterior has changed: its weights, its buffers, its layers, hooks or attributes.
 
-Version counters do not see a write through `.data`, a fused optimiser or a replayed CUDA graph. So the contents of
-every tensor are read, once for each call: the bits, as 64-bit integers in a matrix X of 1,024 columns, give
+torch's version counters miss writes through `.data`, by a fused optimiser or by a replayed CUDA graph. So each call
+reads the contents of every tensor. Their bits, as 64-bit integers in a matrix X of 1,024 columns, give
 
-    h = Σ_r Σ_c a_r b_c X_rc   mod 2⁶⁴,        a and b fixed odd numbers,
+    h = Σ_r Σ_c a_r b_c X_rc   mod 2⁶⁴,        a and b fixed odd numbers.
 
-which a single changed number always changes, and any other change with probability 1 − 2⁻⁶³. Everything else that a
-network computes with (its layers, hooks and plain attributes, such as a dropout rate) is compared as it is.
+A single changed number always changes h; any other change does with probability 1 − 2⁻⁶³. Layers, hooks and plain
+attributes, such as a dropout rate, are compared directly.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import torch
 from torch import Tensor, nn
 
 COLUMNS = 1024
-# tensors from this size on are read where they lie, smaller ones together
+# tensors of at least this size are read in place, smaller ones are joined first
 LARGE_BYTES = 1 << 20
-# values to look at, and how deep below a network: an attribute may lead to half of the program
+# limits on the number and depth of values: an attribute may refer to half of the program
 MOST_VALUES, MOST_DEPTH = 100_000, 6
 PLAIN = frozenset(
     {int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range, slice, type}
@@ -57,9 +57,9 @@ class Fingerprint:
 
 @torch.no_grad()
 def fingerprint(posterior: object) -> Fingerprint:
-    """Equal for two calls if nothing that the posterior's draws depend on has changed between them.
+    """Return a value that is equal for two calls if nothing that the posterior's samples depend on has changed.
 
-    What only a closure, a global variable or a class knows of cannot be seen.
+    Changes inside a closure, a global variable or a class are not detected.
 
     >>> net = nn.Linear(2, 3)
     >>> before = fingerprint(net)
@@ -73,14 +73,14 @@ def fingerprint(posterior: object) -> Fingerprint:
 
 
 def structure(module: nn.Module) -> tuple[object, ...]:
-    """What a network in evaluation mode computes with beside the contents of its tensors: layers, hooks, attributes."""
+    """Return the layers, hooks and attributes of a network in evaluation mode, without the contents of its tensors."""
     walk = _Walk(whole=False)
     walk.look(module, 0)
     return tuple(walk.facts)
 
 
 class _Same:
-    """Equal to itself only. It keeps the object alive, so that no other one can take its place in memory."""
+    """Equal only to itself. It keeps the object alive, so that no other object gets the same address."""
 
     __slots__ = ("what",)
 
@@ -144,7 +144,7 @@ class _Walk:
     def _module(self, module: nn.Module) -> None:
         add = self.facts.append
         for key, part in vars(module).items():
-            # hooks and children that are not there need no words: most layers have none
+            # empty dicts of hooks and children are skipped: most layers have none
             empty = type(part) in (dict, OrderedDict) and not part
             if key in BOOKKEEPING or (empty and key[0] == "_") or (key == "training" and not self.whole):
                 continue
@@ -163,7 +163,7 @@ class _Walk:
     def _array(self, array: np.ndarray) -> None:
         self.facts += [array.shape, array.dtype.str]
         if isinstance(array, np.memmap) or array.dtype == object or not array.size:
-            self.facts.append(_Same(array))  # a mapped file may be larger than the memory
+            self.facts.append(_Same(array))  # a mapped file may be larger than memory
         elif self.whole:
             plain = np.ascontiguousarray(array)
             plain = plain if plain.flags.writeable else plain.copy()
@@ -180,11 +180,11 @@ class _Walk:
 
 
 def _unchanging(value: Any) -> bool:
-    """What is known by itself: code, and what has no attributes of its own or never changes them."""
+    """Return whether a value is compared by identity: code, and objects without attributes that can change."""
     code = (type, FunctionType, BuiltinFunctionType, ModuleType, torch.Generator)
     parameters = getattr(type(value), "__dataclass_params__", None)
     frozen = parameters is not None and parameters.frozen
-    # a logger, a lock, a file: Python's own, but for plain containers of attributes
+    # objects of the standard library, such as a logger, a lock or a file, except plain containers of attributes
     standard = type(value).__module__.partition(".")[0] in sys.stdlib_module_names
     plain = isinstance(value, SimpleNamespace | argparse.Namespace)
     return isinstance(value, code) or frozen or (standard and not plain) or not hasattr(value, "__dict__")
@@ -193,7 +193,7 @@ def _unchanging(value: Any) -> bool:
 def _contents(tensors: list[Tensor]) -> tuple[int, ...]:
     by_device: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
-        # kinds of device other than these two may lack 64-bit integers
+        # other devices may not support 64-bit integers
         device = tensor.device if tensor.device.type in ("cpu", "cuda") else torch.device("cpu")
         by_device.setdefault(device, []).append(_bytes(tensor.to(device)))
     found: list[int] = []
@@ -204,7 +204,7 @@ def _contents(tensors: list[Tensor]) -> tuple[int, ...]:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """The tensor's bytes in the order they lie in memory, without a copy where it fills its memory."""
+    """Return the tensor's bytes in memory order, without a copy if they are contiguous."""
     if not tensor.is_contiguous() or tensor.is_complex():
         order = sorted(range(tensor.ndim), key=tensor.stride().__getitem__, reverse=True)
         tensor = tensor.resolve_conj().resolve_neg().permute(order).contiguous()
@@ -212,7 +212,7 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 
 def _matrices(parts: list[Tensor]) -> Iterator[Tensor]:
-    """The bytes as (rows, COLUMNS) 64-bit integers: each large part by itself, all that is left together."""
+    """Yield the bytes as (rows, COLUMNS) 64-bit integers: one matrix for each large part, one for the rest."""
     width, rest = 8 * COLUMNS, []
     for part in parts:
         size = part.numel()
@@ -233,12 +233,12 @@ def _sum(matrix: Tensor) -> Tensor:
 
 
 def _product(matrix: Tensor, vector: Tensor) -> Tensor:
-    """CUDA multiplies no matrices of integers; in blocks, because the products are kept for a moment."""
+    """Return matrix · vector. CUDA has no integer matrix product; blocks bound the memory of the products."""
     return torch.cat([(block * vector).sum(1) for block in matrix.split(8192)])
 
 
 @functools.lru_cache(maxsize=32)
 def _odd(count: int, seed: int, device: torch.device) -> Tensor:
-    """Fixed odd 64-bit numbers that look random."""
+    """Return fixed odd 64-bit numbers that look random."""
     state = np.random.SeedSequence([seed, count]).generate_state(count, np.uint64)
     return torch.from_numpy((state | np.uint64(1)).view(np.int64)).to(device)

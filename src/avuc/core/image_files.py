@@ -1,7 +1,7 @@
-"""Open a picture file as if an enemy had written it.
+"""Open image files from outside safely.
 
-Pillow chooses a reader by a file's first bytes, whatever its name: a `.png` that is PostScript would be run by
-Ghostscript. Only the formats listed here are read, and only up to a number of pixels.
+Pillow chooses a decoder by the first bytes of a file, not by its name: a `.png` that contains PostScript would be run
+by Ghostscript. Only the formats listed here are read, and only up to a number of pixels.
 """
 
 from __future__ import annotations
@@ -14,17 +14,23 @@ from avuc.core.errors import InputError, require
 from avuc.core.files import check_regular
 
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM", "TIFF", "GIF")
-# Pillow warns from here on: a small file can unpack to an enormous picture
+# Pillow warns above this: a small file can decompress to an enormous image
 MAX_PIXELS = 89_478_485
 
 
 def open_picture(path: Path, mode: str | None = "RGB", *, max_pixels: int = MAX_PIXELS) -> Any:
-    """A picture file as a Pillow image in memory, of `mode` (None: "L" for grey and black-and-white, else "RGB")."""
+    """Return the decoded Pillow image.
+
+    Args:
+        path: an image file.
+        mode: Pillow mode of the result (default "RGB"). None: "L" for grey and black-and-white files, else "RGB".
+        max_pixels: larger images are refused.
+    """
     return _opened(path, mode, max_pixels, decoded=True)
 
 
 def check_picture(path: Path, *, max_pixels: int = MAX_PIXELS) -> None:
-    """Refuse what `open_picture` refuses by a file's first bytes alone."""
+    """Raise `InputError` if the header shows that `open_picture` would refuse the file; nothing is decoded."""
     _opened(path, None, max_pixels, decoded=False)
 
 
@@ -35,7 +41,7 @@ def _opened(path: Path, mode: str | None, max_pixels: int, *, decoded: bool) -> 
     known = [name for name in FORMATS if name in pillow.OPEN]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # remarks on odd metadata, thousands of them in ImageNet
+            warnings.simplefilter("ignore", UserWarning)  # about unusual metadata; ImageNet causes thousands
             warnings.simplefilter("ignore", pillow.DecompressionBombWarning)  # refused below
             with pillow.open(path, formats=known) as image:
                 _check_size(path, image.size, max_pixels)
@@ -50,7 +56,7 @@ def _opened(path: Path, mode: str | None, max_pixels: int, *, decoded: bool) -> 
         raise InputError(
             f"{path}: not a readable picture: cannot be decoded as {', '.join(FORMATS)}; convert, restore or remove it"
         ) from error
-    except Exception as error:  # on damaged bytes Pillow's plug-ins raise whatever their parser happened to meet
+    except Exception as error:  # for damaged files Pillow's plug-ins raise errors of many classes
         reason = " ".join(str(error).replace(str(path), "it").split())[:120] or type(error).__name__
         raise InputError(f"{path}: cannot be decoded ({reason}); restore or remove it") from error
 

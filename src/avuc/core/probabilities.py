@@ -1,7 +1,7 @@
-"""What counts as probabilities: one rule for metrics, losses, calibrators and predictions.
+"""The rule for what counts as probabilities, used by metrics, losses, calibrators, predictions and file readers.
 
-Probabilities are not negative and sum to 1 in every row. Values that look like probabilities where logits are expected,
-and values that do not where probabilities are expected, give wrong figures without an error, so both are refused.
+Probabilities are not negative, and every row sums to 1. Probabilities in place of logits, or logits in place of
+probabilities, would give wrong metrics without an error, so both are refused.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from avuc.core.errors import InputError
 
 Looks = Literal["probabilities", "rounded probabilities", "percentages"]
 
-# how far a row's sum may be from 1: bfloat16 probabilities of any number of classes stay within 0.4 %
+# largest distance of a row's sum from 1; bfloat16 probabilities of any number of classes stay within 0.4 %
 SUM_TOLERANCE = 1e-2
-# a sum of 1.01 is within 0.01, whatever precision it was added up in
+# so that a sum of 1.01 passes in any precision
 WITHIN = SUM_TOLERANCE + 1e-6
-# the same where only a few rows speak for probabilities: two logits sum to 1 within 0.01 in one row of a thousand
+# for few rows the limit is tighter: one pair of logits in a thousand sums to 1 within 0.01 by accident
 FEW_ROWS, FEW_TOLERANCE = 4, 1e-5
 # the most that rounding may change the sum of a row that is read as probabilities
 MOST_ROUNDING = 5e-2
 # numbers of decimals that `looks_like` tries, and the most that rounding may change a sum there
 DIGITS, MOST_LOST = (2, 3), 0.5
-# rows looked at before all rows are
+# rows that are checked first
 PEEK = 256
 BOTH_COLUMNS = "for a binary model with the probability p of the positive class, give both columns, [1 − p, p]"
 
@@ -60,9 +60,9 @@ def sum_tolerance(classes: int, digits: int | None) -> float:
 
 
 def looks_like(values: Tensor) -> Looks | None:
-    """What scores (..., C) look like if every row looks like probabilities; None for logits and for a single class.
+    """Return what scores (..., C) look like if all rows look like probabilities; None for logits or a single class.
 
-    Fewer than four rows count as probabilities only if their sums are exact. Reads values back from a GPU.
+    Fewer than four rows count as probabilities only if their sums are exact. Waits for a GPU.
 
     >>> looks_like(torch.tensor([[0.2, 0.8]])), looks_like(torch.tensor([[2.0, -1.0]]))
     ('probabilities', None)
@@ -91,14 +91,14 @@ def _looks_like(rows: Tensor) -> Looks | None:
 
 
 def _are_percentages(rows: Tensor, totals: Tensor) -> bool:
-    """Rows that sum to 100, also after rounding. Rows of 100 and zeros are more likely to be made-up logits."""
+    """Return whether rows sum to 100, also after rounding. Rows of one 100 and zeros are taken for logits."""
     if _off(totals, 100) > 100 * WITHIN and rounded_digits(rows, totals, 100) is None:
         return False
     return bool((rows.amax(-1) < 100).any())
 
 
 def rounded_digits(rows: Tensor, totals: Tensor, scale: float = 1) -> int | None:
-    """The number of digits, 2 or 3, if rounding to so many explains why these rows do not sum to `scale`."""
+    """Return 2 or 3 if rounding to so many decimals explains why these rows do not sum to `scale`, else None."""
     if not bool(rows.amax() <= scale):  # NaN too
         return None
     for digits in DIGITS:
@@ -112,19 +112,19 @@ def rounded_digits(rows: Tensor, totals: Tensor, scale: float = 1) -> int | None
 
 
 def are_probs(rows: Tensor, totals: Tensor | None = None) -> Tensor:
-    """One bool, on the rows' own device: whether all rows (N, C) are probabilities. NaN and infinity are not."""
+    """Return one bool, on the same device: whether all rows (N, C) are probabilities. NaN and infinity are not."""
     sums = rows.sum(-1) if totals is None else totals
     fits = ((sums - 1).abs() <= WITHIN).all()
     return fits & (rows.amin() >= 0) if rows.numel() else fits
 
 
 def check_probs(rows: Tensor, totals: Tensor | None = None, start: int = 0) -> None:
-    """Raise InputError unless all rows (N, C) are probabilities; rows are counted from `start` in the message."""
+    """Raise `InputError` unless all rows (N, C) are probabilities; `start` is the number of the first row."""
     if bool(are_probs(rows, totals)):
         return
     sums = rows.sum(-1) if totals is None else totals
-    for name, found in (("NaN", rows.isnan()), ("infinity", rows.isinf())):
-        bad = found.any(1)
+    for name, entries in (("NaN", rows.isnan()), ("infinity", rows.isinf())):
+        bad = entries.any(1)
         if bool(bad.any()):
             raise InputError(f"probabilities contain {name} (row {start + _first(bad)}): remove or repair these rows")
     off = (sums - 1).abs() > WITHIN
@@ -153,12 +153,12 @@ def _remedy(rows: Tensor, totals: Tensor) -> str:
 
 
 def _sums(rows: Tensor) -> Tensor:
-    """In float64, but on Apple's GPUs, which have none."""
+    """Return the sums in float64, or float32 on Apple's GPUs, which have no float64."""
     return rows.sum(-1, dtype=torch.float32 if rows.device.type == "mps" else torch.float64)
 
 
 def _off(totals: Tensor, scale: float) -> float:
-    """NaN is infinitely far off."""
+    """Return the largest distance of a sum from `scale`; infinity for NaN."""
     return float((totals - scale).abs().amax().nan_to_num(nan=torch.inf, posinf=torch.inf))
 
 

@@ -1,4 +1,4 @@
-"""One progress line on standard error; silent when nobody is watching."""
+"""A progress line on standard error, shown only on a terminal."""
 
 from __future__ import annotations
 

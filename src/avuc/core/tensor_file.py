@@ -1,8 +1,8 @@
-"""Named tensors in one file that holds data and nothing else: the safetensors layout, read and written here.
+"""Read and write .safetensors files: named tensors and text metadata, no code. The safetensors package is not needed.
 
-8 bytes, little-endian: the length of the header. Then the header, JSON: name → {"dtype", "shape", "data_offsets"}, and
-"__metadata__", text to text. Then the tensors' bytes, little-endian, one after the other without gaps. Reading maps the
-file and trusts nothing in the header: a bad one is an InputError that names the file.
+A file has 8 bytes with the length of the header (little-endian), the header in JSON (name → {"dtype", "shape",
+"data_offsets"}, and "__metadata__", text to text), then the bytes of the tensors (little-endian) without gaps. Reading
+maps the file into memory and checks everything in the header; a damaged file is an `InputError` that names it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from avuc.core.atomic import atomic_path
 from avuc.core.errors import InputError, out_of_memory
 from avuc.core.files import open_regular
 
-# the same bound as the safetensors package
+# the same limit as in the safetensors package
 MAX_HEADER = 100_000_000
 
 DTYPES = {
@@ -46,7 +46,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write tensors, from any device, and text metadata; the file appears whole or not at all.
+    """Write tensors of any device, and text metadata, atomically.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -60,7 +60,7 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Map
         if not all(isinstance(k, str) and isinstance(v, str) for k, v in metadata.items()):
             raise InputError(f"{path}: metadata must map text to text; convert other values with json.dumps")
         header["__metadata__"] = dict(metadata)
-    # widest first, as the package does: every tensor starts at a multiple of its item size
+    # widest types first, as in the safetensors package, so that every tensor starts at a multiple of its item size
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     end = 0
     for name in order:
@@ -78,19 +78,19 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Map
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in order:
-            # one tensor at a time on the host; its bytes as an array that the file takes without a copy
+            # one tensor at a time is copied from the device, and written without another copy
             host = tensors[name].detach().cpu().resolve_conj().resolve_neg().contiguous()
             if host.numel():
                 file.write(host.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of a file. The tensors are private maps of it: read when touched, free to be changed."""
+    """Return tensors and metadata of a file. The file is mapped: data are read when used, changes stay in memory."""
     header, metadata, base = _header(path)
     size = base + max((end for _, _, _, end in header.values()), default=0)
     try:
         whole = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
-    except RuntimeError as error:  # of the map: what the system says stands at the end of a long message
+    except RuntimeError as error:  # of mmap; the system's reason is at the end of a long message
         if out_of_memory(error):
             raise MemoryError(f"{path}: there is not enough memory to hold it") from error
         raise InputError(f"{path}: cannot be read ({str(error).splitlines()[0][-80:]})") from error
@@ -101,21 +101,21 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
                 out[name] = torch.empty(shape, dtype=dtype)
                 continue
             flat = whole[base + start : base + end]
-            # another writer may have put a tensor where its type cannot be read in place
+            # other programs may write tensors that are not aligned, which cannot be viewed in place
             out[name] = (flat if (base + start) % dtype.itemsize == 0 else flat.clone()).view(dtype).view(shape)
         except (RuntimeError, OverflowError, TypeError):
-            # shapes such as (0, 2**62, 2**62), which no tensor can have
+            # shapes such as (0, 2**62, 2**62)
             _bad(path, f"has tensor {name!r} with an impossible shape")
     return out, metadata
 
 
 def read_metadata(path: str | Path) -> dict[str, str]:
-    """The text metadata alone; the header is checked, the data not touched."""
+    """Return only the metadata; the header is checked, the data are not read."""
     return _header(path)[1]
 
 
 def tensor_places(path: str | Path) -> dict[str, tuple[torch.dtype, tuple[int, ...], int]]:
-    """Type, shape and first byte in the file of every tensor; the header is checked, the data not touched."""
+    """Return dtype, shape and first byte of every tensor; the header is checked, the data are not read."""
     entries, _, base = _header(path)
     return {name: (dtype, shape, base + start) for name, (dtype, shape, start, _) in entries.items()}
 
@@ -148,7 +148,7 @@ def _header(path: str | Path) -> tuple[dict[str, Entry], dict[str, str], int]:
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         _bad(path, "has metadata that is not text to text")
     entries = {name: _entry(path, name, item) for name, item in raw.items()}
-    # without gaps, without overlap, up to the last byte: nothing can hide and nothing is shared
+    # no gaps, no overlap, up to the last byte: no hidden data, no shared memory
     position = 0
     for name, (_, _, start, end) in sorted(entries.items(), key=lambda item: item[1][2:]):
         if start != position:
@@ -174,7 +174,7 @@ def _entry(path: str | Path, name: str, item: Any) -> Entry:
 
 
 def _whole_numbers(value: Any) -> bool:
-    # bool is an int in Python; 2**63 and more is no size on any machine
+    # bool is a subclass of int; no machine has sizes of 2**63 or more
     return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**63 for n in value)
 
 
@@ -185,8 +185,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return out
 
 
-def _bad(path: str | Path, found: str) -> NoReturn:
-    raise InputError(f"{path}: not a sound .safetensors file: it {found}; write it again or fetch a whole copy")
+def _bad(path: str | Path, problem: str) -> NoReturn:
+    raise InputError(f"{path}: not a valid .safetensors file: it {problem}; write it again or fetch a whole copy")
 
 
 def _need_little_endian() -> None:

@@ -1,4 +1,4 @@
-"""Names from files as text for people and for file names: control characters shown, long names shortened, marks."""
+"""Names from files as safe text: visible control characters, shortened names, hashes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ JOINERS = "\u200c\u200d"  # part of words in Persian, Hindi and others
 
 
 def visible(text: str) -> str:
-    r"""The text with every control character as its escape, so that no two texts look the same for one.
+    r"""Return the text with escapes for control characters, so that different texts look different.
 
     >>> visible("a\nb\x1b[31m")
     'a\\nb\\x1b[31m'
@@ -17,7 +17,7 @@ def visible(text: str) -> str:
 
 
 def short(text: str, most: int) -> str:
-    """At most `most` characters; the end of a shortened text tells it from others that begin like it.
+    """Return at most `most` characters; a shortened text ends with a hash of the whole.
 
     >>> short("abc", 9), short("a" * 10_000, 12)
     ('abc', 'aaaaaa…27dd1')
@@ -29,7 +29,7 @@ def short(text: str, most: int) -> str:
 
 
 def mark(name: str, digits: int = 8) -> str:
-    """The beginning of the name's SHA-256, which tells it from names that look like it.
+    """Return the first digits of the name's SHA-256, which differ for names that look alike.
 
     >>> mark("a"), mark("A")
     ('ca978112', '559aead0')

@@ -1,7 +1,7 @@
-"""Methods, one file per row of the paper's tables; `METHODS` lists them by name.
+"""Methods that train a posterior, one file for each; `METHODS` lists them by name.
 
-A method says how to fit (`build`, `logits`, `kl`, `epoch_end`) and what posterior comes out (`posterior`); the loop
-that fits it is the same for all. What it is fitted to, plainly or with AvUC, is an `Objective`.
+A method defines how to train (`build`, `logits`, `kl`, `epoch_end`) and the posterior of the trained models
+(`posterior`). The training loop is the same for all methods. An `Objective` defines the loss, with or without AvUC.
 """
 
 from __future__ import annotations
@@ -43,3 +43,4 @@ METHODS: dict[str, type[Method]] = {
     "radial": Radial,
     "swag": SWAG,
 }
+"""Every method by its name in recipes and on the command line."""

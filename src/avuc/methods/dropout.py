@@ -1,13 +1,12 @@
-"""Monte Carlo dropout (Gal & Ghahramani 2016, arXiv:1506.02142), on networks that have no dropout layers.
+"""Monte Carlo dropout (Gal & Ghahramani 2016, arXiv:1506.02142), also for networks without dropout layers.
 
-Before a weight layer each input element is dropped with probability q and the rest scaled by 1/(1 − q). In training
-every sample has masks of its own, as usual. A posterior draw is one *thinned network*: one mask for each place in the
-net, of the shape of one sample's activation, shared by all samples. That makes a draw a function of the image,
-whatever batch the image comes in. Each image by itself meets masks of the same distribution as with masks of its own,
-so its expected mean, entropy and mutual information are the same; only the Monte Carlo errors of different images
-become correlated.
+Each input element of a weight layer is dropped with probability q; the others are scaled by 1/(1 − q). In training
+every image has its own masks, as usual. A posterior sample has one fixed mask per layer, of the shape of one image's
+activation, and uses it for all images. So a sample is a function of the image alone, in any batch. The masks of a
+single image have the same distribution as usual, so its expected mean, entropy and mutual information are the same;
+only the Monte Carlo errors of different images become correlated.
 
-The masks come from hooks: the net's code, and the names in its `state_dict`, stay as they are.
+Hooks apply the masks: the net's code and the names in its `state_dict` do not change.
 """
 
 from __future__ import annotations
@@ -42,10 +41,17 @@ DROPOUT_LAYERS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 @dataclass(frozen=True)
 class Dropout(Method):
-    """Dropout before every weight layer.
+    """Monte Carlo dropout before every weight layer.
 
-    rate: q; the UQ benchmark's tuned rate for CIFAR-10/ResNet-20, 0.055, whose Dropout row the paper shows.
-    drop_input: also before the first layer, which drops pixels; the benchmark does so.
+    Args:
+        rate: probability q that an input element is dropped (default 0.055, the tuned value of Ovadia et al. 2019 for
+            ResNet-20 on CIFAR-10; the paper's Dropout results are theirs).
+        drop_input: whether pixels are dropped before the first layer too (default True, as in that benchmark).
+
+    >>> method = Dropout(rate=0.5)
+    >>> posterior = method.posterior([method.build(nn.Linear(8, 3))])
+    >>> posterior.draw(torch.Generator().manual_seed(0))(torch.rand(4, 8)).shape
+    torch.Size([4, 3])
     """
 
     name = "dropout"
@@ -76,18 +82,18 @@ class Dropout(Method):
 
 
 class Masks:
-    """What the hooks of one net share: where training masks come from, and the draw that is being evaluated."""
+    """What the hooks of one net share: the source of training masks, and the sample that is evaluated."""
 
     def __init__(self, generator: torch.Generator | None) -> None:
         self.generator = generator
         self.draw: MaskDraw | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Masks:
-        return Masks(None)  # a generator belongs to one net: the copy draws from torch's own
+        return Masks(None)  # a generator belongs to one net: the copy uses torch's own
 
 
 class DropoutHook:
-    """Drops the input of the layer it is put before: in training (unless the layer does), or in a draw's evaluation."""
+    """Drops inputs of its layer: in training, unless the layer does it itself, and when a sample is evaluated."""
 
     def __init__(
         self, masks: Masks, place: int, rate: float, *, channels: bool = False, in_training: bool = True
@@ -96,7 +102,7 @@ class DropoutHook:
         self.channels, self.in_training = channels, in_training
 
     def rate_before(self, layer: nn.Module) -> float:
-        """The rate as it is now: a dropout layer's own, which may have been changed since, else the hook's."""
+        """Return the current rate: that of a dropout layer, which may have changed, otherwise the hook's."""
         return float(layer.p) if isinstance(layer, DROPOUT_LAYERS) else self.rate
 
     def __call__(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -114,7 +120,10 @@ class DropoutHook:
 
 
 class DropoutPosterior(nn.Module):
-    """Draws thinned networks from a net that `Dropout.build` made.
+    """The posterior of a net made by `Dropout.build`: each sample has fixed dropout masks.
+
+    Args:
+        net: a net with dropout hooks.
 
     >>> model = Dropout(rate=0.5).build(nn.Linear(8, 3))
     >>> f = DropoutPosterior(model).draw(torch.Generator().manual_seed(0))
@@ -132,7 +141,7 @@ class DropoutPosterior(nn.Module):
 
     @classmethod
     def of_own_layers(cls, net: nn.Module) -> DropoutPosterior:
-        """The posterior of a net that was trained with nn.Dropout layers of its own.
+        """Return the posterior of a net that was trained with its own nn.Dropout layers.
 
         >>> net = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 3))
         >>> DropoutPosterior.of_own_layers(net).draw(torch.Generator())(torch.rand(4, 8)).shape
@@ -158,7 +167,7 @@ class DropoutPosterior(nn.Module):
 
 
 class MaskDraw:
-    """One thinned network. Its masks follow from the seed, the place in the net and the shape of the activation."""
+    """One sample: the net with fixed masks. They depend on the seed, the layer and the shape of its input."""
 
     def __init__(self, net: nn.Module, masks: Masks, seed: int) -> None:
         self.net, self.masks, self.seed = net, masks, seed
@@ -166,7 +175,7 @@ class MaskDraw:
         self._made: dict[tuple[int, ...], Tensor] = {}
 
     def __call__(self, images: Tensor) -> Tensor:
-        net = private_copy(self.net).eval()  # another thread may be using the net itself
+        net = private_copy(self.net).eval()  # another thread may use the net itself
         this_pass = MaskDraw(net, _masks(net), self.seed)
         this_pass._made = self._made
         this_pass.masks.draw = this_pass
@@ -174,7 +183,7 @@ class MaskDraw:
         return logits
 
     def mask(self, place: int, rate: float, x: Tensor, channels: bool) -> Tensor:
-        """The mask before a layer, scaled by 1/(1 − q); a layer called twice in one pass has two."""
+        """Return the mask of a layer, scaled by 1/(1 − q); a layer called twice in one pass has two masks."""
         shape = (x.shape[1], *[1] * (x.ndim - 2)) if channels else x.shape[1:]
         key = (place, self._calls[place], *shape)
         self._calls[place] += 1

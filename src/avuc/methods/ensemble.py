@@ -1,7 +1,7 @@
-"""Deep ensemble (Lakshminarayanan, Pritzel & Blundell 2017, arXiv:1612.01474): several nets, each from its own start.
+"""Deep ensemble (Lakshminarayanan, Pritzel & Blundell 2017, arXiv:1612.01474): networks with different initial weights.
 
-The posterior has as many draws as there are members, and `predict` takes each once: p̄ = 1/M Σ p_m. With a stochastic
-member, say SWAG, the draws come from a member at random: a mixture (MultiSWAG, Wilson & Izmailov 2020).
+The posterior has one sample per member, and `predict` uses each once: p̄ = 1/M Σ p_m. If a member is itself a posterior
+with many samples, such as SWAG, samples come from a random member: a mixture (MultiSWAG, Wilson & Izmailov 2020).
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from avuc.posterior import Draw, Posterior
 
 @dataclass(frozen=True)
 class Ensemble(Method):
-    """`members` models of the method `member`; the UQ benchmark that the paper compares with has 10 on CIFAR-10."""
+    """Several independently trained models: p̄ = 1/M Σ p_m.
+
+    Args:
+        members: number M of models (default 10, as in the benchmark of Ovadia et al. 2019 on CIFAR-10).
+        member: the method of each model (default `Vanilla()`); not an ensemble itself.
+
+    >>> method = Ensemble(members=3)
+    >>> method.posterior([method.build(nn.Linear(2, 3)) for _ in range(3)]).num_draws
+    3
+    """
 
     name = "ensemble"
     members: int = 10
@@ -49,7 +58,10 @@ class Ensemble(Method):
 
 
 class EnsemblePosterior(nn.Module):
-    """The even mixture of posteriors. `draw` takes a member at random, `member(index)` a certain one.
+    """The mixture of several posteriors with equal weights. `draw` uses a random member, `member(index)` a given one.
+
+    Args:
+        posteriors: the members; also networks wrapped in `DeterministicPosterior`.
 
     >>> from avuc.methods.vanilla import DeterministicPosterior
     >>> EnsemblePosterior([DeterministicPosterior(nn.Linear(2, 3)) for _ in range(4)]).num_draws
@@ -61,12 +73,12 @@ class EnsemblePosterior(nn.Module):
         if not posteriors:
             raise InputError("an ensemble needs at least one member, found none")
         self.posteriors = list(posteriors)
-        # registered, so that `.to(device)` and `parameters()` reach them
+        # registered, so that `.to(device)` and `parameters()` include them
         self.nets = nn.ModuleList([posterior for posterior in posteriors if isinstance(posterior, nn.Module)])
 
     @property
     def num_draws(self) -> int | None:
-        """The number of members when each is a single net, else unlimited."""
+        """The number of members if each has one sample, otherwise None: no limit."""
         return len(self.posteriors) if all(posterior.num_draws == 1 for posterior in self.posteriors) else None
 
     def draw(self, generator: torch.Generator) -> Draw:
@@ -74,5 +86,5 @@ class EnsemblePosterior(nn.Module):
         return self.posteriors[chosen].draw(generator)
 
     def member(self, index: int) -> Draw:
-        # a member with one draw has no use for a generator's state
+        # a member with one sample does not use the generator
         return self.posteriors[index].draw(torch.Generator())

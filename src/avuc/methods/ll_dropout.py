@@ -9,7 +9,19 @@ from avuc.methods.dropout import Dropout
 
 @dataclass(frozen=True)
 class LLDropout(Dropout):
-    """rate: the UQ benchmark's tuned rate for CIFAR-10/ResNet-20, 0.32, whose LL-Dropout row the paper shows."""
+    """Dropout before the last layer only.
+
+    Args:
+        rate: probability q that an input of the last layer is dropped (default 0.32, the tuned value of Ovadia et al.
+            2019 for ResNet-20 on CIFAR-10).
+        drop_input: not used by this method.
+
+    >>> from torch import Generator, nn, rand
+    >>> method = LLDropout(rate=0.5)
+    >>> posterior = method.posterior([method.build(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)))])
+    >>> posterior.draw(Generator().manual_seed(0))(rand(4, 8)).shape
+    torch.Size([4, 3])
+    """
 
     name = "ll_dropout"
     last_only = True

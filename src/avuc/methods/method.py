@@ -1,4 +1,4 @@
-"""What the one fit loop asks of a method.
+"""The interface between a method and the training loop.
 
     models = [method.build(net(seed), generator=...) for seed in range(method.members)]
     for each model:                                          # independent of one another
@@ -11,8 +11,8 @@
             method.epoch_end(model, epoch, epochs)
     posterior = method.posterior(models, images=training_images)
 
-A checkpoint of a method is the `state_dict` of each model, and that of the loss while training: `build` on a net of
-the same architecture and `load_state_dict` bring it back.
+A checkpoint of a method is the `state_dict` of each model, and of the loss during training. To restore it, call `build`
+on a net of the same architecture and then `load_state_dict`.
 """
 
 from __future__ import annotations
@@ -29,44 +29,54 @@ from avuc.posterior import Posterior
 
 
 class Method(ABC):
-    """The answers of a method that trains one plain net; a method overrides what it does otherwise.
+    """Base class of all methods. Its defaults are those of a plain network; a method overrides what differs.
 
-    Methods are frozen dataclasses of numbers and words, so that a recipe can hold them.
+    Methods are frozen dataclasses of numbers and strings, so that a recipe can contain them.
+
+    >>> from avuc.methods import SVI
+    >>> method = SVI(initial_std=0.1)
+    >>> model = method.build(nn.Linear(4, 3))
+    >>> method.logits(model, torch.zeros(8, 4)).shape, bool(method.kl(model) > 0)
+    (torch.Size([8, 3]), True)
     """
 
     name: ClassVar[str]
-    members: int = 1  # how many models are fitted, each on its own
+    members: int = 1  # number of models that are trained independently
 
     @abstractmethod
     def build(self, net: nn.Module, *, generator: torch.Generator | None = None) -> nn.Module:
-        """What to train, made from a copy of `net`.
+        """Return the model to train, made from a copy of `net`.
 
-        `generator` (on the device the model is trained on) is where its training noise comes from; None is torch's
-        own, which torch.compile and CUDA graphs handle best.
+        Args:
+            net: a network from images (N, C, H, W) to logits (N, classes).
+            generator: source of the training noise, on the device of training. Default None: torch's own generator,
+                which torch.compile and CUDA graphs support best.
         """
 
     def logits(self, model: nn.Module, images: Tensor) -> Tensor:
-        """The logits of a training batch, (N, C) or (draws, N, C)."""
+        """Return the logits of a training batch: (N, C), or (S, N, C) for S samples."""
         logits: Tensor = model(images)
         return logits
 
     def kl(self, model: nn.Module) -> Tensor | float:
-        """KL(posterior ‖ prior) in nats, over all weights; 0 for a method that has no prior."""
+        """Return KL(posterior ‖ prior) in nats, summed over all weights; 0 for a method without a prior."""
         return 0.0
 
     def epoch_end(self, model: nn.Module, epoch: int, epochs: int) -> None:
-        """Called after epoch number `epoch` (from 0) of `epochs`."""
+        """Called at the end of epoch `epoch` (0, 1, …) of `epochs`."""
         return
 
     @abstractmethod
     def posterior(self, models: Sequence[nn.Module], *, images: Tensor | None = None) -> Posterior:
-        """The posterior of the trained models. It shares their weights: copy the models to keep a moment.
+        """Return the posterior of the trained models. It shares their weights: copy the models first to train on.
 
-        `images` are training images, uint8 (N, H, W, C), for the methods that measure activations again.
+        Args:
+            models: the trained models, `members` of them.
+            images: training images, uint8 (N, H, W, C), for methods that measure batch-norm statistics again.
         """
 
     def one(self, models: Sequence[nn.Module]) -> nn.Module:
-        """The only model there should be."""
+        """Return the only model; `InputError` if there are several."""
         if len(models) != 1:
             raise InputError(f"{type(self).__name__} fits one model, found {len(models)}")
         return models[0]

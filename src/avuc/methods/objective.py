@@ -1,4 +1,4 @@
-"""What a method is fitted to: cross-entropy or negative ELBO, alone or with AvUC, AUAvUC or a confidence penalty.
+"""The training loss: cross-entropy or negative ELBO, alone or with AvUC, AUAvUC or a confidence penalty.
 
 total = nll + kl_weight·KL/num_train + β·avuc          (Eq. 5 of the paper; KL = 0 for a plain net)
 """
@@ -20,7 +20,17 @@ Kind = Literal["plain", "avuc", "auavuc", "confidence_penalty"]
 
 
 class Terms(NamedTuple):
-    """The parts of the loss of one batch, as they enter the total except for β: total = nll + kl + β·avuc."""
+    """The parts of the loss of one batch, tensors without dimensions: total = nll + kl + β·avuc.
+
+    Args:
+        nll: mean cross-entropy.
+        kl: kl_weight·KL/num_train.
+        avuc: the AvUC term, without β.
+        total: the loss to minimise.
+
+    >>> Objective().loss(num_train=100)(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])).nll
+    tensor(0.6931)
+    """
 
     nll: Tensor
     kl: Tensor
@@ -30,16 +40,24 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """
-    kind: "plain", "avuc", "auavuc", or "confidence_penalty": −β·mean entropy instead of AvUC, a control that only
-        lowers confidence.
-    beta, variant, uncertainty: of the AvUC term; see `avuc.avuc_loss`. `points`: of AUAvUC (0: the exact area).
-    warmup_epochs: epochs without the AvUC term, in which the threshold is learned unless `threshold` gives it.
-    kl_weight: tempers the KL. `kl_gradient=False` counts the KL but trains without it, as the released code does.
+    """The training loss as plain data: total = nll + kl_weight·KL/num_train + β·avuc.
+
+    Args:
+        kind: "plain" (default), without AvUC; "avuc"; "auavuc"; or "confidence_penalty", −β·mean entropy, a control
+            experiment that lowers the confidence of all predictions.
+        beta: β (default 3).
+        variant: "paper" (default), "stopgrad", "monotone" or "soft"; see `avuc.avuc_quadrants`.
+        uncertainty: "entropy" (default) or "mutual_information".
+        warmup_epochs: epochs without the AvUC term (default 5). The threshold is learned in them.
+        threshold: threshold in nats; default None: it is learned.
+        points: thresholds of AUAvUC (default 21; 0: the exact area).
+        kl_weight: factor of the KL (default 1); below 1 the posterior is tempered.
+        kl_gradient: whether the KL has a gradient (default True). False reports the KL but trains without it, as the
+            authors' released code does.
 
     >>> loss = Objective("avuc", beta=3.0, warmup_epochs=1).loss(num_train=100)
     >>> terms = loss(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]), 50.0)
-    >>> round(terms.total.item(), 4)  # log 2 + 50/100; warm-up has no AvUC yet
+    >>> round(terms.total.item(), 4)  # log 2 + 50/100; no AvUC during the warm-up
     1.1931
     """
 
@@ -67,13 +85,24 @@ class Objective:
             raise InputError("objective: the soft variant has no hard threshold to move, so no auavuc; use another")
 
     def loss(self, num_train: int) -> ObjectiveLoss:
+        """Return the loss as a module; `num_train` is the number of training examples."""
         return ObjectiveLoss(self, num_train)
 
 
 class ObjectiveLoss(nn.Module):
-    """The objective with its state (threshold, epoch), which a `state_dict` round trip keeps. Call `epoch_end()`.
+    """The loss of an `Objective` with its state: threshold and epoch, both in the `state_dict`.
 
-    `warming_up` changes between epochs only: a captured step stays valid until it does.
+    Call `epoch_end()` after each epoch. `warming_up` changes only between epochs, so a captured training step stays
+    valid until then.
+
+    Args:
+        objective: the loss to compute.
+        num_train: number of training examples.
+
+    >>> loss = ObjectiveLoss(Objective("auavuc", warmup_epochs=0), num_train=100)
+    >>> terms = loss(torch.tensor([[4.0, 0.0], [0.0, 0.2]]), torch.tensor([0, 0]))
+    >>> bool(terms.total == terms.nll + 3 * terms.avuc)
+    True
     """
 
     def __init__(self, objective: Objective, num_train: int) -> None:
@@ -92,13 +121,20 @@ class ObjectiveLoss(nn.Module):
 
     @property
     def warming_up(self) -> bool:
-        """Whether the AvUC term is still to come."""
+        """Whether the AvUC term is not active yet."""
         return self.objective.kind != "plain" and self.epoch < self.objective.warmup_epochs
 
     def forward(self, logits: Tensor, labels: Tensor, kl: Tensor | float = 0.0) -> Terms:
+        """Return the parts of the loss.
+
+        Args:
+            logits: (N, C), or (S, N, C) for S samples.
+            labels: class indices, (N).
+            kl: KL divergence, summed over all weights (default 0).
+        """
         objective = self.objective
         nll = elbo_loss(logits, labels, 0.0, num_train=self.num_train)
-        # filled on the device: a copy from the host would break a captured step
+        # filled on the device: a CUDA graph cannot capture a copy from the host
         whole = kl.to(nll) if isinstance(kl, Tensor) else nll.new_full((), kl)
         scaled = whole * (objective.kl_weight / self.num_train)
         avuc = self._avuc(logits, labels)
@@ -107,7 +143,7 @@ class ObjectiveLoss(nn.Module):
 
     def _avuc(self, logits: Tensor, labels: Tensor) -> Tensor:
         objective = self.objective
-        learning = self.avuc is not None and self.avuc.warming_up  # it is 0, and gathers what makes the threshold
+        learning = self.avuc is not None and self.avuc.warming_up  # its loss is 0 then, and it sums uncertainties
         if objective.kind == "plain" or (self.warming_up and not learning):
             return torch.zeros((), dtype=torch.float32, device=logits.device)
         if self.avuc is not None:
@@ -124,13 +160,13 @@ class ObjectiveLoss(nn.Module):
         )
 
     def epoch_end(self) -> None:
-        """After each epoch; the last warm-up epoch fixes the threshold."""
+        """Call after each epoch; the last warm-up epoch sets the threshold."""
         self.epoch += 1
         if self.avuc is not None:
             self.avuc.epoch_end()
 
     def statistics(self) -> list[Tensor]:
-        """Every tensor that training changes, in place."""
+        """Return every tensor that training changes in place."""
         return [] if self.avuc is None else self.avuc.statistics()
 
     def get_extra_state(self) -> Tensor:

@@ -1,6 +1,6 @@
 """SVI: mean-field stochastic variational inference (Graves 2011; Blundell et al. 2015, arXiv:1505.05424).
 
-The weights are Gaussian, w = μ + softplus(ρ)·ε, and training minimises the negative ELBO per sample,
+The weights are Gaussian, w = μ + softplus(ρ)·ε. Training minimises the negative ELBO per training example,
 
     E_q[cross-entropy] + kl_weight·KL(q ‖ prior)/num_train.
 
@@ -24,12 +24,23 @@ from avuc.posterior import Posterior
 
 @dataclass(frozen=True)
 class SVI(Method):
-    """Every weight but those of normalisation layers is variational.
+    """Mean-field variational inference over all weights except those of normalisation layers.
 
-    prior_std: of the prior N(0, prior_std²); with `moped`, N(w, prior_std²) around the net's own, trained weights w.
-    initial_std: σ at the start; with `moped`, σ = delta·abs(w).
-    estimator: "weight", one draw of the weights for a batch (the paper's), or "flipout".
-    train_draws: T, the draws of each training step.
+        w = μ + softplus(ρ)·ε        loss = E_q[cross-entropy] + kl_weight·KL(q ‖ prior)/num_train
+
+    Args:
+        prior_std: standard deviation of the prior (default 1): N(0, prior_std²), or with `moped` N(w, prior_std²)
+            around the weights w of a trained net.
+        initial_std: σ of every weight at the start (default 0.05); with `moped`, σ = delta·|w| instead.
+        moped: whether prior and start come from the net's own, trained weights (default False).
+        delta: δ of MOPED (default 0.5).
+        estimator: "weight" (default), one sample of the weights for a batch, as in the paper; or "flipout".
+        train_draws: samples in each training step (default 1).
+
+    >>> method = SVI(prior_std=0.5)
+    >>> model = method.build(nn.Linear(4, 3))
+    >>> method.logits(model, torch.zeros(8, 4)).shape, method.posterior([model]).num_draws is None
+    (torch.Size([8, 3]), True)
     """
 
     name = "svi"
@@ -59,7 +70,7 @@ class SVI(Method):
         return model
 
     def logits(self, model: nn.Module, images: Tensor) -> Tensor:
-        logits: Tensor = model(images) if self.train_draws == 1 else model(images, draws=self.train_draws)
+        logits: Tensor = model(images) if self.train_draws == 1 else model(images, samples=self.train_draws)
         return logits
 
     def kl(self, model: nn.Module) -> Tensor:

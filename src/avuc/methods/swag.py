@@ -1,15 +1,14 @@
-"""SWAG (Maddox et al. 2019, arXiv:1902.02476): a Gaussian around the average of the weights that training passes by.
+"""SWAG (Maddox et al. 2019, arXiv:1902.02476): a Gaussian fitted to the weights of the last training epochs.
 
-From `start` on, one set of weights θ_i is collected at the end of each epoch, with mean θ̄, variance and the last
-`rank` deviations D_i = θ_i − θ̄_i (θ̄_i the mean so far). A draw is, with z₁, z₂ ~ N(0, I) and K deviations,
+From `start` on, the weights θ_i at the end of each epoch are collected: their mean θ̄, their variance and the last
+`rank` deviations D_i = θ_i − θ̄_i (θ̄_i is the mean so far). With z₁, z₂ ~ N(0, I) and K deviations, a sample is
 
     θ = θ̄ + √½ · std ∘ z₁ + D z₂ / √(2(K − 1)).
 
-The learning rate should stay high and constant from `start` on: weights that no longer move have no spread.
+The learning rate should stay high and constant from `start` on: weights that no longer change have no spread.
 
-Batch normalisation's statistics belong to the weights they were measured with. Given training images, each draw
-measures them again on `bn_images` of these, as the authors do with the whole training set; without, a draw uses the
-statistics averaged over the collected epochs.
+Batch-norm statistics depend on the weights. With training images, each sample measures them again on `bn_images` of
+these (the authors use the whole training set). Without, a sample uses the mean statistics of the collected epochs.
 """
 
 from __future__ import annotations
@@ -29,9 +28,20 @@ from avuc.posterior import NetDraw, Posterior
 
 @dataclass(frozen=True)
 class SWAG(Method):
-    """
-    start: share of the epochs after which weights are collected. rank: how many deviations are kept.
-    bn_images: how many training images measure batch normalisation again for each draw (0: none).
+    """A Gaussian fitted to the weights of the last epochs: θ = θ̄ + √½ · std ∘ z₁ + D z₂ / √(2(K − 1)).
+
+    Args:
+        start: fraction of the epochs after which weights are collected (default 0.75).
+        rank: largest number K of deviations that are kept (default 20).
+        bn_images: number of training images that measure batch-norm statistics for each sample (default 2048; 0: use
+            the mean statistics of the collected epochs).
+
+    >>> method = SWAG(start=0.5)
+    >>> model = method.build(nn.Linear(4, 3))
+    >>> for epoch in range(4):
+    ...     method.epoch_end(model, epoch, epochs=4)
+    >>> method.posterior([model]).draw(torch.Generator().manual_seed(0))(torch.zeros(8, 4)).shape
+    torch.Size([8, 3])
     """
 
     name = "swag"
@@ -59,7 +69,7 @@ class SWAG(Method):
 
 
 class SWAGModel(nn.Module):
-    """A net with the moments of the weights it has passed by, kept in its `state_dict`. Forward is the net's own."""
+    """A net with the mean, variance and deviations of its collected weights, all in its `state_dict`."""
 
     mean: Tensor
     squares: Tensor
@@ -83,7 +93,7 @@ class SWAGModel(nn.Module):
 
     @torch.no_grad()
     def collect(self) -> None:
-        """Add the net's present weights to the moments, by Welford's update: Σθ² − n θ̄² would cancel in float32."""
+        """Collect the net's present weights by Welford's update: Σθ² − n θ̄² would cancel in float32."""
         weights = self._weights()
         self.count += 1
         count = int(self.count)
@@ -95,7 +105,7 @@ class SWAGModel(nn.Module):
         self.statistics += (self._statistics() - self.statistics) / count
 
     def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Weights of one draw and the averaged statistics, by their names in the net."""
+        """Return the weights of one sample and the mean statistics, by their names in the net."""
         count, dtype = int(self.count), self.mean.dtype
         columns = min(count, len(self.deviations))
         noise = torch.randn(len(self.mean) + columns, generator=generator, device=generator.device, dtype=dtype)
@@ -111,7 +121,7 @@ class SWAGModel(nn.Module):
         return {name: buffer for name, buffer in self.net.named_buffers() if buffer.is_floating_point()}
 
     def _weights(self) -> Tensor:
-        # reshape, not view: weights may lie in memory with their channels last
+        # reshape, not view: weights may be in channels_last format
         return torch.cat([parameter.detach().reshape(-1) for parameter in self.net.parameters()])
 
     def _statistics(self) -> Tensor:
@@ -120,7 +130,7 @@ class SWAGModel(nn.Module):
 
 
 class SWAGPosterior(nn.Module):
-    """Gaussian over a net's weights; batch normalisation is measured again on `images` for each draw, if given."""
+    """Gaussian over a net's weights. With `images`, each sample measures its batch-norm statistics on them."""
 
     num_draws: int | None = None
     images: Tensor | None

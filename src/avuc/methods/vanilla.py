@@ -1,4 +1,4 @@
-"""Vanilla: one net, one set of weights; softmax is all the uncertainty there is."""
+"""Vanilla: one deterministic network. Its only uncertainty is that of the softmax."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ from avuc.posterior import NetDraw, Posterior
 
 @dataclass(frozen=True)
 class Vanilla(Method):
+    """One deterministic network.
+
+    >>> method = Vanilla()
+    >>> method.posterior([method.build(nn.Linear(2, 3))]).num_draws
+    1
+    """
+
     name = "vanilla"
 
     def build(self, net: nn.Module, *, generator: torch.Generator | None = None) -> nn.Module:
@@ -25,7 +32,10 @@ class Vanilla(Method):
 
 
 class DeterministicPosterior(nn.Module):
-    """Any net as a posterior with one draw, itself in evaluation mode.
+    """A posterior with one sample: the network itself, in evaluation mode.
+
+    Args:
+        net: any network from images to logits.
 
     >>> posterior = DeterministicPosterior(nn.Linear(2, 3))
     >>> posterior.num_draws, posterior.draw(torch.Generator())(torch.zeros(5, 2)).shape
