@@ -8,7 +8,7 @@ import torch
 
 from avuc import metrics
 from avuc.evaluation import EvaluationResult, evaluate, metric_values
-from avuc.metrics.statistics import summarise
+from avuc.metrics.statistics import prediction_statistics
 from avuc.predictions import Predictions
 
 
@@ -30,7 +30,9 @@ def test_metrics_of_labelled_rows(threshold):
     rows = given.probs.double().numpy()
     entropy = -(rows * np.log(rows)).sum(1).mean()
     assert values.expected_entropy + values.mutual_information == pytest.approx(entropy, rel=1e-5)
-    assert values == metric_values(given, summarise(given.probs, given.labels, bins=9), threshold=threshold, bins=9)
+    assert values == metric_values(
+        given, prediction_statistics(given.probs, given.labels, bins=9), threshold=threshold, bins=9
+    )
 
 
 def test_rows_without_labels_have_the_figures_that_need_none():

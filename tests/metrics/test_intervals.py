@@ -21,9 +21,10 @@ from avuc.metrics import (
     paired_bootstrap,
     paired_intervals,
 )
-from avuc.metrics.intervals import UNBOUNDED, Bootstrap, intervals_of
-from avuc.metrics.resampling import Resampler, draws
-from avuc.metrics.statistics import summarise
+from avuc.metrics.intervals import Bootstrap, intervals_of
+from avuc.metrics.resampling.percentile import UNBOUNDED
+from avuc.metrics.resampling.rows import RowResampler, resampled_rows
+from avuc.metrics.statistics import prediction_statistics
 from avuc.predictions import Predictions
 
 World = Callable[..., tuple[np.ndarray, np.ndarray]]
@@ -36,8 +37,8 @@ def predictions(probs: np.ndarray, labels: np.ndarray) -> Predictions:
 @pytest.mark.parametrize("threshold", ["auto", 0.5])
 def test_weights_equal_rows(threshold: float, awkward: World) -> None:
     probs, labels = awkward(70, 5)
-    sampler = Resampler(probs, summarise(probs, labels), METRICS, threshold=threshold, bins=10)
-    index = list(draws(70, 6, seed=3))
+    sampler = RowResampler(probs, prediction_statistics(probs, labels), METRICS, threshold=threshold, bins=10)
+    index = list(resampled_rows(70, 6, seed=3))
     weights = np.stack([np.bincount(rows, minlength=70) for rows in index]).astype(float)
     fast, _ = sampler.evaluate(weights)
     for b, rows in enumerate(index):
@@ -158,10 +159,10 @@ def test_weights_in_one_block_or_many(world: World, monkeypatch: pytest.MonkeyPa
     p = predictions(*world(60, 3))
     said: list[int] = []
     whole = intervals(p, replicates=30)
-    monkeypatch.setattr("avuc.metrics.resampling.BLOCK", 100)
-    monkeypatch.setattr("avuc.metrics.resampling.HELD", 700)
+    monkeypatch.setattr("avuc.metrics.resampling.rows.BLOCK", 100)
+    monkeypatch.setattr("avuc.metrics.resampling.rows.HELD", 700)
     how = Bootstrap(30, advance=lambda done: said.append(done))
-    pieces = intervals_of(p.probs, summarise(p.probs, p.labels, bins=15), None, how)
+    pieces = intervals_of(p.probs, prediction_statistics(p.probs, p.labels, bins=15), None, how)
     assert sum(said) == 30
     assert len(said) > 2
     for name in METRICS:
@@ -179,7 +180,7 @@ def test_detection_intervals(world: World) -> None:
         assert interval.value == values[name]
         assert interval.low < interval.value < interval.high
     # rows drawn one by one, each side from itself
-    pairs = zip(draws(200, 300, 0), draws(80, 300, 1), strict=True)
+    pairs = zip(resampled_rows(200, 300, 0), resampled_rows(80, 300, 1), strict=True)
     slow = [metrics.detection(inside[i], outside[o]) for i, o in pairs]
     for name in values:
         low, high = np.quantile([one[name] for one in slow], [0.025, 0.975])

@@ -13,7 +13,8 @@ from avuc import metrics
 from avuc.core.errors import InputError
 from avuc.metrics import METRICS
 from avuc.metrics import statistics as module
-from avuc.metrics.statistics import bin_index, summarise
+from avuc.metrics.binning import bin_index
+from avuc.metrics.statistics import prediction_statistics
 
 World = Callable[..., tuple[np.ndarray, np.ndarray]]
 
@@ -70,9 +71,9 @@ def test_blocks_do_not_change_anything(monkeypatch: pytest.MonkeyPatch, awkward:
         assert metric(probs, labels) == pytest.approx(whole[name], abs=1e-13)
     for name in ("confidence", "entropy", "nll", "brier", "correct", "predicted", "labels"):
         monkeypatch.setattr(module, "BLOCK", 28)
-        pieces = getattr(summarise(probs, labels), name)
+        pieces = getattr(prediction_statistics(probs, labels), name)
         monkeypatch.setattr(module, "BLOCK", 1 << 18)
-        np.testing.assert_array_equal(pieces, getattr(summarise(probs, labels), name))
+        np.testing.assert_array_equal(pieces, getattr(prediction_statistics(probs, labels), name))
 
 
 GOOD = np.full((3, 2), 0.5)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from avuc.core.errors import InputError
 from avuc.metrics import METRICS, avu, evaluate
-from avuc.metrics.accumulator import CELLS, cell_edges, cell_index
+from avuc.metrics.log_histogram import LOG_BINS, log_bin_edges, log_bin_index
 from avuc.metrics.streaming import StreamingMetrics
 from avuc.predictions import Predictions
 
@@ -80,10 +80,10 @@ def test_awkward_rows(awkward: World) -> None:
 
 
 def test_cells() -> None:
-    edges = cell_edges()
-    assert len(edges) == CELLS + 1
+    edges = log_bin_edges()
+    assert len(edges) == LOG_BINS + 1
     values = np.concatenate([edges[:-1], np.nextafter(edges[1:-1], 0), 10.0 ** np.linspace(-12, 3, 1000), [0.0]])
-    index = cell_index(values)
+    index = log_bin_index(values)
     assert ((edges[index] <= values) & (values < edges[index + 1])).all()
     inner = edges[1:-1]
     assert (np.diff(inner) / inner[:-1]).max() <= 1 / 1024

@@ -13,7 +13,7 @@ from avuc.calibration.scaled import ScaledLogits
 from avuc.losses import AvUCLoss, avuc_loss
 from avuc.losses.quadrants import SampleStatistics, avuc_quadrants, quadrants_of
 from avuc.losses.softmax_statistics import softmax_statistics, traceable
-from avuc.metrics.statistics import summarise
+from avuc.metrics.statistics import prediction_statistics
 from avuc.metrics.streaming import StreamingMetrics
 from avuc.predictions import Predictions
 from avuc.uncertainty import ABSOLUTE_ROUNDING, RELATIVE_ROUNDING, entropy, highest_certain
@@ -37,8 +37,8 @@ def entropies(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         "draws": entropy(logits.expand(3, -1, -1).softmax(-1).mean(0)),
         "function": entropy(probs),
         "predictions": Predictions.from_logits(logits, labels).entropy,
-        "metrics": torch.from_numpy(summarise(probs, labels).entropy),
-        "metrics, float64": torch.from_numpy(summarise(logits.double().softmax(-1), labels).entropy),
+        "metrics": torch.from_numpy(prediction_statistics(probs, labels).entropy),
+        "metrics, float64": torch.from_numpy(prediction_statistics(logits.double().softmax(-1), labels).entropy),
         "calibration": ScaledLogits(logits[None], labels).columns(1.0).entropy,
         "calibration, draws": ScaledLogits(logits.expand(3, -1, -1), labels).columns(1.0).entropy,
     }
@@ -97,7 +97,7 @@ def test_whole_batches_at_thousands_of_thresholds() -> None:
     """Loss and metrics split a batch alike at the entropy of any of its rows. Rows that happen to lie at the end of
     the allowance, within float32 rounding, are the only ones that may differ; the row of the threshold never does."""
     logits, labels = batch(10, 3.0, 300)
-    counted = torch.from_numpy(summarise(logits.softmax(-1), labels).entropy)
+    counted = torch.from_numpy(prediction_statistics(logits.softmax(-1), labels).entropy)
     in_loss = softmax_statistics(logits).entropy
     differ = thresholds = 0
     for u in entropies(logits, labels).values():

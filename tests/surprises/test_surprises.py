@@ -103,7 +103,7 @@ def test_in_blocks_every_case_ends_alike(tmp_path, monkeypatch):
         return found
 
     whole = ends(tmp_path / "whole")
-    monkeypatch.setattr("avuc.metrics.large.LARGE_ROWS", 0)
+    monkeypatch.setattr("avuc.metrics.blockwise.LARGE_ROWS", 0)
     monkeypatch.setattr("avuc.evaluation.files.file.BLOCK", 137 * 5)  # a few blocks of each file, the last one shorter
     blocks = ends(tmp_path / "blocks")
     assert {name: (state, blocks[name]) for name, state in whole.items() if blocks[name] != state} == {}

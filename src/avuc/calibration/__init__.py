@@ -39,3 +39,6 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "auavuts": AUAvUTemperatureScaling,
     "vector": VectorScaling,
 }
+"""Every calibrator by the name that `avuc calibrate --method` and the JSON files use."""
+
+Calibrator.calibrators = CALIBRATORS

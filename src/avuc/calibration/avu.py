@@ -24,10 +24,9 @@ from avuc.core.errors import InputError
 from avuc.losses import area_loss, auavuc_loss, avuc_loss
 from avuc.losses.analytic import or_empty
 from avuc.losses.quadrants import SampleStatistics, Variant, quadrants_of
-from avuc.metrics.calibration import bin_table, expected_gap
-from avuc.metrics.statistics import bin_index
-
-__all__ = ["AUAvUTemperatureScaling", "AvUTemperatureScaling"]
+from avuc.metrics.binning import bin_index, bin_table
+from avuc.metrics.calibration import expected_gap
+from avuc.uncertainty import midpoint_threshold
 
 BINS = 15
 # the guard's steps from the optimum back to T = 1
@@ -273,11 +272,9 @@ class AUAvUTemperatureScaling(AvUTemperatureScaling):
 
 
 def _midpoint(columns: Columns) -> float:
-    """Middle between the mean uncertainties of accurate and inaccurate rows; the overall mean where one is empty."""
+    """Return the midpoint of the mean entropies of correct and of wrong predictions."""
     u, right = columns.entropy, columns.correct
-    if bool(right.all()) or not bool(right.any()):
-        return float(u.mean())
-    return float((u[right].mean() + u[~right].mean()) / 2)
+    return float(midpoint_threshold(u[right].sum(), u[~right].sum(), right.sum(), (~right).sum()))
 
 
 def _gaps(columns: Columns, num_classes: int) -> Any:

@@ -18,8 +18,6 @@ from avuc.core.atomic import write_text
 from avuc.core.errors import InputError
 from avuc.core.files import read_text
 
-__all__ = ["CalibrationWarning", "Calibrator"]
-
 FORMAT = "avuc-calibrator"
 VERSION = 1
 # two numbers for each of a million classes take less
@@ -37,6 +35,8 @@ class Calibrator(ABC):
     Constructor arguments are stored as given; everything a fit learns ends in an underscore.
     """
 
+    # every calibrator by its name, `CALIBRATORS`: the package sets it, because this file stands below the others
+    calibrators: ClassVar[dict[str, type[Calibrator]]] = {}
     name: ClassVar[str]
     # learned attribute (without its underscore) -> "number", "whole", "flag", "vector" or "curve"
     learned: ClassVar[dict[str, str]]
@@ -142,12 +142,10 @@ class Calibrator(ABC):
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The calibrator that `to_json` wrote: `Calibrator.from_json` takes any, a subclass only its own."""
-        from avuc.calibration import CALIBRATORS
-
         content = _parsed(text)
-        kind = CALIBRATORS.get(content["calibrator"])
+        kind = cls.calibrators.get(content["calibrator"])
         if kind is None or not issubclass(kind, cls):
-            expected = [name for name, other in CALIBRATORS.items() if issubclass(other, cls)]
+            expected = [name for name, other in cls.calibrators.items() if issubclass(other, cls)]
             raise InputError(f"calibrator JSON: calibrator must be one of {expected}; found {content['calibrator']!r}")
         params, learned = content["params"], content["learned"]
         _same_keys("params", params, kind._param_names())

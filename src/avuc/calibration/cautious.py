@@ -11,8 +11,6 @@ from avuc.calibration.search import Minimum, falling_root
 from avuc.calibration.temperature import TemperatureScaling, warn
 from avuc.core.errors import InputError
 
-__all__ = ["CautiousTemperatureScaling"]
-
 
 class CautiousTemperatureScaling(TemperatureScaling):
     """The T of largest likelihood, raised until the mean confidence is `caution` below the accuracy.

@@ -13,11 +13,10 @@ from torch import Tensor
 from avuc.calibration.base import Calibrator
 from avuc.calibration.inputs import as_labels, as_logits
 from avuc.core.errors import InputError
+from avuc.metrics.arrays import Array
 from avuc.metrics.intervals import Bootstrap, compared_intervals
-from avuc.metrics.statistics import Array, Statistics, summarise
+from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.predictions import Predictions
-
-__all__ = ["CalibratorCheck", "Figure", "check_calibrator", "checked", "cross_fitted"]
 
 TITLES = {"nll": "NLL", "brier": "the Brier score", "ece": "ECE"}
 # a rise that is smaller than this share of NLL or of the Brier score is no reason to refuse a calibrator
@@ -167,7 +166,9 @@ def checked(
     """
     rows = len(before)
     common: dict[str, Any] = {"method": calibrator.name, "rows": rows, "given": given or rows, "folds": folds}
-    first, second = statistics or tuple(summarise(one.probs, one.labels, bins=bins) for one in (before, after))
+    first, second = statistics or tuple(
+        prediction_statistics(one.probs, one.labels, bins=bins) for one in (before, after)
+    )
     figures = {
         "nll": _paired(first.nll, second.nll),
         "brier": _paired(first.brier, second.brier),

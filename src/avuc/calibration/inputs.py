@@ -13,8 +13,6 @@ from avuc.core.errors import InputError
 from avuc.core.probabilities import check_probs, looks_like
 from avuc.metrics.statistics import NLL_FLOOR
 
-__all__ = ["are_numbers", "as_labels", "as_logits", "logits_from_probs", "refuse_not_logits", "without_overflow"]
-
 # how to make logits of what was given instead
 REMEDIES = {
     "probabilities": "logits_from_probs(probs)",

@@ -25,8 +25,6 @@ from avuc.calibration.inputs import as_labels, as_logits, refuse_not_logits
 from avuc.metrics.statistics import NLL_FLOOR
 from avuc.uncertainty import entropy
 
-__all__ = ["MOST_NLL", "Columns", "Derivatives", "ScaledLogits", "calm_threads"]
-
 # Blocks below torch's grain of 32,768 elements stay in a core's cache and run on the calling thread; each of ours
 # then takes a share of the rows and meets the others once a pass. torch's own threads would meet at every operation,
 # which on a busy machine costs more than the work.

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from avuc.calibration.scaled import Derivatives
 
-__all__ = ["Minimum", "bounded_minimum", "convex_minimum", "falling_root"]
-
 GOLDEN = (3 - math.sqrt(5)) / 2
 
 

@@ -19,8 +19,6 @@ from avuc.calibration.search import Minimum, bounded_minimum, convex_minimum
 from avuc.core.errors import InputError
 from avuc.metrics.statistics import NLL_FLOOR
 
-__all__ = ["TemperatureScaling", "warn"]
-
 # steps of the grid that count as near its end
 NEAR_END = 3
 # in log T: a rough loss has no minimum of its own so close to the end of the range

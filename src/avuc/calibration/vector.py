@@ -15,8 +15,6 @@ from avuc.calibration.scaled import MOST_NLL, ScaledLogits
 from avuc.calibration.temperature import ROUNDS, TemperatureScaling
 from avuc.core.errors import InputError
 
-__all__ = ["VectorScaling"]
-
 BLOCK_ELEMENTS = 1 << 18
 
 

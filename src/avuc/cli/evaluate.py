@@ -81,10 +81,10 @@ def _judged(args: Namespace, file: Scores, other: Scores | None) -> EvaluationRe
     from avuc.evaluation import evaluate, evaluate_large
     from avuc.evaluation.files import ScoreFile
     from avuc.evaluation.large import entropies
-    from avuc.metrics.large import is_large
+    from avuc.metrics.blockwise import needs_blocks
 
     outside = None if other is None else entropies(other)
-    if isinstance(file, ScoreFile) and not is_large(file.num_rows, file.num_classes, file.samples):
+    if isinstance(file, ScoreFile) and not needs_blocks(file.num_rows, file.num_classes, file.samples):
         rows = None if outside is None else from_numpy(outside)
         return evaluate(file.predictions(), outside_entropy=rows, **judging(args, file.num_rows))
     return evaluate_large(file, outside_entropy=outside, **judging(args, file.num_rows, by_cells=True))

@@ -144,7 +144,7 @@ def _same_classes(args: Namespace, path: str, other: File, first: ScoreFile | Sc
 def open_file(args: Namespace) -> ScoreFile | ScoreStream:
     """The file as the options say; a large one stays on the disk."""
     from avuc.evaluation.files import open_scores
-    from avuc.metrics.large import bytes_needed
+    from avuc.metrics.blockwise import bytes_needed
 
     return open_scores(
         args.file,
@@ -162,7 +162,7 @@ def open_file(args: Namespace) -> ScoreFile | ScoreStream:
 def open_other(args: Namespace, path: str, first: ScoreFile | ScoreStream, why: str) -> ScoreFile | ScoreStream:
     """The same for a second file, which needs no labels but as many classes as the first."""
     from avuc.evaluation.files import open_scores
-    from avuc.metrics.large import WORKING
+    from avuc.metrics.blockwise import WORKING
 
     other = open_scores(
         path,

@@ -17,9 +17,9 @@ from avuc.core.progress import delayed_progress
 from avuc.evaluation.evaluate import evaluate_statistics
 from avuc.evaluation.files import ScoreFile
 from avuc.evaluation.result import EvaluationResult, Series, interval_bounds, json_value
-from avuc.metrics.avu import Threshold
 from avuc.metrics.intervals import Bootstrap, compared_intervals
-from avuc.metrics.statistics import summarise
+from avuc.metrics.statistics import prediction_statistics
+from avuc.metrics.threshold import Threshold
 
 # proper scores: lower is better, and a calibrator must not make them worse
 PROPER = {"nll": "NLL", "brier": "the Brier score"}
@@ -134,7 +134,7 @@ def compare(
             f"held-out rows ({folds} parts, each calibrated by a fit on the other parts); the saved calibrator is "
             "fitted on all rows"
         )
-    statistics_after, statistics_before = (summarise(p.probs, p.labels, bins=bins) for p in (after, before))
+    statistics_after, statistics_before = (prediction_statistics(p.probs, p.labels, bins=bins) for p in (after, before))
     second = evaluate_statistics(after, statistics_after, threshold=threshold, bins=bins)
     first = evaluate_statistics(before, statistics_before, threshold=threshold, bins=bins)
     change = {name: (second.metrics[name] - first.metrics[name], math.nan, math.nan) for name in first.metrics}

@@ -16,15 +16,18 @@ from torch import Tensor
 from avuc import metrics
 from avuc.core.progress import delayed_progress
 from avuc.evaluation.result import EvaluationResult, Series, as_series, interval_bounds
-from avuc.metrics.avu import Threshold, curves_of, resolve_threshold
-from avuc.metrics.calibration import confidence_table, curve, uncertainty_table
-from avuc.metrics.detection import detection_of
-from avuc.metrics.intervals import Bootstrap, detection_intervals, intervals_of, large_detection_intervals
-from avuc.metrics.large import is_large
-from avuc.metrics.ranking import CHUNK, Ranking
+from avuc.metrics.arrays import Array
+from avuc.metrics.avu import avu_curves_from_statistics
+from avuc.metrics.blockwise import needs_blocks
+from avuc.metrics.calibration import confidence_table, curve_from_table, uncertainty_table
+from avuc.metrics.detection import detection_from_sorted
+from avuc.metrics.intervals import Bootstrap, blockwise_detection_intervals, detection_intervals, intervals_of
 from avuc.metrics.selective import risk_curve
-from avuc.metrics.statistics import Array, Statistics, group, summarise
+from avuc.metrics.sorted_samples import CHUNK, SortedPair
+from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.metrics.suite import from_statistics
+from avuc.metrics.threshold import Threshold, resolve_threshold
+from avuc.metrics.ties import group_ties
 from avuc.predictions import Predictions
 
 HISTOGRAM_BINS = 40
@@ -54,7 +57,7 @@ def metric_values(
     Args:
         predictions: N rows of probabilities on the CPU. If any label is negative (out-of-distribution data), only the
             figures that need no labels are returned.
-        statistics: `summarise(predictions.probs, predictions.labels, bins=bins)`, if it is already known.
+        statistics: `prediction_statistics(predictions.probs, predictions.labels, bins=bins)`, if it is already known.
         threshold: entropy in nats up to which a prediction counts as certain; "auto": learned from these rows.
         bins: bins of ECE and UCE.
 
@@ -70,7 +73,7 @@ def metric_values(
         confidence = float(predictions.confidence.double().mean())
         return MetricValues({"mean_entropy": mean_entropy}, None, confidence, expected_entropy, mutual_information)
     if statistics is None:
-        statistics = summarise(predictions.probs, predictions.labels, bins=bins)
+        statistics = prediction_statistics(predictions.probs, predictions.labels, bins=bins)
     return MetricValues(
         metrics=from_statistics(statistics, threshold=threshold, bins=bins),
         threshold=resolve_threshold(statistics, threshold),
@@ -105,7 +108,7 @@ def evaluate(
     >>> evaluate(p, replicates=0).metrics["accuracy"]
     0.5
     """
-    statistics = summarise(predictions.probs, predictions.labels, bins=bins)
+    statistics = prediction_statistics(predictions.probs, predictions.labels, bins=bins)
     result = evaluate_statistics(
         predictions, statistics, outside_entropy=outside_entropy, threshold=threshold, bins=bins
     )
@@ -153,16 +156,16 @@ def detection_fields(
     inside: Array, outside: Array, *, replicates: int, seed: int, advance: Callable[[int], None]
 ) -> dict[str, Any]:
     """Return the fields of `EvaluationResult` about detection by entropy; large arrays are sorted in place."""
-    if not is_large(len(inside) + len(outside), 1):
+    if not needs_blocks(len(inside) + len(outside), 1):
         fields: dict[str, Any] = {"detection": metrics.detection(inside, outside)}
         if replicates:
             intervals = detection_intervals(inside, outside, replicates=replicates, seed=seed, advance=advance)
             fields["detection_intervals"] = interval_bounds(intervals)
         return fields
-    ranking = Ranking(inside, outside)
-    fields = {"detection": detection_of(ranking), "detection_bootstrap": "cells"}
+    ranking = SortedPair(inside, outside)
+    fields = {"detection": detection_from_sorted(ranking), "detection_bootstrap": "cells"}
     if replicates:
-        intervals = large_detection_intervals(ranking, replicates=replicates, seed=seed, advance=advance)
+        intervals = blockwise_detection_intervals(ranking, replicates=replicates, seed=seed, advance=advance)
         fields["detection_intervals"] = interval_bounds(intervals)
     return fields
 
@@ -178,12 +181,12 @@ def entropy_histogram(entropies: Array, edges: Array) -> Array:
 
 
 def _curves(statistics: Statistics, outside: Tensor | None, bins: int) -> dict[str, Series]:
-    risk = risk_curve(group(statistics.confidence, statistics.correct))
+    risk = risk_curve(group_ties(statistics.confidence, statistics.correct))
     keep = np.unique(np.linspace(0, len(risk.coverage) - 1, CHART_POINTS).round().astype(int))
     curves = {
-        "reliability": as_series(curve(confidence_table(statistics, bins))),
-        "uncertainty": as_series(curve(uncertainty_table(statistics, bins))),
-        "avu": as_series(curves_of(statistics, CHART_POINTS // 4)),
+        "reliability": as_series(curve_from_table(confidence_table(statistics, bins))),
+        "uncertainty": as_series(curve_from_table(uncertainty_table(statistics, bins))),
+        "avu": as_series(avu_curves_from_statistics(statistics, CHART_POINTS // 4)),
         "risk": {"coverage": risk.coverage[keep].tolist(), "risk": risk.risk[keep].tolist()},
     }
     entropy, right = statistics.entropy, statistics.correct

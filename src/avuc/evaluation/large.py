@@ -13,10 +13,10 @@ from avuc.core.progress import delayed_progress
 from avuc.evaluation.evaluate import CHART_POINTS, HISTOGRAM_BINS, detection_fields, entropy_histogram
 from avuc.evaluation.files import ScoreFile
 from avuc.evaluation.result import EvaluationResult, Series, as_series, interval_bounds
-from avuc.metrics.avu import Threshold
-from avuc.metrics.intervals import Bootstrap, large_intervals
-from avuc.metrics.large import LargeStatistics, RowCollector
-from avuc.metrics.statistics import Array
+from avuc.metrics.arrays import Array
+from avuc.metrics.blockwise import BlockCollector, BlockwiseStatistics
+from avuc.metrics.intervals import Bootstrap, blockwise_intervals
+from avuc.metrics.threshold import Threshold
 
 
 class BlockFile(Protocol):
@@ -76,7 +76,7 @@ def evaluate_large(
     with delayed_progress("intervals", replicates * (1 if outside_entropy is None else 2)) as advance:
         if replicates:
             bootstrap = Bootstrap(replicates, seed=seed, threshold=threshold, bins=bins, advance=advance)
-            intervals = interval_bounds(large_intervals(statistics, bootstrap, result.metrics))
+            intervals = interval_bounds(blockwise_intervals(statistics, bootstrap, result.metrics))
             result = replace(result, intervals=intervals, replicates=replicates, bootstrap="cells")
         if inside is not None and outside_entropy is not None:
             fields = detection_fields(inside, outside_entropy, replicates=replicates, seed=seed, advance=advance)
@@ -95,10 +95,10 @@ def entropies(file: BlockFile) -> Array:
 
 def _collect(
     file: BlockFile, inside: Array | None, bins: int, resampled: bool, seed: int
-) -> tuple[LargeStatistics, float, float]:
+) -> tuple[BlockwiseStatistics, float, float]:
     """Return the statistics and the means of expected entropy and mutual information."""
     expected, mutual = [], []
-    collector = RowCollector(file.num_rows, file.num_classes, bins=bins, resampled=resampled, seed=seed)
+    collector = BlockCollector(file.num_rows, file.num_classes, bins=bins, resampled=resampled, seed=seed)
     first = 0
     with delayed_progress("rows", file.num_rows) as advance:
         for part in file.parts():
@@ -114,7 +114,7 @@ def _collect(
     return collector.finish(), math.fsum(expected) / file.num_rows, math.fsum(mutual) / file.num_rows
 
 
-def _curves(statistics: LargeStatistics, outside: Array | None) -> dict[str, Series]:
+def _curves(statistics: BlockwiseStatistics, outside: Array | None) -> dict[str, Series]:
     risk = statistics.risk_curve(CHART_POINTS)
     top = math.log(statistics.num_classes)
     edges = np.linspace(0, top, HISTOGRAM_BINS + 1)

@@ -1,41 +1,67 @@
-"""Metrics of a classifier's predictions: pure functions of (probabilities, labels), NumPy arrays or tensors, sums in
-float64. `evaluate` computes them all in one pass; `METRICS` lists them.
+"""Metrics of a classifier's predictions: functions of probabilities (N, C) and labels (N,), with sums in float64.
 
-`avu` and `detection` are the functions here; their modules are reached by `from avuc.metrics.avu import …`.
+`evaluate` computes all of them in one pass, `METRICS` lists them, `intervals` adds confidence intervals. Names are
+loaded when they are first used, so the modules that need only NumPy (`detection`, `rank_correlation`, `binning`,
+`resampling.percentile`) can be imported without torch.
+
+proper.py            accuracy, NLL, Brier score, mean entropy
+calibration.py       calibration errors and reliability curves
+avu.py               accuracy versus uncertainty; threshold.py: the uncertainty threshold
+selective.py         risk–coverage curve and its area
+detection.py         out-of-distribution detection;  rank_correlation.py: Spearman's ρ
+suite.py             METRICS, evaluate
+intervals.py         bootstrap intervals;  resampling/: the bootstrap itself
+blockwise.py         the same metrics for data read in blocks
+streaming/           metrics with a state of fixed size, mergeable over processes
+statistics.py        the one pass over the probabilities;  checks.py, arrays.py: what is accepted
+binning.py, ties.py, sorted_samples.py, log_histogram.py    counts from which metrics are computed
+
+`avu`, `detection` and `intervals` are also names of modules here. The attribute of the package is always the function;
+import from the modules with `from avuc.metrics.avu import …`.
 """
 
-from avuc.metrics.avu import (
-    AvuCurves,
-    auto_threshold,
-    avu,
-    avu_auc,
-    avu_curves,
-    p_accurate_given_certain,
-    p_uncertain_given_inaccurate,
-)
-from avuc.metrics.calibration import (
-    Curve,
-    adaptive_ece,
-    classwise_ece,
-    debiased_ece,
-    ece,
-    mce,
-    reliability_curve,
-    uce,
-    uncertainty_reliability_curve,
-)
-from avuc.metrics.detection import detection, spearman
-from avuc.metrics.intervals import (
-    Interval,
-    bootstrap,
-    detection_intervals,
-    intervals,
-    paired_bootstrap,
-    paired_intervals,
-)
-from avuc.metrics.proper import accuracy, brier, mean_entropy, nll
-from avuc.metrics.selective import RiskCoverage, aurc, risk_coverage_curve
-from avuc.metrics.suite import METRICS, evaluate
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from avuc.metrics.avu import (
+        AvuCurves,
+        avu,
+        avu_auc,
+        avu_curves,
+        p_accurate_given_certain,
+        p_uncertain_given_inaccurate,
+    )
+    from avuc.metrics.calibration import (
+        Curve,
+        adaptive_ece,
+        classwise_ece,
+        debiased_ece,
+        ece,
+        mce,
+        reliability_curve,
+        uce,
+        uncertainty_reliability_curve,
+    )
+    from avuc.metrics.detection import detection
+    from avuc.metrics.intervals import (
+        bootstrap,
+        detection_intervals,
+        intervals,
+        paired_bootstrap,
+        paired_intervals,
+    )
+    from avuc.metrics.proper import accuracy, brier, mean_entropy, nll
+    from avuc.metrics.rank_correlation import spearman
+    from avuc.metrics.resampling.percentile import Interval
+    from avuc.metrics.selective import RiskCoverage, aurc, risk_coverage_curve
+    from avuc.metrics.streaming import StreamingDetection, StreamingMetrics
+    from avuc.metrics.suite import METRICS, evaluate
+    from avuc.metrics.threshold import auto_threshold
 
 __all__ = [
     "METRICS",
@@ -43,6 +69,8 @@ __all__ = [
     "Curve",
     "Interval",
     "RiskCoverage",
+    "StreamingDetection",
+    "StreamingMetrics",
     "accuracy",
     "adaptive_ece",
     "aurc",
@@ -72,3 +100,64 @@ __all__ = [
     "uce",
     "uncertainty_reliability_curve",
 ]
+
+_HOME = {
+    "METRICS": "suite",
+    "AvuCurves": "avu",
+    "Curve": "calibration",
+    "Interval": "resampling.percentile",
+    "RiskCoverage": "selective",
+    "StreamingDetection": "streaming",
+    "StreamingMetrics": "streaming",
+    "accuracy": "proper",
+    "adaptive_ece": "calibration",
+    "aurc": "selective",
+    "auto_threshold": "threshold",
+    "avu": "avu",
+    "avu_auc": "avu",
+    "avu_curves": "avu",
+    "bootstrap": "intervals",
+    "brier": "proper",
+    "classwise_ece": "calibration",
+    "debiased_ece": "calibration",
+    "detection": "detection",
+    "detection_intervals": "intervals",
+    "ece": "calibration",
+    "evaluate": "suite",
+    "intervals": "intervals",
+    "mce": "calibration",
+    "mean_entropy": "proper",
+    "nll": "proper",
+    "p_accurate_given_certain": "avu",
+    "p_uncertain_given_inaccurate": "avu",
+    "paired_bootstrap": "intervals",
+    "paired_intervals": "intervals",
+    "reliability_curve": "calibration",
+    "risk_coverage_curve": "selective",
+    "spearman": "rank_correlation",
+    "uce": "calibration",
+    "uncertainty_reliability_curve": "calibration",
+}
+
+
+class _Package(ModuleType):
+    """This package. Python sets a submodule as an attribute when it loads it; a function of that name must win."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,7 +1,8 @@
-"""Does a stated confidence come true? Calibration errors by bins of confidence, of class probability, of uncertainty.
+"""Calibration errors: do stated probabilities match observed frequencies?
 
-Each public function is a few lines around a function of bin counts; the streaming forms and the bootstrap use the same
-one on their own counts, with leading axes where there are many.
+Predictions are put into bins of confidence, of class probability or of uncertainty. Each bin compares the mean stated
+value with the observed rate. The public functions call functions of bin counts; the streaming metrics and the bootstrap
+call the same ones with their own counts, with leading axes for many resamples.
 """
 
 from __future__ import annotations
@@ -11,34 +12,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from avuc.core.errors import InputError
-from avuc.metrics.statistics import (
-    Array,
-    BinTable,
-    Groups,
-    Statistics,
-    bin_edges,
-    bin_index,
-    cumulative,
-    group,
-    summarise,
-)
-
-__all__ = [
-    "Curve",
-    "adaptive_ece",
-    "classwise_ece",
-    "debiased_ece",
-    "ece",
-    "mce",
-    "reliability_curve",
-    "uce",
-    "uncertainty_reliability_curve",
-]
+from avuc.metrics.arrays import Array
+from avuc.metrics.binning import BinTable, bin_edges, bin_index, bin_table, check_bins
+from avuc.metrics.statistics import Statistics, prediction_statistics
+from avuc.metrics.ties import TieGroups, cumulative, group_ties
 
 
 class Curve(NamedTuple):
-    """A reliability curve: per bin its edges, rows, mean stated value and observed rate (NaN in an empty bin)."""
+    """A reliability curve, as `reliability_curve` returns it; arrays of shape (bins,).
+
+    Args:
+        low: lower edge of each bin.
+        high: upper edge of each bin.
+        rows: number of predictions in each bin.
+        stated: mean stated value: confidence, or normalised entropy; NaN in an empty bin.
+        observed: observed rate: accuracy, or error rate; NaN in an empty bin.
+
+    >>> reliability_curve([[0.8, 0.2], [0.6, 0.4]], [0, 1], bins=2).observed
+    array([nan, 0.5])
+    """
 
     low: Array
     high: Array
@@ -48,136 +40,197 @@ class Curve(NamedTuple):
 
 
 def ece(probs: Any, labels: Any, *, bins: int = 15) -> float:
-    """Expected calibration error Σ_l n_l/N |accuracy_l − mean confidence_l| over bins ((l−1)/L, l/L] of confidence.
+    """Return the expected calibration error (Guo et al. 2017, https://arxiv.org/abs/1706.04599). Lower is better.
+
+        ECE = Σ_l n_l/N |acc_l − conf_l|
+
+    Bin l of L holds the n_l predictions with confidence max_k p_k in ((l − 1)/L, l/L]; acc_l and conf_l are their
+    accuracy and mean confidence.
+
+    Args:
+        probs: (N, C) probabilities; list, NumPy array or tensor.
+        labels: (N,) class numbers.
+        bins: number of bins.
 
     >>> round(ece([[0.8, 0.2], [0.6, 0.4]], [0, 1]), 4)
     0.4
     """
-    return float(expected_gap(confidence_table(summarise(probs, labels), bins)))
+    return float(expected_gap(confidence_table(prediction_statistics(probs, labels), bins)))
 
 
 def mce(probs: Any, labels: Any, *, bins: int = 15) -> float:
-    """Maximum calibration error: the largest |accuracy_l − mean confidence_l| of the bins that hold any row.
+    """Return the maximum calibration error (Guo et al. 2017, https://arxiv.org/abs/1706.04599). Lower is better.
+
+        MCE = max_l |acc_l − conf_l|    over the bins that are not empty
+
+    The bins are those of `ece`.
+
+    Args:
+        probs: (N, C) probabilities; list, NumPy array or tensor.
+        labels: (N,) class numbers.
+        bins: number of bins.
 
     >>> round(mce([[0.8, 0.2], [0.6, 0.4]], [0, 1]), 4)
     0.6
     """
-    return float(maximum_gap(confidence_table(summarise(probs, labels), bins)))
+    return float(maximum_gap(confidence_table(prediction_statistics(probs, labels), bins)))
 
 
 def debiased_ece(probs: Any, labels: Any, *, bins: int = 15) -> float:
-    """Debiased L2 calibration error (Kumar, Liang, Ma 2019, arXiv 1909.10155) of the top label.
+    """Return the debiased L2 calibration error (Kumar et al. 2019, https://arxiv.org/abs/1909.10155). Lower is better.
 
-    √ max(0, Σ_l n_l/N [(accuracy_l − confidence_l)² − accuracy_l(1 − accuracy_l)/(n_l − 1)]): the plug-in root mean
-    square gap, less the part of its square that sampling noise of the labels alone would produce. Same equal-width bins
-    as `ece`; a bin with one row has no estimate of its noise and contributes nothing.
+        √ max(0, Σ_l n_l/N [(acc_l − conf_l)² − acc_l (1 − acc_l)/(n_l − 1)])
+
+    The second term is what the noise of the labels alone adds to the squared gap. The bins are those of `ece`; a bin
+    with one prediction has no estimate of its noise and contributes nothing.
+
+    Args:
+        probs: (N, C) probabilities; list, NumPy array or tensor.
+        labels: (N,) class numbers.
+        bins: number of bins.
 
     >>> debiased_ece([[0.7, 0.3]] * 10, [0] * 7 + [1] * 3)
     0.0
     """
-    return float(debiased_gap(confidence_table(summarise(probs, labels), bins)))
+    return float(debiased_gap(confidence_table(prediction_statistics(probs, labels), bins)))
 
 
 def uce(probs: Any, labels: Any, *, bins: int = 15) -> float:
-    """Uncertainty calibration error Σ_l n_l/N |error rate_l − mean u_l/log C| over equal-width bins of u/log C.
+    """Return the uncertainty calibration error (Laves et al. 2019, https://arxiv.org/abs/1909.13550). Lower is better.
+
+        UCE = Σ_l n_l/N |err_l − ũ_l|
+
+    ũ = u / log C is the normalised predictive entropy. Bin l holds the n_l predictions with ũ in ((l − 1)/L, l/L];
+    err_l is their error rate, ũ_l their mean normalised entropy.
+
+    Args:
+        probs: (N, C) probabilities; list, NumPy array or tensor.
+        labels: (N,) class numbers.
+        bins: number of bins.
 
     >>> round(uce([[0.5, 0.5], [1.0, 0.0]], [1, 0]), 4)
     0.0
     """
-    return float(expected_gap(uncertainty_table(summarise(probs, labels), bins)))
+    return float(expected_gap(uncertainty_table(prediction_statistics(probs, labels), bins)))
 
 
 def classwise_ece(probs: Any, labels: Any, *, bins: int = 15) -> float:
-    """Mean over classes k of the calibration error of p_k as the probability of "the label is k".
+    """Return the class-wise calibration error (Kull et al. 2019, https://arxiv.org/abs/1910.12656). Lower is better.
 
-    1/C Σ_k Σ_l n_kl/N |rate of label k − mean p_k|, over equal-width bins of p_k (Kull et al. 2019, arXiv 1910.12656).
+        1/C Σ_k Σ_l n_kl/N |freq_kl − p̄_kl|
+
+    For each class k, bin l holds the n_kl predictions with p_k in ((l − 1)/L, l/L]; freq_kl is the share of them whose
+    label is k, p̄_kl their mean p_k.
+
+    Args:
+        probs: (N, C) probabilities; list, NumPy array or tensor.
+        labels: (N,) class numbers.
+        bins: number of bins.
 
     >>> round(classwise_ece([[0.8, 0.2], [0.6, 0.4]], [0, 1]), 4)
     0.4
     """
-    statistics = summarise(probs, labels, bins=bins)
+    statistics = prediction_statistics(probs, labels, bins=bins)
     assert statistics.classwise is not None
     return float(classwise_gap(statistics.classwise, len(statistics)))
 
 
 def adaptive_ece(probs: Any, labels: Any, *, bins: int = 15) -> float:
-    """Calibration error over bins of equal mass: each holds exactly N/L rows in order of confidence.
+    """Return the calibration error over bins of equal size (Nguyen & O'Connor 2015). Lower is better.
 
-    1/N Σ_l |D(lN/L) − D((l−1)N/L)|, D(m) the sum of confidence − correct over the m least confident rows, linear in
-    between; a bin border inside a row, or inside rows of equal confidence, takes its share of them. So the result does
-    not depend on how equal confidences happen to be sorted, and equals the usual definition where L divides N and no
-    confidences are equal.
+        1/N Σ_l |D(lN/L) − D((l − 1)N/L)|
+
+    D(m) is the sum of confidence − correct over the m least confident predictions, linear between whole m. Each bin
+    therefore holds exactly N/L predictions, and an edge inside tied confidences takes its share of them: the result
+    does not depend on the order of ties. It equals the usual definition if L divides N and there are no ties.
+
+    Args:
+        probs: (N, C) probabilities; list, NumPy array or tensor.
+        labels: (N,) class numbers.
+        bins: number of bins.
 
     >>> round(adaptive_ece([[0.8, 0.2], [0.6, 0.4]], [0, 1], bins=2), 4)
     0.4
     """
-    statistics = summarise(probs, labels)
-    groups = group(statistics.confidence, statistics.correct)
+    statistics = prediction_statistics(probs, labels)
+    groups = group_ties(statistics.confidence, statistics.correct)
     return float(equal_mass_gap(groups.right, groups.wrong, groups.values * (groups.right + groups.wrong), bins))
 
 
 def reliability_curve(probs: Any, labels: Any, *, bins: int = 15) -> Curve:
-    """Mean confidence and accuracy per bin of confidence.
+    """Return mean confidence and accuracy for each bin of confidence: the points of a reliability diagram.
+
+    Args:
+        probs: (N, C) probabilities; list, NumPy array or tensor.
+        labels: (N,) class numbers.
+        bins: number of bins.
 
     >>> reliability_curve([[0.8, 0.2], [0.6, 0.4]], [0, 1], bins=2).stated
     array([nan, 0.7])
     """
-    return curve(confidence_table(summarise(probs, labels), bins))
+    return curve_from_table(confidence_table(prediction_statistics(probs, labels), bins))
 
 
 def uncertainty_reliability_curve(probs: Any, labels: Any, *, bins: int = 15) -> Curve:
-    """Mean u/log C and error rate per bin of u/log C.
+    """Return mean normalised entropy u / log C and error rate for each bin of u / log C.
+
+    Args:
+        probs: (N, C) probabilities; list, NumPy array or tensor.
+        labels: (N,) class numbers.
+        bins: number of bins.
 
     >>> uncertainty_reliability_curve([[0.5, 0.5], [1.0, 0.0]], [1, 0], bins=2).observed
     array([0., 1.])
     """
-    return curve(uncertainty_table(summarise(probs, labels), bins))
+    return curve_from_table(uncertainty_table(prediction_statistics(probs, labels), bins))
 
 
-# ---- functions of counts, shared with the streaming forms and the bootstrap; bins along the last axis
+# ---- functions of counts, shared with the streaming metrics and the bootstrap; bins are the last axis
 
 
 def confidence_table(statistics: Statistics, bins: int) -> BinTable:
+    """Return predictions, summed confidence and correct predictions by bin of confidence."""
     index = bin_index(statistics.confidence, bins, statistics.dtype)
     return bin_table(index, statistics.confidence, statistics.correct, bins)
 
 
 def uncertainty_table(statistics: Statistics, bins: int) -> BinTable:
+    """Return predictions, summed u / log C and wrong predictions by bin of u / log C."""
     uncertainty = statistics.uncertainty
     return bin_table(bin_index(uncertainty, bins), uncertainty, ~statistics.correct, bins)
 
 
-def grouped_table(groups: Groups, event: Array, edges: Array) -> BinTable:
-    """The same from rows already grouped by value, which lie in the bins one stretch after the other."""
+def table_from_ties(groups: TieGroups, event: Array, edges: Array) -> BinTable:
+    """Return the table of predictions that are already sorted and grouped by the stated value.
+
+    Args:
+        groups: predictions by stated value, ascending.
+        event: (G,) predictions of each group for which the event happened.
+        edges: (bins + 1,) edges of the bins.
+    """
     cuts = [0, *np.searchsorted(groups.values, edges[1:-1], side="right"), len(groups.values)]
     rows = groups.right + groups.wrong
     columns = (rows, rows * groups.values, event)
     return BinTable(*(np.array([column[a:b].sum() for a, b in pairwise(cuts)]) for column in columns))
 
 
-def bin_table(index: Array, value: Array, event: Array, bins: int) -> BinTable:
-    return BinTable(
-        np.bincount(index, minlength=bins).astype(np.float64),
-        np.bincount(index, weights=value, minlength=bins),
-        np.bincount(index[event], minlength=bins).astype(np.float64),
-    )
-
-
 def expected_gap(table: BinTable) -> Array:
-    """Σ_l n_l/N |event rate − mean value|; the bin's n cancels."""
+    """Return Σ_l n_l/N |event rate_l − mean value_l|, in which n_l cancels."""
     return np.asarray(np.abs(table.event - table.value).sum(-1) / table.rows.sum(-1))
 
 
 def maximum_gap(table: BinTable) -> Array:
+    """Return the largest |event rate_l − mean value_l|."""
     return np.asarray((np.abs(table.event - table.value) / np.maximum(table.rows, 1)).max(-1))
 
 
 def debiased_gap(table: BinTable) -> Array:
+    """Return the square root of `debiased_square`, with negative values set to 0."""
     return np.asarray(np.sqrt(np.maximum(debiased_square(table), 0)))
 
 
 def debiased_square(table: BinTable) -> Array:
-    """Unbiased for the mean square gap, and so sometimes negative."""
+    """Return an unbiased estimate of the mean squared gap; it can be negative."""
     rows = np.maximum(table.rows, 1)
     rate, stated = table.event / rows, table.value / rows
     noise = rate * (1 - rate) / np.maximum(rows - 1, 1)
@@ -186,27 +239,40 @@ def debiased_square(table: BinTable) -> Array:
 
 
 def classwise_gap(residual: Array, rows: float | Array) -> Array:
-    """From the (..., C, L) sums of p_k − 1[label = k]."""
+    """Return the class-wise error from the (..., C, bins) sums of p_k − 1[label = k]."""
     return np.asarray(np.abs(residual).sum((-2, -1)) / (residual.shape[-2] * rows))
 
 
 def equal_mass_gap(right: Array, wrong: Array, stated: Array, bins: int) -> Array:
-    """From right and wrong rows and summed confidence per group of ascending confidence, (G)."""
-    pieces = equal_mass_pieces(cumulative(right + wrong)[None], cumulative(stated - right)[None], bins)
-    return np.asarray(np.abs(pieces).sum())
+    """Return the adaptive error from groups of ascending confidence.
+
+    Args:
+        right: (G,) correct predictions.
+        wrong: (G,) wrong predictions.
+        stated: (G,) summed confidence.
+        bins: number of bins.
+    """
+    terms = equal_mass_terms(cumulative(right + wrong)[None], cumulative(stated - right)[None], bins)
+    return np.asarray(np.abs(terms).sum())
 
 
-def equal_mass_pieces(mass: Array, gap: Array, bins: int) -> Array:
-    """Each bin's signed share of the gap, (B, bins), from running sums (B, G + 1) of rows and of stated − right."""
-    if bins < 1:
-        raise InputError(f"bins must be at least 1, found {bins}")
+def equal_mass_terms(rows: Array, gap: Array, bins: int) -> Array:
+    """Return the signed term of each bin of the adaptive error, (B, bins).
+
+    Args:
+        rows: (B, G + 1) cumulative number of predictions.
+        gap: (B, G + 1) cumulative sum of confidence − correct.
+        bins: number of bins.
+    """
+    check_bins(bins)
     share = np.arange(1, bins) / bins
-    cuts = np.stack([np.interp(share * m[-1], m, g) for m, g in zip(mass, gap, strict=True)])
+    cuts = np.stack([np.interp(share * n[-1], n, g) for n, g in zip(rows, gap, strict=True)])
     ends = np.concatenate([np.zeros((len(cuts), 1)), cuts, gap[:, -1:]], -1)
-    return np.asarray(np.diff(ends) / mass[:, -1:])
+    return np.asarray(np.diff(ends) / rows[:, -1:])
 
 
-def curve(table: BinTable) -> Curve:
+def curve_from_table(table: BinTable) -> Curve:
+    """Return the reliability curve of a table."""
     edges = bin_edges(table.rows.shape[-1])
     with np.errstate(invalid="ignore"):
         return Curve(edges[:-1], edges[1:], table.rows, table.value / table.rows, table.event / table.rows)

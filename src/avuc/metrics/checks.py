@@ -1,4 +1,4 @@
-"""What may come in: probabilities and labels that every metric can read, or an error that says which row is wrong."""
+"""Checks of the probabilities and labels that are passed to a metric."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from avuc.core.arrays import Array, as_array
+from avuc.core.arrays import as_array
 from avuc.core.errors import InputError
 from avuc.core.probabilities import BOTH_COLUMNS
-
-__all__ = ["Array", "checked_inputs"]
+from avuc.metrics.arrays import Array
 
 
 def checked_inputs(probs: Any, labels: Any) -> tuple[Any, Array]:
-    """Probabilities (N, C) as they came and labels (N) as an array; the probabilities are not checked yet."""
+    """Return probabilities (N, C), unchanged, and labels (N,) as an int64 array.
+
+    Checks shapes, dtypes and labels. The values of the probabilities are checked later, block by block
+    (`avuc.core.probabilities.check_probs`).
+    """
     matrix = probs.detach() if isinstance(probs, Tensor) else as_array(probs, "probabilities")
     shape = tuple(matrix.shape)
     if len(shape) != 2 or shape[1] == 0:

@@ -1,7 +1,8 @@
-"""How far a metric would move on other data of the same kind: bootstrap intervals over rows drawn with replacement.
+"""Bootstrap confidence intervals of metrics, and of the difference between two models.
 
-Percentile intervals, except for the errors that sum or maximise absolute gaps (ECE, class-wise and adaptive ECE, UCE,
-MCE), whose percentile intervals miss the truth for every well calibrated model: see `absolute.py`.
+Predictions are drawn with replacement. The intervals are percentile intervals, except for calibration errors (ECE,
+class-wise, adaptive and debiased ECE, UCE, MCE): for these the percentile interval of a well calibrated model misses
+the truth, see `avuc.metrics.resampling.absolute_error`.
 """
 
 from __future__ import annotations
@@ -15,46 +16,36 @@ import numpy as np
 from torch import Tensor, from_numpy
 
 from avuc.core.errors import InputError
-from avuc.metrics.absolute import Errors
-from avuc.metrics.avu import Threshold
-from avuc.metrics.cell_bootstrap import cell_detection_errors, cell_errors
-from avuc.metrics.detection import detection, detection_of, from_counts, scores_of
-from avuc.metrics.large import LargeStatistics
-from avuc.metrics.ranking import Ranking
-from avuc.metrics.resampling import BLOCK, Advance, Resampler, draws, replicate
-from avuc.metrics.statistics import Array, Statistics, summarise
+from avuc.metrics.arrays import Array, as_scores
+from avuc.metrics.blockwise import BlockwiseStatistics
+from avuc.metrics.detection import detection, detection_from_counts, detection_from_sorted
+from avuc.metrics.resampling.grouped_rows import grouped_detection_errors, grouped_errors
+from avuc.metrics.resampling.percentile import (
+    Errors,
+    Interval,
+    check_bootstrap,
+    clip_to_range,
+    difference_interval,
+    error_interval,
+)
+from avuc.metrics.resampling.rows import BLOCK, Advance, RowResampler, resampled_errors, resampled_rows
+from avuc.metrics.sorted_samples import SortedPair
+from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.metrics.suite import METRICS, HasProbabilities, from_statistics
-
-__all__ = [
-    "Bootstrap",
-    "Compared",
-    "Interval",
-    "bootstrap",
-    "compared_intervals",
-    "detection_intervals",
-    "intervals",
-    "intervals_of",
-    "large_detection_intervals",
-    "large_intervals",
-    "paired_bootstrap",
-    "paired_intervals",
-]
-
-# no probability, score or error is below 0; nothing here but these is above 1
-UNBOUNDED = {"nll", "brier", "mean_entropy"}
-
-
-class Interval(NamedTuple):
-    """An estimate and the bounds of its confidence interval."""
-
-    value: float
-    low: float
-    high: float
+from avuc.metrics.threshold import Threshold
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How to resample, and what the metrics need; `advance` is told how many resamples are done."""
+    """Settings of a bootstrap.
+
+    replicates  number of resamples
+    level       confidence level
+    seed        of the resamples
+    threshold   entropy in nats up to which a prediction is certain; "auto": recomputed on each resample
+    bins        number of bins of the calibration errors
+    advance     called with the number of resamples that were just finished; None: not called
+    """
 
     replicates: int = 1000
     level: float = 0.95
@@ -64,7 +55,7 @@ class Bootstrap:
     advance: Advance | None = None
 
     def __post_init__(self) -> None:
-        _check(self.replicates, self.level)
+        check_bootstrap(self.replicates, self.level)
 
 
 def intervals(
@@ -77,7 +68,16 @@ def intervals(
     threshold: Threshold = "auto",
     bins: int = 15,
 ) -> dict[str, Interval]:
-    """Intervals of the named metrics of the suite (all by default), from the same resamples for all.
+    """Return confidence intervals of metrics, all from the same resamples.
+
+    Args:
+        predictions: anything with `probs` (N, C) and `labels` (N,), such as `avuc.Predictions`.
+        names: metrics of `METRICS`; None: all.
+        replicates: number of resamples.
+        level: confidence level.
+        seed: of the resamples.
+        threshold: entropy in nats up to which a prediction is certain; "auto": recomputed on each resample.
+        bins: number of bins of the calibration errors.
 
     >>> from avuc.predictions import Predictions
     >>> import torch
@@ -85,41 +85,59 @@ def intervals(
     >>> intervals(p, ["accuracy"], replicates=200)["accuracy"].value
     0.5
     """
-    statistics = summarise(predictions.probs, predictions.labels, bins=bins)
+    statistics = prediction_statistics(predictions.probs, predictions.labels, bins=bins)
     return intervals_of(predictions.probs, statistics, names, Bootstrap(replicates, level, seed, threshold, bins))
 
 
 def intervals_of(
     probs: Any, statistics: Statistics, names: Iterable[str] | None, how: Bootstrap
 ) -> dict[str, Interval]:
-    """The same from statistics made with these bins."""
+    """Return `intervals` from statistics that were made with the bins of `how`.
+
+    Args:
+        probs: (N, C) probabilities.
+        statistics: their statistics.
+        names: metrics of `METRICS`; None: all.
+        how: settings of the bootstrap.
+    """
     wanted = _known(names)
     values = from_statistics(statistics, threshold=how.threshold, bins=how.bins)
-    sampler = Resampler(probs, statistics, wanted, threshold=how.threshold, bins=how.bins)
-    (errors,) = replicate([sampler], how.replicates, how.seed, how.advance)
-    return {name: _within_range(name, _interval(values[name], errors[name], how.level)) for name in wanted}
+    sampler = RowResampler(probs, statistics, wanted, threshold=how.threshold, bins=how.bins)
+    (errors,) = resampled_errors([sampler], how.replicates, how.seed, how.advance)
+    return {name: clip_to_range(name, error_interval(values[name], errors[name], how.level)) for name in wanted}
 
 
-def large_intervals(
-    statistics: LargeStatistics, how: Bootstrap, values: Mapping[str, float] | None = None
+def blockwise_intervals(
+    statistics: BlockwiseStatistics, how: Bootstrap, values: Mapping[str, float] | None = None
 ) -> dict[str, Interval]:
-    """Intervals of the whole suite for many rows, by the bootstrap over cells: its cost does not grow with the rows.
+    """Return intervals of all metrics for large data; groups of predictions are resampled.
 
-    `values` are the metrics, where they are known already.
+    Args:
+        statistics: what was collected block by block, with `resampled=True`.
+        how: settings of the bootstrap.
+        values: the metrics, if they are known already.
     """
     values = statistics.metrics(threshold=how.threshold) if values is None else values
-    errors = cell_errors(statistics, how.replicates, how.seed, threshold=how.threshold, advance=how.advance)
-    return {name: _within_range(name, _interval(value, errors[name], how.level)) for name, value in values.items()}
+    errors = grouped_errors(statistics, how.replicates, how.seed, threshold=how.threshold, advance=how.advance)
+    return {name: clip_to_range(name, error_interval(value, errors[name], how.level)) for name, value in values.items()}
 
 
-def large_detection_intervals(
-    entropies: Ranking, *, replicates: int, level: float = 0.95, seed: int = 0, advance: Advance | None = None
+def blockwise_detection_intervals(
+    entropies: SortedPair, *, replicates: int, level: float = 0.95, seed: int = 0, advance: Advance | None = None
 ) -> dict[str, Interval]:
-    """The same for the metrics of `detection`; both samples are drawn anew."""
-    _check(replicates, level)
-    values = detection_of(entropies)
-    errors = cell_detection_errors(entropies, replicates, seed, advance)
-    return {name: _interval(value, errors[name], level) for name, value in values.items()}
+    """Return `detection_intervals` for large samples; groups of entropies are resampled.
+
+    Args:
+        entropies: in-distribution entropies as its negative sample, OOD entropies as its positive one.
+        replicates: number of resamples.
+        level: confidence level.
+        seed: of the resamples.
+        advance: called with the number of resamples that were just finished.
+    """
+    check_bootstrap(replicates, level)
+    values = detection_from_sorted(entropies)
+    errors = grouped_detection_errors(entropies, replicates, seed, advance)
+    return {name: error_interval(value, errors[name], level) for name, value in values.items()}
 
 
 def paired_intervals(
@@ -133,7 +151,19 @@ def paired_intervals(
     threshold: Threshold = "auto",
     bins: int = 15,
 ) -> dict[str, Interval]:
-    """Intervals of metric(a) − metric(b) for two models on the same rows, every metric from the same resamples.
+    """Return intervals of metric(a) − metric(b) for two models on the same inputs, all from the same resamples.
+
+    If an interval does not contain 0, the models differ significantly at this level.
+
+    Args:
+        a: predictions of the first model.
+        b: predictions of the second model, for the same inputs in the same order.
+        names: metrics of `METRICS`; None: all.
+        replicates: number of resamples.
+        level: confidence level.
+        seed: of the resamples.
+        threshold: entropy in nats up to which a prediction is certain; "auto": recomputed on each resample.
+        bins: number of bins of the calibration errors.
 
     >>> from avuc.predictions import Predictions
     >>> import torch
@@ -142,36 +172,43 @@ def paired_intervals(
     >>> paired_intervals(a, b, ["nll"], replicates=200)["nll"].high < 0
     True
     """
-    both = [summarise(one.probs, one.labels, bins=bins) for one in (a, b)]
+    both = [prediction_statistics(one.probs, one.labels, bins=bins) for one in (a, b)]
     how = Bootstrap(replicates, level, seed, threshold, bins)
-    found = compared_intervals((a.probs, b.probs), both, names, how)
-    return {name: compared.difference for name, compared in found.items()}
+    compared = compared_intervals((a.probs, b.probs), both, names, how)
+    return {name: one.difference for name, one in compared.items()}
 
 
 class Compared(NamedTuple):
-    """One metric of two models on the same rows."""
+    """One metric of two models on the same inputs, and its difference a − b."""
 
     a: Interval
     b: Interval
-    difference: Interval  # a − b
+    difference: Interval
 
 
 def compared_intervals(
     probs: Sequence[Any], statistics: Sequence[Statistics], names: Iterable[str] | None, how: Bootstrap
 ) -> dict[str, Compared]:
-    """Both models and their difference, from statistics made with these bins."""
+    """Return intervals of both models and of their difference.
+
+    Args:
+        probs: (N, C) probabilities of the two models.
+        statistics: their statistics, made with the bins of `how`.
+        names: metrics of `METRICS`; None: all.
+        how: settings of the bootstrap.
+    """
     wanted = _known(names)
     if not np.array_equal(statistics[0].labels, statistics[1].labels):
         raise InputError("a paired bootstrap needs two models on the same rows; found different labels")
     options: dict[str, Any] = {"threshold": how.threshold, "bins": how.bins}
     first, second = (from_statistics(s, **options) for s in statistics)
-    samplers = [Resampler(p, s, wanted, **options) for p, s in zip(probs, statistics, strict=True)]
-    error_a, error_b = replicate(samplers, how.replicates, how.seed, how.advance)
+    samplers = [RowResampler(p, s, wanted, **options) for p, s in zip(probs, statistics, strict=True)]
+    error_a, error_b = resampled_errors(samplers, how.replicates, how.seed, how.advance)
     return {
         name: Compared(
-            _within_range(name, _interval(first[name], error_a[name], how.level)),
-            _within_range(name, _interval(second[name], error_b[name], how.level)),
-            _difference(name, first[name], error_a[name], second[name], error_b[name], how.level),
+            clip_to_range(name, error_interval(first[name], error_a[name], how.level)),
+            clip_to_range(name, error_interval(second[name], error_b[name], how.level)),
+            difference_interval(name, first[name], error_a[name], second[name], error_b[name], how.level),
         )
         for name in wanted
     }
@@ -186,47 +223,66 @@ def detection_intervals(
     seed: int = 0,
     advance: Advance | None = None,
 ) -> dict[str, Interval]:
-    """Percentile intervals of the metrics of `detection`; both samples are drawn anew, each from itself.
+    """Return percentile intervals of the metrics of `detection`; each of the two samples is resampled.
+
+    Args:
+        in_entropy: (N,) entropies of in-distribution inputs; list, NumPy array or tensor.
+        out_entropy: (M,) entropies of OOD inputs.
+        replicates: number of resamples.
+        level: confidence level.
+        seed: of the resamples.
+        advance: called with the number of resamples that were just finished.
 
     >>> inside, outside = [0.1, 0.2, 0.3] * 20, [0.25, 0.8, 0.9] * 20
     >>> interval = detection_intervals(inside, outside, replicates=200)["auroc"]
     >>> interval.low < interval.value < interval.high
     True
     """
-    _check(replicates, level)
+    check_bootstrap(replicates, level)
     values = detection(in_entropy, out_entropy)
-    sides = scores_of(in_entropy, "in_entropy"), scores_of(out_entropy, "out_entropy")
+    sides = as_scores(in_entropy, "in_entropy"), as_scores(out_entropy, "out_entropy")
     distinct, where = np.unique(np.concatenate(sides), return_inverse=True)
-    places = where[: len(sides[0])], where[len(sides[0]) :]
-    # the two sides need resamples of their own
-    drawn = zip(*(draws(len(side), replicates, seed + k) for k, side in enumerate(sides)), strict=True)
+    index = where[: len(sides[0])], where[len(sides[0]) :]
+    # the two samples are drawn independently
+    drawn = zip(*(resampled_rows(len(side), replicates, seed + k) for k, side in enumerate(sides)), strict=True)
     errors: dict[str, list[Array]] = {name: [] for name in values}
     step = max(1, BLOCK // len(distinct))
     while resamples := list(islice(drawn, step)):
         counts = [
-            np.stack([np.bincount(place[pair[k]], minlength=len(distinct)) for pair in resamples])
-            for k, place in enumerate(places)
+            np.stack([np.bincount(group[pair[k]], minlength=len(distinct)) for pair in resamples])
+            for k, group in enumerate(index)
         ]
-        for name, samples in from_counts(distinct, negative=counts[0], positive=counts[1]).items():
+        for name, samples in detection_from_counts(distinct, negative=counts[0], positive=counts[1]).items():
             errors[name].append(values[name] - samples)
         if advance is not None:
             advance(len(resamples))
     both = {name: np.concatenate(parts) for name, parts in errors.items()}
-    return {name: _interval(values[name], Errors(error, error), level) for name, error in both.items()}
+    return {name: error_interval(values[name], Errors(error, error), level) for name, error in both.items()}
 
 
 def bootstrap(
     metric: Callable[..., float], probs: Any, labels: Any, *, replicates: int = 1000, level: float = 0.95, seed: int = 0
 ) -> Interval:
-    """Interval of any `metric(probs, labels)`; those of `METRICS` are resampled by weights, others by copying rows.
+    """Return a bootstrap interval of any function `metric(probs, labels)`.
+
+    Metrics of `METRICS` are resampled by weights, which is fast. Other functions are called on each resample and have
+    percentile intervals.
+
+    Args:
+        metric: function of (N, C) probabilities and (N,) labels that returns a number.
+        probs: (N, C) probabilities; list, NumPy array or tensor.
+        labels: (N,) class numbers.
+        replicates: number of resamples.
+        level: confidence level.
+        seed: of the resamples.
 
     >>> from avuc.metrics import accuracy
     >>> bootstrap(accuracy, [[0.8, 0.2], [0.6, 0.4]] * 50, [0, 1] * 50, replicates=200).value
     0.5
     """
-    _check(replicates, level)
-    interval = _interval(*_replicate(metric, probs, labels, replicates, seed), level)
-    return _within_range(_name(metric), interval)
+    check_bootstrap(replicates, level)
+    interval = error_interval(*_replicate(metric, probs, labels, replicates, seed), level)
+    return clip_to_range(_name(metric), interval)
 
 
 def paired_bootstrap(
@@ -239,19 +295,29 @@ def paired_bootstrap(
     level: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """Interval of metric(a) − metric(b) for two models on the same rows, both on the same resamples.
+    """Return a bootstrap interval of metric(a) − metric(b) for two models on the same inputs.
 
-    What the two share, the difficulty of the rows drawn, cancels: the interval is much narrower than that of two
-    independent ones. If it does not contain 0, the models differ at this level.
+    Both models are evaluated on the same resamples. The difficulty of the drawn inputs cancels, so the interval is much
+    narrower than one from two independent bootstraps. If it does not contain 0, the models differ significantly at
+    this level.
+
+    Args:
+        metric: function of (N, C) probabilities and (N,) labels that returns a number.
+        probs_a: (N, C) probabilities of the first model.
+        probs_b: (N, C) probabilities of the second model, for the same inputs in the same order.
+        labels: (N,) class numbers.
+        replicates: number of resamples.
+        level: confidence level.
+        seed: of the resamples.
 
     >>> from avuc.metrics import nll
     >>> a, b = [[0.8, 0.2]] * 40, [[0.7, 0.3]] * 40
     >>> paired_bootstrap(nll, a, b, [0] * 40, replicates=100).high < 0
     True
     """
-    _check(replicates, level)
+    check_bootstrap(replicates, level)
     (a, error_a), (b, error_b) = (_replicate(metric, probs, labels, replicates, seed) for probs in (probs_a, probs_b))
-    return _difference(_name(metric), a, error_a, b, error_b, level)
+    return difference_interval(_name(metric), a, error_a, b, error_b, level)
 
 
 def _replicate(
@@ -259,9 +325,9 @@ def _replicate(
 ) -> tuple[float, Errors]:
     value, name = float(metric(probs, labels)), _name(metric)
     if name is not None:
-        sampler = Resampler(probs, summarise(probs, labels), [name], threshold="auto", bins=15)
-        return value, replicate([sampler], replicates, seed)[0][name]
-    indices = draws(len(summarise(probs, labels)), replicates, seed)
+        sampler = RowResampler(probs, prediction_statistics(probs, labels), [name], threshold="auto", bins=15)
+        return value, resampled_errors([sampler], replicates, seed)[0][name]
+    indices = resampled_rows(len(prediction_statistics(probs, labels)), replicates, seed)
     samples = np.array([metric(_take(probs, index), _take(labels, index)) for index in indices], np.float64)
     return value, Errors(value - samples, value - samples)
 
@@ -282,35 +348,3 @@ def _known(names: Iterable[str] | None) -> list[str]:
     if unknown:
         raise InputError(f"unknown metric {unknown[0]!r}; known: {', '.join(METRICS)}")
     return wanted
-
-
-def _difference(name: str | None, a: float, error_a: Errors, b: float, error_b: Errors, level: float) -> Interval:
-    found = _interval(a - b, Errors(error_a.over - error_b.under, error_a.under - error_b.over), level)
-    if name is None or name in UNBOUNDED or np.isnan(found.low):
-        return found
-    return Interval(found.value, max(found.low, -1.0), min(found.high, 1.0))
-
-
-def _interval(value: float, errors: Errors, level: float) -> Interval:
-    """value − quantiles of the error; with error = value − resample this is the percentile interval.
-
-    Resamples on which the metric is not defined (NaN) say nothing and are left out. The value is always inside: where
-    resampling shifts a metric so far that it were not (a few rows, or an area between extremes), the end is the value.
-    """
-    over, under = (x[~np.isnan(x)] for x in errors)
-    if np.isnan(value) or len(over) == 0 or len(under) == 0:
-        return Interval(value, float("nan"), float("nan"))
-    low, high = value - np.quantile(over, (1 + level) / 2), value - np.quantile(under, (1 - level) / 2)
-    return Interval(value, min(float(low), value), max(float(high), value))
-
-
-def _within_range(name: str | None, interval: Interval) -> Interval:
-    if name is None or np.isnan(interval.low):
-        return interval
-    high = interval.high if name in UNBOUNDED else min(interval.high, 1.0)
-    return Interval(interval.value, max(interval.low, 0.0), high)
-
-
-def _check(replicates: int, level: float) -> None:
-    if replicates < 1 or not 0 < level < 1:
-        raise InputError(f"need replicates ≥ 1 and 0 < level < 1, found {replicates} and {level}")

@@ -1,45 +1,72 @@
-"""Accuracy, the proper scores, and the mean entropy: averages over rows."""
+"""Accuracy, the proper scores (NLL, Brier score) and the mean entropy: averages over predictions."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from avuc.metrics.statistics import summarise
-
-__all__ = ["accuracy", "brier", "mean_entropy", "nll"]
+from avuc.metrics.statistics import prediction_statistics
 
 
 def accuracy(probs: Any, labels: Any) -> float:
-    """Share of rows whose most probable class is the label; of equal probabilities the first class counts.
+    """Return the share of predictions whose most probable class is the label. Higher is better.
+
+    If several classes have the largest probability, the first one is the prediction.
+
+    Args:
+        probs: (N, C) probabilities; list, NumPy array or tensor.
+        labels: (N,) class numbers.
 
     >>> accuracy([[0.8, 0.2], [0.6, 0.4]], [0, 1])
     0.5
     """
-    return float(summarise(probs, labels).correct.mean())
+    return float(prediction_statistics(probs, labels).correct.mean())
 
 
 def nll(probs: Any, labels: Any) -> float:
-    """Negative log-likelihood −1/N Σ log max(p[label], 1e-12), in nats; calibrators minimise it with the same floor.
+    """Return the mean negative log-likelihood in nats. Lower is better; it is a proper score.
+
+        NLL = −1/N Σ_i log max(p_i[label_i], 1e-12)
+
+    The floor of 1e-12 keeps one wrong probability of 0 from making the mean infinite. Calibrators minimise the NLL
+    with the same floor.
+
+    Args:
+        probs: (N, C) probabilities; list, NumPy array or tensor.
+        labels: (N,) class numbers.
 
     >>> round(nll([[0.8, 0.2], [0.6, 0.4]], [0, 1]), 4)
     0.5697
     """
-    return float(summarise(probs, labels).nll.mean())
+    return float(prediction_statistics(probs, labels).nll.mean())
 
 
 def brier(probs: Any, labels: Any) -> float:
-    """Brier score 1/N Σ_i Σ_k (p_ik − 1[k = label_i])²: summed over classes, so between 0 and 2.
+    """Return the Brier score (Brier 1950), from 0 to 2. Lower is better; it is a proper score.
+
+        Brier = 1/N Σ_i Σ_k (p_ik − 1[k = label_i])²
+
+    The squares are summed over classes, not averaged.
+
+    Args:
+        probs: (N, C) probabilities; list, NumPy array or tensor.
+        labels: (N,) class numbers.
 
     >>> round(brier([[0.8, 0.2], [0.6, 0.4]], [0, 1]), 4)
     0.4
     """
-    return float(summarise(probs, labels).brier.mean())
+    return float(prediction_statistics(probs, labels).brier.mean())
 
 
 def mean_entropy(probs: Any, labels: Any) -> float:
-    """Mean predictive entropy 1/N Σ_i −Σ_k p_ik log p_ik, in nats; the labels are only checked.
+    """Return the mean predictive entropy in nats, from 0 to log C.
+
+        1/N Σ_i u_i,    u_i = −Σ_k p_ik log p_ik,    0 log 0 = 0
+
+    Args:
+        probs: (N, C) probabilities; list, NumPy array or tensor.
+        labels: (N,) class numbers; they are checked but do not change the result.
 
     >>> round(mean_entropy([[1.0, 0.0], [0.5, 0.5]], [0, 1]), 4)
     0.3466
     """
-    return float(summarise(probs, labels).entropy.mean())
+    return float(prediction_statistics(probs, labels).entropy.mean())

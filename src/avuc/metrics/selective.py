@@ -1,4 +1,4 @@
-"""What is gained by abstaining: risk against coverage, and its area."""
+"""Selective prediction: the error rate of the predictions that are kept if the least certain ones are rejected."""
 
 from __future__ import annotations
 
@@ -9,17 +9,27 @@ import numpy as np
 import torch
 
 from avuc.core.errors import InputError
-from avuc.metrics.statistics import Array, Groups, cumulative, group, summarise
-
-__all__ = ["RiskCoverage", "aurc", "risk_coverage_curve"]
+from avuc.metrics.arrays import Array
+from avuc.metrics.statistics import prediction_statistics
+from avuc.metrics.ties import TieGroups, cumulative, group_ties
 
 Score = Literal["confidence", "entropy"]
-# a table of harmonic numbers may have this many times as many entries as are asked for; beyond, the digamma function
+# A table of harmonic numbers may have this many times as many entries as are asked for; beyond that the digamma
+# function is used.
 TABLE = 8
 
 
 class RiskCoverage(NamedTuple):
-    """Keep the surest predictions: the share kept, the error rate among them, the score of the least sure one kept."""
+    """A risk–coverage curve, from the most certain predictions to all of them; arrays of shape (G,).
+
+    Args:
+        coverage: share of predictions that are kept.
+        risk: error rate of the kept predictions.
+        score: confidence (or entropy) of the least certain prediction that is kept.
+
+    >>> risk_coverage_curve([[0.9, 0.1], [0.6, 0.4]], [0, 1]).coverage
+    array([0.5, 1. ])
+    """
 
     coverage: Array
     risk: Array
@@ -27,7 +37,12 @@ class RiskCoverage(NamedTuple):
 
 
 def risk_coverage_curve(probs: Any, labels: Any, *, score: Score = "confidence") -> RiskCoverage:
-    """Error rate of the kept rows as the bar falls; one point for each distinct score.
+    """Return the error rate of the kept predictions as coverage grows, one point for each distinct score.
+
+    Args:
+        probs: (N, C) probabilities; list, NumPy array or tensor.
+        labels: (N,) class numbers.
+        score: what the predictions are ranked by, "confidence" or "entropy".
 
     >>> risk_coverage_curve([[0.9, 0.1], [0.6, 0.4]], [0, 1]).risk
     array([0. , 0.5])
@@ -36,10 +51,16 @@ def risk_coverage_curve(probs: Any, labels: Any, *, score: Score = "confidence")
 
 
 def aurc(probs: Any, labels: Any, *, score: Score = "confidence") -> float:
-    """Area under the risk–coverage curve, 1/N Σ_n (errors among the n surest)/n (Geifman & El-Yaniv 2017).
+    """Return the area under the risk–coverage curve (Geifman & El-Yaniv 2017, https://arxiv.org/abs/1705.08500).
 
-    Rows of equal score are taken in every order at once: the errors among them come in evenly, which is the mean over
-    all orders and does not depend on the order of the rows.
+        AURC = 1/N Σ_n (errors among the n most certain predictions)/n
+
+    Lower is better. For tied scores this is the mean over all orders of the ties.
+
+    Args:
+        probs: (N, C) probabilities; list, NumPy array or tensor.
+        labels: (N,) class numbers.
+        score: what the predictions are ranked by, "confidence" or "entropy".
 
     >>> aurc([[0.9, 0.1], [0.6, 0.4]], [0, 1])
     0.25
@@ -47,37 +68,45 @@ def aurc(probs: Any, labels: Any, *, score: Score = "confidence") -> float:
     return float(risk_area(_ranked(probs, labels, score)))
 
 
-def _ranked(probs: Any, labels: Any, score: Score) -> Groups:
-    statistics = summarise(probs, labels)
+def _ranked(probs: Any, labels: Any, score: Score) -> TieGroups:
+    statistics = prediction_statistics(probs, labels)
     if score not in ("confidence", "entropy"):
         raise InputError(f"score must be 'confidence' or 'entropy', found {score!r}")
-    return group(statistics.confidence if score == "confidence" else -statistics.entropy, statistics.correct)
+    return group_ties(statistics.confidence if score == "confidence" else -statistics.entropy, statistics.correct)
 
 
-def risk_curve(groups: Groups) -> RiskCoverage:
-    """From groups of ascending score."""
+def risk_curve(groups: TieGroups) -> RiskCoverage:
+    """Return the curve from groups of ascending score."""
     wrong, kept = np.cumsum(groups.wrong[::-1]), np.cumsum((groups.right + groups.wrong)[::-1])
     return RiskCoverage(kept / kept[-1], wrong / kept, np.abs(groups.values[::-1]))
 
 
-def risk_area(groups: Groups) -> Array:
-    """The area from counts (..., G) per group of ascending score, ties taken evenly."""
+def risk_area(groups: TieGroups) -> Array:
+    """Return AURC from counts (..., G) by ascending score."""
     return risk_area_below(cumulative(groups.right), cumulative(groups.wrong))
 
 
-def risk_sum(groups: Groups, *, surer: float, errors: float) -> Array:
-    """N times the part of the area that a stretch of groups adds, after `surer` rows with `errors` errors."""
+def risk_sum(groups: TieGroups, *, surer: float, errors: float) -> Array:
+    """Return N times what a range of groups adds to AURC, for data that is read in parts.
+
+    Args:
+        groups: part of the predictions, by ascending score.
+        surer: number of predictions with higher scores, all of them in other parts.
+        errors: number of wrong ones among these.
+    """
     return _risk_sum(cumulative(groups.right), cumulative(groups.wrong), surer, errors)
 
 
 def risk_area_below(right: Array, wrong: Array) -> Array:
-    """The area from right and wrong rows below each ascending score, (..., G + 1)."""
+    """Return AURC from cumulative counts of correct and wrong predictions by ascending score, (..., G + 1)."""
     return np.asarray(_risk_sum(right, wrong, 0.0, 0.0) / (right[..., -1] + wrong[..., -1]))
 
 
 def _risk_sum(right: Array, wrong: Array, surer_rows: float, surer_errors: float) -> Array:
-    """A group of m rows with k errors after n surer rows with e errors adds Σ_{j=1..m} (e + jk/m)/(n + j)
-    = k + (e − kn/m)(H(n+m) − H(n)), H the harmonic numbers: no loop over rows.
+    """Return N · AURC without a loop over predictions.
+
+    A group of m tied predictions with k errors, after n surer ones with e errors, adds
+    Σ_{j=1..m} (e + jk/m)/(n + j) = k + (e − kn/m)(H(n + m) − H(n)), with the harmonic numbers H.
     """
     below = right + wrong
     surer = below[..., -1:] - below
@@ -86,7 +115,7 @@ def _risk_sum(right: Array, wrong: Array, surer_rows: float, surer_errors: float
     k, m = np.diff(wrong), np.diff(below)
     errors = wrong[..., -1:] - wrong[..., 1:]
     errors += surer_errors
-    # in place: these arrays are as large as a block of resamples
+    # in place, because these arrays are as large as a block of resamples
     k /= np.maximum(m, 1, out=m)
     k *= surer[..., 1:]
     errors -= k
@@ -95,16 +124,16 @@ def _risk_sum(right: Array, wrong: Array, surer_rows: float, surer_errors: float
 
 
 def harmonic_difference(n: Array, m: Array) -> Array:
-    """H(n + m) − H(n) for whole numbers held as floats."""
+    """Return H(n + m) − H(n) for whole numbers stored as floats."""
     upper, lower = harmonic_numbers(np.stack([n + m, n]))
     return np.asarray(upper - lower)
 
 
 def harmonic_numbers(n: Array) -> Array:
-    """H(n) up to a constant, the same for all of n."""
+    """Return H(n) plus a constant that is the same for all entries of n."""
     smallest, largest = int(n.min()), int(n.max())
     if largest - smallest <= TABLE * n.size:
-        # a stretch far from 0 begins its sum where it begins itself
+        # a range far from 0 has a table of its own
         begin = 0 if largest <= TABLE * n.size else smallest
         table = _harmonic_table(largest) if begin == 0 else _harmonic_sums(begin, largest)
         return np.asarray(table[(n - begin).astype(np.int64)])

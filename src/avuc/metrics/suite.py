@@ -1,27 +1,27 @@
-"""The whole suite: the explicit list of metrics, and all of them from one pass."""
+"""The list of metrics, and all of them from one pass over the probabilities."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from avuc.metrics import calibration, proper, selective
+import avuc.metrics.calibration as calibration
+import avuc.metrics.proper as proper
+import avuc.metrics.selective as selective
 from avuc.metrics.avu import (
-    Threshold,
     area,
     avu,
     avu_auc,
-    cells,
-    counts_at,
     p_accurate_given_certain,
     p_uncertain_given_inaccurate,
-    thresholds_between,
+    quadrant_counts,
+    quadrant_counts_at,
 )
-from avuc.metrics.statistics import Statistics, bin_edges, group, summarise
+from avuc.metrics.binning import bin_edges
+from avuc.metrics.statistics import Statistics, prediction_statistics
+from avuc.metrics.threshold import Threshold, thresholds_between
+from avuc.metrics.ties import group_ties
 
-__all__ = ["METRICS", "evaluate"]
-
-# name -> metric(probs, labels, ...) -> float; a new metric is one line here
 METRICS: dict[str, Callable[..., float]] = {
     "accuracy": proper.accuracy,
     "nll": proper.nll,
@@ -39,10 +39,11 @@ METRICS: dict[str, Callable[..., float]] = {
     "aurc": selective.aurc,
     "mean_entropy": proper.mean_entropy,
 }
+"""Every metric by its name: `metric(probs, labels, ...)` returns a float. A new metric is one line here."""
 
 
 class HasProbabilities(Protocol):
-    """What is read of `avuc.Predictions`."""
+    """The part of `avuc.Predictions` that metrics read."""
 
     @property
     def probs(self) -> Any: ...
@@ -51,26 +52,34 @@ class HasProbabilities(Protocol):
 
 
 def evaluate(predictions: HasProbabilities, *, threshold: Threshold = "auto", bins: int = 15) -> dict[str, float]:
-    """Every metric of `METRICS`, each equal to its own function, from one pass over the probabilities.
+    """Return every metric of `METRICS`, computed from one pass over the probabilities.
+
+    Each value equals that of the metric's own function.
+
+    Args:
+        predictions: anything with `probs` (N, C) and `labels` (N,), such as `avuc.Predictions`.
+        threshold: entropy in nats up to which a prediction is certain; "auto": see `auto_threshold`.
+        bins: number of bins of the calibration errors.
 
     >>> from avuc.predictions import Predictions
     >>> import torch
     >>> evaluate(Predictions(torch.tensor([[0.8, 0.2], [0.6, 0.4]]), torch.tensor([0, 1])))["accuracy"]
     0.5
     """
-    return from_statistics(summarise(predictions.probs, predictions.labels, bins=bins), threshold=threshold, bins=bins)
+    statistics = prediction_statistics(predictions.probs, predictions.labels, bins=bins)
+    return from_statistics(statistics, threshold=threshold, bins=bins)
 
 
 def from_statistics(statistics: Statistics, *, threshold: Threshold = "auto", bins: int = 15) -> dict[str, float]:
-    """The suite from per-row statistics made with the same `bins`."""
+    """Return every metric of `METRICS` from statistics that were made with the same `bins`."""
     rows, right = len(statistics), statistics.correct
     # two sorts serve the bins, the ranks and the thresholds
-    sure, unsure = group(statistics.confidence, right), group(statistics.entropy, right)
+    sure, unsure = group_ties(statistics.confidence, right), group_ties(statistics.entropy, right)
     stated = sure.values * (sure.right + sure.wrong)
-    by_confidence = calibration.grouped_table(sure, sure.right, bin_edges(bins, statistics.dtype))
-    share = unsure._replace(values=statistics.share_of_maximum(unsure.values))
-    by_uncertainty = calibration.grouped_table(share, unsure.wrong, bin_edges(bins))
-    counts = counts_at(statistics, threshold)
+    by_confidence = calibration.table_from_ties(sure, sure.right, bin_edges(bins, statistics.dtype))
+    normalised = unsure._replace(values=statistics.normalised(unsure.values))
+    by_uncertainty = calibration.table_from_ties(normalised, unsure.wrong, bin_edges(bins))
+    counts = quadrant_counts_at(statistics, threshold)
     assert statistics.classwise is not None
     values = {
         "accuracy": right.mean(),
@@ -83,7 +92,7 @@ def from_statistics(statistics: Statistics, *, threshold: Threshold = "auto", bi
         "mce": calibration.maximum_gap(by_confidence),
         "uce": calibration.expected_gap(by_uncertainty),
         "avu": counts.avu,
-        "avu_auc": area(cells(unsure, thresholds_between(unsure.values[0], unsure.values[-1])).avu),
+        "avu_auc": area(quadrant_counts(unsure, thresholds_between(unsure.values[0], unsure.values[-1])).avu),
         "p_accurate_given_certain": counts.accurate_given_certain,
         "p_uncertain_given_inaccurate": counts.uncertain_given_inaccurate,
         "aurc": selective.risk_area(sure),

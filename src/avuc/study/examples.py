@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from avuc.data import Dataset
-from avuc.metrics.calibration import bin_table
-from avuc.metrics.calibration import curve as curve_of
-from avuc.metrics.statistics import NLL_FLOOR, bin_index
+from avuc.metrics.binning import bin_index, bin_table
+from avuc.metrics.calibration import curve_from_table as curve_of
+from avuc.metrics.statistics import NLL_FLOOR
 from avuc.predictions import Predictions
 
 __all__ = ["TEMPERATURES", "png", "shown_of", "thumbnail"]

@@ -21,9 +21,9 @@ from avuc.calibration import Calibrator
 from avuc.core.errors import InputError
 from avuc.data import Dataset
 from avuc.metrics import calibration, suite
-from avuc.metrics.avu import curves_of as avu_curves
-from avuc.metrics.avu import resolve_threshold
-from avuc.metrics.statistics import Statistics, summarise
+from avuc.metrics.avu import avu_curves_from_statistics as avu_curves
+from avuc.metrics.statistics import Statistics, prediction_statistics
+from avuc.metrics.threshold import resolve_threshold
 from avuc.posterior import Posterior
 from avuc.prediction.predictor import Predictor, Reading
 from avuc.predictions import Predictions
@@ -107,7 +107,7 @@ def judge(
     inside = bool((found.labels >= 0).all())
     values: dict[str, float] = {}
     # one pass over the probabilities serves every metric and curve
-    rows = summarise(found.probs, found.labels, bins=bins) if inside else None
+    rows = prediction_statistics(found.probs, found.labels, bins=bins) if inside else None
     if rows is not None:
         if threshold is None:
             threshold = resolve_threshold(rows, "auto")
@@ -139,8 +139,8 @@ def curves_of(found: Predictions, rows: Statistics | None, bins: int) -> dict[st
         counts = {group: np.histogram(values[mask], edges)[0].tolist() for group, mask in groups.items()}
         curves[name] = {"low": float(edges[0]), "high": float(edges[-1]), **counts}
     if rows is not None:
-        curves["reliability"] = _lists(calibration.curve(calibration.confidence_table(rows, bins)))
-        curves["uncertainty"] = _lists(calibration.curve(calibration.uncertainty_table(rows, bins)))
+        curves["reliability"] = _lists(calibration.curve_from_table(calibration.confidence_table(rows, bins)))
+        curves["uncertainty"] = _lists(calibration.curve_from_table(calibration.uncertainty_table(rows, bins)))
         curves["avu"] = _lists(avu_curves(rows))
     return curves
 

@@ -17,7 +17,7 @@ from avuc.cli import main
 from avuc.core.errors import InputError
 from avuc.evaluation import files as scores
 from avuc.evaluation.files import ScoreFile, ScoreStream, open_scores, read_scores
-from avuc.metrics import large
+from avuc.metrics import blockwise
 
 ROWS, CLASSES = 211, 4
 
@@ -27,7 +27,7 @@ def in_blocks(monkeypatch):
     """Every file counts as large, and a block has 17 rows of 4 classes."""
 
     def switch() -> None:
-        monkeypatch.setattr(large, "LARGE_ROWS", 0)
+        monkeypatch.setattr(blockwise, "LARGE_ROWS", 0)
         monkeypatch.setattr(scores.file, "BLOCK", 17 * CLASSES)
 
     return switch

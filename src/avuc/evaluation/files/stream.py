@@ -20,7 +20,7 @@ from avuc.evaluation.files.file import KINDS, ScoreFile, read_scores
 from avuc.evaluation.files.formats import HasKeys, find_scores, reading, unlabelled
 from avuc.evaluation.files.names import Found, Wanted, listing, refuse
 from avuc.evaluation.files.sources import ArraySource, Source, matched
-from avuc.metrics.large import bytes_needed, is_large
+from avuc.metrics.blockwise import bytes_needed, needs_blocks
 
 __all__ = ["ScoreStream", "open_scores"]
 
@@ -100,7 +100,7 @@ def open_scores(
     Args:
         max_gb: most memory that a file may take: its arrays, or for a large file what `memory` says.
         memory: the bytes that are kept of so many rows of so many classes; by default, what every metric needs.
-        most_scores: a file with more scores than this counts as large, whatever `is_large` says.
+        most_scores: a file with more scores than this counts as large, whatever `needs_blocks` says.
     """
     file = Path(path)
     if kind not in KINDS:
@@ -124,7 +124,7 @@ def open_scores(
         check_score_shape(file, found.scores_from, shape, dtype)
         beyond = most_scores is not None and math.prod(shape) > most_scores
         rows, classes, draws = shape[-2], shape[-1], shape[0] if len(shape) == 3 else 1
-        if not (beyond or is_large(rows, classes, draws)):
+        if not (beyond or needs_blocks(rows, classes, draws)):
             return read_scores(file, kind=kind, first_label=first_label, **options)
         if found.labels is not None and needs_labels:
             found.labels = _source(found.labels)

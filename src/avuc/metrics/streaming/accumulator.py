@@ -1,4 +1,4 @@
-"""Fixed-size state that adds up: over batches, over ranks, over files; and the cells of a histogram on a log scale."""
+"""The state of a streaming metric: sums of fixed size that add up over batches, processes and files."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import torch
 import torch.distributed
 from torch import Tensor
 
 from avuc.core.errors import InputError
 from avuc.core.tensor_file import read_tensors, write_tensors
-from avuc.metrics.statistics import Array
-
-__all__ = ["CELLS", "Accumulator", "Streaming", "cell_edges", "cell_index"]
+from avuc.metrics.arrays import Array
 
 
 class Accumulator:
-    """Named blocks of one flat float64 vector of sums, and two running maxima, for a stated configuration."""
+    """Named arrays of sums in one flat float64 tensor, and two running maxima."""
 
     def __init__(self, kind: str, config: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Args:
+        kind: name and version of the state, stored in its files.
+        config: settings that two states must share to be merged.
+        shapes: name and shape of each array.
+        """
         self.kind, self.config, self.shapes = kind, dict(config), dict(shapes)
         self.sums = torch.zeros(sum(math.prod(shape) for shape in shapes.values()), dtype=torch.float64)
         self.maxima = torch.full((2,), -math.inf, dtype=torch.float64)
 
     def __getitem__(self, name: str) -> Array:
-        """The block of that name, a view that can be added to."""
+        """Return the array of that name, a view that can be added to."""
         start = 0
         for key, shape in self.shapes.items():
             if key == name:
@@ -37,6 +39,7 @@ class Accumulator:
         raise KeyError(name)
 
     def merge(self, other: Accumulator) -> None:
+        """Add the sums of another state with the same configuration."""
         if (self.kind, self.config) != (other.kind, other.config):
             raise InputError(
                 f"cannot merge: {self.kind} {self.config} and {other.kind} {other.config} count different things"
@@ -45,7 +48,7 @@ class Accumulator:
         torch.maximum(self.maxima, other.maxima, out=self.maxima)
 
     def all_reduced(self, group: torch.distributed.ProcessGroup | None = None) -> Accumulator:
-        """The merged state of all ranks, on every rank; this rank's own is left as it is, so nothing counts twice."""
+        """Return the merged state of all processes, on every process; this state does not change."""
         backend = torch.distributed.get_backend(group)
         device = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
         out = Accumulator(self.kind, self.config, self.shapes)
@@ -56,9 +59,11 @@ class Accumulator:
         return out
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the kind, the configuration and two tensors."""
         return {"kind": self.kind, **self.config, "sums": self.sums.clone(), "maxima": self.maxima.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace the sums by those of a `state_dict` with the same configuration."""
         ours = {"kind": self.kind, **self.config}
         theirs = {key: state.get(key) for key in ours}
         sums, maxima = state.get("sums"), state.get("maxima")
@@ -69,9 +74,11 @@ class Accumulator:
         self.sums, self.maxima = (x.detach().to("cpu", torch.float64).clone() for x in (sums, maxima))
 
     def save(self, path: str | Path) -> None:
+        """Write the state as a .safetensors file."""
         write_tensors(path, {"sums": self.sums, "maxima": self.maxima}, {"kind": self.kind, **self.config})
 
     def load(self, path: str | Path) -> None:
+        """Read a file that `save` wrote."""
         tensors, metadata = read_tensors(path)
         try:
             self.load_state_dict({**metadata, **tensors})
@@ -80,31 +87,31 @@ class Accumulator:
 
 
 class Streaming:
-    """What every streaming metric can do with its state, `_state`: merge, save, load."""
+    """Base class of streaming metrics: merge, save and load their state."""
 
     _state: Accumulator
 
     def _empty(self) -> Self:
-        """Another of the same configuration that has counted nothing."""
+        """Return an empty one with the same configuration."""
         raise NotImplementedError
 
     def merge(self, other: Self) -> Self:
-        """Add what another one has counted (the other is left as it is)."""
+        """Add everything that another one has counted; the other one does not change."""
         self._state.merge(other._state)
         return self
 
     def all_reduced(self, group: torch.distributed.ProcessGroup | None = None) -> Self:
-        """The merge of all ranks of `torch.distributed`, on each of them."""
+        """Return the merge over all processes of `torch.distributed`, on each of them."""
         out = self._empty()
         out._state = self._state.all_reduced(group)
         return out
 
     def state_dict(self) -> dict[str, Any]:
-        """The configuration and two tensors."""
+        """Return the configuration and two tensors."""
         return self._state.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state of the same configuration."""
+        """Replace the state by one with the same configuration."""
         self._state.load_state_dict(state)
 
     def save(self, path: str | Path) -> None:
@@ -112,29 +119,6 @@ class Streaming:
         self._state.save(path)
 
     def load(self, path: str | Path) -> Self:
-        """Take over the state of a file; merge files by loading each into its own and merging these."""
+        """Replace the state by that of a file. To merge files, load each into an object of its own and merge these."""
         self._state.load(path)
         return self
-
-
-# A cell holds the values that share a float64's exponent and the first BITS bits of its fraction: 1024 cells for each
-# power of two, so a cell is at most 1/1024 of its values wide. One cell for all below 2^LOWEST, one for all above.
-BITS, LOWEST, HIGHEST = 10, -30, 5
-_FIRST = (LOWEST + 1023) << BITS
-CELLS = ((HIGHEST - LOWEST) << BITS) + 2
-
-
-def cell_index(values: Array) -> Array:
-    """The cell of each value ≥ 0; never decreases with the value.
-
-    >>> cell_index(np.array([0.0, 2.0**-30, 1.0, 1.0009, 1.001]))
-    array([    0,     1, 30721, 30721, 30722])
-    """
-    raw = np.ascontiguousarray(values, np.float64).view(np.int64) >> (52 - BITS)
-    return np.asarray(np.clip(raw - _FIRST + 1, 0, CELLS - 1))
-
-
-def cell_edges() -> Array:
-    """CELLS + 1 edges: cell i holds edge_i ≤ value < edge_{i+1}."""
-    inner = ((np.arange(CELLS - 1, dtype=np.int64) + _FIRST) << (52 - BITS)).view(np.float64)
-    return np.concatenate([[0.0], inner, [np.inf]])

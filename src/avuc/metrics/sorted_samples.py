@@ -1,7 +1,8 @@
-"""Two sorted samples and their common order, for data with too many rows for one float64 per row and figure.
+"""Two sorted samples of scores and their common order, for data too large for float64 copies. NumPy only.
 
-Right and wrong rows by confidence, or by entropy; rows of the data set and rows of another one by entropy. Each sample
-is one sorted array in the precision of its values. What needs the order of all rows is computed one stretch at a time.
+The two samples are wrong and correct predictions by confidence or by entropy, or in-distribution and OOD inputs by
+entropy. Each is one sorted array in the precision of its values. Whatever needs the order of all values is computed one
+chunk at a time.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from avuc.metrics.statistics import Array, Groups, group
+from avuc.metrics.arrays import Array
+from avuc.metrics.ties import TieGroups, group_ties
 
-__all__ = ["Cells", "Ranking", "Sample"]
-
-# rows that are taken to float64 at a time
+# values that are converted to float64 at a time
 CHUNK = 1 << 18
 
 
-class Sample:
-    """Values in ascending order (the array is sorted in place), with their sum before any row."""
+class SortedSample:
+    """Values in ascending order, with the sums before each chunk."""
 
     def __init__(self, values: Array) -> None:
+        """Args:
+        values: (N,) floats; the array is sorted in place.
+        """
         values.sort()
         self.values = values
         starts = range(0, len(values), CHUNK)
@@ -34,23 +37,25 @@ class Sample:
 
     @property
     def total(self) -> float:
+        """Sum of all values."""
         return float(self._before[-1])
 
     def at_most(self, bounds: Array) -> Array:
-        """How many values are ≤ each bound."""
+        """Return how many values are ≤ each bound."""
         narrow = self._narrow(bounds)
-        # the largest number of this precision that is not above the bound: a wider bound would copy all values
+        # The largest number of this precision that is not above the bound. With a bound of higher precision,
+        # searchsorted would copy all values.
         narrow = np.where(narrow > bounds, np.nextafter(narrow, -np.inf, dtype=narrow.dtype), narrow)
         return np.asarray(np.searchsorted(self.values, narrow, side="right"))
 
     def below(self, bounds: Array) -> Array:
-        """How many values are < each bound."""
+        """Return how many values are < each bound."""
         narrow = self._narrow(bounds)
         narrow = np.where(narrow < bounds, np.nextafter(narrow, np.inf, dtype=narrow.dtype), narrow)
         return np.asarray(np.searchsorted(self.values, narrow, side="left"))
 
     def sum_before(self, rows: Array) -> Array:
-        """Sum of the first `rows` values, for ascending numbers of rows."""
+        """Return the sum of the first `rows` values, for ascending numbers of rows."""
         sums = np.empty(len(rows))
         chunks = rows // CHUNK
         for chunk in np.unique(chunks):
@@ -60,8 +65,8 @@ class Sample:
             sums[here] = self._before[chunk] + inside[rows[here] - chunk * CHUNK]
         return sums
 
-    def spread(self, count: int) -> Array:
-        """At most `count` values, evenly spaced in rank, the last one included."""
+    def quantiles(self, count: int) -> Array:
+        """Return at most `count` values, evenly spaced in rank, including the largest."""
         if len(self) == 0:
             return np.empty(0)
         return self.values[np.linspace(0, len(self) - 1, min(count, len(self))).astype(np.int64)].astype(np.float64)
@@ -70,42 +75,53 @@ class Sample:
         return np.asarray(bounds, np.float64).astype(self.values.dtype)
 
 
-class Cells(NamedTuple):
-    """Rows in consecutive cells of ascending value: what a bootstrap over cells draws from. All arrays have shape (K).
+class ValueGroups(NamedTuple):
+    """Values in K consecutive groups, from which the bootstrap for large data draws. All arrays have shape (K,).
 
-    The rows of a cell count as spread evenly between its lowest and its highest value.
+    The values of a group count as spread evenly between its lowest and its highest one.
+
+    low, high                   lowest and highest value
+    negative, positive          number of values of each sample
+    negative_sum, positive_sum  sum of the values of each sample
     """
 
     low: Array
     high: Array
     negative: Array
     positive: Array
-    negative_sum: Array  # of the values of the negative rows
+    negative_sum: Array
     positive_sum: Array
 
 
-class Ranking:
-    """Negative and positive rows (wrong and right, inside and outside) in one order."""
+class SortedPair:
+    """A negative and a positive sample in one order: wrong and correct, or in-distribution and OOD."""
 
     def __init__(self, negative: Array, positive: Array) -> None:
-        self.negative, self.positive = Sample(negative), Sample(positive)
+        """Args:
+        negative: (N,) floats, sorted in place.
+        positive: (M,) floats, sorted in place.
+        """
+        self.negative, self.positive = SortedSample(negative), SortedSample(positive)
 
     def __len__(self) -> int:
         return len(self.negative) + len(self.positive)
 
     @property
     def extremes(self) -> tuple[float, float]:
+        """The smallest and the largest value of both samples."""
         held = [sample.values for sample in (self.negative, self.positive) if len(sample)]
         return float(min(values[0] for values in held)), float(max(values[-1] for values in held))
 
     def at_most(self, bounds: Array) -> tuple[Array, Array]:
-        """Negative and positive rows whose value is ≤ each bound."""
+        """Return how many negative and how many positive values are ≤ each bound."""
         negative, positive = self.negative.at_most(bounds), self.positive.at_most(bounds)
         return negative.astype(np.float64), positive.astype(np.float64)
 
-    def groups(self) -> Iterator[Groups]:
-        """Every distinct value with its positive rows (`right`) and negative rows (`wrong`), ascending, in stretches
-        of at most 2 · CHUNK rows; equal values are never divided."""
+    def tie_groups(self) -> Iterator[TieGroups]:
+        """Yield every distinct value with its positive (`right`) and negative (`wrong`) counts, ascending.
+
+        Each part covers at most 2 · CHUNK values; ties are never divided between parts.
+        """
         cuts = np.unique(
             np.concatenate([sample.values[CHUNK - 1 :: CHUNK] for sample in (self.negative, self.positive)])
         ).astype(np.float64)
@@ -116,18 +132,28 @@ class Ranking:
             wrong, right = self.negative.values[starts[0] : first[0]], self.positive.values[starts[1] : first[1]]
             if len(wrong) + len(right):
                 values = np.concatenate([wrong, right]).astype(np.float64)
-                yield group(values, np.arange(len(values)) >= len(wrong))
+                yield group_ties(values, np.arange(len(values)) >= len(wrong))
             if cut < np.inf:
-                # the cut itself may hold more rows than a stretch: they are one group, and only counted
+                # ties at the cut may be more than a chunk: they form one group and are only counted
                 starts = [int(self.negative.at_most(bound)[0]), int(self.positive.at_most(bound)[0])]
-                yield Groups(bound, np.array([float(starts[1] - first[1])]), np.array([float(starts[0] - first[0])]))
+                yield TieGroups(bound, np.array([float(starts[1] - first[1])]), np.array([float(starts[0] - first[0])]))
 
-    def cells(self, count: int, edges: Array, alone: int = 0) -> Cells:
-        """About `count` cells of equal mass of either sample, none of which crosses one of the `edges`; the `alone`
-        smallest and largest distinct values have cells of their own."""
+    def value_groups(self, count: int, edges: Array, alone: int = 0) -> ValueGroups:
+        """Divide the values into about `count` groups, half of them of equal size in each sample.
+
+        Args:
+            count: number of groups.
+            edges: values that no group may cross.
+            alone: this many smallest and largest distinct values of each sample get groups of their own.
+        """
         cuts = np.unique(
             np.concatenate(
-                [self.negative.spread(count // 2), self.positive.spread(count // 2), edges, *self._outermost(alone)]
+                [
+                    self.negative.quantiles(count // 2),
+                    self.positive.quantiles(count // 2),
+                    edges,
+                    *self._outermost(alone),
+                ]
             )
         )
         cuts = np.append(cuts[cuts < self.extremes[1]], self.extremes[1])
@@ -139,7 +165,7 @@ class Ranking:
             some = np.diff(rows) > 0
             low[some] = np.minimum(low[some], sample.values[rows[:-1][some]])
             high[some] = np.maximum(high[some], sample.values[rows[1:][some] - 1])
-        return Cells(*(column[held] for column in (low, high, *map(np.diff, (negative, positive, *sums)))))
+        return ValueGroups(*(column[held] for column in (low, high, *map(np.diff, (negative, positive, *sums)))))
 
     def _outermost(self, count: int) -> Iterator[Array]:
         for sample in (self.negative, self.positive):
@@ -150,6 +176,6 @@ class Ranking:
                 after, before = sample.at_most(np.array([low[-1]]))[0], sample.below(np.array([high[-1]]))[0]
                 low += [sample.values[after]] if after < len(sample) else []
                 high += [sample.values[before - 1]] if before > 0 else []
-            # a cell ends at each of them; the first of the largest begins where the value before it ends
+            # a group ends at each of them; the group of the first of the largest begins after the value before it
             before = sample.below(np.array([high[-1]]))[0]
             yield np.array([*low, *high, *([sample.values[before - 1]] if before > 0 else [])], np.float64)

@@ -1,8 +1,8 @@
-"""The class-wise residuals of random groups of rows: what a bootstrap of the class-wise error needs of many rows.
+"""Class-wise sums of random groups of predictions, from which the class-wise error of large data is resampled.
 
-Rows are dealt at random into groups, and each group keeps one table of Σ p_k − 1[k = label] by class and by bin of p_k.
-Drawing groups with replacement instead of rows gives the same covariance of these sums on average, because the rows of
-a group are a random sample; with 1,000 groups a standard error is known to about 2 %.
+Predictions are assigned to groups at random, and each group keeps one table of Σ (p_k − 1[k = label]) by class and by
+bin of p_k. Drawing groups instead of predictions gives the same covariance of these sums on average, because each group
+is a random sample; with 1,000 groups a standard error is known to about 2 %.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from avuc.metrics.statistics import Array, bin_edges, digitise, float_blocks
-
-__all__ = ["GroupedResiduals"]
+from avuc.metrics.arrays import Array
+from avuc.metrics.binning import bin_edges, digitise
+from avuc.metrics.statistics import float_blocks
 
 MOST_GROUPS, FEWEST_GROUPS = 1024, 32
 # numbers in all tables together: 128 MB
@@ -25,10 +25,17 @@ BLOCK = 1 << 19
 REPLICATES = 64
 
 
-class GroupedResiduals:
-    """Tables (G, C · bins) of G random groups of rows, added up block by block."""
+class RandomGroups:
+    """Tables (G, C · bins) of G random groups of predictions, summed block by block."""
 
     def __init__(self, rows: int, classes: int, bins: int, dtype: torch.dtype, seed: int) -> None:
+        """Args:
+        rows: number of predictions that will be added.
+        classes: number of classes C.
+        bins: number of bins of p_k.
+        dtype: of the probabilities; bin edges are rounded to it.
+        seed: of the assignment to groups.
+        """
         self.classes, self.bins = classes, bins
         self.groups = self.groups_for(rows, classes, bins)
         self._edges = bin_edges(bins, dtype)
@@ -38,39 +45,44 @@ class GroupedResiduals:
 
     @staticmethod
     def groups_for(rows: int, classes: int, bins: int) -> int:
+        """Return the number of groups: 1,024, or fewer if their tables would take more than 128 MB."""
         return max(1, min(rows, max(FEWEST_GROUPS, min(MOST_GROUPS, HELD // (classes * bins)))))
 
     def add(self, probs: Any, labels: Array) -> None:
-        flat, cells, start = self.tables.reshape(-1), self.classes * self.bins, 0
+        """Add a block of predictions: probabilities (N, C) and labels (N,)."""
+        flat, table_size, start = self.tables.reshape(-1), self.classes * self.bins, 0
         for block in float_blocks(probs, BLOCK):
             values = block.cpu().numpy()
             group = torch.randint(self.groups, (len(values),), generator=self._generator).numpy()
             label = labels[start : start + len(values)]
             start += len(values)
             self.rows += np.bincount(group, minlength=self.groups)
-            # a row has few probabilities above the first bin; only these are put into bins, and what remains of a
-            # column's sum is the first bin
+            # A row has few probabilities above the first bin. Only these are put into bins; the rest of a column's sum
+            # is the first bin.
             column = (group * self.classes)[:, None] + np.arange(self.classes)
             sums = np.bincount(column.reshape(-1), values.reshape(-1), self.groups * self.classes)
             self.tables[:, :: self.bins] += sums.reshape(self.groups, self.classes)
             row, kind = np.nonzero(values > self._edges[1])
             high = values[row, kind]
-            first = group[row] * cells + kind * self.bins
+            first = group[row] * table_size + kind * self.bins
             np.add.at(flat, first, -high)
             np.add.at(flat, first + digitise(high, self._edges), high)
             chosen = values[np.arange(len(values)), label]
-            np.add.at(flat, group * cells + label * self.bins + digitise(chosen, self._edges), -1.0)
+            np.add.at(flat, group * table_size + label * self.bins + digitise(chosen, self._edges), -1.0)
 
     def estimate(self) -> Array:
-        """(C · bins) residuals of all rows, divided by C · N: their absolute sum is the class-wise error."""
+        """Return the sums of all predictions divided by C · N, (C · bins,).
+
+        The sum of their absolute values is the class-wise error.
+        """
         return np.asarray(self.tables.sum(0) / (self.classes * self.rows.sum()))
 
     def resamples(self, replicates: int, seed: int) -> Iterator[Array]:
-        """(B, C · bins) the same of resamples, in blocks of at most 64."""
+        """Yield the same for resamples, (B, C · bins), in blocks of at most 64."""
         generator = torch.Generator().manual_seed(seed)
         for start in range(0, replicates, REPLICATES):
             count = min(REPLICATES, replicates - start)
             weights = torch.poisson(torch.ones(count, self.groups, dtype=torch.float64), generator).numpy()
-            # by matrix products with the groups' tables; a resample of no rows at all has no residuals
+            # matrix products with the tables of the groups; the sums of an empty resample are 0
             rows = np.maximum(weights @ self.rows, 1)
             yield weights @ self.tables / (self.classes * rows)[:, None]

@@ -1,8 +1,9 @@
-"""The suite over data that never is in memory at once: update with any batches, merge in any order, compute.
+"""All metrics from sums of fixed size, for data that arrives in batches or is spread over processes.
 
-Averages, equal-width bins and AvU at a fixed threshold are sums, and equal the pure functions to float64 rounding. What
-needs an order of all rows (AvU at the auto threshold, AvU-AUC, adaptive ECE, AURC) is counted in cells that are at most
-1/1024 of their values wide; `bounds()` says between which two numbers the exact value lies, and the value is between.
+Averages, equal-width bins and AvU at a fixed threshold are sums; they equal the functions of `avuc.metrics` to float64
+rounding. Metrics that need the order of all predictions (AvU at the auto threshold, AvU-AUC, adaptive ECE, AURC) are
+computed from histograms whose bins are at most 1/1024 of their values wide. For these, `bounds()` returns two numbers
+between which the exact value lies, and `compute()` the middle of the two.
 """
 
 from __future__ import annotations
@@ -11,21 +12,32 @@ from typing import Any
 
 import numpy as np
 
+import avuc.metrics.calibration as calibration
+import avuc.metrics.selective as selective
 from avuc.core.errors import InputError
-from avuc.metrics import calibration, selective
-from avuc.metrics.accumulator import CELLS, Accumulator, Streaming, cell_edges, cell_index
-from avuc.metrics.avu import Counts, Threshold, area, checked_threshold, midpoint, thresholds_between
-from avuc.metrics.statistics import Array, BinTable, Groups, Statistics, blocks
-from avuc.metrics.streaming_detection import StreamingDetection
-from avuc.uncertainty import highest_certain
-
-__all__ = ["StreamingDetection", "StreamingMetrics"]
+from avuc.metrics.arrays import Array
+from avuc.metrics.avu import QuadrantCounts, area
+from avuc.metrics.binning import BinTable
+from avuc.metrics.log_histogram import LOG_BINS, log_bin_edges, log_bin_index
+from avuc.metrics.statistics import Statistics, statistics_blocks
+from avuc.metrics.streaming.accumulator import Accumulator, Streaming
+from avuc.metrics.threshold import Threshold, check_threshold, thresholds_between
+from avuc.metrics.ties import TieGroups
+from avuc.uncertainty import highest_certain, midpoint_threshold
 
 Bounds = tuple[float, float]
 
 
 class StreamingMetrics(Streaming):
-    """Fixed-size counts from which every metric of the suite follows.
+    """Every metric of `METRICS` over batches, with memory that does not grow with the number of predictions.
+
+    Use it for data without end or spread over processes. For one file, or whenever 12 bytes per prediction fit into
+    memory, `avuc.metrics.blockwise` is exact and gives intervals.
+
+    Args:
+        num_classes: number of classes C.
+        bins: number of bins of the calibration errors.
+        threshold: entropy in nats up to which a prediction is certain; "auto": see `auto_threshold`.
 
     >>> stream = StreamingMetrics(num_classes=2)
     >>> stream.update([[0.8, 0.2]], [0]).update([[0.6, 0.4]], [1]).compute()["brier"]
@@ -36,31 +48,36 @@ class StreamingMetrics(Streaming):
         if num_classes < 1 or bins < 1:
             raise InputError(f"num_classes and bins must be at least 1, found {num_classes} and {bins}")
         self.num_classes, self.bins = num_classes, bins
-        self.threshold: Threshold = "auto" if threshold == "auto" else checked_threshold(threshold)
+        self.threshold: Threshold = "auto" if threshold == "auto" else check_threshold(threshold)
         config = {"num_classes": str(num_classes), "bins": str(bins), "threshold": str(self.threshold)}
         self._state = Accumulator(
             "avuc.StreamingMetrics.v1",
             config,
             {
-                "rows": (2,),  # wrong, right
+                "rows": (2,),  # wrong and correct predictions
                 "entropy": (2,),
                 "scores": (2,),  # nll, brier
-                "certain": (2,),  # wrong and right rows with u ≤ a fixed threshold
+                "certain": (2,),  # wrong and correct predictions with u ≤ a fixed threshold
                 "by_confidence": (3, bins),
                 "by_uncertainty": (3, bins),
                 "classwise": (num_classes, bins),
-                "doubt": (2, CELLS),  # wrong and right rows by cell of 1 − confidence
-                "stated": (CELLS,),  # summed confidence by the same cells
-                "entropies": (2, CELLS),  # wrong and right rows by cell of entropy
+                "doubt": (2, LOG_BINS),  # wrong and correct predictions by bin of 1 − confidence
+                "stated": (LOG_BINS,),  # summed confidence by the same bins
+                "entropies": (2, LOG_BINS),  # wrong and correct predictions by bin of entropy
             },
         )
 
     def update(self, probs: Any, labels: Any) -> StreamingMetrics:
-        """Add a batch of (N, C) probabilities and (N) labels; a batch that is refused changes nothing."""
+        """Add a batch; a batch that raises InputError changes nothing.
+
+        Args:
+            probs: (N, C) probabilities; list, NumPy array or tensor.
+            labels: (N,) class numbers.
+        """
         if np.ndim(probs) == 2 and np.shape(probs)[1] != self.num_classes:
             raise InputError(f"expected {self.num_classes} classes, found {np.shape(probs)[1]}")
         batch = self._empty()
-        for part in blocks(probs, labels, batch._state["classwise"]):
+        for part in statistics_blocks(probs, labels, batch._state["classwise"]):
             batch._add(part)
         return self.merge(batch)
 
@@ -73,12 +90,12 @@ class StreamingMetrics(Streaming):
             state["certain"][:] += np.bincount(kind[s.entropy <= highest_certain(self.threshold)], minlength=2)
         state["by_confidence"][:] += calibration.confidence_table(s, self.bins)
         state["by_uncertainty"][:] += calibration.uncertainty_table(s, self.bins)
-        # float32 rounding can state a confidence a little above 1
-        doubt = cell_index(np.maximum(1 - s.confidence, 0))
-        state["doubt"].reshape(-1)[:] += np.bincount(kind * CELLS + doubt, minlength=2 * CELLS)
-        state["stated"][:] += np.bincount(doubt, weights=s.confidence, minlength=CELLS)
-        cell = cell_index(s.entropy)
-        state["entropies"].reshape(-1)[:] += np.bincount(kind * CELLS + cell, minlength=2 * CELLS)
+        # float32 rounding can give a confidence slightly above 1
+        doubt = log_bin_index(np.maximum(1 - s.confidence, 0))
+        state["doubt"].reshape(-1)[:] += np.bincount(kind * LOG_BINS + doubt, minlength=2 * LOG_BINS)
+        state["stated"][:] += np.bincount(doubt, weights=s.confidence, minlength=LOG_BINS)
+        index = log_bin_index(s.entropy)
+        state["entropies"].reshape(-1)[:] += np.bincount(kind * LOG_BINS + index, minlength=2 * LOG_BINS)
         extremes = np.array([-s.entropy.min(), s.entropy.max()])
         np.maximum(state.maxima.numpy(), extremes, out=state.maxima.numpy())
 
@@ -89,7 +106,7 @@ class StreamingMetrics(Streaming):
         return int(self._state["rows"].sum())
 
     def compute(self) -> dict[str, float]:
-        """Every metric of `METRICS`; those of `bounds()` are the middle of their bounds."""
+        """Return every metric of `METRICS`; for those of `bounds()`, the middle of the bounds."""
         s, rows = self._state, self._rows()
         by_confidence, by_uncertainty = BinTable(*s["by_confidence"]), BinTable(*s["by_uncertainty"])
         values = {
@@ -106,7 +123,7 @@ class StreamingMetrics(Streaming):
         if self.threshold != "auto":
             ic, ac = s["certain"]
             wrong, right = s["rows"]
-            counts = Counts(ac, right - ac, ic, wrong - ic)
+            counts = QuadrantCounts(ac, right - ac, ic, wrong - ic)
             values["avu"] = counts.avu
             values["p_accurate_given_certain"] = counts.accurate_given_certain
             values["p_uncertain_given_inaccurate"] = counts.uncertain_given_inaccurate
@@ -114,18 +131,18 @@ class StreamingMetrics(Streaming):
         return {name: float(value) for name, value in values.items()}
 
     def bounds(self) -> dict[str, Bounds]:
-        """For each metric that is counted in cells, two numbers between which the exact value lies."""
+        """Return two numbers between which the exact value lies, for each metric that comes from a histogram."""
         out = {"avu_auc": self._avu_auc(), "adaptive_ece": self._adaptive_ece(), "aurc": self._aurc()}
         if self.threshold == "auto":
             out |= self._avu(self.auto_threshold())
         return out
 
     def auto_threshold(self) -> float:
-        """Midpoint of the mean entropies of right and wrong rows: exact, it is a function of sums."""
+        """Return the automatic threshold; it is exact, because it is a function of sums."""
         self._rows()
         (wrong_sum, right_sum), (wrong, right) = self._state["entropy"], self._state["rows"]
         low, high = -float(self._state.maxima[0]), float(self._state.maxima[1])
-        return float(midpoint(right_sum, wrong_sum, right, wrong, low, high))
+        return float(midpoint_threshold(right_sum, wrong_sum, right, wrong, low=low, high=high))
 
     def _rows(self) -> float:
         if len(self) == 0:
@@ -133,18 +150,21 @@ class StreamingMetrics(Streaming):
         return float(self._state["rows"].sum())
 
     def _certain(self, thresholds: Array) -> tuple[Array, Array]:
-        """(2, T) wrong and right rows surely at or below each threshold, and possibly so."""
+        """Return wrong and correct predictions (2, T) that are surely certain at each threshold, and possibly."""
         below = np.concatenate([np.zeros((2, 1)), np.cumsum(self._state["entropies"], 1)], 1)
-        cell = cell_index(thresholds)
+        index = log_bin_index(thresholds)
         everything = thresholds >= float(self._state.maxima[1])
-        sure = np.where(everything, below[:, -1:], below[:, cell])
+        sure = np.where(everything, below[:, -1:], below[:, index])
         nothing = thresholds < -float(self._state.maxima[0])
-        return np.where(nothing, 0, sure), np.where(nothing, 0, np.where(everything, sure, below[:, cell + 1]))
+        return np.where(nothing, 0, sure), np.where(nothing, 0, np.where(everything, sure, below[:, index + 1]))
 
     def _avu(self, threshold: float) -> dict[str, Bounds]:
-        (ic0, ac0), (ic1, ac1) = (cell[:, 0] for cell in self._certain(np.array([highest_certain(threshold)])))
+        (ic0, ac0), (ic1, ac1) = (counts[:, 0] for counts in self._certain(np.array([highest_certain(threshold)])))
         wrong, right = self._state["rows"]
-        worst, best = Counts(ac0, right - ac0, ic1, wrong - ic1), Counts(ac1, right - ac1, ic0, wrong - ic0)
+        worst, best = (
+            QuadrantCounts(ac0, right - ac0, ic1, wrong - ic1),
+            QuadrantCounts(ac1, right - ac1, ic0, wrong - ic0),
+        )
         return {
             "avu": (float(worst.avu), float(best.avu)),
             "p_accurate_given_certain": _ordered(worst.accurate_given_certain, best.accurate_given_certain),
@@ -159,33 +179,33 @@ class StreamingMetrics(Streaming):
         return float(area((ac0 + wrong - ic1) / rows)), float(area((ac1 + wrong - ic0) / rows))
 
     def _aurc(self) -> Bounds:
-        """The rows of a cell in the best order, right ones first, and in the worst."""
+        """Return AURC with the predictions of each bin in the best order, correct ones first, and in the worst."""
         wrong, right = self._state["doubt"]
-        nothing, ascending = np.zeros(CELLS), np.arange(2.0 * CELLS)
+        nothing, ascending = np.zeros(LOG_BINS), np.arange(2.0 * LOG_BINS)
         orders = []
         for first, second in (((right, nothing), (nothing, wrong)), ((nothing, wrong), (right, nothing))):
-            # cells run from the surest down, groups from the least sure up
+            # bins run from the most confident down, groups from the least confident up
             r, w = (np.stack(pair, -1).reshape(-1)[::-1] for pair in zip(first, second, strict=True))
-            orders.append(float(selective.risk_area(Groups(ascending, r, w))))
+            orders.append(float(selective.risk_area(TieGroups(ascending, r, w))))
         return orders[0], orders[1]
 
     def _adaptive_ece(self) -> Bounds:
-        """The even spread inside a cell, give or take what any other order could move at each border between bins."""
+        """Return adaptive ECE with predictions spread evenly in each bin, ± what another order could change."""
         wrong, right = (x[::-1] for x in self._state["doubt"])
-        stated, mass = self._state["stated"][::-1], wrong + right
+        stated, count = self._state["stated"][::-1], wrong + right
         value = float(calibration.equal_mass_gap(right, wrong, stated, self.bins))
-        rows, ends = self._rows(), np.cumsum(mass)
+        rows, ends = self._rows(), np.cumsum(count)
         cuts = np.arange(1, self.bins) * rows / self.bins
-        cell = np.minimum(np.searchsorted(ends, cuts, side="left"), CELLS - 1)
-        part = cuts - (ends - mass)[cell]
-        share = part * right[cell] / np.maximum(mass[cell], 1)
-        most, least = np.minimum(part, right[cell]), np.maximum(0, part - wrong[cell])
-        width = np.minimum(np.diff(cell_edges()), 1)[::-1][cell]
-        # a border's sum enters two bins
+        index = np.minimum(np.searchsorted(ends, cuts, side="left"), LOG_BINS - 1)
+        part = cuts - (ends - count)[index]
+        share = part * right[index] / np.maximum(count[index], 1)
+        most, least = np.minimum(part, right[index]), np.maximum(0, part - wrong[index])
+        width = np.minimum(np.diff(log_bin_edges()), 1)[::-1][index]
+        # the sum at an edge enters two bins of the calibration error
         slack = 2 * float((np.maximum(most - share, share - least) + part * width).sum()) / rows
         return max(0.0, value - slack), value + slack
 
 
 def _ordered(low: Array, high: Array) -> Bounds:
-    """Where one end has no rows to be a ratio of, the ratio can only be the other end, or not defined at all."""
+    """Return both ends; if one is NaN, the ratio is the other end or not defined."""
     return float(np.where(np.isnan(low), high, low)), float(np.where(np.isnan(high), low, high))

@@ -8,21 +8,22 @@ import torch
 
 from avuc import metrics
 from avuc.core.errors import InputError
-from avuc.metrics import ranking
-from avuc.metrics.avu import curves_of
+from avuc.metrics import sorted_samples
+from avuc.metrics.avu import avu_curves_from_statistics
+from avuc.metrics.blockwise import BlockCollector, BlockwiseStatistics, bytes_needed
 from avuc.metrics.calibration import confidence_table, uncertainty_table
-from avuc.metrics.detection import detection_of
-from avuc.metrics.large import LargeStatistics, RowCollector, bytes_needed
-from avuc.metrics.ranking import Ranking
+from avuc.metrics.detection import detection_from_sorted
 from avuc.metrics.selective import risk_curve
-from avuc.metrics.statistics import group, summarise
+from avuc.metrics.sorted_samples import SortedPair
+from avuc.metrics.statistics import prediction_statistics
+from avuc.metrics.ties import group_ties
 from avuc.predictions import Predictions
 
 DTYPES = (torch.float16, torch.float32, torch.float64)
 
 
-def collected(probs: torch.Tensor, labels: torch.Tensor, step: int, **options: object) -> LargeStatistics:
-    collector = RowCollector(len(probs), probs.shape[1], dtype=probs.dtype, **options)  # type: ignore[arg-type]
+def collected(probs: torch.Tensor, labels: torch.Tensor, step: int, **options: object) -> BlockwiseStatistics:
+    collector = BlockCollector(len(probs), probs.shape[1], dtype=probs.dtype, **options)  # type: ignore[arg-type]
     for start in range(0, len(probs), step):
         collector.add(probs[start : start + step], labels[start : start + step])
     return collector.finish()
@@ -50,10 +51,10 @@ def world(name: str, rows: int = 500, classes: int = 4) -> tuple[torch.Tensor, t
 @pytest.mark.parametrize("name", ["spread", "tied", "all right", "all wrong", "sure", "one row"])
 @pytest.mark.parametrize("chunk", [5, 1 << 18])
 def test_equals_the_suite_on_any_split(monkeypatch, name, dtype, chunk):
-    monkeypatch.setattr(ranking, "CHUNK", chunk)
+    monkeypatch.setattr(sorted_samples, "CHUNK", chunk)
     probs, labels = world(name)
     probs = probs.to(dtype)
-    whole = summarise(probs, labels, bins=15)
+    whole = prediction_statistics(probs, labels, bins=15)
     for step in (1000, 37):
         for threshold in ("auto", 0.4):
             found = collected(probs, labels, step)
@@ -64,7 +65,7 @@ def test_equals_the_suite_on_any_split(monkeypatch, name, dtype, chunk):
             (found.uncertainty_table(), uncertainty_table(whole, 15)),
         ):
             np.testing.assert_allclose(ours, theirs, atol=1e-10)
-        for ours, theirs in zip(found.avu_curves(9), curves_of(whole, 9), strict=True):
+        for ours, theirs in zip(found.avu_curves(9), avu_curves_from_statistics(whole, 9), strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
@@ -78,10 +79,10 @@ def test_one_class_and_other_bins():
 
 
 def test_charts_are_those_of_the_rows(monkeypatch):
-    monkeypatch.setattr(ranking, "CHUNK", 11)
+    monkeypatch.setattr(sorted_samples, "CHUNK", 11)
     probs, labels = world("spread")
-    found, whole = collected(probs, labels, 50), summarise(probs, labels, bins=15)
-    exact = risk_curve(group(whole.confidence, whole.correct))
+    found, whole = collected(probs, labels, 50), prediction_statistics(probs, labels, bins=15)
+    exact = risk_curve(group_ties(whole.confidence, whole.correct))
     points = found.risk_curve(40)
     assert 20 <= len(points.score) <= 40
     assert points.coverage[-1] == 1
@@ -103,22 +104,24 @@ def test_detection_equals_the_function(monkeypatch):
         (rng.random(40), np.full(1000, 0.5)),
     ]
     for chunk in (4, 64, 1 << 18):
-        monkeypatch.setattr(ranking, "CHUNK", chunk)
+        monkeypatch.setattr(sorted_samples, "CHUNK", chunk)
         for inside, outside in cases:
             inside, outside = inside.astype(np.float32), outside.astype(np.float32)
             expected = metrics.detection(inside, outside)
-            assert detection_of(Ranking(inside.copy(), outside.copy())) == pytest.approx(expected, abs=1e-12)
+            assert detection_from_sorted(SortedPair(inside.copy(), outside.copy())) == pytest.approx(
+                expected, abs=1e-12
+            )
     with pytest.raises(InputError, match="both kinds"):
-        detection_of(Ranking(np.empty(0), np.ones(3)))
+        detection_from_sorted(SortedPair(np.empty(0), np.ones(3)))
 
 
 def test_groups_are_those_of_one_sort(monkeypatch):
     rng = np.random.default_rng(1)
     values, flags = rng.integers(0, 30, 400) / 8, rng.random(400) < 0.6
-    expected = group(values, flags)
+    expected = group_ties(values, flags)
     for chunk in (3, 50, 1 << 18):
-        monkeypatch.setattr(ranking, "CHUNK", chunk)
-        stretches = list(Ranking(values[~flags], values[flags]).groups())
+        monkeypatch.setattr(sorted_samples, "CHUNK", chunk)
+        stretches = list(SortedPair(values[~flags], values[flags]).tie_groups())
         for k in range(3):
             np.testing.assert_array_equal(np.concatenate([part[k] for part in stretches]), expected[k])
 
@@ -126,7 +129,7 @@ def test_groups_are_those_of_one_sort(monkeypatch):
 def test_cells_hold_every_row_once_and_end_at_the_edges():
     rng = np.random.default_rng(2)
     wrong, right = rng.random(300), rng.random(900) ** 2
-    cells = Ranking(wrong.copy(), right.copy()).cells(50, np.array([0.25, 0.5]), alone=3)
+    cells = SortedPair(wrong.copy(), right.copy()).value_groups(50, np.array([0.25, 0.5]), alone=3)
     assert (cells.negative.sum(), cells.positive.sum()) == (300, 900)
     assert (cells.negative_sum.sum(), cells.positive_sum.sum()) == pytest.approx((wrong.sum(), right.sum()))
     assert (cells.high[:-1] < cells.low[1:]).all()
@@ -142,8 +145,8 @@ def test_cells_hold_every_row_once_and_end_at_the_edges():
 def test_bad_blocks_are_refused():
     probs, labels = world("spread")
     with pytest.raises(InputError, match="expected 500 rows, at least 1, found 0"):
-        RowCollector(500, 4).finish()
-    collector = RowCollector(100, 4)
+        BlockCollector(500, 4).finish()
+    collector = BlockCollector(100, 4)
     with pytest.raises(InputError, match="expected 100 rows of 4 classes, found 500 rows of 4"):
         collector.add(probs, labels)
     with pytest.raises(InputError, match="found 10 rows of 3"):

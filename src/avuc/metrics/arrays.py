@@ -1,0 +1,31 @@
+"""One-dimensional scores as NumPy arrays. NumPy only: nothing here imports torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from avuc.core.errors import InputError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def as_scores(values: Any, name: str) -> Array:
+    """Return a list, an array or a tensor of N scores as a float64 array of shape (N,).
+
+    Args:
+        values: (N,) finite numbers, N ≥ 1; a tensor may live on any device.
+        name: what error messages call the argument.
+
+    >>> as_scores([1, 2], "in_entropy")
+    array([1., 2.])
+    """
+    # a torch tensor, recognised without importing torch
+    plain = values.detach().double().cpu().numpy() if hasattr(values, "detach") else values
+    array = np.asarray(plain, np.float64)
+    if array.ndim != 1 or len(array) == 0:
+        raise InputError(f"{name} must be one-dimensional and not empty, found shape {array.shape}")
+    if not np.isfinite(array).all():
+        raise InputError(f"{name} contains NaN or infinity (position {int(np.flatnonzero(~np.isfinite(array))[0])})")
+    return array

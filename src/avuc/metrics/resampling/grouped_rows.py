@@ -1,0 +1,189 @@
+"""The bootstrap for large data: it draws groups of similar predictions, at a cost that does not grow with the rows.
+
+If rows are drawn with replacement, the number of draws from a group is nearly a Poisson number, independent of the
+other groups. A resample is therefore one Poisson number for each group of correct rows and each group of wrong rows,
+instead of one number per row. Every metric divides by the number of rows that were drawn. A group holds about 0.1 % of
+the rows, does not cross the edge of a bin, and is narrow enough for its rows to count as spread evenly. Each family of
+metrics has its own groups and its own draws, which is enough for an interval of one metric. A difference between two
+models needs the same draws for both; it comes from rows.py. The JSON of `avuc evaluate` calls this bootstrap "cells".
+
+Hanley & MacGibbon 2006, https://doi.org/10.1016/j.cmpb.2006.04.006; Chamandy et al. 2012, "Estimating uncertainty for
+massive data streams" (the Poisson bootstrap).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+
+from avuc.metrics.arrays import Array
+from avuc.metrics.binning import bin_edges
+from avuc.metrics.blockwise import BlockwiseStatistics
+from avuc.metrics.detection import detection_from_counts
+from avuc.metrics.resampling.percentile import Errors
+from avuc.metrics.resampling.resample_metrics import (
+    CONFIDENCE_METRICS,
+    CumulativeCounts,
+    ErrorCollector,
+    confidence_metrics,
+    entropy_metrics,
+)
+from avuc.metrics.resampling.rows import BLOCK, Advance
+from avuc.metrics.sorted_samples import SortedPair, ValueGroups
+from avuc.metrics.threshold import Threshold
+from avuc.metrics.ties import cumulative
+
+GROUPS = 1024
+# AvU-AUC runs between the extreme entropies of a resample, so the outermost values have groups of their own: a resample
+# misses all of 64 values with probability e^−64.
+ALONE = 64
+
+
+def grouped_errors(
+    statistics: BlockwiseStatistics, replicates: int, seed: int, *, threshold: Threshold, advance: Advance | None = None
+) -> dict[str, Errors]:
+    """Return the errors of every metric of `METRICS`.
+
+    Args:
+        statistics: what was collected with `resampled=True`.
+        replicates: number of resamples.
+        seed: of the resamples.
+        threshold: entropy up to which a prediction is certain, or "auto".
+        advance: called with the number of resamples that were just finished.
+    """
+    s, generator = statistics, torch.Generator().manual_seed(seed)
+    random_groups = s.random_groups
+    assert random_groups is not None
+    families = [
+        _means(s, replicates, generator),
+        _by_confidence(s, replicates, generator),
+        _by_entropy(s, threshold, replicates, generator),
+    ]
+    errors: dict[str, Errors] = {}
+    table = s.confidence_table()
+    for share, family in enumerate(families, 1):
+        whole = next(family)
+        collected = ErrorCollector(*whole)
+        for block in family:
+            collected.add(*block)
+        errors |= collected.errors(replicates, seed, table)
+        _report(advance, replicates, share, len(families) + 1)
+    estimate = random_groups.estimate()[None]
+    classwise = ErrorCollector({"classwise_ece": np.abs(estimate).sum(-1)}, {"classwise_ece": estimate})
+    for terms in random_groups.resamples(replicates, seed):
+        classwise.add({}, {"classwise_ece": terms})
+    _report(advance, replicates, len(families) + 1, len(families) + 1)
+    return errors | classwise.errors(replicates, seed, None)
+
+
+def grouped_detection_errors(
+    entropies: SortedPair, replicates: int, seed: int, advance: Advance | None = None
+) -> dict[str, Errors]:
+    """Return the errors of the metrics of `detection`.
+
+    Args:
+        entropies: in-distribution entropies as its negative sample, OOD entropies as its positive one.
+        replicates: number of resamples.
+        seed: of the resamples.
+        advance: called with the number of resamples that were just finished.
+    """
+    groups, generator = entropies.value_groups(GROUPS, np.empty(0)), torch.Generator().manual_seed(seed)
+    middle = (groups.negative_sum + groups.positive_sum) / (groups.negative + groups.positive)
+    values = detection_from_counts(middle, groups.negative[None], groups.positive[None], spread=True)
+    errors: dict[str, list[Array]] = {name: [] for name in values}
+    for negative, positive in _drawn(groups, replicates, generator):
+        # Each sample keeps its size, as it does if rows are drawn: precision depends on the ratio of the two sizes.
+        negative = negative * (len(entropies.negative) / np.maximum(negative.sum(-1, keepdims=True), 1))
+        positive = positive * (len(entropies.positive) / np.maximum(positive.sum(-1, keepdims=True), 1))
+        for name, samples in detection_from_counts(middle, negative, positive, spread=True).items():
+            errors[name].append(values[name] - samples)
+        if advance is not None:
+            advance(len(negative))
+    return {name: Errors(*2 * (np.concatenate(parts),)) for name, parts in errors.items()}
+
+
+Figures = tuple[Mapping[str, Array], Mapping[str, Array]]
+
+
+def _means(s: BlockwiseStatistics, replicates: int, generator: torch.Generator) -> Iterator[Figures]:
+    """Yield NLL and the Brier score; the first block is the data itself, here and in the families below."""
+    held = {name: one.rows > 0 for name, one in s.histograms.items()}
+    rows = {name: one.rows[held[name]] for name, one in s.histograms.items()}
+    mean = {name: one.sums[held[name]] / rows[name] for name, one in s.histograms.items()}
+    yield {name: np.array([rows[name] @ mean[name] / rows[name].sum()]) for name in rows}, {}
+    drawn = {name: _poisson(np.broadcast_to(rows[name], (replicates, len(rows[name]))), generator) for name in rows}
+    yield {name: (counts @ mean[name]) / np.maximum(counts.sum(-1), 1) for name, counts in drawn.items()}, {}
+
+
+def _by_confidence(s: BlockwiseStatistics, replicates: int, generator: torch.Generator) -> Iterator[Figures]:
+    edges = bin_edges(s.bins, s.dtype)
+    groups = s.confidence.value_groups(GROUPS, edges[1:-1])
+    cuts = _cuts(groups, edges)
+    for wrong, right in _whole_and_drawn(groups, replicates, generator):
+        below = _below(groups, wrong, right, 1.0)
+        accuracy = below.right[:, -1] / below.rows[:, 0]
+        values, terms = confidence_metrics(below, cuts, CONFIDENCE_METRICS)
+        yield _absolute(values | {"accuracy": accuracy}, terms), terms
+
+
+def _by_entropy(
+    s: BlockwiseStatistics, threshold: Threshold, replicates: int, generator: torch.Generator
+) -> Iterator[Figures]:
+    edges = s.uncertainty_edges()
+    groups = s.entropy.value_groups(GROUPS, edges[1:-1], ALONE)
+    cuts, (wrong_mean, right_mean) = _cuts(groups, edges), _group_means(groups)
+    for wrong, right in _whole_and_drawn(groups, replicates, generator):
+        below = _below(groups, wrong, right, s.top)
+        sums = right @ right_mean, wrong @ wrong_mean
+        values, terms = entropy_metrics(below, cuts, groups.high, groups.low, threshold, *sums)
+        values["mean_entropy"] = (sums[0] + sums[1]) / below.rows[:, 0]
+        yield _absolute(values, terms), terms
+
+
+def _absolute(values: dict[str, Array], terms: Mapping[str, Array]) -> dict[str, Array]:
+    return values | {name: np.abs(term).sum(-1) for name, term in terms.items()}
+
+
+def _below(groups: ValueGroups, wrong: Array, right: Array, scale: float) -> CumulativeCounts:
+    wrong_mean, right_mean = _group_means(groups)
+    stated = (wrong * wrong_mean + right * right_mean) / scale if scale > 0 else np.zeros_like(wrong)
+    return CumulativeCounts(cumulative(right), cumulative(wrong), cumulative(stated))
+
+
+def _group_means(groups: ValueGroups) -> tuple[Array, Array]:
+    return groups.negative_sum / np.maximum(groups.negative, 1), groups.positive_sum / np.maximum(groups.positive, 1)
+
+
+def _cuts(groups: ValueGroups, edges: Array) -> Array:
+    """Return the first group of each bin, and the number of groups."""
+    return np.concatenate([[0], np.searchsorted(groups.high, edges[1:-1], side="right"), [len(groups.high)]])
+
+
+def _whole_and_drawn(groups: ValueGroups, replicates: int, generator: torch.Generator) -> Iterator[tuple[Array, Array]]:
+    yield groups.negative[None].astype(np.float64), groups.positive[None].astype(np.float64)
+    yield from _drawn(groups, replicates, generator)
+
+
+def _drawn(groups: ValueGroups, replicates: int, generator: torch.Generator) -> Iterator[tuple[Array, Array]]:
+    """Yield negative and positive rows drawn from each group, (B, K), in blocks of resamples that fit in the cache."""
+    count = len(groups.low)
+    step = max(1, BLOCK // (2 * count))
+    rates = np.concatenate([groups.negative, groups.positive]).astype(np.float64)
+    for start in range(0, replicates, step):
+        drawn = _poisson(np.broadcast_to(rates, (min(step, replicates - start), 2 * count)), generator)
+        # only a handful of rows can give an empty resample; it is replaced by the data
+        empty = drawn.sum(-1) == 0
+        drawn[empty] = rates
+        yield drawn[:, :count], drawn[:, count:]
+
+
+def _poisson(rates: Array, generator: torch.Generator) -> Array:
+    return torch.poisson(torch.from_numpy(np.array(rates, np.float64)), generator).numpy()
+
+
+def _report(advance: Advance | None, replicates: int, share: int, shares: int) -> None:
+    """Report that one of `shares` families of metrics is done, as its share of the replicates."""
+    if advance is not None:
+        advance(replicates * share // shares - replicates * (share - 1) // shares)

@@ -1,0 +1,11 @@
+"""Metrics with a state of fixed size: update with batches, merge over processes and files, compute.
+
+suite.py        StreamingMetrics: every metric of `METRICS`
+detection.py    StreamingDetection: the metrics of `detection`
+accumulator.py  the sums behind both
+"""
+
+from avuc.metrics.streaming.detection import StreamingDetection
+from avuc.metrics.streaming.suite import StreamingMetrics
+
+__all__ = ["StreamingDetection", "StreamingMetrics"]
