@@ -30,7 +30,8 @@ from avuc.nets import resnet20
 from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
 from avuc.shifts import PAPER, SEVERITIES, corrupt
-from avuc.study.judge import Judgement, Variant, judge, predict_all
+from avuc.study.judge import Variant, judge, predict_all
+from avuc.study.records import MetricsAndCurves
 
 LIMIT_SECONDS = 75
 
@@ -68,7 +69,7 @@ class Clock:
         self.seconds[stage] += time.perf_counter() - start
 
 
-def judged(found: Predictions, clean: Judgement | None) -> tuple[Judgement, float]:
+def judged(found: Predictions, clean: MetricsAndCurves | None) -> tuple[MetricsAndCurves, float]:
     """The cell, and the seconds that its thread was at work."""
     start = time.thread_time()
     threshold, entropy = (None, None) if clean is None else (clean.metrics["threshold"], clean.entropy)
@@ -83,7 +84,7 @@ def grid(data: Dataset, predictor: Predictor, draws: int, shifts: list[tuple[str
         with clock("prediction"):
             (found,) = predict_all(predictor, data, variants, seed=0)
         clean, spent = judged(found, None)
-        cells: list[Future[tuple[Judgement, float]]] = []
+        cells: list[Future[tuple[MetricsAndCurves, float]]] = []
         for name, severity in shifts:
             with clock("shifts"):
                 shifted = Dataset(corrupt(data.images, name, severity), data.labels, data.num_classes)

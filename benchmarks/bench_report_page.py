@@ -21,9 +21,9 @@ from avuc.metrics import METRICS
 from avuc.report.study.page import write_study_page
 from avuc.report.study.results import read_results
 from avuc.study.grid import CLEAN, VALIDATION, Plan
-from avuc.study.judge import Judgement
 from avuc.study.recipe import parse_recipe
-from avuc.study.store import Cell, Store
+from avuc.study.records import MetricsAndCurves
+from avuc.study.store import Evaluation, Store
 
 METHODS, SEEDS, BINS = 12, 5, 50
 FRAME = "await new Promise(requestAnimationFrame);"
@@ -44,15 +44,17 @@ def fill(folder: Path) -> None:
     store.begin(engine="local", device="cpu", recipe=recipe, about={"versions": {}, "revision": None, "hardware": {}})
     for n in range(METHODS):
         for seed in range(SEEDS):
-            store.add_cells(
-                Cell(f"Method {n}", seed, one, _judgement(rng, one.severity, outside=one.outside, clean=one == CLEAN))
+            store.add_evaluations(
+                Evaluation(
+                    f"Method {n}", seed, one, _result(rng, one.severity, outside=one.outside, clean=one == CLEAN)
+                )
                 for one in sets
             )
     store.finish(1.0)
     store.close()
 
 
-def _judgement(rng: np.random.Generator, severity: int, *, outside: bool, clean: bool) -> Judgement:
+def _result(rng: np.random.Generator, severity: int, *, outside: bool, clean: bool) -> MetricsAndCurves:
     names = () if outside else tuple(METRICS)
     names += () if clean else DETECTION
     values = {name: float(np.clip(0.1 + 0.1 * severity + 0.05 * rng.normal(), 0, 1)) for name in names}
@@ -66,7 +68,7 @@ def _judgement(rng: np.random.Generator, severity: int, *, outside: bool, clean:
             stated = ((np.arange(15) + 0.5) / 15).tolist()
             observed = np.clip(np.array(stated) + 0.1 * rng.normal(size=15), 0, 1).round(4).tolist()
             curves[name] = {"rows": rng.poisson(600, 15).tolist(), "stated": stated, "observed": observed}
-    return Judgement(values, curves, np.zeros(0, np.float32), 10_000, 128)
+    return MetricsAndCurves(values, curves, np.zeros(0, np.float32), 10_000, 128)
 
 
 def main() -> None:

@@ -80,7 +80,7 @@ def _leave_out(db: sqlite3.Connection) -> None:
         first = f"SELECT min(seed) FROM cells WHERE cells.method = {table}.method"
         db.execute(f"DELETE FROM {table} WHERE seed > ({first})")
     recipe = parse_recipe(db.execute("SELECT value FROM meta WHERE key = 'recipe'").fetchone()[0])
-    if recipe.data.rehearsal:
+    if recipe.data.evaluate_on_validation:
         db.execute("DELETE FROM shown")
         db.execute("DELETE FROM curves WHERE shift != 'clean'")
     drawn = "shift IN ('validation', 'clean') OR shift LIKE 'ood:%' OR severity = ? OR (shift = ? AND severity = ?)"
@@ -118,10 +118,10 @@ def _portable(text: str) -> str:
     named = replace(
         recipe,
         study=replace(recipe.study, ood=outside),
-        data=replace(recipe.data, root="", released=Path(recipe.data.released).name if recipe.data.released else ""),
+        data=replace(recipe.data, root="", corruptions_dir=Path(recipe.data.corruptions_dir).name),
         net=replace(recipe.net, weights=weights),
     )
-    return named.to_toml()
+    return named.stored_text()
 
 
 def write_beside(folder: Path, drawn: str = DRAWN) -> None:

@@ -27,7 +27,7 @@ from avuc.posterior import seeded_generator
 from avuc.prediction.predictor import Predictor
 from avuc.study.grid import ModelKey
 from avuc.study.recipe import load_recipe
-from avuc.study.worker import Work
+from avuc.study.worker import StudyWorker
 from avuc.uncertainty import entropy, expected_entropy
 
 FIRST = 10_000  # the paper uses the first 10,000 images of SVHN's test set
@@ -102,7 +102,9 @@ def in_training_mode(model: nn.Module, seed: int) -> list[Callable[[Tensor], Ten
     return [own] * FEW_DRAWS  # every call draws new weights
 
 
-def readings_of(work: Work, key: ModelKey, clean: Tensor, svhn: Tensor, samples: int) -> Iterator[tuple[str, float]]:
+def readings_of(
+    work: StudyWorker, key: ModelKey, clean: Tensor, svhn: Tensor, samples: int
+) -> Iterator[tuple[str, float]]:
     posterior = work.posterior(key)
     predictor = Predictor(posterior, samples=samples, seed=key.seed)
     yield from probability_readings(predictor.logits(clean), predictor.logits(svhn))
@@ -129,7 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args(arguments)
     recipe = load_recipe(args.recipe, args.set)
-    work = Work(recipe, args.study, args.device, progress=False)
+    work = StudyWorker(recipe, args.study, args.device, progress=False)
     clean = work.data.test.images
     svhn = torch.from_numpy(np.load(args.svhn, allow_pickle=False)).to(args.device)
     names = args.methods.split(",")

@@ -112,7 +112,7 @@ def status(studies: Mapping[str, Study]) -> str:
         seeds = sorted({len(method.seeds) for method in study.results.methods})
         span = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
         sets = f"{len(study.results.shifts)} × {len(study.results.severities)} + {len(study.results.outside)}"
-        judged = "held-out training images" if study.recipe.data.rehearsal else "test images"
+        judged = "held-out training images" if study.recipe.data.evaluate_on_validation else "test images"
         rows = f"{len(study.results.methods)} of {len(study.recipe.methods)}"
         lines.append([name, study.results.title, judged, rows, span, sets])
     head = ["study", "recipe", "judged on", "rows", "seeds", "shifts × intensities + other data"]

@@ -13,7 +13,7 @@ from avuc.report.metric_text import words_of
 from avuc.report.study.paired import Difference, over_images, over_seeds, over_shifts, shift_values, trend
 from avuc.report.study.paper_comparison import Figure, outside_cell
 from avuc.report.study.results import CLEAN
-from avuc.study.recipe import Row
+from avuc.study.config import MethodConfig
 
 
 @dataclass(frozen=True)
@@ -68,16 +68,16 @@ def targets(studies: Mapping[str, Study], best: str) -> list[Target]:
     return found
 
 
-def _single(row: Row, study: Study) -> bool:
-    trained = row if row.method is not None else study.recipe.row(row.of)
+def _single(row: MethodConfig, study: Study) -> bool:
+    trained = row if row.method is not None else study.recipe.row(row.reuse_model)
     return trained.method is not None and trained.method.members == 1
 
 
 def _same_model(name: str, best: str, study: Study) -> bool:
     if study.name != "best":
         return False
-    model = study.recipe.row(best).of or best
-    return model in (name, study.recipe.row(name).of)
+    model = study.recipe.method(best).reuse_model or best
+    return model in (name, study.recipe.method(name).reuse_model)
 
 
 def rows_of_best(studies: Mapping[str, Study]) -> str:
@@ -162,8 +162,8 @@ def difference(study: Study, row: str, other: Study, other_row: str, target: Tar
 def _start(study: Study, row: str) -> str:
     """The row whose trained networks a row goes on from, or reads."""
     found = study.recipe.row(row)
-    found = study.recipe.row(found.of) if found.of else found
-    return found.start or found.name
+    found = study.recipe.row(found.reuse_model) if found.reuse_model else found
+    return found.init_from or found.name
 
 
 def over_test_images(study: Study, row: str, other: Study, other_row: str, target: Target) -> Difference:

@@ -8,7 +8,7 @@ from reproduction_tables import NOTHING, Study, markdown, ours
 
 from avuc.core.errors import InputError
 from avuc.report.metric_text import words_of
-from avuc.study.recipe import Row
+from avuc.study.config import MethodConfig
 
 CALIBRATOR = "temperature"
 
@@ -20,8 +20,10 @@ def rehearsals(studies: Mapping[str, Study]) -> str:
 
 
 def _table(study: Study) -> str:
-    if not study.recipe.data.rehearsal:
-        raise InputError(f"{study.name}: expected a rehearsal (data.rehearsal), found a study judged on test images")
+    if not study.recipe.data.evaluate_on_validation:
+        raise InputError(
+            f"{study.name}: expected a rehearsal (data.evaluate_on_validation), found a study judged on test images"
+        )
     rows = {row.name: row for row in study.recipe.methods if row.name in study.results.names}
     scaled = _scaled(rows.values(), own=False)
     top = str(max(study.results.severities))
@@ -48,10 +50,10 @@ def _table(study: Study) -> str:
     return f"{text}\n\n{_own_statistics(study, scaled, own, top)}" if own else text
 
 
-def _scaled(rows: Iterable[Row], own: bool) -> dict[str, str]:
+def _scaled(rows: Iterable[MethodConfig], own: bool) -> dict[str, str]:
     """The row with a temperature for each network, with the draws' own statistics of batch normalisation or not."""
     return {
-        row.of: row.name
+        row.reuse_model: row.name
         for row in rows
         if row.calibrator and row.calibrator.kind == CALIBRATOR and bool(row.bn_images) == own
     }

@@ -14,8 +14,7 @@ from avuc.report.colours import colour_of
 from avuc.report.metric_text import words_of
 from avuc.report.study.figures import saved
 from avuc.report.study.paper_comparison import Published, published_value
-from avuc.study.config import plain
-from avuc.study.recipe import Row
+from avuc.study.config import MethodConfig, plain
 
 FACTORS = {
     "method.kind": "method",
@@ -79,7 +78,7 @@ def without_threshold(studies: Mapping[str, Study]) -> str:
     return NOTHING
 
 
-def changes(row: Row, base: Row) -> dict[str, str]:
+def changes(row: MethodConfig, base: MethodConfig) -> dict[str, str]:
     """What a row has different from another one: setting and value, in plain words."""
     one, other = (_settings(each) for each in (row, base))
     found = {key: one.get(key) for key in [*one, *(k for k in other if k not in one)] if one.get(key) != other.get(key)}
@@ -98,8 +97,8 @@ def changes(row: Row, base: Row) -> dict[str, str]:
     return {FACTORS.get(key, key): "none" if value is None else f"{value}" for key, value in told.items()}
 
 
-def _settings(row: Row) -> dict[str, Any]:
-    out: dict[str, Any] = {"start": row.start or None, "samples": row.samples or None}
+def _settings(row: MethodConfig) -> dict[str, Any]:
+    out: dict[str, Any] = {"start": row.init_from or None, "samples": row.samples or None}
     out["calibrator"] = row.calibrator.kind if row.calibrator else None
     if row.method is not None:
         out |= {"method.kind": row.method.name, **{f"method.{k}": v for k, v in plain(row.method).items()}}
@@ -124,13 +123,13 @@ def ablation(studies: Mapping[str, Study], base: str) -> str:
     return scores(lines, "what is changed")
 
 
-def _trained(row: Row, rows: Mapping[str, Row]) -> Row:
+def _trained(row: MethodConfig, rows: Mapping[str, MethodConfig]) -> MethodConfig:
     """The row whose model it reads."""
-    return rows.get(row.of, row)
+    return rows.get(row.reuse_model, row)
 
 
-def _read(row: Row) -> dict[str, str]:
-    if not row.of:
+def _read(row: MethodConfig) -> dict[str, str]:
+    if not row.reuse_model:
         return {}
     told = {
         "calibrator": row.calibrator.kind if row.calibrator else "",
@@ -153,7 +152,7 @@ def beta_rows(studies: Mapping[str, Study], base: str) -> tuple[Study, list[tupl
     return None
 
 
-def _beta(row: Row) -> float:
+def _beta(row: MethodConfig) -> float:
     return 0.0 if row.objective.kind == "plain" else row.objective.beta
 
 

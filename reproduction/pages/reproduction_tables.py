@@ -10,7 +10,7 @@ from avuc.report.metric_text import words_of
 from avuc.report.study.effort import Effort
 from avuc.report.study.paper_comparison import Figure, Published, figure, outside_cell, published_value
 from avuc.report.study.results import Results
-from avuc.study.recipe import Recipe
+from avuc.study.config import Recipe
 
 SCORES = ("ece", "uce", "nll", "brier")
 STATISTICS = ("lower quartile", "median", "mean", "upper quartile")

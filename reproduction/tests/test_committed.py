@@ -151,7 +151,7 @@ def test_no_line_begins_with_a_figures_mark(page):
 def test_rehearsals_are_never_beside_the_paper():
     """What was judged on held-out training images is in no table of test figures, and the other way round."""
     found = make.read_studies(PUBLISHED)
-    rehearsed = {name for name, study in found.items() if study.recipe.data.rehearsal}
+    rehearsed = {name for name, study in found.items() if study.recipe.data.evaluate_on_validation}
     assert rehearsed == {"choice", "ablation"}
 
 

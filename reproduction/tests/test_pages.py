@@ -39,8 +39,8 @@ def fake_study(folder: Path, recipe, *, gain: float = 0.0, unfinished: bool = Fa
     """Plausible numbers, random but for their trend: worse with the intensity, better with `gain`; with pictures."""
     from avuc.study.examples import png
     from avuc.study.grid import CLEAN, ModelKey, Plan
-    from avuc.study.judge import Judgement
-    from avuc.study.store import Cell, Store, Trained
+    from avuc.study.records import MetricsAndCurves
+    from avuc.study.store import Evaluation, Store, Trained
 
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True)
@@ -87,10 +87,12 @@ def fake_study(folder: Path, recipe, *, gain: float = 0.0, unfinished: bool = Fa
                 shown["tempered"] |= {"count": [[20] * 15], "stated": [[0.5] * 15], "observed": [[0.4] * 15]}
                 shown["mistakes"] = [{"entropy": 0.1, "confidence": 0.9, "said": "a", "is": "b", "png": PNG_TEXT}]
                 kept = one == CLEAN or level == 5
-                judged = Judgement(values, told, np.zeros(4, np.float32), 1000, 128)
-                cell = Cell(row.name, seed, one, judged, 0.5, None, one == CLEAN, shown if kept else None, picture)
+                judged = MetricsAndCurves(values, told, np.zeros(4, np.float32), 1000, 128)
+                cell = Evaluation(
+                    row.name, seed, one, judged, 0.5, None, one == CLEAN, shown if kept else None, picture
+                )
                 cells.append(cell)
-            store.add_cells(cells)
+            store.add_evaluations(cells)
     if not unfinished:
         store.finish(100.0)
     store.close()
@@ -500,7 +502,7 @@ def test_training_time_counts_networks_side_by_side_once(studies):
     assert effort.trained_images == pytest.approx(4 * 45000 * effort.models, rel=1e-3)
     assert effort.seconds == 100.0
     assert studies["code"].effort.seconds > 0
-    rows = {row.of or row.name for row in studies["paper"].recipe.methods}
+    rows = {row.reuse_model or row.name for row in studies["paper"].recipe.methods}
     sets = 1 + 1 + len(SHIFTS) * 5 + 3
     single = {row.name for row in studies["paper"].recipe.methods if row.name in rows}
     seeds = sum(len(studies["paper"].recipe.seeds(studies["paper"].recipe.row(name))) for name in single)

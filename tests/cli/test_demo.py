@@ -26,9 +26,9 @@ SMALL = [
 @pytest.fixture
 def small(monkeypatch):
     """Fewer digits, epochs, draws and intensities, in one process; everything else as it is."""
-    real = demo.tell
+    real = demo.run_demo
     monkeypatch.setattr(demo, "PROCESSES", 1)
-    monkeypatch.setattr(demo, "tell", lambda out, seed: real(out, seed=seed, changes=SMALL))
+    monkeypatch.setattr(demo, "run_demo", lambda out, seed: real(out, seed=seed, changes=SMALL))
 
 
 def test_story(tmp_path, small, capsys):

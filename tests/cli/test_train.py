@@ -11,6 +11,8 @@ from avuc.calibration import Calibrator
 from avuc.cli import app
 from avuc.cli.train import COMMAND
 from avuc.core.errors import InputError
+from avuc.methods import METHODS
+from avuc.study.recipe import load_training
 
 RECIPE = """
 [data]
@@ -61,15 +63,18 @@ def test_train_writes_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("epochs = 2", "epoch = 2"), "[train]: no key 'epoch'; did you mean 'epochs'?"),
-        (("epochs = 2", "epochs = 'two'"), "[train]: epochs is int, like 200; found 'two'"),
-        (("flip = false", "flip = 0"), "[train]: flip is bool"),
-        (('name = "svi"', 'name = "sbi"'), "no method 'sbi'; did you mean 'svi'?"),
-        (('name = "mlp"', 'name = "resnet2"'), "no net 'resnet2'; did you mean"),
+        (("epochs = 2", "epoch = 2"), "train.epoch: no such key; did you mean 'epochs'?"),
+        (("epochs = 2", "epochs = 'two'"), "train.epochs: expected a whole number, found 'two'"),
+        (("flip = false", "flip = 0"), "train.flip: expected true or false, found 0"),
+        (('name = "svi"', 'name = "sbi"'), "method: 'sbi' is unknown; did you mean 'svi'?"),
+        (('name = "mlp"', 'name = "resnet2"'), "net.name: no net 'resnet2'; did you mean"),
         (("hidden = [16]", "hiden = [16]"), "hiden"),
-        (("[objective]", "[objectve]"), "no table [objectve]; did you mean 'objective'?"),
-        (('kind = "avuc"', 'kind = "avu"'), "kind must be one of plain, avuc, auavuc"),
-        (("[data]", "[data"), "not a TOML file"),
+        (("[objective]", "[objectve]"), "objectve: no such key; did you mean 'objective'?"),
+        (
+            ('kind = "avuc"', 'kind = "avu"'),
+            "objective.kind: found 'avu'; did you mean 'avuc'?",
+        ),
+        (("[data]", "[data"), "not valid TOML"),
         (('name = "mnist5k"', 'name = "mnist6k"'), "no data set 'mnist6k'"),
     ],
 )
@@ -122,7 +127,7 @@ def test_the_default_has_the_recipes_epochs(tmp_path: Path, monkeypatch: pytest.
         assert epochs is None
         raise InputError("asked")
 
-    monkeypatch.setattr("avuc.train.fit_calibrated", asked)
+    monkeypatch.setattr("avuc.training.default.fit_calibrated", asked)
     (tmp_path / "r.toml").write_text(DEFAULT.replace("epochs = 1", ""))
     assert avuc(tmp_path / "r.toml", "--out", tmp_path / "run", "--device", "cpu") == 2
 
@@ -143,13 +148,13 @@ def test_a_method_or_an_objective_is_not_the_default(
     [
         (
             ("epochs = 1", "batch_size = 50"),
-            "[train]: the default takes epochs and flip only; take batch_size out, or give [method]",
+            "train: the default takes epochs and flip only; remove batch_size, or give [method]",
         ),
-        (("epochs = 1", "epoch = 1"), "[train]: no key 'epoch'; did you mean 'epochs'?"),
+        (("epochs = 1", "epoch = 1"), "train.epoch: no such key; did you mean 'epochs'?"),
         (("epochs = 1", "epochs = 0"), "epochs must be at least 1"),
         (
             ("validation = 200", ""),
-            "[data]: the default needs held-out images; give validation = 500, or give [method]",
+            "data: the default needs held-out images; give validation = 500, or give [method]",
         ),
     ],
 )
@@ -186,3 +191,55 @@ def test_help_shows_the_default(capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert avuc(tmp_path / "none.toml", "--out", tmp_path / "run") == 2
     assert "none.toml: cannot be read (No such file" in capsys.readouterr().err
+
+
+# the recipe dialect: every form that version 0.1.0 took
+
+FORMS = """
+[data]
+name = "mnist5k"
+root = "here"
+split = "test"
+validation = 0.1
+verify = false
+[net]
+name = "mlp"
+hidden = [16]
+mean = [0.5]
+[method]
+name = "ensemble"
+members = 3
+member = { name = "svi", prior_std = 1 }
+[objective]
+kind = "avuc"
+threshold = 0.5
+[train]
+learning_rate = 1
+at_once = 2
+"""
+
+
+def test_every_form_of_a_training_recipe_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "r.toml").write_text(FORMS)
+    recipe = load_training(tmp_path / "r.toml")
+    assert (recipe.data, recipe.validation, recipe.net) == ("mnist5k", 0.1, "mlp")
+    assert recipe.data_options == {"root": "here", "split": "test", "verify": False}
+    assert recipe.net_options == {"hidden": [16], "mean": [0.5]}
+    assert recipe.method == METHODS["ensemble"](members=3, member=METHODS["svi"](prior_std=1.0))
+    assert (recipe.objective.kind, recipe.objective.threshold) == ("avuc", 0.5)
+    assert recipe.settings.learning_rate == 1.0
+    assert recipe.given == ("learning_rate", "models_per_step")
+    assert not recipe.is_default
+    assert "r.toml: 'at_once' is now 'models_per_step'; the old key still works" in capsys.readouterr().err
+
+
+def test_an_empty_training_recipe_is_the_default(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text("")
+    recipe = load_training(tmp_path / "r.toml")
+    assert (recipe.data, recipe.net, recipe.validation, recipe.is_default) == ("mnist5k", "small_cnn", 0, True)
+    assert recipe.method == METHODS["vanilla"]()
+    (tmp_path / "r.toml").write_text("[method]\n")
+    assert not load_training(tmp_path / "r.toml").is_default
+    # the same tables as in a study's recipe: kind names a method too
+    (tmp_path / "r.toml").write_text('[method]\nkind = "svi"\n')
+    assert load_training(tmp_path / "r.toml").method == METHODS["svi"]()

@@ -258,10 +258,10 @@ class SyntheticStudy:
 
         from avuc.data import UNLABELLED, Dataset
         from avuc.predictions import Predictions
-        from avuc.study.examples import shown_of, thumbnail
+        from avuc.study.examples import examples_of, thumbnail
         from avuc.study.grid import CLEAN, VALIDATION, Plan
         from avuc.study.judge import judge
-        from avuc.study.store import Cell
+        from avuc.study.store import Evaluation
 
         generator = torch.Generator().manual_seed(1000 * seed + place)
         clean_entropy = None
@@ -287,9 +287,11 @@ class SyntheticStudy:
             if test_set == VALIDATION and row.calibrator is not None:
                 text = row.calibrator.make().fit(logits * scale, labels).to_json()
                 told.metrics["temperature"] = json.loads(text)["learned"]["temperature"]
-            shown = shown_of(found, data, 15) if kept else None
+            shown = examples_of(found, data, 15) if kept else None
             picture = None if test_set == VALIDATION else thumbnail(images[0])
-            self.store.add_cells([Cell(row.name, seed, test_set, told, 0.1, text, test_set == CLEAN, shown, picture)])
+            self.store.add_evaluations(
+                [Evaluation(row.name, seed, test_set, told, 0.1, text, test_set == CLEAN, shown, picture)]
+            )
 
 
 @pytest.fixture(scope="session")

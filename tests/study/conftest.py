@@ -53,7 +53,7 @@ method = "vanilla"
 
 [[methods]]
 name = "TS"
-of = "Vanilla"
+reuse_model = "Vanilla"
 calibrator = "temperature"
 
 [[methods]]
@@ -67,19 +67,19 @@ objective = {{ kl_weight = 0.1 }}
 
 [[methods]]
 name = "SVI-AvUTS"
-of = "SVI"
+reuse_model = "SVI"
 calibrator = {{ kind = "avuts", weight = 1.0 }}
 
 [[methods]]
 name = "SVI, 2 draws"
-of = "SVI"
+reuse_model = "SVI"
 samples = 2
 
 [[methods]]
 name = "SVI-AvUC"
 method = {{ kind = "svi", initial_std = 0.02 }}
 objective = {{ kind = "avuc", warmup_epochs = 1, kl_weight = 0.1 }}
-start = "Vanilla"
+init_from = "Vanilla"
 """
 
 

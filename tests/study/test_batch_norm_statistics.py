@@ -15,7 +15,7 @@ from avuc.nets import NETS
 from avuc.prediction import predict
 from avuc.study import load_recipe
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey
-from avuc.study.worker import Learned, Work
+from avuc.study.worker import StudyWorker, ValidationFit
 
 RECIPE = """
 [study]
@@ -61,11 +61,11 @@ def test_each_row_reads_the_model_its_way(digits_file: Path, tmp_path: Path, mon
     path.write_text(RECIPE.format(root=digits_file))
     recipe = load_recipe(path)
     assert "bn_images = 100" in recipe.to_toml()
-    work = Work(recipe, tmp_path / "study", "cpu", progress=False)
+    work = StudyWorker(recipe, tmp_path / "study", "cpu", progress=False)
     key = ModelKey("SVI", 0)
-    cells = {cell.method: cell for cell in work.judge(key, VALIDATION, recipe.methods, {})}
-    learned = {name: Learned(cell.calibrator, cell.judgement.metrics["threshold"]) for name, cell in cells.items()}
-    found = {cell.method: cell.judgement.metrics for cell in work.judge(key, CLEAN, recipe.methods, learned)}
+    cells = {cell.method: cell for cell in work.evaluate(key, VALIDATION, recipe.methods, {})}
+    learned = {name: ValidationFit(cell.calibrator, cell.result.metrics["threshold"]) for name, cell in cells.items()}
+    found = {cell.method: cell.result.metrics for cell in work.evaluate(key, CLEAN, recipe.methods, learned)}
     images, labels = work.data.test.images, work.data.test.labels
     train = work.data.train(50, 0)
     own = PerDrawBatchNorm(work.posterior(key), evenly_spaced(train.images, 100))

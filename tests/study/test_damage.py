@@ -15,7 +15,7 @@ from avuc.core.errors import InputError
 from avuc.study import Store, run_study
 from avuc.study.export import export_study
 from avuc.study.integrity import damage_in
-from avuc.study.worker import Work
+from avuc.study.worker import StudyWorker
 
 DAMAGED = 65
 COMMITTED = Path(__file__).parents[2] / "reproduction" / "results" / "cifar10" / "beta"
@@ -173,13 +173,13 @@ def test_each_table(copy, recipe, tmp_path, same_study, capsys, statement, named
 
 def test_only_what_is_lost_is_computed_again(copy, recipe, monkeypatch):
     damaged(copy, "UPDATE rows SET value=0.5 WHERE method='SVI' AND shift='contrast' AND severity=5 AND metric='nll'")
-    judged, real = [], Work.judge
+    judged, real = [], StudyWorker.evaluate
 
     def judge(self, key, test_set, rows, learned):
         judged.extend((row.name, str(test_set)) for row in rows)
         return real(self, key, test_set, rows, learned)
 
-    monkeypatch.setattr(Work, "judge", judge)
+    monkeypatch.setattr(StudyWorker, "evaluate", judge)
     run_study(recipe, copy, device="cpu", progress=False).close()
     assert judged == [("SVI", "contrast 5")]
 

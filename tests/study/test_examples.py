@@ -17,7 +17,7 @@ from avuc.calibration import TemperatureScaling
 from avuc.data import Dataset
 from avuc.predictions import Predictions
 from avuc.study import Store
-from avuc.study.examples import MOST_MISTAKES, MOST_ROWS, SCALE, TEMPERATURES, png, shown_of, thumbnail
+from avuc.study.examples import MOST_MISTAKES, MOST_ROWS, SCALE, TEMPERATURES, examples_of, png, thumbnail
 
 
 def made_up(rows: int, classes: int = 5, scale: float = 2.0, names: tuple[str, ...] = ()):
@@ -36,14 +36,14 @@ def unpacked(shown):
 
 def test_samples_come_back():
     _, found, data = made_up(300)
-    entropy, right = unpacked(shown_of(found, data, 15))
+    entropy, right = unpacked(examples_of(found, data, 15))
     assert entropy == pytest.approx(found.entropy.numpy(), abs=math.log(5) / SCALE)
     assert right.tolist() == found.correct.tolist()
 
 
 def test_many_rows_are_thinned_evenly():
     _, found, data = made_up(MOST_ROWS * 3)
-    shown = shown_of(found, data, 15)
+    shown = examples_of(found, data, 15)
     _, right = unpacked(shown)
     assert shown["rows"] == MOST_ROWS * 3
     assert right.tolist() == found.correct[::3].tolist()
@@ -51,7 +51,7 @@ def test_many_rows_are_thinned_evenly():
 
 def test_mistakes_are_the_surest_wrong_answers():
     _, found, data = made_up(300, names=("a", "b", "<c>", "d", "e"))
-    mistakes = shown_of(found, data, 15)["mistakes"]
+    mistakes = examples_of(found, data, 15)["mistakes"]
     wrong = sorted((float(u), n) for n, (u, ok) in enumerate(zip(found.entropy, found.correct, strict=True)) if not ok)
     assert len(mistakes) == MOST_MISTAKES < len(wrong)
     for one, (entropy, row) in zip(mistakes, wrong, strict=False):
@@ -66,7 +66,7 @@ def test_mistakes_are_the_surest_wrong_answers():
 def test_tempered_is_temperature_scaling(place):
     """For one draw, raising probabilities to 1/T is dividing logits by T."""
     logits, found, data = made_up(500)
-    told = shown_of(found, data, 15)["tempered"]
+    told = examples_of(found, data, 15)["tempered"]
     scaler = TemperatureScaling().fit(logits, data.labels)
     scaler.temperature_ = TEMPERATURES[place]
     scaled = Predictions.from_logits(logits, data.labels, calibrator=scaler)
@@ -80,7 +80,7 @@ def test_tempered_is_temperature_scaling(place):
 @pytest.mark.parametrize("temperature", TEMPERATURES[::6])
 def test_tempered_bins_are_those_of_a_reliability_curve(temperature):
     _, found, data = made_up(400, classes=7)
-    told, place = shown_of(found, data, 10)["tempered"], TEMPERATURES.index(temperature)
+    told, place = examples_of(found, data, 10)["tempered"], TEMPERATURES.index(temperature)
     raised = found.probs.double() ** (1 / temperature)
     curve = metrics.reliability_curve(raised / raised.sum(1, keepdim=True), found.labels, bins=10)
     assert told["count"][place] == curve.rows.tolist()
@@ -91,14 +91,14 @@ def test_tempered_bins_are_those_of_a_reliability_curve(temperature):
 @pytest.mark.parametrize(("rows", "classes"), [(1, 5), (3, 1), (2, 1000)])
 def test_extremes_are_valid_json(rows, classes):
     _, found, data = made_up(rows, classes)
-    json.loads(json.dumps(shown_of(found, data, 15), allow_nan=False))
+    json.loads(json.dumps(examples_of(found, data, 15), allow_nan=False))
 
 
 def test_certain_to_the_last_digit():
     labels = torch.tensor([0, 1, 1])
     found = Predictions(torch.tensor([[1.0, 0.0]]).repeat(3, 1), labels)
     data = Dataset(torch.zeros(3, 2, 2, 1, dtype=torch.uint8), labels, 2, "x")
-    shown = json.loads(json.dumps(shown_of(found, data, 15), allow_nan=False))
+    shown = json.loads(json.dumps(examples_of(found, data, 15), allow_nan=False))
     entropy, right = unpacked(shown)
     assert entropy.tolist() == [0, 0, 0]
     assert right.tolist() == [True, False, False]

@@ -17,8 +17,9 @@ from avuc.core.errors import InputError
 from avuc.report.study.results import read_results
 from avuc.study import Store, load_recipe, run_study
 from avuc.study.export import export_study
-from avuc.study.portable import portable
+from avuc.study.portable import portable_tables
 from avuc.study.recipe import parse_recipe
+from avuc.study.toml import document
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,9 @@ def digest(folder):
 
 def test_it_is_small_and_whole(undisturbed, exported, recipe):
     assert sorted(path.name for path in exported.iterdir()) == ["recipe.toml", "study.sqlite"]
-    assert parse_recipe((exported / "recipe.toml").read_text(encoding="utf-8")) == portable(recipe)
+    assert parse_recipe((exported / "recipe.toml").read_text(encoding="utf-8")) == parse_recipe(
+        document(portable_tables(recipe.tables()))
+    )
     source, copy = Store(undisturbed, create=False), Store(exported, create=False)
     assert copy.db.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     for query in ("rows", "cells", "models", "history", "calibrators", "entropies", "gallery"):
@@ -91,7 +94,7 @@ def test_command(undisturbed, tmp_path, capsys):
     assert main(["study", "--export", str(tmp_path / "nowhere"), "--out", str(tmp_path / "copy")]) == 2
     assert "no study here" in capsys.readouterr().err
     assert main(["study", "demo", "--export", str(undisturbed)]) == 2
-    assert "it takes no recipe" in capsys.readouterr().err
+    assert "give no recipe with it" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_study(tmp_path):

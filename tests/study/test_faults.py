@@ -17,7 +17,7 @@ import pytest
 from avuc.cli import main
 from avuc.core.errors import InputError
 from avuc.study import Store, load_recipe, run_study
-from avuc.study.worker import Work
+from avuc.study.worker import StudyWorker
 
 
 def kept(before, after):
@@ -172,7 +172,7 @@ def test_full_disk(recipe, small_disk, same_study, monkeypatch):
     fails_with("No space left on device.* run the same command again")
     assert resize("40m") == 0
     with monkeypatch.context() as patched:
-        patched.setattr(Work, "judge", lambda *_: (_ for _ in ()).throw(InputError("all are trained")))
+        patched.setattr(StudyWorker, "evaluate", lambda *_: (_ for _ in ()).throw(InputError("all are trained")))
         fails_with("all are trained")
     used = shutil.disk_usage(place).used // 1024
     assert resize(f"{used + 100}k") == 0
@@ -257,7 +257,12 @@ def test_store_of_another_version(recipe, tmp_path):
 @pytest.mark.parametrize("when", ["training", "judging", "at the end"])
 def test_a_folder_removed_while_the_study_runs_is_an_error(recipe, recipe_file, tmp_path, monkeypatch, capsys, when):
     """SQLite would go on writing into a file that has no name."""
-    folder, real_train, real_judge, real_finish = tmp_path / "study", Work.train, Work.judge, Store.finish
+    folder, real_train, real_judge, real_finish = (
+        tmp_path / "study",
+        StudyWorker.train,
+        StudyWorker.evaluate,
+        Store.finish,
+    )
     seen = []
 
     def train(self, keys):
@@ -276,15 +281,15 @@ def test_a_folder_removed_while_the_study_runs_is_an_error(recipe, recipe_file, 
         real_finish(self, seconds)
         shutil.rmtree(folder)
 
-    monkeypatch.setattr(Work, "train", train)
-    monkeypatch.setattr(Work, "judge", judge)
+    monkeypatch.setattr(StudyWorker, "train", train)
+    monkeypatch.setattr(StudyWorker, "evaluate", judge)
     if when == "at the end":
         monkeypatch.setattr(Store, "finish", finish)
     arguments = ["study", str(recipe_file), "--out", str(folder), "--device", "cpu", "--no-report"]
     assert main(arguments) == 2
     said = capsys.readouterr()
     assert "was removed or replaced while it was open" in said.err.splitlines()[-1]
-    assert "49 cells" not in said.out
+    assert "49 evaluations" not in said.out
 
 
 def test_a_folder_removed_between_study_and_report_is_an_error(undisturbed, tmp_path, monkeypatch, capsys):

@@ -18,7 +18,7 @@ from avuc.nets import resnet50
 from avuc.shifts import corrupt
 from avuc.study import load_recipe, run_study
 from avuc.study.grid import ModelKey, Plan
-from avuc.study.worker import Work
+from avuc.study.worker import StudyWorker
 
 SYNSETS = ("n01440764", "n02123045")
 SHIFTS = ("gaussian_noise", "fog")
@@ -75,10 +75,10 @@ def test_from_end_to_end(root, weights, tmp_path):
     rows = tuple(row for row in recipe.methods if row.name in ("Vanilla", "Vanilla-AvUTS", "SVI-AvUC"))
     recipe = dataclasses.replace(recipe, methods=rows)
     store = run_study(recipe, tmp_path, device="cpu", progress=False)
-    assert len(store.done()) == Plan(recipe).cells == 3 * 4
+    assert len(store.done()) == Plan(recipe).evaluations == 3 * 4
     values = {row[:5]: row[5] for row in store.rows()}
     assert all(np.isfinite(values[("SVI-AvUC", 0, "fog", 3, name)]) for name in ("nll", "ece", "auroc"))
-    work = Work(recipe, tmp_path, "cpu", progress=False)
+    work = StudyWorker(recipe, tmp_path, "cpu", progress=False)
     # the file's weights as they are
     given = work.train([ModelKey("Vanilla", 0)])[0]
     assert given.epochs == 0
@@ -99,7 +99,7 @@ def test_from_end_to_end(root, weights, tmp_path):
 def test_released_pictures_are_read(root, weights, tmp_path):
     recipe = load_recipe("imagenet-paper", changes(root, weights, "data.size=224", f"data.released={root / 'c'}"))
     plan = Plan(recipe)
-    data = Work(recipe, tmp_path, "cpu", progress=False).data
+    data = StudyWorker(recipe, tmp_path, "cpu", progress=False).data
     fog = next(one for one in plan.sets if one.shift == "fog")
     found = data.images(fog)
     assert found.images.shape == (6, 224, 224, 3)
@@ -119,17 +119,19 @@ def test_bad_weights(root, tmp_path, name, content, message):
         (tmp_path / name).write_bytes(content)
     recipe = load_recipe("imagenet-paper", changes(root, tmp_path / name))
     with pytest.raises(ValueError, match=message):
-        Work(recipe, tmp_path, "cpu", progress=False).train([ModelKey("Vanilla", 0)])
+        StudyWorker(recipe, tmp_path, "cpu", progress=False).train([ModelKey("Vanilla", 0)])
 
 
 def test_weights_saved_by_torch(root, weights, tmp_path):
     net = resnet50(2, (32, 32, 3), generator=torch.Generator().manual_seed(1))
     torch.save({"state_dict": net.state_dict()}, tmp_path / "net.pth")
-    work = Work(load_recipe("imagenet-paper", changes(root, tmp_path / "net.pth")), tmp_path, "cpu", progress=False)
+    work = StudyWorker(
+        load_recipe("imagenet-paper", changes(root, tmp_path / "net.pth")), tmp_path, "cpu", progress=False
+    )
     work.train([ModelKey("Vanilla", 0)])
     found = work._fitted[ModelKey("Vanilla", 0)].models[0].state_dict()
     assert torch.equal(found["fc.weight"], net.state_dict()["fc.weight"])
     torch.save({"fc.weight": torch.zeros(1)}, tmp_path / "other.pth")
     other = load_recipe("imagenet-paper", changes(root, tmp_path / "other.pth"))
     with pytest.raises(ValueError, match=r"other\.pth: these weights do not fit resnet50"):
-        Work(other, tmp_path, "cpu", progress=False).train([ModelKey("Vanilla", 0)])
+        StudyWorker(other, tmp_path, "cpu", progress=False).train([ModelKey("Vanilla", 0)])

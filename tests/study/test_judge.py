@@ -86,7 +86,7 @@ def test_a_predictor_of_another_seed_is_refused() -> None:
         lambda: predict_all(predictor, dataset(3, 0), [Variant("a", 2)], seed=2),
         lambda: kept_logits(predictor, dataset(3, 0), 2, seed=2),
     ):
-        with pytest.raises(InputError, match="seed 1, asked for is seed 2"):
+        with pytest.raises(InputError, match="has seed 1, expected seed 2"):
             call()
 
 

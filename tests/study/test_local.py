@@ -20,13 +20,13 @@ from avuc.predictions import Predictions
 from avuc.study import Store, load_recipe, run_study
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
 from avuc.study.judge import kept_logits
-from avuc.study.worker import Work
+from avuc.study.worker import StudyWorker
 
 
 @pytest.fixture(scope="module")
 def work(recipe, undisturbed):
     """The models of the undisturbed study, read back."""
-    return Work(recipe, undisturbed, "cpu", progress=False)
+    return StudyWorker(recipe, undisturbed, "cpu", progress=False)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def value(store, method, shift, severity, metric, seed=0):
 def test_every_cell_has_every_row(recipe, store):
     plan = Plan(recipe)
     done = store.done()
-    assert len(done) == plan.cells == 7 * (2 + 4 + 1)
+    assert len(done) == plan.evaluations == 7 * (2 + 4 + 1)
     assert {row[0] for row in store.rows()} == {row.name for row in recipe.methods}
     for method, seed, shift, severity in done:
         found = {row[4] for row in store.rows() if row[:4] == (method, seed, shift, severity)}
@@ -97,7 +97,7 @@ def test_calibrator_and_threshold_come_from_validation_data(recipe, work, store)
 def test_kept_logits_stay_in_bounds(work, monkeypatch):
     from avuc.study import judge
 
-    monkeypatch.setattr(judge, "KEPT", 40 * 10 * 8)
+    monkeypatch.setattr(judge, "MOST_KEPT_NUMBERS", 40 * 10 * 8)
     logits, labels = kept_logits(work.posterior(ModelKey("SVI", 0)), work.data.validation, 20, seed=0)
     assert logits.shape == (8, 40, 10)
     assert len(labels) == 40
@@ -145,8 +145,8 @@ def test_started_row_starts_from_the_other(recipe, work):
 
 def test_again_does_nothing(recipe, undisturbed, store, monkeypatch):
     before = store.rows()
-    monkeypatch.setattr(Work, "train", lambda *_: pytest.fail("trained again"))
-    monkeypatch.setattr(Work, "judge", lambda *_: pytest.fail("judged again"))
+    monkeypatch.setattr(StudyWorker, "train", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(StudyWorker, "evaluate", lambda *_: pytest.fail("judged again"))
     run_study(recipe, undisturbed, device="cpu", progress=False).close()
     assert repr(store.rows()) == repr(before)
 
@@ -162,7 +162,7 @@ def test_grows_and_equals_one_made_at_once(recipe_file, tmp_path):
     grown = run_study(whole, tmp_path / "grown", device="cpu", progress=False)
     at_once = run_study(whole, tmp_path / "once", device="cpu", progress=False)
     assert repr(grown.rows()) == repr(at_once.rows())
-    assert len(grown.done()) == Plan(whole).cells
+    assert len(grown.done()) == Plan(whole).evaluations
     grown.close()
     at_once.close()
 
@@ -242,7 +242,7 @@ def test_dry_run(recipe_file, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["study", str(recipe_file), "--dry-run", "--device", "cpu"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "4 models to train (5 networks), 7 sets of images, 49 cells" in said
+    assert "4 models to train (5 networks), 7 sets of images, 49 evaluations" in said
     # 350 images × 4 epochs × 5 networks; (2·150 + 5·120 + 120 outside) × (1 + 2 + 4 + 4) draws
     assert "7,000 images through training, 11,220 forward passes" in said
     assert list(tmp_path.iterdir()) == []

@@ -19,7 +19,7 @@ from avuc.study import Store, load_recipe, run_study
 from avuc.study.background import MOST_WAITING, Background
 from avuc.study.grid import ModelKey, Plan
 from avuc.study.local import LocalRun
-from avuc.study.worker import Work
+from avuc.study.worker import StudyWorker
 from avuc.train import Job, TrainSettings, fit_many
 from avuc.training.fit import OutOfTime
 
@@ -40,7 +40,7 @@ def clock(monkeypatch):
 
 
 def test_training_stops_at_the_end_of_an_epoch_and_goes_on(recipe, undisturbed, tmp_path, clock):
-    data = Work(recipe, undisturbed, "cpu").data.train(50, 0)
+    data = StudyWorker(recipe, undisturbed, "cpu").data.train(50, 0)
 
     def job(folder):
         settings = TrainSettings(epochs=6, batch_size=50, pad=0, flip=False, checkpoint_every=100)
@@ -72,7 +72,9 @@ def test_pieces_make_the_same_study(recipe, tmp_path, same_study, clock):
             trained = len(store.trained())
             assert store.runs()[-1]["seconds"] > 0
             store.close()
-            assert f"time is over: {trained} of 4 models are trained, {len(cells)} of 49 cells are judged" in said
+            assert (
+                f"time is over: {trained} of 4 models are trained, {len(cells)} of 49 evaluations are finished" in said
+            )
             seen.append(cells)
         assert piece < 60
     assert len(seen) > 2
@@ -114,7 +116,7 @@ def test_only_some_rows(recipe, tmp_path, same_study):
     store.close()
     run_study(recipe, tmp_path, device="cpu", progress=False).close()
     same_study(tmp_path)
-    with pytest.raises(InputError, match=r"--only SVI-AvUCC: the recipe has no such row; did you mean 'SVI-AvUC'"):
+    with pytest.raises(InputError, match=r"--only SVI-AvUCC: the recipe has no such method; did you mean 'SVI-AvUC'"):
         Plan(recipe, ("SVI-AvUCC",))
 
 
@@ -133,11 +135,11 @@ def test_lost_models_are_missed_only_where_cells_are(recipe_file, recipe, tmp_pa
     run_study(part, tmp_path, device="cpu", progress=False).close()
     shutil.rmtree(tmp_path / "models")
     with monkeypatch.context() as patched:
-        patched.setattr(Work, "train", lambda *_: pytest.fail("trained again"))
+        patched.setattr(StudyWorker, "train", lambda *_: pytest.fail("trained again"))
         run_study(part, tmp_path, device="cpu", progress=False).close()
     again = []
-    real = Work.train
-    monkeypatch.setattr(Work, "train", lambda self, keys: again.extend(keys) or real(self, keys))
+    real = StudyWorker.train
+    monkeypatch.setattr(StudyWorker, "train", lambda self, keys: again.extend(keys) or real(self, keys))
     run_study(recipe, tmp_path, device="cpu", progress=False, only=["SVI", "SVI-AvUTS", "SVI, 2 draws"]).close()
     assert set(again) == {ModelKey("SVI", 0)}
     run_study(recipe, tmp_path, device="cpu", progress=False).close()
@@ -185,7 +187,7 @@ def test_background_in_pieces(recipe, tmp_path, same_study, as_on_gpu, clock):
 def test_background_gives_the_same_study_in_the_same_order(recipe, tmp_path, monkeypatch, same_study, as_on_gpu):
     """Whatever is ready first; and only few wait at a time."""
     asked, written, most = [], [], [0]
-    predict, cells, add = Work.predict, Work.cells, Store.add_cells
+    predict, cells, add = StudyWorker.predict, StudyWorker.evaluations, Store.add_evaluations
 
     def asking(self, key, test_set, *rest):
         found = predict(self, key, test_set, *rest)
@@ -201,9 +203,9 @@ def test_background_gives_the_same_study_in_the_same_order(recipe, tmp_path, mon
         add(self, found)
         written.extend({(ModelKey(recipe.row(cell.method).of or cell.method, 0), cell.test_set) for cell in found})
 
-    monkeypatch.setattr(Work, "predict", asking)
-    monkeypatch.setattr(Work, "cells", slow_at_first)
-    monkeypatch.setattr(Store, "add_cells", writing)
+    monkeypatch.setattr(StudyWorker, "predict", asking)
+    monkeypatch.setattr(StudyWorker, "evaluations", slow_at_first)
+    monkeypatch.setattr(Store, "add_evaluations", writing)
     run_study(recipe, tmp_path, device="cpu", progress=False).close()
     assert written == asked
     assert 1 < most[0] <= MOST_WAITING + 1
@@ -213,7 +215,7 @@ def test_background_gives_the_same_study_in_the_same_order(recipe, tmp_path, mon
 def test_background_error_ends_the_study_and_keeps_what_is_written(
     recipe, tmp_path, monkeypatch, same_study, as_on_gpu
 ):
-    real, count = Work.cells, itertools.count()
+    real, count = StudyWorker.evaluations, itertools.count()
 
     def failing(self, predicted):
         if next(count) == 6:
@@ -221,7 +223,7 @@ def test_background_error_ends_the_study_and_keeps_what_is_written(
         return real(self, predicted)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Work, "cells", failing)
+        patched.setattr(StudyWorker, "evaluations", failing)
         with pytest.raises(InputError, match="no such luck"):
             run_study(recipe, tmp_path, device="cpu", progress=False)
     store = Store(tmp_path, create=False)
@@ -233,11 +235,11 @@ def test_background_error_ends_the_study_and_keeps_what_is_written(
 
 
 def test_groups_are_judged_before_more_is_trained(recipe_file, tmp_path, monkeypatch, as_on_gpu):
-    recipe = load_recipe(recipe_file, ["train.at_once=2", "train.epochs=1"])
+    recipe = load_recipe(recipe_file, ["train.models_per_step=2", "train.epochs=1"])
     told = []
-    train, predict = Work.train, Work.predict
-    monkeypatch.setattr(Work, "train", lambda self, keys: told.append("train") or train(self, keys))
-    monkeypatch.setattr(Work, "predict", lambda self, *args: told.append("judge") or predict(self, *args))
+    train, predict = StudyWorker.train, StudyWorker.predict
+    monkeypatch.setattr(StudyWorker, "train", lambda self, keys: told.append("train") or train(self, keys))
+    monkeypatch.setattr(StudyWorker, "predict", lambda self, *args: told.append("judge") or predict(self, *args))
     run_study(recipe, tmp_path, device="cpu", progress=False).close()
     changes = [name for name, _ in itertools.groupby(told)]
     assert changes[0] == "train"

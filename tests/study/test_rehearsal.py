@@ -10,7 +10,7 @@ import torch
 
 from avuc.core.errors import InputError
 from avuc.study import load_recipe
-from avuc.study.config import DataPart
+from avuc.study.sections import DataConfig
 from avuc.study.sets import StudyData
 
 
@@ -20,7 +20,7 @@ def test_the_held_out_images_stand_for_the_test_images(monkeypatch: pytest.Monke
     monkeypatch.setattr(StudyData, "_load", lambda self, split: (opened.append(split), load(self, split))[1])
     recipe = load_recipe("demo", ["data.validation=301", "data.test_images=0"])
     usual = StudyData(recipe, torch.device("cpu"))
-    data = StudyData(replace(recipe, data=replace(recipe.data, rehearsal=True)), torch.device("cpu"))
+    data = StudyData(replace(recipe, data=replace(recipe.data, evaluate_on_validation=True)), torch.device("cpu"))
     assert (len(data.validation), len(data.test)) == (150, 151)
     assert opened == ["train"]
     together = torch.cat([data.validation.images, data.test.images])
@@ -28,7 +28,7 @@ def test_the_held_out_images_stand_for_the_test_images(monkeypatch: pytest.Monke
     assert data.num_train == usual.num_train
 
 
-@pytest.mark.parametrize("other", [{"stream": True}, {"released": str(Path("x"))}, {"validation": 1}])
+@pytest.mark.parametrize("other", [{"stream": True}, {"corruptions_dir": str(Path("x"))}, {"validation": 1}])
 def test_what_a_rehearsal_needs(other: dict[str, object]) -> None:
-    with pytest.raises(InputError, match="rehearsal"):
-        DataPart(rehearsal=True, **other)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="evaluate_on_validation"):
+        DataConfig(evaluate_on_validation=True, **other)  # type: ignore[arg-type]

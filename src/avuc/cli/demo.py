@@ -1,4 +1,4 @@
-"""`avuc demo`: the whole story on real images, in minutes."""
+"""`avuc demo`: a complete study on real images, in minutes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from avuc.cli.command import Command, Namespace, Parser
 from avuc.cli.console import Console
 from avuc.core.errors import InputError
 
-__all__ = ["COMMAND"]
-
 TEXT = """\
-Train five kinds of network on real handwritten digits (plain, ensemble, dropout, variational, variational with the
-accuracy-versus-uncertainty loss), calibrate them with temperatures, and judge all of them on clean digits, on 16 kinds
-of damage at 5 intensities, and on photographs, which are no digits at all. Takes about two minutes on two cores;
-nothing is downloaded. Stopped, it goes on where it was."""
+Train five kinds of network on handwritten digits (plain, ensemble, dropout, variational, variational with the
+accuracy-versus-uncertainty loss), calibrate them with temperatures, and evaluate all of them on clean digits, on 16
+corruptions at 5 severities, and on photographs, which are not digits. This takes about two minutes on two cores and
+downloads nothing. If it is interrupted, the same command resumes it."""
 
 
 def arguments(parser: Parser) -> None:
     parser.add_argument("--out", default="avuc-demo", metavar="DIR", help="folder for all files (default: avuc-demo)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of every random draw (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of every random number (default: 0)")
 
 
 def run(args: Namespace) -> int:
@@ -31,18 +29,18 @@ def run(args: Namespace) -> int:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{out}: cannot be a folder ({error.strerror}); choose another --out") from error
+        raise InputError(f"{out}: cannot be used as a folder ({error.strerror}); choose another --out") from error
     from avuc.cli.report import conclude
     from avuc.report.study.results import read_results
-    from avuc.study import demo
+    from avuc.study.demo import run_demo
 
     console = Console()
-    store, notes = demo.tell(out, seed=args.seed)
+    store, notes = run_demo(out, seed=args.seed)
     for note in notes:
         console.paragraph(f"note: {note}")
     report = out / "report.html"
     conclude(read_results(store), report, console)
-    console.paragraph(f"Every figure is a row of {store.path}. The recipe: avuc study demo --dry-run")
+    console.paragraph(f"All results are in {store.path}. To see the recipe: avuc study demo --dry-run")
     took = time.monotonic() - started
     console.line(f"Made in {took:.0f} s. Open the report in a browser: {report.resolve()}", "bold")
     store.close()
@@ -50,7 +48,7 @@ def run(args: Namespace) -> int:
 
 
 COMMAND = Command(
-    summary="the whole story on real images, in minutes",
+    summary="a complete study on real images, in minutes",
     text=TEXT,
     examples="example:\n  avuc demo --out demo",
     arguments=arguments,

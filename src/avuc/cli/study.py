@@ -1,4 +1,4 @@
-"""`avuc study`: train and judge everything a recipe names, on every shift."""
+"""`avuc study`: train every method of a recipe, and evaluate it on every shift."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from avuc.cli.command import Command, Namespace, Parser
 from avuc.cli.console import Console
 
 if TYPE_CHECKING:
-    from avuc.study.recipe import Recipe
-
-__all__ = ["COMMAND"]
+    from avuc.study.config import Recipe
 
 OUT_OF_TIME = 75  # EX_TEMPFAIL: nothing is wrong, try again later
 
 TEXT = """\
-Train every method of a recipe with every seed, judge each on validation data, clean test data, every shift at every
-severity and data of another kind, and put the results into one SQLite file. Stop it at any time, any way: the same
-command goes on where it was. Start it twice on one folder and the two share the work.
+Train every method of a recipe with every seed. Evaluate each on validation data, clean test data, every shift at every
+severity, and out-of-distribution data. All results go into one SQLite file. You can interrupt it at any time: the same
+command resumes it. If you start it twice on one folder, the two processes share the work.
 
-RECIPE is a .toml file or the name of one that comes with avuc; 'avuc study --list' names them."""
+RECIPE is a .toml file, or the name of a recipe that comes with avuc; 'avuc study --list' lists the names."""
 EXAMPLES = """\
 examples:
   avuc study demo --out out/demo
@@ -35,11 +33,11 @@ examples:
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a .toml file, or a name")
-    parser.add_argument("--list", action="store_true", help="name the recipes that come with avuc")
+    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a .toml file, or the name of a recipe")
+    parser.add_argument("--list", action="store_true", help="list the recipes that come with avuc")
     parser.add_argument("--out", metavar="DIR", help="folder of the study (default: out/NAME)")
     parser.add_argument(
-        "--engine", choices=("local", "ray"), default="local", help="who does the work (default: local)"
+        "--engine", choices=("local", "ray"), default="local", help="where the work runs (default: local)"
     )
     parser.add_argument(
         "--device", default="auto", help="auto, cpu, cuda:0 or cuda:0,cuda:1; auto: every GPU, else the CPU"
@@ -55,16 +53,16 @@ def arguments(parser: Parser) -> None:
         "--only",
         action="append",
         default=[],
-        metavar="ROW[,ROW]",
-        help="train and judge these rows now; may be repeated",
+        metavar="METHOD[,METHOD]",
+        help="train and evaluate only these methods now; may be repeated",
     )
     parser.add_argument(
-        "--minutes", type=float, metavar="M", help="stop cleanly after so long (exit code 75); the same command goes on"
+        "--minutes", type=float, metavar="M", help="stop after M minutes (exit code 75); the same command resumes"
     )
-    parser.add_argument("--export", metavar="DIR", help="write the study in DIR as a small copy to --out; runs nothing")
-    parser.add_argument("--predictions", action="store_true", help="also keep every prediction (.safetensors)")
-    parser.add_argument("--no-report", action="store_true", help="no page at the end; avuc report DIR writes it later")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be done and what it costs")
+    parser.add_argument("--export", metavar="DIR", help="write a small copy of the study in DIR to --out; runs nothing")
+    parser.add_argument("--predictions", action="store_true", help="also save every prediction (.safetensors)")
+    parser.add_argument("--no-report", action="store_true", help="write no report; avuc report DIR writes it later")
+    parser.add_argument("--dry-run", action="store_true", help="print the methods and the estimated time; runs nothing")
 
 
 def run(args: Namespace) -> int:
@@ -82,7 +80,7 @@ def run(args: Namespace) -> int:
         raise InputError(f"name a recipe: a .toml file, or one of {', '.join(recipe_names())}")
     changes = [*args.set, "study.predictions=true"] if args.predictions else args.set
     recipe = load_recipe(args.recipe, changes)
-    only = _rows(args.only, recipe)
+    only = _methods(args.only, recipe)
     if args.minutes is not None and not args.minutes > 0:
         raise InputError(f"--minutes: expected a number above 0, found {args.minutes}")
     if args.dry_run:
@@ -100,11 +98,12 @@ def run(args: Namespace) -> int:
         print(f"avuc: {error}", file=sys.stderr)
         return OUT_OF_TIME
     except KeyboardInterrupt:
-        print("avuc: interrupted; everything finished is kept: the same command goes on", file=sys.stderr)
+        print("avuc: interrupted; everything finished is kept: run the same command to resume", file=sys.stderr)
         return 130
     if not args.no_report:
         conclude(read_results(store), out / "report.html", console)
-    console.line(f"{len(store.done()):,} cells in {store.path}; this run took {time.monotonic() - began:.0f} s", "dim")
+    took = time.monotonic() - began
+    console.line(f"{len(store.done()):,} evaluations in {store.path}; this run took {took:.0f} s", "dim")
     console.line(f"Figures and tables as files: avuc report {out}")
     if args.no_report:
         return 0
@@ -113,7 +112,7 @@ def run(args: Namespace) -> int:
 
 
 def _folder(name: str) -> str:
-    """A study's name as a folder's: one below `out`, whatever the name is.
+    """Return a folder name for a study; it never leads out of the folder `out`.
 
     >>> _folder("cifar10-paper"), _folder("../mine")
     ('cifar10-paper', 'mine-b8bc1f6f')
@@ -124,9 +123,9 @@ def _folder(name: str) -> str:
     return name if plain else marked(name, "study")
 
 
-def _rows(given: list[str], recipe: Recipe) -> list[str]:
-    """Names of rows, with commas between them; a name may have one in it."""
-    names = {row.name for row in recipe.methods}
+def _methods(given: list[str], recipe: Recipe) -> list[str]:
+    """The names of methods in `--only`, separated by commas; a name may contain a comma itself."""
+    names = {method.name for method in recipe.methods}
     return [
         name for text in given for name in ([text] if text in names else [part.strip() for part in text.split(",")])
     ]
@@ -137,7 +136,7 @@ def _export(args: Namespace, console: Console) -> int:
     from avuc.study.export import export_study
 
     if args.recipe is not None or args.out is None:
-        raise InputError("--export DIR --out FOLDER copies a study; it takes no recipe")
+        raise InputError("--export DIR --out FOLDER copies a study; give no recipe with it")
     path = export_study(args.export, args.out)
     console.line(f"{path.stat().st_size / 1e6:.1f} MB in {path}; avuc report {args.out} reads it")
     return 0
@@ -149,15 +148,18 @@ def _plan(recipe: Recipe, only: list[str], device: str, console: Console) -> int
     from avuc.study.grid import Plan
 
     plan = Plan(recipe, tuple(only))
-    head = ("row", "trained as", "seeds", "draws", "what it is")
+    head = ("method", "trained as", "seeds", "samples", "details")
     rows = []
-    for row in recipe.methods:
-        if only and row.name not in only:
+    for method in recipe.methods:
+        if only and method.name not in only:
             continue
-        trained = repr(row.method) if row.method is not None else f"the model of {row.of}"
-        how = row.objective.kind if row.method is not None else row.calibrator.kind if row.calibrator else "fewer draws"
-        seeds = ", ".join(str(seed) for seed in recipe.seeds(row))
-        rows.append((row.name, how, seeds, str(recipe.samples(row)), trained))
+        if method.method is not None:
+            how, details = str(method.objective.kind), repr(method.method)
+        else:
+            how = method.calibrator.kind if method.calibrator else "fewer samples"
+            details = f"the model of {method.reuse_model}"
+        seeds = ", ".join(str(seed) for seed in recipe.seeds(method))
+        rows.append((method.name, how, seeds, str(recipe.samples(method)), details))
     console.table(head, rows, "<<<><")
     console.line()
     for sentence in cost_of(plan, devices_for(device)[0]).sentences():
@@ -166,7 +168,7 @@ def _plan(recipe: Recipe, only: list[str], device: str, console: Console) -> int
 
 
 COMMAND = Command(
-    summary="train and judge every method of a recipe on every shift",
+    summary="train every method of a recipe and evaluate it on every shift",
     text=TEXT,
     examples=EXAMPLES,
     arguments=arguments,

@@ -1,17 +1,40 @@
-"""The study: methods × seeds × (validation, clean, shifts × severities, other data) → rows in one SQLite file.
+"""Studies: methods × seeds × (validation, clean, shifts × severities, other data), stored in one SQLite file.
 
-parts.py     what a recipe consists of;  recipe.py  reads one;  tables.py  checks its tables;  toml.py  writes one
-grid.py      what there is to train and to judge
-sets.py      the images of a cell;  photographs.py  patches of pictures that come with scikit-learn
-judge.py     one model on one set: every variant of it from one pass over the draws
-work.py      what a process does: train, fit calibrators, judge
-store.py     the SQLite file;  claims.py  who works on what
-engine.py    run_study;  local.py, ray.py  the engines
-cost.py      what a study will cost, before it runs
+Recipes:   config.py (dataclasses), config_parser.py (the parser), recipe.py (recipe files), tables.py (type checks),
+           keys.py (keys of older versions), toml.py (the writer), resumable.py (which changes a study may resume with)
+Plan:      grid.py (what to train and evaluate), cost.py (how long it takes)
+Work:      engine.py (`run_study`), local.py and ray.py (the engines), worker.py (train, fit, evaluate), judge.py (one
+           model on one set of images), background.py (threads), claims.py (locks), net.py, sets.py, photographs.py
+Results:   store.py (`Store`), file.py, schema.py, integrity.py, records.py, stored_recipe.py, examples.py, export.py,
+           portable.py
+
+Importing this package loads no torch, nor do the modules that read a study's file: store, file, schema, integrity,
+records, grid, stored_recipe, other_data, portable, export, keys, tables, names and toml.
 """
 
-from avuc.study.engine import ENGINES, run_study
-from avuc.study.recipe import Recipe, load_recipe
-from avuc.study.store import Store
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from avuc.study.config import Recipe
+    from avuc.study.engine import ENGINES, run_study
+    from avuc.study.recipe import load_recipe
+    from avuc.study.store import Store
 
 __all__ = ["ENGINES", "Recipe", "Store", "load_recipe", "run_study"]
+
+_HOME = {"ENGINES": "engine", "Recipe": "config", "Store": "store", "load_recipe": "recipe", "run_study": "engine"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'avuc.study' has no attribute {name!r}")
+    value: object = getattr(import_module(f"avuc.study.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

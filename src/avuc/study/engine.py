@@ -1,4 +1,4 @@
-"""`run_study`: prepare a study's folder, hand the work to an engine, and note what ran where."""
+"""`run_study`: prepare a study's folder, hand the work to an engine, and record what ran where."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ import torch
 
 from avuc import __version__
 from avuc.core.errors import InputError
-from avuc.study import local, ray
+from avuc.study.config import Recipe
 from avuc.study.grid import Plan
-from avuc.study.recipe import Recipe
+from avuc.study.local import run as run_local
+from avuc.study.ray import run as run_ray
 from avuc.study.store import Store
 from avuc.training.fit import OutOfTime
 
-__all__ = ["ENGINES", "about_here", "devices_for", "run_study"]
-
 # name -> run(plan, store, directory, devices, progress, until)
-ENGINES: dict[str, Callable[..., None]] = {"local": local.run, "ray": ray.run}
+ENGINES: dict[str, Callable[..., None]] = {"local": run_local, "ray": run_ray}
 
 
 def run_study(
@@ -39,11 +38,16 @@ def run_study(
     minutes: float | None = None,
     only: Sequence[str] = (),
 ) -> Store:
-    """Run what is missing of a study; the same call goes on after an interruption. Returns the results.
+    """Run what is missing of a study and return the results. After an interruption the same call resumes the study.
 
-    device: "auto" takes every GPU there is, else the CPU; or one device, or several with commas ("cuda:0,cuda:1").
-    minutes: how long it may take; then it stops at the end of an epoch or of a cell, and `OutOfTime` says what is left.
-    only: names of rows; the others stay for later.
+    Args:
+        recipe: the study; see `load_recipe`.
+        directory: its folder; made if it does not exist.
+        engine: "local" or "ray".
+        device: "auto" for every GPU, or the CPU if there is none; or devices with commas ("cuda:0,cuda:1").
+        progress: show progress on stderr.
+        minutes: stop after that long, at the end of an epoch or of an evaluation; `OutOfTime` says what is missing.
+        only: names of methods to train and evaluate now; empty for all.
     """
     until = None if minutes is None else time.monotonic() + 60 * minutes
     plan = Plan(recipe, tuple(only))
@@ -53,7 +57,7 @@ def run_study(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{folder}: cannot be a folder ({error.strerror}); choose another --out") from error
+        raise InputError(f"{folder}: cannot be used as a folder ({error.strerror}); choose another --out") from error
     devices = devices_for(device)
     store = Store(folder)
     try:
@@ -89,13 +93,14 @@ def _left(plan: Plan, store: Store) -> str:
     there = sum(key in trained for key in plan.models)
     missing = sum(len(plan.pending(key, one, done)) for key in plan.models for one in plan.sets)
     return (
-        f"time is over: {there} of {len(plan.models)} models are trained, {plan.cells - missing:,} of {plan.cells:,} "
-        f"cells are judged, {missing:,} are missing; the same command goes on"
+        f"time is over: {there} of {len(plan.models)} models are trained, {plan.evaluations - missing:,} of "
+        f"{plan.evaluations:,} evaluations are finished, {missing:,} are missing; run the same command to resume"
     )
 
 
 def devices_for(device: str) -> list[str]:
-    """
+    """Return the devices that `--device` names.
+
     >>> devices_for("cpu")
     ['cpu']
     """
@@ -114,7 +119,7 @@ def devices_for(device: str) -> list[str]:
 
 
 def about_here(devices: list[str]) -> dict[str, Any]:
-    """What ran, and on what."""
+    """Return the versions and the hardware, for the record of a run."""
     gpus = [torch.cuda.get_device_name(name) for name in devices if name.startswith("cuda")]
     versions = {"avuc": __version__, "torch": torch.__version__, "numpy": np.__version__}
     versions |= {"python": platform.python_version(), "cuda": torch.version.cuda or ""}
@@ -137,7 +142,7 @@ def _processor() -> str:
 
 
 def _revision() -> str | None:
-    """The commit of the checkout that this runs from, with + where files differ from it; None for an installed copy."""
+    """The commit of this checkout, with + if files differ from it; None for an installed package."""
     here = Path(__file__).parent
     try:
         said = subprocess.run(

@@ -1,6 +1,6 @@
-"""What the report shows of single images: how sure each prediction was, the worst mistakes, other temperatures.
+"""Data about single images for the report: entropy of each prediction, the worst mistakes, other temperatures.
 
-Kept for the clean images and for the strongest severity of each shift, in a few kilobytes for each row of the study.
+Stored for the clean images and for the strongest severity of each shift; a few kilobytes for each method.
 """
 
 from __future__ import annotations
@@ -22,18 +22,16 @@ from avuc.metrics.calibration import curve_from_table as curve_of
 from avuc.metrics.statistics import NLL_FLOOR
 from avuc.predictions import Predictions
 
-__all__ = ["TEMPERATURES", "png", "shown_of", "thumbnail"]
-
 MOST_ROWS = 2000
 MOST_MISTAKES = 16
 THUMBNAIL = 48  # pixels on the longer side, for images that are larger
-SCALE = 32767  # an entropy is kept as a share of log C, in 15 bits; the 16th says whether the answer was right
+SCALE = 32767  # entropies are stored as shares of log C in 15 bits; the 16th bit says whether the prediction is right
 TEMPERATURES = [2 ** (step / 6) for step in range(-12, 19)]
-NUMBERS = 1 << 20  # of the probabilities that are scaled again for each temperature
+MOST_NUMBERS = 1 << 20  # probabilities that are scaled again for each temperature
 
 
-def shown_of(found: Predictions, data: Dataset, bins: int) -> dict[str, Any]:
-    """Entropy and correctness of single rows, the surest mistakes with their pictures, calibration by temperature."""
+def examples_of(found: Predictions, data: Dataset, bins: int) -> dict[str, Any]:
+    """Return entropy and correctness of single images, the most confident mistakes, and calibration by temperature."""
     found = found.to("cpu")
     top = math.log(found.num_classes) or 1.0
     rows = _spread(len(found), MOST_ROWS)
@@ -49,7 +47,7 @@ def shown_of(found: Predictions, data: Dataset, bins: int) -> dict[str, Any]:
 
 
 def _mistakes(found: Predictions, data: Dataset) -> list[dict[str, Any]]:
-    """The wrong answers with the least entropy, surest first."""
+    """The wrong predictions with the lowest entropies, most confident first."""
     wrong = (~found.correct).nonzero().flatten()
     surest = wrong[found.entropy[wrong].argsort(stable=True)][:MOST_MISTAKES]
     names = data.class_names or tuple(str(label) for label in range(found.num_classes))
@@ -66,26 +64,26 @@ def _mistakes(found: Predictions, data: Dataset) -> list[dict[str, Any]]:
 
 
 def _tempered(found: Predictions, bins: int) -> dict[str, Any]:
-    """The reliability diagram after p ∝ p^(1/T): temperature scaling, for one draw; of the mean, for many."""
-    rows = _spread(len(found), max(1000, NUMBERS // found.num_classes))
+    """Reliability diagrams after p ∝ p^(1/T): temperature scaling for one sample; for several, of their mean."""
+    rows = _spread(len(found), max(1000, MOST_NUMBERS // found.num_classes))
     logs, right = found.probs[rows].double().log(), found.correct[rows].numpy()
-    # no temperature changes which class is the first
+    # no temperature changes the predicted class
     first, true = logs.amax(-1), logs.gather(1, found.labels[rows, None])[:, 0]
-    told: dict[str, Any] = {"temperature": [round(t, 4) for t in TEMPERATURES]}
+    result: dict[str, Any] = {"temperature": [round(t, 4) for t in TEMPERATURES]}
     for temperature in TEMPERATURES:
         total = (logs / temperature).logsumexp(-1)
         confidence = (first / temperature - total).exp().numpy()
         curve = curve_of(bin_table(bin_index(confidence, bins), confidence, right, bins))
-        told.setdefault("count", []).append([int(n) for n in curve.rows])
-        told.setdefault("stated", []).append(_digits(curve.stated))
-        told.setdefault("observed", []).append(_digits(curve.observed))
+        result.setdefault("count", []).append([int(n) for n in curve.rows])
+        result.setdefault("stated", []).append(_digits(curve.stated))
+        result.setdefault("observed", []).append(_digits(curve.observed))
         surprise = (total - true / temperature).clamp(max=-math.log(NLL_FLOOR))
-        told.setdefault("nll", []).append(round(float(surprise.mean()), 5))
-    return told
+        result.setdefault("nll", []).append(round(float(surprise.mean()), 5))
+    return result
 
 
 def _digits(values: Any) -> list[float]:
-    """Empty bins have no mean; their count of 0 says so."""
+    """Four digits; 0 for the mean of an empty bin, whose count is 0."""
     return [round(float(value), 4) if math.isfinite(value) else 0.0 for value in np.asarray(values, np.float64)]
 
 
@@ -96,13 +94,13 @@ def _spread(count: int, most: int) -> Tensor:
 
 
 def thumbnail(image: Tensor) -> bytes:
-    """A PNG of one uint8 (H, W, C) image, every so many pixels of a large one."""
+    """Return a PNG of one uint8 (H, W, C) image; a large image is subsampled to 48 pixels."""
     step = -(-max(image.shape[:2]) // THUMBNAIL)
     return png(image[::step, ::step].cpu().numpy())
 
 
 def png(pixels: NDArray[np.uint8]) -> bytes:
-    """The PNG file of an (H, W, 1 or 3) image; small enough a format to write without a library.
+    """Return the PNG file of a uint8 (H, W, 1 or 3) image, without an image library.
 
     >>> png(np.zeros((2, 2, 1), np.uint8))[:4]
     b'\\x89PNG'

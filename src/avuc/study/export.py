@@ -1,33 +1,36 @@
-"""A small copy of a study, to publish: everything the report reads, without models, predictions and journals."""
+"""A small copy of a study, to publish: everything the report reads, without models and predictions."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import sqlite3
+import tomllib
 from pathlib import Path
 from typing import Any
 
 from avuc.core.atomic import atomic_path, write_text
 from avuc.core.errors import InputError
 from avuc.study.integrity import check, has_checks
-from avuc.study.portable import portable
-from avuc.study.recipe import parse_recipe
+from avuc.study.portable import portable_tables
 from avuc.study.store import Store
-
-__all__ = ["export_study"]
+from avuc.study.toml import document
 
 # of the numbers that curves are drawn from
 DIGITS = 4
 
 
 def export_study(source: str | Path, target: str | Path) -> Path:
-    """Write the study in the folder `source` to `target`/study.sqlite, with its recipe beside it as recipe.toml.
+    """Write a small copy of a study, and return the path of its file.
 
-    All rows, trainings, calibrators and runs are kept, curves with four digits; of single images, what the report shows
-    of each row's smallest seed, without pictures of mistakes, which fill most of a study's file and may not be ours to
-    give away. Recipes name files without their folders. The copy is a study, which may go on; it has no write-ahead
-    journal, so that reading it changes nothing.
+    The copy keeps all metrics, trainings, calibrators and runs, and curves with four digits. Of single images it keeps
+    what the report shows of each method's smallest seed, without pictures of mistakes: those fill most of a study's
+    file, and their licence may not allow to publish them. Recipes name files without their folders. The copy is a
+    study that can be resumed. It has no write-ahead journal, so reading it changes nothing.
+
+    Args:
+        source: the study's folder.
+        target: folder of the copy: study.sqlite, and the recipe as recipe.toml.
     """
     folder = Path(target)
     if folder.resolve() == Path(source).resolve():
@@ -36,7 +39,7 @@ def export_study(source: str | Path, target: str | Path) -> Path:
     try:
         if store.lost:
             raise InputError(f"{store.damage()}; avuc study computes them again, then export it")
-        recipe = portable(store.recipe())
+        recipe = store.stored_recipe()
         firsts = dict(store.select("SELECT method, min(seed) FROM cells GROUP BY method"))
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "study.sqlite"
@@ -68,11 +71,19 @@ def _thin(copy: sqlite3.Connection, firsts: dict[str, int]) -> None:
             copy.execute(f"DELETE FROM shown {where}", key)
     for table, column, name, where in (("meta", "value", "key", "WHERE key = 'recipe'"), ("runs", "recipe", "id", "")):
         for key, text in copy.execute(f"SELECT {name}, {column} FROM {table} {where}").fetchall():
-            copy.execute(f"UPDATE {table} SET {column}=? WHERE {name}=?", (portable(parse_recipe(text)).to_toml(), key))
+            copy.execute(f"UPDATE {table} SET {column}=? WHERE {name}=?", (_portable(text), key))
     if has_checks(copy):
         check(copy)
     copy.execute("COMMIT")
     copy.execute("VACUUM")  # also of what the changes left in the file, which has the old paths in it
+
+
+def _portable(text: str) -> str:
+    """A stored recipe without the folders of this machine."""
+    try:
+        return document(portable_tables(tomllib.loads(text)))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"the study holds a recipe that is not valid TOML ({error}); it cannot be exported") from error
 
 
 def _rounded(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`study.sqlite` as a file: opened, looked over for damage, written in transactions, its errors in plain words."""
+"""`study.sqlite` as a file: opening, checking for damage, transactions, and clear messages for SQLite's errors."""
 
 from __future__ import annotations
 
@@ -9,20 +9,31 @@ from pathlib import Path
 from typing import Any
 
 from avuc.core.errors import InputError
-from avuc.study.integrity import Unit, check, damage_in, has_checks, repair, structure_problem, told_of
+from avuc.study.integrity import Unit, check, damage_in, has_checks, lost_units_text, repair, structure_problem
 from avuc.study.schema import ADDED, FORMAT, PAGE, SCHEMA, schema_problem
-
-__all__ = ["StudyFile"]
 
 BUSY_SECONDS = 120
 MOVE_AWAY = (
     "move it away and run avuc study again, which computes the results again from the trained models, "
     "or choose another folder"
 )
+DAMAGED = f"it is damaged: {MOVE_AWAY}"
+_MAKE_ROOM = "everything finished before is kept: make room and run the same command again"
+_HELD = "another program holds it: end that program and run the same command again"
+_PERMISSIONS = "it cannot be opened for writing: check the folder's permissions, or choose another folder"
+REMEDIES = {
+    sqlite3.SQLITE_FULL: _MAKE_ROOM,
+    sqlite3.SQLITE_IOERR: _MAKE_ROOM,
+    sqlite3.SQLITE_BUSY: _HELD,
+    sqlite3.SQLITE_LOCKED: _HELD,
+    sqlite3.SQLITE_CANTOPEN: _PERMISSIONS,
+    sqlite3.SQLITE_READONLY: _PERMISSIONS,
+    sqlite3.SQLITE_PERM: _PERMISSIONS,
+}
 
 
 class StudyFile:
-    """What `Store` reads and writes its tables through."""
+    """The file behind `Store`; same arguments."""
 
     def __init__(self, directory: str | Path, *, create: bool = True, check: bool = True) -> None:
         self.path = Path(directory) / "study.sqlite"
@@ -32,7 +43,7 @@ class StudyFile:
             )
         self.run: int | None = None
         self.lost: list[Unit] = []
-        self._place: tuple[int, int] | None = None  # of the file on the disk
+        self._inode: tuple[int, int] | None = None  # device and inode, once the file is open
         with self.clear_errors():
             self.db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
             try:
@@ -40,7 +51,7 @@ class StudyFile:
             except BaseException:
                 self.db.close()
                 raise
-        self._place = self._where()
+        self._inode = self._find_inode()
 
     def _open(self, create: bool, check: bool) -> None:
         if not self.db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
@@ -73,22 +84,22 @@ class StudyFile:
             for statement in SCHEMA.split(";"):
                 self.db.execute(statement)
             self.db.execute("INSERT OR IGNORE INTO meta VALUES('format', ?)", (FORMAT,))
-            if not has_checks(self.db):  # a new file, or one of version 0.1.0: what is there is taken as it is
+            if not has_checks(self.db):  # a new file, or one of version 0.1.0, whose content is taken as it is
                 for statement in ADDED.split(";"):
                     self.db.execute(statement)
                 self.db.execute("INSERT INTO meta VALUES('checks', '1')")
                 check(self.db)
 
     def _look(self, create: bool) -> None:
-        """Find what is damaged and do without it."""
-        self.db.execute("BEGIN")  # one state of the file, whoever writes at the same time
+        """Look for damage, and continue without the damaged results."""
+        self.db.execute("BEGIN")  # read one state of the file, even if another process writes
         lost = damage_in(self.db)
         self.db.execute("COMMIT")
         if not lost:
             return
         if create:
             with self._writing():
-                self.lost = repair(self.db, self.path)  # looks again: another process may have been faster
+                self.lost = repair(self.db, self.path)  # checks again: another process may have repaired it
             return
         copy = sqlite3.connect(":memory:", isolation_level=None)
         self.db.backup(copy)
@@ -100,10 +111,10 @@ class StudyFile:
         self.db.close()
 
     def damage(self) -> str:
-        """What is lost, in one line."""
-        return f"{self.path}: is damaged, and these are lost: {told_of(self.lost)}"
+        """Return what is lost, in one line."""
+        return f"{self.path}: is damaged, and these are lost: {lost_units_text(self.lost)}"
 
-    def _where(self) -> tuple[int, int] | None:
+    def _find_inode(self) -> tuple[int, int] | None:
         try:
             found = self.path.stat()
         except OSError:
@@ -111,8 +122,8 @@ class StudyFile:
         return found.st_dev, found.st_ino
 
     def still_there(self) -> None:
-        """Refuse to go on where the file was removed or replaced: SQLite would write on into a file without a name."""
-        if self._place is None or self._where() != self._place:
+        """Raise if the file was removed or replaced: SQLite would write into a file that has no name any more."""
+        if self._inode is None or self._find_inode() != self._inode:
             raise InputError(
                 f"{self.path}: was removed or replaced while it was open; results since then are lost: run the same "
                 "command again"
@@ -128,31 +139,29 @@ class StudyFile:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """One transaction, begun at once so that two writers queue instead of failing half-way."""
+        """One transaction. It takes the write lock at once, so that a second writer waits instead of failing later."""
         self.db.execute("BEGIN IMMEDIATE")
         try:
             yield
             self.db.execute("COMMIT")
-            if self._place is not None:
+            if self._inode is not None:
                 self.still_there()
         except BaseException:
-            if self.db.in_transaction:  # a full disk has rolled back already
+            if self.db.in_transaction:  # SQLite has rolled back already if the disk is full
                 self.db.execute("ROLLBACK")
             raise
 
     @contextlib.contextmanager
     def clear_errors(self) -> Iterator[None]:
-        """SQLite's errors as one line that says what to do."""
+        """Raise SQLite's errors as one line that says what to do."""
         try:
             yield
         except sqlite3.Error as error:
             said = " ".join(str(error).split())
-            if "full" in said or "disk I/O" in said:
-                remedy = "everything finished before is kept: make room and run the same command again"
-            elif "locked" in said or "busy" in said:
-                remedy = "another program holds it: end that program and run the same command again"
-            elif "unable to open" in said or "readonly" in said:
-                remedy = "it cannot be opened for writing: check the folder's permissions, or choose another folder"
-            else:
-                remedy = f"it is damaged: {MOVE_AWAY}"
-            raise InputError(f"{self.path}: {said}; {remedy}") from error
+            raise InputError(f"{self.path}: {said}; {_remedy(error)}") from error
+
+
+def _remedy(error: sqlite3.Error) -> str:
+    """What to do about an error, by SQLite's result code; an extended code has the primary one in its low byte."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return DAMAGED if code is None else REMEDIES.get(code & 0xFF, DAMAGED)

@@ -1,20 +1,21 @@
-"""What there is to train and to judge: models, sets, cells."""
+"""What a study trains and evaluates: models, sets of images, and the order of the work."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from avuc.core.errors import InputError
-from avuc.study.recipe import Recipe, Row
 from avuc.study.tables import did_you_mean
 
-__all__ = ["CLEAN", "VALIDATION", "Done", "ModelKey", "Plan", "TestSet"]
+if TYPE_CHECKING:
+    from avuc.study.config import MethodConfig, Recipe
 
 
 @dataclass(frozen=True, order=True)
 class ModelKey:
-    """A trained model: the row that trains it, and the seed."""
+    """A trained model: the method that trains it, and the seed."""
 
     method: str
     seed: int
@@ -22,7 +23,7 @@ class ModelKey:
 
 @dataclass(frozen=True, order=True)
 class TestSet:
-    """The images of a cell: "validation", "clean", a shift at a severity, or "ood:NAME"; severity 0 but for shifts."""
+    """A set of images: "validation", "clean", a shift at a severity, or "ood:NAME". Only shifts have a severity > 0."""
 
     __test__ = False  # not for pytest
     shift: str
@@ -30,6 +31,7 @@ class TestSet:
 
     @property
     def outside(self) -> bool:
+        """Whether these are out-of-distribution images."""
         return self.shift.startswith("ood:")
 
     def __str__(self) -> str:
@@ -37,75 +39,106 @@ class TestSet:
 
 
 VALIDATION, CLEAN = TestSet("validation"), TestSet("clean")
+# (method, seed, shift, severity) of finished evaluations
 Done = set[tuple[str, int, str, int]]
+
+
+def all_sets(shifts: Iterable[str], severities: Sequence[int], others: Iterable[str]) -> list[TestSet]:
+    """Return all sets of images in the order of their evaluation.
+
+    Validation comes first, because temperatures and thresholds are learned there; then the clean images, which
+    detection metrics compare with; then shifts and out-of-distribution data (`others`, by name).
+
+    >>> [str(one) for one in all_sets(["fog"], [1, 5], ["svhn"])]
+    ['validation', 'clean', 'fog 1', 'fog 5', 'ood:svhn']
+    """
+    shifted = [TestSet(name, severity) for name in shifts for severity in severities]
+    return [VALIDATION, CLEAN, *shifted, *(TestSet(f"ood:{name}") for name in others)]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The work of a recipe, in the order it is done; all of it, or what `only` these rows need."""
+    """The work of a recipe, in the order it is done.
+
+    Args:
+        recipe: the study.
+        only: names of methods; plan only what these need. Empty for all.
+    """
 
     recipe: Recipe
     only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        names = [row.name for row in self.recipe.methods]
+        names = [method.name for method in self.recipe.methods]
         for name in self.only:
             if name not in names:
-                raise InputError(f"--only {name}: the recipe has no such row; {did_you_mean(name, names)}")
+                raise InputError(f"--only {name}: the recipe has no such method; {did_you_mean(name, names)}")
 
-    def rows(self, model: str) -> list[Row]:
-        """The rows that read a model, of those that are to be judged."""
-        return [row for row in self.recipe.variants(model) if not self.only or row.name in self.only]
+    def methods(self, model: str) -> list[MethodConfig]:
+        """Return the planned methods that use the model trained by `model`."""
+        return [method for method in self.recipe.variants(model) if not self.only or method.name in self.only]
 
     @property
     def models(self) -> list[ModelKey]:
-        """Rows that others start from come first."""
-        needed = [row for row in self.recipe.trained if self.rows(row.name)]
-        starts = {row.start for row in needed}
-        rows = [row for row in self.recipe.trained if row in needed or row.name in starts]
-        rows.sort(key=lambda row: bool(row.start))
-        return [ModelKey(row.name, seed) for row in rows for seed in self.recipe.seeds(row)]
+        """The models to train; those that others are initialised from come first."""
+        needed = [method for method in self.recipe.trained if self.methods(method.name)]
+        starts = {method.init_from for method in needed}
+        trained = [method for method in self.recipe.trained if method in needed or method.name in starts]
+        trained.sort(key=lambda method: bool(method.init_from))
+        return [ModelKey(method.name, seed) for method in trained for seed in self.recipe.seeds(method)]
 
     @property
     def sets(self) -> list[TestSet]:
-        """Validation first, for temperatures and thresholds; then clean, which detection is measured against."""
+        """The sets of images, in the order of `all_sets`."""
         study = self.recipe.study
-        shifted = [TestSet(name, severity) for name in study.shifts for severity in study.severities]
-        return [VALIDATION, CLEAN, *shifted, *(TestSet(f"ood:{other.name}") for other in study.others)]
+        return all_sets(study.shifts, study.severities, [other.name for other in study.others])
 
-    def pending(self, key: ModelKey, test_set: TestSet, done: Done) -> list[Row]:
-        """The rows of a model that have no results on a set yet."""
+    def pending(self, key: ModelKey, test_set: TestSet, done: Done) -> list[MethodConfig]:
+        """Return the methods of a model that are not evaluated on a set yet."""
         return [
-            row for row in self.rows(key.method) if (row.name, key.seed, test_set.shift, test_set.severity) not in done
+            method
+            for method in self.methods(key.method)
+            if (method.name, key.seed, test_set.shift, test_set.severity) not in done
         ]
 
     def ready(self, key: ModelKey, test_set: TestSet, done: Done) -> bool:
-        """Whether a model has something left to do on a set, and knows what its cells there are judged by."""
+        """Return whether a model has evaluations left on a set, and those they depend on are finished."""
         before = {VALIDATION: [], CLEAN: [VALIDATION]}.get(test_set, [VALIDATION, CLEAN])
         return bool(self.pending(key, test_set, done)) and not any(self.pending(key, one, done) for one in before)
 
     @property
-    def cells(self) -> int:
-        """How many there are in all."""
-        return sum(len(self.rows(key.method)) for key in self.models) * len(self.sets)
+    def evaluations(self) -> int:
+        """How many evaluations there are in all."""
+        return sum(len(self.methods(key.method)) for key in self.models) * len(self.sets)
 
-    def groups(self, keys: Iterable[ModelKey], at_once: int | None = None) -> list[list[ModelKey]]:
-        """Models that train side by side: equal settings, and nobody waits for a start inside a group."""
+    def groups(self, keys: Iterable[ModelKey], models_per_step: int | None = None) -> list[list[ModelKey]]:
+        """Return groups of models that train together: equal settings, and none is initialised from another.
+
+        Args:
+            keys: the models.
+            models_per_step: networks in a group at most; None for what their settings say.
+        """
         found: dict[object, list[list[ModelKey]]] = {}
         for key in keys:
-            row = self.recipe.row(key.method)
-            assert row.method is not None
-            # streams of files have an order for each seed, and so their own data
+            method = self.recipe.method(key.method)
+            assert method.method is not None
+            # streams of files have an order for each seed, so models of different seeds cannot share batches
             own = key.seed if self.recipe.data.stream else None
-            groups = found.setdefault((bool(row.start), row.train, own), [[]])
-            limit = at_once or row.train.at_once
+            groups = found.setdefault((bool(method.init_from), method.train, own), [[]])
+            limit = models_per_step or _models_per_step(method)
             members = sum(self.members(other) for other in groups[-1])
-            if groups[-1] and members + row.method.members > limit:
+            if groups[-1] and members + method.method.members > limit:
                 groups.append([])
             groups[-1].append(key)
         return [group for groups in found.values() for group in groups]
 
     def members(self, key: ModelKey) -> int:
-        """How many networks a model is."""
-        method = self.recipe.row(key.method).method
+        """Return how many networks a model has."""
+        method = self.recipe.method(key.method).method
         return 1 if method is None else method.members
+
+
+def _models_per_step(method: MethodConfig) -> int:
+    settings = vars(method.train)
+    value: int = settings["models_per_step"] if "models_per_step" in settings else settings["at_once"]
+    return value

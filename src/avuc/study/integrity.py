@@ -1,9 +1,9 @@
-"""Find damage in a study's file before any number of it is used.
+"""Find damage in a study's file before any of its numbers is used.
 
 SQLite notices a broken structure (`PRAGMA quick_check`) but not a flipped bit inside a value. So the table `checks`
 holds a digest of every unit: a result with everything that belongs to it, a training with its epochs, a run, a picture,
-the recipe. A unit whose digest does not fit is lost, and is computed again; everything else stays. Files of version
-0.1.0 have no digests: they get them when a study goes on in them.
+the recipe. A unit whose digest does not match is lost, and is computed again; everything else stays. Files of version
+0.1.0 have no digests; they get them when the study is resumed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from typing import Any, NamedTuple
 from avuc.core.errors import InputError
 from avuc.study.schema import PARTS, Part
 
-__all__ = ["Unit", "check", "damage_in", "digests", "has_checks", "repair", "structure_problem", "told_of"]
-
 DIGEST_BYTES = 16
-MOST_TOLD = 20
-MARK = "checks"  # key in `meta`: whoever loses the table `checks` still knows that there was one
+MOST_NAMED = 20
+MARK = "checks"  # key in `meta`: says that there is a table `checks`, even if that table is lost
 
 
 class Unit(NamedTuple):
-    """What is checked as a whole. Texts are bytes: in a damaged file they may not be UTF-8."""
+    """What is checked as a whole. Texts are bytes, because those of a damaged file may not be UTF-8."""
 
     kind: str  # cell, model, picture, run, meta or data
     method: bytes
@@ -56,19 +54,19 @@ _META = next(part for part in PARTS if part.table == "meta")
 
 
 def has_checks(db: sqlite3.Connection) -> bool:
-    """Whether the file holds digests; files of version 0.1.0 do not."""
+    """Return whether the file holds digests; files of version 0.1.0 do not."""
     table = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'checks'").fetchone()
     return table is not None or db.execute("SELECT 1 FROM meta WHERE key = ?", (MARK,)).fetchone() is not None
 
 
 def structure_problem(db: sqlite3.Connection) -> str | None:
-    """What SQLite says of the file's structure, in one line; None where it is sound."""
+    """Return SQLite's complaint about the file's structure in one line; None if there is none."""
     found = [str(row[0]) for row in db.execute("PRAGMA quick_check(1)").fetchall()]
     return None if found == ["ok"] else " ".join(" ".join(found).split())[:200]
 
 
 def check(db: sqlite3.Connection, units: Iterable[Unit] | None = None) -> None:
-    """Store the digests of `units` as they are now (None: of all units). Call it in the transaction that wrote them."""
+    """Store the digests of `units`, or of all units for None. Call it in the transaction that wrote them."""
     if units is None:
         db.execute("DELETE FROM checks")
         found = digests(db)
@@ -80,7 +78,7 @@ def check(db: sqlite3.Connection, units: Iterable[Unit] | None = None) -> None:
 
 
 def damage_in(db: sqlite3.Connection) -> list[Unit]:
-    """Units whose content is not what was written, or which are gone; empty for a file without digests."""
+    """Return the units that are missing or do not have their digest; none for a file without digests."""
     if not has_checks(db):
         return []
     with _raw(db):
@@ -94,7 +92,7 @@ def damage_in(db: sqlite3.Connection) -> list[Unit]:
 
 
 def digests(db: sqlite3.Connection) -> dict[Unit, bytes]:
-    """The digest of every unit there is."""
+    """Return the digest of every unit in the file."""
     hashes: dict[Unit, Any] = {}
     with _raw(db):
         for part in PARTS:
@@ -107,7 +105,7 @@ def digests(db: sqlite3.Connection) -> dict[Unit, bytes]:
 
 
 def drop(db: sqlite3.Connection, lost: Iterable[Unit]) -> None:
-    """Remove units. Whole tables are written anew: a search by key may miss what a damaged key has put out of order."""
+    """Remove units. Tables are rewritten as a whole: damaged keys are out of order, and a search may miss them."""
     names = ("kind", "method", "seed", "shift", "severity")
     db.execute(f"CREATE TEMP TABLE lost({', '.join(names)})")
     lines = [(unit.kind, unit.method, unit.seed, unit.shift, unit.severity) for unit in lost]
@@ -129,9 +127,9 @@ def drop(db: sqlite3.Connection, lost: Iterable[Unit]) -> None:
 
 
 def repair(db: sqlite3.Connection, path: Path) -> list[Unit]:
-    """Remove what is damaged, in the open transaction; returns its names. What depends on nothing else stays.
+    """Remove damaged units in the open transaction, and return them.
 
-    The recipe is restored from a run's copy of it. A lost picture takes one result on its images with it, so that
+    A damaged recipe is restored from the copy of a run. With a lost picture, one result on its images is removed too:
     computing that result again brings the picture back.
     """
     lost = damage_in(db)
@@ -166,7 +164,7 @@ def _recipes(db: sqlite3.Connection) -> list[tuple[Any, bytes]]:
 
 
 def _sound_recipe(db: sqlite3.Connection, copies: list[bytes], digest: bytes) -> bytes | None:
-    """A copy that has the stored digest; or the text itself, where the last run used the same one."""
+    """A copy with the stored digest; or the stored text, if the last run used the same one."""
     for text in copies:
         made = hashlib.blake2b(repr(_RECIPE).encode(), digest_size=DIGEST_BYTES)
         made.update(_line(_META, (text,)))
@@ -177,11 +175,11 @@ def _sound_recipe(db: sqlite3.Connection, copies: list[bytes], digest: bytes) ->
     return copies[0] if found and copies and found[0] == copies[0] else None
 
 
-def told_of(lost: Iterable[Unit]) -> str:
-    """Names of units in one line, results first."""
+def lost_units_text(lost: Iterable[Unit]) -> str:
+    """Return the names of units in one line, results first."""
     order = ("cell", "model", "run", "picture", "meta", "data")
     named = [str(unit) for kind in order for unit in lost if unit.kind == kind]
-    return "; ".join(named[:MOST_TOLD]) + (f"; and {len(named) - MOST_TOLD} more" if len(named) > MOST_TOLD else "")
+    return "; ".join(named[:MOST_NAMED]) + (f"; and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else "")
 
 
 def _digest_of(db: sqlite3.Connection, unit: Unit) -> bytes | None:
@@ -202,13 +200,13 @@ def _digest_of(db: sqlite3.Connection, unit: Unit) -> bytes | None:
 
 
 def _line(part: Part, values: tuple[Any, ...]) -> bytes:
-    """A row as bytes: the representation tells 1 from 1.0 from "1", and has every bit of a float."""
+    """A row as bytes; `repr` distinguishes 1, 1.0 and "1", and has every bit of a float."""
     return f"{part.table}{values!r}".encode()
 
 
 @contextmanager
 def _raw(db: sqlite3.Connection) -> Iterator[None]:
-    """Read texts as bytes: damaged ones may not be UTF-8."""
+    """Read texts as bytes, because damaged ones may not be UTF-8."""
     before = db.text_factory
     db.text_factory = bytes
     try:

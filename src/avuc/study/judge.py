@@ -1,14 +1,15 @@
-"""One model on one set of images: every variant of it from one pass over the draws, and the numbers of each.
+"""One model on one set of images: the predictions of every method that uses it, and what is stored of them.
 
-The variants of a model (other calibrators, fewer draws) read the same logits. So each draw runs once; its logits go,
-chunk by chunk, to the running sums of every variant. Memory does not grow with the number of draws.
+Methods that share a model (other calibrators, fewer posterior samples) use the same logits. So each posterior sample
+runs once, and its logits are added, chunk by chunk, to the running sums of every method. Memory does not grow with the
+number of samples.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,70 +18,66 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from avuc import metrics
+from avuc._old_names import forward
 from avuc.calibration import Calibrator
 from avuc.core.errors import InputError
 from avuc.data import Dataset
-from avuc.metrics import calibration, suite
-from avuc.metrics.avu import avu_curves_from_statistics as avu_curves
+from avuc.evaluation.evaluate import metric_values
+from avuc.metrics import calibration
+from avuc.metrics.avu import avu_curves_from_statistics
 from avuc.metrics.statistics import Statistics, prediction_statistics
-from avuc.metrics.threshold import resolve_threshold
 from avuc.posterior import Posterior
 from avuc.prediction.predictor import Predictor, Reading
 from avuc.predictions import Predictions
+from avuc.study.records import MetricsAndCurves
 
-__all__ = ["Judgement", "Variant", "curves_of", "judge", "kept_logits", "predict_all"]
+__getattr__ = forward(__name__)
 
 HISTOGRAM_BINS = 50
-# numbers of the logits kept to fit calibrators on: 1 GiB
-KEPT = 1 << 28
-FEWEST_KEPT_DRAWS = 8
+# of the logits that calibrators are fitted on: 1 GiB as float32
+MOST_KEPT_NUMBERS = 1 << 28
+FEWEST_KEPT_SAMPLES = 8
 
 
 @dataclass(frozen=True)
 class Variant:
-    """How a row reads a model's logits: with how many draws, through which calibrator."""
+    """How a method uses a model's logits: with how many posterior samples, and through which calibrator."""
 
     name: str
     samples: int
     calibrator: Calibrator | None = None
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """What is stored of one row on one set."""
-
-    metrics: dict[str, float]
-    curves: dict[str, Any]
-    entropy: NDArray[np.float32] = field(repr=False)
-    rows: int = 0
-    samples: int = 1
-
-
 def predict_all(
     model: Posterior | Predictor, data: Dataset, variants: Sequence[Variant], *, seed: int
 ) -> list[Predictions]:
-    """`predict` for each variant, on the host, at the price of the one with the most draws.
+    """Return the predictions of each variant, on the CPU, at the cost of the variant with the most samples.
 
-    A `Predictor` makes the draws once for all sets; it must be of the same seed.
+    Args:
+        model: a posterior; or a `Predictor` with the same seed, which draws its samples once for all sets.
+        data: the images.
+        variants: how the logits are used.
+        seed: of the posterior samples.
     """
     predictor = _predictor(model, seed)
     readings = [Reading(variant.samples, variant.calibrator) for variant in variants]
     different = list(dict.fromkeys(readings))
-    # on the host at once, while nothing else waits on the device: `judge` may run beside the next set
-    found = [one.to("cpu") for one in predictor.read(data.images, data.labels, different)]
-    return [found[different.index(reading)] for reading in readings]
+    # copied to the CPU now, before the next set occupies the device: threads call `judge` while that set runs
+    predictions = [one.to("cpu") for one in predictor.read(data.images, data.labels, different)]
+    return [predictions[different.index(reading)] for reading in readings]
 
 
 def kept_logits(model: Posterior | Predictor, data: Dataset, samples: int, *, seed: int) -> tuple[Tensor, Tensor]:
-    """(S, N, C) logits on the host and their labels, to fit calibrators on: the draws that `predict` takes, in order.
+    """Return (S, N, C) logits on the CPU and their labels, to fit calibrators on.
 
-    Where all of them would not fit into 1 GiB, fewer draws; below eight draws, evenly spaced rows.
+    They are the samples that `predict` uses, in the same order. If all of them do not fit into 1 GiB, fewer samples are
+    kept; if eight samples do not fit, evenly spaced images.
     """
     predictor = _predictor(model, seed)
     each, num_draws = predictor.logits(data.images[:1], 1).shape[2], predictor.posterior.num_draws
     draws = samples if num_draws is None else min(samples, num_draws)
-    few = max(min(draws, FEWEST_KEPT_DRAWS), min(draws, KEPT // (len(data) * each)))
-    most = max(1, KEPT // (few * each))
+    few = max(min(draws, FEWEST_KEPT_SAMPLES), min(draws, MOST_KEPT_NUMBERS // (len(data) * each)))
+    most = max(1, MOST_KEPT_NUMBERS // (few * each))
     if len(data) > most:
         data = data.subset((torch.arange(most) * len(data)).div(most, rounding_mode="floor"))
     return predictor.logits(data.images, few), data.labels.cpu()
@@ -90,63 +87,68 @@ def _predictor(model: Posterior | Predictor, seed: int) -> Predictor:
     if not isinstance(model, Predictor):
         return Predictor(model, seed=seed, memory=0)
     if model.seed != seed:
-        raise InputError(f"the predictor's draws are of seed {model.seed}, asked for is seed {seed}")
+        raise InputError(f"the predictor has seed {model.seed}, expected seed {seed}")
     return model
 
 
 def judge(
-    found: Predictions, *, threshold: float | None, bins: int, clean_entropy: NDArray[np.float32] | None
-) -> Judgement:
-    """Metrics and curves of predictions.
+    predictions: Predictions, *, threshold: float | None, bins: int, clean_entropy: NDArray[np.float32] | None
+) -> MetricsAndCurves:
+    """Return what a study stores of predictions: the metrics of `avuc.evaluation`, detection metrics, curves.
 
-    threshold: the uncertainty threshold that was learned on validation data; None: learn it here.
-    clean_entropy: of the unshifted test images, which these are to be told apart from.
+    Args:
+        predictions: of N images; labels below 0 mark out-of-distribution images.
+        threshold: the uncertainty threshold learned on validation data; None to learn it from these predictions.
+        bins: bins of the calibration errors.
+        clean_entropy: entropies of the clean test images, which detection metrics compare with; None for no detection.
     """
-    found = found if found.probs.device.type == "cpu" else found.to("cpu")
-    entropy = found.entropy.numpy()
-    inside = bool((found.labels >= 0).all())
-    values: dict[str, float] = {}
+    predictions = predictions if predictions.probs.device.type == "cpu" else predictions.to("cpu")
+    entropy = predictions.entropy.numpy()
+    labelled = bool((predictions.labels >= 0).all())
     # one pass over the probabilities serves every metric and curve
-    rows = prediction_statistics(found.probs, found.labels, bins=bins) if inside else None
-    if rows is not None:
-        if threshold is None:
-            threshold = resolve_threshold(rows, "auto")
-            values["threshold"] = threshold
-        values |= suite.from_statistics(rows, threshold=threshold, bins=bins)
-    else:
-        values["mean_entropy"] = float(entropy.mean(dtype=np.float64))
-    values["mean_confidence"] = float(found.confidence.double().mean())
-    values["mutual_information"] = float(found.mutual_information.double().mean())
+    statistics = prediction_statistics(predictions.probs, predictions.labels, bins=bins) if labelled else None
+    found = metric_values(predictions, statistics, threshold="auto" if threshold is None else threshold, bins=bins)
+    values = {
+        **found.metrics,
+        "mean_confidence": found.mean_confidence,
+        "mutual_information": found.mutual_information,
+    }
+    if threshold is None and found.threshold is not None:
+        values["threshold"] = found.threshold
     if clean_entropy is not None:
         values |= metrics.detection(clean_entropy, entropy)
-    return Judgement(values, curves_of(found, rows, bins), entropy, len(found), found.samples)
+    curves = curves_of(predictions, statistics, bins)
+    return MetricsAndCurves(values, curves, entropy, len(predictions), predictions.samples)
 
 
-def curves_of(found: Predictions, rows: Statistics | None, bins: int) -> dict[str, Any]:
-    """What the figures are drawn from: reliability, AvU against thresholds, histograms of entropy and confidence.
+def curves_of(predictions: Predictions, statistics: Statistics | None, bins: int) -> dict[str, Any]:
+    """Return what figures are drawn from: reliability, AvU against thresholds, histograms of entropy and confidence.
 
-    rows: the statistics of labelled predictions; None for images from outside.
+    Args:
+        predictions: of N images.
+        statistics: of labelled predictions; None for out-of-distribution images.
+        bins: bins of the calibration errors.
     """
-    top = math.log(found.num_classes)
+    top = math.log(predictions.num_classes)
     scores = {
-        "entropy": (found.entropy.double().numpy().clip(0, top), np.linspace(0, top, HISTOGRAM_BINS + 1)),
-        "confidence": (found.confidence.double().numpy().clip(0, 1), np.linspace(0, 1, HISTOGRAM_BINS + 1)),
+        "entropy": (predictions.entropy.double().numpy().clip(0, top), np.linspace(0, top, HISTOGRAM_BINS + 1)),
+        "confidence": (predictions.confidence.double().numpy().clip(0, 1), np.linspace(0, 1, HISTOGRAM_BINS + 1)),
     }
-    right = found.correct.numpy()
-    groups = {"outside": np.ones(len(found), bool)} if rows is None else {"right": right, "wrong": ~right}
+    right = predictions.correct.numpy()
+    groups = {"outside": np.ones(len(predictions), bool)} if statistics is None else {"right": right, "wrong": ~right}
     curves: dict[str, Any] = {}
     for name, (values, edges) in scores.items():
         counts = {group: np.histogram(values[mask], edges)[0].tolist() for group, mask in groups.items()}
         curves[name] = {"low": float(edges[0]), "high": float(edges[-1]), **counts}
-    if rows is not None:
-        curves["reliability"] = _lists(calibration.curve_from_table(calibration.confidence_table(rows, bins)))
-        curves["uncertainty"] = _lists(calibration.curve_from_table(calibration.uncertainty_table(rows, bins)))
-        curves["avu"] = _lists(avu_curves(rows))
+    if statistics is not None:
+        curves["reliability"] = _lists(calibration.curve_from_table(calibration.confidence_table(statistics, bins)))
+        curves["uncertainty"] = _lists(calibration.curve_from_table(calibration.uncertainty_table(statistics, bins)))
+        curves["avu"] = _lists(avu_curves_from_statistics(statistics))
     return curves
 
 
 def _lists(curve: Any) -> dict[str, list[float | None]]:
-    """Six digits are enough to draw; NaN has no place in JSON."""
+    """A named tuple of arrays as lists: six digits are enough for a figure; NaN becomes None, as JSON has no NaN."""
     return {
         name: [float(f"{value:.6g}") if math.isfinite(value) else None for value in np.asarray(values, np.float64)]
         for name, values in curve._asdict().items()

@@ -1,9 +1,9 @@
-"""The local engine: this process, or one for each device.
+"""The local engine: this process, or one process for each device.
 
-Processes on one folder share the work by claims: whoever claims a model trains it, whoever claims a cell judges it.
-What is trained is judged before more is trained. On a GPU that goes group by group of models that train together, so
-that results are there early and a stop costs little; elsewhere all models are trained first, and each shifted set is
-made once.
+Processes on one folder share the work by claims: the process that claims a model trains it, and the process that claims
+an evaluation computes it. Trained models are evaluated before more models are trained. On a GPU this goes group by
+group of models that train together, so that results come early and an interruption costs little. On a CPU all models
+are trained first, so that each shifted set is generated once.
 """
 
 from __future__ import annotations
@@ -24,36 +24,40 @@ from avuc.study.background import Background
 from avuc.study.claims import Claims
 from avuc.study.grid import CLEAN, VALIDATION, Done, ModelKey, Plan, TestSet
 from avuc.study.store import Store
-from avuc.study.worker import Work, learned_of
+from avuc.study.worker import StudyWorker, validation_fit
 from avuc.training.fit import OutOfTime
 
-__all__ = ["run"]
-
 WAIT_SECONDS = 0.5
-# the first step of a group on a GPU is compiled and captured first: not in the last seconds of a run
-TO_START = 60.0
-OUT_OF_TIME = 75  # exit code of one of several processes; the system's word for "try again later"
+# the first step of a group on a GPU is compiled: do not begin one in the last seconds of a run
+COMPILE_SECONDS = 60.0
+OUT_OF_TIME = 75  # exit code of one of several processes; EX_TEMPFAIL, "try again later"
 
 
 def run(
     plan: Plan, store: Store, directory: Path, devices: Sequence[str], progress: bool, until: float | None = None
 ) -> None:
-    """Do what is missing, in this process where there is one device, else in one process for each.
+    """Do the missing work, in this process if there is one device, else in one process for each device.
 
-    until: a value of `time.monotonic()`, after which `OutOfTime` is raised as soon as what is under way is safe.
+    Args:
+        plan: the work.
+        store: the study's file.
+        directory: the study's folder.
+        devices: where networks run.
+        progress: show progress on stderr.
+        until: a value of `time.monotonic()`, after which `OutOfTime` is raised as soon as work in progress is saved.
     """
     if len(devices) == 1:
-        work = Work(plan.recipe, directory, devices[0], progress=progress, until=until)
-        LocalRun(plan, store, work, progress).run()
+        worker = StudyWorker(plan.recipe, directory, devices[0], progress=progress, until=until)
+        LocalRun(plan, store, worker, progress).run()
         return
-    # not forked from here: a process that has used CUDA cannot be
+    # a process that has used CUDA cannot be forked
     kind = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     context: Any = multiprocessing.get_context(kind)
     context.set_forkserver_preload(["avuc.study.local"])
     threads = max(1, torch.get_num_threads() // len(devices))
     made = [
         context.Process(
-            target=_beside, args=(plan, directory, device, store.run, threads, progress and not index, until)
+            target=_run_process, args=(plan, directory, device, store.run, threads, progress and not index, until)
         )
         for index, device in enumerate(devices)
     ]
@@ -76,7 +80,7 @@ def run(
         raise OutOfTime
 
 
-def _beside(
+def _run_process(
     plan: Plan, directory: Path, device: str, number: int, threads: int, progress: bool, until: float | None
 ) -> None:
     """One of several processes."""
@@ -84,8 +88,8 @@ def _beside(
     store = Store(directory, check=False)  # checked when the study began
     store.run = number
     try:
-        work = Work(plan.recipe, directory, device, progress=progress, until=until)
-        LocalRun(plan, store, work, progress).run()
+        worker = StudyWorker(plan.recipe, directory, device, progress=progress, until=until)
+        LocalRun(plan, store, worker, progress).run()
     except OutOfTime:
         sys.exit(OUT_OF_TIME)
     except InputError as error:
@@ -104,7 +108,7 @@ def _beside(
 
 
 def _training(key: ModelKey) -> str:
-    """What a process claims that trains a model."""
+    """The claim of a process that trains a model."""
     return f"train {key.seed} {key.method}"
 
 
@@ -113,24 +117,24 @@ class Orphaned(Exception):
 
 
 class LocalRun:
-    """One process at work until nothing is missing, or its time is over."""
+    """One process: works until nothing is missing, or its time is over."""
 
-    def __init__(self, plan: Plan, store: Store, work: Work, progress: bool) -> None:
-        self.plan, self.store, self.work, self.progress = plan, store, work, progress
+    def __init__(self, plan: Plan, store: Store, worker: StudyWorker, progress: bool) -> None:
+        self.plan, self.store, self.worker, self.progress = plan, store, worker, progress
         self.claims = Claims(store.path.with_name("claims.lock"))
         self.done = store.done()
-        self.parent = multiprocessing.parent_process()  # where this is one of several
-        self.on_gpu = work.device.type == "cuda"
-        self.background = Background(work, store.path.parent, store.run) if self.on_gpu else None
-        self.under_way: Done = set()  # in the background, not written yet
-        self.fresh = True  # nothing has been done yet
+        self.parent = multiprocessing.parent_process()  # None if this process was not started by another
+        self.on_gpu = worker.device.type == "cuda"
+        self.background = Background(worker, store.path.parent, store.run) if self.on_gpu else None
+        self.in_progress: Done = set()  # evaluated in the background, not written yet
+        self.fresh = True  # no work has begun yet
 
     def run(self) -> None:
         try:
-            with Progress("judging cells", self.plan.cells) if self.progress else nullcontext() as bar:
+            with Progress("evaluations", self.plan.evaluations) if self.progress else nullcontext() as bar:
                 while not self._finished():
-                    self._judge(bar)
-                    if not self._finished() and not self._train():  # others are at work on the rest
+                    self._evaluate(bar)
+                    if not self._finished() and not self._train():  # other processes do the rest
                         time.sleep(WAIT_SECONDS)
         finally:
             if self.background is not None:
@@ -138,10 +142,10 @@ class LocalRun:
             self.claims.close()
 
     def _check(self, seconds: float = 0.0) -> None:
-        """Before each piece of work: whether to begin it, if it may take `seconds` until anything comes of it."""
+        """Call it before each piece of work: raises `OutOfTime` if there is no time for one that takes `seconds`."""
         if self.parent is not None and not self.parent.is_alive():
             raise Orphaned
-        until = self.work.until
+        until = self.worker.until
         if until is not None and time.monotonic() + (0 if self.fresh else seconds) >= until:
             if self.background is not None:
                 self.background.finish()
@@ -150,26 +154,26 @@ class LocalRun:
 
     def _finished(self) -> bool:
         self.done = self.store.done()
-        if not set(self.plan.models) <= self.store.trained():  # also where only the record of a training was lost
+        if not set(self.plan.models) <= self.store.trained():  # also if only the record of a training was lost
             return False
         return not any(self.plan.pending(key, one, self.done) for one in self.plan.sets for key in self.plan.models)
 
     # training
 
     def _train(self) -> bool:
-        """Train what nobody else does; on a GPU, one group of it. Whether there was something to do."""
+        """Train models that no other process trains; on a GPU, one group. Return whether there was something to do."""
         any_trained = False
-        # on a GPU models of a group take their steps together; elsewhere that gains nothing, and hides the work
+        # on a GPU the models of a group train in one step; on a CPU that is not faster, and hides the progress
         for group in self.plan.groups(self._untrained(), None if self.on_gpu else 1):
             with self.claims.claim(*(_training(key) for key in group)) as got:
                 ready, untrained = self.store.trained(), self._untrained()
                 mine = [key for key in group if _training(key) in got and key in untrained]
-                mine = [key for key in mine if self._may_start(key, ready)]
+                mine = [key for key in mine if self._can_train(key, ready)]
                 if not mine:
                     continue
-                self._check(TO_START if self.on_gpu else 0.0)
+                self._check(COMPILE_SECONDS if self.on_gpu else 0.0)
                 self._say(mine, len(ready))
-                for trained in self.work.train(mine):
+                for trained in self.worker.train(mine):
                     self.store.add_model(trained)
                 any_trained = True
                 if self.on_gpu:
@@ -177,61 +181,63 @@ class LocalRun:
         return any_trained
 
     def _untrained(self) -> list[ModelKey]:
-        """Models to train; also those that were, whose files are gone while cells are missing."""
+        """Models to train; also trained ones whose files are gone while evaluations are missing."""
         trained = self.store.trained()
         return [
             key
             for key in self.plan.models
             if key not in trained
-            or (not self.work.holds(key) and any(self.plan.pending(key, one, self.done) for one in self.plan.sets))
+            or (not self.worker.holds(key) and any(self.plan.pending(key, one, self.done) for one in self.plan.sets))
         ]
 
-    def _may_start(self, key: ModelKey, ready: set[ModelKey]) -> bool:
-        """Not before the row it starts from."""
-        start = self.plan.recipe.row(key.method).start
-        return not start or ModelKey(start, key.seed) in ready
+    def _can_train(self, key: ModelKey, ready: set[ModelKey]) -> bool:
+        """Whether the model that it is initialised from is trained."""
+        init_from = self.plan.recipe.method(key.method).init_from
+        return not init_from or ModelKey(init_from, key.seed) in ready
 
     def _say(self, keys: Sequence[ModelKey], before: int) -> None:
         if self.progress:
             names = ", ".join(f"{key.method} (seed {key.seed})" for key in keys)
             print(f"training {names}: {before + len(keys)} of {len(self.plan.models)}", file=sys.stderr)
 
-    # judging
+    # evaluating
 
-    def _judge(self, bar: Progress | None) -> None:
-        """Judge what nobody else does, of the models that are there."""
+    def _evaluate(self, bar: Progress | None) -> None:
+        """Evaluate the trained models, as far as no other process does it."""
         trained = self.store.trained()
-        models = [key for key in self.plan.models if key in trained and self.work.holds(key)]
+        models = [key for key in self.plan.models if key in trained and self.worker.holds(key)]
         if self.background is not None:
             for key in models:
-                rows = self.plan.pending(key, VALIDATION, self.done)
-                if any(row.calibrator is not None for row in rows):
+                methods = self.plan.pending(key, VALIDATION, self.done)
+                if any(method.calibrator is not None for method in methods):
                     self._check()
-                    self.work.start_fits(key, rows, self.background.fits)
+                    self.worker.start_fits(key, methods, self.background.fits)
         for test_set in self.plan.sets:
             for key in models:
                 if self.plan.ready(key, test_set, self.done):
                     self._check()
-                    self._cell(key, test_set)
+                    self._evaluate_on(key, test_set)
                     if bar is not None:
                         bar.advance(len(self.done) - bar.done, f"{test_set}, {key.method}")
             if self.background is not None and test_set in (VALIDATION, CLEAN, self.plan.sets[-1]):
-                self.background.finish()  # what was learned there is needed from now on
-                self.under_way.clear()
+                self.background.finish()  # the next sets need what was learned there
+                self.in_progress.clear()
 
-    def _cell(self, key: ModelKey, test_set: TestSet) -> None:
+    def _evaluate_on(self, key: ModelKey, test_set: TestSet) -> None:
         with ExitStack() as claim:
             if not claim.enter_context(self.claims.claim(f"judge {key.seed} {key.method} {test_set}")):
                 return
-            self.done = self.store.done() | self.under_way  # whoever held it before has perhaps finished it
-            rows = self.plan.pending(key, test_set, self.done)
-            if not rows:
+            self.done = (
+                self.store.done() | self.in_progress
+            )  # the process that held the claim before may have finished it
+            methods = self.plan.pending(key, test_set, self.done)
+            if not methods:
                 return
-            learned = {row.name: learned_of(self.store, row, key.seed) for row in rows}
-            keys = {(row.name, key.seed, test_set.shift, test_set.severity) for row in rows}
+            fits = {method.name: validation_fit(self.store, method.name, key.seed) for method in methods}
+            keys = {(method.name, key.seed, test_set.shift, test_set.severity) for method in methods}
             if self.background is None:
-                self.store.add_cells(self.work.judge(key, test_set, rows, learned))
+                self.store.add_evaluations(self.worker.evaluate(key, test_set, methods, fits))
             else:
-                self.background.add(self.work.predict(key, test_set, rows, learned), claim.pop_all())
-                self.under_way |= keys
+                self.background.add(self.worker.predict(key, test_set, methods, fits), claim.pop_all())
+                self.in_progress |= keys
             self.done |= keys

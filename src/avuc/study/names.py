@@ -1,4 +1,4 @@
-"""Names of rows and sets as names of files and folders."""
+"""Names of methods and sets as names of files and folders."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from collections.abc import Iterable
 
 from avuc.core.text import mark
 
-__all__ = ["marked", "slug", "slugs"]
-
 LONGEST = 60
 
 
 def slug(name: str) -> str:
-    """A name as part of a file's name; other names may have the same one, see `slugs`.
+    """Return a name as part of a file name. Different names may have the same slug; see `slugs`.
 
     >>> slug("SVI-AvUC β=3")
     'svi-avuc-3'
@@ -23,7 +21,7 @@ def slug(name: str) -> str:
 
 
 def marked(name: str, otherwise: str = "row") -> str:
-    """The same with the beginning of the name's SHA-256, which no other name has.
+    """Return the slug with the beginning of the name's SHA-256, so that no other name has the same.
 
     >>> marked("方法一")
     'row-b6be1490'
@@ -32,9 +30,9 @@ def marked(name: str, otherwise: str = "row") -> str:
 
 
 def slugs(names: Iterable[str]) -> dict[str, str]:
-    """A part of a file's name for each name, all different, also on disks that do not tell a from A.
+    """Return a slug for each name; all are different, also on file systems that ignore case.
 
-    Names without letters that files can have, long ones, and names with the same slug are marked.
+    Names with an empty, a long or a common slug get part of their SHA-256.
 
     >>> slugs(["SVI", "SVI-AvUC", "svi avuc", "方法一"])
     {'SVI': 'svi', 'SVI-AvUC': 'svi-avuc-dab26ef4', 'svi avuc': 'svi-avuc-2621fe3b', '方法一': 'row-b6be1490'}

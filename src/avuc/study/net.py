@@ -1,4 +1,4 @@
-"""The network of a recipe, and the weights it begins with."""
+"""The network of a recipe, and its initial weights."""
 
 from __future__ import annotations
 
@@ -11,31 +11,38 @@ from torch import Tensor, nn
 from avuc.core.errors import InputError
 from avuc.core.tensor_file import read_tensors
 from avuc.nets import NETS
-from avuc.study.recipe import NetPart
-
-__all__ = ["make_net"]
+from avuc.study.sections import NetConfig
 
 
 def make_net(
-    part: NetPart,
+    config: NetConfig,
     num_classes: int,
     image_shape: tuple[int, int, int],
     weights: Mapping[str, Tensor] | None,
     generator: torch.Generator,
 ) -> nn.Module:
-    """The recipe's network, from random weights, those of its file, or those given."""
-    make: Callable[..., nn.Module] = NETS[part.name]
+    """Return the recipe's network.
+
+    Args:
+        config: the table [net].
+        num_classes, image_shape: of the data; the shape is (height, width, channels).
+        weights: initial weights; None for those of `config.weights`, or random ones if there is no such file.
+        generator: of the random weights.
+    """
+    make: Callable[..., nn.Module] = NETS[config.name]
     try:
-        net = make(num_classes, image_shape, generator=generator, **part.options)
+        net = make(num_classes, image_shape, generator=generator, **config.options)
     except TypeError as error:
-        raise InputError(f"net: {part.name} does not take these options ({error})") from error
-    given = _read_weights(Path(part.weights)) if weights is None and part.weights else weights
+        raise InputError(f"net: {config.name} does not take these options ({error})") from error
+    given = _read_weights(Path(config.weights)) if weights is None and config.weights else weights
     if given is not None:
         try:
             net.load_state_dict(dict(given))
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:200]
-            raise InputError(f"{part.weights or 'start'}: these weights do not fit {part.name}: {reason}") from error
+            raise InputError(
+                f"{config.weights or 'init_from'}: these weights do not fit {config.name}: {reason}"
+            ) from error
     return net
 
 

@@ -1,4 +1,4 @@
-"""Patches of real photographs, as data of another kind that needs no download: scikit-learn carries two pictures."""
+"""Patches of photographs as out-of-distribution data without a download: scikit-learn comes with two pictures."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from torch import Tensor
 
 from avuc.core.errors import require
 
-__all__ = ["photo_patches"]
-
 PHOTOS = ("china.jpg", "flower.jpg")
 
 
 def photo_patches(count: int, shape: tuple[int, int, int], seed: int = 0) -> Tensor:
-    """`count` patches of (height, width, channels), uint8; grey where there is one channel."""
-    datasets = require("sklearn.datasets", "dev", "photographs as data of another kind")
+    """Return `count` uint8 patches of shape (height, width, channels); grey for one channel.
+
+    Args:
+        count: number of patches.
+        shape: (height, width, channels) of a patch.
+        seed: chooses the patches.
+    """
+    datasets = require("sklearn.datasets", "dev", "photographs as out-of-distribution data")
     require("PIL", "study", "reading the photographs")
     generator = torch.Generator().manual_seed(seed)
     height, width, channels = shape
@@ -24,7 +28,7 @@ def photo_patches(count: int, shape: tuple[int, int, int], seed: int = 0) -> Ten
         photo = torch.from_numpy(np.array(datasets.load_sample_image(name))).float()
         if channels == 1:
             photo = photo.mean(-1, keepdim=True)
-        # every other pixel: a patch then shows a part of a thing, not a smooth surface
+        # every other pixel, so that a patch shows part of an object and not a smooth surface
         photo = photo[::2, ::2]
         many = count // 2 + (count % 2 if index == 0 else 0)
         tops = torch.randint(photo.shape[0] - height + 1, (many,), generator=generator).tolist()

@@ -1,43 +1,52 @@
-"""A recipe that can be published: it names files, not where they are on somebody's machine."""
+"""A recipe that can be published: it names files without the folders they are in on this machine."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import PurePosixPath, PureWindowsPath
+from typing import Any
 
-from avuc.study.recipe import OtherData, Recipe
+# stands for the folder of a file in a published recipe
+DATA_FOLDER = "<data>"
+# keys that hold paths, of today and of version 0.1.0
+PATHS = {"data": ("source", "root", "corruptions_dir", "released"), "net": ("weights",)}
 
-__all__ = ["PLACE", "portable", "without_folder"]
 
-PLACE = "<data>"
+def portable_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables of a recipe with `<data>/NAME` for every absolute path and every path in a home folder.
+
+    >>> portable_tables({"net": {"name": "mlp", "weights": "/home/ada/trained.safetensors"}})
+    {'net': {'name': 'mlp', 'weights': '<data>/trained.safetensors'}}
+    """
+    result = dict(tables)
+    for name, keys in PATHS.items():
+        if isinstance(result.get(name), Mapping):
+            result[name] = {
+                key: without_folder(value) if key in keys and isinstance(value, str) else value
+                for key, value in result[name].items()
+            }
+    study = result.get("study")
+    if isinstance(study, Mapping) and isinstance(study.get("ood"), list | tuple):
+        result["study"] = {**study, "ood": [_entry(entry) for entry in study["ood"]]}
+    return result
 
 
-def portable(recipe: Recipe) -> Recipe:
-    """The recipe with `<data>/NAME` for every path that begins at the root of a machine or in somebody's home."""
-    outside: list[str | OtherData] = []
-    for entry in recipe.study.ood:
-        if isinstance(entry, OtherData):
-            outside.append(replace(entry, path=without_folder(entry.path)))
-        else:
-            outside.append(without_folder(entry))
-    data = replace(
-        recipe.data,
-        source=without_folder(recipe.data.source),
-        root=without_folder(recipe.data.root),
-        released=without_folder(recipe.data.released),
-    )
-    net = replace(recipe.net, weights=without_folder(recipe.net.weights))
-    return replace(recipe, study=replace(recipe.study, ood=tuple(outside)), data=data, net=net)
+def _entry(entry: Any) -> Any:
+    """An entry of `study.ood`."""
+    if isinstance(entry, Mapping) and isinstance(entry.get("path"), str):
+        return {**entry, "path": without_folder(entry["path"])}
+    return without_folder(entry) if isinstance(entry, str) else entry
 
 
 def without_folder(path: str) -> str:
-    """
+    """Return `<data>/NAME` for a path that says something about this machine; other paths as they are.
+
     >>> without_folder("/home/ada/data/digits.npz"), without_folder("data/digits.npz"), without_folder("")
     ('<data>/digits.npz', 'data/digits.npz', '')
     """
     windows = re.match(r"[A-Za-z]:[\\/]|\\\\", path) is not None
     pure = PureWindowsPath(path) if windows else PurePosixPath(path)
     if windows or pure.is_absolute() or path.startswith("~") or ".." in pure.parts:
-        return f"{PLACE}/{pure.name}" if pure.name and pure.name != ".." else PLACE
+        return f"{DATA_FOLDER}/{pure.name}" if pure.name and pure.name != ".." else DATA_FOLDER
     return path

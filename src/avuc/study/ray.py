@@ -1,7 +1,7 @@
-"""The Ray engine: trainings and cells as tasks of a Ray cluster, or of a Ray that is started here.
+"""The Ray engine: trainings and evaluations are tasks of a Ray cluster, or of a Ray started on this machine.
 
-The driver (this process) alone writes to the study's file. Tasks return what they found; one whose worker or machine
-dies is run again, and a training goes on from its last checkpoint. Checkpoints are in the study's folder, which every
+Only the driver (this process) writes to the study's file; tasks return their results. A task whose worker or machine
+dies is run again, and a training resumes from its last checkpoint. Checkpoints are in the study's folder, which every
 machine of the cluster must see.
 """
 
@@ -18,24 +18,26 @@ import torch
 from avuc.core.errors import InputError, require
 from avuc.core.progress import Progress
 from avuc.study.claims import Claims
+from avuc.study.config_parser import parse_recipe
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
-from avuc.study.recipe import parse_recipe
-from avuc.study.store import Cell, Store, Trained
-from avuc.study.worker import Learned, Work, learned_of
-
-__all__ = ["run"]
+from avuc.study.records import Evaluation, Trained
+from avuc.study.store import Store
+from avuc.study.worker import StudyWorker, ValidationFit, validation_fit
 
 RETRIES = 5
-# of a GPU, for judging: several small networks share one; a training has its own
-JUDGING_SHARE = 0.25
+# share of a GPU for an evaluation: several small networks share one; a training has its own
+EVALUATION_SHARE = 0.25
 
-_WORK: dict[tuple[str, str, str], Work] = {}  # what this worker process has loaded, for its next task
+_WORKERS: dict[tuple[str, str, str], StudyWorker] = {}  # what this process has loaded, for its next task
 
 
 def run(
     plan: Plan, store: Store, directory: Path, devices: Sequence[str], progress: bool, until: float | None = None
 ) -> None:
-    """Do what is missing, as tasks. `RAY_ADDRESS` names a cluster; without it a Ray of this machine is started."""
+    """Do the missing work as tasks. `RAY_ADDRESS` names a cluster; without it a Ray is started on this machine.
+
+    Arguments as in `avuc.study.local.run`; `until` is refused.
+    """
     if until is not None:
         raise InputError("--minutes: tasks on a cluster have no common clock; use --engine local, or stop it by Ctrl-C")
     ray = require("ray", "ray", "--engine ray")
@@ -43,7 +45,7 @@ def run(
     try:
         with claims.claim("ray driver") as got, _cluster(ray):
             if not got:
-                raise InputError(f"{directory}: another Ray driver is at work on this study; let it finish, or end it")
+                raise InputError(f"{directory}: another Ray driver works on this study; wait until it ends, or stop it")
             _Driver(ray, plan, store, directory.resolve(), devices[0], progress).run()
     finally:
         claims.close()
@@ -80,41 +82,42 @@ class _Driver:
         )
         settings = {"max_retries": RETRIES, "num_cpus": 1}
         self.train = ray.remote(**settings, num_gpus=1 if self.on_gpu else 0)(_train)
-        self.judge = ray.remote(**settings, num_gpus=JUDGING_SHARE if self.on_gpu else 0)(_judge)
+        self.evaluate = ray.remote(**settings, num_gpus=EVALUATION_SHARE if self.on_gpu else 0)(_evaluate)
 
     def run(self) -> None:
-        bar = Progress("training models and judging cells", len(self.plan.models) + self.plan.cells)
+        bar = Progress("trainings and evaluations", len(self.plan.models) + self.plan.evaluations)
         with bar if self.progress else contextlib.nullcontext():
             bar.advance(len(self.store.trained() & set(self.plan.models)) + len(self.store.done()))
-            for waits in (False, True):  # rows that start from others come second
-                missing = [key for key in self.plan.models if bool(self.plan.recipe.row(key.method).start) == waits]
+            for waits in (False, True):  # models that are initialised from others come second
+                missing = [
+                    key for key in self.plan.models if bool(self.plan.recipe.method(key.method).init_from) == waits
+                ]
                 missing = [key for key in missing if key not in self.store.trained()]
-                at_once = None if self.on_gpu else 1
-                tasks = [self.train.remote(*self.common, group) for group in self.plan.groups(missing, at_once)]
+                groups = self.plan.groups(missing, None if self.on_gpu else 1)
+                tasks = [self.train.remote(*self.common, group) for group in groups]
                 for trained in self._results(tasks):
                     for one in trained:
                         self.store.add_model(one)
                     bar.advance(len(trained), "training")
             shifted = [one for one in self.plan.sets if one not in (VALIDATION, CLEAN)]
             for stage in ([VALIDATION], [CLEAN], shifted):
-                tasks = [task for one in stage for task in self._judging(one)]
-                for cells in self._results(tasks):
-                    self.store.add_cells(cells)
-                    bar.advance(len(cells), f"judging {cells[0].test_set}")
+                tasks = [task for one in stage for task in self._tasks(one)]
+                for evaluations in self._results(tasks):
+                    self.store.add_evaluations(evaluations)
+                    bar.advance(len(evaluations), f"evaluating on {evaluations[0].test_set}")
 
-    def _judging(self, test_set: TestSet) -> list[Any]:
-        """One task for each model; cells on one set are near each other in the queue, so that workers reuse images."""
+    def _tasks(self, test_set: TestSet) -> list[Any]:
+        """One task for each model. Tasks on one set follow each other in the queue, so that workers reuse images."""
         done, tasks = self.store.done(), []
         for key in self.plan.models:
-            rows = self.plan.pending(key, test_set, done)
-            if rows:
-                names = [row.name for row in rows]
-                learned = {row.name: learned_of(self.store, row, key.seed) for row in rows}
-                tasks.append(self.judge.remote(*self.common, key, test_set, names, learned))
+            names = [method.name for method in self.plan.pending(key, test_set, done)]
+            if names:
+                fits = {name: validation_fit(self.store, name, key.seed) for name in names}
+                tasks.append(self.evaluate.remote(*self.common, key, test_set, names, fits))
         return tasks
 
     def _results(self, tasks: list[Any]) -> Iterator[Any]:
-        """As they come in. An input error of a task is one here; anything else is Ray's to tell."""
+        """Yield results as they arrive. An `InputError` of a task is raised here; other errors are left to Ray."""
         while tasks:
             ready, tasks = self.ray.wait(tasks)
             for one in ready:
@@ -133,24 +136,24 @@ class _Driver:
                     ) from error
 
 
-# what runs in workers
+# what runs in Ray's processes
 
 
-def _work(recipe: str, directory: str, device: str, threads: int) -> Work:
-    # Ray sets one thread for each CPU of a task; sums in another order would be other rows
+def _worker(recipe: str, directory: str, device: str, threads: int) -> StudyWorker:
+    # Ray sets one thread for each CPU of a task; sums in another order would change the last digits
     torch.set_num_threads(threads)
     key = (recipe, directory, device)
-    if key not in _WORK:
-        _WORK.clear()
-        _WORK[key] = Work(parse_recipe(recipe), Path(directory), device, progress=False)
-    return _WORK[key]
+    if key not in _WORKERS:
+        _WORKERS.clear()
+        _WORKERS[key] = StudyWorker(parse_recipe(recipe), Path(directory), device, progress=False)
+    return _WORKERS[key]
 
 
 def _train(recipe: str, directory: str, device: str, threads: int, keys: list[ModelKey]) -> list[Trained]:
-    return _work(recipe, directory, device, threads).train(keys)
+    return _worker(recipe, directory, device, threads).train(keys)
 
 
-def _judge(
+def _evaluate(
     recipe: str,
     directory: str,
     device: str,
@@ -158,7 +161,7 @@ def _judge(
     key: ModelKey,
     test_set: TestSet,
     names: list[str],
-    learned: dict[str, Learned],
-) -> list[Cell]:
-    work = _work(recipe, directory, device, threads)
-    return work.judge(key, test_set, [work.recipe.row(name) for name in names], learned)
+    fits: dict[str, ValidationFit],
+) -> list[Evaluation]:
+    worker = _worker(recipe, directory, device, threads)
+    return worker.evaluate(key, test_set, [worker.recipe.method(name) for name in names], fits)

@@ -1,4 +1,4 @@
-"""What of a recipe may change while its study goes on."""
+"""Which changes of a recipe a study may resume with."""
 
 from __future__ import annotations
 
@@ -7,18 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from avuc.core.errors import InputError
-from avuc.study.portable import PLACE
-from avuc.study.recipe import Recipe
+from avuc.study.config import Recipe
+from avuc.study.portable import DATA_FOLDER
 from avuc.training.settings import TrainSettings
 
-__all__ = ["refuse_other"]
+# fields of [data] that change how files are read, not what is read
+READING = ("workers", "verify")
+# sources that are identified by their path; those of published data sets may move
+OWN_FILES = ("npz", "npy", "folder")
 
-HOW = ("workers", "verify")  # data are read
-OWN = ("npz", "npy", "folder")  # sources that are whatever lies at their root
 
+def check_resumable(old: Recipe, new: Recipe, path: Path) -> None:
+    """Refuse a recipe that would mix two studies in one folder.
 
-def refuse_other(old: Recipe, new: Recipe, path: Path) -> None:
-    """A study may grow by seeds, shifts, severities, other data and rows; what is there must stay what it was."""
+    A study may grow by seeds, shifts, severities, out-of-distribution data and methods. Everything else must be as it
+    was.
+
+    Args:
+        old: a recipe that was run in the folder.
+        new: the recipe to run.
+        path: the study's file, for messages.
+    """
     grown = ("seeds", "shifts", "severities", "ood", "predictions", "name")
     same = replace(new.study, **{name: getattr(old.study, name) for name in grown})
     pairs: dict[str, tuple[Any, Any]] = {
@@ -32,21 +41,21 @@ def refuse_other(old: Recipe, new: Recipe, path: Path) -> None:
             for one in old.study.others
             if one.name == other.name
         }
-    if new.data.source not in OWN:
+    if new.data.source not in OWN_FILES:
         pairs["data"] = (replace(old.data, root=new.data.root), new.data)  # the same images, elsewhere
-    for part, names in (("data", ("source", "root", "released")), ("net", ("weights",))):
+    for part, names in (("data", ("source", "root", "corruptions_dir")), ("net", ("weights",))):
         # an exported copy names files without their folders
         before, now = pairs[part]
         same_file = {
             name: getattr(now, name) for name in names if _same_file(getattr(before, name), getattr(now, name))
         }
         pairs[part] = (replace(before, **same_file), now)
-    rows = {row.name: row for row in new.methods}
-    pairs |= {f"methods.{row.name}": (row, rows[row.name]) for row in old.methods if row.name in rows}
+    methods = {method.name: method for method in new.methods}
+    pairs |= {f"methods.{one.name}": (one, methods[one.name]) for one in old.methods if one.name in methods}
     for part, (before, now) in pairs.items():
         for item in fields(before):
             was, is_now = (_identity(getattr(one, item.name)) for one in (before, now))
-            if was != is_now and item.name not in ("seeds", *HOW):
+            if was != is_now and item.name not in ("seeds", *READING):
                 raise InputError(
                     f"{path}: holds another study: {part}.{item.name} was {_short(was)}, now {_short(is_now)}; "
                     "choose another --out"
@@ -54,12 +63,12 @@ def refuse_other(old: Recipe, new: Recipe, path: Path) -> None:
 
 
 def _same_file(before: str, now: str) -> bool:
-    """Whether `before` is `now` as an exported copy names it."""
-    return before.startswith(PLACE) and before == f"{PLACE}/{Path(now).name}"
+    """Return whether `before` is the path `now` as an exported copy writes it."""
+    return before.startswith(DATA_FOLDER) and before == f"{DATA_FOLDER}/{Path(now).name}"
 
 
 def _identity(value: Any) -> Any:
-    """Of training, what makes a difference to its result."""
+    """Return what is compared: of training settings, only those that change its result."""
     return value.identity() if isinstance(value, TrainSettings) else value
 
 

@@ -1,14 +1,12 @@
-"""The tables of `study.sqlite`, and what belongs together in them."""
+"""The tables of `study.sqlite`, and which of their rows belong together."""
 
 from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass
 
-__all__ = ["ADDED", "FORMAT", "KEY", "PAGE", "PARTS", "SCHEMA", "Part", "schema_problem"]
-
 FORMAT = "1"
-PAGE = 8192  # a curve fits into a page with its neighbours; of 4,096 bytes it would take two for itself
+PAGE = 8192  # bytes: several curves fit into a page; one would take two pages of 4,096 bytes
 CELL = "method TEXT NOT NULL, seed INTEGER NOT NULL, shift TEXT NOT NULL, severity INTEGER NOT NULL"
 KEY = "method, seed, shift, severity"
 SCHEMA = f"""
@@ -44,7 +42,7 @@ CREATE TABLE IF NOT EXISTS data(name TEXT PRIMARY KEY, digest TEXT NOT NULL) WIT
 
 @dataclass(frozen=True)
 class Part:
-    """A table, the kind of unit that its rows belong to, and the columns that name the unit (or a constant)."""
+    """A table, the kind of unit its rows belong to, and the columns (or constants) that identify the unit."""
 
     table: str
     kind: str
@@ -53,7 +51,7 @@ class Part:
     order: str
 
 
-# A unit is what is written, checked, lost and computed again as a whole.
+# A unit is written, checked, lost and computed again as a whole.
 PARTS = (
     Part("cells", "cell", ("method", "seed", "shift", "severity"), "rows, samples, seconds, run", KEY),
     Part("rows", "cell", ("method", "seed", "shift", "severity"), "metric, value", f"{KEY}, metric"),
@@ -77,7 +75,7 @@ PARTS = (
 
 
 def schema_problem(db: sqlite3.Connection) -> str | None:
-    """Say what is wrong with the tables of an open file; None for a study (also of version 0.1.0)."""
+    """Return what is wrong with the tables of an open file; None for a study, also of version 0.1.0."""
     found = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall())
     if "meta" not in found:
         return "is a database, but not of an avuc study"

@@ -1,16 +1,17 @@
 """The results of a study: one SQLite file, in write-ahead mode, that any number of processes may read and write.
 
     rows(method, seed, shift, severity, metric, value)          the results
-    cells(method, seed, shift, severity, rows, samples, seconds, run)    what is finished; written with its rows
+    cells(method, seed, shift, severity, rows, samples, seconds, run)    finished evaluations; written with their rows
     curves(method, seed, shift, severity, name, data)           JSON: reliability, avu, entropy, confidence, …
     models(method, seed, epochs, seconds, threshold, run)   history(method, seed, member, epoch, data)    training
     calibrators(method, seed, data)                             as Calibrator.to_json wrote them
-    shown(method, seed, shift, severity, data)   gallery(shift, severity, data)    single images, see shown.py
+    shown(method, seed, shift, severity, data)   gallery(shift, severity, data)    single images, see examples.py
     runs(id, started, finished, seconds, engine, device, recipe, versions, revision, hardware)    each start of it
     checks(kind, method, seed, shift, severity, digest)         of everything above, see integrity.py
     data(name, digest)                                          of the images the results were computed from
 
-A cell is written in one transaction: it is there with everything that belongs to it, or not at all.
+An evaluation is written in one transaction: it is there with everything that belongs to it, or not at all. Reading
+needs no torch.
 """
 
 from __future__ import annotations
@@ -18,61 +19,37 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from avuc._old_names import forward
 from avuc.core.errors import InputError
 from avuc.study.file import StudyFile
-from avuc.study.grid import Done, ModelKey, TestSet
+from avuc.study.grid import Done, ModelKey
 from avuc.study.integrity import Unit, check
-from avuc.study.judge import Judgement
-from avuc.study.recipe import Recipe, parse_recipe
-from avuc.study.resumable import refuse_other
+from avuc.study.records import Evaluation, Trained
 from avuc.study.schema import KEY
+from avuc.study.stored_recipe import StoredRecipe
 
-__all__ = ["Cell", "Store", "Trained"]
+if TYPE_CHECKING:
+    from avuc.study.config import Recipe
 
-
-@dataclass(frozen=True)
-class Trained:
-    """What is stored of a training."""
-
-    key: ModelKey
-    history: list[dict[str, Any]]
-    epochs: int
-    seconds: float
-    threshold: float | None
-    prints: Mapping[str, str] = field(default_factory=dict)  # digests of the data, by name
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One row of the study on one set."""
-
-    method: str
-    seed: int
-    test_set: TestSet
-    judgement: Judgement
-    seconds: float = 0.0
-    calibrator: str | None = None  # on the validation set, where it was fitted
-    keep_entropy: bool = field(default=False, repr=False)  # of the clean images, for detection
-    shown: dict[str, Any] | None = field(default=None, repr=False)  # of single images, for the report
-    picture: bytes | None = field(default=None, repr=False)  # PNG of one of the set's images
-    prints: Mapping[str, str] = field(default_factory=dict)  # digests of the data, by name
-
-    @property
-    def key(self) -> tuple[str, int, str, int]:
-        return self.method, self.seed, self.test_set.shift, self.test_set.severity
+__getattr__ = forward(__name__)
 
 
 class Store(StudyFile):
-    """A study's file; opens or makes it. With `create=False` it must be there, and opening changes nothing of it.
+    """A study's file.
 
-    Opening looks for damage. `lost` names what is damaged: it is removed, so that the study computes it again; with
-    `create=False` the file stays as it is, and a copy in memory is read that does without it.
+    Opening checks the file for damage. `lost` names damaged results: they are removed, so that the study computes them
+    again. With `create=False` the file stays as it is, and a copy in memory without them is read instead.
+
+    Args:
+        directory: the study's folder.
+        create: make the file if there is none, and open it for writing. Otherwise the file must exist, and opening it
+            changes nothing.
+        check: look for damage.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -84,28 +61,41 @@ class Store(StudyFile):
     # the recipe and the runs
 
     def adopt(self, recipe: Recipe) -> None:
-        """Make the study that of `recipe`: a new one, the same again, or one that grows. Anything else is refused."""
+        """Make this the study of `recipe`: a new study, the same one, or one that grows. Refuse anything else."""
+        from avuc.study.config_parser import parse_recipe
+        from avuc.study.resumable import check_resumable
+
         with self.clear_errors(), self._writing():
-            # of all runs: a row that one recipe leaves out must be the same when a later one names it again
+            # the recipes of all runs: a method that one of them leaves out must not change before it comes back
             runs = [row[0] for row in self.select("SELECT recipe FROM runs ORDER BY id DESC")]
             for old in dict.fromkeys(filter(None, [self._meta("recipe"), *runs])):
-                refuse_other(parse_recipe(old, f"{self.path}"), recipe, self.path)
-            self.db.execute("INSERT OR REPLACE INTO meta VALUES('recipe', ?)", (recipe.to_toml(),))
+                check_resumable(parse_recipe(old, f"{self.path}"), recipe, self.path)
+            self.db.execute("INSERT OR REPLACE INTO meta VALUES('recipe', ?)", (recipe.stored_text(),))
             check(self.db, [Unit.of("meta", "recipe")])
 
     def recipe(self) -> Recipe:
+        """Return the study's recipe, ready to run; needs torch."""
+        from avuc.study.config_parser import parse_recipe
+
+        return parse_recipe(self._recipe_text(), str(self.path))
+
+    def stored_recipe(self) -> StoredRecipe:
+        """Return the study's recipe as plain data; needs no torch."""
+        return StoredRecipe.parse(self._recipe_text(), str(self.path))
+
+    def _recipe_text(self) -> str:
         text = self._meta("recipe")
         if text is None:
             raise InputError(f"{self.path}: holds no recipe yet")
-        return parse_recipe(text, str(self.path))
+        return text
 
     def begin(self, *, engine: str, device: str, recipe: Recipe, about: dict[str, Any]) -> None:
-        """Note that a run starts; what is written from now on is its."""
+        """Record that a run starts. Everything written from now on belongs to it."""
         values = (
             _now(),
             engine,
             device,
-            recipe.to_toml(),
+            recipe.stored_text(),
             json.dumps(about["versions"]),
             about["revision"],
             json.dumps(about["hardware"]),
@@ -136,36 +126,40 @@ class Store(StudyFile):
                 self.db.execute("INSERT INTO history VALUES(?,?,?,?,?)", line)
             check(self.db, [Unit.of("model", *key)])
 
-    def add_cells(self, cells: Iterable[Cell]) -> None:
-        """All of them or none. A cell that is there already stays as it is."""
+    def add_evaluations(self, evaluations: Iterable[Evaluation]) -> None:
+        """Write all of them or none. An evaluation that is already in the file is not changed."""
         with self.clear_errors(), self._writing():
-            for cell in cells:
-                self._same_data(cell.prints)
-                told = cell.judgement
-                values = (*cell.key, told.rows, told.samples, cell.seconds, self.run)
+            for evaluation in evaluations:
+                self._same_data(evaluation.prints)
+                result = evaluation.result
+                values = (*evaluation.key, result.rows, result.samples, evaluation.seconds, self.run)
                 if not self.db.execute("INSERT OR IGNORE INTO cells VALUES(?,?,?,?,?,?,?,?)", values).rowcount:
                     continue
-                rows = [(*cell.key, name, value) for name, value in told.metrics.items()]
+                rows = [(*evaluation.key, name, value) for name, value in result.metrics.items()]
                 self.db.executemany("INSERT INTO rows VALUES(?,?,?,?,?,?)", rows)
-                curves = [(*cell.key, name, _json(data)) for name, data in told.curves.items()]
+                curves = [(*evaluation.key, name, _json(data)) for name, data in result.curves.items()]
                 self.db.executemany("INSERT INTO curves VALUES(?,?,?,?,?,?)", curves)
-                if cell.calibrator is not None:
-                    fitted = (cell.method, cell.seed, cell.calibrator)
+                if evaluation.calibrator is not None:
+                    fitted = (evaluation.method, evaluation.seed, evaluation.calibrator)
                     self.db.execute("INSERT OR REPLACE INTO calibrators VALUES(?,?,?)", fitted)
-                if cell.keep_entropy:
-                    data = told.entropy.astype("<f4").tobytes()
-                    self.db.execute("INSERT OR REPLACE INTO entropies VALUES(?,?,?)", (cell.method, cell.seed, data))
-                if cell.shown is not None:
-                    line = (*cell.key, _json(cell.shown))
+                if evaluation.keep_entropy:
+                    data = result.entropy.astype("<f4").tobytes()
+                    self.db.execute(
+                        "INSERT OR REPLACE INTO entropies VALUES(?,?,?)", (evaluation.method, evaluation.seed, data)
+                    )
+                if evaluation.shown is not None:
+                    line = (*evaluation.key, _json(evaluation.shown))
                     self.db.execute("INSERT OR REPLACE INTO shown VALUES(?,?,?,?,?)", line)
-                check(self.db, [Unit.of("cell", *cell.key)])
-                if cell.picture is not None:
-                    drawn = (*cell.key[2:], cell.picture)
+                check(self.db, [Unit.of("cell", *evaluation.key)])
+                if evaluation.picture is not None:
+                    drawn = (*evaluation.key[2:], evaluation.picture)
                     if self.db.execute("INSERT OR IGNORE INTO gallery VALUES(?,?,?)", drawn).rowcount:
-                        check(self.db, [Unit.of("picture", "", 0, *cell.key[2:])])
+                        check(self.db, [Unit.of("picture", "", 0, *evaluation.key[2:])])
+
+    add_cells = add_evaluations  # its name in version 0.1.0
 
     def _same_data(self, prints: Mapping[str, str]) -> None:
-        """Refuse results from other data than those that are there; of new data, note what they are."""
+        """Refuse results from data that have changed since; store the digests of new data."""
         for name, digest in prints.items():
             found = self.select("SELECT digest FROM data WHERE name=?", (name,))
             if not found:

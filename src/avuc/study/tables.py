@@ -1,4 +1,4 @@
-"""A TOML table becomes an object: each value is checked against the annotation of its field, each key must be known."""
+"""Build objects from TOML tables: every key must be known, every value must have the type of its field."""
 
 from __future__ import annotations
 
@@ -10,72 +10,80 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from avuc._old_names import forward
 from avuc.core.errors import InputError
 
-__all__ = ["Place", "build", "hints_of", "known_keys"]
+__getattr__ = forward(__name__)
 
 T = TypeVar("T")
 Table = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Where a value stands: the file and the keys that lead to it."""
+class Location:
+    """Where a value stands in a recipe: the file, and the keys that lead to the value."""
 
     source: str
     path: str = ""
 
-    def __truediv__(self, key: str | int) -> Place:
+    def __truediv__(self, key: str | int) -> Location:
         step = f"[{key}]" if isinstance(key, int) else f".{key}" if self.path else key
-        return Place(self.source, self.path + step)
+        return Location(self.source, self.path + step)
 
-    def wrong(self, message: str) -> InputError:
+    def error(self, message: str) -> InputError:
         return InputError(f"{self.source}: {self.path}: {message}" if self.path else f"{self.source}: {message}")
 
 
-def build(kind: Callable[..., T], table: Table, place: Place, special: Mapping[Any, Any] | None = None) -> T:
-    """`kind(**table)`, checked. `special`: annotation → function(value, place), for what is no plain value.
+def build(kind: Callable[..., T], table: Table, location: Location, special: Mapping[Any, Any] | None = None) -> T:
+    """Return `kind(**table)` after checking keys and types.
+
+    Args:
+        kind: a dataclass, or a class with annotated arguments.
+        table: its arguments, as `tomllib` reads them.
+        location: where the table stands, for messages.
+        special: annotation → function(value, location), for values that are not plain.
 
     >>> @dataclasses.dataclass
     ... class Point:
     ...     x: float
     ...     label: str = ""
-    >>> build(Point, {"x": 1}, Place("points.toml"))
+    >>> build(Point, {"x": 1}, Location("points.toml"))
     Point(x=1.0, label='')
-    >>> build(Point, {"x": 1, "lable": "a"}, Place("points.toml"))
+    >>> build(Point, {"x": 1, "lable": "a"}, Location("points.toml"))
     Traceback (most recent call last):
     avuc.core.errors.InputError: points.toml: lable: no such key; did you mean 'label'? There are x, label
     """
     hints = hints_of(kind)
-    known_keys(table, hints, place)
-    values = {key: _checked(value, hints[key], place / key, special or {}) for key, value in table.items()}
+    known_keys(table, hints, location)
+    values = {key: _checked(value, hints[key], location / key, special or {}) for key, value in table.items()}
     for name, parameter in inspect.signature(kind).parameters.items():
         if parameter.default is inspect.Parameter.empty and name not in values:
-            raise place.wrong(f"needs the key {name!r}")
+            raise location.error(f"needs the key {name!r}")
     try:
         return kind(**values)
     except InputError as error:
-        raise place.wrong(str(error)) from error
+        raise location.error(str(error)) from error
 
 
 def hints_of(kind: Callable[..., Any]) -> dict[str, Any]:
-    """The arguments of a class and their types."""
+    """Return the arguments of a class and their types."""
     names = [name for name in inspect.signature(kind).parameters if name != "self"]
     hints = get_type_hints(kind if dataclasses.is_dataclass(kind) else kind.__init__)
     return {name: hints[name] for name in names}
 
 
-def known_keys(table: Table, known: Iterable[str], place: Place) -> None:
+def known_keys(table: Table, known: Iterable[str], location: Location) -> None:
+    """Refuse what is not a table, and keys that are not in `known`."""
     if not isinstance(table, Mapping):
-        raise place.wrong(f"expected a table, found {_shown(table)}")
+        raise location.error(f"expected a table, found {_short(table)}")
     keys = list(known)
     for key in table:
         if key not in keys:
-            raise (place / key).wrong(f"no such key; {did_you_mean(key, keys)}")
+            raise (location / key).error(f"no such key; {did_you_mean(key, keys)}")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The nearest known word, and all of them.
+    """Return a hint: the most similar known word, and all known words.
 
     >>> did_you_mean("vanila", ["vanilla", "svi"])
     "did you mean 'vanilla'? There are vanilla, svi"
@@ -91,40 +99,42 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"did you mean {max(words, key=nearness)!r}? There are {', '.join(words)}"
 
 
-def _checked(value: Any, hint: Any, place: Place, special: Mapping[Any, Any]) -> Any:
+def _checked(value: Any, hint: Any, location: Location, special: Mapping[Any, Any]) -> Any:
     if hint in special:
-        return special[hint](value, place)
+        return special[hint](value, location)
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:
         if value not in args:
-            raise place.wrong(f"found {_shown(value)}; {did_you_mean(str(value), [str(arg) for arg in args])}")
+            raise location.error(f"found {_short(value)}; {did_you_mean(str(value), [str(arg) for arg in args])}")
         return value
     if origin in (Union, types.UnionType):
         table = [choice for choice in args if dataclasses.is_dataclass(choice)]
-        if table and isinstance(value, Mapping):  # what is wrong inside it is said, not that it is no text
-            return build(table[0], value, place, special)  # type: ignore[arg-type]
+        if table and isinstance(value, Mapping):  # so that the message names the error inside the table
+            return build(table[0], value, location, special)  # type: ignore[arg-type]
         for choice in args:
             try:
-                return _checked(value, choice, place, special)
+                return _checked(value, choice, location, special)
             except InputError:
                 continue
-        raise place.wrong(f"expected {_words(hint)}, found {_shown(value)}")
+        raise location.error(f"expected {_words(hint)}, found {_short(value)}")
     if origin is tuple:
-        return _many(value, args, hint, place, special)
+        return _many(value, args, hint, location, special)
     if dataclasses.is_dataclass(hint):
-        return build(hint, value, place, special)  # type: ignore[arg-type]
+        return build(hint, value, location, special)  # type: ignore[arg-type]
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(hint, type) and type(value) is hint:  # bool is an int in Python, not here
         return value
-    raise place.wrong(f"expected {_words(hint)}, found {_shown(value)}")
+    raise location.error(f"expected {_words(hint)}, found {_short(value)}")
 
 
-def _many(value: Any, args: tuple[Any, ...], hint: Any, place: Place, special: Mapping[Any, Any]) -> tuple[Any, ...]:
+def _many(
+    value: Any, args: tuple[Any, ...], hint: Any, location: Location, special: Mapping[Any, Any]
+) -> tuple[Any, ...]:
     each = args[0] if args[-1] is Ellipsis else None
     if not isinstance(value, list | tuple) or (each is None and len(value) != len(args)):
-        raise place.wrong(f"expected {_words(hint)}, found {_shown(value)}")
-    return tuple(_checked(item, each or args[n], place / n, special) for n, item in enumerate(value))
+        raise location.error(f"expected {_words(hint)}, found {_short(value)}")
+    return tuple(_checked(item, each or args[n], location / n, special) for n, item in enumerate(value))
 
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "nothing"}
@@ -141,6 +151,6 @@ def _words(hint: Any) -> str:
     return WORDS.get(hint, "a table")
 
 
-def _shown(value: Any) -> str:
+def _short(value: Any) -> str:
     text = "a table" if isinstance(value, Mapping) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -1,4 +1,4 @@
-"""Plain values as TOML text; Python reads TOML but does not write it."""
+"""Write TOML: Python reads it but does not write it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["document", "value"]
-
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def document(tables: Mapping[str, Any]) -> str:
-    """Top-level tables, and lists of tables as [[name]]; everything below in one line each.
+    """Return tables as TOML text: lists of tables as [[name]], and each value on one line.
 
     >>> print(document({"train": {"epochs": 2}, "methods": [{"name": "SVI"}]}), end="")
     [train]
@@ -32,7 +30,8 @@ def document(tables: Mapping[str, Any]) -> str:
 
 
 def value(item: Any) -> str:
-    """
+    """Return one value as TOML.
+
     >>> value({"a": [1, 0.5, True], "b": "x"})
     '{a = [1, 0.5, true], b = "x"}'
     """

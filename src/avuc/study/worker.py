@@ -1,4 +1,4 @@
-"""What a process of a study does, whatever engine it runs under: train models, fit calibrators, judge cells."""
+"""What a process of a study does under any engine: train models, fit calibrators, evaluate."""
 
 from __future__ import annotations
 
@@ -24,59 +24,70 @@ from avuc.methods.batch_norm import PerDrawBatchNorm, evenly_spaced
 from avuc.posterior import Posterior, seeded_generator
 from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
-from avuc.study.examples import shown_of, thumbnail
+from avuc.study.config import MethodConfig, Recipe
+from avuc.study.examples import examples_of, thumbnail
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
 from avuc.study.judge import Variant, judge, kept_logits, predict_all
 from avuc.study.names import slugs
 from avuc.study.net import make_net
-from avuc.study.recipe import Recipe, Row
+from avuc.study.records import Evaluation, Trained
 from avuc.study.sets import StudyData
-from avuc.study.store import Cell, Store, Trained
+from avuc.study.store import Store
 from avuc.training.checkpoint import Checkpoint, latest, save
 from avuc.training.fit import fit_many
 from avuc.training.run import Fitted, Job
 
-__all__ = ["Learned", "Predicted", "Work", "learned_of"]
-
-# of a GPU's memory, for the draws of all models: they meet every set
-DRAWS_SHARE = 0.25
+# share of a GPU's memory for the posterior samples of all models, which are reused for every set of images
+SAMPLES_SHARE = 0.25
 
 
 @dataclass(frozen=True)
-class Learned:
-    """What a row has learned from validation data and clean images, for its other cells."""
+class ValidationFit:
+    """What a method learned on validation data, and the entropies of the clean images; other evaluations need them.
+
+    Args:
+        calibrator: the fitted calibrator as JSON.
+        threshold: the uncertainty threshold.
+        clean_entropy: entropy of each clean test image.
+    """
 
     calibrator: str | None = None
     threshold: float | None = None
     clean_entropy: NDArray[np.float32] | None = None
 
 
-def learned_of(store: Store, row: Row, seed: int) -> Learned:
-    return Learned(
-        store.calibrator(row.name, seed), store.threshold(row.name, seed), store.clean_entropy(row.name, seed)
+def validation_fit(store: Store, method: str, seed: int) -> ValidationFit:
+    """Read what a method has learned so far."""
+    return ValidationFit(
+        store.calibrator(method, seed), store.threshold(method, seed), store.clean_entropy(method, seed)
     )
 
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """Predictions of a model's rows on a set, all in the host's memory: what is left to do needs no device."""
+    """The predictions of a model's methods on a set, in CPU memory: the rest of the evaluation needs no GPU."""
 
     key: ModelKey
     test_set: TestSet
-    rows: Sequence[Row]
-    learned: Mapping[str, Learned]
-    found: Sequence[Predictions]
+    methods: Sequence[MethodConfig]
+    fits: Mapping[str, ValidationFit]  # by name of the method
+    predictions: Sequence[Predictions]  # one for each method
     calibrators: Mapping[str, Calibrator]
-    first: Tensor  # of the images, for the gallery
-    images: Dataset | None  # all of them, where single ones are shown
+    first_image: Tensor  # for the gallery
+    images: Dataset | None  # all images, if the report shows single ones
     seconds: float
     prints: Mapping[str, str]  # digests of the images
 
 
-class Work:
-    """A recipe at work on one device. Data and models are loaded when they are first needed, and kept.
+class StudyWorker:
+    """Does the work of a recipe on one device. Data and models are loaded when they are first needed, and kept.
 
-    until: a value of `time.monotonic()`, after which training stops with `OutOfTime`.
+    Args:
+        recipe: the study.
+        directory: its folder.
+        device: where networks run.
+        progress: show progress on stderr.
+        until: a value of `time.monotonic()`, after which training stops with `OutOfTime`.
     """
 
     def __init__(
@@ -92,66 +103,66 @@ class Work:
         self.device = torch.device(device)
         self.data = StudyData(recipe, self.device)
         self._fitted: dict[ModelKey, Fitted] = {}
-        self._predictors: dict[tuple[ModelKey, int], Predictor] = {}  # by the images of their own statistics
-        self._fits: dict[tuple[str, int], Future[Calibrator]] = {}  # of calibrators that are being fitted
-        self._on_host: tuple[TestSet, Dataset] | None = None
+        self._predictors: dict[tuple[ModelKey, int], Predictor] = {}  # by model and bn_images
+        self._fits: dict[tuple[str, int], Future[Calibrator]] = {}  # calibrators that are being fitted
+        self._cpu_images: tuple[TestSet, Dataset] | None = None
 
     # training
 
     def train(self, keys: Sequence[ModelKey]) -> list[Trained]:
-        """Train models side by side; what was begun goes on, what was finished is read back."""
+        """Train models together. A training that was interrupted is resumed; a finished one is read back."""
         missing = [key for key in keys if key not in self._fitted]
-        given = [key for key in missing if self.recipe.row(key.method).as_given]
-        self._fitted |= {key: self._as_given(key) for key in given}
-        missing = [key for key in missing if key not in given]
-        starts = [key for key in (self._start(key) for key in missing) if key is not None]
+        untrained = [key for key in missing if self.recipe.method(key.method).skip_training]
+        self._fitted |= {key: self._untrained(key) for key in untrained}
+        missing = [key for key in missing if key not in untrained]
+        starts = [key for key in (self._init_from(key) for key in missing) if key is not None]
         if starts:
             self.train(list(dict.fromkeys(starts)))
         jobs = [self._job(key) for key in missing]
-        found = fit_many(jobs, device=self.device, progress=self.progress, until=self.until)
-        self._fitted |= dict(zip(missing, found, strict=True))
+        fitted = fit_many(jobs, device=self.device, progress=self.progress, until=self.until)
+        self._fitted |= dict(zip(missing, fitted, strict=True))
         for job in jobs:
-            _slim(job)
-        return [self._told(key) for key in keys]
+            _drop_optimizer_state(job)
+        return [self._trained(key) for key in keys]
 
-    def _told(self, key: ModelKey) -> Trained:
+    def _trained(self, key: ModelKey) -> Trained:
         fitted = self._fitted[key]
         prints = self.data.training_prints()
         return Trained(key, fitted.history, fitted.epochs, fitted.seconds, fitted.threshold, prints)
 
-    def _as_given(self, key: ModelKey) -> Fitted:
-        """A model that is not trained here."""
+    def _untrained(self, key: ModelKey) -> Fitted:
+        """A model with the weights of `net.weights`."""
         job = self._job(key)
         assert not isinstance(job.net, nn.Module)
         model = job.method.build(job.net(seeded_generator(key.seed)).to(self.device)).to(self.device).eval()
         return Fitted([model], job.method.posterior([model]), [], None, 0, 0.0)
 
-    def _start(self, key: ModelKey) -> ModelKey | None:
-        start = self.recipe.row(key.method).start
-        return ModelKey(start, key.seed) if start else None
+    def _init_from(self, key: ModelKey) -> ModelKey | None:
+        name = self.recipe.method(key.method).init_from
+        return ModelKey(name, key.seed) if name else None
 
     def _job(self, key: ModelKey) -> Job:
-        row = self.recipe.row(key.method)
-        assert row.method is not None
-        data = self.data.train(row.train.batch_size, key.seed)
-        start = self._start(key)
+        config = self.recipe.method(key.method)
+        assert config.method is not None
+        data = self.data.train(config.train.batch_size, key.seed)
+        start = self._init_from(key)
         weights = None if start is None else self._fitted[start].models[0].state_dict()
         shape, classes = self.data.image_shape, self.data.validation.num_classes
         return Job(
-            row.method,
+            config.method,
             partial(make_net, self.recipe.net, classes, shape, weights),
             data,
-            row.objective,
-            row.train,
+            config.objective,
+            config.train,
             self.data.validation,
             key.seed,
             self.directory / "models" / self.recipe.folder(key.method, key.seed),
         )
 
     def holds(self, key: ModelKey) -> bool:
-        """Whether a model can be had without training it from the start."""
+        """Return whether a model is available without training it from the beginning."""
         saved = self.directory / "models" / self.recipe.folder(key.method, key.seed)
-        return key in self._fitted or self.recipe.row(key.method).as_given or any(saved.glob("checkpoint-*"))
+        return key in self._fitted or self.recipe.method(key.method).skip_training or any(saved.glob("checkpoint-*"))
 
     def posterior(self, key: ModelKey) -> Posterior:
         if key not in self._fitted:
@@ -159,151 +170,190 @@ class Work:
         return self._fitted[key].posterior
 
     def predictor(self, key: ModelKey, bn_images: int = 0) -> Predictor:
-        """The model as one that has made its draws before; on a GPU they are kept, and run in the study's precision."""
+        """Return the model as a `Predictor`. On a GPU it keeps its samples, and runs in the study's precision."""
         if (key, bn_images) not in self._predictors:
             memory, dtype = 0, None
             if self.device.type == "cuda":
-                rows = {(row.of or row.name, row.bn_images): len(self.recipe.seeds(row)) for row in self.recipe.methods}
-                memory = int(torch.cuda.mem_get_info(self.device)[1] * DRAWS_SHARE) // sum(rows.values())
+                counts = {
+                    (method.reuse_model or method.name, method.bn_images): len(self.recipe.seeds(method))
+                    for method in self.recipe.methods
+                }
+                memory = int(torch.cuda.mem_get_info(self.device)[1] * SAMPLES_SHARE) // sum(counts.values())
                 dtype = torch.bfloat16 if self.recipe.study.precision == "bfloat16" else None
-            posterior = self._measured(key, bn_images) if bn_images else self.posterior(key)
+            posterior = self._with_own_statistics(key, bn_images) if bn_images else self.posterior(key)
             self._predictors[key, bn_images] = Predictor(posterior, seed=key.seed, dtype=dtype, memory=memory)
         return self._predictors[key, bn_images]
 
-    def _measured(self, key: ModelKey, bn_images: int) -> Posterior:
-        data = self.data.train(self.recipe.row(key.method).train.batch_size, key.seed)
+    def _with_own_statistics(self, key: ModelKey, bn_images: int) -> Posterior:
+        data = self.data.train(self.recipe.method(key.method).train.batch_size, key.seed)
         if not isinstance(data, Dataset):
             raise InputError(f"{key.method}: bn_images needs training images in memory, not a stream of files")
         return PerDrawBatchNorm(self.posterior(key), evenly_spaced(data.images, bn_images))
 
-    # judging
+    # evaluating
 
-    def judge(
-        self, key: ModelKey, test_set: TestSet, rows: Sequence[Row], learned: Mapping[str, Learned]
-    ) -> list[Cell]:
-        """Rows of one model on one set. On validation data calibrators and thresholds are learned; nowhere else."""
-        return self.cells(self.predict(key, test_set, rows, learned))
+    def evaluate(
+        self,
+        key: ModelKey,
+        test_set: TestSet,
+        methods: Sequence[MethodConfig],
+        fits: Mapping[str, ValidationFit],
+    ) -> list[Evaluation]:
+        """Evaluate the methods of one model on one set. Calibrators and thresholds are learned on validation data only.
+
+        Args:
+            key: the model.
+            test_set: the images.
+            methods: methods that use the model.
+            fits: what each method learned on validation data, by its name.
+        """
+        return self.evaluations(self.predict(key, test_set, methods, fits))
 
     def predict(
-        self, key: ModelKey, test_set: TestSet, rows: Sequence[Row], learned: Mapping[str, Learned]
+        self,
+        key: ModelKey,
+        test_set: TestSet,
+        methods: Sequence[MethodConfig],
+        fits: Mapping[str, ValidationFit],
     ) -> Predicted:
-        """The part of `judge` that needs the device."""
+        """The part of `evaluate` that needs the device; same arguments."""
         began = time.perf_counter()
         data = self.data.images(test_set)
-        calibrators = self._calibrators(key, test_set, rows, learned)
-        by_row: dict[str, Predictions] = {}
-        for bn_images in dict.fromkeys(row.bn_images for row in rows):
-            alike = [row for row in rows if row.bn_images == bn_images]
-            variants = [Variant(row.name, self.recipe.samples(row), calibrators.get(row.name)) for row in alike]
-            told = predict_all(self.predictor(key, bn_images), data, variants, seed=key.seed)
-            by_row |= dict(zip((row.name for row in alike), told, strict=True))
-        found = [by_row[row.name] for row in rows]
-        images = self._host(test_set, data) if self._is_shown(key, test_set) else None
+        calibrators = self._calibrators(key, test_set, methods, fits)
+        by_name: dict[str, Predictions] = {}
+        for bn_images in dict.fromkeys(method.bn_images for method in methods):
+            alike = [method for method in methods if method.bn_images == bn_images]
+            variants = [Variant(one.name, self.recipe.samples(one), calibrators.get(one.name)) for one in alike]
+            predictions = predict_all(self.predictor(key, bn_images), data, variants, seed=key.seed)
+            by_name |= dict(zip((method.name for method in alike), predictions, strict=True))
+        images = self._on_cpu(test_set, data) if self._has_examples(key, test_set) else None
         prints = self.data.prints(test_set)
-        seconds = time.perf_counter() - began
         return Predicted(
-            key, test_set, rows, learned, found, calibrators, data.images[0].cpu(), images, seconds, prints
+            key,
+            test_set,
+            methods,
+            fits,
+            [by_name[method.name] for method in methods],
+            calibrators,
+            data.images[0].cpu(),
+            images,
+            time.perf_counter() - began,
+            prints,
         )
 
-    def cells(self, predicted: Predicted) -> list[Cell]:
-        """The rest of it: metrics, curves, pictures. Any thread may do it."""
+    def evaluations(self, predicted: Predicted) -> list[Evaluation]:
+        """The rest of `evaluate`: metrics, curves, pictures. Any thread may do it."""
         began = time.perf_counter() - predicted.seconds
-        key, test_set, cells = predicted.key, predicted.test_set, []
-        for row, found in zip(predicted.rows, predicted.found, strict=True):
-            known = predicted.learned.get(row.name, Learned())
-            told = judge(
-                found,
-                threshold=None if test_set == VALIDATION else _needed(known.threshold, row, "threshold"),
-                bins=self.recipe.study.bins,
-                clean_entropy=None if test_set in (VALIDATION, CLEAN) else known.clean_entropy,
+        key, test_set, bins = predicted.key, predicted.test_set, self.recipe.study.bins
+        evaluations = []
+        for method, predictions in zip(predicted.methods, predicted.predictions, strict=True):
+            fit = predicted.fits.get(method.name, ValidationFit())
+            result = judge(
+                predictions,
+                threshold=None if test_set == VALIDATION else _learned(fit.threshold, method, "threshold"),
+                bins=bins,
+                clean_entropy=None if test_set in (VALIDATION, CLEAN) else fit.clean_entropy,
             )
-            calibrator = predicted.calibrators.get(row.name) if test_set == VALIDATION else None
+            calibrator = predicted.calibrators.get(method.name) if test_set == VALIDATION else None
             if calibrator is not None:
-                told.metrics["temperature"] = float(calibrator.temperature_)
-            self._keep(key, test_set, row, found)
-            seconds = (time.perf_counter() - began) / len(predicted.rows)
-            text = None if calibrator is None else calibrator.to_json()
-            shown = None if predicted.images is None else shown_of(found, predicted.images, self.recipe.study.bins)
-            picture = None if test_set == VALIDATION else thumbnail(predicted.first)
-            kept = (text, test_set == CLEAN, shown, picture, predicted.prints)
-            cells.append(Cell(row.name, key.seed, test_set, told, seconds, *kept))
-        return cells
+                result.metrics["temperature"] = float(calibrator.temperature_)
+            self._save(key, test_set, method, predictions)
+            evaluations.append(
+                Evaluation(
+                    method.name,
+                    key.seed,
+                    test_set,
+                    result,
+                    seconds=(time.perf_counter() - began) / len(predicted.methods),
+                    calibrator=None if calibrator is None else calibrator.to_json(),
+                    keep_entropy=test_set == CLEAN,
+                    shown=None if predicted.images is None else examples_of(predictions, predicted.images, bins),
+                    picture=None if test_set == VALIDATION else thumbnail(predicted.first_image),
+                    prints=predicted.prints,
+                )
+            )
+        return evaluations
 
-    def _is_shown(self, key: ModelKey, test_set: TestSet) -> bool:
-        """Single images are shown of one seed: they fill most of a study's file."""
+    def _has_examples(self, key: ModelKey, test_set: TestSet) -> bool:
+        """Single images are stored for one seed only, because they take most of the space in a study's file."""
         strongest = test_set == CLEAN or 0 < test_set.severity == max(self.recipe.study.severities)
-        return strongest and key.seed == min(self.recipe.seeds(self.recipe.row(key.method)))
+        return strongest and key.seed == min(self.recipe.seeds(self.recipe.method(key.method)))
 
-    def _host(self, test_set: TestSet, data: Dataset) -> Dataset:
-        """One copy for all models: pictures that were fetched one by one would each wait for the device."""
-        if self._on_host is None or self._on_host[0] != test_set:
-            self._on_host = (test_set, data.to("cpu"))
-        return self._on_host[1]
+    def _on_cpu(self, test_set: TestSet, data: Dataset) -> Dataset:
+        """One copy for all models: copying pictures one by one would wait for the device each time."""
+        if self._cpu_images is None or self._cpu_images[0] != test_set:
+            self._cpu_images = (test_set, data.to("cpu"))
+        return self._cpu_images[1]
 
     # calibrators
 
-    def start_fits(self, key: ModelKey, rows: Sequence[Row], pool: Executor) -> None:
+    def start_fits(self, key: ModelKey, methods: Sequence[MethodConfig], pool: Executor) -> None:
         """Fit the calibrators of a model in `pool`; `predict` on validation data waits for them."""
         kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-        for row in rows:
-            if row.calibrator is not None:
-                logits = self._kept(key, row, kept)
-                self._fits[row.name, key.seed] = pool.submit(row.calibrator.make().fit, *logits)
+        for method in methods:
+            if method.calibrator is not None:
+                logits = self._logits(key, method, kept)
+                self._fits[method.name, key.seed] = pool.submit(method.calibrator.make().fit, *logits)
 
     def _calibrators(
-        self, key: ModelKey, test_set: TestSet, rows: Sequence[Row], learned: Mapping[str, Learned]
+        self,
+        key: ModelKey,
+        test_set: TestSet,
+        methods: Sequence[MethodConfig],
+        fits: Mapping[str, ValidationFit],
     ) -> dict[str, Calibrator]:
-        scaled = [row for row in rows if row.calibrator is not None]
+        calibrated = [method for method in methods if method.calibrator is not None]
         if test_set != VALIDATION:
-            texts = {row.name: _needed(learned[row.name].calibrator, row, "calibrator") for row in scaled}
+            texts = {one.name: _learned(fits[one.name].calibrator, one, "calibrator") for one in calibrated}
             return {name: Calibrator.from_json(text) for name, text in texts.items()}
-        made: dict[str, Calibrator] = {}
+        calibrators: dict[str, Calibrator] = {}
         kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-        for row in scaled:
-            assert row.calibrator is not None
-            started = self._fits.pop((row.name, key.seed), None)
+        for method in calibrated:
+            assert method.calibrator is not None
+            started = self._fits.pop((method.name, key.seed), None)
             if started is not None:
-                made[row.name] = started.result()
+                calibrators[method.name] = started.result()
                 continue
-            with warnings.catch_warnings(record=True) as said:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", CalibrationWarning)
-                made[row.name] = row.calibrator.make().fit(*self._kept(key, row, kept))
-            for warning in said:
-                print(f"{row.name} (seed {key.seed}): {warning.message}", file=sys.stderr)
-        return made
+                calibrators[method.name] = method.calibrator.make().fit(*self._logits(key, method, kept))
+            for warning in caught:
+                print(f"{method.name} (seed {key.seed}): {warning.message}", file=sys.stderr)
+        return calibrators
 
-    def _kept(
-        self, key: ModelKey, row: Row, kept: dict[tuple[int, int], tuple[Tensor, Tensor]]
+    def _logits(
+        self, key: ModelKey, method: MethodConfig, kept: dict[tuple[int, int], tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
-        samples, predictor = self.recipe.samples(row), self.predictor(key, row.bn_images)
-        which = (samples, row.bn_images)
+        """Validation logits and labels; `kept` holds those of methods with the same samples and bn_images."""
+        samples, predictor = self.recipe.samples(method), self.predictor(key, method.bn_images)
+        which = (samples, method.bn_images)
         if which not in kept:
             kept[which] = kept_logits(predictor, self.data.validation, samples, seed=key.seed)
         return kept[which]
 
-    def _keep(self, key: ModelKey, test_set: TestSet, row: Row, found: Predictions) -> None:
+    def _save(self, key: ModelKey, test_set: TestSet, method: MethodConfig, predictions: Predictions) -> None:
         if self.recipe.study.predictions:
-            folder = self.directory / "predictions" / self.recipe.folder(row.name, key.seed)
+            folder = self.directory / "predictions" / self.recipe.folder(method.name, key.seed)
             folder.mkdir(parents=True, exist_ok=True)
             files = slugs(str(one) for one in Plan(self.recipe).sets)
-            found.save(folder / f"{files[str(test_set)]}.safetensors")
+            predictions.save(folder / f"{files[str(test_set)]}.safetensors")
 
 
-def _slim(job: Job) -> None:
-    """A trained model is only read back: without the optimiser's state its file is a third, and one is enough."""
+def _drop_optimizer_state(job: Job) -> None:
+    """Keep one checkpoint of a trained model, without the optimiser's state: that is two thirds of the file."""
     assert job.directory is not None
     found = latest(job.directory, job.identity(), lambda line: print(line, file=sys.stderr))
     if found is None or not any(name.startswith("optimizer.") for name in found.tensors):
         return
     tensors = {name: tensor for name, tensor in found.tensors.items() if not name.startswith("optimizer.")}
-    told = (found.epoch, found.history, found.identity, tensors, found.best, found.stopped, found.seconds)
-    path = save(job.directory, Checkpoint(*told))
+    kept = (found.epoch, found.history, found.identity, tensors, found.best, found.stopped, found.seconds)
+    path = save(job.directory, Checkpoint(*kept))
     for other in job.directory.glob("checkpoint-*.safetensors"):
         if other != path:
             other.unlink(missing_ok=True)
 
 
-def _needed(value: Any, row: Row, what: str) -> Any:
+def _learned(value: Any, method: MethodConfig, what: str) -> Any:
     if value is None:
-        raise InputError(f"{row.name}: its {what} is learned on validation data, which has not been judged yet")
+        raise InputError(f"{method.name}: its {what} is learned on validation data, which is not evaluated yet")
     return value

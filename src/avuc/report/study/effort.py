@@ -65,7 +65,7 @@ def effort_of(store: Store) -> Effort:
             epochs[epoch, record["seconds"]] = run
             images += record.get("images_per_second", 0.0) * record["seconds"]
     # rows that read one model share its draws: of a model and a set, the most draws were computed
-    shared = {row.name: row.of or row.name for row in store.recipe().methods}
+    shared = {row.name: row.reuse_model or row.name for row in store.stored_recipe().methods}
     passes: dict[tuple[str, int, str, int], int] = {}
     judged: dict[int, float] = {}
     cells = store.select("SELECT method, seed, shift, severity, rows, samples, seconds, run FROM cells")

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from avuc.core.errors import InputError
 from avuc.report.study.results import CLEAN, METRICS, Array, CellKey, MethodFacts, Results
+from avuc.study.portable import without_folder
 
 if TYPE_CHECKING:
-    from avuc.study.grid import Plan
-    from avuc.study.recipe import Recipe, Row
     from avuc.study.store import Store
+    from avuc.study.stored_recipe import StoredMethod, StoredRecipe
 
 __all__ = ["read"]
 
@@ -34,10 +34,7 @@ CHANGED = "the file was changed by another program: run the study again in anoth
 
 def read(store: Store) -> Results:
     """Everything the report needs, in a few queries."""
-    from avuc.study.grid import Plan
-    from avuc.study.portable import portable
-
-    recipe = store.recipe()
+    recipe = store.stored_recipe()
     rows = [_checked(store, row) for row in store.rows()]
     if store.lost and not rows:
         raise InputError(f"{store.damage()}; avuc study computes them again")
@@ -64,23 +61,24 @@ def read(store: Store) -> Results:
     with _as_written(store, "the list of runs"):
         seconds = sum(_seconds(store, run) for run in store.runs())
     sizes = store.select("SELECT rows FROM cells WHERE shift='clean' LIMIT 1")
-    judged = " (a rehearsal: held-out training images instead of test images)" if recipe.data.rehearsal else ""
-    shared = portable(recipe)
+    rehearsal = recipe.data.evaluate_on_validation
+    judged = " (a rehearsal: held-out training images instead of test images)" if rehearsal else ""
+    data = without_folder(recipe.data.source)
     source = (
-        f"{shared.data.source}{judged}, {recipe.net.name}, up to {recipe.study.samples} draws for each prediction; "
+        f"{data}{judged}, {recipe.net.name}, up to {recipe.study.samples} draws for each prediction; "
         f"{len(store.done()):,} results (a method with a seed on a set of images), computed in {_time(seconds)}"
     )
     results = Results(
         recipe.study.name,
         source,
-        (shared.to_toml(),),
+        (recipe.to_toml(),),
         facts,
         cells,
         values,
         _pooled_curves(store, places, where),
         _shown(store, facts, where),
         {key: data for key, data in store.gallery().items() if isinstance(data, bytes) and data.startswith(PNG)},
-        missing=_missing(Plan(recipe), store),
+        missing=recipe.missing(store.done()),
         studies=(recipe.study.name,),
         rows=sizes[0][0] if sizes and isinstance(sizes[0][0], int) else 0,
         notes=tuple(_notes(store, recipe, {row[0] for row in rows})),
@@ -117,13 +115,7 @@ def _as_written(store: Store, what: str) -> Iterator[None]:
         ) from error
 
 
-def _missing(plan: Plan, store: Store) -> int:
-    """Results that the recipe asks for and the file does not have, whatever else it has."""
-    done = store.done()
-    return sum(len(plan.pending(key, one, done)) for key in plan.models for one in plan.sets)
-
-
-def _notes(store: Store, recipe: Recipe, found: set[str]) -> Iterator[str]:
+def _notes(store: Store, recipe: StoredRecipe, found: set[str]) -> Iterator[str]:
     others = sorted(found - {row.name for row in recipe.methods})
     if others:
         shown = ", ".join(others[:8]) + (" and more" if len(others) > 8 else "")
@@ -162,7 +154,7 @@ def _in_order(cells: set[CellKey], shifts: Sequence[str]) -> list[CellKey]:
     return sorted(cells, key=key)
 
 
-def _facts(store: Store, row: Row, place: int, rows: Sequence[tuple[Any, ...]]) -> MethodFacts:
+def _facts(store: Store, row: StoredMethod, place: int, rows: Sequence[tuple[Any, ...]]) -> MethodFacts:
     mine = [line for line in rows if line[0] == row.name]
     seeds = tuple(sorted({line[1] for line in mine if line[2] != "validation"}))
     judged = store.select(
@@ -177,10 +169,10 @@ def _facts(store: Store, row: Row, place: int, rows: Sequence[tuple[Any, ...]]) 
         return MethodFacts(
             row.name,
             place,
-            row.of,
+            row.reuse_model,
             seeds=seeds,
             draws=int(draws or 1),
-            beta=float(row.objective.beta) if row.method is not None and row.objective.kind == "avuc" else None,
+            beta=row.beta if row.objective == "avuc" else None,
             errors=min(errors, default=None),
             temperatures=tuple(line[5] for line in mine if line[2] == "validation" and line[4] == "temperature"),
             at_bound=any(content.get("learned", {}).get("at_bound") is True for content in fitted),

@@ -1,0 +1,167 @@
+"""The sections of a recipe: frozen dataclasses for the tables [study], [data] and [net], and for calibrators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from avuc.calibration import CALIBRATORS, Calibrator
+from avuc.core.errors import InputError
+from avuc.nets import NETS
+from avuc.shifts import PAPER, SEVERITIES, SHIFTS, Profile
+from avuc.study.other_data import OtherData
+from avuc.study.tables import did_you_mean
+
+MOST = 2**63  # SQLite has no larger whole number
+
+
+def check_different(name: str, values: tuple[int, ...] | tuple[str, ...]) -> None:
+    """Refuse a value that is given twice: it would be counted twice and computed once."""
+    wrong = [value for value in values if isinstance(value, int) and not 0 <= value < MOST]
+    if wrong or len(set(values)) < len(values):
+        kind = "different whole numbers from 0 up" if name != "shifts" else "different names"
+        raise InputError(f"{name}: expected {kind}, found {list(values)}")
+
+
+@dataclass(frozen=True)
+class StudySettings:
+    """The table [study].
+
+    Args:
+        name: title of the study.
+        seeds: every method is trained once with each seed.
+        samples: posterior samples for each prediction.
+        shifts, severities: corruptions of the test images; every shift is applied at every severity.
+        profile: whose corruption constants are used, "cifar" or "imagenet".
+        shift_seed: seed of the corruptions.
+        ood: out-of-distribution data: names of data sets, files of images, "photographs", or `OtherData`.
+        bins: bins of the calibration errors.
+        predictions: also save every prediction to a file.
+        precision: of the network during evaluation on a GPU. On a CPU, and for all metrics, it is always float32.
+    """
+
+    name: str = "study"
+    seeds: tuple[int, ...] = (0,)
+    samples: int = 128
+    shifts: tuple[str, ...] = PAPER
+    severities: tuple[int, ...] = SEVERITIES
+    profile: Profile = "cifar"
+    shift_seed: int = 0
+    ood: tuple[str | OtherData, ...] = ()
+    bins: int = 15
+    predictions: bool = False
+    precision: Literal["float32", "bfloat16"] = "float32"
+
+    def __post_init__(self) -> None:
+        if not self.seeds:
+            raise InputError("seeds: expected different whole numbers from 0 up, found []")
+        check_different("seeds", self.seeds)
+        check_different("shifts", self.shifts)
+        check_different("severities", self.severities)
+        if self.samples < 1 or self.bins < 1:
+            raise InputError(f"samples and bins must be at least 1, found {self.samples} and {self.bins}")
+        for name in self.shifts:
+            if name not in SHIFTS:
+                raise InputError(f"shifts: no shift {name!r}; {did_you_mean(name, SHIFTS)}")
+        if not set(self.severities) <= set(SEVERITIES):
+            raise InputError(f"severities: expected some of 1 … 5, found {list(self.severities)}")
+        names = [other.name for other in self.others]
+        if len(set(names)) < len(names):
+            raise InputError(f"ood: two sets have the same name in {names}; rename one: {{name = …, path = …}}")
+
+    @property
+    def others(self) -> tuple[OtherData, ...]:
+        return tuple(OtherData.of(entry) for entry in self.ood)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The table [data].
+
+    Args:
+        source, root: the data set, as `load_dataset` takes it.
+        validation: how many training images are held out.
+        split_seed, stratified: how they are chosen.
+        train_images, test_images: use fewer images than there are; 0 for all.
+        corruptions_dir: folder of published corrupted images, which are read instead of generated.
+        evaluate_on_validation: compare recipes without looking at the test data. Temperatures and thresholds are
+            learned on one half of the held-out images, and the other half is evaluated in place of the test images.
+        stream, size, workers: train from image files, for data sets that do not fit in memory; size of the images and
+            number of reading processes.
+        verify: check that files are the published ones.
+    """
+
+    source: str = "mnist5k"
+    root: str = ""
+    validation: int = 5000
+    split_seed: int = 0
+    stratified: bool = False
+    train_images: int = 0
+    test_images: int = 0
+    corruptions_dir: str = ""
+    evaluate_on_validation: bool = False
+    stream: bool = False
+    size: int = 0
+    workers: int = 0
+    verify: bool = True
+
+    def __post_init__(self) -> None:
+        if self.validation < 1:
+            raise InputError("validation: temperatures and thresholds are learned there; expected at least 1 image")
+        if self.evaluate_on_validation and (self.stream or self.corruptions_dir or self.validation < 2):
+            raise InputError(
+                "evaluate_on_validation: needs validation ≥ 2, stream = false and no corruptions_dir: the held-out "
+                "images are split in memory, and their shifts are generated"
+            )
+        for name in ("train_images", "test_images", "size", "workers", "split_seed"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} must not be negative, found {getattr(self, name)}")
+
+    # names of version 0.1.0
+
+    @property
+    def released(self) -> str:
+        return self.corruptions_dir
+
+    @property
+    def rehearsal(self) -> bool:
+        return self.evaluate_on_validation
+
+
+@dataclass(frozen=True)
+class NetConfig:
+    """The table [net].
+
+    Args:
+        name: a network of `avuc.nets.NETS`.
+        width, hidden, mean, std: its options, if it has them; 0 or empty for its defaults.
+        weights: file of trained weights to start from, .safetensors or a state_dict saved by torch.
+    """
+
+    name: str = "resnet20"
+    width: int = 0
+    hidden: tuple[int, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    weights: str = ""
+
+    def __post_init__(self) -> None:
+        if self.name not in NETS:
+            raise InputError(f"name: no net {self.name!r}; {did_you_mean(self.name, NETS)}")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        chosen = {name: getattr(self, name) for name in ("width", "hidden", "mean", "std")}
+        return {name: value for name, value in chosen.items() if value}
+
+
+@dataclass(frozen=True)
+class CalibratorSpec:
+    """A calibrator by its name in CALIBRATORS, and the arguments that differ from its defaults."""
+
+    kind: str
+    params: tuple[tuple[str, Any], ...] = ()
+
+    def make(self) -> Calibrator:
+        """Return the calibrator, not fitted."""
+        return CALIBRATORS[self.kind](**dict(self.params))
