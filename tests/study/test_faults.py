@@ -123,7 +123,9 @@ class Full:
         if statement.startswith("INSERT"):
             self.left -= 1
             if self.left < 0:
-                raise sqlite3.OperationalError("database or disk is full")
+                error = sqlite3.OperationalError("database or disk is full")
+                error.sqlite_errorcode = sqlite3.SQLITE_FULL
+                raise error
 
     def execute(self, statement, *values):
         self._spend(statement)
@@ -143,6 +145,40 @@ class Full:
     @text_factory.setter
     def text_factory(self, kind):
         self._db.text_factory = kind
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (sqlite3.SQLITE_FULL, "make room and run the same command again"),
+        (sqlite3.SQLITE_IOERR_WRITE, "make room and run the same command again"),
+        (sqlite3.SQLITE_BUSY, "end that program and run the same command again"),
+        (sqlite3.SQLITE_LOCKED_SHAREDCACHE, "end that program and run the same command again"),
+        (sqlite3.SQLITE_CANTOPEN, "check the folder's permissions"),
+        (sqlite3.SQLITE_READONLY_DBMOVED, "check the folder's permissions"),
+        (sqlite3.SQLITE_CORRUPT, "it is damaged: move it away"),
+        (sqlite3.SQLITE_NOTADB, "it is damaged: move it away"),
+        (None, "it is damaged: move it away"),
+    ],
+)
+def test_the_remedy_follows_from_sqlites_code_not_from_its_words(tmp_path, code, remedy):
+    error = sqlite3.OperationalError("full, locked, readonly: words decide nothing")
+    if code is not None:
+        error.sqlite_errorcode = code
+    with contextlib.closing(Store(tmp_path)) as store, pytest.raises(InputError, match=remedy), store.clear_errors():
+        raise error
+
+
+def test_a_file_that_another_program_holds(tmp_path, monkeypatch):
+    """The real error of SQLite, not one made here."""
+    monkeypatch.setattr("avuc.study.file.BUSY_SECONDS", 0.01)
+    with (
+        contextlib.closing(Store(tmp_path)) as store,
+        contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(InputError, match="another program holds it"), store.clear_errors(), store._writing():
+            pass
 
 
 @pytest.fixture
