@@ -75,7 +75,17 @@ class MethodConfig:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A whole study. Build it with `load_recipe` or `parse_recipe`."""
+    """A whole study. `load_recipe` builds it from a file.
+
+    Args:
+        study, data, net, train: the tables of these names; `train` holds the settings of methods without their own.
+        methods: one entry for each [[methods]] table.
+
+    >>> from avuc.study import load_recipe
+    >>> recipe = load_recipe("demo")
+    >>> recipe.method("SVI-TS").reuse_model, recipe.seeds(recipe.method("SVI-TS"))
+    ('SVI', (0,))
+    """
 
     study: StudySettings
     data: DataConfig

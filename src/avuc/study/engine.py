@@ -48,6 +48,17 @@ def run_study(
         progress: show progress on stderr.
         minutes: stop after that long, at the end of an epoch or of an evaluation; `OutOfTime` says what is missing.
         only: names of methods to train and evaluate now; empty for all.
+
+    >>> import tempfile
+    >>> from avuc.study import load_recipe
+    >>> small = ["study.shifts=[]", "study.ood=[]", "data.train_images=100", "data.test_images=50", "train.epochs=1"]
+    >>> recipe = load_recipe("demo", [*small, "train.milestones=[]", "train.factors=[]"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = run_study(recipe, folder, device="cpu", progress=False, only=["Vanilla"])
+    ...     done = store.done()
+    ...     store.close()
+    >>> sorted(done)
+    [('Vanilla', 0, 'clean', 0), ('Vanilla', 0, 'validation', 0)]
     """
     until = None if minutes is None else time.monotonic() + 60 * minutes
     plan = Plan(recipe, tuple(only))
