@@ -118,12 +118,12 @@ def test_the_design_page_names_every_room() -> None:
 @pytest.mark.parametrize(
     ("page", "name"),
     [
-        ("study.md", "study.config.DataPart"),
-        ("study.md", "study.config.NetPart"),
-        ("study.md", "study.config.OtherData"),
+        ("study.md", "study.sections.DataConfig"),
+        ("study.md", "study.sections.NetConfig"),
+        ("study.md", "study.other_data.OtherData"),
         ("study.md", "study.config.Recipe"),
-        ("study.md", "study.config.Row"),
-        ("study.md", "study.config.StudyPart"),
+        ("study.md", "study.config.MethodConfig"),
+        ("study.md", "study.sections.StudySettings"),
         ("training.md", "training.settings.TrainSettings"),
     ],
 )

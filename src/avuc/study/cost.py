@@ -55,11 +55,11 @@ class Cost:
             f"now, plain net, one process; a training step counted as {STEP_IN_FORWARDS} of them)"
         )
         if self.net in H200:
-            trained, judged = H200[self.net]
-            seconds = self.trained_images / trained + self.forward_passes / judged
+            trained, evaluated = H200[self.net]
+            seconds = self.trained_images / trained + self.forward_passes / evaluated
             lines.append(
                 f"about {duration(seconds)} on one H200, planned with {trained:,} images a second in training and "
-                f"{judged:,} forward passes a second; plus the time to compile and start"
+                f"{evaluated:,} forward passes a second; plus the time to compile and start"
             )
         return lines
 
