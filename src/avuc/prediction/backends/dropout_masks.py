@@ -45,24 +45,23 @@ def masked_net(net: nn.Module) -> nn.Module | None:
     return made
 
 
-def mask_shapes(draw: MaskDraw, image: Tensor) -> Shapes | None:
+def mask_shapes(sample: MaskDraw, image: Tensor) -> Shapes | None:
     """Return the shape of each layer's mask for an image (1, …); None if a layer is not called exactly once."""
-    draw(image)
-    names = {hook.place: name for name, hook in dropout_hooks(draw.net).items()}
+    sample(image)
+    names = {hook.place: name for name, hook in dropout_hooks(sample.net).items()}
     # keys of `_made` are (place of the hook, number of the call, *shape)
-    if sorted(place for place, *_ in draw._made) != sorted(names):
+    if sorted(place for place, *_ in sample._made) != sorted(names):
         return None
-    return {names[place]: tuple(shape) for place, _, *shape in draw._made}
+    return {names[place]: tuple(shape) for place, _, *shape in sample._made}
 
 
-def masks_of(draw: MaskDraw, shapes: Shapes, device: torch.device) -> dict[str, Tensor]:
+def masks_of(sample: MaskDraw, shapes: Shapes, device: torch.device) -> dict[str, Tensor]:
     """Return the masks of a sample by their names in `masked_net`."""
-    hooks = dropout_hooks(draw.net)
-    draw = MaskDraw(
-        draw.net, draw.masks, draw.seed
-    )  # a new one, in which no layer has been called yet: each gets its first mask
+    hooks = dropout_hooks(sample.net)
+    # the same sample before its first call: each layer gets its first mask
+    fresh = MaskDraw(sample.net, sample.masks, sample.seed)
     masks = {}
     for name, shape in shapes.items():
         hook, like = hooks[name], torch.empty(1, *shape, device=device)
-        masks[f"{name}.mask"] = draw.mask(hook.place, hook.rate_before(draw.net.get_submodule(name)), like, False)
+        masks[f"{name}.mask"] = fresh.mask(hook.place, hook.rate_before(fresh.net.get_submodule(name)), like, False)
     return masks
