@@ -134,7 +134,7 @@ def test_guarded_nll_is_never_worse_and_keeps_half_of_its_gain_beyond_the_likeli
 
 def test_gaps_are_the_metrics(make_logits):
     logits, labels = make_logits(rows=200)
-    found = module._gaps(module.ScaledLogits.read(logits, labels).columns(1.3), 5)
+    found = module._gaps(module.ScaledLogits.read(logits, labels).at(1.3), 5)
     probs = mean_probs(logits, 1.3)
     np.testing.assert_allclose(found, [ece(probs, labels), uce(probs, labels)], rtol=1e-9)
 

@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 import avuc.calibration
 from avuc.calibration import CALIBRATORS, Calibrator, TemperatureScaling, VectorScaling
-from avuc.calibration.scaled import ScaledLogits
+from avuc.calibration.scaled_logits import ScaledLogits
 from avuc.core.errors import InputError
 
 EVERY = pytest.mark.parametrize("name", CALIBRATORS)
@@ -187,7 +187,7 @@ def test_small_fits_use_one_thread_and_restore_the_setting(monkeypatch) -> None:
             TemperatureScaling().fit(logits * torch.nan, labels)
         assert torch.get_num_threads() == 2
         seen.clear()
-        monkeypatch.setattr("avuc.calibration.scaled.CALM_ELEMENTS", 10)
+        monkeypatch.setattr("avuc.calibration.scaled_logits.ONE_THREAD_ELEMENTS", 10)
         TemperatureScaling().fit(logits, labels)
         assert set(seen) == {2}
     finally:

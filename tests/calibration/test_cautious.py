@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from avuc.calibration import CalibrationWarning, Calibrator, CautiousTemperatureScaling, TemperatureScaling
-from avuc.calibration.search import falling_root
+from avuc.calibration.scalar_search import decreasing_root
 from avuc.core.errors import InputError
 
 
@@ -133,7 +133,7 @@ def test_the_root_of_a_falling_function(root, power, jump):
     def f(x: float) -> float:
         return (root - x) ** power + (jump if x < root else -jump)
 
-    found = falling_root(f, -4.0, 4.0, f(-4.0), f(4.0), 1e-9)
+    found = decreasing_root(f, -4.0, 4.0, f(-4.0), f(4.0), 1e-9)
     assert f(found) <= 0
     if power == 1 or jump > 0:
         assert found == pytest.approx(root, abs=2e-9)
@@ -147,5 +147,5 @@ def test_few_readings_are_enough():
         seen.append(x)
         return math.exp(-x) - 0.3
 
-    assert falling_root(f, 0.0, 3.0, f(0.0), f(3.0), 1e-6) == pytest.approx(-math.log(0.3), abs=1e-6)
+    assert decreasing_root(f, 0.0, 3.0, f(0.0), f(3.0), 1e-6) == pytest.approx(-math.log(0.3), abs=1e-6)
     assert len(seen) <= 16

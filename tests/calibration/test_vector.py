@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from avuc.calibration import CalibrationWarning, TemperatureScaling, VectorScaling, logits_from_probs
-from avuc.calibration.scaled import ScaledLogits
+from avuc.calibration.scaled_logits import ScaledLogits
 from avuc.calibration.vector import _evaluate
 from avuc.core.errors import InputError
 from avuc.metrics import nll

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from avuc import metrics
-from avuc.calibration.scaled import ScaledLogits
+from avuc.calibration.scaled_logits import ScaledLogits
 from avuc.losses import AvUCLoss, avuc_loss
 from avuc.losses.quadrants import SampleStatistics, avuc_quadrants, quadrants_of
 from avuc.losses.softmax_statistics import softmax_statistics, traceable
@@ -39,8 +39,8 @@ def entropies(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         "predictions": Predictions.from_logits(logits, labels).entropy,
         "metrics": torch.from_numpy(prediction_statistics(probs, labels).entropy),
         "metrics, float64": torch.from_numpy(prediction_statistics(logits.double().softmax(-1), labels).entropy),
-        "calibration": ScaledLogits(logits[None], labels).columns(1.0).entropy,
-        "calibration, draws": ScaledLogits(logits.expand(3, -1, -1), labels).columns(1.0).entropy,
+        "calibration": ScaledLogits(logits[None], labels).at(1.0).entropy,
+        "calibration, draws": ScaledLogits(logits.expand(3, -1, -1), labels).at(1.0).entropy,
     }
 
 
@@ -67,7 +67,7 @@ SIDES: dict[str, Callable[[Tensor, Tensor, float], bool]] = {
 
 
 def calibrated(logits: Tensor, labels: Tensor, threshold: float) -> bool:
-    columns = ScaledLogits(logits[None], labels).columns(1.0)
+    columns = ScaledLogits(logits[None], labels).at(1.0)
     rows = SampleStatistics(columns.confidence, columns.entropy, columns.correct, torch.ones(1), logits.shape[1])
     return quadrants_of(rows, threshold, "monotone").au.item() == 0
 

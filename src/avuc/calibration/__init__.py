@@ -1,19 +1,20 @@
-"""Calibrators: `fit(logits, labels)`, then `transform(logits)`; logits (N, C) or Monte Carlo logits (S, N, C).
+"""Calibrators: `fit(logits, labels)` on held-out data, then `transform(logits)`.
 
-scaled.py       logits read at any temperature in one pass
-search.py       searches on an interval: Newton's, Brent's, secants
-temperature.py  TemperatureScaling (NLL)
-cautious.py     CautiousTemperatureScaling
-avu.py          AvUTemperatureScaling, AUAvUTemperatureScaling
-vector.py       VectorScaling
-check.py        check_calibrator: is it better than leaving the scores alone?
-base.py         parameters and JSON;  inputs.py  what may come in
+Logits are (N, C), or (S, N, C) for S posterior samples.
+
+temperature.py       TemperatureScaling: minimises the negative log-likelihood
+cautious.py          CautiousTemperatureScaling: slightly underconfident on purpose
+avu.py               AvUTemperatureScaling, AUAvUTemperatureScaling
+vector.py            VectorScaling: a scale and a bias for each class
+cross_validation.py  check_calibrator: is it better than no calibrator?
+base.py              the base class, parameters and JSON;  inputs.py: checks of logits and labels
+scaled_logits.py     logits at any temperature, in one pass;  scalar_search.py: minimum and root on an interval
 """
 
 from avuc.calibration.avu import AUAvUTemperatureScaling, AvUTemperatureScaling
 from avuc.calibration.base import CalibrationWarning, Calibrator
 from avuc.calibration.cautious import CautiousTemperatureScaling
-from avuc.calibration.check import CalibratorCheck, check_calibrator
+from avuc.calibration.cross_validation import CalibratorCheck, check_calibrator
 from avuc.calibration.inputs import logits_from_probs
 from avuc.calibration.temperature import TemperatureScaling
 from avuc.calibration.vector import VectorScaling

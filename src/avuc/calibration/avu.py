@@ -1,9 +1,10 @@
-"""AvU temperature scaling: choose T so that the model is certain where it is right and uncertain where it is wrong.
+"""AvU temperature scaling: choose T so that correct predictions are certain and wrong ones uncertain.
 
     loss(T) = nll_weight · NLL(T) + weight · AvUC(T)
 
-The paper's §3.3 minimises AvUC(T) alone. As printed, that loss has no useful minimum in T: it falls towards T → 0 (or
-T → ∞ for weak networks), see docs/calibration.md. The likelihood makes the problem well posed.
+Krishnan & Tickoo 2020 (§3.3, https://arxiv.org/abs/2012.07923) minimise AvUC(T) alone. As printed, that loss has no
+useful minimum in T: it falls towards T → 0 (or T → ∞ for weak networks), see docs/calibration.md. The likelihood makes
+the problem well posed.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from avuc.calibration.inputs import are_numbers
-from avuc.calibration.scaled import MOST_NLL, Columns, ScaledLogits
-from avuc.calibration.search import Minimum
+from avuc.calibration.scalar_search import Minimum
+from avuc.calibration.scaled_logits import MOST_NLL, ScaledLogits, ScaledPredictions
 from avuc.calibration.temperature import GRID_ELEMENTS, TemperatureScaling
 from avuc.core.errors import InputError
 from avuc.losses import area_loss, auavuc_loss, avuc_loss
@@ -29,30 +30,41 @@ from avuc.metrics.calibration import expected_gap
 from avuc.uncertainty import midpoint_threshold
 
 BINS = 15
-# the guard's steps from the optimum back to T = 1
+# steps of the guard from the optimum back to T = 1
 GUARD_STEPS = 40
-# the share of the gain in NLL over T = 1 that the guard keeps
+# share of the gain in NLL over T = 1 that the guard keeps
 KEPT = 0.5
-# the authors' procedure: the temperature-scaling code they started from, with the paper's rate
+# the procedure of the paper's authors: L-BFGS as in the usual temperature-scaling code, with the paper's learning rate
 AUTHORS_START, AUTHORS_RATE, AUTHORS_STEPS = 1.5, 0.005, 50
 
 
 class AvUTemperatureScaling(TemperatureScaling):
-    """softmax(z/T) with the T that minimises nll_weight·NLL + weight·AvUC, and leaves NLL, ECE and UCE no worse.
+    """AvU temperature scaling: the T that minimises NLL + AvUC, with a guard for NLL, ECE and UCE.
 
-    objective   "avuc", "auavuc" (no threshold: the area over all of them), or "paper": the printed loss alone, with the
-                threshold fixed at T = 1, no likelihood and no guard, whatever the other arguments say.
-    variant     the cells: "monotone", "soft", "paper" or "stopgrad" (which differs from "paper" in its gradient only,
-                so a search that reads values finds the same T).
-    threshold   "refit": the midpoint of the mean uncertainties of accurate and inaccurate rows at each T; "fixed": the
-                same at T = 1; a number in nats; None: half of log C, for the soft variant.
-    guard       where NLL, ECE or UCE on the fit data would be worse than at T = 1, go back towards T = 1 as far as it
-                takes; so does a T that gives away more than half of what temperature scaling gains in NLL.
-    procedure   "search": grid and Brent over `bounds`; "authors": start at T = 1.5, 50 steps of L-BFGS at rate 0.005.
-    points      thresholds under the AUAvUC area.
+        p = softmax(z/T),    loss(T) = nll_weight · NLL(T) + weight · AvUC(T)
+        AvUC = log(1 + (n_AU + n_IC)/(n_AC + n_IU))
 
-    Learned, beside what TemperatureScaling learns: `unguarded_temperature_`, the optimum before the guard; `guarded_`,
-    whether the guard moved it; `threshold_`, the uncertainty threshold at the final temperature.
+    Args:
+        objective: "avuc"; "auavuc", which integrates over all thresholds; or "paper", the printed AvUC loss alone with
+            the threshold fixed at T = 1, no likelihood and no guard, whatever the other arguments are.
+        variant: of the soft quadrants n_AC, n_AU, n_IC and n_IU: "monotone", "soft", "paper" or "stopgrad". "stopgrad"
+            differs from "paper" only in its gradient, so the search finds the same T.
+        weight: weight of AvUC.
+        nll_weight: weight of the mean negative log-likelihood.
+        threshold: "refit", the midpoint of the mean entropies of correct and wrong rows at each T; "fixed", the
+            midpoint at T = 1; a number in nats; None, half of log C, for the variant "soft".
+        guard: whether T moves back towards 1 until NLL, ECE and UCE on the fit data are no worse than at T = 1. It also
+            moves back if it gives up more than half of the gain in NLL that temperature scaling has.
+        procedure: "search", grid and Brent's method over `bounds`; "authors", 50 steps of L-BFGS with learning rate
+            0.005 from T = 1.5.
+        points: number of thresholds for "auavuc".
+        bounds: smallest and largest T.
+        tolerance: precision of log T.
+
+    Learned attributes, besides those of `TemperatureScaling`:
+        unguarded_temperature_: optimum before the guard.
+        guarded_: whether the guard changed it.
+        threshold_: uncertainty threshold at the final temperature, in nats.
 
     >>> logits = np.array([[4.0, 0, 0], [3.0, 0, 0], [0, 3.0, 0], [0, 0.5, 0], [0, 0, 2.0]])
     >>> scaler = AvUTemperatureScaling().fit(logits, np.array([0, 0, 1, 2, 0]))
@@ -97,40 +109,40 @@ class AvUTemperatureScaling(TemperatureScaling):
 
     def _fit(self, logits: Any, labels: Any) -> None:
         scaled = ScaledLogits.read(logits, labels)
-        few = scaled.sample(GRID_ELEMENTS)
-        fixed = _midpoint(scaled.columns(1.0))
+        few = scaled.subsample(GRID_ELEMENTS)
+        fixed = _midpoint(scaled.at(1.0))
 
         def loss(temperature: float) -> float:
-            return self._loss(scaled.columns(temperature), fixed, scaled.num_classes)
+            return self._loss(scaled.at(temperature), fixed, scaled.num_classes)
 
         likelihood: dict[float, float] = {}
 
         def coarse(temperature: float) -> float:
-            columns = few.columns(temperature)
+            columns = few.at(temperature)
             likelihood[float(temperature)] = float(columns.nll.mean())
             return self._loss(columns, fixed, few.num_classes)
 
         found = self._grid_and_brent(loss, coarse, rough=True, jumps=self._literal or self.nll_weight == 0)
         likeliest = min(likelihood, key=likelihood.__getitem__)
         if self.procedure == "authors":
-            # whether a minimum exists is the loss's affair; where these steps end, the procedure's
+            # the search tells whether a minimum exists; the procedure gives T
             found = self._authors(scaled, fixed)._replace(at_bound=found.at_bound)
         guarded = self._guarded(scaled, found, likeliest) if self.guard and not self._literal else found
         self.guarded_ = guarded is not found
         if few is not scaled:
             scaled.rows_read += few.rows_read
-        self._keep(scaled, guarded)
+        self._store(scaled, guarded)
         self.unguarded_temperature_ = min(max(math.exp(found.x), self.bounds[0]), self.bounds[1])
-        columns = scaled.columns(self.temperature_)
+        columns = scaled.at(self.temperature_)
         self.loss_ = self._loss(columns, fixed, scaled.num_classes)
         self.threshold_ = self._threshold(columns, fixed, scaled.num_classes)
-        self._say(scaled, self.at_bound_)
+        self._warn_user(scaled, self.at_bound_)
 
     @property
     def _literal(self) -> bool:
         return self.objective == "paper"
 
-    def _loss(self, columns: Columns, fixed: float, num_classes: int) -> float:
+    def _loss(self, columns: ScaledPredictions, fixed: float, num_classes: int) -> float:
         rows = SampleStatistics(
             columns.confidence, columns.entropy, columns.correct, torch.ones_like(columns.entropy), num_classes
         )
@@ -144,7 +156,7 @@ class AvUTemperatureScaling(TemperatureScaling):
             return avu
         return self.nll_weight * float(columns.nll.mean()) + self.weight * avu
 
-    def _threshold(self, columns: Columns | None, fixed: float, num_classes: int) -> float:
+    def _threshold(self, columns: ScaledPredictions | None, fixed: float, num_classes: int) -> float:
         if self._literal or self.threshold == "fixed":
             return fixed
         if self.threshold == "refit":
@@ -153,17 +165,17 @@ class AvUTemperatureScaling(TemperatureScaling):
         return 0.5 * math.log(max(num_classes, 2)) if self.threshold is None else float(self.threshold)
 
     def _guarded(self, scaled: ScaledLogits, found: Minimum, likeliest: float) -> Minimum:
-        """The first of the steps from the optimum to T = 1 where NLL, ECE and UCE are no worse than at T = 1.
+        """Return the first step from the optimum towards T = 1 at which NLL, ECE and UCE are no worse than at T = 1.
 
-        A temperature beyond the `likeliest`, seen from T = 1, must also keep the share `KEPT` of the gain in NLL.
+        If T is further from 1 than `likeliest`, it must also keep the share `KEPT` of the gain in NLL.
         """
-        few = scaled.sample(8 * GRID_ELEMENTS)
-        at_one = few.columns(1.0)
+        few = scaled.subsample(8 * GRID_ELEMENTS)
+        at_one = few.at(1.0)
         before, nll = _gaps(at_one, few.num_classes), float(at_one.nll.mean())
         far, kept = math.log(likeliest), nll - KEPT * max(0.0, nll - few.nll(likeliest))
 
         def no_worse(x: float) -> bool:
-            read = few.columns(math.exp(x))
+            read = few.at(math.exp(x))
             beyond = x * far > 0 and abs(x) > abs(far)
             likely = float(read.nll.mean()) <= (kept if beyond else nll)
             return likely and bool(np.all(_gaps(read, few.num_classes) <= before))
@@ -179,7 +191,7 @@ class AvUTemperatureScaling(TemperatureScaling):
         return result
 
     def _authors(self, scaled: ScaledLogits, fixed: float) -> Minimum:
-        logits = scaled.logits if scaled.draws > 1 else scaled.logits[0]
+        logits = scaled.logits if scaled.samples > 1 else scaled.logits[0]
         temperature = torch.tensor(AUTHORS_START, dtype=torch.float64, device=logits.device, requires_grad=True)
         optimiser = torch.optim.LBFGS([temperature], lr=AUTHORS_RATE, max_iter=AUTHORS_STEPS)
 
@@ -206,8 +218,8 @@ class AvUTemperatureScaling(TemperatureScaling):
         if self._literal:
             return avu
         log_probs = F.log_softmax(logits, dim=-1)
-        if scaled.draws > 1:
-            log_probs = torch.logsumexp(log_probs, dim=0) - math.log(scaled.draws)
+        if scaled.samples > 1:
+            log_probs = torch.logsumexp(log_probs, dim=0) - math.log(scaled.samples)
         nll = F.nll_loss(log_probs, scaled.labels, reduction="none").clamp(max=MOST_NLL).mean()
         return self.nll_weight * nll + self.weight * avu
 
@@ -238,7 +250,29 @@ class AvUTemperatureScaling(TemperatureScaling):
 
 
 class AUAvUTemperatureScaling(AvUTemperatureScaling):
-    """AvU temperature scaling without a threshold: NLL + weight·AUAvUC (the paper's appendix F, made well posed)."""
+    """AvU temperature scaling without a threshold: the T that minimises NLL + AUAvUC, with the same guard.
+
+        loss(T) = nll_weight · NLL(T) + weight · AUAvUC(T)
+
+    AUAvUC integrates AvU over the thresholds u_min + t (u_max − u_min), t from 0 to 1 (Krishnan & Tickoo 2020, appendix
+    F, which minimises it alone).
+
+    Args:
+        objective: "auavuc", the only one here.
+        variant: of the soft quadrants: "monotone", "paper" or "stopgrad".
+        weight: weight of AUAvUC.
+        nll_weight: weight of the mean negative log-likelihood.
+        guard: see `AvUTemperatureScaling`.
+        procedure: see `AvUTemperatureScaling`.
+        points: number of thresholds.
+        bounds: smallest and largest T.
+        tolerance: precision of log T.
+
+    >>> logits = np.array([[4.0, 0, 0], [3.0, 0, 0], [0, 3.0, 0], [0, 0.5, 0], [0, 0, 2.0]])
+    >>> scaler = AUAvUTemperatureScaling().fit(logits, np.array([0, 0, 1, 2, 0]))
+    >>> 0.05 < scaler.temperature_ < 20
+    True
+    """
 
     name: ClassVar[str] = "auavuts"
 
@@ -271,14 +305,14 @@ class AUAvUTemperatureScaling(AvUTemperatureScaling):
         return ("auavuc",)
 
 
-def _midpoint(columns: Columns) -> float:
+def _midpoint(columns: ScaledPredictions) -> float:
     """Return the midpoint of the mean entropies of correct and of wrong predictions."""
     u, right = columns.entropy, columns.correct
     return float(midpoint_threshold(u[right].sum(), u[~right].sum(), right.sum(), (~right).sum()))
 
 
-def _gaps(columns: Columns, num_classes: int) -> Any:
-    """(ECE, UCE)"""
+def _gaps(columns: ScaledPredictions, num_classes: int) -> Any:
+    """Return ECE and UCE."""
     right = columns.correct.cpu().numpy()
     confidence = columns.confidence.cpu().numpy()
     uncertainty = columns.entropy.cpu().numpy() / math.log(max(num_classes, 2))

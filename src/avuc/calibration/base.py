@@ -1,4 +1,4 @@
-"""What every calibrator has: scikit-learn's parameter conventions and a strict JSON form."""
+"""The base class of calibrators: fit and transform, parameters as in scikit-learn, and a strict JSON format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from avuc.calibration.inputs import are_numbers, as_logits, refuse_not_logits
-from avuc.calibration.scaled import calm_threads
+from avuc.calibration.scaled_logits import limited_threads
 from avuc.core.atomic import write_text
 from avuc.core.errors import InputError
 from avuc.core.files import read_text
@@ -26,54 +26,64 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class CalibrationWarning(UserWarning):
-    """The fit has an answer, but not one to trust without a look."""
+    """A fit succeeded, but its result needs a look before it is used."""
 
 
 class Calibrator(ABC):
-    """Maps logits to calibrated logits. Subclasses give `_fit`, `_apply` and the names of what a fit learns.
+    """Base class: `fit(logits, labels)` learns from held-out data, `transform(logits)` returns calibrated logits.
 
-    Constructor arguments are stored as given; everything a fit learns ends in an underscore.
+    Constructor arguments are stored unchanged. Attributes that a fit learns end with an underscore. A subclass defines
+    `_fit`, `_apply`, `_check_params`, its `name` and the attributes it learns (`learned`).
     """
 
     # every calibrator by its name, `CALIBRATORS`: the package sets it, because this file stands below the others
     calibrators: ClassVar[dict[str, type[Calibrator]]] = {}
     name: ClassVar[str]
-    # learned attribute (without its underscore) -> "number", "whole", "flag", "vector" or "curve"
+    # learned attribute without its underscore -> its type in JSON: "number", "whole", "flag", "vector" or "curve"
     learned: ClassVar[dict[str, str]]
 
     num_classes_: int
     temperature_: float
     curve_: tuple[Array, Array]
     at_bound_: bool
-    # of the classes in the order of the logits, where they are known; set it after a fit
+    # names of the classes in the order of the logits, if they are known; set after a fit
     class_names_: tuple[str, ...] | None = None
 
     @property
-    def given_away(self) -> float:
-        """How much ECE this calibrator gives away on purpose; `check_calibrator` does not hold it against it."""
+    def ece_allowance(self) -> float:
+        """Rise of ECE that is intended; `check_calibrator` does not count it against the calibrator."""
         return 0.0
 
     def fit(self, logits: Any, labels: Any) -> Self:
-        """Learn from logits (N, C) or Monte Carlo logits (S, N, C) and labels (N)."""
+        """Learn from data that the network was not trained on, and return this calibrator.
+
+        Args:
+            logits: (N, C), or (S, N, C) for S posterior samples; list, NumPy array or tensor.
+            labels: (N,) class numbers.
+        """
         self._check_params()
-        with torch.no_grad(), calm_threads(logits):
+        with torch.no_grad(), limited_threads(logits):
             self._fit(logits, labels)
         self.class_names_ = None
         return self
 
     @abstractmethod
     def _fit(self, logits: Any, labels: Any) -> None:
-        """Set everything learned, from arguments as they came."""
+        """Set every learned attribute; the arguments are not checked yet."""
 
     @abstractmethod
     def _apply(self, logits: Tensor) -> Tensor:
-        """Calibrated logits of a float tensor with the right number of classes."""
+        """Return calibrated logits of a float tensor with the right number of classes."""
 
     def transform(self, logits: Any) -> Any:
-        """Calibrated logits, of the shape and the kind (array or tensor) that came in; half precision gives float32.
+        """Return calibrated logits of the same shape and type (array or tensor); half precision becomes float32.
 
-        With draws, each draw's logits are calibrated, before any softmax or mean. Finite logits give finite results:
-        where a row would overflow, its largest logit becomes 0, which changes no probability.
+        With posterior samples, the logits of each sample are calibrated, before softmax and mean. Finite logits give
+        finite results: if a row would overflow, it is shifted so that its largest logit is 0, which changes no
+        probability.
+
+        Args:
+            logits: (N, C) or (S, N, C), with as many classes as in the fit.
         """
         if not hasattr(self, "temperature_"):
             raise InputError(f"this {type(self).__name__} is not fitted; call fit(logits, labels) or load() first")
@@ -90,7 +100,7 @@ class Calibrator(ABC):
         return self._apply(tensor).numpy()
 
     def fit_transform(self, logits: Any, labels: Any) -> Any:
-        """`fit`, then `transform` the same logits."""
+        """Call `fit`, and return `transform` of the same logits."""
         return self.fit(logits, labels).transform(logits)
 
     # ---- parameters, as scikit-learn expects them
@@ -100,11 +110,11 @@ class Calibrator(ABC):
         return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments; `deep` is there for scikit-learn."""
+        """Return the arguments of the constructor; `deep` exists for scikit-learn."""
         return {name: getattr(self, name) for name in self._param_names()}
 
     def set_params(self, **params: Any) -> Self:
-        """Change constructor arguments; what was learned stays until the next fit."""
+        """Change arguments of the constructor; learned attributes stay until the next fit."""
         unknown = sorted(set(params) - set(self._param_names()))
         if unknown:
             raise InputError(f"{type(self).__name__} has no parameter {unknown[0]!r}; it has {self._param_names()}")
@@ -120,7 +130,7 @@ class Calibrator(ABC):
     # ---- JSON
 
     def to_json(self) -> str:
-        """The parameters and, once fitted, everything learned; numbers survive exactly."""
+        """Return the parameters and the learned attributes as JSON; numbers are restored exactly."""
         learned = {}
         if hasattr(self, "temperature_"):
             for key in self.learned:
@@ -141,7 +151,7 @@ class Calibrator(ABC):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The calibrator that `to_json` wrote: `Calibrator.from_json` takes any, a subclass only its own."""
+        """Return the calibrator that `to_json` wrote. `Calibrator.from_json` reads any, a subclass only its own."""
         content = _parsed(text)
         kind = cls.calibrators.get(content["calibrator"])
         if kind is None or not issubclass(kind, cls):
@@ -160,12 +170,12 @@ class Calibrator(ABC):
         return calibrator
 
     def save(self, path: str | Path) -> None:
-        """Write `to_json` to a file, whole or not at all."""
+        """Write `to_json` to a file; the file is complete or absent."""
         write_text(path, self.to_json() + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote."""
+        """Read a file that `save` wrote."""
         try:
             text = read_text(path, MOST_BYTES)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""A temperature that leans towards doubt: calibrated on clean data but for a stated amount, for the sake of others."""
+"""Cautious temperature scaling: slightly underconfident on clean data, so as to be less overconfident under shift."""
 
 from __future__ import annotations
 
@@ -6,21 +6,29 @@ import math
 from typing import ClassVar
 
 from avuc.calibration.inputs import are_numbers
-from avuc.calibration.scaled import ScaledLogits
-from avuc.calibration.search import Minimum, falling_root
+from avuc.calibration.scalar_search import Minimum, decreasing_root
+from avuc.calibration.scaled_logits import ScaledLogits
 from avuc.calibration.temperature import TemperatureScaling, warn
 from avuc.core.errors import InputError
 
 
 class CautiousTemperatureScaling(TemperatureScaling):
-    """The T of largest likelihood, raised until the mean confidence is `caution` below the accuracy.
+    """Temperature scaling whose T is raised until the mean confidence is `caution` below the accuracy.
 
-    A shift makes nearly every network surer than it is right, by an amount that clean data do not tell. This gives away
-    a stated amount of calibration where it is plentiful (`caution` 0.01: about 0.01 of ECE on clean data), and takes
-    about as much overconfidence away from everything else. A network that is less sure than that by likelihood alone
-    keeps the likelihood's T, and so does one that no T in `bounds` makes that unsure (then one CalibrationWarning).
+        T = min {T ≥ T_NLL : mean confidence(T) ≤ accuracy − caution},    T_NLL from `TemperatureScaling`
 
-    Learned, besides what `TemperatureScaling` learns: `likeliest_`, the T of largest likelihood.
+    Nearly every network is overconfident under a shift, by an amount that clean data do not show. This calibrator gives
+    up about `caution` of ECE on clean data and removes about as much overconfidence elsewhere. T_NLL is kept if its
+    confidence is already low enough. If no T in `bounds` lowers the confidence enough, T_NLL is kept, too, and a
+    CalibrationWarning says so.
+
+    Args:
+        caution: intended gap between accuracy and mean confidence, from 0 to 1.
+        bounds: smallest and largest T.
+        tolerance: precision of log T.
+
+    Learned attributes, besides those of `TemperatureScaling`:
+        likeliest_: T_NLL, the T of largest likelihood.
 
     >>> logits, labels = [[2.0, 0.0]] * 10, [0] * 8 + [1] * 2
     >>> scaler = CautiousTemperatureScaling(caution=0.05).fit(logits, labels)
@@ -41,11 +49,11 @@ class CautiousTemperatureScaling(TemperatureScaling):
         self.caution = caution
 
     @property
-    def given_away(self) -> float:
+    def ece_allowance(self) -> float:
         return float(self.caution)
 
-    def _keep(self, scaled: ScaledLogits, found: Minimum) -> None:
-        super()._keep(scaled, found)
+    def _store(self, scaled: ScaledLogits, found: Minimum) -> None:
+        super()._store(scaled, found)
         self.likeliest_ = self.temperature_
         self.temperature_ = self._raised(scaled, self.likeliest_)
         if self.temperature_ != self.likeliest_:
@@ -54,8 +62,8 @@ class CautiousTemperatureScaling(TemperatureScaling):
 
     def _raised(self, scaled: ScaledLogits, start: float) -> float:
         def surplus(x: float) -> float:
-            """How much surer than wanted."""
-            read = scaled.columns(math.exp(x))
+            """Return how far the mean confidence is above the wanted one."""
+            read = scaled.at(math.exp(x))
             return float(read.confidence.mean() - read.correct.double().mean()) + self.caution
 
         low, high = math.log(start), math.log(self.bounds[1])
@@ -68,7 +76,7 @@ class CautiousTemperatureScaling(TemperatureScaling):
                 f"accuracy; temperature_ = {start:.4g} is that of largest likelihood"
             )
             return start
-        return math.exp(falling_root(surplus, low, high, first, last, self.tolerance))
+        return math.exp(decreasing_root(surplus, low, high, first, last, self.tolerance))
 
     def _check_params(self) -> None:
         super()._check_params()

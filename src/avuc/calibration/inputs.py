@@ -1,4 +1,4 @@
-"""What calibrators accept: NumPy arrays or tensors of logits, never probabilities."""
+"""Checks of the logits and labels that are passed to a calibrator. Probabilities are refused, with the remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from avuc.core.errors import InputError
 from avuc.core.probabilities import check_probs, looks_like
 from avuc.metrics.statistics import NLL_FLOOR
 
-# how to make logits of what was given instead
+# how to get logits from what was given instead
 REMEDIES = {
     "probabilities": "logits_from_probs(probs)",
     "rounded probabilities": "logits_from_probs(probs / probs.sum(-1)[..., None])",
@@ -23,9 +23,11 @@ KINDS = {"probabilities": "probs", "rounded probabilities": "probs", "percentage
 
 
 def as_logits(logits: Any, *, peek: bool = True) -> Tensor:
-    """A float tensor (N, C) or (S, N, C), sharing memory where it can; half precision becomes float32.
+    """Return logits as a float tensor (N, C) or (S, N, C), without a copy if possible.
 
-    `peek` looks whether they are probabilities, for which a CUDA tensor has to wait for its values.
+    Args:
+        logits: list, NumPy array or tensor; half precision becomes float32.
+        peek: whether to refuse values that look like probabilities; on a GPU this waits for the values.
     """
     tensor = as_tensor(logits, "logits")
     if tensor.is_complex() or tensor.dtype == torch.bool:
@@ -47,7 +49,7 @@ def as_logits(logits: Any, *, peek: bool = True) -> Tensor:
 
 
 def as_labels(labels: Any, logits: Tensor) -> Tensor:
-    """Class numbers (N) as int64 on the logits' device."""
+    """Return class numbers (N,) as int64 on the device of the logits (checked against their rows and classes)."""
     tensor = as_tensor(labels, "labels")
     rows, classes = logits.shape[-2:]
     if tensor.shape == (rows, 1):
@@ -70,10 +72,13 @@ def as_labels(labels: Any, logits: Tensor) -> Tensor:
 
 
 def logits_from_probs(probs: Any) -> Any:
-    """Logits of probabilities (N, C) or (S, N, C): log max(p, 1e-12), of the same kind (array or tensor).
+    """Return logits log max(p, 1e-12) of probabilities, of the same type (array or tensor).
 
-    1e-12 is the floor of `avuc.metrics.nll`, so a fit on these logits and the NLL that judges it treat a probability
-    of 0 alike. Without a floor, one row that gives its true class 0 would decide the temperature alone.
+    `avuc.metrics.nll` has the same floor of 1e-12, so a fit on these logits minimises the NLL that is reported. Without
+    a floor, one row that gives its true class a probability of 0 would determine the temperature alone.
+
+    Args:
+        probs: (N, C) or (S, N, C) probabilities; each row must sum to 1 within 0.01.
 
     >>> logits_from_probs(torch.tensor([[0.25, 0.75]]))
     tensor([[-1.3863, -0.2877]])
@@ -93,7 +98,7 @@ def logits_from_probs(probs: Any) -> Any:
 
 
 def without_overflow(scaled: Tensor, logits: Tensor, temperature: float) -> Tensor:
-    """`scaled` = logits / temperature, but a row that overflows is shifted: its largest logit becomes 0."""
+    """Return `scaled` = logits / temperature, with rows that overflow shifted so that their largest logit is 0."""
     lost = (scaled.isinf() & logits.isfinite()).any(dim=-1, keepdim=True)
     if not lost.is_cuda and not bool(lost.any()):
         return scaled
@@ -103,7 +108,7 @@ def without_overflow(scaled: Tensor, logits: Tensor, temperature: float) -> Tens
 
 
 def are_numbers(*values: Any) -> bool:
-    """Whether all are finite real numbers; True and False are not."""
+    """Return whether all values are finite real numbers; True and False are not."""
     try:
         return all(isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) for v in values)
     except OverflowError:  # a whole number that no float can hold
@@ -111,7 +116,7 @@ def are_numbers(*values: Any) -> bool:
 
 
 def refuse_not_logits(logits: Tensor) -> None:
-    """Raise InputError for NaN, +inf, and rows without a possible class; logits (..., N, C)."""
+    """Raise InputError for NaN, +inf, and rows whose logits (..., N, C) are all −inf."""
     if bool(torch.isfinite(logits.amax(dim=-1)).all()):
         return
     for name, found in (("NaN", logits.isnan()), ("+inf", torch.isposinf(logits))):

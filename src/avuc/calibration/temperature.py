@@ -1,4 +1,4 @@
-"""Temperature scaling: divide the logits by the T > 0 that makes the labels most likely."""
+"""Temperature scaling: divide the logits by the temperature T that minimises the negative log-likelihood."""
 
 from __future__ import annotations
 
@@ -14,38 +14,48 @@ from torch import Tensor
 
 from avuc.calibration.base import Array, CalibrationWarning, Calibrator
 from avuc.calibration.inputs import are_numbers, without_overflow
-from avuc.calibration.scaled import ScaledLogits
-from avuc.calibration.search import Minimum, bounded_minimum, convex_minimum
+from avuc.calibration.scalar_search import Minimum, brent_minimum, newton_minimum
+from avuc.calibration.scaled_logits import ScaledLogits
 from avuc.core.errors import InputError
 from avuc.metrics.statistics import NLL_FLOOR
 
-# steps of the grid that count as near its end
+# grid points that count as near the end of the range
 NEAR_END = 3
-# in log T: a rough loss has no minimum of its own so close to the end of the range
+# in log T: a minimum of a loss with jumps that is this close to the end of the range is taken for the end
 NEAR_BOUND = 0.02
-# points of the coarse grid, and of the curve that is kept; odd, so that T = 1 is one of them in the default range
+# points of the coarse grid and of `curve_`; odd, so that T = 1 is one of them in the default range
 GRID_POINTS = 41
-# the grid reads every row up to this many logits, and evenly spaced rows beyond
+# the grid uses all rows up to this many logits, and evenly spaced rows beyond
 GRID_ELEMENTS = 1 << 19
-# Newton's method needs the curve for nothing but a start: half the points, half the rows
+# Newton's method needs the curve only for a start: half the points, half the rows
 CURVE_ELEMENTS = 1 << 18
 # Newton's method starts on about this many logits
 START_ELEMENTS = 1 << 21
-# most searches while rows still arrive at the floor of the likelihood or leave it
+# largest number of searches while the set of rows at the floor of the likelihood still changes
 ROUNDS = 20
 
 
 class TemperatureScaling(Calibrator):
-    """softmax(z/T) with the T in `bounds` that minimises the mean negative log-likelihood (Guo et al. 2017).
+    """Temperature scaling (Guo et al. 2017, https://arxiv.org/abs/1706.04599).
 
-    For a single draw the loss is convex in 1/T: Newton's method starts on a sample of the rows and finishes on all of
-    them, usually in two passes. With draws, logits (S, N, C), p is the mean of softmax(z_s/T): not convex, so a grid in
-    log T comes first and Brent's method refines the best point. Either way log T is exact to `tolerance`.
+        p = softmax(z/T),    T = argmin over `bounds` of −1/N Σ_i log p_i[label_i]
 
-    Learned: `temperature_`; `loss_` at it; `curve_`, temperatures and losses over the whole range (from evenly spaced
-    rows where there are more than 262,144 logits; 524,288 where
-    it is searched by grid); `at_bound_`, true where the loss still falls at the end of the range
-    (then one CalibrationWarning says so); `n_evaluations_`, how many times the data was read.
+    With posterior samples z_s, p is the mean over s of softmax(z_s/T). For one sample the loss is convex in 1/T, and
+    Newton's method usually needs two passes over the data. For several samples a grid in log T finds the region of the
+    minimum, and Brent's method refines it.
+
+    Args:
+        objective: "nll", the only one here.
+        bounds: smallest and largest T.
+        tolerance: precision of log T.
+
+    Learned attributes:
+        temperature_: T.
+        loss_: mean negative log-likelihood at T.
+        curve_: temperatures and losses over the whole range; from evenly spaced rows if there are more than 262,144
+            logits (524,288 with several samples).
+        at_bound_: whether the loss still falls at the end of the range; a CalibrationWarning says so.
+        n_evaluations_: number of passes over the data.
 
     >>> logits, labels = np.array([[4.0, 0.0], [4.0, 0.0], [0.0, 4.0]]), np.array([0, 1, 1])
     >>> scaler = TemperatureScaling().fit(logits, labels)
@@ -77,7 +87,11 @@ class TemperatureScaling(Calibrator):
 
     @staticmethod
     def identity(num_classes: int, loss: float = 0.0) -> TemperatureScaling:
-        """The calibrator that leaves every score as it is, T = 1; `loss` is its NLL where that is known.
+        """Return a calibrator that changes nothing, T = 1.
+
+        Args:
+            num_classes: number of classes.
+            loss: NLL of the uncalibrated logits, if it is known.
 
         >>> TemperatureScaling.identity(2).transform(np.array([[3.0, -1.0]]))
         array([[ 3., -1.]])
@@ -89,40 +103,41 @@ class TemperatureScaling(Calibrator):
 
     def _fit(self, logits: Any, labels: Any) -> None:
         scaled = ScaledLogits.read(logits, labels)
-        if scaled.draws == 1:
+        if scaled.samples == 1:
             found = self._newton(scaled)
         else:
-            found = self._grid_and_brent(scaled.nll, scaled.sample(GRID_ELEMENTS).nll)
-        self._keep(scaled, found)
-        self._say(scaled, found.at_bound)
+            found = self._grid_and_brent(scaled.nll, scaled.subsample(GRID_ELEMENTS).nll)
+        self._store(scaled, found)
+        self._warn_user(scaled, found.at_bound)
 
     def _apply(self, logits: Tensor) -> Tensor:
         scaled = logits / self.temperature_
         return scaled if self.temperature_ >= 1 else without_overflow(scaled, logits, self.temperature_)
 
     def _newton(self, scaled: ScaledLogits) -> Minimum:
-        few = scaled.sample(CURVE_ELEMENTS)
+        few = scaled.subsample(CURVE_ELEMENTS)
         temperatures = self._grid()[::2]
         self.curve_ = (temperatures, np.array([few.nll(t) for t in temperatures]))
         near = temperatures[int(np.argmin(self.curve_[1]))] if np.ptp(self.curve_[1]) > 0 else self._neutral()
-        start, sample = 1 / near, scaled.sample(START_ELEMENTS)
+        start, sample = 1 / near, scaled.subsample(START_ELEMENTS)
         if sample is not scaled:
             start = self._descent(sample, start, 1e-3).x
         found = self._descent(scaled, start, self.tolerance)
         found = found._replace(x=-math.log(found.x))
         step = math.log(temperatures[1] / temperatures[0])
         if abs(found.x - math.log(near)) > 1.5 * step and few.nll(math.exp(found.x)) > float(self.curve_[1].min()):
-            # the floor can make a second valley, and Newton's method may have left the deeper one
+            # the floor can cause a second minimum, and Newton's method may have found the higher one
             other = self._grid_and_brent(scaled.nll, few.nll)
             found = min(found, other, key=lambda minimum: minimum.value)
         scaled.rows_read += sum(s.rows_read for s in {few, sample} if s is not scaled)
         return found
 
     def _descent(self, scaled: ScaledLogits, start: float, tolerance: float) -> Minimum:
-        """The lowest minimum in s = 1/T that Newton's method reaches from `start`.
+        """Return the lowest minimum in s = 1/T that Newton's method reaches from `start`.
 
-        Rows at the floor are held there while the convex rest is minimised, then the rows at the floor are found again:
-        no such round raises the loss. Where rows are at the floor from the start, a second search holds none at first.
+        Rows at the floor stay there while the rest, which is convex, is minimised; then the rows at the floor are
+        determined again. No such round raises the loss. If rows are at the floor at the start, a second search begins
+        with none of them at the floor.
         """
         begin = [scaled.floored(1 / start)]
         if not torch.equal(begin[0], scaled.impossible):
@@ -132,7 +147,7 @@ class TemperatureScaling(Calibrator):
     def _rounds(self, scaled: ScaledLogits, start: float, held: Tensor, tolerance: float) -> Minimum:
         low, high = 1 / self.bounds[1], 1 / self.bounds[0]
         for _ in range(ROUNDS):
-            found = convex_minimum(partial(scaled.derivatives, floored=held), start, low, high, tolerance)
+            found = newton_minimum(partial(scaled.derivatives, floored=held), start, low, high, tolerance)
             start, before, held = found.x, held, scaled.floored(1 / found.x)
             if torch.equal(held, before):
                 break
@@ -146,30 +161,33 @@ class TemperatureScaling(Calibrator):
         rough: bool = False,
         jumps: bool = False,
     ) -> Minimum:
-        """Minimise over log T: the best of a grid under `coarse`, then refined under `loss`.
+        """Minimise over log T: find the best point of a grid, then refine it with Brent's method.
 
-        `rough`: the loss jumps a little as rows cross a threshold. A minimum next to the end of the range is then taken
-        for the end, unless the end is clearly higher. `jumps`: the loss consists of such jumps only, and the same holds
-        for the last steps of the grid.
+        Args:
+            loss: loss on all rows.
+            coarse: loss on some of the rows, for the grid.
+            rough: whether the loss has small jumps, where rows cross a threshold. A minimum next to the end of the
+                range is then taken for the end, unless the loss at the end is clearly higher.
+            jumps: whether the loss consists of such jumps only; the same then holds for the last points of the grid.
         """
         temperatures = self._grid()
         losses = np.array([coarse(t) for t in temperatures])
         self.curve_ = (temperatures, losses)
         if np.ptp(losses) <= 1e-12 * abs(losses[0]):
-            # no temperature is better than another
+            # all temperatures are equally good
             return Minimum(math.log(self._neutral()), float(losses[0]), False)
         x, best, end = np.log(temperatures).tolist(), int(np.argmin(losses)), len(losses) - 1
         near_end = 0 if best <= NEAR_END else end if best >= end - NEAR_END else None
         if jumps and near_end is not None and losses[near_end] - losses[best] <= 0.01 * np.ptp(losses):
             return Minimum(x[near_end], loss(temperatures[near_end]), True)
         if coarse != loss and loss(temperatures[best]) > loss(temperatures[neutral := len(x) // 2]):
-            # the sample misleads
+            # the subsample is misleading
             best = neutral
         tried = {best}
         while True:
             left, right = max(best - 1, 0), min(best + 1, end)
             middle = x[best] if left < best < right else (x[left] + x[right]) / 2
-            found = bounded_minimum(lambda t: loss(math.exp(t)), x[left], middle, x[right], self.tolerance / 3)
+            found = brent_minimum(lambda t: loss(math.exp(t)), x[left], middle, x[right], self.tolerance / 3)
             edge = left if found.x < middle else right
             if rough and edge in (0, end) and abs(found.x - x[edge]) < NEAR_BOUND:
                 at_end = loss(temperatures[edge])
@@ -181,10 +199,10 @@ class TemperatureScaling(Calibrator):
                 return Minimum(x[edge], loss(temperatures[edge]), True)
             if edge in tried:
                 return found
-            # the sample's best point was not next to the best point of all rows
+            # the best point of the subsample is not next to the best point of all rows
             tried.add(best := edge)
 
-    def _keep(self, scaled: ScaledLogits, found: Minimum) -> None:
+    def _store(self, scaled: ScaledLogits, found: Minimum) -> None:
         low, high = self.bounds
         self.temperature_ = math.exp(found.x)
         # exp(log 20) is not 20
@@ -195,8 +213,8 @@ class TemperatureScaling(Calibrator):
         self.loss_, self.at_bound_ = found.value, found.at_bound
         self.num_classes_, self.n_evaluations_ = scaled.num_classes, scaled.passes
 
-    def _say(self, scaled: ScaledLogits, at_bound: bool) -> None:
-        """Warn of what makes the temperature doubtful, once it is final."""
+    def _warn_user(self, scaled: ScaledLogits, at_bound: bool) -> None:
+        """Warn if the final temperature is doubtful."""
         low, high = self.bounds
         if impossible := int(scaled.impossible.sum()):
             warn(
@@ -226,7 +244,7 @@ class TemperatureScaling(Calibrator):
         return grid
 
     def _neutral(self) -> float:
-        """T = 1, or the nearest the range allows: the answer where the data prefer none."""
+        """Return T = 1, or the nearest T in the range: the result if all temperatures are equally good."""
         return min(max(1.0, self.bounds[0]), self.bounds[1])
 
     def _check_params(self) -> None:
@@ -253,4 +271,5 @@ class TemperatureScaling(Calibrator):
 
 
 def warn(message: str) -> None:
+    """Issue a CalibrationWarning at the line that called `fit`."""
     warnings.warn(message, CalibrationWarning, stacklevel=5)

@@ -1,4 +1,4 @@
-"""Vector scaling: a scale and a bias for each class."""
+"""Vector scaling: one scale and one bias for each class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from avuc.calibration.base import Array, CalibrationWarning, Calibrator
 from avuc.calibration.inputs import are_numbers
-from avuc.calibration.scaled import MOST_NLL, ScaledLogits
+from avuc.calibration.scaled_logits import MOST_NLL, ScaledLogits
 from avuc.calibration.temperature import ROUNDS, TemperatureScaling
 from avuc.core.errors import InputError
 
@@ -19,20 +19,32 @@ BLOCK_ELEMENTS = 1 << 18
 
 
 class VectorScaling(Calibrator):
-    """softmax(a ∘ log softmax(z) + b) with the a, b (C each) that minimise the penalised mean NLL (Guo et al. 2017).
+    """Vector scaling with a ridge (Guo et al. 2017, https://arxiv.org/abs/1706.04599).
 
-        NLL(a, b) + ridge/(2N) · (‖T a − 1‖² + ‖b‖²),        T the NLL temperature
+        p = softmax(a ∘ log softmax(z) + b)
+        (a, b) = argmin NLL(a, b) + ridge/(2N) · (‖T a − 1‖² + ‖b‖²),    T from `TemperatureScaling`
 
-    so few rows leave plain temperature scaling in place, and separable data cannot send the scales to infinity. A class
-    without a row in the labels keeps plain temperature scaling (a = 1/T, b = 0), with a warning: the likelihood alone
-    would make it ever less probable. The other classes are then fitted on their probabilities given that it is one of
-    them. Acting on log softmax(z) instead of z makes the result the same for logits and for logarithms of
-    probabilities. For a single draw the problem is strictly convex, except for rows below the floor of the NLL, 1e-12.
-    L-BFGS with a strong Wolfe line search, no learning rate, no randomness, stops where no derivative exceeds
-    `tolerance`. Unlike a temperature it can change the predicted class.
+    The ridge keeps plain temperature scaling if there are few rows, and it keeps the scales finite for separable data.
+    Using log softmax(z) instead of z makes the result the same for logits and for logarithms of probabilities. Unlike a
+    temperature, vector scaling can change the predicted class.
 
-    Learned: `scale_`, `bias_`, `loss_` (the NLL without penalty), `converged_`, and what the temperature fit learned:
-    `temperature_`, `curve_`, `at_bound_`.
+    A class that no row is labelled as keeps plain temperature scaling (a = 1/T, b = 0), with a CalibrationWarning,
+    because the likelihood alone would make it ever less probable. The other classes are then fitted on their
+    conditional probabilities.
+
+    For one sample the problem is strictly convex, except for rows below the NLL floor of 1e-12. L-BFGS with a strong
+    Wolfe line search stops when no derivative exceeds `tolerance`.
+
+    Args:
+        ridge: strength of the ridge.
+        tolerance: largest derivative at the minimum.
+        max_iterations: limit on the iterations of L-BFGS.
+
+    Learned attributes:
+        scale_, bias_: a and b, shape (C,).
+        loss_: NLL without the ridge.
+        converged_: whether the tolerance was reached.
+        temperature_, curve_, at_bound_: of the temperature fit.
 
     >>> import numpy as np
     >>> logits, labels = np.array([[2.0, 0.0], [1.0, 0.0], [0.5, 0.0], [3.0, 0.0]]), np.array([0, 1, 1, 0])
@@ -68,11 +80,11 @@ class VectorScaling(Calibrator):
     def _fit(self, logits: Any, labels: Any) -> None:
         scaled = ScaledLogits.read(logits, labels)
         start = TemperatureScaling().fit(logits, labels)
-        # θ = (T a − 1, b): what the ridge pulls to 0
+        # θ = (T a − 1, b), which the ridge pulls to 0
         theta = torch.zeros(2, scaled.num_classes, dtype=torch.float64, device=scaled.logits.device)
         unseen = torch.bincount(scaled.labels, minlength=scaled.num_classes) == 0
         floored = _evaluate(scaled, theta, start.temperature_, None, unseen).floored
-        # Rows at the floor are held there while the smooth rest is minimised: see TemperatureScaling._descent.
+        # Rows at the floor stay there while the smooth rest is minimised, see TemperatureScaling._descent.
         for _ in range(ROUNDS):
             largest = self._minimise(scaled, theta, start.temperature_, floored, unseen)
             before, at_end = floored, _evaluate(scaled, theta, start.temperature_, None, unseen)
@@ -81,7 +93,7 @@ class VectorScaling(Calibrator):
                 break
         if bool(unseen.any()):
             self.loss_ = _evaluate(scaled, theta, start.temperature_, None).value
-            # a class that is ruled out in every row stays so: no warning
+            # no warning for a class whose logit is −inf in every row
             warn_unseen(unseen & ~torch.isneginf(scaled.logits).flatten(0, 1).all(0))
         self.converged_ = largest <= 10 * self.tolerance
         if not self.converged_:
@@ -99,7 +111,7 @@ class VectorScaling(Calibrator):
     def _minimise(
         self, scaled: ScaledLogits, theta: Tensor, temperature: float, floored: Tensor, unseen: Tensor
     ) -> float:
-        """Move θ to the minimum with these rows at the floor; returns the largest derivative that is left."""
+        """Move θ to the minimum with these rows at the floor, and return the largest remaining derivative."""
         optimiser = torch.optim.LBFGS(
             [theta],
             max_iter=self.max_iterations,
@@ -124,7 +136,7 @@ class VectorScaling(Calibrator):
         most = torch.finfo(logits.dtype).max
         ruled_out = torch.isneginf(logits)
         log_probs = torch.log_softmax(logits, dim=-1).masked_fill(ruled_out, 0.0).clamp(min=-most)
-        # a class that is ruled out stays ruled out, whatever the sign of its scale; any other stays finite
+        # a logit of −inf stays −inf, whatever the sign of its scale; every other stays finite
         return (log_probs * scale + bias).clamp(min=-most, max=most).masked_fill(ruled_out, -math.inf)
 
     def _check_params(self) -> None:
@@ -146,13 +158,13 @@ class VectorScaling(Calibrator):
 
 
 def warn_unseen(unseen: Tensor) -> None:
-    """Say which classes have no row, so that nothing was learned about them."""
-    places = unseen.nonzero().flatten().tolist()
-    if not places:
+    """Warn about classes without a row, about which nothing was learned."""
+    classes = unseen.nonzero().flatten().tolist()
+    if not classes:
         return
-    shown = " or ".join(str(place) for place in places[:8]) + (", …" if len(places) > 8 else "")
+    listed = " or ".join(str(number) for number in classes[:8]) + (", …" if len(classes) > 8 else "")
     warnings.warn(
-        f"VectorScaling: no row is labelled class {shown}, so plain temperature scaling is kept there; fit on rows of "
+        f"VectorScaling: no row is labelled class {listed}, so plain temperature scaling is kept there; fit on rows of "
         "every class",
         CalibrationWarning,
         stacklevel=4,
@@ -168,14 +180,20 @@ class _Evaluation(NamedTuple):
 def _evaluate(
     scaled: ScaledLogits, theta: Tensor, temperature: float, floored: Tensor | None, left_out: Tensor | None = None
 ) -> _Evaluation:
-    """Mean NLL of the mean of the draws' softmaxes, its gradient in θ, and the rows below the floor of the likelihood.
+    """Return the mean NLL, its gradient in θ, and the rows below the floor of the likelihood.
 
-    With r_s the share of draw s in p_y = 1/S Σ_s p_{s,y}: ∂(−log p_y)/∂(logits of draw s) = r_s (p_s − e_y).
-    The rows in `floored` (None: the rows that are below the floor at this θ) count as the floor, and have no gradient.
-    The probabilities are those given that the class is none of the classes `left_out` (C, bool).
+    p is the mean of the softmax over S samples. With r_s the share of sample s in p_y = 1/S Σ_s p_{s,y},
+    ∂(−log p_y)/∂(logits of sample s) = r_s (p_s − e_y).
+
+    Args:
+        scaled: logits and labels.
+        theta: (2, C), θ = (T a − 1, b).
+        temperature: T.
+        floored: (N,) rows that count as the floor and have no gradient; None: the rows below the floor at this θ.
+        left_out: (C,) classes that are excluded; probabilities are conditional on the other classes.
     """
     loss, gradient, below = 0.0, torch.zeros_like(theta), torch.zeros_like(scaled.impossible)
-    step = max(1, BLOCK_ELEMENTS // (scaled.draws * scaled.num_classes))
+    step = max(1, BLOCK_ELEMENTS // (scaled.samples * scaled.num_classes))
     for start in range(0, scaled.rows, step):
         rows = slice(start, start + step)
         base = torch.log_softmax(scaled.logits[:, rows].double(), dim=-1)
@@ -186,10 +204,10 @@ def _evaluate(
             ruled_out = torch.where(fewer.all(-1, keepdim=True), ruled_out, fewer)  # some class must be left
         log_probs = torch.log_softmax((base * (1 + theta[0]) + theta[1]).masked_fill_(ruled_out, -math.inf), dim=-1)
         labels = scaled.labels[rows]
-        at_label = labels.expand(scaled.draws, -1).unsqueeze(-1)
+        at_label = labels.expand(scaled.samples, -1).unsqueeze(-1)
         chosen = log_probs.gather(-1, at_label).squeeze(-1)
         joint = torch.logsumexp(chosen, dim=0)
-        losses = math.log(scaled.draws) - joint
+        losses = math.log(scaled.samples) - joint
         below[rows] = losses > MOST_NLL
         held = below[rows] if floored is None else floored[rows]
         loss += float(losses.where(~held, MOST_NLL).sum())

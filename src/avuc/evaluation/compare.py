@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from avuc.calibration import CALIBRATORS, AvUTemperatureScaling, Calibrator, CalibratorCheck, TemperatureScaling
-from avuc.calibration.check import checked, cross_fitted
+from avuc.calibration.cross_validation import check_predictions, cross_fit_predictions
 from avuc.core.errors import InputError
 from avuc.core.progress import delayed_progress
 from avuc.evaluation.evaluate import evaluate_statistics
@@ -129,7 +129,7 @@ def compare(
         after = file.predictions(calibrator)
         how = "the one row that the calibrator was fitted on; no row could be held out, so they are optimistic"
     else:
-        after = cross_fitted(calibrator, logits, labels, folds, seed)
+        after = cross_fit_predictions(calibrator, logits, labels, folds, seed)
         how = (
             f"held-out rows ({folds} parts, each calibrated by a fit on the other parts); the saved calibrator is "
             "fitted on all rows"
@@ -149,7 +149,7 @@ def compare(
         second = replace(second, intervals=intervals_after, replicates=replicates)
         first = replace(first, intervals=intervals_before, replicates=replicates)
     statistics = (statistics_before, statistics_after)
-    check = checked(calibrator, before, after, folds=folds, bins=bins, seed=seed, statistics=statistics)
+    check = check_predictions(calibrator, before, after, folds=folds, bins=bins, seed=seed, statistics=statistics)
     scaler = calibrator if isinstance(calibrator, TemperatureScaling) else None
     hurt = hurt_scores(change)
     result = Comparison(

@@ -1,4 +1,4 @@
-"""Is a calibrator better than no calibrator? Cross-validation on the rows it is fitted on answers."""
+"""Compare a calibrator with no calibrator, by cross-validation on the data it is fitted on."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.predictions import Predictions
 
 TITLES = {"nll": "NLL", "brier": "the Brier score", "ece": "ECE"}
-# a rise that is smaller than this share of NLL or of the Brier score is no reason to refuse a calibrator
+# a calibrator is not refused for a rise of NLL or of the Brier score by less than this share
 SHARE = 0.01
-# nor is a rise of ECE by less than this
+# nor for a rise of ECE by less than this
 ECE_MARGIN = 0.005
 # more logits than this are checked on a random sample of the rows
 CHECK_ELEMENTS = 1 << 22
 REPLICATES = 200
 LEVEL = 0.95
-NORMAL = 1.959964  # of the normal distribution, 2.5 % lie above
+NORMAL = 1.959964  # 97.5 % quantile of the normal distribution
 
 
-class Figure(NamedTuple):
-    """One metric without and with the calibrator, on held-out rows; `low` and `high` bound the change, 95 %."""
+class MetricChange(NamedTuple):
+    """One metric on held-out rows without and with the calibrator; [low, high] is the 95 % interval of the change."""
 
     before: float
     after: float
@@ -42,16 +42,23 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True)
 class CalibratorCheck:
-    """What cross-validation says about a calibrator.
+    """The result of `check_calibrator`.
 
-    figures     NLL, Brier score and ECE without and with the calibrator
-    reasons     why the scores should be left alone: which figures are worse; empty where none is
-    tradeoffs   what else is worse: by little, within chance, or together with a better NLL
-    rows        how many of the `given` rows were used
+    Args:
+        method: name of the calibrator.
+        figures: for "nll", "brier" and "ece": before, after, change, low, high; the last two are its 95 % interval.
+        reasons: metrics that are significantly worse, as sentences; empty if the calibrator does no harm.
+        tradeoffs: metrics that are worse by little, possibly by chance, or together with a better NLL, as sentences.
+        rows: number of rows that were used.
+        given: number of rows that were given.
+        folds: parts of the cross-validation.
+
+    >>> CalibratorCheck("temperature", {}, ("NLL rises",), (), rows=100, given=100, folds=5).worse
+    True
     """
 
     method: str
-    figures: dict[str, Figure]
+    figures: dict[str, MetricChange]
     reasons: tuple[str, ...]
     tradeoffs: tuple[str, ...]
     rows: int
@@ -61,12 +68,12 @@ class CalibratorCheck:
 
     @property
     def worse(self) -> bool:
-        """Whether the scores should be left alone."""
+        """Whether the scores should stay uncalibrated."""
         return bool(self.reasons)
 
     @property
     def warnings(self) -> list[str]:
-        """What a user must read before using the calibrator."""
+        """Everything that a user should read before using the calibrator."""
         refusal = f"this {self.method} calibrator is worse than leaving the scores alone: {'; '.join(self.reasons)}"
         return [*([refusal] if self.worse else []), *self.tradeoffs]
 
@@ -95,17 +102,17 @@ def check_calibrator(
     seed: int = 0,
     elements: int = CHECK_ELEMENTS,
 ) -> CalibratorCheck:
-    """Compare a calibrator with leaving the scores alone, by cross-validation on the rows it is fitted on.
+    """Return whether a calibrator is better than none, by cross-validation on the data it is fitted on.
 
-    The rows are split at random into `folds` parts, and each part is calibrated by a new calibrator with the same
-    parameters, fitted on the other parts. The calibrator itself is not changed.
+    The rows are split at random into `folds` parts. Each part is calibrated by a new calibrator with the same
+    parameters that is fitted on the other parts. The calibrator itself does not change.
 
     Args:
         calibrator: any calibrator, fitted or not; only its parameters are used.
-        logits: (N, C), or Monte Carlo logits (S, N, C); NumPy or torch.
-        labels: (N) class numbers.
-        folds: parts of the cross-validation, at least 2; not more than there are rows.
-        bins: bins of ECE.
+        logits: (N, C), or (S, N, C) for S posterior samples; list, NumPy array or tensor.
+        labels: (N,) class numbers.
+        folds: parts of the cross-validation, at least 2; fewer if there are fewer rows.
+        bins: number of bins of ECE.
         seed: of the split and of the bootstrap.
         elements: more logits than this are checked on a random sample of the rows.
 
@@ -113,7 +120,7 @@ def check_calibrator(
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(0, 3, 500)
-    >>> logits = 4 * (rng.normal(size=(500, 3)) + np.eye(3)[labels])  # much too sure
+    >>> logits = 4 * (rng.normal(size=(500, 3)) + np.eye(3)[labels])  # overconfident
     >>> check = check_calibrator(TemperatureScaling(), logits, labels)
     >>> check.worse, check.figures["nll"].high < 0
     (False, True)
@@ -130,26 +137,34 @@ def check_calibrator(
     scores, targets = scores.cpu(), targets.cpu()
     before = _predictions(scores, targets)
     folds = min(folds, len(targets))
-    after = before if folds < 2 else cross_fitted(calibrator, scores, targets, folds, seed)
-    return checked(calibrator, before, after, folds=folds, bins=bins, seed=seed, given=given)
+    after = before if folds < 2 else cross_fit_predictions(calibrator, scores, targets, folds, seed)
+    return check_predictions(calibrator, before, after, folds=folds, bins=bins, seed=seed, given=given)
 
 
-def cross_fitted(calibrator: Calibrator, logits: Tensor, labels: Tensor, folds: int, seed: int) -> Predictions:
-    """Predictions of every row by a calibrator with the same parameters that was fitted on other rows."""
+def cross_fit_predictions(calibrator: Calibrator, logits: Tensor, labels: Tensor, folds: int, seed: int) -> Predictions:
+    """Return predictions in which every row is calibrated by a fit on other rows.
+
+    Args:
+        calibrator: only its class and parameters are used.
+        logits: (N, C) or (S, N, C), on the CPU.
+        labels: (N,) class numbers, int64.
+        folds: parts of the cross-validation.
+        seed: of the split.
+    """
     probs = torch.empty(logits.shape[-2:], dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32)
     expected = torch.empty(len(labels), dtype=probs.dtype)
     for part in _order(len(labels), seed).tensor_split(folds):
         rest = torch.ones(len(labels), dtype=torch.bool)
         rest[part] = False
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the fit on all rows has said it
+            warnings.simplefilter("ignore")  # the fit on all rows has warned already
             fitted = type(calibrator)(**calibrator.get_params()).fit(logits[..., rest, :], labels[rest])
         held = _predictions(logits[..., part, :], labels[part], fitted)
         probs[part], expected[part] = held.probs.to(probs.dtype), held.expected_entropy.to(probs.dtype)
     return Predictions(probs, labels, expected, logits.shape[0] if logits.ndim == 3 else 1)
 
 
-def checked(
+def check_predictions(
     calibrator: Calibrator,
     before: Predictions,
     after: Predictions,
@@ -160,9 +175,17 @@ def checked(
     given: int | None = None,
     statistics: tuple[Statistics, Statistics] | None = None,
 ) -> CalibratorCheck:
-    """The judgement of predictions without a calibrator and with cross-fitted ones, on the same rows.
+    """Return the check from predictions without a calibrator and cross-fitted ones, on the same rows.
 
-    `statistics` are those of before and after, where they are known already.
+    Args:
+        calibrator: the calibrator that is checked.
+        before: predictions without a calibrator.
+        after: predictions of `cross_fit_predictions`.
+        folds: parts of the cross-validation.
+        bins: number of bins of ECE.
+        seed: of the bootstrap.
+        given: number of rows that the user gave; None: those of `before`.
+        statistics: of before and after, if they are known already.
     """
     rows = len(before)
     common: dict[str, Any] = {"method": calibrator.name, "rows": rows, "given": given or rows, "folds": folds}
@@ -178,20 +201,20 @@ def checked(
         alone = "there is only one row, so nothing can be held out to judge the calibrator by"
         return CalibratorCheck(figures=figures, reasons=(alone,), tradeoffs=(), **common)
     margins = {name: SHARE * figures[name].before for name in ("nll", "brier")}
-    margins["ece"] = ECE_MARGIN + calibrator.given_away
+    margins["ece"] = ECE_MARGIN + calibrator.ece_allowance
     beyond = {name: one.low > 0 for name, one in figures.items()}
     much = {name: one.change > margins[name] for name, one in figures.items()}
     refuse = {name: beyond[name] and much[name] for name in figures}
     refuse["ece"] &= not figures["nll"].high < 0
-    reasons = tuple(_said(name, figures[name]) for name in figures if refuse[name])
+    reasons = tuple(_sentence(name, figures[name]) for name in figures if refuse[name])
     worse = tuple(name for name in figures if not refuse[name] and (beyond[name] or much[name]))
     tradeoffs = tuple(
-        f"{_said(name, figures[name])}{'' if beyond[name] else ', which may be chance'}" for name in worse
+        f"{_sentence(name, figures[name])}{'' if beyond[name] else ', which may be chance'}" for name in worse
     )
     return CalibratorCheck(figures=figures, reasons=reasons, tradeoffs=tradeoffs, tradeoff_metrics=worse, **common)
 
 
-def _said(name: str, figure: Figure) -> str:
+def _sentence(name: str, figure: MetricChange) -> str:
     before, after, _, low, high = figure
     return (
         f"{TITLES[name]} rises from {before:.4f} to {after:.4f} on held-out rows "
@@ -199,17 +222,17 @@ def _said(name: str, figure: Figure) -> str:
     )
 
 
-def _paired(before: Array, after: Array) -> Figure:
-    """The mean of the rows' own differences; its standard error leaves out what varies from row to row in both."""
+def _paired(before: Array, after: Array) -> MetricChange:
+    """Return the mean difference of paired rows with Student's interval."""
     difference = after - before
     change, rows = float(difference.mean()), len(difference)
     error = float(difference.std(ddof=1)) / math.sqrt(rows) if rows > 1 else math.inf
-    reach = _student(rows - 1) * error if error else 0.0
-    return Figure(float(before.mean()), float(after.mean()), change, change - reach, change + reach)
+    reach = _student_quantile(rows - 1) * error if error else 0.0
+    return MetricChange(float(before.mean()), float(after.mean()), change, change - reach, change + reach)
 
 
-def _student(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t, by the first terms of its expansion in 1/freedom."""
+def _student_quantile(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t, by the first terms of its expansion in 1/freedom."""
     if freedom < 1:
         return math.inf
     z = NORMAL
@@ -218,15 +241,15 @@ def _student(freedom: int) -> float:
 
 def _ece(
     before: Predictions, after: Predictions, first: Statistics, second: Statistics, bins: int, seed: int
-) -> Figure:
+) -> MetricChange:
     how = Bootstrap(REPLICATES, LEVEL, seed, bins=bins)
     found = compared_intervals((after.probs, before.probs), (second, first), ["ece"], how)["ece"]
-    return Figure(found.b.value, found.a.value, *found.difference)
+    return MetricChange(found.b.value, found.a.value, *found.difference)
 
 
 def _predictions(logits: Tensor, labels: Tensor, calibrator: Calibrator | None = None) -> Predictions:
     build = Predictions.from_samples if logits.ndim == 3 else Predictions.from_logits
-    return build(logits, labels, calibrator=calibrator, check=False)  # as_logits has looked
+    return build(logits, labels, calibrator=calibrator, check=False)  # as_logits has checked them
 
 
 def _order(rows: int, seed: int) -> Tensor:

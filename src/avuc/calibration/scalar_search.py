@@ -1,5 +1,4 @@
-"""Searches on an interval: Newton's for the minimum of a convex function with derivatives, grid and Brent for that of
-any other, secants for the root of a falling one."""
+"""Search on an interval: Newton's method for a convex function, Brent's method for any other, and a root finder."""
 
 from __future__ import annotations
 
@@ -7,29 +6,36 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from avuc.calibration.scaled import Derivatives
+from avuc.calibration.scaled_logits import Derivatives
 
 GOLDEN = (3 - math.sqrt(5)) / 2
 
 
 class Minimum(NamedTuple):
-    """Where, how low, and whether the function still falls towards the end of the interval it stopped at."""
+    """The position and value of a minimum, and whether it is an end of the interval where the function still falls."""
 
     x: float
     value: float
     at_bound: bool
 
 
-def convex_minimum(
+def newton_minimum(
     at: Callable[[float], Derivatives], start: float, low: float, high: float, tolerance: float
 ) -> Minimum:
-    """Minimise a convex function on [low, high], 0 < low, to a relative precision of `tolerance` in x.
+    """Minimise a convex function on [low, high] by Newton's method.
 
-    Newton's method inside a bracket that every slope shrinks. Once the steps shrink fast, the change of curvature gives
-    the third derivative: it sharpens the step (Halley's) and bounds what the step leaves over, so no evaluation is
-    spent on confirming the answer.
+    The sign of each slope shrinks a bracket around the minimum. Once the steps shrink fast, the change of curvature
+    estimates the third derivative. It improves the step (Halley's method) and bounds the remaining error, so no
+    evaluation is needed to confirm the result.
 
-    >>> minimum = convex_minimum(lambda x: Derivatives((x - 2) ** 2, 2 * (x - 2), 2.0), 1.0, 0.1, 10.0, 1e-6)
+    Args:
+        at: returns value, slope and curvature at x.
+        start: first x.
+        low: lower end of the interval, above 0.
+        high: upper end of the interval.
+        tolerance: relative precision of x.
+
+    >>> minimum = newton_minimum(lambda x: Derivatives((x - 2) ** 2, 2 * (x - 2), 2.0), 1.0, 0.1, 10.0, 1e-6)
     >>> minimum.x, minimum.at_bound
     (2.0, False)
     """
@@ -42,7 +48,12 @@ def convex_minimum(
             return Minimum(x, here.value, here.slope != 0)
         left, right = (x, right) if here.slope < 0 else (left, x)
         if right - left <= tolerance * x:
-            return Minimum(x, here.value, False)
+            end = right if here.slope < 0 else left
+            if end in seen or end not in (low, high):
+                return Minimum(x, here.value, False)
+            # a start this close to an end of the interval does not tell whether the function still falls there
+            previous, x = x, end
+            continue
         step = -here.slope / here.curvature if here.curvature > 0 else math.copysign(math.inf, -here.slope)
         leftover, bend = abs(step), 0.0
         if previous is not None and abs(step) <= 0.1 * abs(x - previous):
@@ -57,19 +68,24 @@ def convex_minimum(
 
 
 def _inside(x: float, left: float, right: float, seen: dict[float, Derivatives]) -> float:
-    """x where it lies in the bracket; else the end it passed, and where that is known already the middle."""
+    """Return x if it lies in the bracket, else the end that it passed, or the middle if that end is known already."""
     if left < x < right:
         return x
     end = left if x <= left else right
     return math.sqrt(left * right) if end in seen else end
 
 
-def bounded_minimum(f: Callable[[float], float], low: float, middle: float, high: float, tolerance: float) -> Minimum:
-    """Minimise f on [low, high] to `tolerance` in x by Brent's method: parabolas, golden sections where they fail.
+def brent_minimum(f: Callable[[float], float], low: float, middle: float, high: float, tolerance: float) -> Minimum:
+    """Minimise f on [low, high] by Brent's method: parabolas, and golden sections where they fail (Brent 1973).
 
-    `middle` is where the search starts; the ends are never evaluated.
+    Args:
+        f: function to minimise; it is not evaluated at the ends.
+        low: lower end of the interval.
+        middle: first x.
+        high: upper end of the interval.
+        tolerance: precision of x.
 
-    >>> round(bounded_minimum(lambda x: (x - 2) ** 2, 0.0, 1.0, 5.0, 1e-6).x, 5)
+    >>> round(brent_minimum(lambda x: (x - 2) ** 2, 0.0, 1.0, 5.0, 1e-6).x, 5)
     2.0
     """
     best = second = third = middle
@@ -102,23 +118,29 @@ def bounded_minimum(f: Callable[[float], float], low: float, middle: float, high
             third, f_third = x, value
 
 
-def falling_root(
+def decreasing_root(
     f: Callable[[float], float], low: float, high: float, at_low: float, at_high: float, tolerance: float
 ) -> float:
-    """Where f, with f(low) = `at_low` > 0 ≥ `at_high` = f(high), passes 0, to `tolerance` in x: no x that it returns
-    has f > 0.
+    """Return the x at which a decreasing function crosses 0; f is never positive at the returned x.
 
-    Secants between the ends of a bracket, an end that stays counted half (Illinois); the bracket's middle where they
-    shrink it slowly, as they do for a function that jumps.
+    The Illinois variant of the secant method, with bisection where it converges slowly, as for a function with jumps.
 
-    >>> round(falling_root(lambda x: 4 - x * x, 0.0, 5.0, 4.0, -21.0, 1e-9), 6)
+    Args:
+        f: decreasing function.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        at_low: f(low) > 0.
+        at_high: f(high) ≤ 0.
+        tolerance: precision of x.
+
+    >>> round(decreasing_root(lambda x: 4 - x * x, 0.0, 5.0, 4.0, -21.0, 1e-9), 6)
     2.0
     """
     moved, slow = "", 0
     while high - low > tolerance:
         width = high - low
         x = high - at_high * width / (at_high - at_low) if slow < 3 else (low + high) / 2
-        # never nearer to an end than half the precision: the next bracket is then small enough
+        # not nearer to an end than half the tolerance: the next bracket is then small enough
         x = min(max(x, low + tolerance / 2), high - tolerance / 2)
         value = f(x)
         if value > 0:

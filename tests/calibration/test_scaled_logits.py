@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import avuc.calibration.scaled as module
-from avuc.calibration.scaled import MOST_NLL, ScaledLogits
+import avuc.calibration.scaled_logits as module
+from avuc.calibration.scaled_logits import MOST_NLL, ScaledLogits
 
 
 def slow_columns(logits, labels, temperature):
@@ -34,7 +34,7 @@ def slow_columns(logits, labels, temperature):
 def test_columns_equal_loops(draws, temperature):
     rng = np.random.default_rng(draws)
     logits, labels = rng.normal(size=(draws, 40, 6)) * 3, rng.integers(0, 6, 40)
-    columns = ScaledLogits(torch.tensor(logits), torch.tensor(labels)).columns(temperature)
+    columns = ScaledLogits(torch.tensor(logits), torch.tensor(labels)).at(temperature)
     for fast, slow in zip(columns, slow_columns(logits, labels, temperature), strict=True):
         np.testing.assert_allclose(fast.numpy(), slow, rtol=1e-12, atol=1e-14)
 
@@ -56,7 +56,7 @@ def test_blocks_and_threads_do_not_matter(monkeypatch, threads):
     logits, labels = torch.tensor(rng.normal(size=(1, 101, 4))), torch.tensor(rng.integers(0, 4, 101))
     whole = ScaledLogits(logits, labels).derivatives(1.3)
     monkeypatch.setattr(module, "BLOCK_ELEMENTS", 24)
-    monkeypatch.setattr(module, "CALM_ELEMENTS", 1)
+    monkeypatch.setattr(module, "ONE_THREAD_ELEMENTS", 1)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -85,7 +85,7 @@ def test_a_class_ruled_out_by_minus_infinity():
     two = ScaledLogits(logits[..., :2], labels)
     three = ScaledLogits(logits, labels)
     assert three.derivatives(0.05) == pytest.approx(two.derivatives(0.05), rel=1e-12)
-    for a, b in zip(three.columns(20.0), two.columns(20.0), strict=True):
+    for a, b in zip(three.at(20.0), two.at(20.0), strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -96,7 +96,7 @@ def test_an_impossible_label_counts_as_the_floor(draws):
     assert scaled.impossible.tolist() == [True, False]
     expected = (MOST_NLL + math.log1p(math.exp(-1))) / 2
     assert scaled.nll(1.0) == pytest.approx(expected, rel=1e-12)
-    assert float(scaled.columns(1.0).nll.mean()) == pytest.approx(expected, rel=1e-12)
+    assert float(scaled.at(1.0).nll.mean()) == pytest.approx(expected, rel=1e-12)
     if draws == 1:
         assert scaled.derivatives(1.0).value == pytest.approx(expected, rel=1e-12)
 
@@ -120,8 +120,8 @@ def test_rows_below_the_floor_are_found_and_counted_as_the_floor(draws):
 def test_sample_is_evenly_spaced_and_whole_where_small():
     logits, labels = torch.arange(40.0).reshape(1, 20, 2), torch.zeros(20, dtype=torch.long)
     scaled = ScaledLogits(logits, labels)
-    assert scaled.sample(40) is scaled
-    assert scaled.sample(10).logits[0, :, 0].tolist() == [0.0, 8.0, 16.0, 24.0, 32.0]
+    assert scaled.subsample(40) is scaled
+    assert scaled.subsample(10).logits[0, :, 0].tolist() == [0.0, 8.0, 16.0, 24.0, 32.0]
 
 
 @pytest.mark.gpu
@@ -130,5 +130,5 @@ def test_cuda_equals_cpu():
     for draws in (1, 3):
         logits, labels = torch.tensor(rng.normal(size=(draws, 60, 8))), torch.tensor(rng.integers(0, 8, 60))
         here, there = ScaledLogits(logits, labels), ScaledLogits(logits.cuda(), labels.cuda())
-        for a, b in zip(here.columns(1.4), there.columns(1.4), strict=True):
+        for a, b in zip(here.at(1.4), there.at(1.4), strict=True):
             torch.testing.assert_close(a, b.cpu())

@@ -1,12 +1,12 @@
-"""Logits read at any temperature: the few numbers per row that every objective needs, in one pass without autograd.
+"""Logits divided by any temperature: the few numbers per row that every objective needs, in one pass without autograd.
 
-With s = 1/T, x = z − max z, Z = Σ e^{s x} and the mean and variance of x under p = softmax(s z):
+With s = 1/T, x = z − max z, Z = Σ e^{s x}, and the mean and variance of x under p = softmax(s z):
 
     log p_y = s x_y − log Z         d(−log p_y)/ds = E_p[x] − x_y        d²(−log p_y)/ds² = Var_p[x]
     max p = 1/Z                     u = log Z − s E_p[x]
 
-so Σ e^{s x}, Σ x e^{s x} and Σ x² e^{s x} are all there is to compute. With draws the softmaxes are averaged first.
-Every −log p_y is cut at −log 1e-12, the floor of `avuc.metrics.nll`.
+Only Σ e^{s x}, Σ x e^{s x} and Σ x² e^{s x} have to be computed. With several posterior samples the softmaxes are
+averaged first. −log p_y is at most −log 1e-12, because `avuc.metrics.nll` has the floor 1e-12.
 """
 
 from __future__ import annotations
@@ -25,26 +25,28 @@ from avuc.calibration.inputs import as_labels, as_logits, refuse_not_logits
 from avuc.metrics.statistics import NLL_FLOOR
 from avuc.uncertainty import entropy
 
-# Blocks below torch's grain of 32,768 elements stay in a core's cache and run on the calling thread; each of ours
-# then takes a share of the rows and meets the others once a pass. torch's own threads would meet at every operation,
-# which on a busy machine costs more than the work.
+# Blocks below torch's grain size of 32,768 elements stay in the cache of a core and run on the calling thread. The
+# threads started here take a range of rows each and synchronise once a pass. torch's own threads synchronise at every
+# operation, which costs more than the work on a busy machine.
 BLOCK_ELEMENTS = 32_000
-# a fit on no more than this runs on one thread altogether
-CALM_ELEMENTS = 1 << 21
-# up to this size float64 costs nothing that anyone notices; beyond it float32's rounding averages out over the rows
+# a fit on at most this many logits uses one thread
+ONE_THREAD_ELEMENTS = 1 << 21
+# up to this size float64 costs little; beyond it, float32 rounding averages out over the rows
 EXACT_ELEMENTS = 1 << 18
-# No row costs more than this: a probability below the floor counts as the floor, as in avuc.metrics.nll. A fit and the
-# figures that judge it then minimise and report the same number.
+# The largest −log p_y of a row: a probability below the floor counts as the floor, as in avuc.metrics.nll. A fit thus
+# minimises the number that is reported.
 MOST_NLL = -math.log(NLL_FLOOR)
 
 
 @contextmanager
-def calm_threads(logits: Any) -> Iterator[None]:
-    """Fits below a few million logits use one thread: torch's threads meet at every operation, which costs more than
-    such small work, and on a busy machine ten times as much. The setting before is restored.
+def limited_threads(logits: Any) -> Iterator[None]:
+    """Run small fits on one torch thread, and restore the setting afterwards.
+
+    torch's threads synchronise at every operation. For fewer than 2 million logits this costs more than the work, and
+    ten times as much on a busy machine.
     """
     threads = torch.get_num_threads()
-    small = (logits.numel() if isinstance(logits, Tensor) else np.size(logits)) <= CALM_ELEMENTS
+    small = (logits.numel() if isinstance(logits, Tensor) else np.size(logits)) <= ONE_THREAD_ELEMENTS
     if not small or threads == 1:
         yield
         return
@@ -55,8 +57,8 @@ def calm_threads(logits: Any) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-class Columns(NamedTuple):
-    """One number per row, float64, at one temperature."""
+class ScaledPredictions(NamedTuple):
+    """Confidence, entropy, correctness and −log p_y of each row at one temperature; (N,), float64."""
 
     confidence: Tensor
     entropy: Tensor
@@ -65,7 +67,7 @@ class Columns(NamedTuple):
 
 
 class Derivatives(NamedTuple):
-    """The mean negative log-likelihood and its first two derivatives in s = 1/T."""
+    """A value and its first two derivatives; here the mean negative log-likelihood as a function of s = 1/T."""
 
     value: float
     slope: float
@@ -73,48 +75,54 @@ class Derivatives(NamedTuple):
 
 
 class ScaledLogits:
-    """Logits (S, N, C) and labels (N), to be read at many temperatures; `passes` counts the reading.
+    """Logits and labels that are evaluated at many temperatures; `passes` counts the passes over the data.
+
+    Args:
+        logits: (S, N, C), S posterior samples of N rows; S = 1 for an ordinary network.
+        labels: (N,) class numbers, int64, on the same device.
 
     >>> scaled = ScaledLogits(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]), torch.tensor([0, 0]))
-    >>> scaled.columns(1e9).confidence
+    >>> scaled.at(1e9).confidence
     tensor([0.5000, 0.5000], dtype=torch.float64)
     """
 
     def __init__(self, logits: Tensor, labels: Tensor) -> None:
         self.logits, self.labels = logits.detach(), labels
-        self.draws, self.rows, self.num_classes = logits.shape
+        self.samples, self.rows, self.num_classes = logits.shape
         self.rows_read = 0
         refuse_not_logits(self.logits)
         top, predicted = self.logits.max(dim=-1)
-        chosen = self.logits.gather(-1, labels.expand(self.draws, -1).unsqueeze(-1)).squeeze(-1)
+        chosen = self.logits.gather(-1, labels.expand(self.samples, -1).unsqueeze(-1)).squeeze(-1)
         self._correct = predicted[0] == labels
-        # how far the true class lies below the largest logit, (S, N)
+        # logit of the true class minus the largest logit, (S, N)
         self._gap = chosen.double() - top.double()
         self.impossible = torch.isneginf(self._gap).all(dim=0)
 
     @classmethod
     def read(cls, logits: Any, labels: Any) -> Self:
-        """From what a user gives to `fit`."""
+        """Return the object for logits and labels as a user passes them to `fit`."""
         tensor = as_logits(logits)
         return cls(tensor if tensor.ndim == 3 else tensor.unsqueeze(0), as_labels(labels, tensor))
 
     @property
     def passes(self) -> float:
-        """How many times the data was read, a sample of the rows counted by its share."""
+        """Number of passes over the data; a pass over some of the rows counts by their share."""
         return self.rows_read / self.rows
 
-    def sample(self, elements: int) -> ScaledLogits:
-        """Evenly spaced rows with at most about `elements` logits; the whole where it is not larger."""
+    def subsample(self, elements: int) -> ScaledLogits:
+        """Return evenly spaced rows with about `elements` logits, or this object if it has no more than that."""
         stride = math.ceil(self.logits.numel() / elements)
         if stride <= 1:
             return self
         return ScaledLogits(self.logits[:, ::stride], self.labels[::stride])
 
     def derivatives(self, s: float, floored: Tensor | None = None) -> Derivatives:
-        """Mean −log p_y of a single draw with its slope and curvature in s, from one pass.
+        """Return the mean −log p_y with its slope and curvature in s = 1/T, from one pass; for one sample only.
 
-        The rows in `floored` (N, bool) count as the floor at every s; with these rows fixed the mean is convex in s.
-        None: the rows that are below the floor at this s.
+        Args:
+            s: 1/T.
+            floored: (N,) bool, rows that count as the floor at every s; with these rows fixed, the mean is convex in
+                s. None: the rows that are below the floor at this s.
         """
         total, first, second = self._moments(s, powers=2)
         mean, gap = first / total, self._gap[0]
@@ -125,36 +133,36 @@ class ScaledLogits:
         return Derivatives(value, slope, max(curvature, 0.0))
 
     def floored(self, temperature: float) -> Tensor:
-        """Which rows (N, bool) give their true class less than the floor at this temperature."""
-        # no row costs more than log C − gap/T: mostly that is below the limit, and no pass is needed
-        if self.draws == 1 and not bool((math.log(self.num_classes) - self._gap[0] / temperature > MOST_NLL).any()):
+        """Return which rows (N,) give their true class a probability below the floor at this temperature."""
+        # −log p_y is at most log C − gap/T; that is usually below the limit, so that no pass is needed
+        if self.samples == 1 and not bool((math.log(self.num_classes) - self._gap[0] / temperature > MOST_NLL).any()):
             return torch.zeros_like(self.impossible)
         return self._nll_rows(temperature) > MOST_NLL
 
     def nll(self, temperature: float) -> float:
-        """Mean −log p_y."""
+        """Return the mean −log p_y, each at most `MOST_NLL`."""
         return float(self._nll_rows(temperature).clamp(max=MOST_NLL).mean())
 
     def _nll_rows(self, temperature: float) -> Tensor:
-        """−log p_y of each row, without the floor."""
-        if self.draws > 1:
-            return self._mean_of_draws(1 / temperature).nll
+        """Return −log p_y of each row, without the floor."""
+        if self.samples > 1:
+            return self._mean_over_samples(1 / temperature).nll
         total, *_ = self._moments(1 / temperature, powers=0)
         return total.log() - self._gap[0] / temperature
 
-    def columns(self, temperature: float) -> Columns:
-        """Confidence, entropy, correctness and −log p_y (at most `MOST_NLL`) of each row, in float64."""
+    def at(self, temperature: float) -> ScaledPredictions:
+        """Return confidence, entropy, correctness and −log p_y (at most `MOST_NLL`) of each row."""
         s = 1 / temperature
-        if self.draws > 1:
-            found = self._mean_of_draws(s)
-            return found._replace(nll=found.nll.clamp(max=MOST_NLL))
+        if self.samples > 1:
+            predictions = self._mean_over_samples(s)
+            return predictions._replace(nll=predictions.nll.clamp(max=MOST_NLL))
         total, first = self._moments(s, powers=1, exact=True)
         log_total = total.log()
         losses = (log_total - s * self._gap[0]).clamp(max=MOST_NLL)
-        return Columns(1 / total, log_total - s * first / total, self._correct, losses)
+        return ScaledPredictions(1 / total, log_total - s * first / total, self._correct, losses)
 
     def _moments(self, s: float, powers: int, exact: bool = False) -> list[Tensor]:
-        """Σ xᵏ e^{s x} of each row of the only draw, k = 0 … powers, x the logit minus the row's largest."""
+        """Return Σ xᵏ e^{s x} of each row for k = 0 … powers; x is the logit minus the largest one of the row."""
         logits = self.logits[0]
         dtype = torch.float64 if exact or logits.numel() <= EXACT_ELEMENTS else logits.dtype
         sums = [logits.new_empty(self.rows, dtype=dtype) for _ in range(powers + 1)]
@@ -166,21 +174,21 @@ class ScaledLogits:
                 rows = slice(start, min(start + step, last))
                 block = logits[rows].to(dtype)
                 x, w = below[: len(block)], weight[: len(block)]
-                # a class ruled out by −inf keeps weight 0, and 0 · x must stay 0
+                # a class with logit −inf has weight 0, and 0 · x must be 0
                 torch.sub(block, block.amax(dim=1, keepdim=True), out=x).clamp_(min=_lowest(s))
-                # torch.exp would call its threads from 2,048 elements on, torch.exp2 does not
+                # torch.exp starts threads from 2,048 elements on, torch.exp2 does not
                 torch.mul(x, s / math.log(2), out=w).exp2_()
                 torch.sum(w, dim=1, out=sums[0][rows])
                 for power in range(1, powers + 1):
                     torch.sum(w.mul_(x), dim=1, out=sums[power][rows])
 
-        self._share(work)
+        self._run_threads(work)
         return [column.double() for column in sums]
 
-    def _mean_of_draws(self, s: float) -> Columns:
+    def _mean_over_samples(self, s: float) -> ScaledPredictions:
         confidence, u, losses = torch.empty(3, self.rows, dtype=torch.float64, device=self.logits.device)
         correct = torch.empty_like(self._correct)
-        step = self._step(draws=self.draws)
+        step = self._step(samples=self.samples)
         for start in range(0, self.rows, step):
             rows = slice(start, start + step)
             block = self.logits[:, rows].double()
@@ -189,15 +197,15 @@ class ScaledLogits:
             probs = x.div_(total).mean(dim=0)
             confidence[rows], predicted = probs.max(dim=-1)
             u[rows], correct[rows] = entropy(probs), predicted == self.labels[rows]
-            # in logarithms, so that a true class every draw finds very unlikely keeps its slope
+            # in logarithms, so that a true class that is very unlikely in every sample keeps its slope
             each = s * self._gap[:, rows] - total.squeeze(-1).log()
-            losses[rows] = math.log(self.draws) - torch.logsumexp(each, dim=0)
+            losses[rows] = math.log(self.samples) - torch.logsumexp(each, dim=0)
         self.rows_read += self.rows
-        return Columns(confidence, u, correct, losses)
+        return ScaledPredictions(confidence, u, correct, losses)
 
-    def _share(self, work: Callable[[int, int], None]) -> None:
-        """Give every thread an equal run of rows."""
-        alone = self.logits.is_cuda or self.logits.numel() <= CALM_ELEMENTS
+    def _run_threads(self, work: Callable[[int, int], None]) -> None:
+        """Call `work(first, last)` on every thread with an equal range of rows."""
+        alone = self.logits.is_cuda or self.logits.numel() <= ONE_THREAD_ELEMENTS
         threads = 1 if alone else torch.get_num_threads()
         cuts = [self.rows * k // threads for k in range(threads + 1)]
         if threads == 1:
@@ -207,12 +215,12 @@ class ScaledLogits:
                 list(pool.map(work, cuts[:-1], cuts[1:]))
         self.rows_read += self.rows
 
-    def _step(self, draws: int = 1) -> int:
-        """Rows in a block; with draws torch's own threads work, on larger ones."""
-        elements = 1 << 26 if self.logits.is_cuda else BLOCK_ELEMENTS if draws == 1 else 1 << 18
-        return max(1, elements // (draws * self.num_classes))
+    def _step(self, samples: int = 1) -> int:
+        """Return the rows of a block; with several samples blocks are larger, and torch's own threads are used."""
+        elements = 1 << 26 if self.logits.is_cuda else BLOCK_ELEMENTS if samples == 1 else 1 << 18
+        return max(1, elements // (samples * self.num_classes))
 
 
 def _lowest(s: float) -> float:
-    """So low that e^{s x} is exactly 0, in float64 and in float32."""
+    """Return an x so low that e^{s x} is exactly 0, in float64 and in float32."""
     return -750.0 / s

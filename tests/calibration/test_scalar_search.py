@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
-from avuc.calibration.scaled import Derivatives
-from avuc.calibration.search import bounded_minimum, convex_minimum
+from avuc.calibration.scalar_search import brent_minimum, newton_minimum
+from avuc.calibration.scaled_logits import Derivatives
 
 # convex functions with value, slope and curvature, and their minimisers as functions of a parameter m
 CONVEX = {
@@ -33,7 +33,7 @@ def test_newton_finds_interior_minima(name, m, start):
         assert 0.05 <= x <= 20
         return Derivatives(*f(x, m))
 
-    found = convex_minimum(at, start, 0.05, 20.0, 1e-6)
+    found = newton_minimum(at, start, 0.05, 20.0, 1e-6)
     # where curvature vanishes at the minimum, convergence is linear and the last step is what is left
     assert found.x == pytest.approx(m, rel=1e-5 if name != "quartic" else 1e-3)
     assert not found.at_bound
@@ -42,15 +42,17 @@ def test_newton_finds_interior_minima(name, m, start):
 
 @pytest.mark.parametrize("name", ["square", "exp", "log", "cosh"])
 @given(m=st.sampled_from([0.01, 0.02, 30.0, 100.0]), start=st.floats(0.05, 20))
+@example(m=0.01, start=0.05000000000000001)  # closer to the end than the tolerance
+@example(m=30.0, start=19.999999999999996)
 def test_newton_stops_at_the_end_of_the_range(name, m, start):
     f = CONVEX[name]
-    found = convex_minimum(lambda x: Derivatives(*f(x, m)), start, 0.05, 20.0, 1e-6)
+    found = newton_minimum(lambda x: Derivatives(*f(x, m)), start, 0.05, 20.0, 1e-6)
     assert found.at_bound
     assert found.x == (0.05 if m < 1 else 20.0)
 
 
 def test_newton_on_a_flat_function_stays():
-    found = convex_minimum(lambda x: Derivatives(1.0, 0.0, 0.0), 1.0, 0.05, 20.0, 1e-6)
+    found = newton_minimum(lambda x: Derivatives(1.0, 0.0, 0.0), 1.0, 0.05, 20.0, 1e-6)
     assert found == (1.0, 1.0, False)
 
 
@@ -72,16 +74,16 @@ def test_brent_equals_scipy(f):
         assert -1 < x < 2
         return f(x)
 
-    found = bounded_minimum(counted, -1.0, 0.1, 2.0, 1e-8)
+    found = brent_minimum(counted, -1.0, 0.1, 2.0, 1e-8)
     expected = minimize_scalar(f, bounds=(-1, 2), method="bounded", options={"xatol": 1e-9})
     assert found.value <= expected.fun + 1e-15
     assert len(calls) < 80
 
 
 def test_brent_on_a_step():
-    found = bounded_minimum(lambda x: float(x < 0.7), 0.0, 0.2, 1.0, 1e-6)
+    found = brent_minimum(lambda x: float(x < 0.7), 0.0, 0.2, 1.0, 1e-6)
     assert found.value == 0.0
 
 
 def test_brent_runs_to_the_end_of_a_falling_function():
-    assert bounded_minimum(lambda x: x, 0.0, 0.5, 1.0, 1e-6).x < 5e-6
+    assert brent_minimum(lambda x: x, 0.0, 0.5, 1.0, 1e-6).x < 5e-6

@@ -19,7 +19,7 @@ from avuc.calibration import (
     check_calibrator,
     logits_from_probs,
 )
-from avuc.calibration.check import _student, checked
+from avuc.calibration.cross_validation import _student_quantile, check_predictions
 from avuc.core.errors import InputError
 from avuc.metrics import ece
 from avuc.predictions import Predictions
@@ -64,7 +64,7 @@ def test_figures_equal_plain_loops(make_logits):
 
 @pytest.mark.parametrize("freedom", [3, 5, 10, 100])
 def test_students_quantile(freedom):
-    assert _student(freedom) == pytest.approx(student.ppf(0.975, freedom), rel=0.06 if freedom < 5 else 0.02)
+    assert _student_quantile(freedom) == pytest.approx(student.ppf(0.975, freedom), rel=0.06 if freedom < 5 else 0.02)
 
 
 def calibrated(rows, seed, classes=5):
@@ -145,7 +145,7 @@ LABELS = torch.zeros(20_000, dtype=torch.long)
 
 def judged(before, after, scaler=None):
     pair = [Predictions(probs, LABELS) for probs in (before, after)]
-    return checked(scaler or TemperatureScaling(), *pair, folds=5)
+    return check_predictions(scaler or TemperatureScaling(), *pair, folds=5)
 
 
 def test_a_better_nll_pays_for_a_worse_ece():
