@@ -1,4 +1,4 @@
-"""Batch normalisation and drawn weights: what one draw gets right in training, with running averages, and with its own.
+"""Batch normalisation and sampled weights: accuracy with running averages, and with statistics of each sample.
 
 python examples/own_statistics.py
 """
@@ -39,14 +39,15 @@ settings = TrainSettings(
     epochs=8, batch_size=50, learning_rate=3e-3, milestones=(6,), factors=(0.1,), pad=0, flip=False
 )
 fitted = fit(SVI(initial_std=0.05), net, train, objective=Objective(), settings=settings, progress=False)
-print(f"in training, one draw a batch: {fitted.history[-1]['accuracy']:.3f} right")
+print(f"in training, one sample per batch: accuracy {fitted.history[-1]['accuracy']:.3f}")
 readings = {
     "running averages": fitted.posterior,
-    "own statistics": PerDrawBatchNorm(fitted.posterior, evenly_spaced(train.images, 500)),
+    "statistics of each sample": PerDrawBatchNorm(fitted.posterior, evenly_spaced(train.images, 500)),
 }
 for name, posterior in readings.items():
     for samples in (1, 32):
-        found = predict(posterior, held_out.images, held_out.labels, samples=samples, progress=False)
-        right = metrics.accuracy(found.probs, found.labels)
-        ece, nll = metrics.ece(found.probs, found.labels), metrics.nll(found.probs, found.labels)
-        print(f"{name}, {samples} draws of held-out digits: {right:.3f} right, ECE {ece:.3f}, NLL {nll:.3f}")
+        predictions = predict(posterior, held_out.images, held_out.labels, samples=samples, progress=False)
+        accuracy = metrics.accuracy(predictions.probs, predictions.labels)
+        ece = metrics.ece(predictions.probs, predictions.labels)
+        nll = metrics.nll(predictions.probs, predictions.labels)
+        print(f"{name}, held-out digits, samples {samples}: accuracy {accuracy:.3f}, ECE {ece:.3f}, NLL {nll:.3f}")

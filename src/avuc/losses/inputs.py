@@ -1,4 +1,4 @@
-"""What the losses accept, and the one-line errors for everything else."""
+"""Checks of the losses' arguments, with one-line errors."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ONE_OUTPUT = "a network with one output z needs two columns, logits [0, z]: torc
 
 
 def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Check a keyword against its valid values."""
+    """Raise `InputError` if a keyword has none of its valid values."""
     if value not in allowed:
         raise InputError(f"avuc: {name} must be one of {', '.join(allowed)}; found {value!r}")
 
 
 def checked_number(what: str, value: Any) -> float:
-    """A finite number that is not negative, or an error that names it. Also takes a tensor with one element."""
+    """Return a finite number that is not negative; `InputError` otherwise. A tensor with one element is accepted."""
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -36,7 +36,7 @@ def checked_number(what: str, value: Any) -> float:
 
 
 def checked_whole(what: str, value: Any, least: int = 0) -> int:
-    """A whole number, at least `least`, or an error that names it."""
+    """Return a whole number of at least `least`; `InputError` otherwise."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise InputError(f"{what} must be a whole number; found {value!r}")
     if value < least:
@@ -45,9 +45,9 @@ def checked_whole(what: str, value: Any, least: int = 0) -> int:
 
 
 def checked_threshold(threshold: Any, variant: str) -> float | Tensor:
-    """One number: a float, or a tensor without dimensions in float32 or better.
+    """Return one number: a float, or a tensor without dimensions in float32 or better.
 
-    A NaN would make every prediction certain. On a GPU `refuse_nan` looks for it, together with the loss.
+    With NaN every prediction would be certain. On a GPU `refuse_nan` checks for it, together with the loss.
     """
     if threshold is None:
         raise InputError(f"avuc: variant {variant!r} needs a threshold; AvUCLoss learns one, 'soft' has a default")
@@ -74,19 +74,19 @@ def checked_threshold(threshold: Any, variant: str) -> float | Tensor:
 
 
 def check_shapes(scores: Tensor, labels: Tensor) -> int:
-    """Number of draws in `scores` (0: no draw axis), or an error that says which shapes go together."""
+    """Return the number of samples in `scores` (0: no sample dimension); `InputError` if shapes do not match."""
     for name, values in (("scores", scores), ("labels", labels)):
         if not isinstance(values, Tensor):
             raise InputError(
                 f"avuc: {name} must be a tensor; found {type(values).__name__}: convert it with torch.as_tensor"
             )
-    draws, classes_at = scores.ndim - labels.ndim - 1, scores.ndim - labels.ndim
+    has_samples, classes_at = scores.ndim - labels.ndim - 1, scores.ndim - labels.ndim
     fits = (
         labels.ndim >= 1
-        and draws in (0, 1)
-        and scores.shape[draws] == labels.shape[0]
+        and has_samples in (0, 1)
+        and scores.shape[has_samples] == labels.shape[0]
         and scores.shape[classes_at + 1 :] == labels.shape[1:]
-        and (draws == 0 or scores.shape[0] > 0)
+        and (has_samples == 0 or scores.shape[0] > 0)
         and scores.shape[classes_at] > 0
     )
     if not fits:
@@ -106,18 +106,18 @@ def check_shapes(scores: Tensor, labels: Tensor) -> int:
         )
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise InputError(f"avuc: labels must be integers, class indices; found {labels.dtype}")
-    return scores.shape[0] if draws else 0
+    return scores.shape[0] if has_samples else 0
 
 
 def class_indices(labels: Tensor) -> Tensor:
-    """Labels as one row of int64: in uint8, label 156 is the same number as the ignore_index −100."""
+    """Return labels as int64, (M): in uint8, label 156 and an ignore_index of −100 are the same bits."""
     return labels.reshape(-1).long()
 
 
 def label_weights(
     labels: Tensor, num_classes: int, ignore_index: int, weights: Tensor | None, dtype: torch.dtype
 ) -> Tensor | None:
-    """A weight per label, 0 for those to ignore, or None where each counts once; labels out of range are an error."""
+    """Return a weight per label, 0 for ignored ones, or None if all have weight 1; checks the range of labels."""
     if weights is not None:
         if not isinstance(weights, Tensor):
             raise InputError(f"avuc: weights must be a tensor; found {type(weights).__name__}: use torch.as_tensor")
@@ -129,7 +129,7 @@ def label_weights(
             if not 0 <= low <= high < math.inf:
                 raise InputError(f"avuc: weights must not be negative, NaN or infinite; found {low} … {high}")
     if may_synchronise(labels) and labels.numel():
-        low, high = torch.stack(labels.aminmax()).tolist()  # one copy from a GPU
+        low, high = torch.stack(labels.aminmax()).tolist()  # one transfer from a GPU
         if low >= 0 and high < num_classes and not 0 <= ignore_index < num_classes:
             return weights
         if bool(((labels != ignore_index) & ((labels < 0) | (labels >= num_classes))).any()):
@@ -145,14 +145,14 @@ def label_weights(
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """Quadrants are never computed in half precision: bfloat16 logits near 10 are 0.06 apart."""
+    """Return float32 or float64: bfloat16 logits near 10 are 0.06 apart."""
     if not values.is_floating_point():
         raise InputError(f"avuc: scores must be floating point; found {values.dtype}")
     return values if values.dtype == torch.float64 else values.float()
 
 
 def classes_last(scores: Tensor, labels: Tensor) -> Tensor:
-    """([S,] N, C, *spatial) to ([S,] N·spatial, C)."""
+    """Return scores ([S,] N, C, *spatial) as ([S,] N·spatial, C)."""
     classes_at = scores.ndim - labels.ndim
     if labels.ndim > 1:
         scores = scores.movedim(classes_at, -1)
@@ -160,13 +160,13 @@ def classes_last(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def look_like_probs(scores: Tensor, labels: Tensor) -> bool:
-    """Whether every row looks like probabilities, which logits hardly ever do."""
+    """Return whether all rows look like probabilities, which logits hardly ever do."""
     classes_at = scores.ndim - labels.ndim
     return may_synchronise(scores) and looks_like(scores.detach().movedim(classes_at, -1)) is not None
 
 
 def refuse_logits(probs: Tensor) -> None:
-    """An error for rows (N, C) that are negative or do not sum to 1; NaN is left to `refuse_nan`."""
+    """Raise `InputError` for rows (N, C) that are negative or do not sum to 1; `refuse_nan` handles NaN."""
     if not probs.numel() or not may_synchronise(probs):
         return
     values = probs.detach()
@@ -182,7 +182,7 @@ def refuse_logits(probs: Tensor) -> None:
 
 
 def refuse_nan(result: Tensor, what: str, threshold: float | Tensor | None = None) -> None:
-    """NaN never passes silently: it spreads into `result`, and on every rank alike."""
+    """Raise `NonFiniteError` if `result` is NaN. NaN in any input reaches it, on every rank."""
     if not may_synchronise(result):
         return
     value = result.detach().sum()
@@ -195,7 +195,7 @@ def refuse_nan(result: Tensor, what: str, threshold: float | Tensor | None = Non
 
 
 def may_synchronise(tensor: Tensor) -> bool:
-    """Whether a value can be read back here: not while a graph is traced or captured, and not inside torch.vmap."""
+    """Return whether a value can be read here: not during tracing or graph capture, and not inside torch.vmap."""
     if torch.compiler.is_compiling():
         return False
     if torch._C._are_functorch_transforms_active():
@@ -207,5 +207,5 @@ def may_synchronise(tensor: Tensor) -> bool:
 
 
 def transforming() -> bool:
-    """Whether torch.func or forward-mode differentiation is at work, which need ordinary torch operations."""
+    """Return whether torch.func or forward-mode differentiation is active; both need ordinary torch operations."""
     return bool(torch._C._are_functorch_transforms_active()) or forward_ad._current_level >= 0
