@@ -70,6 +70,7 @@ MODULES = {
     "avuc.scores.npy": "avuc.evaluation.files.npy",
     "avuc.scores.parquet": "avuc.evaluation.files.parquet",
     "avuc.scores.tensors": "avuc.evaluation.files.tensors",
+    "avuc.shifts.plasma": "avuc.shifts.weather",
     "avuc.study.growth": "avuc.study.resumable",
     "avuc.study.parts": "avuc.study.config",
     "avuc.study.shown": "avuc.study.examples",

@@ -19,7 +19,7 @@ from avuc.core.errors import InputError
 from avuc.data import cifar, cifar_c, mnist, svhn
 from avuc.data.arrays import Dataset
 from avuc.data.load import load_dataset
-from avuc.data.obtain import Form
+from avuc.data.obtain import PublishedForm
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 COUNT = 20  # images in a small set
@@ -79,7 +79,7 @@ def refused() -> Callable[..., str]:
     return call
 
 
-def relabelled(form: Form, folder: Path) -> Form:
+def relabelled(form: PublishedForm, folder: Path) -> PublishedForm:
     """The form with the sizes and digests of the small files in `folder`, so that they count as the published ones."""
 
     def known(file: Any) -> Any:

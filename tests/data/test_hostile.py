@@ -98,7 +98,7 @@ def test_no_picture_is_opened_without_a_list_of_formats() -> None:
         for line in path.read_text(encoding="utf-8").splitlines()
         if any(call in line for call in ("Image.open(", "image.open(", "pil.open(", "pillow.open("))
     ]
-    assert found == ["pictures.py: with pillow.open(path, formats=known) as image:"]
+    assert found == ["core/image_files.py: with pillow.open(path, formats=known) as image:"]
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -148,13 +148,13 @@ def test_torchvision_gets_no_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("shape", "says"),
     [
-        ((1,) * 70, "70 dimensions"),
-        ((0, 2**63), "the shape (0, 9223372036854775808)"),
-        ((0, 2**62, 2**62), "the shape (0, "),
-        ((2**62, 4), "the shape (4611686018427387904, 4)"),
-        ((2**40, 32, 32, 3), "promises"),
-        ((-1, 4, 4, 3), "the shape (-1, 4, 4, 3)"),
-        ((3, 4, 4, 3), "promises 144 bytes, found 5"),
+        ((1,) * 70, "shape (1, 1, "),
+        ((0, 2**63), "shape (0, 9223372036854775808)"),
+        ((0, 2**62, 2**62), "shape (0, "),
+        ((2**62, 4), "shape (4611686018427387904, 4)"),
+        ((2**40, 32, 32, 3), "claims shape (1099511627776, 32, 32, 3)"),
+        ((-1, 4, 4, 3), "shape (-1, 4, 4, 3)"),
+        ((3, 4, 4, 3), "144 bytes, but 5 are there"),
     ],
 )
 @pytest.mark.parametrize("suffix", ["npy", "npz"])

@@ -54,10 +54,10 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda folder: truncate(folder / "fog.npy"), r"fog\.npy: not a whole \.npy file"),
-        (lambda folder: flip(folder / "fog.npy"), r"fog\.npy: not a whole \.npy file"),
-        (lambda folder: (folder / "fog.npy").write_bytes(b""), r"fog\.npy: not a whole \.npy file"),
-        (lambda folder: np.save(folder / "fog.npy", np.array([{}], dtype=object)), r"fog\.npy: not a whole \.npy file"),
+        (lambda folder: truncate(folder / "fog.npy"), r"fog\.npy: .* cut short or damaged"),
+        (lambda folder: flip(folder / "fog.npy"), r"fog\.npy: .* not a \.npy array"),
+        (lambda folder: (folder / "fog.npy").write_bytes(b""), r"fog\.npy: .* not a \.npy array"),
+        (lambda folder: np.save(folder / "fog.npy", np.array([{}], dtype=object)), r"fog\.npy: .*holds Python objects"),
         (lambda folder: np.save(folder / "fog.npy", np.zeros((30, 8, 8, 3), np.uint8)), "expected 35 images.*found 30"),
         (lambda folder: np.save(folder / "fog.npy", np.zeros((35, 8, 8, 3))), "expected uint8 images.*found float64"),
         (lambda folder: np.save(folder / "fog.npy", np.zeros((35, 64), np.uint8)), r"found uint8 of shape \(35, 64\)"),

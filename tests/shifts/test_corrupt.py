@@ -70,7 +70,7 @@ def test_internal_parts_do_not_show(name: str, profile: str, monkeypatch: pytest
     """Copies of an image too: they are told apart over the whole call, not within a part."""
     images = some_images(6, 20, 17).repeat(3, 1, 1, 1)
     whole = shifts.corrupt(images, name, 5, profile=profile)
-    monkeypatch.setattr(shifts, "_CPU_VALUES", 20 * 17 * 3 * 4)
+    monkeypatch.setattr(shifts, "_CPU_CHUNK", 20 * 17 * 3 * 4)
     assert torch.equal(whole, shifts.corrupt(images, name, 5, profile=profile))
 
 
@@ -169,7 +169,7 @@ def test_wrong_images_are_explained(images: object, message: str) -> None:
     [
         (("gausian_noise", 1), "did you mean 'gaussian_noise'"),
         (("blur", 1), "unknown shift 'blur'; did you mean '.*blur'"),
-        (("fog", 0), "expected a whole number 1 … 5, found 0"),
+        (("fog", 0), "severity must be 1…5, found 0"),
         (("fog", 6), "found 6"),
         (("fog", 2.0), "found 2.0"),
     ],

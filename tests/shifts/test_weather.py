@@ -17,10 +17,10 @@ from scipy import ndimage
 from avuc import shifts
 from avuc.core.errors import InputError
 from avuc.shifts import frost_pictures as pictures
-from avuc.shifts.plasma import plasma
 from avuc.shifts.procedural_frost import procedural_frost
 from avuc.shifts.resample import motion_blur
 from avuc.shifts.streams import ImageStreams, image_keys
+from avuc.shifts.weather import plasma
 
 Floats = NDArray[np.float64]
 

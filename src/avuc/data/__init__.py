@@ -1,4 +1,12 @@
-"""Real data in: one file per source, `arrays.py` and `augmentation.py` for what a training step reads."""
+"""Data sets, augmentation and batches.
+
+`load_dataset` loads every data set as a `Dataset`: uint8 images (N, H, W, C) and int64 labels (N,) in memory. `Stream`
+reads picture files that do not fit in memory.
+
+>>> data = load_dataset("mnist5k", split="test")
+>>> data.images.shape, data.num_classes
+(torch.Size([1000, 28, 28, 1]), 10)
+"""
 
 from avuc.data.arrays import UNLABELLED, Dataset, as_input, channel_stats, epoch_batches
 from avuc.data.augmentation import Augmentation, augment, augment_at

@@ -1,10 +1,9 @@
-"""Random changes of training images, in two parts: numbers are drawn, and images are a pure function of them.
+"""Augmentation of training images in two steps: `draw` samples random numbers, `apply` is a pure function of them.
 
-Everything can be captured in a CUDA graph: nothing copies to the host or synchronises, shapes depend only on the shape
-of `indices` (which may be a static buffer that the trainer overwrites before each replay), and all randomness comes
-from one generator, which the trainer registers with `graph.register_generator_state(generator)`. The pure part can be
-compiled, and serves several models in one call: draw for each with its own generator, put the numbers one above the
-other, and apply once.
+Both can be captured in a CUDA graph: nothing is copied to the host, nothing synchronises, and shapes depend only on the
+shape of `indices`, which may be a static buffer. All randomness comes from one generator, which the trainer registers
+with `graph.register_generator_state(generator)`. `apply` can be compiled. It also serves several models in one call:
+draw with the generator of each model, concatenate the numbers, and apply once.
 """
 
 from __future__ import annotations
@@ -20,14 +19,22 @@ from avuc.core.errors import InputError
 from avuc.data.augmix import COLUMNS, WEAKEST, augmix
 
 Policy = Literal["crop", "augmix"]
+"""Name of an augmentation: `"crop"` or `"augmix"`."""
 
-_KEPT: dict[tuple[int, int, int, int, torch.device], tuple[Tensor, Tensor]] = {}
+_TABLES: dict[tuple[int, int, int, int, torch.device], tuple[Tensor, Tensor]] = {}
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What happens to a training image: "crop" pads it by `pad` zero pixels, crops back at random and flips at random;
-    "augmix" then mixes the result with randomly changed copies of itself, up to strength `severity` of 10 (augmix.py).
+    """Random crop and flip, or these followed by AugMix (Hendrycks et al. 2020, arXiv:1912.02781).
+
+    Args:
+        policy: `"crop"` (default) pads an image with `pad` zero pixels on each side, crops a random part of the
+            original size and flips it with probability 1/2. `"augmix"` then mixes the result with randomly changed
+            copies of itself; `avuc.data.augmix` has the equations.
+        pad: number of zero pixels; default 4.
+        flip: whether images are flipped; default True. Use False for digits and letters.
+        severity: largest strength of the operations of AugMix, in [0.1, 10]; default 3. No effect on `"crop"`.
 
     >>> images = torch.arange(2 * 8 * 8 * 3).remainder(256).to(torch.uint8).view(2, 8, 8, 3)
     >>> augmentation = Augmentation("crop")
@@ -47,20 +54,26 @@ class Augmentation:
                 f"augmentation: policy must be one of {', '.join(get_args(Policy))}; found {self.policy!r}"
             )
         if self.pad < 0:
-            raise InputError(f"augmentation: pad must not be negative, found {self.pad}")
+            raise InputError(f"augmentation: pad must not be negative, found {self.pad}; use 0 for no crop")
         if not 0.1 <= self.severity <= 10:
-            raise InputError(f"augmentation: severity must be in [0.1, 10], found {self.severity}")
+            raise InputError(f"augmentation: severity must be in [0.1, 10], found {self.severity}; 3 is usual")
 
     @property
     def choices(self) -> int:
-        """How many ways there are to crop and flip."""
+        """Number of different crops and flips: (2·pad + 1)², twice that with flips."""
         return (2 * self.pad + 1) ** 2 * (1 + self.flip)
 
     def draw(self, rows: int, generator: torch.Generator, device: torch.device | str) -> Tensor:
-        """The random part, one launch: the numbers `(rows, K)` that decide what happens to `rows` images.
+        """Sample the random numbers for `rows` images in one kernel launch; returns (rows, K).
 
-        "crop": one integer each, whose digits are crop row, crop column and flip, so that these are independent and
-        uniform; none (K = 0) without pad and flip. "augmix": numbers in [0, 1), the first of which is the crop's.
+        For `"crop"` K = 1: an integer in 0…choices − 1 that encodes crop row, crop column and flip, which are
+        therefore independent and uniform; K = 0 without pad and flip. For `"augmix"` the numbers are uniform in
+        [0, 1), and the first one decides crop and flip.
+
+        Args:
+            rows: number of images.
+            generator: on `device`.
+            device: where the numbers are made.
         """
         if self.policy == "augmix":
             return torch.rand(rows, 1 + COLUMNS, generator=generator, device=device)
@@ -69,35 +82,41 @@ class Augmentation:
         return torch.randint(self.choices, (rows, 1), generator=generator, device=device, dtype=torch.int64)
 
     def apply(self, images: Tensor, indices: Tensor, drawn: Tensor) -> Tensor:
-        """The pure part: `images[indices]` changed as `drawn` says, uint8 `(B, H, W, C)`; each row on its own."""
+        """Return the augmented `images[indices]`, uint8 (B, H, W, C). No image depends on another.
+
+        Args:
+            images: the whole data set, uint8 (N, H, W, C).
+            indices: int64 (B,).
+            drawn: from `draw(B, …)`.
+        """
         if self.policy == "augmix" and images.is_cuda:
             mixed: Tensor = _augmix_on_gpu(images, indices, drawn, self.pad, self.flip, self.severity)
             return mixed
-        return self._plain(images, indices, drawn)
+        return self._in_torch(images, indices, drawn)
 
-    def _plain(self, images: Tensor, indices: Tensor, drawn: Tensor) -> Tensor:
+    def _in_torch(self, images: Tensor, indices: Tensor, drawn: Tensor) -> Tensor:
         mixing = self.policy == "augmix"
         if self.choices == 1:
             batch = images[indices]
         else:
-            # a product with a number next to 1 may round up
+            # the product may round up to `choices`
             choice = (drawn[:, 0] * self.choices).long().clamp(max=self.choices - 1) if mixing else drawn[:, 0]
             batch = _gather(images, indices, choice, self.pad, 1 + self.flip)
         return augmix(batch, drawn[:, 1:], self.severity) if mixing else batch
 
 
-# a custom operator: torch.compile then calls it, and with it the kernel, instead of tracing the plain torch code
+# a custom operator, so that torch.compile calls it, and with it the kernel, instead of tracing the torch code
 @torch.library.custom_op(
     "avuc::augmix",
     mutates_args=(),
     schema="(Tensor images, Tensor indices, Tensor drawn, int pad, bool flip, float severity) -> Tensor",
 )
 def _augmix_on_gpu(images: Tensor, indices: Tensor, drawn: Tensor, pad: int, flip: bool, severity: float) -> Tensor:
-    # without the kernel (no accelerators, an older GPU, large images) plain torch does the same
+    # without the kernel (no avuc/gpu, an older GPU, large images) torch computes the same
     kernel = augmix_kernel()
     if kernel is not None and kernel.usable(images, pad, flip):
         return kernel.augmix_images(images, indices, drawn, pad=pad, flip=flip, strengths=(WEAKEST, severity))
-    return Augmentation("augmix", pad, flip, severity)._plain(images, indices, drawn)
+    return Augmentation("augmix", pad, flip, severity)._in_torch(images, indices, drawn)
 
 
 @_augmix_on_gpu.register_fake
@@ -106,9 +125,14 @@ def _(images: Tensor, indices: Tensor, drawn: Tensor, pad: int, flip: bool, seve
 
 
 def augment(images: Tensor, indices: Tensor, generator: torch.Generator, *, pad: int = 4, flip: bool = True) -> Tensor:
-    """The batch `images[indices]`, each padded by `pad` zero pixels, cropped back at random and flipped at random.
+    """Return a batch with random crops and flips, uint8 (B, H, W, C): `Augmentation("crop")` in one call.
 
-    `Augmentation` in one call. The generator lives on the images' device. Returns uint8 `(B, H, W, C)`.
+    Args:
+        images: the whole data set, uint8 (N, H, W, C).
+        indices: the images of the batch, int64 (B,).
+        generator: on the device of the images.
+        pad: number of zero pixels on each side before the crop; default 4.
+        flip: whether each image is flipped with probability 1/2; default True.
 
     >>> images = torch.arange(2 * 8 * 8 * 3).remainder(256).to(torch.uint8).view(2, 8, 8, 3)
     >>> augment(images, torch.tensor([1, 0, 1]), torch.Generator().manual_seed(0)).shape
@@ -119,49 +143,65 @@ def augment(images: Tensor, indices: Tensor, generator: torch.Generator, *, pad:
 
 
 def augment_at(images: Tensor, indices: Tensor, top: Tensor, left: Tensor, flipped: Tensor, *, pad: int = 4) -> Tensor:
-    """The augmentation with its choices given: crop corner `top`, `left` in `0…2·pad` and `flipped`, each `(B,)`.
+    """Return a batch with given crops and flips, uint8 (B, H, W, C).
 
-    out[b, i, j] = padded[indices[b], top[b] + i, left[b] + (W − 1 − j if flipped[b] else j)]
+        out[b, i, j] = padded[indices[b], top[b] + i, left[b] + (W − 1 − j if flipped[b] else j)]
+
+    Args:
+        images: the whole data set, uint8 (N, H, W, C).
+        indices: the images of the batch, int64 (B,).
+        top: first row of each crop in the padded image, int64 (B,), in 0…2·pad.
+        left: first column of each crop, int64 (B,), in 0…2·pad.
+        flipped: whether each crop is flipped, bool (B,).
+        pad: number of zero pixels on each side; default 4.
+
+    >>> image = torch.arange(4, dtype=torch.uint8).view(1, 2, 2, 1)
+    >>> one = torch.tensor([1])  # with pad=1: the crop at (1, 1) is the image itself
+    >>> augment_at(image, torch.tensor([0]), one, one, torch.tensor([True]), pad=1).flatten().tolist()
+    [1, 0, 3, 2]
     """
     return _gather(images, indices, (top * (2 * pad + 1) + left) * 2 + flipped, pad, 2)
 
 
 def _gather(images: Tensor, indices: Tensor, choice: Tensor, pad: int, flips: int) -> Tensor:
-    """One gather of pixels. The padded images are never made: a pixel outside the image has a negative place, is read
-    from place 0 and zeroed. Ten small kernels, because launches, not bytes, are what this costs on a GPU."""
+    """Crop and flip as one gather of pixels.
+
+    Padded images are never built: a pixel outside the image has a negative position, is read from position 0 and then
+    zeroed. On a GPU the cost is the number of launches, so there are only ten small kernels.
+    """
     n, height, width, channels = images.shape
     rows, columns = (table.index_select(0, choice) for table in _tables(height, width, pad, flips, images.device))
-    place = rows[:, :, None] + columns[:, None, :]
-    inside = (place >= 0)[..., None]
-    place = torch.add(place.clamp_(min=0), indices[:, None, None], alpha=height * width)
-    batch = images.reshape(n * height * width, channels).index_select(0, place.flatten())
-    return batch.view(*place.shape, channels) * inside
+    position = rows[:, :, None] + columns[:, None, :]
+    inside = (position >= 0)[..., None]
+    position = torch.add(position.clamp_(min=0), indices[:, None, None], alpha=height * width)
+    batch = images.reshape(n * height * width, channels).index_select(0, position.flatten())
+    return batch.view(*position.shape, channels) * inside
 
 
 def _tables(height: int, width: int, pad: int, flips: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Made once for each shape and kept, so that a captured or eager step does not make them again."""
-    if torch.compiler.is_compiling():  # a compiler folds the making into the rest
+    """Return the tables of `_new_tables`; they are computed once per shape and device."""
+    if torch.compiler.is_compiling():  # the compiler merges the computation with the rest
         return _new_tables(height, width, pad, flips, device)
     key = (height, width, pad, flips, device)
-    if key in _KEPT:
-        return _KEPT[key]
+    if key in _TABLES:
+        return _TABLES[key]
     tables = _new_tables(*key)
-    # made during a graph's capture they are filled only when the graph runs: nobody else may use them
+    # tables made during a graph capture are filled only when the graph runs, so nothing else may use them
     if not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
-        _KEPT[key] = tables
+        _TABLES[key] = tables
     return tables
 
 
 def _new_tables(height: int, width: int, pad: int, flips: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """For each choice, where its rows begin in an image's pixels `(choices, H)` and its columns `(choices, W)`.
+    """Return the offsets of rows (choices, H) and of columns (choices, W) in the pixels of an image, per choice.
 
-    Choice `(top·(2·pad + 1) + left)·flips + flipped`. Outside the image the entry is so negative that every sum of a
-    row's and a column's is.
+    A choice is (top·(2·pad + 1) + left)·flips + flipped. Entries outside the image are so negative that every sum of a
+    row's and a column's offset is negative too.
     """
     outside = -2 * height * width
     steps = torch.arange(2 * pad + 1, device=device)
-    turns = torch.arange(flips, device=device)
-    top, left, flipped = (x.flatten()[:, None] for x in torch.meshgrid(steps, steps, turns, indexing="ij"))
+    flip_values = torch.arange(flips, device=device)
+    top, left, flipped = (x.flatten()[:, None] for x in torch.meshgrid(steps, steps, flip_values, indexing="ij"))
     row = torch.arange(height, device=device) + top - pad
     right = torch.arange(width, device=device)
     column = torch.where(flipped == 1, width - 1 - right, right) + left - pad

@@ -4,9 +4,9 @@ Three chains of one to three random operations start from the same image; the re
 
     (1 − m)·image + m·Σ_k w_k·chain_k,    w ~ Dirichlet(1, 1, 1),  m ~ Beta(1, 1) = uniform
 
-rounded to bytes. The nine operations are those of the paper; contrast, colour, brightness, sharpness, noise and blur
-are left out, there as here, because the test shifts are made of them. With strength s uniform in [0.1, severity] and a
-random sign ±, int() dropping the fraction, width W and height H:
+rounded to bytes. The nine operations are those of the paper, which leaves out contrast, colour, brightness, sharpness,
+noise and blur because the test shifts use them. With strength s uniform in [0.1, severity], a random sign ±, int()
+dropping the fraction, width W and height H:
 
     autocontrast, equalize     no strength
     posterize                  keep 4 − int(0.4·s) bits
@@ -15,9 +15,10 @@ random sign ±, int() dropping the fraction, width W and height H:
     shear_x, shear_y           ± 0.03·s pixels for each row, column
     translate_x, translate_y   ± int(s·W/30), ± int(s·H/30) pixels
 
-The first four replace each value of a channel by another: a table of 256 entries for each image and channel. The others
-are affine maps, sampled bilinearly, black outside. Both follow Pillow: tables to the byte, maps up to float32 (Pillow
-uses float64, so that a few values in a hundred thousand are one grey level apart).
+The first four replace each value of a channel by another, with a table of 256 entries per image and channel. The
+others are affine maps with bilinear interpolation, black outside the image. Both follow Pillow: tables are equal, and
+in affine maps a few values in a hundred thousand differ by one grey level, because Pillow computes in float64 and this
+in float32.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ import math
 
 import torch
 from torch import Tensor
-
-__all__ = ["CHAINS", "COLUMNS", "DEPTH", "OPERATIONS", "augmix"]
 
 OPERATIONS = (
     "autocontrast",
@@ -41,7 +40,7 @@ OPERATIONS = (
     "translate_y",
 )
 AUTOCONTRAST, EQUALIZE, POSTERIZE, SOLARIZE, ROTATE, SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y = range(9)
-NOTHING = len(OPERATIONS)  # in a chain that has ended; an affine map like those before it
+NOTHING = len(OPERATIONS)  # the operation after the end of a chain: the identity, as an affine map
 CHAINS, DEPTH = 3, 3
 SLOTS = CHAINS * DEPTH
 WEAKEST = 0.1
@@ -49,14 +48,18 @@ COLUMNS = 1 + CHAINS + CHAINS + SLOTS + SLOTS  # m, weights, lengths, operations
 
 
 def augmix(images: Tensor, drawn: Tensor, severity: float = 3.0) -> Tensor:
-    """Images uint8 `(B, H, W, C)` changed as the numbers `drawn`, uniform in [0, 1), `(B, COLUMNS)`, say.
+    """Return the augmented images, uint8 (B, H, W, C).
 
-    Along a row: m; a number for each chain's weight; one for each chain's length; one for the operation in each slot,
-    the three slots of the first chain first; one for the sign and strength in each slot.
+    Args:
+        images: uint8 (B, H, W, C).
+        drawn: numbers uniform in [0, 1), (B, COLUMNS). The columns are: m; one per chain for its weight; one per chain
+            for its length; one per slot for its operation, the three slots of the first chain first; one per slot for
+            sign and strength.
+        severity: largest strength; default 3.
 
     >>> images = torch.arange(2 * 8 * 8 * 3).remainder(256).to(torch.uint8).view(2, 8, 8, 3)
     >>> drawn = torch.rand(2, COLUMNS, generator=torch.Generator().manual_seed(0))
-    >>> drawn[0, 0] = 0  # all original
+    >>> drawn[0, 0] = 0  # m = 0: the original image
     >>> torch.equal(augmix(images, drawn)[0], images[0])
     True
     """
@@ -68,12 +71,14 @@ def augmix(images: Tensor, drawn: Tensor, severity: float = 3.0) -> Tensor:
     twice = 2 * strengths.view(CHAINS, DEPTH, batch)  # the first bit is the sign
     strength = WEAKEST + torch.where(twice < 1, twice, twice - 1) * (severity - WEAKEST)
     signed = torch.where(twice < 1, strength, -strength)
-    # on a CPU it costs nothing to see what was drawn
+    # on a CPU the drawn operations can be read without waiting, so only those are computed
     change = _change if images.device.type != "cpu" or torch.compiler.is_compiling() else _change_where_needed
     chains = images[None]
     for step in range(DEPTH):
         chains = change(chains, operation[:, step], signed[:, step])
-    weight = (1 - weights).log().clamp(max=-1e-9)  # minus an exponential: their shares are Dirichlet(1, 1, 1)
+    weight = (
+        (1 - weights).log().clamp(max=-1e-9)
+    )  # minus an exponential variable; normalised, three of them are Dirichlet(1, 1, 1)
     weight = (share * weight / weight.sum(0)).view(CHAINS, batch, 1, 1, 1)
     mixed: Tensor = (1 - share).view(batch, 1, 1, 1) * images
     for chain in range(CHAINS):
@@ -82,19 +87,19 @@ def augmix(images: Tensor, drawn: Tensor, severity: float = 3.0) -> Tensor:
 
 
 def _below(uniform: Tensor, bound: int) -> Tensor:
-    """Uniform integers in `0…bound − 1` from numbers in [0, 1); the product may round up to `bound`."""
+    """Return uniform integers in 0…bound − 1 from numbers in [0, 1); the product may round up to `bound`."""
     return (uniform * bound).to(torch.int32).clamp(max=bound - 1)
 
 
 def _change(images: Tensor, operation: Tensor, signed: Tensor) -> Tensor:
-    """One slot of all chains: images `(CHAINS or 1, B, H, W, C)`, operation and strength `(CHAINS, B)`."""
+    """Apply one slot of all chains: images (CHAINS or 1, B, H, W, C), operation and signed strength (CHAINS, B)."""
     moved = _moved(images, *_maps(operation, signed, *images.shape[2:4]))
     replaced = _replaced(images, _tables(_counts(images), operation, signed.abs()))
     return torch.where((operation < ROTATE)[..., None, None, None], replaced, moved)
 
 
 def _change_where_needed(images: Tensor, operation: Tensor, signed: Tensor) -> Tensor:
-    """`_change`, with only what was drawn computed for each image."""
+    """Like `_change`, but for each image only the drawn operation is computed."""
     changed = images.expand(CHAINS, *images.shape[1:]).flatten(0, 1).clone()
     for moving in (False, True):
         needed = (operation >= ROTATE) & (operation < NOTHING) if moving else operation < ROTATE
@@ -107,11 +112,11 @@ def _change_where_needed(images: Tensor, operation: Tensor, signed: Tensor) -> T
     return changed.view(CHAINS, *images.shape[1:])
 
 
-# operations that replace values
+# operations that replace values: autocontrast, equalize, posterize, solarize
 
 
 def _counts(images: Tensor) -> Tensor:
-    """How often each value occurs, `(…, C, 256)`. Sums of integers: the same in whatever order threads add them."""
+    """Count each value, (…, C, 256). Sums of integers do not depend on the order in which threads add."""
     chains, batch, channels = images.shape[0], images.shape[1], images.shape[4]
     histograms = chains * batch * channels
     first = 256 * torch.arange(histograms, device=images.device).view(chains, batch, 1, 1, channels)
@@ -122,7 +127,7 @@ def _counts(images: Tensor) -> Tensor:
 
 
 def _tables(counts: Tensor, operation: Tensor, strength: Tensor) -> Tensor:
-    """What each value becomes, uint8 `(CHAINS, B, C, 256)`, as Pillow's ImageOps have it."""
+    """Return what each value becomes, uint8 (CHAINS, B, C, 256), as in Pillow's ImageOps."""
     values = torch.arange(256, dtype=torch.int32, device=counts.device)
     operation, strength = operation[..., None, None], strength[..., None, None]
     shift = 4 + (0.4 * strength).to(torch.int32)
@@ -134,7 +139,7 @@ def _tables(counts: Tensor, operation: Tensor, strength: Tensor) -> Tensor:
 
 
 def _equalized(counts: Tensor, values: Tensor) -> Tensor:
-    """Each value to its share of the pixels below it; nothing changes where fewer than 255 are below the highest."""
+    """Map each value to its share of the pixels below it; no change if fewer than 255 pixels are below the highest."""
     below = counts.cumsum(-1, dtype=torch.int32) - counts
     step = torch.where(counts > 0, below, 0).amax(-1, keepdim=True) // 255
     equalized = ((step // 2 + below) // step.clamp(min=1)).clamp(max=255)
@@ -142,14 +147,16 @@ def _equalized(counts: Tensor, values: Tensor) -> Tensor:
 
 
 def _stretched(counts: Tensor, values: Tensor) -> Tensor:
-    """The lowest value to 0 and the highest to 255, in the floating-point steps of Pillow, which sometimes miss by 1.
+    """Map the lowest value to 0 and the highest to 255, with Pillow's rounding, which is sometimes off by 1.
 
-    The products are not negative; clamping them at 0 keeps a compiler from fusing them with the subtraction, which
-    rounds differently.
+    The products are never negative. Clamping them at 0 prevents a compiler from fusing them with the subtraction, which
+    would round differently.
     """
     low = torch.where(counts > 0, values, 255).amin(-1, keepdim=True)
     high = torch.where(counts > 0, values, 0).amax(-1, keepdim=True)
-    scale = torch.full_like(low, 255, dtype=torch.float64) / (high - low).clamp(min=1)  # 255/x would be 255·(1/x)
+    scale = torch.full_like(low, 255, dtype=torch.float64) / (high - low).clamp(
+        min=1
+    )  # torch computes 255/x as 255·(1/x)
     stretched = (values * scale).clamp(min=0) - (low * scale).clamp(min=0)
     return torch.where(high > low, stretched.clamp(0, 255).to(torch.int32), values)
 
@@ -161,11 +168,11 @@ def _replaced(images: Tensor, tables: Tensor) -> Tensor:
     return tables.gather(3, places.long()).transpose(2, 3).reshape(chains, batch, height, width, channels)
 
 
-# operations that move pixels
+# operations that move pixels: rotate, shear, translate
 
 
 def _maps(operation: Tensor, signed: Tensor, height: int, width: int) -> tuple[Tensor, ...]:
-    """Where a pixel's centre (x, y) comes from: (a·x + b·y + c, d·x + e·y + f), each `(CHAINS, B, 1, 1)`."""
+    """Return a, b, c, d, e, f, each (CHAINS, B, 1, 1): pixel (x, y) is read at (a·x + b·y + c, d·x + e·y + f)."""
 
     def only(which: int, amount: Tensor) -> Tensor:
         return torch.where(operation == which, amount, 0.0)[..., None, None]
@@ -186,7 +193,7 @@ def _maps(operation: Tensor, signed: Tensor, height: int, width: int) -> tuple[T
 
 
 def _moved(images: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor, f: Tensor) -> Tensor:
-    """Bilinear values at the mapped centres, the fraction dropped; at the border the last pixel counts twice."""
+    """Interpolate bilinearly at the mapped pixel centres and drop the fraction; border pixels are repeated."""
     chains, batch, height, width, channels = images.shape
     x = torch.arange(width, device=images.device) + 0.5
     y = (torch.arange(height, device=images.device) + 0.5)[:, None]

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), in the official python and binary forms."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), in the official Python and binary forms."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from avuc.core.errors import InputError
 from avuc.data.arrays import Dataset
 from avuc.data.files import KnownFile, read_whole
-from avuc.data.obtain import Form, obtain, pick
+from avuc.data.obtain import PublishedForm, for_split, obtain
 from avuc.data.pickles import load_plain
-
-__all__ = ["CIFAR10_CLASSES", "CIFAR100_CLASSES", "CIFAR100_COARSE", "load_cifar10", "load_cifar100"]
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -43,15 +41,15 @@ SIDE, PIXELS = 32, 3 * 32 * 32
 
 
 def _archive(name: str, size: int, md5: str) -> KnownFile:
-    # the first address is the published one, which redirects to the second since the site moved
+    # the first address is the published one; it redirects to the second since the site moved
     hosts = ("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/")
     return KnownFile(name, size, f"md5:{md5}", tuple(host + name for host in hosts))
 
 
 def _forms(
     archive: KnownFile, inside: str, title: str, train: tuple[KnownFile, ...], test: KnownFile
-) -> dict[str, Form]:
-    both = Form(title, train, (inside, ""), archive, (*train, test), inside)
+) -> dict[str, PublishedForm]:
+    both = PublishedForm(title, train, (inside, ""), archive, (*train, test), inside)
     return {"train": both, "test": replace(both, files=(test,))}
 
 
@@ -104,12 +102,19 @@ CIFAR100 = [
 def load_cifar10(
     root: str | Path | None = None, split: str = "train", *, download: bool | None = None, verify: bool = True
 ) -> Dataset:
-    """50,000 training or 10,000 test images, 32×32×3, ten classes."""
-    found = obtain(
-        "cifar10", [pick(form, split, "cifar10") for form in CIFAR10], root, download=download, verify=verify
+    """Load CIFAR-10: 50,000 training or 10,000 test images, 32×32×3, ten classes.
+
+    Args:
+        root: folder with the data set; default: the cache.
+        split: `"train"` (default) or `"test"`.
+        download: whether missing files are downloaded; default: only without `root`.
+        verify: compare the files with the published digests.
+    """
+    obtained = obtain(
+        "cifar10", [for_split(form, split, "cifar10") for form in CIFAR10], root, download=download, verify=verify
     )
-    parts = [_read(path, label_bytes=1, which=0, key="labels") for path in found.paths]
-    return _dataset(f"cifar10-{split}", parts, CIFAR10_CLASSES, found.origin)
+    parts = [_read(path, label_bytes=1, label_column=0, key="labels") for path in obtained.paths]
+    return _dataset(f"cifar10-{split}", parts, CIFAR10_CLASSES, obtained.origin)
 
 
 def load_cifar100(
@@ -120,13 +125,21 @@ def load_cifar100(
     verify: bool = True,
     coarse: bool = False,
 ) -> Dataset:
-    """50,000 training or 10,000 test images, 32×32×3, a hundred classes, or their twenty groups with `coarse`."""
-    found = obtain(
-        "cifar100", [pick(form, split, "cifar100") for form in CIFAR100], root, download=download, verify=verify
+    """Load CIFAR-100: 50,000 training or 10,000 test images, 32×32×3, 100 classes.
+
+    Args:
+        root: folder with the data set; default: the cache.
+        split: `"train"` (default) or `"test"`.
+        download: whether missing files are downloaded; default: only without `root`.
+        verify: compare the files with the published digests.
+        coarse: use the 20 superclasses; default False.
+    """
+    obtained = obtain(
+        "cifar100", [for_split(form, split, "cifar100") for form in CIFAR100], root, download=download, verify=verify
     )
-    which, key = (0, "coarse_labels") if coarse else (1, "fine_labels")
-    parts = [_read(path, label_bytes=2, which=which, key=key) for path in found.paths]
-    return _dataset(f"cifar100-{split}", parts, CIFAR100_COARSE if coarse else CIFAR100_CLASSES, found.origin)
+    column, key = (0, "coarse_labels") if coarse else (1, "fine_labels")
+    parts = [_read(path, label_bytes=2, label_column=column, key=key) for path in obtained.paths]
+    return _dataset(f"cifar100-{split}", parts, CIFAR100_COARSE if coarse else CIFAR100_CLASSES, obtained.origin)
 
 
 def _dataset(
@@ -138,31 +151,38 @@ def _dataset(
     return Dataset(images, labels, len(classes), name, classes, origin)
 
 
-def _read(path: Path, *, label_bytes: int, which: int, key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """One file: pixels `(N, 3072)` uint8, in planes of red, green and blue, and labels `(N,)`."""
+def _read(path: Path, *, label_bytes: int, label_column: int, key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Read one file: pixels (N, 3072) uint8, all red values first, then green and blue, and labels (N,).
+
+    Args:
+        path: a binary file (`.bin`) or a pickle.
+        label_bytes: number of labels in front of each image of a binary file.
+        label_column: which of them is read.
+        key: name of the labels in a pickle.
+    """
     data = read_whole(path)
     if path.suffix == ".bin":
         record = label_bytes + PIXELS
         if not data or len(data) % record:
-            raise InputError(f"{path}: {len(data):,} bytes are not whole records of {record:,}; fetch it again")
+            raise InputError(f"{path}: {len(data):,} bytes are not a multiple of {record:,}; fetch it again")
         rows = np.frombuffer(data, np.uint8).reshape(-1, record)
-        return rows[:, label_bytes:], rows[:, which].astype(np.int64)
+        return rows[:, label_bytes:], rows[:, label_column].astype(np.int64)
     batch = load_plain(data, str(path))
     pixels, labels = _entry(batch, "data"), _entry(batch, key)
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != PIXELS:
-        raise InputError(f"{path}: 'data' must be uint8 (N, {PIXELS}), as CIFAR's batches have it")
+        raise InputError(f"{path}: 'data' must be uint8 (N, {PIXELS}), as in the published files; fetch it again")
     if not isinstance(labels, list | np.ndarray) or len(labels) != len(pixels):
-        raise InputError(f"{path}: {key!r} must list one label for each of the {len(pixels)} images")
+        raise InputError(f"{path}: {key!r} must list one label for each of the {len(pixels)} images; fetch it again")
     if isinstance(labels, list) and any(type(label) is not int for label in labels):
-        raise InputError(f"{path}: {key!r} must be integers")
+        raise InputError(f"{path}: {key!r} must be integers; fetch it again")
     values = np.asarray(labels)
     if values.dtype.kind not in "iu" or values.ndim != 1:
-        raise InputError(f"{path}: {key!r} must be integers")
+        raise InputError(f"{path}: {key!r} must be integers; fetch it again")
     return pixels, values.astype(np.int64)
 
 
 def _entry(batch: Any, key: str) -> Any:
-    """An entry of a batch; its key is bytes where Python 2 wrote the file."""
+    """Return an entry of a pickled batch, or None. Keys are bytes in files written by Python 2."""
     if isinstance(batch, dict):
         return batch.get(key.encode(), batch.get(key))
     return None

@@ -1,22 +1,25 @@
-"""CIFAR-10-C and CIFAR-100-C (Hendrycks & Dietterich 2019): the released `.npy` files, memory-mapped."""
+"""CIFAR-10-C and CIFAR-100-C: the released `.npy` files, memory-mapped.
+
+Source: Hendrycks & Dietterich 2019, arXiv:1903.12261. `avuc.shifts.archive` reads the files; this module knows where
+they are published and their digests.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from avuc.core.errors import InputError
 from avuc.data.arrays import Dataset
 from avuc.data.cifar import CIFAR10_CLASSES, CIFAR100_CLASSES
 from avuc.data.files import KnownFile
-from avuc.data.npz import map_npy
-from avuc.data.obtain import Form, obtain, pick
+from avuc.data.obtain import PublishedForm, for_split, obtain
+from avuc.shifts.archive import LABELS_FILE, at_severity, map_images, map_labels
+from avuc.shifts.protocol import SEVERITIES as SEVERITIES  # a name of version 0.1.0
+from avuc.shifts.protocol import checked_severity
 
-__all__ = ["CORRUPTIONS", "SEVERITIES", "load_cifar10c", "load_cifar100c"]
-
-SEVERITIES = (1, 2, 3, 4, 5)
 BYTES = 50_000 * 32 * 32 * 3 + 128
 CIFAR10_C = {
     "brightness": "0a81ef75e0b523c3383219c330a85d48",
@@ -65,14 +68,14 @@ CIFAR100_C = {
 CORRUPTIONS = tuple(name for name in CIFAR10_C if name != "labels")
 
 
-def _form(title: str, record: str, size: int, md5: str, digests: dict[str, str]) -> Form:
+def _form(title: str, record: str, size: int, md5: str, digests: dict[str, str]) -> PublishedForm:
     name = f"{title}.tar"
     archive = KnownFile(name, size, f"md5:{md5}", (f"https://zenodo.org/records/{record}/files/{name}",))
     members = tuple(
         KnownFile(f"{key}.npy", 50_128 if key == "labels" else BYTES, f"md5:{digest}")
         for key, digest in digests.items()
     )
-    return Form(title, (), (title, ""), archive, members, title)
+    return PublishedForm(title, (), (title, ""), archive, members, title)
 
 
 CIFAR10C = _form("CIFAR-10-C", "2535967", 2_918_471_680, "56bf5dcef84df0e2308c6dcbcbbd8499", CIFAR10_C)
@@ -88,7 +91,16 @@ def load_cifar10c(
     download: bool | None = None,
     verify: bool = True,
 ) -> Dataset:
-    """The 10,000 test images of CIFAR-10 under one corruption at one severity; pages are read when they are used."""
+    """Load the 10,000 test images of CIFAR-10 under one corruption at one severity.
+
+    Args:
+        root: folder with the set; default: the cache.
+        split: `"test"`; there is no other.
+        corruption: one of `CORRUPTIONS`.
+        severity: 1 to 5.
+        download: whether a missing set is downloaded; default: only without `root`.
+        verify: compare the files with the published digests.
+    """
     return _load("cifar10-c", CIFAR10C, CIFAR10_CLASSES, root, split, corruption, severity, download, verify)
 
 
@@ -101,13 +113,13 @@ def load_cifar100c(
     download: bool | None = None,
     verify: bool = True,
 ) -> Dataset:
-    """The 10,000 test images of CIFAR-100 under one corruption at one severity."""
+    """Load the 10,000 test images of CIFAR-100 under one corruption at one severity; arguments as `load_cifar10c`."""
     return _load("cifar100-c", CIFAR100C, CIFAR100_CLASSES, root, split, corruption, severity, download, verify)
 
 
 def _load(
     name: str,
-    form: Form,
+    form: PublishedForm,
     classes: tuple[str, ...],
     root: str | Path | None,
     split: str,
@@ -116,25 +128,20 @@ def _load(
     download: bool | None,
     verify: bool,
 ) -> Dataset:
-    pick({"test": True}, split, name)
+    for_split({"test": True}, split, name)
     if corruption not in CORRUPTIONS:
         raise InputError(f"{name}: no corruption {corruption!r}; there are {', '.join(CORRUPTIONS)}")
-    if severity not in SEVERITIES:
-        raise InputError(f"{name}: severity must be 1…5, found {severity}")
-    wanted = (f"{corruption}.npy", "labels.npy")
-    files = tuple(known for file in wanted for known in form.members if known.name == file)
-    needed = Form(form.title, files, form.folders, form.archive, form.members, form.inside)
-    found = obtain(name, [needed], root, download=download, verify=verify)
-    images, labels = map_npy(found.paths[0]), map_npy(found.paths[1])
-    if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or len(images) % 5:
+    severity = checked_severity(severity, name)
+    by_name = {known.name: known for known in form.members}
+    needed = replace(form, files=(by_name[f"{corruption}.npy"], by_name[LABELS_FILE]))
+    obtained = obtain(name, [needed], root, download=download, verify=verify)
+    images_path, labels_path = obtained.paths
+    all_labels = map_labels(labels_path)
+    all_images = map_images(images_path, len(all_labels))
+    if all_images.shape[1:] != (32, 32, 3):
         raise InputError(
-            f"{found.paths[0]}: expected uint8 (50000, 32, 32, 3), five severities one after the other, "
-            f"found {images.dtype} {images.shape}"
+            f"{images_path}: expected images of shape (32, 32, 3), found {all_images.shape[1:]}; fetch it again"
         )
-    if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
-        raise InputError(f"{found.paths[1]}: expected {len(images)} labels, found {labels.dtype} {labels.shape}")
-    each = len(images) // 5
-    part = slice((severity - 1) * each, severity * each)
-    pixels = torch.from_numpy(images[part])
-    targets = torch.from_numpy(labels[part].astype(np.int64))
-    return Dataset(pixels, targets, len(classes), f"{name}-{corruption}-{severity}", classes, found.origin)
+    images = torch.from_numpy(at_severity(all_images, severity))
+    labels = torch.from_numpy(at_severity(all_labels, severity).astype("int64"))
+    return Dataset(images, labels, len(classes), f"{name}-{corruption}-{severity}", classes, obtained.origin)

@@ -1,4 +1,4 @@
-"""Pictures in files: which there are, how they are decoded, and the views of them that a net sees."""
+"""Picture files: list them, decode them, and cut the views that a network sees."""
 
 from __future__ import annotations
 
@@ -19,16 +19,24 @@ from torch import Tensor
 from avuc.core.errors import InputError, require
 from avuc.core.image_files import check_picture, open_picture
 
-__all__ = ["AsIs", "EvalView", "ImageFiles", "TrainView", "View", "decode", "decoder_name", "scan"]
-
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
 DECODERS = ("auto", "pillow", "torchvision")
 
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Pictures on disk and their labels. The names are one array of bytes: a million of them cost 40 MB, and worker
-    processes share it."""
+    """Picture files and their labels; `list_folder` and `list_imagenet` make them, `Stream` reads them.
+
+    Attributes:
+        root: the folder.
+        names: file names relative to `root`, as one array of bytes: a million names take 40 MB, which worker processes
+            share.
+        labels: int64 (N,).
+        num_classes: number of classes.
+        name: used in messages and reports.
+        class_names: one name per class, or nothing.
+        origin: one sentence on where the pictures are and how they were checked.
+    """
 
     root: Path
     names: NDArray[np.bytes_]
@@ -42,62 +50,66 @@ class ImageFiles:
         return len(self.names)
 
     def path(self, index: int) -> Path:
+        """Return the path of a picture."""
         return self.root / os.fsdecode(bytes(self.names[index]))
 
     def subset(self, indices: Tensor | Sequence[int]) -> ImageFiles:
-        """The files at `indices`, in that order."""
+        """Return the files at `indices`, in that order."""
         index = torch.as_tensor(indices, dtype=torch.int64)
         return replace(self, names=self.names[index.numpy()], labels=self.labels[index])
 
 
 def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[NDArray[np.bytes_], Tensor, tuple[str, ...]]:
-    """Names relative to `root`, labels and class names of `root/CLASS/*`, in sorted order.
+    """List the pictures `root/CLASS/**`: names relative to `root`, labels, and class names, in sorted order.
 
-    The label of a class is its place in `classes`, or in the sorted folder names. Files in folders below a class count;
-    names that are not of a picture are passed over.
+    Args:
+        root: a folder with one folder per class. Files whose suffix is not that of a picture are ignored.
+        classes: all classes in the order of their labels; default: the sorted names of the folders.
     """
-    found = _folders(root)
-    order = tuple(found if classes is None else classes)
-    if unknown := sorted(set(found) - set(order)):
-        raise InputError(f"{root}: folder {unknown[0]!r} is not one of the {len(order)} classes")
+    folders = _folders(root)
+    order = tuple(folders if classes is None else classes)
+    if unknown := sorted(set(folders) - set(order)):
+        raise InputError(
+            f"{root}: folder {unknown[0]!r} is not one of the {len(order)} classes; remove it or add it to the classes"
+        )
     names: list[bytes] = []
     labels: list[int] = []
     for label, folder in enumerate(order):
-        here = pictures(root, folder) if folder in found else []
-        names.extend(here)
-        labels.extend([label] * len(here))
+        files = pictures(root, folder) if folder in folders else []
+        names.extend(files)
+        labels.extend([label] * len(files))
     return np.array(names, dtype=np.bytes_), torch.tensor(labels, dtype=torch.int64), order
 
 
 def pictures(root: Path, folder: str = "") -> list[bytes]:
-    """Pictures under `root/folder`, sorted, as names relative to `root`; links to folders below it are not followed."""
+    """List the pictures below `root/folder`, sorted, relative to `root`; links to folders are not followed."""
 
     def stop(error: OSError) -> None:
-        # left out without a word, a folder's pictures would be missing from the set
+        # a folder that is silently left out would make the data set smaller
         raise InputError(
             f"{error.filename}: cannot be read ({error.strerror}); make it readable or remove it"
         ) from error
 
     return sorted(
-        os.fsencode(os.path.relpath(os.path.join(place, file), root))
-        for place, _, files in os.walk(root / folder, onerror=stop)
+        os.fsencode(os.path.relpath(os.path.join(parent, file), root))
+        for parent, _, files in os.walk(root / folder, onerror=stop)
         for file in files
         if file.lower().endswith(SUFFIXES)
     )
 
 
 def _folders(root: Path) -> list[str]:
-    """Names of the folders in `root`, sorted: the classes."""
-    place: str | Path = root
+    """Return the sorted names of the folders in `root`, which are the classes."""
+    current: str | Path = root
     try:
         names = []
         with os.scandir(root) as entries:
             for entry in entries:
-                place = entry.path
+                current = entry.path
                 if not entry.name.startswith(".") and entry.is_dir():
                     names.append(entry.name)
     except OSError as error:
-        raise InputError(f"{place}: cannot be read ({error.strerror}); repair or remove it") from error
+        raise InputError(f"{current}: cannot be read ({error.strerror}); repair or remove it") from error
     for name in names:
         try:
             name.encode()
@@ -107,9 +119,9 @@ def _folders(root: Path) -> list[str]:
 
 
 def decoder_name(decoder: str = "auto") -> str:
-    """Which decoder `decoder` means here: torchvision where it can be imported, Pillow otherwise."""
+    """Return `"torchvision"` or `"pillow"`; `"auto"` means torchvision if it can be imported."""
     if decoder not in DECODERS:
-        raise InputError(f"decoder must be one of {', '.join(DECODERS)}, found {decoder!r}")
+        raise InputError(f"decoder must be one of {', '.join(DECODERS)}, found {decoder!r}; 'auto' always works")
     if decoder == "auto":
         return "torchvision" if _torchvision() is not None else "pillow"
     if decoder == "torchvision" and _torchvision() is None:
@@ -121,12 +133,18 @@ def decoder_name(decoder: str = "auto") -> str:
 def _torchvision() -> ModuleType | None:
     try:
         return importlib.import_module("torchvision.io")
-    except Exception:  # a torchvision built for another torch fails in its own ways; Pillow does not
+    except Exception:  # a torchvision built for another torch fails with errors of any class
         return None
 
 
 def decode(path: Path, *, decoder: str = "pillow", mode: str = "RGB") -> Any:
-    """A picture file as a Pillow image of `mode` (`RGB` or `L`)."""
+    """Decode a picture file to a Pillow image.
+
+    Args:
+        path: the file.
+        decoder: `"pillow"` (default) or `"torchvision"`.
+        mode: `"RGB"` (default) or `"L"`, grey.
+    """
     pillow = require("PIL.Image", "study", "decoding pictures")
     io = _torchvision() if decoder == "torchvision" else None
     if io is not None:
@@ -136,12 +154,12 @@ def decode(path: Path, *, decoder: str = "pillow", mode: str = "RGB") -> Any:
             pixels = io.decode_image(io.read_file(str(path)), mode=kind).permute(1, 2, 0).numpy()
             return pillow.fromarray(pixels if mode == "RGB" else pixels[..., 0])
         except RuntimeError:
-            pass  # a form it does not know, or damage: Pillow knows more forms, and says what is wrong
+            pass  # an unknown format or damage: Pillow knows more formats, and its errors say what is wrong
     return open_picture(path, mode)
 
 
 class View(Protocol):
-    """From a decoded picture to uint8 `(H, W, C)`; `rng` decides whatever is random."""
+    """A function from a decoded picture to uint8 (H, W, C). `mode` is `"RGB"` or `"L"`; randomness comes from `rng`."""
 
     @property
     def mode(self) -> str: ...
@@ -151,7 +169,7 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class AsIs:
-    """The pixels as they are."""
+    """The picture without changes."""
 
     mode: str = "RGB"
 
@@ -161,7 +179,7 @@ class AsIs:
 
 @dataclass(frozen=True)
 class EvalView:
-    """The shorter side scaled to `resize` (256/224 of `size` by default), then the `size`×`size` centre."""
+    """Scale the shorter side to `resize` (default: size·256/224), then take the central `size`×`size` pixels."""
 
     size: int = 224
     resize: int | None = None
@@ -182,7 +200,8 @@ class EvalView:
 
 @dataclass(frozen=True)
 class TrainView:
-    """A random part (8 % to all of the area, sides 3:4 to 4:3) scaled to `size`×`size`, flipped half of the time."""
+    """Take a random part (8 % to 100 % of the area, aspect ratio 3:4 to 4:3), scale it to `size`×`size`, flip it with
+    probability 1/2."""
 
     size: int = 224
     mode: str = "RGB"
@@ -195,7 +214,7 @@ class TrainView:
 
     @staticmethod
     def part(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
-        """Left, top, width and height; ten tries, then the largest allowed part in the centre."""
+        """Return left, top, width and height. If ten random parts do not fit, take the largest allowed central part."""
         low, high = 3 / 4, 4 / 3
         for _ in range(10):
             area = width * height * rng.uniform(0.08, 1.0)

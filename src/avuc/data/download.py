@@ -1,4 +1,4 @@
-"""Fetch a published file: with progress, resumable, checked, and never half of it under its own name."""
+"""Download a published file: with progress, resumable, checked, and never incomplete under its own name."""
 
 from __future__ import annotations
 
@@ -14,32 +14,35 @@ from typing import BinaryIO
 
 from avuc.core.errors import InputError
 from avuc.core.progress import Progress
-from avuc.data.files import KnownFile, check, digest_of
+from avuc.data.files import KnownFile, check_digest, file_digest
 
 try:
     import fcntl
-except ImportError:  # Windows: two downloads of one file at the same time are not guarded there
+except ImportError:  # Windows: nothing prevents two processes from downloading a file at the same time
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["fetch", "locked"]
 
 log = logging.getLogger(__name__)
 CHUNK = 1 << 18
 MEGABYTE = 1 << 20
-ATTEMPTS = 5  # connections that may break before one address is given up
-TIMEOUT = 30.0  # seconds without a byte
+ATTEMPTS = 5  # connections per address
+TIMEOUT = 30.0  # seconds without data
 
 
 class _Failed(Exception):
-    """One address did not deliver; another may."""
+    """One address failed; another may work."""
 
 
 def fetch(known: KnownFile, folder: Path) -> Path:
-    """Download `known` into `folder` from the first of its addresses that delivers; return its path.
+    """Download a file from the first of its addresses that works; return its path.
 
-    Bytes are gathered in `.NAME.part`, which outlives an interruption: the next call asks the server for the rest. The
-    file gets its own name only after its size and digest are right and it is on the disk. (`core.atomic` starts from
-    nothing each time, so it cannot serve here.)
+    Data is collected in `.NAME.part`, which survives an interruption: the next call asks the server for the rest. The
+    file gets its own name after size and digest were checked and it is on the disk. (`core.atomic` always starts from
+    nothing, so it cannot be used here.)
+
+    Args:
+        known: the published file.
+        folder: where it is stored; it is created if it does not exist.
     """
     final = folder / known.name
     try:
@@ -47,11 +50,11 @@ def fetch(known: KnownFile, folder: Path) -> Path:
         part = folder / f".{known.name}.part"
         with locked(part) as stream:
             if final.exists():  # from an earlier run, or from the process that held the lock
-                check(final, known)
+                check_digest(final, known)
                 if part.exists() and part.stat().st_size == 0:
                     part.unlink()
                 return final
-            _gather(known, stream, part, folder)
+            _download_checked(known, stream, part, folder)
             part.replace(final)
     except OSError as error:
         raise InputError(
@@ -60,8 +63,8 @@ def fetch(known: KnownFile, folder: Path) -> Path:
     return final
 
 
-def _gather(known: KnownFile, stream: BinaryIO, part: Path, folder: Path) -> None:
-    """Fill `stream` with the checked bytes of `known`."""
+def _download_checked(known: KnownFile, stream: BinaryIO, part: Path, folder: Path) -> None:
+    """Download the file into `stream` and check it; try every address."""
     problems: list[str] = []
     for url in known.urls:
         resumed = _length(stream) > 0
@@ -75,76 +78,77 @@ def _gather(known: KnownFile, stream: BinaryIO, part: Path, folder: Path) -> Non
                 break
             stream.flush()
             os.fsync(stream.fileno())
-            found = digest_of(part, known.digest.partition(":")[0])
-            if found == known.digest:
+            digest = file_digest(part, known.digest.partition(":")[0])
+            if digest == known.digest:
                 return
-            # a resumed file may hold the start of another version: once more from the beginning
+            # a resumed file may begin with another version, so it is downloaded once more from the start
             if fresh:
-                problems.append(f"{url}: what arrived is {found}, expected {known.digest}; it was deleted")
+                problems.append(f"{url}: what arrived is {digest}, expected {known.digest}; it was deleted")
                 stream.truncate(0)
     raise InputError(f"{'; '.join(problems)}; {_by_hand(known, folder)}")
 
 
 def _download(url: str, stream: BinaryIO, known: KnownFile) -> None:
-    """Append to `stream` until it has `known.size` bytes, reconnecting where the connection broke."""
+    """Append to `stream` until it has `known.size` bytes; reconnect if the connection breaks."""
     problem = ""
     for _ in range(ATTEMPTS):
-        have = _length(stream)
-        if have > known.size:
+        length = _length(stream)
+        if length > known.size:
             stream.truncate(0)
-            have = 0
-        if have == known.size:
+            length = 0
+        if length == known.size:
             return
         request = urllib.request.Request(url, headers={"User-Agent": "avuc", "Accept-Encoding": "identity"})
-        if have:
-            request.add_header("Range", f"bytes={have}-")
+        if length:
+            request.add_header("Range", f"bytes={length}-")
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
-                if not _continues(response, have):
+                if not _continues(response, length):
                     stream.truncate(0)
-                    have = 0
-                _expect(response, url, known.size - have)
+                    length = 0
+                _expect(response, url, known.size - length)
                 problem = _copy(response, stream, known, url)
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code != 416:  # 416: the part is not a prefix of what the server has
+            if error.code != 416:  # 416: the server has fewer bytes than the part
                 raise _Failed(f"{url}: HTTP {error.code} {error.reason}") from error
             stream.truncate(0)
         except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
             problem = f"{url}: {getattr(error, 'reason', None) or error or type(error).__name__}"
-            if _length(stream) == have:  # not one byte came: there is no network, or no server
+            if _length(stream) == length:  # no data at all: there is no network, or no server
                 break
     if _length(stream) != known.size:
         raise _Failed(f"{problem} (kept {_length(stream):,} of {known.size:,} bytes; the next run resumes)")
 
 
-def _continues(response: http.client.HTTPResponse, have: int) -> bool:
-    """Does this response start where the part ends? A server that knows no ranges sends the whole file with 200."""
-    return response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+def _continues(response: http.client.HTTPResponse, length: int) -> bool:
+    """Return whether the response starts after `length` bytes. Servers without ranges send all with status 200."""
+    return response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {length}-")
 
 
 def _expect(response: http.client.HTTPResponse, url: str, size: int) -> None:
+    """Raise an error if the server announces another number of bytes than `size`."""
     length = response.headers.get("Content-Length", "")
     if length.isdigit() and int(length) != size:
-        # a login page or another version: do not even begin
+        # a login page or another version
         raise _Failed(f"{url}: offers {int(length):,} bytes where {size:,} were expected")
 
 
 def _copy(response: http.client.HTTPResponse, stream: BinaryIO, known: KnownFile, url: str) -> str:
-    """Copy what comes; the problem in words when it ends early."""
-    have = _length(stream)
+    """Copy the response to `stream`; return the problem if it ends early, otherwise an empty string."""
+    length = _length(stream)
     with Progress(f"{known.name} (MB)", known.size // MEGABYTE) as bar:
-        bar.advance(have // MEGABYTE)
-        while have < known.size:
+        bar.advance(length // MEGABYTE)
+        while length < known.size:
             try:
-                chunk = response.read(min(CHUNK, known.size - have))
+                chunk = response.read(min(CHUNK, known.size - length))
             except (http.client.HTTPException, OSError) as error:
                 return f"{url}: the connection broke ({error or type(error).__name__})"
             if not chunk:
                 return f"{url}: the connection ended early"
             stream.write(chunk)
-            bar.advance((have + len(chunk)) // MEGABYTE - have // MEGABYTE)
-            have += len(chunk)
+            bar.advance((length + len(chunk)) // MEGABYTE - length // MEGABYTE)
+            length += len(chunk)
     return ""
 
 
@@ -158,12 +162,12 @@ def _by_hand(known: KnownFile, folder: Path) -> str:
 
 @contextmanager
 def locked(path: Path) -> Iterator[BinaryIO]:
-    """A file to append to, held by this process alone; a killed holder's lock is gone with it."""
+    """Open a file for appending and lock it; other processes wait. The lock of a killed process is released."""
     with path.open("ab") as stream:
         if fcntl is not None:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                log.info("%s: another process is at it; waiting", path)
+                log.info("%s: another process is downloading it; waiting", path)
                 fcntl.flock(stream, fcntl.LOCK_EX)
         yield stream

@@ -1,4 +1,4 @@
-"""Where data files are looked for, and how a file is known to be the published one."""
+"""Published files and their digests, the cache folder, and `SHA256SUMS`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from pathlib import Path
 from avuc.core.errors import InputError
 from avuc.core.files import check_regular
 
-__all__ = ["SUMS", "KnownFile", "as_path", "cache_dir", "check", "check_listed", "digest_of", "listing", "read_whole"]
-
-SUMS = "SHA256SUMS"  # what `sha256sum *` writes: a user's own list of digests, checked where it is found
+SUMS = "SHA256SUMS"  # a list of digests that the user may keep next to the files, as `sha256sum *` writes it
 
 
 @dataclass(frozen=True)
 class KnownFile:
-    """A published file: its name, its size in bytes, its digest (`md5:…`, `sha1:…`, `sha256:…`) and its addresses."""
+    """A published file.
+
+    Attributes:
+        name: file name.
+        size: length in bytes.
+        digest: `md5:…`, `sha1:…` or `sha256:…`.
+        urls: where it can be downloaded, in the order in which they are tried.
+    """
 
     name: str
     size: int
@@ -31,86 +36,93 @@ class KnownFile:
 
 
 def cache_dir() -> Path:
-    """Where downloads go: `AVUC_DATA`, or `avuc` in the user's cache folder."""
+    """Return the folder of downloads: the environment variable `AVUC_DATA`, or `avuc` in the user's cache folder."""
     if chosen := os.environ.get("AVUC_DATA"):
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "avuc"
 
 
-def as_path(root: str | Path) -> Path:
-    """A folder or file the user named; it must exist."""
+def existing_path(root: str | Path) -> Path:
+    """Return a path that the user named, with `~` replaced; raise an `InputError` if nothing is there."""
     path = Path(root).expanduser()
     try:
         path.stat()
     except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file or folder") from error
-    except (OSError, ValueError) as error:  # no permission, links in a circle, a name too long or with a zero byte
-        raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        raise InputError(f"{path}: no such file or folder; check the name") from error
+    except (OSError, ValueError) as error:  # no permission, a loop of links, a name too long or with a zero byte
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read ({reason}); check the name and its rights") from error
     return path
 
 
-def digest_of(path: Path, algorithm: str) -> str:
-    """`algorithm:hex` of a file's bytes; md5 and sha1 are what the publishers list, they guard against damage only."""
+def file_digest(path: Path, algorithm: str) -> str:
+    """Return `algorithm:hex` of a file's bytes. Publishers list md5 and sha1: they reveal damage, not an attack."""
     check_regular(path)
     try:
         with path.open("rb") as stream:
             value = hashlib.file_digest(stream, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        raise _unreadable(path, error) from error
     return f"{algorithm}:{value}"
 
 
 def read_whole(path: Path) -> bytes:
-    """A regular file's bytes."""
+    """Return the bytes of a regular file."""
     check_regular(path)
     try:
         return path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        raise _unreadable(path, error) from error
 
 
-def check(path: Path, known: KnownFile, *, others: Iterable[KnownFile] = ()) -> None:
-    """Is `path` the published file? `others` are its siblings, so that a renamed one can be named."""
-    found = digest_of(path, known.digest.partition(":")[0])
-    if found == known.digest:
+def check_digest(path: Path, known: KnownFile, *, others: Iterable[KnownFile] = ()) -> None:
+    """Raise an `InputError` if `path` is not the published file.
+
+    Args:
+        path: the file to check.
+        known: what was published.
+        others: files published with it; the message says so if `path` is one of them under another name.
+    """
+    digest = file_digest(path, known.digest.partition(":")[0])
+    if digest == known.digest:
         return
     for other in others:
-        if found == other.digest:
+        if digest == other.digest:
             raise InputError(f"{path}: this is {other.name} under another name; rename it")
     remedy = "fetch it again, or pass verify=False to read it as it is"
     size = path.stat().st_size
     if size != known.size:
-        what = "truncated" if size < known.size else "longer than published"
-        raise InputError(f"{path}: {what}: {size:,} bytes, expected {known.size:,}; {remedy}")
-    raise InputError(f"{path}: damaged or changed: {found}, expected {known.digest}; {remedy}")
+        problem = "truncated" if size < known.size else "longer than published"
+        raise InputError(f"{path}: {problem}: {size:,} bytes, expected {known.size:,}; {remedy}")
+    raise InputError(f"{path}: damaged or changed: {digest}, expected {known.digest}; {remedy}")
 
 
-def check_listed(path: Path) -> bool:
-    """Check a file against the `SHA256SUMS` beside it, if there is one that lists it; True when it was checked."""
+def check_sha256sums(path: Path) -> bool:
+    """Compare a file with `SHA256SUMS` in its folder; return whether that list exists and names the file."""
     sums = path.parent / SUMS
     if not sums.is_file():
         return False
-    listed = _sums(sums, sums.stat().st_mtime_ns).get(path.name)
+    listed = _read_sums(sums, sums.stat().st_mtime_ns).get(path.name)
     if listed is None:
         return False
-    found = digest_of(path, "sha256")
-    if found != f"sha256:{listed}":
+    digest = file_digest(path, "sha256")
+    if digest != f"sha256:{listed}":
         raise InputError(
-            f"{path}: damaged or changed: {found}, but {SUMS} lists {listed}; "
+            f"{path}: damaged or changed: {digest}, but {SUMS} lists {listed}; "
             f"restore the file, correct {SUMS}, or pass verify=False"
         )
     return True
 
 
 @functools.lru_cache(maxsize=64)
-def _sums(path: Path, modified: int) -> dict[str, str]:
-    """Digest by name; read once for a folder of many pictures, and again when the list was `modified`."""
+def _read_sums(path: Path, modified: int) -> dict[str, str]:
+    """Return the digests by file name. `modified`, the time of the last change, makes the cache read a new list."""
     pairs = (line.partition(" ") for line in read_whole(path).decode("utf-8", "replace").splitlines())
     return {name.lstrip(" *"): value.lower() for value, _, name in pairs}
 
 
-def listing(folder: Path, limit: int = 6) -> str:
-    """The first names in a folder, for messages."""
+def folder_listing(folder: Path, limit: int = 6) -> str:
+    """Return the first `limit` names in a folder, for error messages."""
     if not folder.is_dir():
         return "no such folder"
     try:
@@ -121,3 +133,12 @@ def listing(folder: Path, limit: int = 6) -> str:
         return "an empty folder"
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more
+
+
+def _unreadable(path: Path, error: OSError) -> InputError:
+    return InputError(f"{path}: cannot be read ({error.strerror}); check the file and its rights")
+
+
+# names of version 0.1.0
+as_path, check, check_listed = existing_path, check_digest, check_sha256sums
+digest_of, listing = file_digest, folder_listing

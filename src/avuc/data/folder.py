@@ -1,4 +1,4 @@
-"""A user's own folder of pictures: `CLASS/*.png`, with or without `train/` and `test/` above, or without classes."""
+"""A folder of pictures: `CLASS/*.png`, below `train/` and `test/` or not, or pictures without classes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import torch
 from avuc.core.errors import InputError
 from avuc.data.arrays import UNLABELLED, Dataset
 from avuc.data.decode import AsIs, EvalView, ImageFiles, pictures, scan
-from avuc.data.files import as_path, listing
+from avuc.data.files import existing_path, folder_listing
 from avuc.data.stream import in_memory
-
-__all__ = ["list_folder", "load_folder"]
 
 SPLITS = {"train": ("train", "training"), "test": ("test", "val", "validation"), "val": ("val", "validation")}
 
@@ -30,8 +28,19 @@ def load_folder(
     download: bool | None = None,
     verify: bool = True,
 ) -> Dataset:
-    """Decode a folder into memory. `size`: the shorter side is scaled to it and the centre square taken; without it
-    all pictures must have one size. A `SHA256SUMS` beside pictures is checked."""
+    """Decode a folder of pictures into memory.
+
+    Args:
+        root: the folder.
+        split: see `list_folder`.
+        size: scale the shorter side to this and take the central square; default: all pictures must have one size.
+        grey: decode to one channel; default False, three channels.
+        workers: number of processes that decode; default 0, this process.
+        decoder: `"auto"` (default), `"pillow"` or `"torchvision"`.
+        max_gb: more than this many gigabytes of pixels are refused; default 32.
+        download: no effect; there is nothing to download.
+        verify: compare pictures with `SHA256SUMS` in their folder, if there is one.
+    """
     files = list_folder(root, split)
     mode = "L" if grey else "RGB"
     view = AsIs(mode) if size is None else EvalView(size, size, mode)
@@ -39,31 +48,49 @@ def load_folder(
 
 
 def list_folder(root: str | Path | None, split: str = "all") -> ImageFiles:
-    """The pictures of a folder, not decoded; read them with `Stream`."""
+    """List the pictures of a folder without decoding them; `Stream` reads them.
+
+    The folder has one folder per class; labels follow their sorted names. Without class folders, every label is
+    `UNLABELLED`.
+
+    Args:
+        root: the folder.
+        split: `"all"` (default), or `"train"`, `"test"` or `"val"` for a folder of that name in `root`. `training`,
+            `val` and `validation` are recognised too.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     for name in ("cat", "dog"):
+    ...         Path(root, name).mkdir()
+    ...         _ = Path(root, name, "1.png").write_bytes(b"")
+    ...     files = list_folder(root)
+    >>> files.class_names, files.labels.tolist()
+    (('cat', 'dog'), [0, 1])
+    """
     if root is None:
         raise InputError("folder: name it: load_dataset('folder', 'FOLDER')")
-    base = as_path(root)
+    base = existing_path(root)
     if not base.is_dir():
-        raise InputError(f"{base}: expected a folder of pictures")
-    told = {name: place for name, names in SPLITS.items() for place in names[::-1] if (base / place).is_dir()}
-    if split == "all" and "train" not in told:
-        place = base
-    elif split in told:
-        place = base / told[split]
+        raise InputError(f"{base}: expected a folder of pictures, found a file; name its folder")
+    splits = {split: name for split, names in SPLITS.items() for name in names[::-1] if (base / name).is_dir()}
+    if split == "all" and "train" not in splits:
+        folder = base
+    elif split in splits:
+        folder = base / splits[split]
     else:
         raise InputError(
-            f"{base}: no split {split!r} ({listing(base)}); expected folders train/ and test/, or split='all' where "
-            "there are none"
+            f"{base}: no split {split!r} ({folder_listing(base)}); expected folders train/ and test/, or split='all' "
+            "without them"
         )
-    names, labels, classes = scan(place)
-    if not classes:  # no class folders: pictures whose class is not known
-        names = np.array(pictures(place), dtype=np.bytes_)
+    names, labels, classes = scan(folder)
+    if not classes:
+        names = np.array(pictures(folder), dtype=np.bytes_)
         labels = torch.full((len(names),), UNLABELLED)
     if not len(names):
-        raise InputError(f"{place}: no pictures here ({listing(place)}); expected CLASS/*.png, .jpg, …")
+        raise InputError(f"{folder}: no pictures here ({folder_listing(folder)}); expected CLASS/*.png, .jpg, …")
     empty = [name for label, name in enumerate(classes) if not bool((labels == label).any())]
     if empty:
-        raise InputError(f"{place / empty[0]}: no pictures in this class; remove the folder or fill it")
-    origin = f"folder {place}, {len(names)} pictures, {len(classes)} classes"
+        raise InputError(f"{folder / empty[0]}: no pictures in this class; remove the folder or fill it")
+    origin = f"folder {folder}, {len(names)} pictures, {len(classes)} classes"
     name = base.name if split == "all" else f"{base.name}-{split}"
-    return ImageFiles(place, names, labels, len(classes), name, classes, origin)
+    return ImageFiles(folder, names, labels, len(classes), name, classes, origin)

@@ -1,4 +1,4 @@
-"""Every source by name."""
+"""Data sets by name."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from avuc.data.mnist5k import load_mnist5k
 from avuc.data.npz import load_npz
 from avuc.data.svhn import load_svhn
 
-__all__ = ["DATASETS", "load_dataset"]
-
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "cifar10": load_cifar10,
     "cifar100": load_cifar100,
@@ -36,17 +34,23 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "npy": load_npz,
     "folder": load_folder,
 }
+"""Functions that load a data set, by the name that `load_dataset` takes."""
 
 
 def load_dataset(
     name: str, root: str | Path | None = None, split: str | None = None, *, download: bool | None = None, **options: Any
 ) -> Dataset:
-    """A data set in memory, by the name of its source, or by the path of a user's `.npz`, `.npy` or folder.
+    """Load a data set into memory.
 
-    With `root` the set is looked for there; without, in the cache (`AVUC_DATA`, or the user's cache folder), and it is
-    downloaded where it has an open address and `download` is not False. `split` is `train` or `test` (`all` for files
-    that do not tell). `verify=False` reads files that are not the published ones; other options are the source's own
-    (`corruption`, `severity`, `coarse`, `size`, `limit`, …).
+    Args:
+        name: one of `DATASETS`, or the path of an `.npz` or `.npy` file or of a folder of pictures.
+        root: folder or file of the data set. Default: the cache, which is the folder in the environment variable
+            `AVUC_DATA`, or `avuc` in the user's cache folder.
+        split: `"train"` or `"test"`; `"all"` for files and folders without splits; `"extra"` for SVHN. The default
+            depends on the data set.
+        download: whether a missing data set is downloaded. Default: only if `root` is not given.
+        options: options of this data set, such as `corruption`, `severity`, `coarse`, `size`, `limit` or `max_gb`.
+            `verify=False` reads files that differ from the published ones.
 
     >>> load_dataset("mnist5k", split="test")
     Dataset('mnist5k-test', 1000 images 28×28×1, 10 classes, cpu)
@@ -59,11 +63,12 @@ def load_dataset(
     if split is not None:
         options["split"] = split
     load = DATASETS[name]
-    known = {key: value for key, value in inspect.signature(load).parameters.items() if key not in ("root", "download")}
+    parameters = inspect.signature(load).parameters
+    allowed = {key: value for key, value in parameters.items() if key not in ("root", "download")}
     for key in options:
-        if key not in known:
-            raise InputError(f"{name}: no option {key!r}; there are {', '.join(known)}")
-    for key, parameter in known.items():
+        if key not in allowed:
+            raise InputError(f"{name}: no option {key!r}; there are {', '.join(allowed)}")
+    for key, parameter in allowed.items():
         if parameter.default is inspect.Parameter.empty and key not in options:
-            raise InputError(f"{name}: needs the option {key!r}")
+            raise InputError(f"{name}: needs the option {key!r}; pass {key}=…")
     return load(root, download=download, **options)

@@ -17,14 +17,12 @@ from avuc.core.files import check_regular
 from avuc.data.arrays import Dataset
 from avuc.data.files import KnownFile
 from avuc.data.npz import DEFLATE_RATIO
-from avuc.data.obtain import Form, obtain, pick
-
-__all__ = ["FASHION_CLASSES", "load_fashion_mnist", "load_mnist", "read_idx"]
+from avuc.data.obtain import PublishedForm, for_split, obtain
 
 FASHION_CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
-# LeCun's own server answers 403 since 2024; these two hold the same files
+# LeCun's own server has refused downloads since 2024; these two have the same files
 MNIST_HOSTS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 FASHION_HOSTS = ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",)
 NAMES = {
@@ -40,8 +38,8 @@ def _forms(
     hosts: tuple[str, ...],
     packed: dict[str, tuple[tuple[int, str], ...]],
     plain: dict[str, tuple[str, ...]],
-) -> dict[str, list[Form]]:
-    """For each split: the gzipped form, which is the one that is downloaded, and the plain one."""
+) -> dict[str, list[PublishedForm]]:
+    """Return the forms of each split: gzipped files, which are downloaded, and plain files."""
     folders = ("", "raw", "MNIST/raw", "FashionMNIST/raw")
     forms = {}
     for split, names in NAMES.items():
@@ -53,7 +51,7 @@ def _forms(
             KnownFile(name, size, f"md5:{md5}")
             for name, size, md5 in zip(names, PLAIN_SIZES[split], plain[split], strict=True)
         )
-        forms[split] = [Form(f"{title} gzipped idx", gz, folders), Form(f"{title} idx", raw, folders)]
+        forms[split] = [PublishedForm(f"{title} gzipped idx", gz, folders), PublishedForm(f"{title} idx", raw, folders)]
     return forms
 
 
@@ -91,7 +89,15 @@ def load_mnist(
     download: bool | None = None,
     verify: bool = True,
 ) -> Dataset:
-    """60,000 training or 10,000 test digits, 28×28×1. Files that unpack to more than `max_gb` gigabytes are refused."""
+    """Load MNIST: 60,000 training or 10,000 test digits, 28×28×1.
+
+    Args:
+        root: folder with the data set; default: the cache.
+        split: `"train"` (default) or `"test"`.
+        max_gb: files that unpack to more than this many gigabytes are refused; default 8.
+        download: whether missing files are downloaded; default: only without `root`.
+        verify: compare the files with the published digests.
+    """
     return _load("mnist", MNIST, tuple("0123456789"), root, split, max_gb, download, verify)
 
 
@@ -103,13 +109,13 @@ def load_fashion_mnist(
     download: bool | None = None,
     verify: bool = True,
 ) -> Dataset:
-    """60,000 training or 10,000 test pieces of clothing, 28×28×1; `max_gb` as with MNIST."""
+    """Load Fashion-MNIST: 60,000 training or 10,000 test images of clothing, 28×28×1; arguments as `load_mnist`."""
     return _load("fashion-mnist", FASHION, FASHION_CLASSES, root, split, max_gb, download, verify)
 
 
 def _load(
     name: str,
-    forms: dict[str, list[Form]],
+    forms: dict[str, list[PublishedForm]],
     classes: tuple[str, ...],
     root: str | Path | None,
     split: str,
@@ -117,42 +123,49 @@ def _load(
     download: bool | None,
     verify: bool,
 ) -> Dataset:
-    found = obtain(name, pick(forms, split, name), root, download=download, verify=verify)
-    images, labels = (read_idx(path, sides, max_gb=max_gb) for path, sides in zip(found.paths, (3, 1), strict=True))
+    obtained = obtain(name, for_split(forms, split, name), root, download=download, verify=verify)
+    images, labels = (read_idx(path, sides, max_gb=max_gb) for path, sides in zip(obtained.paths, (3, 1), strict=True))
     if len(images) != len(labels):
-        raise InputError(f"{found.paths[1]}: {len(labels)} labels for the {len(images)} images beside it")
+        labels_path = obtained.paths[1]
+        raise InputError(f"{labels_path}: {len(labels)} labels for {len(images)} images; fetch both files again")
     pixels = torch.from_numpy(images.copy()).unsqueeze(-1)
-    return Dataset(pixels, torch.from_numpy(labels.astype(np.int64)), 10, f"{name}-{split}", classes, found.origin)
+    return Dataset(pixels, torch.from_numpy(labels.astype(np.int64)), 10, f"{name}-{split}", classes, obtained.origin)
 
 
 def read_idx(path: Path, dimensions: int, *, max_gb: float = MAX_GB) -> NDArray[np.uint8]:
-    """An idx file of bytes: two zeros, type 8, the number of dimensions, each side as a big-endian int32, the data.
+    """Read an idx file of bytes: two zeros, type 8, number of dimensions, sizes as big-endian int32, data.
 
-    One that promises more than `max_gb` gigabytes, or more than its packed bytes can hold, is refused unread.
+    A file is refused before it is read if its header claims more than `max_gb` gigabytes, or more than the compressed
+    bytes can hold.
+
+    Args:
+        path: the file; gzipped if its name ends in `.gz`.
+        dimensions: expected number of dimensions.
+        max_gb: largest size in gigabytes; default 8.
     """
     check_regular(path)
-    packed = path.suffix == ".gz"
+    is_gzip = path.suffix == ".gz"
     try:
-        with gzip.open(path) if packed else path.open("rb") as stream:
+        with gzip.open(path) if is_gzip else path.open("rb") as stream:
             head = stream.read(4 + 4 * dimensions)
             shape = _header(head, dimensions, path)
-            promised = math.prod(shape)
-            if promised > max_gb * 1e9:
+            claimed = math.prod(shape)
+            if claimed > max_gb * 1e9:
                 raise InputError(
-                    f"{path}: its header promises {promised / 1e9:.1f} GB, more than max_gb={max_gb:g}; "
+                    f"{path}: its header promises {claimed / 1e9:.1f} GB, more than max_gb={max_gb:g}; "
                     "fetch it again, or raise max_gb"
                 )
-            if promised > (DEFLATE_RATIO if packed else 1) * path.stat().st_size + 1024:
+            if claimed > (DEFLATE_RATIO if is_gzip else 1) * path.stat().st_size + 1024:
                 raise InputError(
-                    f"{path}: its header promises {promised:,} bytes, more than the file can hold; fetch it again"
+                    f"{path}: its header promises {claimed:,} bytes, more than the file can hold; fetch it again"
                 )
-            body = stream.read(promised + 1)  # never much more than the header promises
+            body = stream.read(claimed + 1)  # one more byte shows that the file is too long
     except (OSError, EOFError, zlib.error) as error:
-        kind = "a whole gzip file" if packed else "readable"
+        kind = "a whole gzip file" if is_gzip else "readable"
         raise InputError(f"{path}: not {kind} ({error}); fetch it again") from error
-    if len(body) != math.prod(shape):
-        found = f"{len(body):,}" if len(body) < math.prod(shape) else "more"
-        raise InputError(f"{path}: its header promises {math.prod(shape):,} bytes, found {found}; fetch it again")
+    if len(body) != claimed:
+        found = f"{len(body):,}" if len(body) < claimed else "more"
+        raise InputError(f"{path}: its header promises {claimed:,} bytes, found {found}; fetch it again")
     return np.frombuffer(body, np.uint8).reshape(shape)
 
 
@@ -160,7 +173,7 @@ def _header(head: bytes, dimensions: int, path: Path) -> tuple[int, ...]:
     if len(head) < 4 + 4 * dimensions or head[:4] != bytes((0, 0, 8, dimensions)):
         raise InputError(
             f"{path}: not an idx file of bytes with {dimensions} dimensions "
-            f"(starts with {head[:4].hex() or 'nothing'}, expected 000008{dimensions:02})"
+            f"(starts with {head[:4].hex() or 'nothing'}, expected 000008{dimensions:02}); fetch it again"
         )
     shape = struct.unpack(f">{dimensions}I", head[4:])
     if math.prod(shape) > 2**34:

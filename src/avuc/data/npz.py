@@ -1,31 +1,28 @@
-"""A user's own arrays: `.npz`, or `.npy` with its labels beside it (also the form of out-of-distribution sets)."""
+"""Arrays of the user: an `.npz` archive, or an `.npy` file with its labels in `NAME-labels.npy`."""
 
 from __future__ import annotations
 
-import math
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from avuc.core.errors import InputError
-from avuc.core.files import check_regular
+from avuc.core.files import open_regular
+from avuc.core.npy import MAGIC, map_array, read_data, read_header
 from avuc.data.arrays import UNLABELLED, Dataset
-from avuc.data.files import as_path, check_listed, listing
+from avuc.data.files import check_sha256sums, existing_path, folder_listing
 
-__all__ = ["from_arrays", "load_npz", "map_npy"]
-
-IMAGES = ("images", "x", "data", "arr_0")
-LABELS = ("labels", "y", "targets", "label", "target", "arr_1")
-ZIP, NPY = b"PK\x03\x04", b"\x93NUMPY"  # how the two kinds of file begin
-DAMAGE = (
+IMAGE_KEYS = ("images", "x", "data", "arr_0")
+LABEL_KEYS = ("labels", "y", "targets", "label", "target", "arr_1")
+# what Python raises for damaged archives; RuntimeError: an archive with a password
+BAD_ARCHIVE = (
     ValueError,
-    OSError,
     EOFError,
     zipfile.BadZipFile,
     zlib.error,
@@ -34,11 +31,10 @@ DAMAGE = (
     NotImplementedError,
     OverflowError,
     RecursionError,
-    RuntimeError,  # an archive with a password
+    RuntimeError,
 )
 MAX_GB = 32.0
-MOST_DIMENSIONS = 8
-# a packed byte cannot hold more than this many (deflate's bound is 1032)
+# a compressed byte cannot hold more than this many (deflate's bound is 1032)
 DEFLATE_RATIO = 1040
 
 
@@ -51,60 +47,60 @@ def load_npz(
     download: bool | None = None,
     verify: bool = True,
 ) -> Dataset:
-    """Images `(N, H, W, C)` or `(N, H, W)` uint8 and labels `(N,)` from one file, or `SPLIT.npz` / `.npy` in a folder.
+    """Load images `(N, H, W, C)` or `(N, H, W)` uint8 and labels `(N,)` from one file, or from a folder of such files.
 
     An `.npz` holds `images` and `labels` (or `x` and `y`), or both for each split: `x_train`, `y_train`, `x_test`, …
-    (also `train_images`, …). An `.npy` takes its labels from `NAME-labels.npy` beside it; without labels every label is
-    `UNLABELLED`. A file that does not tell train from test is only served as split `all`, so that nobody tests on what
-    they trained on without noticing. A `SHA256SUMS` beside the file is checked. An `.npz` whose arrays take more than
-    `max_gb` gigabytes is refused before it is unpacked; an `.npy` is read page by page, whatever its size.
+    (also `train_images`, …). An `.npy` has its labels in `NAME-labels.npy`; without that file every label is
+    `UNLABELLED`. In a folder, `SPLIT.npz` or `SPLIT.npy` is read. A file without splits is served as split `all` only,
+    so that nobody tests on training images by mistake.
+
+    Args:
+        root: the file or folder.
+        split: `"all"`, or a split that the file or folder has, such as `"train"`.
+        num_classes: number of classes; default: the largest label + 1.
+        max_gb: an `.npz` whose arrays are larger than this many gigabytes is refused before it is unpacked. An `.npy`
+            is memory-mapped, whatever its size.
+        download: no effect; there is nothing to download.
+        verify: compare the file with `SHA256SUMS` in its folder, if that lists it.
     """
     if root is None:
         raise InputError("npz: name the file: load_dataset('npz', 'FILE.npz')")
-    path = as_path(root)
-    in_folder = path.is_dir()
-    if in_folder:
-        path = _member(path, split)
-    checked = verify and check_listed(path)
+    path = existing_path(root)
+    is_folder = path.is_dir()
+    if is_folder:
+        path = _file_of_split(path, split)
+    verified = verify and check_sha256sums(path)
     if path.suffix == ".npz":
-        images, labels = _from_npz(path, split, one_set=in_folder, max_gb=max_gb)
+        images, labels = _read_npz(path, split, has_one_set=is_folder, max_gb=max_gb)
     elif path.suffix == ".npy":
-        images, labels = _from_npy(path, split, one_set=in_folder, verify=verify)
+        images, labels = _map_npy(path, split, has_one_set=is_folder, verify=verify)
     else:
-        raise InputError(f"{path}: expected .npz or .npy")
-    origin = f"{path.suffix[1:]} file {path}, {'SHA256SUMS checked' if checked else 'not checked'}"
-    name = path.stem if in_folder or split == "all" else f"{path.stem}-{split}"
+        raise InputError(f"{path}: expected .npz or .npy; save the arrays with numpy.savez or numpy.save")
+    origin = f"{path.suffix[1:]} file {path}, {'SHA256SUMS checked' if verified else 'not checked'}"
+    name = path.stem if is_folder or split == "all" else f"{path.stem}-{split}"
     return from_arrays(images, labels, name, str(path), origin, num_classes)
 
 
-def map_npy(path: Path) -> NDArray[Any]:
-    """An `.npy` file as an array whose pages are read when used; writes to it stay in memory."""
-    check_regular(path)
-    try:
-        with path.open("rb") as handle:
-            if handle.read(4) == ZIP:
-                raise InputError(f"{path}: an .npz archive, not an .npy array; give the file its right suffix")
-            handle.seek(0)
-            _check_header(handle, path.stat().st_size)
-        array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
-    except InputError:
-        raise
-    except DAMAGE as error:
-        raise InputError(f"{path}: not a whole .npy array ({_reason(error)}); make or fetch it again") from error
-    return array
-
-
 def from_arrays(
-    images: NDArray[Any], labels: NDArray[Any] | None, name: str, place: str, origin: str, num_classes: int | None
+    images: NDArray[Any], labels: NDArray[Any] | None, name: str, source: str, origin: str, num_classes: int | None
 ) -> Dataset:
-    """A data set of arrays from outside; `place` is what messages call them."""
+    """Make a data set of arrays from outside, after checking them.
+
+    Args:
+        images: uint8 (N, H, W, C) or (N, H, W).
+        labels: integers (N,) or (N, 1); None: every label is `UNLABELLED`.
+        name: name of the data set.
+        source: the file, for error messages.
+        origin: see `Dataset.origin`.
+        num_classes: number of classes; None: the largest label + 1.
+    """
     if images.dtype != np.uint8 or images.ndim not in (3, 4):
         raise InputError(
-            f"{place}: images must be uint8 (N, H, W, C) or (N, H, W), found {images.dtype} {images.shape}; "
+            f"{source}: images must be uint8 (N, H, W, C) or (N, H, W), found {images.dtype} {images.shape}; "
             "scale to 0…255 and put the channels last"
         )
     if images.ndim == 4 and images.shape[3] not in (1, 3, 4) and images.shape[1] in (1, 3, 4):
-        raise InputError(f"{place}: images {images.shape} have their channels first; transpose to (N, H, W, C)")
+        raise InputError(f"{source}: images {images.shape} have their channels first; transpose to (N, H, W, C)")
     pixels = torch.from_numpy(images if images.flags.writeable else images.copy())
     if pixels.ndim == 3:
         pixels = pixels.unsqueeze(-1)
@@ -113,7 +109,8 @@ def from_arrays(
     flat = labels.reshape(-1) if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if flat.dtype.kind not in "iu" or flat.shape != images.shape[:1]:
         raise InputError(
-            f"{place}: expected {len(images)} integer labels, one for each image, found {labels.dtype} {labels.shape}"
+            f"{source}: expected {len(images)} integer labels, one per image, found {labels.dtype} {labels.shape}; "
+            "save one whole number per image"
         )
     targets = torch.from_numpy(flat.astype(np.int64))
     if num_classes is None:
@@ -121,100 +118,98 @@ def from_arrays(
     return Dataset(pixels, targets, num_classes, name, (), origin)
 
 
-def _member(folder: Path, split: str) -> Path:
+def _file_of_split(folder: Path, split: str) -> Path:
     for suffix in (".npz", ".npy"):
         if (path := folder / f"{split}{suffix}").is_file():
             return path
-    raise InputError(f"{folder}: no {split}.npz or {split}.npy here ({listing(folder)})")
+    raise InputError(f"{folder}: no {split}.npz or {split}.npy here ({folder_listing(folder)}); choose another split")
 
 
-def _from_npz(path: Path, split: str, *, one_set: bool, max_gb: float) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    check_regular(path)
+def _read_npz(path: Path, split: str, *, has_one_set: bool, max_gb: float) -> tuple[NDArray[Any], NDArray[Any] | None]:
     try:
-        # the file is opened here: np.load forgets to close it where the archive is damaged
-        with path.open("rb") as handle:
-            if handle.read(6) == NPY:
+        with open_regular(path) as file:
+            if file.read(len(MAGIC)) == MAGIC:
                 raise InputError(f"{path}: an .npy array, not an .npz archive; give the file its right suffix")
-            handle.seek(0)
-            stored = np.load(handle, allow_pickle=False)
-            keys = {key.lower(): key for key in stored.files}
-            images, labels = _find(keys, _for_split(IMAGES, split)), _find(keys, _for_split(LABELS, split))
-            if images is None:
-                images, labels = _find(keys, IMAGES), _find(keys, LABELS)
-                if images is not None and split != "all" and not one_set:
-                    raise _untold(path, split)
-            if images is None:
-                raise InputError(
-                    f"{path}: no images for split {split!r}: holds {', '.join(stored.files) or 'nothing'}; "
-                    "expected 'images' and 'labels', or 'x_train', 'y_train', 'x_test', …"
-                )
-            wanted = [images] if labels is None else [images, labels]
-            _check_members(path, stored.zip, wanted, max_gb)
-            return stored[images], None if labels is None else stored[labels]
+            file.seek(0)
+            with zipfile.ZipFile(file) as archive:
+                members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+                images, labels = _choose_keys(path, list(members), split, has_one_set=has_one_set)
+                keys = [images] if labels is None else [images, labels]
+                _check_sizes(path, {key: members[key] for key in keys}, max_gb)
+                arrays = [_read_member(path, archive, members[key], key) for key in keys]
+                return arrays[0], None if labels is None else arrays[1]
     except InputError:
         raise
-    except DAMAGE as error:
-        raise InputError(f"{path}: not a whole .npz archive ({_reason(error)}); make or fetch it again") from error
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror or error}); check the file and its rights"
+        ) from error
+    except BAD_ARCHIVE as error:
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        raise InputError(f"{path}: not a complete .npz archive ({reason}); make or fetch it again") from error
 
 
-def _check_members(path: Path, archive: zipfile.ZipFile, keys: Sequence[str], max_gb: float) -> None:
-    """Refuse arrays that are too large, or larger than their packed bytes can be, before any of them is unpacked."""
-    members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-    total = sum(members[key].file_size for key in keys)
+def _choose_keys(path: Path, keys: Sequence[str], split: str, *, has_one_set: bool) -> tuple[str, str | None]:
+    """Return the keys of the images and of the labels of a split; None if there are no labels."""
+    by_lower_case = {key.lower(): key for key in keys}
+
+    def first(names: Iterable[str]) -> str | None:
+        return next((by_lower_case[name] for name in names if name in by_lower_case), None)
+
+    images, labels = first(_with_split(IMAGE_KEYS, split)), first(_with_split(LABEL_KEYS, split))
+    if images is None:
+        images, labels = first(IMAGE_KEYS), first(LABEL_KEYS)
+        if images is not None and split != "all" and not has_one_set:
+            raise _without_splits(path, split)
+    if images is None:
+        raise InputError(
+            f"{path}: no images for split {split!r}: holds {', '.join(keys) or 'nothing'}; "
+            "expected 'images' and 'labels', or 'x_train', 'y_train', 'x_test', …"
+        )
+    return images, labels
+
+
+def _with_split(names: Iterable[str], split: str) -> list[str]:
+    return [key for name in names for key in (f"{name}_{split}", f"{split}_{name}")]
+
+
+def _check_sizes(path: Path, members: dict[str, zipfile.ZipInfo], max_gb: float) -> None:
+    """Refuse arrays that are too large, or larger than their compressed bytes can be, before one is unpacked."""
+    total = sum(info.file_size for info in members.values())
     if total > max_gb * 1e9:
         raise InputError(
-            f"{path}: {', '.join(keys)} unpack to {total / 1e9:.1f} GB, more than max_gb={max_gb:g}; "
+            f"{path}: {', '.join(members)} unpack to {total / 1e9:.1f} GB, more than max_gb={max_gb:g}; "
             "store fewer images, save them as .npy, or raise max_gb"
         )
-    for key in keys:
-        info = members[key]
+    for key, info in members.items():
         if info.file_size > DEFLATE_RATIO * info.compress_size + 1024:
-            raise ValueError(f"{key} claims more bytes than its packed data can hold")
-        with archive.open(info) as member:
-            _check_header(member, info.file_size)
+            raise InputError(
+                f"{path}: {key!r} claims more bytes than its packed data can hold; make or fetch the file again"
+            )
 
 
-def _check_header(stream: IO[bytes], size: int) -> None:
-    """Refuse an array whose header promises other than the bytes that are there: NumPy reserves what it promises."""
-    version = np.lib.format.read_magic(stream)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"a header of version {version}")
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(stream)
-    if dtype.hasobject:
-        raise ValueError("Object arrays cannot be loaded: they could run code")
-    if len(shape) > MOST_DIMENSIONS or any(not 0 <= side < 2**48 for side in shape):
-        raise ValueError(f"{len(shape)} dimensions" if len(shape) > MOST_DIMENSIONS else f"the shape {shape}")
-    promised, there = math.prod(shape) * dtype.itemsize, size - stream.tell()
-    if promised != there:
-        raise ValueError(f"its header promises {promised:,} bytes, found {there:,}")
+def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str) -> NDArray[Any]:
+    with archive.open(info) as stream:
+        header = read_header(stream, info.file_size, path, f"key {key!r}")
+        return read_data(stream, header, path, f"key {key!r}")
 
 
-def _from_npy(path: Path, split: str, *, one_set: bool, verify: bool) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    if split != "all" and not one_set:
-        raise _untold(path, split)
-    labels = path.with_name(f"{path.stem}-labels.npy")
-    if not labels.is_file():
-        return map_npy(path), None
+def _map_npy(path: Path, split: str, *, has_one_set: bool, verify: bool) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    if split != "all" and not has_one_set:
+        raise _without_splits(path, split)
+    labels_path = path.with_name(f"{path.stem}-labels.npy")
+    if not labels_path.is_file():
+        return map_array(path), None
     if verify:
-        check_listed(labels)
-    return map_npy(path), map_npy(labels)
+        check_sha256sums(labels_path)
+    return map_array(path), map_array(labels_path)
 
 
-def _for_split(names: Iterable[str], split: str) -> list[str]:
-    return [form for name in names for form in (f"{name}_{split}", f"{split}_{name}")]
-
-
-def _find(keys: dict[str, str], names: Iterable[str]) -> str | None:
-    return next((keys[name] for name in names if name in keys), None)
-
-
-def _untold(path: Path, split: str) -> InputError:
+def _without_splits(path: Path, split: str) -> InputError:
     return InputError(
         f"{path}: one set that does not tell {split} from the rest; ask for split='all', "
         "or store x_train, y_train, x_test and y_test"
     )
 
 
-def _reason(error: BaseException) -> str:
-    return " ".join(str(error).split())[:120] or type(error).__name__
+map_npy = map_array  # its name in version 0.1.0

@@ -1,9 +1,8 @@
-"""Read the pickles CIFAR is published in without ever unpickling: a small machine that builds plain data only.
+"""Read CIFAR's pickles without running code from them.
 
-Python's own unpickler imports and calls whatever the file names. This one interprets the opcodes itself and knows how
-to build arrays, bytes, str, int, bool, None, list and dict; tuples exist only as arguments on the way. The few names
-an array's pickle holds are recognised as words and never looked up: nothing is imported, nothing of the
-file's choosing is called, and memory grows only with the bytes that are really there.
+Python's unpickler imports and calls whatever the file names. This reader interprets the opcodes itself and builds only
+arrays, bytes, str, int, bool, None, list and dict; tuples exist only as arguments. The few functions that the pickle of
+an array names are recognised by their names and never imported or called. Memory is bounded by the size of the file.
 """
 
 from __future__ import annotations
@@ -18,9 +17,7 @@ from numpy.typing import NDArray
 
 from avuc.core.errors import InputError
 
-__all__ = ["load_plain"]
-
-WORDS = {
+FUNCTIONS = {
     "numpy.core.multiarray _reconstruct": "reconstruct",
     "numpy._core.multiarray _reconstruct": "reconstruct",
     "numpy ndarray": "ndarray",
@@ -41,7 +38,9 @@ _MARK = object()
 
 
 @dataclass(frozen=True)
-class _Word:
+class _Function:
+    """A function or class that a pickle names; it is never called."""
+
     name: str
 
 
@@ -53,13 +52,17 @@ class _Dtype:
 
 @dataclass
 class _Array:
-    """An array under construction: the pickle makes it first and fills it later."""
+    """An array under construction: a pickle first creates it and fills it later."""
 
     value: NDArray[Any] | None = None
 
 
 def load_plain(data: bytes, name: str) -> Any:
-    """The plain data in a pickle (protocol 2 to 5); `name` is the file's, for messages.
+    """Return the data in a pickle of protocol 2 to 5.
+
+    Args:
+        data: the bytes of the pickle.
+        name: name of the file, for error messages.
 
     >>> import pickle
     >>> load_plain(pickle.dumps({"labels": [3, 1], "data": np.arange(3, dtype=np.uint8)}, 2), "batch")
@@ -78,9 +81,13 @@ def load_plain(data: bytes, name: str) -> Any:
 
 
 class _Machine:
+    """The stack machine that executes the opcodes of a pickle."""
+
     def __init__(self, name: str, size: int) -> None:
         self.name = name
-        self.budget = size  # text turned into bytes is copied: all of it together cannot be more than the file
+        self.budget = (
+            size  # text that is converted to bytes is copied; the sum of all copies is at most the size of the file
+        )
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
         self.stopped = False
@@ -91,7 +98,9 @@ class _Machine:
         return self.stack[0]
 
     def refuse(self, what: str) -> InputError:
-        return InputError(f"{self.name}: refused: {what}; only arrays, bytes, str, int, list and dict are read")
+        return InputError(
+            f"{self.name}: refused: {what}; only arrays, bytes, str, int, list and dict are read; fetch it again"
+        )
 
     def step(self, op: str, argument: Any) -> None:
         push = self.stack.append
@@ -124,10 +133,10 @@ class _Machine:
             items = self.pop(2) if op == "SETITEM" else self.pop_to_mark()
             self.set_items(items)
         elif op == "GLOBAL":
-            push(self.word(argument))
+            push(self.function(argument))
         elif op == "STACK_GLOBAL":
             module, attribute = self.pop(2)
-            push(self.word(f"{module} {attribute}"))
+            push(self.function(f"{module} {attribute}"))
         elif op == "REDUCE":
             function, arguments = self.pop(2)
             push(self.build(function, arguments))
@@ -168,25 +177,25 @@ class _Machine:
                 raise self.refuse(f"a dict key of type {type(key).__name__}")
             target[key] = value
 
-    def word(self, path: str) -> _Word:
-        if path not in WORDS:
+    def function(self, path: str) -> _Function:
+        if path not in FUNCTIONS:
             raise self.refuse(f"it asks for {path[:80].replace(' ', '.')!r}")
-        return _Word(WORDS[path])
+        return _Function(FUNCTIONS[path])
 
     def build(self, function: Any, arguments: Any) -> Any:
         match function, arguments:
-            case _Word("reconstruct"), (_Word("ndarray"), *_):
+            case _Function("reconstruct"), (_Function("ndarray"), *_):
                 return _Array()
-            case _Word("dtype"), (str() | bytes() as kind, *_):
+            case _Function("dtype"), (str() | bytes() as kind, *_):
                 return _Dtype(self.kind(kind))
-            case _Word("empty"), ():
+            case _Function("empty"), ():
                 return b""
-            case _Word("encode"), (str() as text, "latin1"):
+            case _Function("encode"), (str() as text, "latin1"):
                 self.budget -= len(text)
                 if self.budget < 0:
                     raise self.refuse("more bytes than the file holds")
                 return text.encode("latin-1")
-            case _Word("frombuffer"), (bytes() as raw, _Dtype() as dtype, tuple() as shape, "C" | "F" as order):
+            case _Function("frombuffer"), (bytes() as raw, _Dtype() as dtype, tuple() as shape, "C" | "F" as order):
                 return _Array(self.array(raw, dtype, shape, order))
         raise self.refuse("a call that is not part of an array")
 
@@ -217,12 +226,12 @@ class _Machine:
 
 
 def _finished(value: Any, name: str, seen: dict[int, Any], depth: int) -> Any:
-    """`value` with its arrays in place; anything that is not plain data is refused, also a list that holds itself."""
+    """Return `value` with finished arrays; anything but plain data is refused, also a list that contains itself."""
     if isinstance(value, str | bytes | int) or value is None:
         return value
     if depth > MAX_DEPTH:
-        raise InputError(f"{name}: refused: data nested more than {MAX_DEPTH} deep")
-    if id(value) in seen:  # shared parts are finished once, or a small file could ask for endless work
+        raise InputError(f"{name}: refused: data nested more than {MAX_DEPTH} deep; fetch it again")
+    if id(value) in seen:  # each shared part is finished once; otherwise a small file could cause endless work
         return seen[id(value)]
     if isinstance(value, _Array) and value.value is not None:
         done: Any = value.value
@@ -231,6 +240,8 @@ def _finished(value: Any, name: str, seen: dict[int, Any], depth: int) -> Any:
     elif type(value) is dict:
         done = {key: _finished(item, name, seen, depth + 1) for key, item in value.items()}
     else:
-        raise InputError(f"{name}: refused: it holds a {type(value).__name__.strip('_').lower()}, not plain data")
+        raise InputError(
+            f"{name}: refused: it holds a {type(value).__name__.strip('_').lower()}, not plain data; fetch it again"
+        )
     seen[id(value)] = done
     return done

@@ -1,4 +1,4 @@
-"""Split a training set by seed, and keep the split so that a study can be run again on exactly the same images."""
+"""Split a training set at random, and store the split, so that a study can be repeated with the same images."""
 
 from __future__ import annotations
 
@@ -14,16 +14,28 @@ from torch import Tensor
 from avuc.core.errors import InputError
 from avuc.data.arrays import Dataset
 
-__all__ = ["Split", "split_dataset"]
-
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Which of `n` images are held out. `labels_sha256` is that of the labels of the set it was made for, in order:
-    it tells a split that is applied to another set, or to the same one in another order."""
+    """Which images of a data set are held out. `split_dataset` makes one.
+
+    Args:
+        n: number of images of the data set.
+        held_out: sorted indices, int64.
+        seed: seed of the random choice.
+        stratified: whether the classes have the same share in both parts.
+        labels_sha256: SHA-256 of the labels of the data set. It detects that a split is applied to another data set,
+            or to the same one in another order.
+
+    >>> data = Dataset(torch.zeros(10, 2, 2, 1, dtype=torch.uint8), torch.arange(10), num_classes=10)
+    >>> stored = split_dataset(data, 3, seed=0).to_json()
+    >>> train, validation = Split.from_json(stored).apply(data)
+    >>> len(train), len(validation)
+    (7, 3)
+    """
 
     n: int
-    held_out: Tensor  # sorted int64
+    held_out: Tensor
     seed: int
     stratified: bool
     labels_sha256: str
@@ -36,7 +48,7 @@ class Split:
         return mask.nonzero().flatten()
 
     def apply(self, data: Dataset) -> tuple[Dataset, Dataset]:
-        """The training part and the held-out part of the set this split was made for."""
+        """Return the training part and the held-out part of the data set that this split was made for."""
         if len(data) != self.n or _sha256(data.labels) != self.labels_sha256:
             raise InputError(
                 f"{data.name}: this split was made for another set ({self.n} images, "
@@ -45,7 +57,7 @@ class Split:
         return data.subset(self.kept), data.subset(self.held_out)
 
     def to_json(self) -> str:
-        """One line of JSON, to be stored with the study."""
+        """Return one line of JSON: the indices, the seed and two digests."""
         fields: dict[str, Any] = {
             "n": self.n,
             "seed": self.seed,
@@ -58,18 +70,17 @@ class Split:
 
     @classmethod
     def from_json(cls, text: str) -> Split:
-        """A stored split; its indices must still have the digest that was stored with them."""
+        """Return a split from `to_json`; raise an `InputError` if the text was changed."""
         try:
             fields = json.loads(text)
             n, indices = fields["n"], fields["held_out"]
-            whole = all(type(index) is int for index in [n, fields["seed"], *indices]) and indices == sorted(
-                set(indices)
-            )
+            valid = all(type(index) is int for index in [n, fields["seed"], *indices])
+            valid = valid and indices == sorted(set(indices))
             labels, digest, stratified = fields["labels_sha256"], fields["held_out_sha256"], fields["stratified"]
-            whole = whole and isinstance(labels, str) and isinstance(stratified, bool)
+            valid = valid and isinstance(labels, str) and isinstance(stratified, bool)
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"stored split: not readable ({type(error).__name__}: {error}); make it again") from error
-        if not whole or (indices and not 0 <= indices[0] <= indices[-1] < n):
+        if not valid or (indices and not 0 <= indices[0] <= indices[-1] < n):
             raise InputError("stored split: indices must be sorted, distinct and inside the set; make it again")
         held_out = torch.tensor(indices, dtype=torch.int64)
         if _sha256(held_out) != digest:
@@ -78,9 +89,14 @@ class Split:
 
 
 def split_dataset(data: Dataset, held_out: int | float, *, seed: int, stratified: bool = False) -> Split:
-    """Hold out `held_out` images (a count, or a share below 1) at random: 5,000 of CIFAR-10's 50,000 in the paper.
+    """Choose images to hold out at random, for example 5,000 of the 50,000 of CIFAR-10, as in the paper.
 
-    `stratified` takes the same share of every class (rounded so that the total is exact, largest remainders first).
+    Args:
+        data: the data set.
+        held_out: how many images; a float below 1 is a share.
+        seed: decides the choice.
+        stratified: take the same share of each class; default False. Shares are rounded by the largest remainder, so
+            that the total is exact.
 
     >>> data = Dataset(torch.zeros(10, 2, 2, 1, dtype=torch.uint8), torch.arange(10) % 2, num_classes=2)
     >>> split = split_dataset(data, 4, seed=0, stratified=True)
@@ -90,7 +106,7 @@ def split_dataset(data: Dataset, held_out: int | float, *, seed: int, stratified
     n = len(data)
     count = round(held_out * n) if isinstance(held_out, float) and held_out < 1 else int(held_out)
     if not 0 < count < n:
-        raise InputError(f"{data.name}: cannot hold out {held_out} of {n} images; expected between 1 and {n - 1}")
+        raise InputError(f"{data.name}: cannot hold out {held_out} of {n} images; choose between 1 and {n - 1}")
     labels = data.labels.cpu()
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     if stratified:
@@ -104,7 +120,7 @@ def split_dataset(data: Dataset, held_out: int | float, *, seed: int, stratified
 
 
 def _quotas(sizes: Tensor, count: int) -> Tensor:
-    """`count` shared among classes in proportion to `sizes`: whole parts, then one more to the largest remainders."""
+    """Divide `count` among classes in proportion to `sizes` (largest-remainder method); the sum is exact."""
     scaled = sizes * count
     total = int(sizes.sum())
     quotas = scaled.div(total, rounding_mode="floor")

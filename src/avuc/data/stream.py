@@ -1,4 +1,4 @@
-"""Pictures too many for memory, decoded by worker processes; the same batches whatever the number of workers."""
+"""Batches of picture files that do not fit in memory, decoded by worker processes."""
 
 from __future__ import annotations
 
@@ -14,27 +14,42 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 from torch.utils.data import Dataset as TorchDataset
 
-from avuc.core.errors import InputError
+from avuc.core.errors import InputError, loader_process_died
 from avuc.core.progress import Progress
 from avuc.data.arrays import Dataset, epoch_batches
 from avuc.data.decode import EvalView, ImageFiles, TrainView, View, decode, decoder_name
-from avuc.data.files import check_listed
-
-__all__ = ["Stream", "in_memory"]
+from avuc.data.files import check_sha256sums
 
 
 class Stream:
-    """Batches `(images uint8 (B, H, W, C), labels int64 (B,))` of picture files.
+    """Batches of picture files: images uint8 (B, H, W, C) and labels int64 (B,).
 
-    For training, each epoch has its own order and each picture its own random part and flip, both a function of
-    `(seed, epoch, index)` alone: workers, their number and their speed change nothing. For evaluation the order is the
-    files' own. `workers` is the number of processes: by default one for each processor, eight at most; 0 decodes in
-    this one. With `verify`, a `SHA256SUMS` beside a picture is checked. On a CUDA `device` the copy overlaps with the
-    work on the batch before.
+    The order of an epoch and the random part and flip of each picture depend on `(seed, epoch, index)` only, so the
+    number of workers does not change the batches.
 
-        stream = Stream(list_imagenet(ROOT, "train"), 256, train=True, seed=0, workers=8, device="cuda")
-        for epoch in range(90):
-            for images, labels in stream.epoch(epoch): ...
+    Args:
+        files: from `list_folder`, `list_imagenet` or `list_imagenet_c`.
+        batch_size: B; the last batch of an epoch may be smaller.
+        train: random order, random parts and flips; default False: the order of the files, and central parts.
+        view: a function `(Pillow image, numpy generator) -> uint8 (H, W, C)` with the attribute `mode` (`"RGB"` or
+            `"L"`); default: the usual views of ImageNet training and evaluation.
+        size: side of the default views; default 224.
+        seed: not negative; default 0.
+        workers: number of processes that decode; default: one per processor, at most 8. 0 decodes in this process.
+        decoder: `"auto"` (default: torchvision if it can be imported, else Pillow), `"pillow"` or `"torchvision"`.
+        device: where batches are put; default `"cpu"`. Copies to a GPU overlap with the work on the previous batch.
+        drop_last: leave out a smaller last batch; default False.
+        verify: compare pictures with `SHA256SUMS` in their folder, if there is one.
+
+    >>> import tempfile
+    >>> from avuc.data import list_folder
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     for name in ("cat.png", "dog.png", "fox.png"):
+    ...         Image.new("RGB", (40, 30)).save(f"{root}/{name}")
+    ...     stream = Stream(list_folder(root), batch_size=2, size=28, workers=0)
+    ...     [tuple(images.shape) for images, labels in stream.epoch()]
+    [(2, 28, 28, 3), (1, 28, 28, 3)]
     """
 
     def __init__(
@@ -53,13 +68,13 @@ class Stream:
         verify: bool = True,
     ) -> None:
         if batch_size < 1:
-            raise InputError(f"batch_size must be at least 1, found {batch_size}")
+            raise InputError(f"batch_size must be at least 1, found {batch_size}; use 1 or more")
         processes = min(8, _processors()) if workers is None else workers
         self.files = files
         self.device = torch.device(device)
         self.decoder = decoder_name(decoder)
         if seed < 0:
-            raise InputError(f"seed must not be negative, found {seed}")
+            raise InputError(f"seed must not be negative, found {seed}; use 0 or more")
         chosen: View = view or (TrainView(size) if train else EvalView(size))
         self._batches = _Batches(len(files), batch_size, seed, train, drop_last)
         self._loader: DataLoader[Any] = DataLoader(
@@ -69,7 +84,7 @@ class Stream:
             num_workers=processes,
             persistent_workers=processes > 0,
             pin_memory=self.device.type == "cuda",
-            # otherwise the loader seeds its workers from the global generator, and so advances it
+            # otherwise the loader takes its seed from the global generator and changes its state
             generator=torch.Generator().manual_seed(seed),
         )
 
@@ -77,8 +92,12 @@ class Stream:
         return len(self._batches)
 
     def epoch(self, epoch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of one epoch."""
-        self._batches.number = epoch
+        """Yield the batches of one epoch.
+
+        Args:
+            epoch: its number; decides order and random views if `train` is set; default 0.
+        """
+        self._batches.epoch = epoch
         for images, labels, problem in self._loaded():
             if problem:
                 raise InputError(problem)
@@ -92,8 +111,8 @@ class Stream:
             yield from self._loader
         except (RuntimeError, ConnectionError, EOFError) as error:
             workers = self._loader.num_workers
-            # torch says which worker is gone; after a kill its queue may break first
-            if workers == 0 or (isinstance(error, RuntimeError) and "DataLoader worker" not in str(error)):
+            # after a worker is killed, its queue may break before torch notices
+            if workers == 0 or (isinstance(error, RuntimeError) and not loader_process_died(error)):
                 raise
             reason = " ".join(str(error).split())[:160] or type(error).__name__
             raise InputError(
@@ -111,9 +130,18 @@ def in_memory(
     max_gb: float = 32.0,
     verify: bool = True,
 ) -> Dataset:
-    """Decode all of `files` into one data set; refuses more than `max_gb` of pixels."""
+    """Decode picture files into one data set.
+
+    Args:
+        files: the pictures.
+        view: what is cut from each picture; all results must have one size.
+        workers: number of processes that decode; default 0, this process.
+        decoder: see `Stream`.
+        max_gb: more than this many gigabytes of pixels are refused; default 32.
+        verify: see `Stream`.
+    """
     if not len(files):
-        raise InputError(f"{files.root}: no pictures to decode")
+        raise InputError(f"{files.root}: no pictures to decode; check the folder")
     first = _Decoded(files, view, decoder_name(decoder), 0, verify)[0, 0]
     if first.pixels is None:
         raise InputError(first.problem)
@@ -148,7 +176,7 @@ class _Item:
 
 
 class _Decoded(TorchDataset[_Item]):
-    """What a worker does. A bad file travels back as a sentence: raised in a worker it would become a traceback."""
+    """Decodes a picture in a worker. Problems are returned as text: errors raised in a worker become tracebacks."""
 
     def __init__(self, files: ImageFiles, view: View, decoder: str, seed: int, verify: bool) -> None:
         self.files, self.view, self.decoder, self.seed, self.verify = files, view, decoder, seed, verify
@@ -159,18 +187,18 @@ class _Decoded(TorchDataset[_Item]):
         label = int(self.files.labels[index])
         try:
             if self.verify:
-                check_listed(path)
+                check_sha256sums(path)
             image = decode(path, decoder=self.decoder, mode=self.view.mode)
         except InputError as error:
             return _Item(None, label, str(path), str(error))
         pixels = self.view(image, np.random.default_rng([self.seed, epoch, index]))
-        problem = self.view.against(str(path), pixels) if isinstance(self.view, _OneSize) else ""
+        problem = self.view.problem(str(path), pixels) if isinstance(self.view, _OneSize) else ""
         return _Item(None if problem else pixels, label, str(path), problem)
 
 
 @dataclass(frozen=True)
 class _OneSize:
-    """A view whose pictures must have the size of the first; others are dropped one by one, before they are many."""
+    """A view whose results must all have the size of the first; other pixels are dropped at once, to save memory."""
 
     view: View
     name: str
@@ -183,26 +211,27 @@ class _OneSize:
     def __call__(self, image: Any, rng: np.random.Generator) -> NDArray[np.uint8]:
         return self.view(image, rng)
 
-    def against(self, name: str, pixels: NDArray[np.uint8]) -> str:
-        return "" if pixels.shape == self.first.shape else _sizes(name, pixels, self.name, self.first)
+    def problem(self, name: str, pixels: NDArray[np.uint8]) -> str:
+        """Return what is wrong with the size of a picture, or an empty string."""
+        return "" if pixels.shape == self.first.shape else _size_problem(name, pixels, self.name, self.first)
 
 
 class _Batches(Sampler[list[tuple[int, int]]]):
-    """Lists of (epoch, index); the epoch is set before each pass."""
+    """Batches as lists of (epoch, index); `epoch` is set before each pass."""
 
     def __init__(self, n: int, batch_size: int, seed: int, shuffle: bool, drop_last: bool) -> None:
         self.n, self.batch_size, self.seed, self.shuffle, self.drop_last = n, batch_size, seed, shuffle, drop_last
-        self.number = 0
+        self.epoch = 0
 
     def __len__(self) -> int:
         return self.n // self.batch_size if self.drop_last else -(-self.n // self.batch_size)
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        epoch = self.number
+        epoch = self.epoch
         if self.shuffle:
-            mixed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1, np.uint64)[0] >> 1)
+            seed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1, np.uint64)[0] >> 1)
             batches = epoch_batches(
-                self.n, self.batch_size, torch.Generator().manual_seed(mixed), drop_last=self.drop_last
+                self.n, self.batch_size, torch.Generator().manual_seed(seed), drop_last=self.drop_last
             )
         else:
             batches = iter(torch.arange(self.n).split(self.batch_size)[: len(self)])
@@ -217,7 +246,7 @@ def _collate(items: list[_Item]) -> tuple[Tensor, Tensor, str]:
     if not problem:
         for item, array in zip(items, pixels, strict=True):
             if array.shape != pixels[0].shape:
-                problem = _sizes(item.name, array, items[0].name, pixels[0])
+                problem = _size_problem(item.name, array, items[0].name, pixels[0])
                 break
     if problem:
         return torch.empty(0), labels, problem
@@ -225,10 +254,10 @@ def _collate(items: list[_Item]) -> tuple[Tensor, Tensor, str]:
 
 
 def _processors() -> int:
-    """Those this process may run on, which in a container are fewer than the machine has."""
+    """Return the number of processors that this process may use; in a container these can be fewer than there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _sizes(name: str, pixels: NDArray[np.uint8] | Tensor, other: str, before: NDArray[np.uint8] | Tensor) -> str:
+def _size_problem(name: str, pixels: NDArray[np.uint8] | Tensor, other: str, before: NDArray[np.uint8] | Tensor) -> str:
     found, expected = (f"{x.shape[1]}×{x.shape[0]}" for x in (pixels, before))
     return f"{name}: {found} pixels, but {other} has {expected}; pass size= to bring all to one size"

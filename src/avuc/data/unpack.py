@@ -1,57 +1,61 @@
-"""Take the known members, and nothing else, out of a tar archive."""
+"""Unpack the known files, and nothing else, from a tar archive."""
 
 from __future__ import annotations
 
 import lzma
+import shutil
 import tarfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
 
 from avuc.core.atomic import atomic_path
 from avuc.core.errors import InputError
-from avuc.data.files import KnownFile, check
-
-__all__ = ["unpack"]
+from avuc.data.files import KnownFile, check_digest
 
 CHUNK = 1 << 20
 MAX_HEADER = 1 << 16
-HEADERS = (
+EXTENDED_HEADERS = (
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
     tarfile.SOLARIS_XHDTYPE,
 )
-SLACK = 1 << 26  # bytes of members that are not wanted (a readme, metadata) before the archive is called wrong
+MAX_OTHER_BYTES = 1 << 26  # of members that are not needed (a readme, metadata)
 
 
 class _Entry(tarfile.TarInfo):
-    """Refuses long names and other extended headers of more than 64 KiB, which `tarfile` reads into memory whole."""
+    """Refuses extended headers of more than 64 KiB, such as long names: `tarfile` reads them into memory as a whole."""
 
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type in HEADERS and self.size > MAX_HEADER:
+        if self.type in EXTENDED_HEADERS and self.size > MAX_HEADER:
             raise tarfile.ReadError(f"an extended header of {self.size:,} bytes")
         member: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]
         return member
 
 
 def unpack(archive: Path, members: Mapping[str, KnownFile], folder: Path, *, verify: bool = True) -> None:
-    """Write the archive's `members` (their paths inside it) into `folder` under their known names.
+    """Write known members of an archive into a folder.
 
-    Only regular files whose path is listed are written, to names that come from this program and not from the archive,
-    so that no link, device, absolute path or `..` can lead elsewhere; none may be much larger than published. Each is
-    checked before it gets its name.
+    Only regular files whose path is listed are written, and their names come from `members`, not from the archive: no
+    link, device, absolute path or `..` can lead elsewhere. No file may be much larger than published. Each file gets
+    its name after it was checked.
+
+    Args:
+        archive: the tar archive, compressed or not.
+        members: published files by their path in the archive.
+        folder: where they are written; it is created if it does not exist.
+        verify: compare each file with its published digest.
     """
     written: set[str] = set()
-    allowance = sum(known.size for known in members.values()) + SLACK
+    bytes_left = sum(known.size for known in members.values()) + MAX_OTHER_BYTES
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with tarfile.open(archive, "r|*", tarinfo=_Entry) as tar:
             for entry in tar:
-                allowance -= entry.size
-                if allowance < 0:
+                bytes_left -= entry.size
+                if bytes_left < 0:
                     raise InputError(f"{archive}: holds far more than was published; fetch it again")
                 known = members.get(entry.name.removeprefix("./"))
                 if known is None:
@@ -67,19 +71,17 @@ def unpack(archive: Path, members: Mapping[str, KnownFile], folder: Path, *, ver
                 source = tar.extractfile(entry)
                 assert source is not None  # a regular file always opens
                 with atomic_path(folder / known.name) as path:
-                    _copy(source, path)
+                    with path.open("wb") as target:
+                        shutil.copyfileobj(source, target, CHUNK)
                     if verify:
-                        check(path, known)
+                        check_digest(path, known)
                 written.add(known.name)
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise InputError(f"{archive}: not a whole tar archive ({error}); fetch it again") from error
     except OSError as error:
-        raise InputError(f"{archive}: cannot be unpacked into {folder} ({error.strerror or error})") from error
+        reason = error.strerror or error
+        raise InputError(
+            f"{archive}: cannot be unpacked into {folder} ({reason}); free space or choose another folder"
+        ) from error
     if missing := sorted({known.name for known in members.values()} - written):
         raise InputError(f"{archive}: does not hold {', '.join(missing)}; fetch it again")
-
-
-def _copy(source: IO[bytes], path: Path) -> None:
-    with path.open("wb") as target:
-        while chunk := source.read(CHUNK):
-            target.write(chunk)

@@ -1,11 +1,10 @@
-"""Nineteen corruptions × five severities (Hendrycks & Dietterich 2019), batched, on the images' device.
+"""Shifts of images: 19 corruptions at five severities (Hendrycks & Dietterich 2019, arXiv:1903.12261).
 
->>> import numpy as np
+They work on whole batches, on the device of the images. `SHIFTS["name"] = function` adds a shift (see `Shift`).
+
 >>> images = np.zeros((2, 32, 32, 3), dtype=np.uint8)
 >>> corrupt(images, "gaussian_noise", 3).shape
 (2, 32, 32, 3)
-
-A shift of your own is one function and one line: `SHIFTS["name"] = function` (see `Shift`).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from avuc.shifts.frost_pictures import frost_source, use_frost_folder
 from avuc.shifts.jpeg import jpeg_compression
 from avuc.shifts.lens import spatter
 from avuc.shifts.noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
-from avuc.shifts.protocol import PROFILES, SEVERITIES, Corruption, Profile, Shift
+from avuc.shifts.protocol import PROFILES, SEVERITIES, Corruption, Profile, Shift, checked_severity
 from avuc.shifts.streams import ImageStreams, digests, image_keys, stable_seed, streams
 from avuc.shifts.weather import brightness, fog, frost, snow
 
@@ -69,12 +68,14 @@ SHIFTS: dict[str, Shift] = {
     "motion_blur": motion_blur,
     "snow": snow,
 }
-# the sixteen that the AvUC paper evaluates on
-PAPER = tuple(SHIFTS)[:16]
+"""Every shift by name."""
 
-# values worked on at a time: what stays in a CPU core's cache; what keeps a GPU busy in a few GB
-_CPU_VALUES = 1 << 18
-_GPU_VALUES = 1 << 26
+PAPER = tuple(SHIFTS)[:16]
+"""The names of the 16 shifts in the AvUC paper; `SHIFTS` also has `jpeg_compression`, `motion_blur` and `snow`."""
+
+# values per chunk: few enough for the cache of a CPU core, enough to keep a GPU busy with a few GB of memory
+_CPU_CHUNK = 1 << 18
+_GPU_CHUNK = 1 << 26
 
 
 @overload
@@ -86,43 +87,53 @@ def corrupt(
 def corrupt(
     images: Tensor | NDArray[np.uint8], name: str, severity: int, *, seed: int = 0, profile: Profile = "cifar"
 ) -> Tensor | NDArray[np.uint8]:
-    """The images (uint8 NHWC, C = 1 or 3, any size) under shift `name` at severity 1 … 5; a new tensor or array.
+    """Return shifted images: a new tensor or array of the same shape, uint8 (N, H, W, C).
 
-    Works on the images' device in bounded memory. The result for an image depends on the image, `name`, `severity`,
-    `seed` and `profile` only: any batch size, order or split gives the same (identical images within one call are told
-    apart by their order). `profile` chooses the constants of CIFAR-10-C or of ImageNet-C.
+    The result for an image depends only on the image, `name`, `severity`, `seed` and `profile`, not on the batch it is
+    in. The one exception: copies of an image in one call get different random numbers, in their order. Memory is
+    bounded: images are processed in chunks.
+
+    Args:
+        images: uint8 (N, H, W, C) with C = 1 or 3, a tensor on any device or a NumPy array.
+        name: one of `SHIFTS`.
+        severity: 1 to 5.
+        seed: of the random shifts; default 0.
+        profile: `"cifar"` (default) for the constants of CIFAR-10-C, `"imagenet"` for those of ImageNet-C.
 
     >>> images = torch.stack([torch.full((32, 32, 3), level, dtype=torch.uint8) for level in (90, 170)])
     >>> whole = corrupt(images, "fog", 5, seed=1)
     >>> torch.equal(whole[1:], corrupt(images[1:], "fog", 5, seed=1))
     True
     """
-    shift, severity = _checked(images, name, severity, profile)
-    number = stable_seed(name, severity, operator.index(seed))
-    parts = list(_parts(images))
-    if not parts:
+    severity = checked_severity(severity)
+    shift = _checked_shift(images, name, profile)
+    stream_seed = stable_seed(name, severity, operator.index(seed))
+    chunks = list(_chunks(images))
+    if not chunks:
         return images.clone() if isinstance(images, Tensor) else images.copy()
-    keys = image_keys(torch.cat([digests(_tensor(images[part])) for part in parts]), number)
+    keys = image_keys(torch.cat([digests(_tensor(images[chunk])) for chunk in chunks]), stream_seed)
     result = torch.empty(tuple(images.shape), dtype=torch.uint8, device=keys.device)
-    generator = ImageStreams.of(keys, number)
-    for part in parts:
-        # one generator for all parts: a shift that draws from it directly goes on where it stopped
-        generator.keys, generator.drawn = keys[part], 0
-        batch = _tensor(images[part])
-        changed = shift(batch, severity, generator)
-        if changed.shape != batch.shape or changed.dtype != torch.uint8:
+    generator = ImageStreams.of(keys, stream_seed)
+    for chunk in chunks:
+        # one generator for all chunks: a shift that uses it as a torch.Generator continues where it stopped
+        generator.keys, generator.drawn = keys[chunk], 0
+        batch = _tensor(images[chunk])
+        shifted = shift(batch, severity, generator)
+        if shifted.shape != batch.shape or shifted.dtype != torch.uint8:
             raise InputError(
-                f"shift {name!r} returned {changed.dtype} of shape {tuple(changed.shape)}; "
-                f"expected uint8 of shape {tuple(batch.shape)}, like its input"
+                f"shift {name!r} returned {shifted.dtype} of shape {tuple(shifted.shape)}; "
+                f"expected uint8 of shape {tuple(batch.shape)}, like its input; correct the function"
             )
-        result[part] = changed
+        result[chunk] = shifted
     return result if isinstance(images, Tensor) else result.numpy()
 
 
-def _checked(images: object, name: str, severity: int, profile: str) -> tuple[Shift, int]:
-    """The shift to apply and the severity as an int, or an error that says what to change."""
+def _checked_shift(images: object, name: str, profile: str) -> Shift:
+    """Return the shift to apply, or raise an `InputError` about the images, the name or the profile."""
     if not isinstance(images, (Tensor, np.ndarray)):
-        raise InputError(f"images: expected a uint8 torch tensor or NumPy array, found {type(images).__name__}")
+        raise InputError(
+            f"images: expected a uint8 torch tensor or NumPy array, found {type(images).__name__}; convert them"
+        )
     if images.dtype not in (torch.uint8, np.dtype(np.uint8)):
         raise InputError(f"images: expected uint8 values 0 … 255, found {images.dtype}; scale and cast them first")
     if images.ndim != 4 or images.shape[3] not in (1, 3) or 0 in images.shape[1:]:
@@ -134,24 +145,22 @@ def _checked(images: object, name: str, severity: int, profile: str) -> tuple[Sh
     if name not in SHIFTS:
         close = difflib.get_close_matches(str(name), SHIFTS, n=1, cutoff=0.0)
         raise InputError(f"unknown shift {name!r}; did you mean {close[0]!r}? Known: {', '.join(SHIFTS)}")
-    if not isinstance(severity, (int, np.integer)) or int(severity) not in SEVERITIES:
-        raise InputError(f"severity: expected a whole number 1 … 5, found {severity!r}")
     if profile not in PROFILES:
         raise InputError(f"profile: expected one of {', '.join(PROFILES)}, found {profile!r}")
     shift = SHIFTS[name]
     if isinstance(shift, Corruption):
         shift = dataclasses.replace(shift, profile=profile)
-    return shift, int(severity)
+    return shift
 
 
-def _parts(images: Tensor | NDArray[np.uint8]) -> Iterator[slice]:
+def _chunks(images: Tensor | NDArray[np.uint8]) -> Iterator[slice]:
     on_cpu = not isinstance(images, Tensor) or images.device.type == "cpu"
     values = int(np.prod(images.shape[1:]))
-    step = max(1, (_CPU_VALUES if on_cpu else _GPU_VALUES) // values)
+    step = max(1, (_CPU_CHUNK if on_cpu else _GPU_CHUNK) // values)
     for start in range(0, len(images), step):
         yield slice(start, start + step)
 
 
 def _tensor(batch: Tensor | NDArray[np.uint8]) -> Tensor:
-    # a copy of the part, because torch warns about arrays that cannot be written (memory maps, views)
+    # copied because torch warns about arrays that are read-only, such as memory maps
     return batch if isinstance(batch, Tensor) else torch.from_numpy(np.array(batch, order="C"))

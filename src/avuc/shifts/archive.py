@@ -1,95 +1,111 @@
-"""Released corruption sets: CIFAR-10-C and its like, one .npy file a corruption and labels.npy.
+"""Read the released files of CIFAR-10-C, CIFAR-100-C and sets of the same layout.
 
-Each file stacks severities 1 … 5, the same images in the same order. Files are memory-mapped: a severity costs the
-pages that are read, not the file.
+A folder holds one .npy file per corruption and labels.npy. Each file has the same N images, in the same order, at
+severities 1 to 5, one severity after the other. Files are memory-mapped: only the pages that are used are read.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from avuc.core.errors import InputError
-from avuc.core.files import check_regular
+from avuc.core.npy import map_array
+from avuc.shifts.protocol import SEVERITIES, checked_severity
 
-__all__ = ["Archive"]
-
-_SEVERITIES = 5
+LABELS_FILE = "labels.npy"
 
 
 class Archive:
-    """A folder of released files, checked when opened.
+    """The files of CIFAR-10-C, CIFAR-100-C or a set of the same layout, in one folder.
 
-    `Archive(folder).images("fog", 3)` is a uint8 NHWC array (memory-mapped, private to the process);
-    `Archive(folder).labels(3)` are its int64 labels.
+    Every file is checked when the archive is opened: images are uint8 (5·N, H, W, C) with C = 1 or 3, labels are
+    integers (5·N,). Source: Hendrycks & Dietterich 2019, https://zenodo.org/records/2535967.
+
+    Attributes:
+        folder: where the files are.
+        size: N, the number of images per severity.
+
+    Args:
+        folder: the unpacked archive, with `labels.npy` and at least one of `fog.npy`, `snow.npy`, ….
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.save(f"{folder}/fog.npy", np.zeros((10, 32, 32, 3), np.uint8))
+    ...     np.save(f"{folder}/labels.npy", np.tile([3, 8], 5))
+    ...     archive = Archive(folder)
+    ...     archive.names, archive.images("fog", 3).shape, archive.labels(3).tolist()
+    (('fog',), (2, 32, 32, 3), [3, 8])
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         if not self.folder.is_dir():
-            raise InputError(f"{self.folder}: not a folder; expected the unpacked archive with labels.npy in it")
-        stacked = _opened(self.folder / "labels.npy")
-        if stacked.ndim != 1 or stacked.dtype.kind not in "iu":
-            raise InputError(
-                f"{self.folder / 'labels.npy'}: expected one row of whole numbers, found {_found(stacked)}"
-            )
-        if len(stacked) == 0 or len(stacked) % _SEVERITIES:
-            raise InputError(
-                f"{self.folder / 'labels.npy'}: expected 5 × N labels, one set a severity, found {len(stacked)}"
-            )
-        self._labels = stacked
-        self.size = len(stacked) // _SEVERITIES
+            raise InputError(f"{self.folder}: not a folder; expected the unpacked archive with {LABELS_FILE} in it")
+        self._labels = map_labels(self.folder / LABELS_FILE)
+        self.size = len(self._labels) // len(SEVERITIES)
         self._images = {
-            path.stem: self._checked(path) for path in sorted(self.folder.glob("*.npy")) if path.stem != "labels"
+            path.stem: map_images(path, len(self._labels))
+            for path in sorted(self.folder.glob("*.npy"))
+            if path.name != LABELS_FILE
         }
         if not self._images:
-            raise InputError(f"{self.folder}: labels.npy is here but no corruption files (fog.npy, …); unpack them too")
+            raise InputError(
+                f"{self.folder}: {LABELS_FILE} is here but no corruption files (fog.npy, …); unpack them too"
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The corruptions the folder holds, by file name."""
+        """The corruptions in the folder, by file name."""
         return tuple(self._images)
 
     def images(self, name: str, severity: int) -> NDArray[np.uint8]:
-        """(N, H, W, C) uint8, straight from the file."""
+        """Return the images (N, H, W, C) uint8 of one corruption at one severity; changes to them stay in memory."""
         if name not in self._images:
-            raise InputError(f"{self.folder}: no {name}.npy here; found {', '.join(self.names)}")
-        return self._images[name][self._rows(severity)]
+            raise InputError(
+                f"{self.folder}: no {name}.npy here; found {', '.join(self.names)}; unpack it or choose one of these"
+            )
+        return at_severity(self._images[name], severity)
 
     def labels(self, severity: int) -> NDArray[np.int64]:
-        """(N,) int64; the same for every corruption."""
-        return np.asarray(self._labels[self._rows(severity)], dtype=np.int64)
-
-    def _rows(self, severity: int) -> slice:
-        if severity not in range(1, _SEVERITIES + 1):
-            raise InputError(f"severity: expected a whole number 1 … 5, found {severity!r}")
-        return slice((severity - 1) * self.size, severity * self.size)
-
-    def _checked(self, path: Path) -> NDArray[np.uint8]:
-        array = _opened(path)
-        if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] not in (1, 3):
-            raise InputError(f"{path}: expected uint8 images (N, H, W, C), found {_found(array)}")
-        if len(array) != len(self._labels):
-            raise InputError(f"{path}: expected {len(self._labels)} images, one a label, found {len(array)}")
-        return array
+        """Return the labels (N,) int64, which are the same for every corruption."""
+        return at_severity(self._labels, severity).astype(np.int64)
 
 
-def _opened(path: Path) -> NDArray[np.uint8]:
-    try:
-        # copy-on-write: nothing reaches the file, yet torch.from_numpy accepts the array without a warning
-        if path.exists():
-            check_regular(path)
-        array: NDArray[np.uint8] = np.load(path, mmap_mode="c", allow_pickle=False)
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: missing; the released archive has this file, unpack it again") from error
-    except InputError:
-        raise
-    except (OSError, ValueError, EOFError, OverflowError) as error:
-        raise InputError(f"{path}: not a whole .npy file ({error}); download or unpack it again") from error
-    return array
+def map_labels(path: Path) -> NDArray[Any]:
+    """Map the labels of all severities, integers (5·N,)."""
+    labels = _map_file(path)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise InputError(f"{path}: expected one row of whole numbers, found {_description(labels)}; unpack it again")
+    if len(labels) == 0 or len(labels) % len(SEVERITIES):
+        raise InputError(f"{path}: expected 5 × N labels, N per severity, found {len(labels)}; unpack it again")
+    return labels
 
 
-def _found(array: NDArray[np.uint8]) -> str:
+def map_images(path: Path, count: int) -> NDArray[np.uint8]:
+    """Map the images of one corruption at all severities, uint8 (count, H, W, C); `count` is the number of labels."""
+    images = _map_file(path)
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
+        raise InputError(f"{path}: expected uint8 images (N, H, W, C), found {_description(images)}; unpack it again")
+    if len(images) != count:
+        raise InputError(f"{path}: expected {count} images, one per label, found {len(images)}; unpack it again")
+    return images
+
+
+def at_severity(stacked: NDArray[Any], severity: int) -> NDArray[Any]:
+    """Return the part of an array (5·N, …) that belongs to one severity."""
+    number, count = checked_severity(severity), len(stacked) // len(SEVERITIES)
+    return stacked[(number - 1) * count : number * count]
+
+
+def _map_file(path: Path) -> NDArray[Any]:
+    if not path.exists():
+        raise InputError(f"{path}: missing; the released archive has this file, unpack it again")
+    return map_array(path)
+
+
+def _description(array: NDArray[Any]) -> str:
     return f"{array.dtype} of shape {array.shape}"

@@ -1,4 +1,4 @@
-"""Blurs: Gaussian, defocus, glass, motion, zoom. Values are grey levels 0 … 1 in float32 between two byte images."""
+"""Blurs: Gaussian, defocus, glass, motion, zoom."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ from avuc.shifts.pixels import to_bytes, unit
 from avuc.shifts.protocol import Corruption
 from avuc.shifts.streams import streams
 
-__all__ = ["defocus_blur", "gaussian_blur", "glass_blur", "motion_blur", "zoom_blur"]
-
 
 def _gaussian(images: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
-    """Gaussian of width σ cut at 4σ, edge pixels repeated."""
+    """Gaussian filter of width σ, cut at 4σ; edge pixels are repeated."""
     return to_bytes(filters.gaussian_blur(unit(images), sigma))
 
 
 @lru_cache(maxsize=32)
 def _disk(radius: float, alias_sigma: float) -> NDArray[np.float64]:
-    """A disk of pixels, smoothed by a 3×3 (5×5 above radius 8) Gaussian; mirrored borders."""
+    """Return a disk, smoothed by a Gaussian of 3×3 pixels (5×5 above radius 8) with mirrored borders."""
     reach = max(8, int(radius))
     grid = np.arange(-reach, reach + 1)
     disk = (grid[:, None] ** 2 + grid**2 <= radius**2).astype(np.float64)
@@ -36,20 +34,20 @@ def _disk(radius: float, alias_sigma: float) -> NDArray[np.float64]:
     for dim in (1, 2):
         kernel = filters.correlate_axis(kernel, list(map(float, weights)), dim, "mirror")
     smooth: NDArray[np.float64] = kernel[0].numpy()
-    smooth[smooth < 1e-7] = 0  # less than 1/1000 grey level over the whole kernel, and a shifted copy each
+    smooth[smooth < 1e-7] = 0  # together less than 1/1000 grey level; each one would cost a shifted copy
     return smooth
 
 
 def _defocus(images: Tensor, constants: tuple[float, float], generator: torch.Generator) -> Tensor:
-    """Correlation with an anti-aliased disk of (radius, σ)."""
+    """(radius, σ): correlation with a disk smoothed by σ."""
     return to_bytes(filters.correlate(unit(images), _disk(*constants), "mirror"))
 
 
 def _zoom(images: Tensor, factors: tuple[float, ...], generator: torch.Generator) -> Tensor:
-    """The mean of the image and of its zooms by each factor. Factors that crop and stretch alike are done once."""
+    """Mean of the image and its zooms by each factor. Factors with the same plan are computed once."""
     height, width = images.shape[1:3]
     plans = Counter((resample.ZoomPlan.of(height, factor), resample.ZoomPlan.of(width, factor)) for factor in factors)
-    # images last: rows and columns are then picked as long contiguous runs
+    # with images as the last axis, rows and columns are contiguous in memory
     values = unit(images.permute(1, 2, 3, 0).contiguous())
     total = values.clone()
     for (rows, columns), times in plans.items():
@@ -58,31 +56,31 @@ def _zoom(images: Tensor, factors: tuple[float, ...], generator: torch.Generator
 
 
 def _motion(images: Tensor, constants: tuple[int, float], generator: torch.Generator) -> Tensor:
-    """(radius, σ) along a random direction within 45° of the horizontal; rounded, as ImageMagick does."""
+    """(radius, σ): motion blur in a random direction within 45° of the horizontal, rounded as in ImageMagick."""
     radius, sigma = constants
     degrees = streams(images, generator).uniform(1)[:, 0] * 90 - 45
     return resample.motion_blur(images.float(), radius, sigma, degrees).round_().clamp_(0, 255).to(torch.uint8)
 
 
 def _glass(images: Tensor, constants: tuple[float, int, int], generator: torch.Generator) -> Tensor:
-    """(σ, reach d, passes): blur, copy pixels from random neighbours, blur.
+    """(σ, d, passes): blur, replace pixels by random neighbours, blur.
 
-    A pass walks from the last row and column down to d + 1 and copies onto each pixel the one at a random offset in
-    [−d, d − 1]² (it never swaps). A source later in the walk still holds its old value; one earlier in the walk has
-    been overwritten, so its own source counts. Following those links by doubling gives the walk's exact result in a
-    few gathers over all images at once.
+    A pass of the published generator goes from the last row and column down to d + 1 and overwrites each pixel with the
+    one at a random offset in [−d, d − 1]² (it does not swap them). A source that the pass has not reached yet has its
+    old value; one that it has passed was overwritten, so its own source counts. Following these links by doubling gives
+    the exact result of the pass with a few gathers over all images.
     """
     sigma, reach, passes = constants
     count, height, width, channels = images.shape
     values = to_bytes(filters.gaussian_blur(unit(images), sigma))
     random = streams(images, generator)
-    place = torch.arange(height * width, device=images.device).view(height, width)
+    position = torch.arange(height * width, device=images.device).view(height, width)
     low, rows, columns = reach + 1, height - 2 * reach, width - 2 * reach
-    source = place.expand(count, -1, -1).flatten(1)
+    source = position.expand(count, -1, -1).flatten(1)
     for _ in range(passes if min(rows, columns) > 0 else 0):
         offset = (random.bits16(2, rows, columns) * (2 * reach) >> 16) - reach
         move = offset[:, 0] * width + offset[:, 1]
-        link = place.repeat(count, 1, 1)
+        link = position.repeat(count, 1, 1)
         link[:, low : low + rows, low : low + columns] += move
         source = source.gather(1, _walk(link.flatten(1)))
     pixels = values.view(count, -1, channels)
@@ -90,24 +88,24 @@ def _glass(images: Tensor, constants: tuple[float, int, int], generator: torch.G
     return to_bytes(filters.gaussian_blur(unit(moved), sigma))
 
 
-# a link points to an overwritten pixel with probability < ½, so 2⁶ links in a row have probability < 2⁻⁶⁴
+# a link points to an overwritten pixel with probability < ½, so a chain of 2⁶ links has probability < 2⁻⁶⁴
 _DOUBLINGS = 6
 
 
 def _walk(link: Tensor) -> Tensor:
-    """From each pixel's link (N, P) to the pixel whose old value it ends up with, for a walk from last to first."""
-    place = torch.arange(link.shape[1], device=link.device)
-    overwritten = link > place
+    """Return, for links (N, P) and a pass from last to first, the pixel whose old value each pixel gets."""
+    position = torch.arange(link.shape[1], device=link.device)
+    overwritten = link > position
     if link.device.type == "cpu" and not overwritten.any():
-        return link  # reach 1 only looks back
-    end = torch.where(overwritten, link, place)
+        return link  # with d = 1 no source was overwritten
+    end = torch.where(overwritten, link, position)
     for _ in range(_DOUBLINGS):
         end = end.gather(1, end)
     return link.gather(1, end)
 
 
 def _factors(stop: float, step: float) -> tuple[float, ...]:
-    # arange's rounding decides whether the end belongs to it: 7, 12, 16, 21 and 26 factors for CIFAR
+    # rounding in arange decides whether the end is included: 7, 12, 16, 21 and 26 factors for CIFAR
     return tuple(np.arange(1, stop, step).tolist())
 
 

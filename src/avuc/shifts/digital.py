@@ -1,4 +1,4 @@
-"""Digital corruptions: contrast, saturation, pixelation, elastic distortion; JPEG has its own file."""
+"""Digital corruptions: contrast, saturation, pixelation, elastic distortion. JPEG is in `jpeg.py`."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ from avuc.shifts.pixels import to_bytes, unit
 from avuc.shifts.protocol import Corruption
 from avuc.shifts.streams import ImageStreams, streams
 
-__all__ = ["contrast", "elastic_transform", "pixelate", "saturate"]
-
 
 def _contrast(images: Tensor, factor: float, generator: torch.Generator) -> Tensor:
-    """m + factor·(x − m), m the channel's mean over the image."""
-    # summed as integers: exact, so the same for any batch
+    """m + factor·(x − m), where m is the mean of the channel over the image."""
+    # a sum of integers is exact, so it does not depend on the batch
     total = images.sum((1, 2), keepdim=True, dtype=torch.int64)
     mean = (total.double() / (255 * images.shape[1] * images.shape[2])).float()
     return to_bytes(unit(images).sub_(mean).mul_(factor).add_(mean))
 
 
 def _saturate(images: Tensor, constants: tuple[float, float], generator: torch.Generator) -> Tensor:
-    """HSV saturation·a + b, clipped to [0, 1]; hue and value stay.
+    """(a, b): HSV saturation S′ = a·S + b, clipped to [0, 1]; hue and value do not change.
 
-    A channel is V·(1 − S·f), f in [0, 1] given by the hue; grey pixels have hue 0 (red): f = (0, 1, 1).
+    A channel is V·(1 − S·f) with f in [0, 1] given by the hue. Grey pixels have hue 0 (red): f = (0, 1, 1).
     """
     if images.shape[3] == 1:
         return images.clone()
@@ -39,17 +37,17 @@ def _saturate(images: Tensor, constants: tuple[float, float], generator: torch.G
 
 
 def _pixelate(images: Tensor, factor: float, generator: torch.Generator) -> Tensor:
-    """Box-downscale to factor·side and back."""
+    """Resize to factor·side with a box filter, and back."""
     height, width = images.shape[1:3]
     small = resample.box_resize(images.float(), max(1, int(height * factor)), max(1, int(width * factor)))
     return resample.box_resize(small, height, width).to(torch.uint8)
 
 
 def _elastic(images: Tensor, constants: tuple[float, float, float], generator: torch.Generator) -> Tensor:
-    """(α, σ, jitter) in units of the shorter side: a random affine map, then smooth random displacements.
+    """(α, σ, jitter), in units of the shorter side: a random affine map, then smooth random displacements.
 
-    The affine map sends three corners of the central square to points moved by up to ± jitter; displacements are
-    α·(uniform(−1, 1) smoothed by σ, cut at 3σ).
+    The affine map moves three corners of the central square by up to ±jitter. Displacements are α times uniform numbers
+    in (−1, 1), smoothed by a Gaussian of width σ cut at 3σ.
     """
     height, width = images.shape[1:3]
     side = min(height, width)
@@ -70,9 +68,9 @@ def _elastic(images: Tensor, constants: tuple[float, float, float], generator: t
 
 
 def _affine(random: ImageStreams, row: Tensor, column: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
-    """Where each pixel of the mapped image comes from: rows and columns (N, H, W).
+    """Return the rows and columns (N, H, W) at which each pixel of the mapped image is read.
 
-    With corners p₁ p₂ p₃ sent to q₁ q₂ q₃, the pixel q₂ + a·(q₁ − q₂) + b·(q₃ − q₂) reads
+    If the corners p₁, p₂, p₃ are mapped to q₁, q₂, q₃, the pixel q₂ + a·(q₁ − q₂) + b·(q₃ − q₂) is read at
     p₂ + a·(p₁ − p₂) + b·(p₃ − p₂).
     """
     height, width = row.shape[1], column.shape[2]
@@ -100,7 +98,7 @@ saturate = Corruption(
     ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
 )
 pixelate = Corruption(_pixelate, (0.95, 0.9, 0.85, 0.75, 0.65), (0.6, 0.5, 0.4, 0.3, 0.25))
-# ImageNet-C writes its constants for 244 pixels but applies them to 224
+# ImageNet-C's constants are written for 244 pixels but applied to images of 224
 _OVER = 244 / 224
 elastic_transform = Corruption(
     _elastic,

@@ -1,4 +1,4 @@
-"""Canny's edges and the distance to them, batched: what water drops are shaded with. OpenCV's conventions."""
+"""Canny edges and the distance to them for batches, as OpenCV computes them; `spatter` shades water drops with them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from torch.nn.functional import pad
 
 from avuc.shifts.filters import padded
 
-__all__ = ["canny", "distance_to"]
-
 
 def canny(grey: Tensor, low: int, high: int) -> Tensor:
-    """Edges (N, H, W) bool of integer grey levels: Sobel, thinning along the gradient, hysteresis over 8 neighbours."""
+    """Return the edges (N, H, W) bool of integer grey levels: Sobel, thinning along the gradient, hysteresis."""
     level = padded(padded(grey.to(torch.int32), 1, 1, 1, "nearest"), 2, 1, 1, "nearest")
     across = level[:, :, 2:] - level[:, :, :-2]
     across = across[:, :-2] + 2 * across[:, 1:-1] + across[:, 2:]
@@ -24,7 +22,7 @@ def canny(grey: Tensor, low: int, high: int) -> Tensor:
 
 
 def _is_ridge(strength: Tensor, across: Tensor, down: Tensor) -> Tensor:
-    """No neighbour along the gradient (to the nearest 45°) is stronger."""
+    """Return where no neighbour along the gradient (rounded to 45°) is stronger."""
     height, width = strength.shape[1:]
     framed = pad(strength, (1, 1, 1, 1))
 
@@ -43,7 +41,7 @@ def _is_ridge(strength: Tensor, across: Tensor, down: Tensor) -> Tensor:
 
 
 def _connected(seed: Tensor, allowed: Tensor) -> Tensor:
-    """Everything in `allowed` that touches `seed` through a chain of 8-neighbours."""
+    """Return all pixels of `allowed` that are connected to `seed` through 8-neighbours."""
     while True:
         grown = seed
         for _ in range(4):
@@ -56,16 +54,16 @@ def _connected(seed: Tensor, allowed: Tensor) -> Tensor:
 
 
 def distance_to(edges: Tensor, most: int) -> Tensor:
-    """The 5×5 chamfer distance (steps 1, 1.4 and 2.1969) to the nearest edge pixel, at most `most`; (N, H, W) float32.
+    """Return the 5×5 chamfer distance (steps 1, 1.4 and 2.1969) to the nearest edge, at most `most`, float32 (N, H, W).
 
-    The distance grows with the horizontal offset at every vertical one, so the nearest edge of each row is enough.
+    For every vertical offset the distance grows with the horizontal one, so the nearest edge of each row is enough.
     """
     near = _along_row(edges, most).flatten()
     table = _chamfer(most).to(edges.device)
     best = table[0].index_select(0, near).view(edges.shape)
     for step in range(1, min(edges.shape[1] - 1, most) + 1):
         if edges.device.type == "cpu" and step >= float(best.amax()):
-            break  # no farther row can be nearer
+            break  # rows farther away cannot be nearer
         cost = table[step].index_select(0, near).view(edges.shape)
         torch.minimum(best[:, step:], cost[:, :-step], out=best[:, step:])
         torch.minimum(best[:, :-step], cost[:, step:], out=best[:, :-step])
@@ -73,17 +71,17 @@ def distance_to(edges: Tensor, most: int) -> Tensor:
 
 
 def _along_row(edges: Tensor, most: int) -> Tensor:
-    """Whole pixels to the nearest edge of the same row, `most` + 1 where there is none that near."""
+    """Return the distance in pixels to the nearest edge of the same row; `most` + 1 if none is that near."""
     width = edges.shape[2]
-    place = torch.arange(width, device=edges.device)
+    column = torch.arange(width, device=edges.device)
     far = 2 * (width + most)
-    left = place - torch.where(edges, place, -far).cummax(2).values
-    right = torch.where(edges, place, far).flip(2).cummin(2).values.flip(2) - place
+    left = column - torch.where(edges, column, -far).cummax(2).values
+    right = torch.where(edges, column, far).flip(2).cummin(2).values.flip(2) - column
     return torch.minimum(left, right).clamp_(max=most + 1)
 
 
 def _chamfer(most: int) -> Tensor:
-    """(most + 1, most + 2): the distance of an offset (rows, columns), cut at `most`; the last column means none."""
+    """Return the distance of each offset, (most + 1, most + 2), at most `most`; the last column means no edge."""
     rows, columns = torch.meshgrid(torch.arange(most + 1.0), torch.arange(most + 2.0), indexing="ij")
     long, short = torch.maximum(rows, columns), torch.minimum(rows, columns)
     # near the axis: knight's moves and straight steps; near the diagonal: knight's moves and diagonal steps

@@ -1,7 +1,7 @@
-"""Correlation with small kernels, as sums of shifted copies.
+"""Correlation with small kernels, computed as sums of shifted copies.
 
-A sum of shifted copies adds in one order whatever the batch is, which a matrix product or a convolution routine does
-not promise; borders follow the conventions of SciPy ("nearest", "reflect") and OpenCV ("mirror", its REFLECT_101).
+A sum of shifted copies has the same order of additions for every batch; matrix products and convolution routines do not
+guarantee that. Borders follow SciPy ("nearest", "reflect") and OpenCV ("mirror", there called REFLECT_101).
 """
 
 from __future__ import annotations
@@ -14,25 +14,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = [
-    "Border",
-    "along_axis",
-    "border",
-    "box_blur",
-    "correlate",
-    "correlate_axis",
-    "gaussian_blur",
-    "gaussian_weights",
-    "padded",
-]
-
 Border = Literal["nearest", "reflect", "mirror"]
 
 
 def border(index: Tensor, length: int, mode: Border) -> Tensor:
-    """Where a whole-numbered index outside 0 … length − 1 reads: nearest aaa|abc, reflect cba|abc, mirror dcb|abcd.
+    """Map indices outside 0…length − 1 into that range: nearest aaa|abc, reflect cba|abc, mirror dcb|abcd.
 
-    Takes and gives floats or integers; in floats the wrap is a few vectorised operations, in integers a slow remainder.
+    Args:
+        index: whole numbers, of an integer or a float dtype; the result has the same dtype. Floats are faster.
+        length: number of samples.
+        mode: the border.
 
     >>> border(torch.tensor([-2, -1, 3, 4]), 3, "reflect").tolist()
     [1, 0, 2, 1]
@@ -49,7 +40,7 @@ def border(index: Tensor, length: int, mode: Border) -> Tensor:
 
 
 def padded(values: Tensor, dim: int, before: int, after: int, mode: Border) -> Tensor:
-    """`values` with `before` and `after` border samples added along one axis."""
+    """Return `values` with `before` and `after` border samples added along one axis."""
     if not before and not after:
         return values
     length = values.shape[dim]
@@ -58,7 +49,7 @@ def padded(values: Tensor, dim: int, before: int, after: int, mode: Border) -> T
 
 
 def gaussian_weights(sigma: float, truncate: float) -> list[float]:
-    """SciPy's sampled Gaussian: radius ⌊truncate·σ + ½⌋, weights summing to one.
+    """Return the weights of SciPy's Gaussian filter: radius ⌊truncate·σ + ½⌋, sum 1.
 
     >>> gaussian_weights(0.1, 4.0)
     [1.0]
@@ -71,7 +62,7 @@ def gaussian_weights(sigma: float, truncate: float) -> list[float]:
 
 
 def correlate_axis(values: Tensor, weights: Sequence[float], dim: int, mode: Border) -> Tensor:
-    """Σₖ wₖ·x[i + k − r] along one axis."""
+    """Return Σₖ wₖ·x[i + k − r] along one axis, with radius r."""
     radius, length = len(weights) // 2, values.shape[dim]
     if radius == 0:
         return values * weights[0]
@@ -85,7 +76,7 @@ def correlate_axis(values: Tensor, weights: Sequence[float], dim: int, mode: Bor
 
 
 def _correlate_folded(values: Tensor, weights: Sequence[float], dim: int, mode: Border) -> Tensor:
-    """The same for kernels wider than the image: weights that land on one sample are added up first."""
+    """Like `correlate_axis`, for kernels wider than the image: weights of the same sample are added first."""
     length, radius = values.shape[dim], len(weights) // 2
     reach = torch.arange(length)[:, None] + torch.arange(-radius, radius + 1)
     matrix = torch.zeros(length, length, dtype=torch.float64)
@@ -96,7 +87,7 @@ def _correlate_folded(values: Tensor, weights: Sequence[float], dim: int, mode: 
 
 
 def along_axis(values: Tensor, matrix: Tensor, dim: int) -> Tensor:
-    """A square matrix applied along one axis, summed in the order of its columns."""
+    """Apply a square matrix along one axis; terms are added in the order of the matrix's columns."""
     shape = [1] * values.ndim
     shape[dim] = len(matrix)
     columns = matrix.to(values)
@@ -107,19 +98,19 @@ def along_axis(values: Tensor, matrix: Tensor, dim: int) -> Tensor:
 
 
 def gaussian_blur(values: Tensor, sigma: float, *, mode: Border = "nearest", truncate: float = 4.0) -> Tensor:
-    """Gaussian smoothing along rows and columns of (N, H, W) or (N, H, W, C)."""
+    """Smooth the rows and columns of (N, H, W) or (N, H, W, C) with a Gaussian."""
     weights = gaussian_weights(sigma, truncate)
     return correlate_axis(correlate_axis(values, weights, 1, mode), weights, 2, mode)
 
 
 def box_blur(values: Tensor) -> Tensor:
-    """The 3×3 sum of (N, H, W), mirrored borders; divide by 9 for the mean."""
+    """Return the sums over 3×3 pixels of (N, H, W), with mirrored borders; divide by 9 for the mean."""
     ones = [1.0, 1.0, 1.0]
     return correlate_axis(correlate_axis(values, ones, 1, "mirror"), ones, 2, "mirror")
 
 
 def correlate(values: Tensor, kernel: NDArray[np.float64], mode: Border) -> Tensor:
-    """Two-dimensional correlation of (N, H, W[, C]) with an odd-sided kernel, zeros skipped."""
+    """Correlate (N, H, W) or (N, H, W, C) with a kernel of odd sides; zeros of the kernel are skipped."""
     height, width = values.shape[1:3]
     rows, columns = kernel.shape[0] // 2, kernel.shape[1] // 2
     source = padded(padded(values, 1, rows, rows, mode), 2, columns, columns, mode)

@@ -1,7 +1,7 @@
-"""The pictures frost is cut from: photographs where there are some, otherwise a procedural frost of their statistics.
+"""The pictures from which the shift `frost` cuts its crops: photographs, or procedural pictures with their statistics.
 
-Photographs come from a folder (`use_frost_folder`, or the environment variable AVUC_FROST_DIR), else from an installed
-`imagecorruptions` package; reading them needs Pillow. `frost_source()` says which pictures are in use.
+Photographs come from a folder (`use_frost_folder`, or the environment variable AVUC_FROST_DIR), else from the package
+`imagecorruptions` if it is installed. Reading them needs Pillow.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from avuc.core.errors import InputError
 from avuc.core.image_files import open_picture
 from avuc.shifts.procedural_frost import procedural_frost
 
-__all__ = ["FrostPictures", "Scale", "frost_pictures", "frost_source", "use_frost_folder"]
-
 Scale = Literal["full", "fifth"]
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
 _log = logging.getLogger(__name__)
@@ -34,16 +32,28 @@ _folder: Path | None = None
 
 @dataclass(frozen=True)
 class FrostPictures:
-    """Pictures of different sizes in one buffer: picture k is pixels[start[k] :][: height[k]·width[k]], row by row."""
+    """Pictures of different sizes in one buffer: picture k is pixels[start[k] :][: height[k]·width[k]], row by row.
 
-    pixels: Tensor  # (P, 3) uint8
+    Attributes:
+        pixels: uint8 (P, 3).
+        start, height, width: int64, one number per picture.
+    """
+
+    pixels: Tensor
     start: Tensor
     height: Tensor
     width: Tensor
 
 
 def use_frost_folder(folder: str | Path | None) -> None:
-    """Cut frost from the pictures in `folder` from now on; None goes back to the environment or the package."""
+    """Use the pictures of a folder for the shift `frost` from now on.
+
+    Args:
+        folder: a folder of photographs of frost; None: use the environment variable AVUC_FROST_DIR, the package
+            `imagecorruptions` or procedural pictures again.
+
+    >>> use_frost_folder(None)
+    """
     global _folder
     if folder is not None and not _pictures_in(Path(folder)):
         raise InputError(
@@ -53,7 +63,7 @@ def use_frost_folder(folder: str | Path | None) -> None:
 
 
 def frost_source() -> str:
-    """Which pictures `frost` uses: "folder …", "imagecorruptions photographs" or "procedural".
+    """Return which pictures `frost` uses: "folder …", "imagecorruptions photographs" or "procedural".
 
     >>> frost_source().split()[0] in {"folder", "imagecorruptions", "procedural"}
     True
@@ -62,16 +72,16 @@ def frost_source() -> str:
 
 
 def _source() -> tuple[str, tuple[Path, ...]]:
-    asked = _folder or (Path(value) if (value := os.environ.get("AVUC_FROST_DIR")) else None)
-    if asked is not None:
-        if not (files := _pictures_in(asked)):
-            raise InputError(f"AVUC_FROST_DIR: {asked} holds no pictures; point it at a folder of frost photographs")
-        return f"folder {asked}", files
-    # found, not imported: the package's own imports fail beside current setuptools and NumPy
+    folder = _folder or (Path(value) if (value := os.environ.get("AVUC_FROST_DIR")) else None)
+    if folder is not None:
+        if not (files := _pictures_in(folder)):
+            raise InputError(f"AVUC_FROST_DIR: {folder} holds no pictures; point it at a folder of frost photographs")
+        return f"folder {folder}", files
+    # located, not imported: importing the package fails with current setuptools and NumPy
     package = importlib.util.find_spec("imagecorruptions")
     if package is None or package.origin is None or importlib.util.find_spec("PIL") is None:
         return "procedural", ()
-    # the published generator draws from the first five of its six pictures
+    # the published generator uses the first five of its six pictures
     files = _pictures_in(Path(package.origin).parent / "frost")[:5]
     return ("imagecorruptions photographs", files) if files else ("procedural", ())
 
@@ -83,7 +93,13 @@ def _pictures_in(folder: Path) -> tuple[Path, ...]:
 
 
 def frost_pictures(height: int, width: int, scale: Scale, device: torch.device) -> FrostPictures:
-    """The pictures in use at `scale`, each at least one pixel larger than height × width, on `device`."""
+    """Return the pictures in use on `device`, each at least one pixel larger than height × width.
+
+    Args:
+        height, width: size of the images.
+        scale: `"full"`, or `"fifth"` for pictures at a fifth of their size, which suit images of 32 pixels.
+        device: of the result.
+    """
     name, files = _source()
     return _prepared(name, files, height, width, scale, device)
 
@@ -112,9 +128,9 @@ def _loaded(files: tuple[Path, ...]) -> Sequence[Tensor]:
 
 
 def _fitted(picture: Tensor, height: int, width: int, scale: Scale) -> Tensor:
-    """`picture` at its scale, enlarged (with a tenth to spare) where a crop would not fit."""
+    """Return the picture at `scale`; if a crop would not fit, it is enlarged to 1.1 times the size needed."""
     if scale == "fifth":
-        # linear interpolation to one fifth reads exactly the middle pixel of each 5×5
+        # linear interpolation to one fifth reads exactly the central pixel of each 5×5
         picture = picture[2::5, 2::5]
     need = max((height + 1) / picture.shape[0], (width + 1) / picture.shape[1])
     if need > 1:

@@ -1,7 +1,7 @@
-"""JPEG at a given quality as tensor arithmetic: what encoding with libjpeg's defaults and decoding again leaves.
+"""JPEG compression as tensor arithmetic: the result of encoding with libjpeg's defaults and decoding.
 
-Every step that libjpeg rounds to integers is rounded here: colour (BT.601), 4:2:0 chroma, DCT and quantisation,
-inverse DCT, triangle upsampling, colour back. Entropy coding loses nothing and is left out.
+Every step that libjpeg rounds to integers is rounded here too: conversion of colours (BT.601), 4:2:0 chroma, DCT and
+quantisation, inverse DCT, triangle upsampling, conversion back. Entropy coding is lossless and left out.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from torch.nn.functional import pad
 
 from avuc.shifts.filters import along_axis, padded
 from avuc.shifts.protocol import Corruption
-
-__all__ = ["jpeg_compression", "quantisation"]
 
 # ITU-T T.81, annex K
 _LUMA = (
@@ -38,7 +36,7 @@ _CHROMA = (
 
 
 def quantisation(quality: int, *, chroma: bool) -> Tensor:
-    """The 8×8 table of a quality 1 … 100: the standard table scaled by 50/quality, or 2 − quality/50 above 50.
+    """Return the 8×8 table of a quality in 1…100: the standard table times 50/quality, or 2 − quality/50 above 50.
 
     >>> quantisation(50, chroma=False)[0, 0].item()
     16.0
@@ -49,28 +47,28 @@ def quantisation(quality: int, *, chroma: bool) -> Tensor:
 
 
 def _dct_matrix(device: torch.device) -> Tensor:
-    """Row u, column x: c_u/2·cos((2x + 1)uπ/16), c₀ = 1/√2."""
-    frequency, place = torch.arange(8.0, dtype=torch.float64)[:, None], torch.arange(8.0, dtype=torch.float64)
-    matrix = ((2 * place + 1) * frequency * (math.pi / 16)).cos() / 2
+    """Return the 8×8 matrix of the DCT, c_u/2·cos((2x + 1)uπ/16) in row u and column x, with c₀ = 1/√2."""
+    frequency, position = torch.arange(8.0, dtype=torch.float64)[:, None], torch.arange(8.0, dtype=torch.float64)
+    matrix = ((2 * position + 1) * frequency * (math.pi / 16)).cos() / 2
     matrix[0] /= math.sqrt(2)
     return matrix.float().to(device)
 
 
 def _coded(plane: Tensor, table: Tensor) -> Tensor:
-    """A plane (N, H, W) of bytes after DCT, quantisation and back; edges are repeated to whole blocks."""
+    """Return a plane (N, H, W) of bytes after DCT, quantisation and inverse DCT; edges are repeated to full blocks."""
     count, height, width = plane.shape
     plane = padded(padded(plane, 1, 0, -height % 8, "nearest"), 2, 0, -width % 8, "nearest")
     rows, columns = plane.shape[1:]
     matrix = _dct_matrix(plane.device)
 
     def both_axes(values: Tensor, matrix: Tensor) -> Tensor:
-        # an axis of blocks is transformed while the other lies contiguous, then they change places
+        # one axis of the blocks is transformed while the other is contiguous, then they are transposed
         for across in (columns, rows):
             values = along_axis(values.reshape(count, -1, 8, across), matrix, 2)
             values = values.view(count, -1, across).transpose(1, 2)
         return values
 
-    # libjpeg's transform ends in whole eighths, and quantisation rounds halves away from zero
+    # libjpeg's transform gives multiples of 1/8, and its quantisation rounds halves away from zero
     steps = table.to(plane.device).repeat(rows // 8, columns // 8)
     eighths = both_axes(plane - 128, matrix).mul_(8).add_(0.5).floor_()
     coefficients = eighths.sign() * (eighths.abs() / (8 * steps) + 0.5).floor_() * steps
@@ -79,7 +77,7 @@ def _coded(plane: Tensor, table: Tensor) -> Tensor:
 
 
 def _halved(plane: Tensor) -> Tensor:
-    """Mean of 2×2 pixels, rounded down and up in turn along a row."""
+    """Return the means of 2×2 pixels; along a row they are rounded down and up in turn."""
     plane = padded(padded(plane, 1, 0, plane.shape[1] % 2, "nearest"), 2, 0, plane.shape[2] % 2, "nearest")
     total = plane[:, ::2] + plane[:, 1::2]
     total = total[:, :, ::2] + total[:, :, 1::2]
@@ -88,7 +86,7 @@ def _halved(plane: Tensor) -> Tensor:
 
 
 def _doubled(plane: Tensor, height: int, width: int) -> Tensor:
-    """Back to full size: each new pixel is 9/16, 3/16, 3/16, 1/16 of its four nearest ones; too small ones repeat."""
+    """Double the size: a pixel is 9/16, 3/16, 3/16, 1/16 of its four nearest; planes of width 1 or 2 are repeated."""
     if plane.shape[2] <= 2:
         return plane.repeat_interleave(2, 1).repeat_interleave(2, 2)[:, :height, :width]
     framed = pad(plane[:, None], (0, 0, 1, 1), mode="replicate")[:, 0]
@@ -100,7 +98,7 @@ def _doubled(plane: Tensor, height: int, width: int) -> Tensor:
 
 
 def _jpeg(images: Tensor, quality: int, generator: torch.Generator) -> Tensor:
-    """Encode and decode at `quality`; grey images have no chroma to lose."""
+    """Encode and decode at `quality`; grey images have no chroma."""
     height, width, channels = images.shape[1:]
     luma_table, chroma_table = (quantisation(quality, chroma=chroma) for chroma in (False, True))
     if channels == 1:

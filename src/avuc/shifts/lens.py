@@ -1,4 +1,4 @@
-"""Drops of water or mud on the lens: spatter."""
+"""Spatter: drops of water or mud on the lens."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from avuc.shifts.pixels import grey, to_bytes, unit
 from avuc.shifts.protocol import Corruption
 from avuc.shifts.streams import streams
 
-__all__ = ["spatter"]
-
 _WATER = (175 / 255, 238 / 255, 238 / 255)
 _MUD = (63 / 255, 42 / 255, 20 / 255)
 _RELIEF = np.array([[-2.0, -1.0, 0.0], [-1.0, 1.0, 1.0], [0.0, 1.0, 2.0]])
@@ -22,7 +20,7 @@ _FARTHEST = 20
 def _spatter(
     images: Tensor, constants: tuple[float, float, float, float, float, bool], generator: torch.Generator
 ) -> Tensor:
-    """(mean, std, σ, cut, strength, mud): drops are where smoothed noise passes the cut."""
+    """(mean, std, σ, cut, strength, mud): drops are where noise, smoothed by σ, exceeds `cut`."""
     mean, std, sigma, cut, strength, mud = constants
     noise = streams(images, generator).normal(*images.shape[1:3]).mul_(std).add_(mean)
     liquid = filters.gaussian_blur(noise, sigma)
@@ -35,19 +33,19 @@ def _spatter(
 
 
 def _shine(liquid: Tensor, strength: float) -> Tensor:
-    """How brightly each pixel of the water shines: depth times a relief of the distance to the drops' edges."""
+    """Return the brightness of the water (N, H, W): depth times a relief of the distance to the edges of drops."""
     depth = liquid.mul(255).to(torch.int32).bitwise_and_(255)
     distance = edges.distance_to(edges.canny(depth, 50, 150), _FARTHEST)
     relief = _equalised(filters.box_blur(distance).div_(9).floor_())
     relief = filters.correlate(relief, _RELIEF, "mirror").clamp_(0, 255)
     shine = filters.box_blur(relief).div_(9).round_().mul_(depth)
     most = shine.amax((1, 2), keepdim=True)
-    # a dry lens has no brightest spot; the published generator divides 0 by 0 there
+    # without drops the maximum is 0; the published generator divides 0 by 0 there
     return torch.where(most > 0, shine / most, 0).mul_(strength)
 
 
 def _equalised(levels: Tensor) -> Tensor:
-    """Histogram equalisation of whole levels 0 … 20 to 0 … 255, as OpenCV: the lowest level present becomes 0."""
+    """Equalise the histogram of whole levels 0…20 to 0…255 like OpenCV: the lowest level present becomes 0."""
     flat = levels.flatten(1).long()
     histogram = torch.zeros(len(flat), _FARTHEST + 1, dtype=torch.int64, device=levels.device)
     histogram.scatter_add_(1, flat, torch.ones_like(flat))

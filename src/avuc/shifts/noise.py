@@ -1,4 +1,4 @@
-"""Noise, drawn anew for every pixel and channel. The published generator truncates to bytes; so does `to_bytes`."""
+"""Noise, independent for every pixel and channel: Gaussian, shot, impulse, speckle."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from torch import Tensor
 from avuc.shifts.pixels import to_bytes, unit
 from avuc.shifts.protocol import Corruption
 from avuc.shifts.streams import streams
-
-__all__ = ["gaussian_noise", "impulse_noise", "shot_noise", "speckle_noise"]
 
 
 def _gaussian(images: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
@@ -27,14 +25,14 @@ def _speckle(images: Tensor, sigma: float, generator: torch.Generator) -> Tensor
 
 
 def _impulse(images: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    """Each value becomes 0 or 255 with probability amount/2 each."""
+    """0 with probability amount/2, 255 with probability amount/2, otherwise x."""
     draw = streams(images, generator).uniform(*images.shape[1:])
     salted = images.masked_fill(draw <= amount, 255)
     return salted.masked_fill_(draw <= amount / 2, 0)
 
 
 def _shot(images: Tensor, photons: float, generator: torch.Generator) -> Tensor:
-    """Poisson(x·c)/c, by inverting the distribution function of each of the 256 grey levels."""
+    """Poisson(x·c)/c with c photons, by inverting the distribution function of each of the 256 grey levels."""
     table = _poisson_bytes(float(photons), images.device)
     quantile = streams(images, generator).bits16(*images.shape[1:])
     quantile >>= 16 - _QUANTILE_BITS
@@ -42,19 +40,19 @@ def _shot(images: Tensor, photons: float, generator: torch.Generator) -> Tensor:
     return table[quantile]
 
 
-# 2¹⁴ equally likely quantiles a grey level: mean and variance agree with Poisson's to better than 0.1 %
+# 2¹⁴ equally likely quantiles per grey level: mean and variance differ from Poisson's by less than 0.1 %
 _QUANTILE_BITS = 14
 
 
 @lru_cache(maxsize=16)
 def _poisson_bytes(photons: float, device: torch.device) -> Tensor:
-    """(256·2¹⁴) bytes: entry (x, q) is the byte that the q-th quantile of Poisson(x·c/255)/c becomes."""
+    """Return 256·2¹⁴ bytes: entry (x, q) is the byte of the q-th quantile of Poisson(x·c/255)/c."""
     quantiles = 1 << _QUANTILE_BITS
     rate = torch.arange(256, dtype=torch.float64)[:, None] * (photons / 255)
     most = int(photons + 8 * photons**0.5 + 12)
     counts = torch.arange(most + 1, dtype=torch.float64)
     below = torch.special.gammaincc(counts + 1, rate)  # P(count ≤ k)
-    below[0] = 1  # no light, no photons; gammaincc(k, 0) is 1 but for rounding
+    below[0] = 1  # black has no photons; gammaincc(k, 0) is 1 except for rounding
     edges = (below * quantiles).round_().long()
     edges[:, -1] = quantiles
     share = edges.diff(dim=1, prepend=torch.zeros(256, 1, dtype=torch.int64))

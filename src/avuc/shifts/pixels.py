@@ -1,26 +1,24 @@
-"""Bytes to numbers and back: how every corruption reads and writes its pixels."""
+"""Conversion between bytes and numbers in [0, 1], as every corruption does it."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-__all__ = ["grey", "to_bytes", "unit"]
-
-# ITU-R BT.601, as the published generator's colour conversion has it
+# ITU-R BT.601, as in the published generator
 _LUMA = (0.299, 0.587, 0.114)
 
 
 def unit(images: Tensor) -> Tensor:
-    """Bytes as float32 in [0, 1]."""
+    """Return bytes as float32 in [0, 1]."""
     return images.float().div_(255)
 
 
 def to_bytes(values: Tensor) -> Tensor:
-    """[0, 1] to bytes: clipped and truncated, as the published generator casts.
+    """Return numbers in [0, 1] as bytes: clipped and truncated, as in the published generator.
 
-    A whole number that float32 rounding left just below itself stays that number; otherwise blurring a flat area
-    would darken some of its pixels, which ones depending on the order of summation.
+    A value that float32 rounding put just below a whole number becomes that number. Otherwise a blur of a flat area
+    would darken some pixels, depending on the order of summation.
 
     >>> to_bytes(torch.tensor([-1.0, 0.5, 99.99999 / 255, 2.0])).tolist()
     [0, 127, 100, 255]
@@ -29,7 +27,7 @@ def to_bytes(values: Tensor) -> Tensor:
 
 
 def grey(values: Tensor) -> Tensor:
-    """(N, H, W, C) to luma (N, H, W)."""
+    """Return the luma (N, H, W) of images (N, H, W, C)."""
     if values.shape[3] == 1:
         return values[..., 0]
     red, green, blue = values.unbind(3)

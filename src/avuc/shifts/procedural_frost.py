@@ -1,4 +1,4 @@
-"""Frost without photographs: random fields with the sizes, spectra, brightness and tint of five frost photographs."""
+"""Frost without photographs: random fields with the size, spectrum, brightness and colour of five photographs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from torch import Tensor
 
 from avuc.shifts.streams import ImageStreams, stable_seed
 
-__all__ = ["procedural_frost"]
-
 
 @dataclass(frozen=True)
 class _Look:
-    """One photograph's statistics: size, exponent of its power spectrum (the one whose
-    neighbouring pixels differ as much as the photograph's), its luma at each of `_RANKS`,
-    and the colour of a luma l as a·l² + b·l + c for red, green and blue."""
+    """Statistics of one photograph.
+
+    Attributes:
+        size: height and width.
+        exponent: of the power spectrum, chosen so that neighbouring pixels differ as much as in the photograph.
+        levels: luma at each of `_RANKS`.
+        colour: (a, b, c) for red, green and blue: the channel is a·l² + b·l + c at luma l.
+    """
 
     size: tuple[int, int]
     exponent: float
@@ -27,7 +30,7 @@ class _Look:
 
 _RANKS = (0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1)
 
-# measured on the photographs that the published generator draws from; the second and third are the same picture
+# measured on the photographs of the published generator; the second and third are the same picture
 _WHITE = _Look(
     (315, 560),
     2.2,
@@ -59,13 +62,13 @@ _LOOKS = (
 
 
 def procedural_frost() -> list[Tensor]:
-    """Five (H, W, 3) uint8 pictures, the same every time."""
+    """Return five pictures, uint8 (H, W, 3), always the same."""
     return [_picture(look, index) for index, look in enumerate(_LOOKS)]
 
 
 def _picture(look: _Look, index: int) -> Tensor:
     field = _field(look.size, look.exponent, index)
-    # the field's ranks become the photograph's brightness
+    # the ranks of the field are mapped to the brightness of the photograph
     luma = torch.empty_like(field)
     share = np.linspace(0, 1, field.numel())
     luma.view(-1)[field.flatten().argsort()] = torch.from_numpy(np.interp(share, _RANKS, look.levels)).float()
@@ -74,7 +77,7 @@ def _picture(look: _Look, index: int) -> Tensor:
 
 
 def _field(size: tuple[int, int], exponent: float, index: int) -> Tensor:
-    """A Gaussian field whose power falls with frequency as f^−exponent."""
+    """Return a Gaussian random field whose power spectrum is f^−exponent."""
     key = torch.tensor([stable_seed("procedural frost", index)])
     white = ImageStreams.of(key, 0).normal(*size)[0]
     rows, columns = torch.fft.fftfreq(size[0])[:, None], torch.fft.rfftfreq(size[1])

@@ -1,4 +1,4 @@
-"""Reading images between their pixels: SciPy's zoom, Pillow's box resize, bilinear look-up, steps along a line."""
+"""Interpolation: SciPy's zoom, Pillow's box resize, bilinear interpolation, motion blur along a line."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from torch import Tensor
 
 from avuc.shifts.filters import Border, border
 
-__all__ = ["ZoomPlan", "bilinear", "box_resize", "motion_blur", "pick", "zoom"]
-
 
 @dataclass(frozen=True)
 class ZoomPlan:
-    """Along one axis: crop `crop` samples from the middle, stretch them to `stretched`, keep the middle `length`."""
+    """Zoom along one axis: crop the central `crop` samples, stretch them to `stretched`, keep the central `length`."""
 
     length: int
     crop: int
@@ -24,21 +22,22 @@ class ZoomPlan:
 
     @classmethod
     def of(cls, length: int, factor: float) -> ZoomPlan:
+        """Return the plan for `length` samples and a zoom factor of at least 1."""
         crop = math.ceil(length / factor)
         return cls(length, crop, max(round(crop * factor), length))
 
     def taps(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Lower index, upper index and the upper one's weight, for each output; end samples map onto end samples."""
-        place = torch.arange(self.length, dtype=torch.float64) + (self.stretched - self.length) // 2
-        place *= (self.crop - 1) / max(self.stretched - 1, 1)
-        lower = place.floor()
+        """Return lower index, upper index and weight of the upper one per output; end samples map to end samples."""
+        position = torch.arange(self.length, dtype=torch.float64) + (self.stretched - self.length) // 2
+        position *= (self.crop - 1) / max(self.stretched - 1, 1)
+        lower = position.floor()
         top = (self.length - self.crop) // 2
         upper = (lower + 1).clamp(max=self.crop - 1)
-        return (lower.long() + top).to(device), (upper.long() + top).to(device), (place - lower).float().to(device)
+        return (lower.long() + top).to(device), (upper.long() + top).to(device), (position - lower).float().to(device)
 
 
 def zoom(values: Tensor, rows: ZoomPlan, columns: ZoomPlan, *, dim: int) -> Tensor:
-    """Linear zoom into the middle of images whose rows are axis `dim` and columns the next one; the size stays."""
+    """Zoom linearly into the centre of images whose rows are axis `dim` and columns the next one; keep the size."""
     for axis, plan in ((dim, rows), (dim + 1, columns)):
         if plan.crop == plan.stretched:
             continue
@@ -50,7 +49,7 @@ def zoom(values: Tensor, rows: ZoomPlan, columns: ZoomPlan, *, dim: int) -> Tens
 
 
 def box_resize(values: Tensor, height: int, width: int) -> Tensor:
-    """Pillow's BOX resize of (N, H, W, C) bytes held as floats: columns first, then rows, each rounded to bytes."""
+    """Resize (N, H, W, C) whole numbers like Pillow's BOX filter: columns, then rows, each rounded to bytes."""
     for dim, size in ((2, width), (1, height)):
         length = values.shape[dim]
         if size == length:
@@ -62,13 +61,13 @@ def box_resize(values: Tensor, height: int, width: int) -> Tensor:
         for tap in range(index.shape[1]):
             part = values.index_select(dim, torch.from_numpy(index[:, tap]).to(values.device))
             total = part.mul_(torch.from_numpy(weights[:, tap]).to(values).reshape(shape)).add_(total)
-        # 2⁻¹² lifts what rounding left just below a half, where exact arithmetic rounds up
+        # 2⁻¹² corrects values that float32 rounding put just below a half, which exact arithmetic rounds up
         values = total.add_(0.5 + 2.0**-12).floor_()
     return values
 
 
 def _box_taps(length: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which inputs each output averages, and with what weight: those whose centres lie in the output's box."""
+    """Return the inputs of each output and their weights: an output averages the inputs with centres in its box."""
     scale = length / size
     reach = max(scale, 1.0) / 2
     centre = (np.arange(size) + 0.5) * scale
@@ -81,7 +80,7 @@ def _box_taps(length: int, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pick(values: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """values[n, rows[n], columns[n]] for int32 indices that broadcast to (N, H, W); values (N, H, W, C)."""
+    """Return values[n, rows[n], columns[n]] for values (N, H, W, C) and int32 indices that broadcast to (N, H, W)."""
     count, height, width, channels = values.shape
     image = torch.arange(count, device=values.device, dtype=torch.int32).view(-1, 1, 1) * (height * width)
     flat = (rows * width + columns).add(image)
@@ -89,7 +88,7 @@ def pick(values: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def bilinear(values: Tensor, rows: Tensor, columns: Tensor, mode: Border) -> Tensor:
-    """Linear interpolation of (N, H, W, C) at real coordinates (N, H, W)."""
+    """Interpolate (N, H, W, C) bilinearly at real coordinates (N, H, W)."""
     height, width = values.shape[1:3]
     top, left = rows.floor(), columns.floor()
     down, right = (rows - top)[..., None], (columns - left)[..., None]
@@ -101,7 +100,7 @@ def bilinear(values: Tensor, rows: Tensor, columns: Tensor, mode: Border) -> Ten
 
 
 def motion_blur(values: Tensor, radius: int, sigma: float, degrees: Tensor) -> Tensor:
-    """ImageMagick's motion blur of (N, H, W, C): half a Gaussian along a line of whole-pixel steps, edges repeated.
+    """Blur (N, H, W, C) like ImageMagick's motion blur: half a Gaussian along a line of whole pixels, edges repeated.
 
     out(p) = Σᵢ wᵢ·x(p + ⌈i·(cos a, sin a) − ½⌉), i = 0 … 2·radius, one angle a per image.
     """

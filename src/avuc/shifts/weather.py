@@ -1,4 +1,4 @@
-"""Weather: fog, frost, snow, brightness; drops on the lens have their own file."""
+"""Weather: brightness, fog, frost, snow. Drops on the lens are in `lens.py`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from torch import Tensor
 from avuc.shifts import resample
 from avuc.shifts.frost_pictures import Scale, frost_pictures
 from avuc.shifts.pixels import grey, to_bytes, unit
-from avuc.shifts.plasma import plasma
 from avuc.shifts.protocol import Corruption
-from avuc.shifts.streams import streams
-
-__all__ = ["brightness", "fog", "frost", "snow"]
+from avuc.shifts.streams import ImageStreams, streams
 
 
 def _brightness(images: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    """HSV value + amount, clipped at 1. Hue and saturation stay, so every channel scales by V′/V; black turns grey."""
+    """HSV value V′ = min(V + amount, 1). Hue and saturation stay: channels scale by V′/V, and black becomes grey."""
     values = unit(images)
     value = values.amax(3, keepdim=True)
     brighter = (value + amount).clamp_(max=1)
@@ -24,7 +21,7 @@ def _brightness(images: Tensor, amount: float, generator: torch.Generator) -> Te
 
 
 def _fog(images: Tensor, constants: tuple[float, float], generator: torch.Generator) -> Tensor:
-    """(x + weight·plasma)·m/(m + weight), m the image's largest value."""
+    """(weight, decay): (x + weight·plasma)·m/(m + weight), where m is the largest value of the image."""
     weight, decay = constants
     values = unit(images)
     cloud = plasma(streams(images, generator), images.shape[1], images.shape[2], decay)
@@ -32,8 +29,40 @@ def _fog(images: Tensor, constants: tuple[float, float], generator: torch.Genera
     return to_bytes(values.add_(cloud[..., None], alpha=weight).mul_(most / (most + weight)))
 
 
+def plasma(random: ImageStreams, height: int, width: int, decay: float) -> Tensor:
+    """Return random clouds (N, height, width) in [0, 1], by the diamond-square algorithm on a torus.
+
+    Source: Fournier, Fussell & Carpenter 1982. On the smallest square with a power of two as side that covers the
+    image, each level sets the centres of squares, then of diamonds, to the mean of their four neighbours plus a uniform
+    number in ±w², then divides w (100 at first) by `decay`.
+
+    Args:
+        random: the streams of N images.
+        height, width: size of the image.
+        decay: larger values give smoother clouds.
+    """
+    side = max(2, 1 << (max(height, width) - 1).bit_length())
+    cloud = torch.zeros(len(random.keys), side, side, device=random.keys.device)
+    step, wibble = side, 100.0
+    while step >= 2:
+        half, cells = step // 2, side // step
+        noise = random.uniform(3, cells, cells).mul_(2).sub_(1).mul_(wibble * wibble)
+        corner = cloud[:, ::step, ::step]
+        right, below = corner.roll(-1, 2), corner.roll(-1, 1)
+        centre = (corner + right + below + right.roll(-1, 1)).mul_(0.25).add_(noise[:, 0])
+        cloud[:, half::step, half::step] = centre
+        top = (corner + right + centre + centre.roll(1, 1)).mul_(0.25).add_(noise[:, 1])
+        left = (corner + below + centre + centre.roll(1, 2)).mul_(0.25).add_(noise[:, 2])
+        cloud[:, ::step, half::step] = top
+        cloud[:, half::step, ::step] = left
+        step, wibble = half, wibble / decay
+    # the square is normalised before the image is cut out, as in the published generator
+    low, high = cloud.amin((1, 2), keepdim=True), cloud.amax((1, 2), keepdim=True)
+    return cloud.sub_(low).div_(high - low)[:, :height, :width]
+
+
 def _frost(images: Tensor, constants: tuple[float, float, Scale], generator: torch.Generator) -> Tensor:
-    """a·x + b·(a random part of a random frost picture), truncated."""
+    """(a, b, scale): a·x + b·(a random part of a random frost picture), truncated."""
     image_weight, frost_weight, scale = constants
     height, width, channels = images.shape[1:]
     pictures = frost_pictures(height, width, scale, images.device)
@@ -43,8 +72,8 @@ def _frost(images: Tensor, constants: tuple[float, float, Scale], generator: tor
     left = random.below(pictures.width[which] - width)
     row = torch.arange(height, device=images.device).view(1, -1, 1) + top.view(-1, 1, 1)
     column = torch.arange(width, device=images.device) + left.view(-1, 1, 1)
-    place = row * pictures.width[which].view(-1, 1, 1) + column + pictures.start[which].view(-1, 1, 1)
-    ice = unit(pictures.pixels.index_select(0, place.flatten()).view(*place.shape, 3))
+    position = row * pictures.width[which].view(-1, 1, 1) + column + pictures.start[which].view(-1, 1, 1)
+    ice = unit(pictures.pixels.index_select(0, position.flatten()).view(*position.shape, 3))
     if channels == 1:
         ice = grey(ice)[..., None]
     return to_bytes(ice.mul_(frost_weight).add_(unit(images), alpha=image_weight))
@@ -53,9 +82,10 @@ def _frost(images: Tensor, constants: tuple[float, float, Scale], generator: tor
 def _snow(
     images: Tensor, constants: tuple[float, float, float, float, int, float, float], g: torch.Generator
 ) -> Tensor:
-    """(mean, std, zoom, cut, radius, σ, keep): flakes are zoomed noise above a cut, blurred along the fall, laid twice.
+    """(mean, std, zoom, cut, radius, σ, keep): snow flakes over a whitened image.
 
-    The ground is whitened first: keep·x + (1 − keep)·max(x, 1.5·grey + 0.5).
+    Flakes are zoomed noise above `cut`, blurred in the direction in which they fall, and added twice, the second time
+    rotated by 180°. The image is first whitened to keep·x + (1 − keep)·max(x, 1.5·grey + 0.5).
     """
     mean, std, factor, cut, radius, sigma, keep = constants
     height, width = images.shape[1:3]
