@@ -1,11 +1,11 @@
-"""The training input pipeline: images a second of crop, flip and scaling as one gather, against what a step needs.
+"""Images per second of the training input (crop, flip, scaling, AugMix), compared with what a training step needs.
 
     python benchmarks/bench_input.py [--device cuda|cpu] [--batch 107] [--step-ms 1.69] [--images 50000]
 
-A training step of `--step-ms` at `--batch` images needs batch / step images a second. Measured: `augment` alone and
-with `as_input` (float, channels-last), eager; on a GPU also captured in a CUDA graph, as the training step is; and the
-usual way beside it, one image after the other in NumPy (pad, crop, flip), whose result must be the same to the byte.
-Each figure is the median over rounds in which the ways take turns.
+A training step of `--step-ms` milliseconds with `--batch` images needs batch/step images per second. Measured are
+`augment` alone, `augment` with `as_input` (float, channels-last) and AugMix with `as_input`; on a GPU also captured in
+a CUDA graph, as in training. For comparison: pad, crop and flip in NumPy, one image after the other; the results must
+be equal. Each figure is the median over rounds in which the pipelines take turns.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from torch import Tensor
 
 from avuc.data import Augmentation, as_input, augment, augment_at
 
-SECONDS = 0.4  # of each way in each round
+SECONDS = 0.4  # per pipeline and round
 
 
 def one_by_one(images: np.ndarray, indices: list[int], top: list[int], left: list[int], flip: list[bool]) -> np.ndarray:
     side = images.shape[1]
     batch = []
-    for index, y, x, turned in zip(indices, top, left, flip, strict=True):
+    for index, y, x, flipped in zip(indices, top, left, flip, strict=True):
         crop = np.pad(images[index], ((4, 4), (4, 4), (0, 0)))[y : y + side, x : x + side]
-        batch.append(crop[:, ::-1] if turned else crop)
+        batch.append(crop[:, ::-1] if flipped else crop)
     return np.stack(batch)
 
 
@@ -48,7 +48,7 @@ def captured(step: Callable[[], Tensor], generator: torch.Generator) -> Callable
 
 
 def rate(step: Callable[[], object], batch: int, device: torch.device) -> float:
-    """Images a second; on a GPU many steps are queued and waited for once, as in training."""
+    """Return images per second; on a GPU 20 steps are queued before each synchronisation, as in training."""
     done, start = 0, time.perf_counter()
     while time.perf_counter() - start < SECONDS:
         for _ in range(20 if device.type == "cuda" else 1):
@@ -88,32 +88,32 @@ def main() -> None:
     def mix() -> torch.Tensor:
         return as_input(policy.apply(images, indices, policy.draw(batch, generator, device)))
 
-    ways: dict[str, Callable[[], object]] = {
-        "one image after the other (NumPy)": lambda: one_by_one(pixels, *lists),
+    pipelines: dict[str, Callable[[], object]] = {
+        "NumPy, one image after the other": lambda: one_by_one(pixels, *lists),
         "augment": lambda: augment(images, indices, generator),
         "augment + as_input": lambda: as_input(augment(images, indices, generator)),
         "AugMix + as_input": mix,
     }
     if device.type == "cuda":
-        ways["augment + as_input, captured"] = captured(
+        pipelines["augment + as_input, captured"] = captured(
             lambda: as_input(augment(images, indices, generator)), generator
         )
-        ways["AugMix + as_input, captured"] = captured(mix, generator)
-    for step in ways.values():
+        pipelines["AugMix + as_input, captured"] = captured(mix, generator)
+    for step in pipelines.values():
         step()
-    rounds = [{name: rate(step, batch, device) for name, step in ways.items()} for _ in range(arguments.rounds)]
+    rounds = [{name: rate(step, batch, device) for name, step in pipelines.items()} for _ in range(arguments.rounds)]
 
     need = batch / (arguments.step_ms / 1000)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU, one thread"
     print(f"{where}, torch {torch.__version__}, batch {batch}")
     print(f"a step of {arguments.step_ms} ms needs {need:,.0f} images/s")
-    for name in ways:
+    for name in pipelines:
         median = statistics.median(values[name] for values in rounds)
         print(
             f"{name:36} {median:14,.0f} images/s {median / need:8.1f} × the need {1e6 * batch / median:9.1f} µs a batch"
         )
     if not same:
-        raise SystemExit("the gather and the loop differ")
+        raise SystemExit("augment_at and the loop in NumPy differ")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""The paper's 16 shifts × 5 severities: batched on any device, beside the per-image package `imagecorruptions`.
+"""Time of the paper's 16 shifts at 5 severities, compared with the package `imagecorruptions`.
 
-    python benchmarks/bench_shifts.py                              1,000 images on the CPU, beside the package
+    python benchmarks/bench_shifts.py                              1,000 images on the CPU, compared with the package
     python benchmarks/bench_shifts.py --device cuda                10,000 images on the GPU
 
-On the CPU each shift and severity is timed right after the other way of doing it, on one thread. The package knows
-ImageNet's severities only, so that profile is compared; CIFAR's is timed too. The package takes minutes for 1,000
-images: it is given `--package-images` of them and its time is scaled up (`--package-images 1000` scales nothing).
-It no longer imports by itself; `repaired` supplies what NumPy, SciPy, scikit-image and setuptools have dropped since.
+On the CPU, with one thread, the package and this library take turns for each shift and severity. The package has only
+the constants of ImageNet-C, so these are compared; the constants of CIFAR-10-C are timed too. The package needs minutes
+for 1,000 images: it gets `--package-images` of them, and its time is scaled up (`--package-images 1000`: no scaling).
+`imported_package` supplies what NumPy, SciPy, scikit-image and setuptools have removed since the package was written.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from avuc.shifts import PAPER, SEVERITIES, corrupt
 
 
 def make_images(count: int) -> Tensor:
-    """Smooth random pictures, (N, 32, 32, 3) uint8."""
+    """Return smooth random images, uint8 (N, 32, 32, 3)."""
     generator = torch.Generator().manual_seed(0)
     coarse = torch.rand(count, 3, 6, 6, generator=generator)
     smooth = torch.nn.functional.interpolate(coarse, size=(32, 32), mode="bicubic", align_corners=True)
     return smooth.mul(255).clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous()
 
 
-def repaired() -> Callable[..., np.ndarray] | None:
-    """The package's `corrupt`, or None where it is not installed."""
-    found = importlib.util.find_spec("imagecorruptions")
-    if found is None or found.origin is None:
+def imported_package() -> Callable[..., np.ndarray] | None:
+    """Return the function `corrupt` of the package, or None if it is not installed."""
+    spec = importlib.util.find_spec("imagecorruptions")
+    if spec is None or spec.origin is None:
         return None
     import cv2
     import scipy.ndimage
     import skimage.filters
 
-    folder = Path(found.origin).parent
+    folder = Path(spec.origin).parent
     resources = types.ModuleType("pkg_resources")
     resources.resource_filename = lambda package, name: str(folder / name)  # type: ignore[attr-defined]
     sys.modules["pkg_resources"] = resources
@@ -57,11 +57,11 @@ def repaired() -> Callable[..., np.ndarray] | None:
         return gaussian(image, sigma, channel_axis=-1 if multichannel else None, **options)
 
     skimage.filters.gaussian = with_multichannel
-    from imagecorruptions import corrupt as theirs
+    from imagecorruptions import corrupt as package_corrupt
 
     skimage.filters.gaussian = gaussian
     cv2.setNumThreads(1)
-    return theirs  # type: ignore[no-any-return]
+    return package_corrupt  # type: ignore[no-any-return]
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -77,20 +77,22 @@ def seconds(work: Callable[[], object]) -> float:
 def on_cpu(count: int, package_images: int) -> None:
     torch.set_num_threads(1)
     images = make_images(count).numpy()
-    theirs = repaired()
-    if theirs is None:
-        print("timed alone: imagecorruptions is not installed (pip install imagecorruptions==1.1.2)")
+    package_corrupt = imported_package()
+    if package_corrupt is None:
+        print("no comparison: imagecorruptions is not installed (pip install imagecorruptions==1.1.2)")
     print(f"{count:,} images, one thread; seconds for severities 1-5 together")
-    print(f"{'':18} {'package':>10} {'same, ours':>11} {'faster':>7} {'CIFAR, ours':>12}")
+    print(f"{'':18} {'package':>10} {'avuc':>11} {'faster':>7} {'avuc, CIFAR':>12}")
     totals = np.zeros(3)
     for name in PAPER:
         times = np.zeros(3)
         for severity in SEVERITIES:
-            corrupt(images[:8], name, severity, profile="imagenet")  # tables and pictures are made once
+            corrupt(images[:8], name, severity, profile="imagenet")  # tables and frost pictures are computed once
             corrupt(images[:8], name, severity)
-            if theirs is not None:
+            if package_corrupt is not None:
                 few = images[:package_images]
-                took = seconds(lambda few=few, s=severity, n=name: [theirs(x, s, corruption_name=n) for x in few])
+                took = seconds(
+                    lambda few=few, s=severity, n=name: [package_corrupt(x, s, corruption_name=n) for x in few]
+                )
                 times[0] += took * count / len(few)
             times[1] += seconds(lambda s=severity, n=name: corrupt(images, n, s, profile="imagenet"))
             times[2] += seconds(lambda s=severity, n=name: corrupt(images, n, s))
@@ -101,7 +103,7 @@ def on_cpu(count: int, package_images: int) -> None:
 
 def on_device(device: str, count: int) -> None:
     images = make_images(count).to(device)
-    for label in ("first pass, everything cold", "second pass"):
+    for label in ("first pass, with all initialisation", "second pass"):
         total = 0.0
         print(f"{label}: {count:,} images on {torch.cuda.get_device_name(device)}; seconds for severities 1-5 together")
         for name in PAPER:
@@ -109,7 +111,7 @@ def on_device(device: str, count: int) -> None:
             total += took
             print(f"  {name:18} {took:8.3f}", flush=True)
         print(f"  {'all 16 x 5':18} {total:8.3f}")
-    print(f"most memory allocated: {torch.cuda.max_memory_allocated(device) / 2**30:.2f} GiB")
+    print(f"peak memory allocated: {torch.cuda.max_memory_allocated(device) / 2**30:.2f} GiB")
 
 
 def main() -> None:

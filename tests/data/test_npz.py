@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from avuc.core.errors import InputError
 from avuc.core.npy import map_array
 from avuc.data.load import load_dataset
+from avuc.shifts import Archive
 
 
 def save(path: Path, **arrays: np.ndarray) -> Path:
@@ -104,6 +106,28 @@ def test_objects_are_never_unpickled(tmp_path: Path, refused: Callable[..., str]
     refused(load_dataset, "npy", tmp_path / "b.npy")
 
 
+def test_a_file_that_may_not_be_read(tmp_path: Path, crops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path / "a.npz", images=crops(2))
+
+    def denied(*arguments: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("avuc.data.npz.open_regular", denied)
+    with pytest.raises(InputError, match=r"a\.npz: cannot be read \(Permission denied\); check the file"):
+        load_dataset("npz", path)
+
+
+def test_fortran_order_and_other_byte_orders(tmp_path: Path, crops: Any) -> None:
+    images, labels = crops(4), np.array([2, 0, 1, 2])
+    path = save(tmp_path / "a.npz", images=np.asfortranarray(images), labels=labels.astype(">i4"))
+    np.save(tmp_path / "b.npy", np.asfortranarray(images))
+    np.save(tmp_path / "b-labels.npy", labels.astype(">i4"))
+    for file in (path, tmp_path / "b.npy"):
+        data = load_dataset("npz", file)
+        np.testing.assert_array_equal(data.images, images)
+        assert data.labels.tolist() == labels.tolist()
+
+
 def test_a_header_that_promises_the_moon(tmp_path: Path, refused: Callable[..., str]) -> None:
     header = io.BytesIO()
     description = {"descr": "|u1", "fortran_order": False, "shape": (2**45, 32, 32, 3)}
@@ -144,6 +168,21 @@ def test_cifar_c_severities_are_slices(small: Any, crops: Any) -> None:
         data = small.load(severity=severity)
         np.testing.assert_array_equal(data.images, everything[(severity - 1) * 20 : severity * 20])
         assert data.name == f"cifar10-c-fog-{severity}"
+
+
+@pytest.mark.parametrize("small", ["cifar10_c"], indirect=True)
+def test_cifar_c_is_what_the_archive_of_shifts_reads(small: Any) -> None:
+    archive = Archive(small.files[0].parent)
+    for severity in range(1, 6):
+        data = small.load(severity=severity)
+        np.testing.assert_array_equal(data.images, archive.images("fog", severity))
+        np.testing.assert_array_equal(data.labels, archive.labels(severity))
+
+
+@pytest.mark.parametrize("small", ["cifar10_c"], indirect=True)
+def test_cifar_c_images_of_another_size(small: Any, refused: Callable[..., str]) -> None:
+    np.save(small.files[0], np.zeros((100, 28, 28, 3), np.uint8))
+    assert "expected images of shape (32, 32, 3), found (28, 28, 3)" in refused(small.load, verify=False)
 
 
 @pytest.mark.parametrize("small", ["cifar10_c"], indirect=True)

@@ -172,6 +172,8 @@ def test_wrong_images_are_explained(images: object, message: str) -> None:
         (("fog", 0), "severity must be 1…5, found 0"),
         (("fog", 6), "found 6"),
         (("fog", 2.0), "found 2.0"),
+        (("fog", "3"), "found '3'"),
+        (("fog", None), "found None"),
     ],
 )
 def test_wrong_name_and_severity_are_explained(arguments: tuple[str, int], message: str) -> None:
