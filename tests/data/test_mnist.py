@@ -63,7 +63,7 @@ def test_labels_of_another_set(small: Any, refused: Callable[..., str]) -> None:
     labels = small.files[1]
     data = idx(7)
     labels.write_bytes(gzip.compress(data) if labels.suffix == ".gz" else data)
-    assert "7 labels for the 20 images beside it" in refused(small.load, verify=False)
+    assert "7 labels for the 20 images; fetch both files again" in refused(small.load, verify=False)
 
 
 @pytest.mark.parametrize("small", ["mnist_gz"], indirect=True)

@@ -164,7 +164,7 @@ def _read(path: Path, *, label_bytes: int, label_column: int, key: str) -> tuple
     if path.suffix == ".bin":
         record = label_bytes + PIXELS
         if not data or len(data) % record:
-            raise InputError(f"{path}: {len(data):,} bytes are not a multiple of {record:,}; fetch it again")
+            raise InputError(f"{path}: {len(data):,} bytes are not whole records of {record:,}; fetch it again")
         rows = np.frombuffer(data, np.uint8).reshape(-1, record)
         return rows[:, label_bytes:], rows[:, label_column].astype(np.int64)
     batch = load_plain(data, str(path))

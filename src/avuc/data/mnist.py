@@ -127,7 +127,7 @@ def _load(
     images, labels = (read_idx(path, sides, max_gb=max_gb) for path, sides in zip(obtained.paths, (3, 1), strict=True))
     if len(images) != len(labels):
         labels_path = obtained.paths[1]
-        raise InputError(f"{labels_path}: {len(labels)} labels for {len(images)} images; fetch both files again")
+        raise InputError(f"{labels_path}: {len(labels)} labels for the {len(images)} images; fetch both files again")
     pixels = torch.from_numpy(images.copy()).unsqueeze(-1)
     return Dataset(pixels, torch.from_numpy(labels.astype(np.int64)), 10, f"{name}-{split}", classes, obtained.origin)
 
