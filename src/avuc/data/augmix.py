@@ -120,10 +120,10 @@ def _counts(images: Tensor) -> Tensor:
     chains, batch, channels = images.shape[0], images.shape[1], images.shape[4]
     histograms = chains * batch * channels
     first = 256 * torch.arange(histograms, device=images.device).view(chains, batch, 1, 1, channels)
-    places = (first + images).flatten()
-    ones = torch.ones_like(places, dtype=torch.int32)
+    positions = (first + images).flatten()
+    ones = torch.ones_like(positions, dtype=torch.int32)
     empty = torch.zeros(histograms * 256, dtype=torch.int32, device=images.device)
-    return empty.scatter_add_(0, places, ones).view(chains, batch, channels, 256)
+    return empty.scatter_add_(0, positions, ones).view(chains, batch, channels, 256)
 
 
 def _tables(counts: Tensor, operation: Tensor, strength: Tensor) -> Tensor:
@@ -164,8 +164,8 @@ def _stretched(counts: Tensor, values: Tensor) -> Tensor:
 def _replaced(images: Tensor, tables: Tensor) -> Tensor:
     chains, batch = tables.shape[:2]
     height, width, channels = images.shape[2:]
-    places = images.expand(chains, -1, -1, -1, -1).reshape(chains, batch, height * width, channels).transpose(2, 3)
-    return tables.gather(3, places.long()).transpose(2, 3).reshape(chains, batch, height, width, channels)
+    positions = images.expand(chains, -1, -1, -1, -1).reshape(chains, batch, height * width, channels).transpose(2, 3)
+    return tables.gather(3, positions.long()).transpose(2, 3).reshape(chains, batch, height, width, channels)
 
 
 # operations that move pixels: rotate, shear, translate
@@ -208,8 +208,8 @@ def _moved(images: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor
 
     def line(start: Tensor) -> Tensor:
         left, right = (
-            pixels.index_select(0, (first + start + place).flatten()).view(*start.shape, channels).float()
-            for place in columns
+            pixels.index_select(0, (first + start + column).flatten()).view(*start.shape, channels).float()
+            for column in columns
         )
         return left + (right - left) * to_right
 
