@@ -89,10 +89,10 @@ class Flipout(TorchFunctionMode):
         *rest: Any,
         **kw: Any,
     ) -> Tensor:
-        found = self._part(weight)
-        if found is None:
+        part = self._part(weight)
+        if part is None:
             return func(input, weight, bias, *rest, **kw)
-        mean, delta = found
+        mean, delta = part
         mean_bias, delta_bias = (bias, None) if bias is None else self._part(bias) or (bias, None)
         output = func(input, mean, mean_bias, *rest, **kw)
         sign_in, sign_out = self._signs(weight, input, output, LINEAR_CALLS[func])

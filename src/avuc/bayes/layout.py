@@ -60,7 +60,7 @@ class Layout:
 
     def by_place(self, views: list[Tensor]) -> dict[str, Tensor]:
         """Return the views under all their names, as `functional_call` needs them."""
-        return {place: view for slot, view in zip(self.slots, views, strict=True) for place in slot.places}
+        return {name: view for slot, view in zip(self.slots, views, strict=True) for name in slot.places}
 
 
 def choose(module: nn.Module, layers: Layers) -> Layout:
@@ -108,19 +108,19 @@ def _weights(module: nn.Module) -> dict[str, nn.Parameter]:
 def _layout(module: nn.Module, owned: dict[str, dict[str, nn.Parameter]], chosen: set[int]) -> Layout:
     # a module shared under two names is one object and appears once; a tied weight appears once per owner
     tensors: dict[int, nn.Parameter] = {}
-    places: dict[int, list[str]] = {}
+    names: dict[int, list[str]] = {}
     for owner, weights in owned.items():
         for name, weight in weights.items():
             if id(weight) in chosen:
                 tensors[id(weight)] = weight
-                places.setdefault(id(weight), []).append(f"{owner}.{name}" if owner else name)
+                names.setdefault(id(weight), []).append(f"{owner}.{name}" if owner else name)
     kinds: dict[tuple[torch.dtype, torch.device], str] = {}
     for key, weight in tensors.items():
-        kinds.setdefault((weight.dtype, weight.device), places[key][0])
+        kinds.setdefault((weight.dtype, weight.device), names[key][0])
     if len(kinds) > 1:
-        found = "; ".join(f"{name}: {dtype} on {device}" for (dtype, device), name in kinds.items())
+        mixed = "; ".join(f"{name}: {dtype} on {device}" for (dtype, device), name in kinds.items())
         raise InputError(
-            f"the variational weights must share one dtype and one device, found {found}; convert the module with "
+            f"the variational weights must share one dtype and one device, found {mixed}; convert the module with "
             f".to(...) first, or choose layers that agree"
         )
     for dtype, device in kinds:
@@ -129,7 +129,7 @@ def _layout(module: nn.Module, owned: dict[str, dict[str, nn.Parameter]], chosen
                 f"variational weights are float32 or float64 on a real device, found {dtype} on {device}; use "
                 f"module.float() and torch.autocast for half-precision compute"
             )
-    return Layout(tuple(Slot(tuple(places[key]), weight.shape, _order(weight)) for key, weight in tensors.items()))
+    return Layout(tuple(Slot(tuple(names[key]), weight.shape, _order(weight)) for key, weight in tensors.items()))
 
 
 def _order(weight: Tensor) -> tuple[int, ...]:

@@ -129,8 +129,8 @@ class BayesianModule(nn.Module):
         self.register_buffer("prior_std", prior_std)
         self.module = module
         for slot in layout.slots:
-            for place in slot.places:
-                _place(module, place, None)
+            for name in slot.places:
+                _set_weight(module, name, None)
         self.recurrent = keep_apart(module)
         self.train(module.training)
 
@@ -242,8 +242,8 @@ class BayesianModule(nn.Module):
         module = copy.deepcopy(self.module)
         for slot, view in zip(self.layout.slots, self.layout.views(flat), strict=True):
             weight = nn.Parameter(view.clone())
-            for place in slot.places:
-                _place(module, place, weight)
+            for name in slot.places:
+                _set_weight(module, name, weight)
         put_together(module)
         return module
 
@@ -299,9 +299,9 @@ class BayesianModule(nn.Module):
         return f"{self.posterior}, {self.estimator}, {count} variational weights in {tensors} tensors"
 
 
-def _place(module: nn.Module, place: str, weight: nn.Parameter | None) -> None:
-    owner, _, name = place.rpartition(".")
-    setattr(module.get_submodule(owner), name, weight)
+def _set_weight(module: nn.Module, name: str, weight: nn.Parameter | None) -> None:
+    owner, _, attribute = name.rpartition(".")
+    setattr(module.get_submodule(owner), attribute, weight)
 
 
 def _known(what: str, given: str, names: Any) -> None:

@@ -36,11 +36,13 @@ def drawn_lists(module: nn.Module, names: Sequence[str], tensors: Mapping[str, T
     layers = [(name, child) for name, child in module.named_modules() if name in names]
     try:
         for name, child in layers:
-            places = [f"{name}.{weight}" if name else weight for weight in child._flat_weights_names]
-            own = dict(zip(places, (child._parameters[weight] for weight in child._flat_weights_names), strict=True))
-            child._flat_weights = [tensors.get(place, own[place]) for place in places]
+            full_names = [f"{name}.{weight}" if name else weight for weight in child._flat_weights_names]
+            own = dict(
+                zip(full_names, (child._parameters[weight] for weight in child._flat_weights_names), strict=True)
+            )
+            child._flat_weights = [tensors.get(full_name, own[full_name]) for full_name in full_names]
             # without these references the layer uses the list above as it is
-            child._flat_weight_refs = [None] * len(places)
+            child._flat_weight_refs = [None] * len(full_names)
         yield
     finally:
         for _, child in layers:

@@ -35,8 +35,8 @@ def encode(layout: Layout, vectors: Mapping[str, Tensor], settings: Mapping[str,
 
 
 def decode(settings: Tensor) -> dict[str, str]:
-    found: dict[str, str] = json.loads(bytes(settings.cpu().tolist()))
-    return found
+    values: dict[str, str] = json.loads(bytes(settings.cpu().tolist()))
+    return values
 
 
 def restore(

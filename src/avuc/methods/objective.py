@@ -147,8 +147,8 @@ class ObjectiveLoss(nn.Module):
         if objective.kind == "plain" or (self.warming_up and not learning):
             return torch.zeros((), dtype=torch.float32, device=logits.device)
         if self.avuc is not None:
-            found: Tensor = self.avuc(logits, labels)
-            return found
+            loss: Tensor = self.avuc(logits, labels)
+            return loss
         if objective.kind == "confidence_penalty":
             return confidence_penalty(logits, labels, uncertainty=objective.uncertainty)
         return auavuc_loss(
