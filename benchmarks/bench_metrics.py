@@ -1,11 +1,11 @@
-"""The metric suite against torchmetrics + netcal + scikit-learn, and the memory of the streaming form.
+"""All metrics against torchmetrics, netcal and scikit-learn, and the memory of `StreamingMetrics`.
 
     python benchmarks/bench_metrics.py [--quick]
 
-Both sides compute the same eleven metrics of the same arrays, one after the other in this process, on one thread, in
-CPU seconds, which other work on the machine hardly changes; their values must agree. Of the peers, whichever computes
-a metric faster is charged. What no peer has (UCE, AvU, AvU-AUC, the conditional probabilities, debiased ECE, AURC) is
-computed by us in the same call and not charged to them.
+This library and the others compute the same eleven metrics of the same arrays, one after the other in this process, on
+one thread. Times are CPU seconds, which other work on the machine hardly changes. The values must agree. For each
+metric the fastest other library counts. Metrics that no other library has (UCE, AvU, AvU-AUC, the conditional
+probabilities, debiased ECE, AURC) are computed by this library in the same call; the others do not compute them.
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ def best(function: Callable[[], Any], repeats: int) -> tuple[float, Any]:
 
 
 def peer_metrics(p: torch.Tensor, y: torch.Tensor) -> dict[str, list[tuple[str, Callable[[], float]]]]:
-    """The peers' functions for each metric, as their users call them."""
+    """The functions of the other libraries for each metric, as their users call them."""
     import sklearn.metrics as sk
     import torchmetrics.functional.classification as tm
     from netcal.metrics import ECE, MCE
 
     c = p.shape[1]
     probs, labels, classes = p.numpy(), y.numpy(), np.arange(c)
-    # scikit-learn clips probabilities at their dtype's epsilon: float32 would give it another NLL; not charged to it
+    # scikit-learn clips probabilities at the epsilon of their dtype, so float32 would give another NLL; the conversion
+    # is not timed
     wide = probs.astype(np.float64)
     binary = [(probs[:, k], (labels == k).astype(np.int64)) for k in range(c)]
     return {
@@ -99,7 +100,7 @@ def peer_detection(a: np.ndarray, b: np.ndarray) -> dict[str, Callable[[], float
     }
 
 
-# netcal cuts equal-mass bins at quantiles, a row more or less at each border; the peers sum float32
+# netcal cuts bins of equal size at quantiles, which moves single rows; the other libraries sum in float32
 TOLERANCE = {"adaptive_ece": 2e-3, "wasserstein": 1e-6}
 
 
@@ -119,7 +120,7 @@ def compare(rows: int, classes: int, repeats: int) -> float:
     table: dict[str, tuple[str, float, float]] = {}
     for name, choices in peer_metrics(p, y).items():
         timed = [(*best(function, 1), who) for who, function in choices]
-        # a peer whose value differs (see docs/metrics.md) is shown and not used
+        # a library whose value differs (see docs/metrics.md) is not used
         agreeing = [t for t in timed if math.isclose(t[1], values[name], abs_tol=TOLERANCE.get(name, 2e-5))]
         if not agreeing:
             raise SystemExit(f"{name}: ours {values[name]}, peers {[(who, v) for _, v, who in timed]}")
@@ -148,7 +149,7 @@ def peak():
     # the kernel's own record of this process, in bytes
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
-# everything that is loaded or set up once, on a few rows, before the first measurement
+# a few rows first, so that everything that is loaded once is loaded before the measurement
 warm = torch.full((10, classes), 1 / classes)
 StreamingMetrics(classes).update(warm, torch.zeros(10, dtype=torch.long)).compute()
 before = peak()
@@ -172,7 +173,7 @@ print((peak() - before) / size)
 
 
 def memory(rows: int, classes: int) -> float:
-    """Growth of the process's peak resident memory over input + update + compute, as a multiple of the input's size."""
+    """Growth of the peak memory of a process that makes the input, updates and computes, divided by the input."""
     worst = 0.0
     for how in ("whole", "batches"):
         command = [sys.executable, "-c", MEMORY, str(rows), str(classes), how]
@@ -185,12 +186,12 @@ def memory(rows: int, classes: int) -> float:
 def streaming(rows: int, classes: int, repeats: int) -> None:
     p, y = make(rows, classes)
     seconds, _ = best(lambda: StreamingMetrics(classes).update(p, y).compute(), repeats)
-    print(f"  streaming form, {rows:,} × {classes:,}: {seconds:.3f} s")
+    print(f"  StreamingMetrics, {rows:,} × {classes:,}: {seconds:.3f} s")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the rows, for a check that all of it runs")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the rows, to check that everything runs")
     quick = parser.parse_args().quick
     scale, repeats = (10, 2) if quick else (1, 3)
     cases = [(1_000_000 // scale, 10), (50_000 // scale, 1_000)]

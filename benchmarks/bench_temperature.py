@@ -1,12 +1,12 @@
-"""The temperature fit, us against netcal 1.4 and scikit-learn, on the same logits in one run.
+"""Temperature scaling against netcal 1.4 and scikit-learn, on the same logits in one run.
 
     python benchmarks/bench_temperature.py            50,000 × 1,000 logits
     python benchmarks/bench_temperature.py --quick     5,000 × 100
 
-The logits are those of a network in outline, overconfident by a factor of 1.6. netcal is given probabilities, as it
-requires, and is not charged for their softmax; in float64, because its finite differences are below float32's
-rounding and it stays at T = 1. scikit-learn's scaler is called directly, without the cross-validation around it, in
-float32. The NLL of each answer is computed here in float64.
+The logits are synthetic and overconfident by a factor of 1.6. netcal gets probabilities, as it requires, and the time
+of their softmax does not count. It gets them in float64, because its finite differences are below float32 rounding and
+it would stay at T = 1. The scaler of scikit-learn is called directly, in float32, without the cross-validation around
+it. The NLL of each result is computed here in float64.
 """
 
 from __future__ import annotations

@@ -119,6 +119,7 @@ NAMES: dict[str, str] = {
     "avuc.metrics.avu.Counts": "avuc.metrics.avu.QuadrantCounts",
     "avuc.metrics.avu.auto_threshold": "avuc.metrics.threshold.auto_threshold",
     "avuc.metrics.detection.spearman": "avuc.metrics.rank_correlation.spearman",
+    "avuc.metrics.intervals.detection_intervals": "avuc.metrics.detection_bootstrap.detection_intervals",
     "avuc.metrics.resampling.Resampler": "avuc.metrics.resampling.rows.RowResampler",
     "avuc.metrics.resampling.draws": "avuc.metrics.resampling.rows.resampled_rows",
     "avuc.metrics.resampling.replicate": "avuc.metrics.resampling.rows.resampled_errors",

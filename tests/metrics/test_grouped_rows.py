@@ -1,4 +1,4 @@
-"""Intervals from cells of rows: beside those from rows, and beside the truth where it is known."""
+"""Intervals from groups of rows agree with those from rows, and cover the truth where it is known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import torch
 
 from avuc import metrics
 from avuc.metrics.blockwise import BlockCollector, BlockwiseStatistics
-from avuc.metrics.intervals import Bootstrap, Interval, blockwise_detection_intervals, blockwise_intervals
+from avuc.metrics.detection_bootstrap import blockwise_detection_intervals
+from avuc.metrics.intervals import Bootstrap, Interval, blockwise_intervals
 from avuc.metrics.resampling import grouped_rows
 from avuc.metrics.resampling import rows as row_bootstrap
 from avuc.metrics.sorted_samples import SortedPair

@@ -1,4 +1,4 @@
-"""Any split and any order of merging equals the pure functions; what is counted in cells lies within its bounds."""
+"""Any split and any order of merging equals the pure functions; metrics from histograms lie within their bounds."""
 
 from __future__ import annotations
 

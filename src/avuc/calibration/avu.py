@@ -27,7 +27,6 @@ from avuc.losses.analytic import or_empty
 from avuc.losses.quadrants import SampleStatistics, Variant, quadrants_of
 from avuc.metrics.binning import bin_index, bin_table
 from avuc.metrics.calibration import expected_gap
-from avuc.uncertainty import midpoint_threshold
 
 BINS = 15
 # steps of the guard from the optimum back to T = 1
@@ -110,7 +109,7 @@ class AvUTemperatureScaling(TemperatureScaling):
     def _fit(self, logits: Any, labels: Any) -> None:
         scaled = ScaledLogits.read(logits, labels)
         few = scaled.subsample(GRID_ELEMENTS)
-        fixed = _midpoint(scaled.at(1.0))
+        fixed = scaled.at(1.0).threshold()
 
         def loss(temperature: float) -> float:
             return self._loss(scaled.at(temperature), fixed, scaled.num_classes)
@@ -122,17 +121,17 @@ class AvUTemperatureScaling(TemperatureScaling):
             likelihood[float(temperature)] = float(columns.nll.mean())
             return self._loss(columns, fixed, few.num_classes)
 
-        found = self._grid_and_brent(loss, coarse, rough=True, jumps=self._literal or self.nll_weight == 0)
+        minimum = self._grid_and_brent(loss, coarse, rough=True, jumps=self._literal or self.nll_weight == 0)
         likeliest = min(likelihood, key=likelihood.__getitem__)
         if self.procedure == "authors":
             # the search tells whether a minimum exists; the procedure gives T
-            found = self._authors(scaled, fixed)._replace(at_bound=found.at_bound)
-        guarded = self._guarded(scaled, found, likeliest) if self.guard and not self._literal else found
-        self.guarded_ = guarded is not found
+            minimum = self._authors(scaled, fixed)._replace(at_bound=minimum.at_bound)
+        guarded = self._guarded(scaled, minimum, likeliest) if self.guard and not self._literal else minimum
+        self.guarded_ = guarded is not minimum
         if few is not scaled:
             scaled.rows_read += few.rows_read
         self._store(scaled, guarded)
-        self.unguarded_temperature_ = min(max(math.exp(found.x), self.bounds[0]), self.bounds[1])
+        self.unguarded_temperature_ = min(max(math.exp(minimum.x), self.bounds[0]), self.bounds[1])
         columns = scaled.at(self.temperature_)
         self.loss_ = self._loss(columns, fixed, scaled.num_classes)
         self.threshold_ = self._threshold(columns, fixed, scaled.num_classes)
@@ -161,10 +160,10 @@ class AvUTemperatureScaling(TemperatureScaling):
             return fixed
         if self.threshold == "refit":
             assert columns is not None
-            return _midpoint(columns)
+            return columns.threshold()
         return 0.5 * math.log(max(num_classes, 2)) if self.threshold is None else float(self.threshold)
 
-    def _guarded(self, scaled: ScaledLogits, found: Minimum, likeliest: float) -> Minimum:
+    def _guarded(self, scaled: ScaledLogits, minimum: Minimum, likeliest: float) -> Minimum:
         """Return the first step from the optimum towards T = 1 at which NLL, ECE and UCE are no worse than at T = 1.
 
         If T is further from 1 than `likeliest`, it must also keep the share `KEPT` of the gain in NLL.
@@ -180,11 +179,11 @@ class AvUTemperatureScaling(TemperatureScaling):
             likely = float(read.nll.mean()) <= (kept if beyond else nll)
             return likely and bool(np.all(_gaps(read, few.num_classes) <= before))
 
-        result = found
+        result = minimum
         for step in range(GUARD_STEPS + 1):
-            x = found.x * (1 - step / GUARD_STEPS)
+            x = minimum.x * (1 - step / GUARD_STEPS)
             if step == GUARD_STEPS or no_worse(x):
-                result = found if step == 0 else Minimum(x, math.nan, False)
+                result = minimum if step == 0 else Minimum(x, math.nan, False)
                 break
         if few is not scaled:
             scaled.rows_read += few.rows_read
@@ -303,12 +302,6 @@ class AUAvUTemperatureScaling(AvUTemperatureScaling):
 
     def _objectives(self) -> tuple[str, ...]:
         return ("auavuc",)
-
-
-def _midpoint(columns: ScaledPredictions) -> float:
-    """Return the midpoint of the mean entropies of correct and of wrong predictions."""
-    u, right = columns.entropy, columns.correct
-    return float(midpoint_threshold(u[right].sum(), u[~right].sum(), right.sum(), (~right).sum()))
 
 
 def _gaps(columns: ScaledPredictions, num_classes: int) -> Any:

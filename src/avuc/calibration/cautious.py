@@ -52,8 +52,8 @@ class CautiousTemperatureScaling(TemperatureScaling):
     def ece_allowance(self) -> float:
         return float(self.caution)
 
-    def _store(self, scaled: ScaledLogits, found: Minimum) -> None:
-        super()._store(scaled, found)
+    def _store(self, scaled: ScaledLogits, minimum: Minimum) -> None:
+        super()._store(scaled, minimum)
         self.likeliest_ = self.temperature_
         self.temperature_ = self._raised(scaled, self.likeliest_)
         if self.temperature_ != self.likeliest_:

@@ -243,8 +243,8 @@ def _ece(
     before: Predictions, after: Predictions, first: Statistics, second: Statistics, bins: int, seed: int
 ) -> MetricChange:
     how = Bootstrap(REPLICATES, LEVEL, seed, bins=bins)
-    found = compared_intervals((after.probs, before.probs), (second, first), ["ece"], how)["ece"]
-    return MetricChange(found.b.value, found.a.value, *found.difference)
+    compared = compared_intervals((after.probs, before.probs), (second, first), ["ece"], how)["ece"]
+    return MetricChange(compared.b.value, compared.a.value, *compared.difference)
 
 
 def _predictions(logits: Tensor, labels: Tensor, calibrator: Calibrator | None = None) -> Predictions:

@@ -119,8 +119,8 @@ def refuse_not_logits(logits: Tensor) -> None:
     """Raise InputError for NaN, +inf, and rows whose logits (..., N, C) are all −inf."""
     if bool(torch.isfinite(logits.amax(dim=-1)).all()):
         return
-    for name, found in (("NaN", logits.isnan()), ("+inf", torch.isposinf(logits))):
-        rows = found.any(dim=-1).reshape(-1, logits.shape[-2]).any(dim=0)
+    for name, bad in (("NaN", logits.isnan()), ("+inf", torch.isposinf(logits))):
+        rows = bad.any(dim=-1).reshape(-1, logits.shape[-2]).any(dim=0)
         if bool(rows.any()):
             first, many = int(rows.nonzero()[0]), int(rows.sum())
             raise InputError(f"logits contain {name} in {many} of {len(rows)} rows (first: row {first}); remove them")

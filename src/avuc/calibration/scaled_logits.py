@@ -23,7 +23,7 @@ from torch import Tensor
 
 from avuc.calibration.inputs import as_labels, as_logits, refuse_not_logits
 from avuc.metrics.statistics import NLL_FLOOR
-from avuc.uncertainty import entropy
+from avuc.uncertainty import entropy, midpoint_threshold
 
 # Blocks below torch's grain size of 32,768 elements stay in the cache of a core and run on the calling thread. The
 # threads started here take a range of rows each and synchronise once a pass. torch's own threads synchronise at every
@@ -64,6 +64,11 @@ class ScaledPredictions(NamedTuple):
     entropy: Tensor
     correct: Tensor
     nll: Tensor
+
+    def threshold(self) -> float:
+        """Return the midpoint of the mean entropies of correct and of wrong predictions."""
+        u, right = self.entropy, self.correct
+        return float(midpoint_threshold(u[right].sum(), u[~right].sum(), right.sum(), (~right).sum()))
 
 
 class Derivatives(NamedTuple):

@@ -104,11 +104,11 @@ class TemperatureScaling(Calibrator):
     def _fit(self, logits: Any, labels: Any) -> None:
         scaled = ScaledLogits.read(logits, labels)
         if scaled.samples == 1:
-            found = self._newton(scaled)
+            minimum = self._newton(scaled)
         else:
-            found = self._grid_and_brent(scaled.nll, scaled.subsample(GRID_ELEMENTS).nll)
-        self._store(scaled, found)
-        self._warn_user(scaled, found.at_bound)
+            minimum = self._grid_and_brent(scaled.nll, scaled.subsample(GRID_ELEMENTS).nll)
+        self._store(scaled, minimum)
+        self._warn_user(scaled, minimum.at_bound)
 
     def _apply(self, logits: Tensor) -> Tensor:
         scaled = logits / self.temperature_
@@ -122,15 +122,15 @@ class TemperatureScaling(Calibrator):
         start, sample = 1 / near, scaled.subsample(START_ELEMENTS)
         if sample is not scaled:
             start = self._descent(sample, start, 1e-3).x
-        found = self._descent(scaled, start, self.tolerance)
-        found = found._replace(x=-math.log(found.x))
+        minimum = self._descent(scaled, start, self.tolerance)
+        minimum = minimum._replace(x=-math.log(minimum.x))
         step = math.log(temperatures[1] / temperatures[0])
-        if abs(found.x - math.log(near)) > 1.5 * step and few.nll(math.exp(found.x)) > float(self.curve_[1].min()):
+        if abs(minimum.x - math.log(near)) > 1.5 * step and few.nll(math.exp(minimum.x)) > float(self.curve_[1].min()):
             # the floor can cause a second minimum, and Newton's method may have found the higher one
             other = self._grid_and_brent(scaled.nll, few.nll)
-            found = min(found, other, key=lambda minimum: minimum.value)
+            minimum = min(minimum, other, key=lambda each: each.value)
         scaled.rows_read += sum(s.rows_read for s in {few, sample} if s is not scaled)
-        return found
+        return minimum
 
     def _descent(self, scaled: ScaledLogits, start: float, tolerance: float) -> Minimum:
         """Return the lowest minimum in s = 1/T that Newton's method reaches from `start`.
@@ -142,16 +142,16 @@ class TemperatureScaling(Calibrator):
         begin = [scaled.floored(1 / start)]
         if not torch.equal(begin[0], scaled.impossible):
             begin.append(scaled.impossible)
-        return min((self._rounds(scaled, start, held, tolerance) for held in begin), key=lambda found: found.value)
+        return min((self._rounds(scaled, start, held, tolerance) for held in begin), key=lambda each: each.value)
 
     def _rounds(self, scaled: ScaledLogits, start: float, held: Tensor, tolerance: float) -> Minimum:
         low, high = 1 / self.bounds[1], 1 / self.bounds[0]
         for _ in range(ROUNDS):
-            found = newton_minimum(partial(scaled.derivatives, floored=held), start, low, high, tolerance)
-            start, before, held = found.x, held, scaled.floored(1 / found.x)
+            minimum = newton_minimum(partial(scaled.derivatives, floored=held), start, low, high, tolerance)
+            start, before, held = minimum.x, held, scaled.floored(1 / minimum.x)
             if torch.equal(held, before):
                 break
-        return found
+        return minimum
 
     def _grid_and_brent(
         self,
@@ -187,30 +187,30 @@ class TemperatureScaling(Calibrator):
         while True:
             left, right = max(best - 1, 0), min(best + 1, end)
             middle = x[best] if left < best < right else (x[left] + x[right]) / 2
-            found = brent_minimum(lambda t: loss(math.exp(t)), x[left], middle, x[right], self.tolerance / 3)
-            edge = left if found.x < middle else right
-            if rough and edge in (0, end) and abs(found.x - x[edge]) < NEAR_BOUND:
+            minimum = brent_minimum(lambda t: loss(math.exp(t)), x[left], middle, x[right], self.tolerance / 3)
+            edge = left if minimum.x < middle else right
+            if rough and edge in (0, end) and abs(minimum.x - x[edge]) < NEAR_BOUND:
                 at_end = loss(temperatures[edge])
-                if at_end - found.value <= NEAR_BOUND * float(np.ptp(losses)):
+                if at_end - minimum.value <= NEAR_BOUND * float(np.ptp(losses)):
                     return Minimum(x[edge], at_end, True)
-            if abs(found.x - x[edge]) > 10 * self.tolerance:
-                return found
+            if abs(minimum.x - x[edge]) > 10 * self.tolerance:
+                return minimum
             if edge in (0, end):
                 return Minimum(x[edge], loss(temperatures[edge]), True)
             if edge in tried:
-                return found
+                return minimum
             # the best point of the subsample is not next to the best point of all rows
             tried.add(best := edge)
 
-    def _store(self, scaled: ScaledLogits, found: Minimum) -> None:
+    def _store(self, scaled: ScaledLogits, minimum: Minimum) -> None:
         low, high = self.bounds
-        self.temperature_ = math.exp(found.x)
+        self.temperature_ = math.exp(minimum.x)
         # exp(log 20) is not 20
         for bound in (low, high):
-            if abs(found.x - math.log(bound)) < 1e-12:
+            if abs(minimum.x - math.log(bound)) < 1e-12:
                 self.temperature_ = bound
         self.temperature_ = min(max(self.temperature_, low), high)
-        self.loss_, self.at_bound_ = found.value, found.at_bound
+        self.loss_, self.at_bound_ = minimum.value, minimum.at_bound
         self.num_classes_, self.n_evaluations_ = scaled.num_classes, scaled.passes
 
     def _warn_user(self, scaled: ScaledLogits, at_bound: bool) -> None:

@@ -122,9 +122,9 @@ class VectorScaling(Calibrator):
         penalty = self.ridge / scaled.rows
 
         def closure() -> float:
-            found = _evaluate(scaled, theta, temperature, floored, unseen)
-            theta.grad = found.gradient + penalty * theta
-            return found.value + penalty / 2 * float((theta * theta).sum())
+            result = _evaluate(scaled, theta, temperature, floored, unseen)
+            theta.grad = result.gradient + penalty * theta
+            return result.value + penalty / 2 * float((theta * theta).sum())
 
         optimiser.step(closure)
         closure()

@@ -21,7 +21,8 @@ from avuc.metrics.avu import avu_curves_from_statistics
 from avuc.metrics.blockwise import needs_blocks
 from avuc.metrics.calibration import confidence_table, curve_from_table, uncertainty_table
 from avuc.metrics.detection import detection_from_sorted
-from avuc.metrics.intervals import Bootstrap, blockwise_detection_intervals, detection_intervals, intervals_of
+from avuc.metrics.detection_bootstrap import blockwise_detection_intervals, detection_intervals
+from avuc.metrics.intervals import Bootstrap, intervals_of
 from avuc.metrics.selective import risk_curve
 from avuc.metrics.sorted_samples import CHUNK, SortedPair
 from avuc.metrics.statistics import Statistics, prediction_statistics

@@ -10,7 +10,7 @@ avu.py               accuracy versus uncertainty; threshold.py: the uncertainty 
 selective.py         risk–coverage curve and its area
 detection.py         out-of-distribution detection;  rank_correlation.py: Spearman's ρ
 suite.py             METRICS, evaluate
-intervals.py         bootstrap intervals;  resampling/: the bootstrap itself
+intervals.py         bootstrap intervals;  detection_bootstrap.py: those of `detection`;  resampling/: the bootstrap
 blockwise.py         the same metrics for data read in blocks
 streaming/           metrics with a state of fixed size, mergeable over processes
 statistics.py        the one pass over the probabilities;  checks.py, arrays.py: what is accepted
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
         uncertainty_reliability_curve,
     )
     from avuc.metrics.detection import detection
+    from avuc.metrics.detection_bootstrap import detection_intervals
     from avuc.metrics.intervals import (
         bootstrap,
-        detection_intervals,
         intervals,
         paired_bootstrap,
         paired_intervals,
@@ -121,7 +121,7 @@ _HOME = {
     "classwise_ece": "calibration",
     "debiased_ece": "calibration",
     "detection": "detection",
-    "detection_intervals": "intervals",
+    "detection_intervals": "detection_bootstrap",
     "ece": "calibration",
     "evaluate": "suite",
     "intervals": "intervals",

@@ -219,13 +219,13 @@ def _add_classwise(block: Tensor, target: Tensor, chosen: Tensor, dtype: torch.d
     first = _class_offsets(len(block), classes, bins)[where_host]
     hit = target.cpu().numpy() * bins + digitise(chosen.cpu().numpy(), edges)
     table[:, 0] += block.sum(0).cpu().numpy()
-    cell = first + digitise(high, edges)
+    index = first + digitise(high, edges)
     if len(hit) <= table.size:
-        for where_to, values in ((cell, high), (first, -high), (hit, np.full(len(hit), -1.0))):
+        for where_to, values in ((index, high), (first, -high), (hit, np.full(len(hit), -1.0))):
             np.add.at(table.reshape(-1), where_to, values)
         return
     # Many rows for a small table: whole tables are faster. np.bincount of no weights at all returns integers.
-    added = np.bincount(cell, weights=high, minlength=table.size).astype(np.float64).reshape(table.shape)
+    added = np.bincount(index, weights=high, minlength=table.size).astype(np.float64).reshape(table.shape)
     added[:, 0] -= added.sum(1)
     table += added - np.bincount(hit, minlength=table.size).reshape(table.shape)
 
