@@ -104,7 +104,8 @@ def test_in_blocks_every_case_ends_alike(tmp_path, monkeypatch):
 
     whole = ends(tmp_path / "whole")
     monkeypatch.setattr("avuc.metrics.blockwise.LARGE_ROWS", 0)
-    monkeypatch.setattr("avuc.evaluation.files.file.BLOCK", 137 * 5)  # a few blocks of each file, the last one shorter
+    # a few blocks of each file, the last one shorter
+    monkeypatch.setattr("avuc.evaluation.files.score_file.BLOCK", 137 * 5)
     blocks = ends(tmp_path / "blocks")
     assert {name: (state, blocks[name]) for name, state in whole.items() if blocks[name] != state} == {}
 

@@ -71,7 +71,7 @@ def check_numbers(file: ScoreFile, other: ScoreFile) -> None:
     """Refuse classes 3, 5, 7 beside classes 1, 2, 3: matched by position, class 3 would be taken for class 7."""
     both = [one.class_names or () for one in (file, other)]
     if all(both) and all(name.isdecimal() for names in both for name in names):
-        from avuc.evaluation.files.names import listing
+        from avuc.evaluation.files.messages import listing
 
         raise InputError(
             f"{other.path}: its classes are {listing(both[1])}, but the calibrator is fitted on {listing(both[0])}; "

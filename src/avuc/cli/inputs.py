@@ -194,7 +194,7 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None
     seen: dict[str, str] = {}
     read = [name for name in inputs if name]
     if any(name.lower().endswith(".npy") for name in read):
-        from avuc.evaluation.files import reads_also
+        from avuc.evaluation.files.find import reads_also
 
         read += [str(beside) for name in read for beside in reads_also(name)]
     for option, name in outputs.items():

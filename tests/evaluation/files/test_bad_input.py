@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from avuc.evaluation.files import FORMATS
+from avuc.evaluation.files.find import FORMATS
 
 SUFFIXES = list(FORMATS)
 KEYED = [".npz", ".safetensors", ".parquet", ".csv"]

@@ -16,8 +16,8 @@ import torch
 
 from avuc.core.errors import InputError
 from avuc.evaluation.files import read_scores
-from avuc.evaluation.files.columns import expand_columns, pick_columns
-from avuc.evaluation.files.names import Wanted
+from avuc.evaluation.files.choose_columns import choose_columns, expand_columns
+from avuc.evaluation.files.names import ReadOptions
 
 TABLES = [".csv", ".parquet"]
 
@@ -254,7 +254,7 @@ def test_many_names_take_linear_work():
     def work(count: int) -> int:
         Counted.compared = 0
         head = [Counted(f"logits_{i}") for i in range(count)] + [Counted("label")]
-        pick_columns(Path("a.csv"), head, Wanted())
+        choose_columns(Path("a.csv"), head, ReadOptions())
         return Counted.compared
 
     small, large = work(200), work(2000)
@@ -380,7 +380,7 @@ def test_two_models_in_one_table(tmp_path, refused, suffix, models, ends):
     file = read_scores(path, scores_key=f"logits_{models[0]}")
     assert file.num_classes == 3
     assert accuracy(file) > 0.9
-    assert file.found.name == "logits"
+    assert file.raw.name == "logits"
 
 
 def test_names_of_two_parts_are_one_model_where_the_labels_say_so(tmp_path):
@@ -398,7 +398,7 @@ def test_names_that_pandas_made(tmp_path, refused):
     labels = model(3)[1]
     table = {"prob.2": probs[:, 2], "prob": probs[:, 0], "prob.1": probs[:, 1], "label": labels}
     file = read_scores(write(tmp_path / "a.csv", table))
-    assert file.found.keys == ("prob", "prob.1", "prob.2")
+    assert file.raw.keys == ("prob", "prob.1", "prob.2")
     assert accuracy(file) > 0.9
     table = {"prob": probs.max(1), "prob_1": probs[:, 0], "prob_2": probs[:, 1], "prob_3": probs[:, 2], "label": labels}
     assert options(refused(write(tmp_path / "b.csv", table)))[1] == "prob_1,prob_2,prob_3"

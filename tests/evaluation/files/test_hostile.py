@@ -21,7 +21,8 @@ from avuc.calibration import Calibrator
 from avuc.cli import main
 from avuc.core.errors import InputError
 from avuc.core.tensor_file import read_tensors
-from avuc.evaluation.files import FORMATS, read_scores, write_scores
+from avuc.evaluation.files import read_scores, write_scores
+from avuc.evaluation.files.find import FORMATS
 
 SUFFIXES = list(FORMATS)
 GOOD = np.array([[2.0, 0.5, -1.0], [0.1, 0.2, 0.3], [-3.0, 4.0, 0.0]], np.float32)
@@ -328,12 +329,12 @@ def test_a_rewrite_takes_no_more_memory_than_the_limit_says(tmp_path, save):
 def test_a_parquet_that_ends_its_reader(save, refused, monkeypatch):
     """The library aborts on some damaged files: that must happen in another process."""
     path = save(".parquet", GOOD, [0, 1, 2])
-    monkeypatch.setattr("avuc.evaluation.files.probe.CODE", "import os; os.abort()")
+    monkeypatch.setattr("avuc.evaluation.files.arrow.PROBE_CODE", "import os; os.abort()")
     assert "reading it ends the process with signal 6" in refused(path)
-    monkeypatch.setattr("avuc.evaluation.files.probe.CODE", "import os; os._exit(3)")
+    monkeypatch.setattr("avuc.evaluation.files.arrow.PROBE_CODE", "import os; os._exit(3)")
     assert "it needs more memory than the limit" in refused(path)
-    monkeypatch.setattr("avuc.evaluation.files.probe.CODE", "import time; time.sleep(60)")
-    monkeypatch.setattr("avuc.evaluation.files.probe.SECONDS", 0.2)
+    monkeypatch.setattr("avuc.evaluation.files.arrow.PROBE_CODE", "import time; time.sleep(60)")
+    monkeypatch.setattr("avuc.evaluation.files.arrow.PROBE_SECONDS", 0.2)
     assert "takes more than 0.2 s" in refused(path)
     monkeypatch.undo()
     assert read_scores(path).num_rows == 3

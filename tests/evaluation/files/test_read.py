@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from avuc.core.errors import InputError
-from avuc.evaluation.files import FORMATS, describe, read_scores
-from avuc.evaluation.files.names import SCORE_NAMES, swap_word
+from avuc.evaluation.files import describe, read_scores
+from avuc.evaluation.files.find import FORMATS
+from avuc.evaluation.files.names import SCORE_NAMES, label_file_name
 from avuc.predictions import Predictions
 
 SUFFIXES = list(FORMATS)
@@ -157,7 +158,7 @@ def test_labels_from_another_file(save, data, tmp_path, suffix):
     ],
 )
 def test_the_labels_beside_a_npy(stem, there, word, found):
-    assert swap_word(stem, there.__contains__) == (word, found)
+    assert label_file_name(stem, there.__contains__) == (word, found)
 
 
 def test_numbered_columns_are_sorted_by_number(tmp_path):

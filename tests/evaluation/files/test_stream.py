@@ -15,8 +15,7 @@ import torch
 
 from avuc.cli import main
 from avuc.core.errors import InputError
-from avuc.evaluation import files as scores
-from avuc.evaluation.files import ScoreFile, ScoreStream, open_scores, read_scores
+from avuc.evaluation.files import ScoreFile, ScoreStream, open_scores, read_scores, score_file
 from avuc.metrics import blockwise
 
 ROWS, CLASSES = 211, 4
@@ -28,7 +27,7 @@ def in_blocks(monkeypatch):
 
     def switch() -> None:
         monkeypatch.setattr(blockwise, "LARGE_ROWS", 0)
-        monkeypatch.setattr(scores.file, "BLOCK", 17 * CLASSES)
+        monkeypatch.setattr(score_file, "BLOCK", 17 * CLASSES)
 
     return switch
 

@@ -13,7 +13,8 @@ import torch
 
 from avuc.calibration import TemperatureScaling
 from avuc.core.errors import InputError
-from avuc.evaluation.files import FORMATS, read_scores, write_scores
+from avuc.evaluation.files import read_scores, write_scores
+from avuc.evaluation.files.find import FORMATS
 
 SUFFIXES = list(FORMATS)
 

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from avuc.evaluation.files.facts import Facts, LabelFacts, ScoreFacts
 from avuc.evaluation.files.kinds import decide_kind
-from avuc.evaluation.files.names import BINARY, FAR, Found, listing, refuse
-
-__all__ = ["Decision", "check_label_shape", "check_score_shape", "decide", "decide_kind", "decide_labels"]
+from avuc.evaluation.files.messages import BINARY_REMEDY, file_error, listing
+from avuc.evaluation.files.names import EXACT_RANGE, RawScores
+from avuc.evaluation.files.summary import LabelSummary, ScoreSummary, Summary
 
 # with this many rows per class, a class 0 without a row is worth a note
 ROWS_PER_CLASS = 10
@@ -53,7 +52,7 @@ def _in_float32(logits: Tensor) -> Tensor:
     kept = logits.to(torch.float32).contiguous()
     if logits.dtype.itemsize < 4 or logits.dtype == torch.float32:
         return kept
-    far = kept.amax(-1).abs() > FAR
+    far = kept.amax(-1).abs() > EXACT_RANGE
     if bool(far.any()):
         rows = logits[far].double()
         kept = kept.clone() if kept is logits else kept
@@ -61,21 +60,21 @@ def _in_float32(logits: Tensor) -> Tensor:
     return kept
 
 
-def decide(path: Path, found: Found, facts: Facts, kind: str = "auto", first_label: int | None = None) -> Decision:
+def decide(path: Path, raw: RawScores, facts: Summary, kind: str = "auto", first_label: int | None = None) -> Decision:
     """Logits, probabilities or percentages; labels from 0 or from 1; or an `InputError` that says what is unclear.
 
     Args:
         path: the file, for messages.
-        found: where the scores and labels are in it and what they are called; its arrays are not used.
+        raw: where the scores and labels are in it and what they are called; its arrays are not used.
         facts: of all rows.
         kind: `auto`, `logits`, `probs` or `percent`.
         first_label: the label of the first class, 0 or 1, or None to find out.
     """
-    check_finite(path, found, facts.scores)
-    kind, scale, notes = decide_kind(path, found, facts.scores, kind)
+    check_finite(path, raw, facts.scores)
+    kind, scale, notes = decide_kind(path, raw, facts.scores, kind)
     if facts.labels is None:
         return Decision(kind, scale, notes=tuple(notes))
-    first, numbers, more = decide_labels(path, found, facts.labels, facts.scores.classes, first_label)
+    first, numbers, more = decide_labels(path, raw, facts.labels, facts.scores.classes, first_label)
     return Decision(kind, scale, first, numbers, (*notes, *more))
 
 
@@ -83,16 +82,18 @@ def check_score_shape(path: Path, where: str, shape: Sequence[int], dtype: torch
     """Refuse scores of a shape or type that cannot be read."""
     shape = tuple(shape)
     if dtype == torch.bool or dtype.is_complex:
-        raise refuse(path, f"{where} holds {dtype}, not scores", "save logits or probabilities")
+        raise file_error(path, f"{where} holds {dtype}, not scores", "save logits or probabilities")
     if len(shape) not in (2, 3):
-        remedy = f"save one column per class; {BINARY}" if len(shape) < 2 else "save (N, C), or (S, N, C) for S draws"
-        raise refuse(path, f"{where} has shape {shape}, expected (N, C) or (S, N, C)", remedy)
+        remedy = (
+            f"save one column per class; {BINARY_REMEDY}" if len(shape) < 2 else "save (N, C), or (S, N, C) for S draws"
+        )
+        raise file_error(path, f"{where} has shape {shape}, expected (N, C) or (S, N, C)", remedy)
     if 0 in shape:
-        raise refuse(path, f"{where} is empty: shape {shape}", "save at least one row")
+        raise file_error(path, f"{where} is empty: shape {shape}", "save at least one row")
     if shape[-1] < 2 and len(shape) == 3 and shape[1] > 1:
-        raise refuse(path, f"{where} has shape {shape}, expected (N, C) or (S, N, C)", "save scores.squeeze(-1)")
+        raise file_error(path, f"{where} has shape {shape}, expected (N, C) or (S, N, C)", "save scores.squeeze(-1)")
     if shape[-1] < 2:
-        raise refuse(path, f"{where} has one column: shape {shape}", BINARY)
+        raise file_error(path, f"{where} has one column: shape {shape}", BINARY_REMEDY)
 
 
 def check_label_shape(
@@ -101,16 +102,18 @@ def check_label_shape(
     """Refuse labels that are not one whole number per row; (N, 1) counts as (N)."""
     rows, shape = scores_shape[-2], tuple(shape)
     if shape == (1, rows) and rows > 1:
-        raise refuse(path, f"{where} have shape {shape}, expected ({rows},)", "save labels.reshape(-1)")
+        raise file_error(path, f"{where} have shape {shape}, expected ({rows},)", "save labels.reshape(-1)")
     if len(shape) != 1 and not (len(shape) == 2 and shape[1] == 1):
         remedy = "save one label per row"
         if len(shape) == 2:
             remedy = "save class numbers: of one-hot labels, labels.argmax(1); several labels per row are not supported"
-        raise refuse(path, f"{where} have shape {shape}, expected ({rows},)", remedy)
+        raise file_error(path, f"{where} have shape {shape}, expected ({rows},)", remedy)
     if shape[0] != rows:
-        raise refuse(path, f"{rows:,} rows of scores but {shape[0]:,} {where}", _axes(shape[0], tuple(scores_shape)))
+        raise file_error(
+            path, f"{rows:,} rows of scores but {shape[0]:,} {where}", _axes(shape[0], tuple(scores_shape))
+        )
     if dtype == torch.bool or dtype.is_complex:
-        raise refuse(path, f"{where} are {dtype}", "save whole class numbers 0 … C−1")
+        raise file_error(path, f"{where} are {dtype}", "save whole class numbers 0 … C−1")
 
 
 def _axes(labels: int, shape: tuple[int, ...]) -> str:
@@ -127,28 +130,28 @@ def _axes(labels: int, shape: tuple[int, ...]) -> str:
     return "save one label per row"
 
 
-def check_finite(path: Path, found: Found, facts: ScoreFacts) -> None:
+def check_finite(path: Path, raw: RawScores, facts: ScoreSummary) -> None:
     if facts.bad is not None:
         row, column, value = facts.bad
-        raise refuse(
+        raise file_error(
             path,
-            f"{found.scores_from} holds {value} at row {row}, class {column} "
+            f"{raw.scores_from} holds {value} at row {row}, class {column} "
             f"({facts.nan + facts.infinite:,} such values)",
             "drop these rows or repair the model; every score must be a finite float32 number",
         )
 
 
 def decide_labels(
-    path: Path, found: Found, facts: LabelFacts, classes: int, first_label: int | None = None
+    path: Path, raw: RawScores, facts: LabelSummary, classes: int, first_label: int | None = None
 ) -> tuple[int, tuple[int, ...] | None, list[str]]:
     """The label of the first class, the label of every class where these are not consecutive, and notes."""
-    where = f"labels from {found.labels_from}"
+    where = f"labels from {raw.labels_from}"
     if facts.not_whole is not None:
         row, value = facts.not_whole
-        raise refuse(path, f"{where} are not whole: {value:g} at row {row}", _other_labels(value))
-    if found.labels_named:  # looked up among the names of the classes
+        raise file_error(path, f"{where} are not whole: {value:g} at row {row}", _other_labels(value))
+    if raw.labels_named:  # looked up among the names of the classes
         return 0, None, []
-    numbers = _numbers(found.class_names)
+    numbers = _numbers(raw.class_names)
     if first_label is not None:
         _check_range(path, where, facts, classes, first_label)
         return first_label, None, []
@@ -165,7 +168,7 @@ def decide_labels(
         counts = facts.right_from_0, facts.right_from_1
         if counts[1 - first] > counts[first]:
             shares = [f"{100 * count / facts.rows:.3g} %" for count in counts]
-            raise refuse(
+            raise file_error(
                 path,
                 f"{where} run from {int(facts.low)} to {int(facts.high)} and may count from 0 or from 1 "
                 f"(accuracy {shares[0]} or {shares[1]})",
@@ -179,13 +182,13 @@ def decide_labels(
 
 
 def _decide_by_number(
-    path: Path, where: str, facts: LabelFacts, classes: int, numbers: tuple[int, ...]
+    path: Path, where: str, facts: LabelSummary, classes: int, numbers: tuple[int, ...]
 ) -> tuple[int, tuple[int, ...] | None, list[str]]:
     """Columns that were listed in an order of their own, or with gaps in their numbers."""
     named = facts.values is not None and set(facts.values) <= set(numbers)
     placed = facts.low >= 0 and facts.high < classes
     if named and placed:
-        raise refuse(
+        raise file_error(
             path,
             f"{where} may be the numbers of the columns ({listing(map(str, numbers), 5)}) or their places",
             "pass --first-label 0 for places, or list the columns in the order of their numbers",
@@ -201,7 +204,7 @@ def _other_labels(value: float) -> str:
     return f"save class numbers 0 … C−1{leave} or name other labels with --label"
 
 
-def _check_range(path: Path, where: str, facts: LabelFacts, classes: int, first: int) -> None:
+def _check_range(path: Path, where: str, facts: LabelSummary, classes: int, first: int) -> None:
     last = first + classes - 1
     if facts.low >= first and facts.high <= last:
         return
@@ -214,7 +217,7 @@ def _check_range(path: Path, where: str, facts: LabelFacts, classes: int, first:
         hint += "; leave out the rows without a label"
     if first == 0 and facts.low == 1 and facts.high == classes:
         hint = "subtract 1: classes count from 0; or pass --first-label 1"
-    raise refuse(path, f"{where} are out of range: {value:.0f} at row {row}", hint)
+    raise file_error(path, f"{where} are out of range: {value:.0f} at row {row}", hint)
 
 
 def _numbers(names: Sequence[str] | None) -> tuple[int, ...] | None:

@@ -1,13 +1,9 @@
-"""Which columns of a table are scores, and which holds the label; shared by .csv and .parquet.
-
-A column is a score only where that is clear. Everything else is refused with the options that make it clear.
-"""
+"""Columns of a table: what their names and their first rows say about them."""
 
 from __future__ import annotations
 
-import csv
-import fnmatch
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,38 +12,28 @@ from typing import Protocol
 import numpy as np
 
 from avuc.core.errors import InputError
-from avuc.evaluation.files.names import Wanted, check_doubled, find_labels, listing, printable, refuse
-from avuc.evaluation.files.refusals import unclear_labels
-
-__all__ = [
-    "ASIDE",
-    "SCORE_PREFIXES",
-    "SUSPECTS",
-    "Columns",
-    "Sample",
-    "begins",
-    "expand_columns",
-    "index_labels",
-    "is_row_number",
-    "number_suffixes",
-    "ordered_classes",
-    "pick_columns",
-    "suffix_of",
-]
+from avuc.evaluation.files.messages import BINARY_REMEDY, file_error, listing, number_hint, quoted
 
 SCORE_PREFIXES = {"logits": "logits", "logit": "logits", "probs": "probs", "prob": "probs"} | {
     name: name for name in ("predictions", "scores", "score")
 }
 # row numbers
-ASIDE = frozenset({"", "id", "index", "row", "__index_level_0__"})
+ROW_NUMBER_NAMES = frozenset({"", "id", "index", "row", "__index_level_0__"})
 # figures that are often saved beside the scores
-SUSPECT_WORDS = """
+OTHER_DATA_WORDS = """
 confidence conf predicted prediction pred y_pred yhat y_hat predicted_class predicted_label pred_label argmax
 entropy uncertainty margin max min mean std sum total fold split seed epoch step batch loss nll weight
 sample_weight correct is_correct error time timestamp date label target true truth y y_true class row_id
 sample_id image_id uuid idx score scores prob probs probability logit logits predictions
 """
-SUSPECTS = frozenset(SUSPECT_WORDS.split())
+OTHER_DATA_NAMES = frozenset(OTHER_DATA_WORDS.split())
+# what float32 leaves of a sum of 1
+TOLERANCE = 1e-5
+# numbers with at most so many decimals count as rounded
+MOST_DIGITS = 6
+# the most that rounding may take from or add to a sum
+MOST_ROUNDING = 5e-2
+NEGATIVE_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -64,7 +50,7 @@ class Columns:
         return f"column {first!r}" if len(self.scores) == 1 else f"columns {first!r} … {last!r}"
 
 
-class Sample(Protocol):
+class TableSample(Protocol):
     """What can be known of a table's cells before all of them are read."""
 
     def is_number(self, name: str) -> bool:
@@ -83,77 +69,6 @@ class Sample(Protocol):
         """The distinct labels of all rows, as text; whole numbers without a decimal point."""
 
 
-def pick_columns(path: Path, names: Sequence[str], wanted: Wanted, sample: Sample | None = None) -> Columns:
-    """The columns that `--columns` lists; else those that begin with the scores key or with a usual scores word
-    (`logits_0`, `prob_cat`, or one list column `logits`); else those that clearly form the scores.
-
-    Args:
-        path: the file, for messages.
-        names: the header.
-        wanted: what the caller asks for.
-        sample: the cells; without it only the names are looked at.
-
-    >>> pick_columns(Path("a.csv"), ["id", "label", "prob_1", "prob_0"], Wanted()).scores
-    ('prob_0', 'prob_1')
-    """
-    check_doubled(path, names)
-    label, alike = find_labels(path, names, wanted.labels_key, "label column")
-    given = wanted.columns
-    if given is None and len(wanted.prefer) > 1 and set(wanted.prefer) <= set(names):
-        given = wanted.prefer
-    if given is not None:
-        chosen = expand_columns(path, names, given)
-        if label in chosen and wanted.labels_key is None:
-            label = None
-        return _explicit(path, chosen, label, sample)
-    others = [name for name in names if name != label and name not in alike]
-    from avuc.evaluation.files.prefixed import pick_prefixed
-    from avuc.evaluation.files.unnamed import pick_unnamed
-
-    found = pick_prefixed(path, others, wanted, sample, label)
-    if found is None:
-        found = pick_unnamed(path, names, others, label, wanted, sample)
-    if alike and label is not None and wanted.needs_labels:
-        raise unclear_labels(path, [label, *alike])
-    return found
-
-
-def expand_columns(path: Path, names: Sequence[str], given: str | Sequence[str]) -> tuple[str, ...]:
-    """The columns of `--columns`: names with commas between them, a range `first:last`, or a pattern `prob_*`."""
-    if isinstance(given, str):
-        try:
-            items = next(csv.reader([given], strict=True, skipinitialspace=True), [])
-        except csv.Error as error:
-            raise InputError(f"--columns {printable(given)}: {error}; separate the names by commas") from None
-    else:
-        items = list(given)
-    places = {name: place for place, name in enumerate(names)}
-    chosen: list[str] = []
-    for item in items:
-        first, _, last = item.partition(":")
-        if item in places:
-            chosen.append(item)
-        elif first in places and last in places:
-            if places[first] > places[last]:
-                raise refuse(path, f"column {first!r} comes after {last!r}", f"pass --columns {last}:{first}")
-            chosen += names[places[first] : places[last] + 1]
-        elif "*" in item:
-            fits = re.compile(fnmatch.translate(item))
-            some = [name for name in names if fits.match(name)]
-            if not some:
-                raise refuse(path, f"no column fits {item!r} (it has {listing(names)})", "correct --columns")
-            suffixes = number_suffixes(some)
-            chosen += some if suffixes is None else [some[i] for i in np.argsort(suffixes, kind="stable")]
-        else:
-            raise refuse(path, f"no column {item!r} (it has {listing(names)})", "correct --columns")
-    if len(set(chosen)) < len(chosen):
-        raise refuse(path, "--columns names a column more than once", "name each class once")
-    if len(chosen) < 2:
-        remedy = "give two columns or more, one for each class, or a list column with --scores-key"
-        raise refuse(path, f"--columns names {len(chosen) or 'no'} column", remedy)
-    return tuple(chosen)
-
-
 def ordered_classes(path: Path, names: list[str], suffixes: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Numbered columns are put in the order of their numbers (logits_10 comes after logits_9)."""
     if not all(re.fullmatch(r"\d{1,9}", suffix, re.ASCII) for suffix in suffixes):
@@ -162,7 +77,7 @@ def ordered_classes(path: Path, names: list[str], suffixes: list[str]) -> tuple[
     order = sorted(range(len(names)), key=numbers.__getitem__)
     first = numbers[order[0]]
     if [numbers[i] for i in order] != list(range(first, first + len(names))) or first > 1:
-        raise refuse(
+        raise file_error(
             path,
             f"the numbers of columns {listing(names[i] for i in order)} have gaps or repeat",
             "number the classes 0, 1, 2, … without gaps, or list the columns with --columns",
@@ -189,7 +104,7 @@ def index_labels(path: Path, labels: Sequence[str], classes: Sequence[str], wher
             pass
     unknown = sorted(distinct - number.keys())
     if unknown:
-        raise refuse(
+        raise file_error(
             path,
             f"{where}: {listing(unknown, 3)} is neither a number nor the name of a class ({listing(classes, 5)})",
             "label the rows 0 … C−1, or by the names of the score columns, or choose these with --columns"
@@ -199,33 +114,9 @@ def index_labels(path: Path, labels: Sequence[str], classes: Sequence[str], wher
     return np.array([number[label] for label in labels], dtype=np.int64), True
 
 
-def _explicit(path: Path, chosen: tuple[str, ...], label: str | None, sample: Sample | None) -> Columns:
-    """Listed columns: their names without the common beginning, such as `prob_`, are the names of the classes."""
-    if label in chosen:
-        raise refuse(path, f"column {label!r} is both a score and the label", "correct --columns or --label")
-    for prefix in SCORE_PREFIXES:
-        if all(begins(name, prefix) for name in chosen):
-            return Columns(chosen, SCORE_PREFIXES[prefix], tuple(suffix_of(name, prefix) for name in chosen), label)
-    numbers = number_suffixes(chosen)
-    if numbers is not None:
-        return Columns(chosen, "", tuple(str(number) for number in numbers), label)
-    start = _common(chosen)
-    if start and sample is not None and label is not None:
-        values = sample.labels(label)
-        if not values <= set(chosen) and values <= {name[start:] for name in chosen}:
-            return Columns(chosen, "", tuple(name[start:] for name in chosen), label)
-    return Columns(chosen, "", chosen, label)
-
-
-def _common(names: Sequence[str]) -> int:
-    """How many letters all names begin with."""
-    first, last = min(names), max(names)
-    return next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
-
-
 def is_row_number(name: str) -> bool:
     """Whether a column of this name counts the rows; pandas names such columns `Unnamed: 0`, `Unnamed: 0.1`."""
-    return name.lower() in ASIDE or re.fullmatch(r"unnamed: \d+(\.\d+)*", name, re.IGNORECASE) is not None
+    return name.lower() in ROW_NUMBER_NAMES or re.fullmatch(r"unnamed: \d+(\.\d+)*", name, re.IGNORECASE) is not None
 
 
 def begins(name: str, prefix: str) -> bool:
@@ -236,3 +127,86 @@ def begins(name: str, prefix: str) -> bool:
 def suffix_of(name: str, prefix: str) -> str:
     """What follows the prefix, without separators."""
     return name[len(prefix) :].strip(" _.-:[]()")
+
+
+def columns_summing_to_one(sample: TableSample | None, names: Sequence[str]) -> list[str] | None:
+    """The columns that sum to 1 in every row of the sample: all of those within 0 … 1, or all but one of them.
+
+    None where no set does, where two sets do, and where the sums do not tell whether some column belongs to the set:
+    a flag that is 0 in every row changes no sum.
+    """
+    if sample is None or len(names) < 2:
+        return None
+    rows = sample.rows(names)
+    if not len(rows):
+        return None
+    with np.errstate(invalid="ignore"):
+        inside = (rows >= -NEGATIVE_TOLERANCE) & (rows <= 1 + NEGATIVE_TOLERANCE)  # NaN is not
+    good = np.flatnonzero(inside.all(0)).tolist()
+    names, rows = [names[place] for place in good], rows[:, good]
+    count = len(names)
+    if count < 2:
+        return None
+    digits, total = _digits(rows), rows.sum(1)
+    sets = []
+    if np.abs(total - 1).max() <= _tolerance(int(digits.max()), count):
+        sets.append(list(range(count)))
+    if count > 2:
+        off = np.abs(total[:, None] - rows - 1).max(0)
+        order = np.argsort(digits, kind="stable")
+        for left_out in np.flatnonzero(off <= MOST_ROUNDING).tolist():
+            most = int(digits[order[-1] if order[-1] != left_out else order[-2]])
+            if off[left_out] <= _tolerance(most, count - 1):
+                sets.append([place for place in range(count) if place != left_out])
+            if len(sets) > 1:
+                return None
+    if len(sets) != 1:
+        return None
+    chosen = sets[0]
+    if rows[:, chosen].max(0).min() <= 2 * _tolerance(int(digits[chosen].max()), len(chosen)):
+        return None  # without this column the sums would be 1 as well
+    return [names[place] for place in chosen]
+
+
+def _tolerance(digits: int, count: int) -> float:
+    """How far a sum of this many numbers with so many decimals may be from 1."""
+    if not 2 <= digits <= MOST_DIGITS:
+        return TOLERANCE
+    return max(TOLERANCE, min(MOST_ROUNDING, count * 10.0**-digits / 2 + 1e-9))
+
+
+def _digits(rows: np.ndarray) -> np.ndarray:
+    """The fewest decimals that hold every number of a column; more than `MOST_DIGITS` where it takes more."""
+    found = np.full(rows.shape[1], MOST_DIGITS + 1)
+    for digits in range(MOST_DIGITS, -1, -1):
+        times = rows * 10**digits
+        # 0.17 * 100 is 17 except for the rounding of float32
+        found[(np.abs(times - np.round(times)) <= 1.2e-7 * np.abs(times) + 1e-9).all(0)] = digits
+    return found
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def no_score_columns(path: Path, names: Sequence[str], texts: Sequence[str], sample: TableSample | None) -> InputError:
+    """Refuse a table without columns of numbers beside the label."""
+    seen, remedy = "", "name them logits_0, logits_1, … or list them with --columns"
+    if texts and sample is not None:
+        text = sample.text(texts[0])
+        seen = f"; column {texts[0]!r} holds text, {quoted(text)}"
+        remedy = number_hint(text) or remedy
+        lists = [name for name in texts if sample.is_list(name)]
+        if lists:
+            seen = f"; column {lists[0]!r} has {sample.text(lists[0])}"
+            remedy = f"name the list column of the scores with --scores-key, for example {shlex.quote(lists[0])}"
+    return file_error(path, f"no score columns (it has {listing(names)}{seen})", remedy)
+
+
+def single_score_column(path: Path, name: str) -> InputError:
+    """Refuse a table with one column of numbers beside the label."""
+    return file_error(path, f"column {name!r} is the only one that may hold scores", BINARY_REMEDY)

@@ -1,67 +1,73 @@
-"""Reading .csv: one line per sample, one numeric column per class, one label column, a header line."""
+"""Read and write .csv: a header line, one line per sample, one numeric column per class, one label column."""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 import warnings
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 import numpy as np
 from torch import Tensor
 
-from avuc.evaluation.files.columns import index_labels, pick_columns
-from avuc.evaluation.files.dialect import MAX_LINE, check_header, find_mark, first_line, guard, is_number
-from avuc.evaluation.files.names import FAR, Found, Wanted, check_size, refuse
+from avuc.core.errors import InputError
+from avuc.evaluation.files.choose_columns import choose_columns
+from avuc.evaluation.files.columns import index_labels, is_number
+from avuc.evaluation.files.messages import file_error, listing, number_hint
+from avuc.evaluation.files.names import EXACT_RANGE, RawScores, ReadOptions, check_size
 
-__all__ = ["open_table", "read_csv", "write_csv"]
-
+# the longest line, in characters
+MAX_LINE = 16 * 2**20
+# what may stand between cells; the first of these in the header does
+DELIMITERS = (",", ";", "\t", "|")
+T = TypeVar("T")
 # the rows that tell what a column holds
 HEAD_ROWS = 256
 # bytes that a text of a few characters takes in memory
 TEXT_BYTES = 100
 
 
-def read_csv(path: Path, wanted: Wanted) -> Found:
-    table = _Table.open(path, wanted)
-    columns = pick_columns(path, table.names, wanted, table)
+def read_csv(path: Path, options: ReadOptions) -> RawScores:
+    table = _Table.open(path, options)
+    columns = choose_columns(path, table.names, options, table)
     label = table.column(columns.label)
     rows, width = len(label.codes), len(columns.scores)
     # the numbers, and for each row its label
-    check_size(path, "the table", rows * (4 * width + 16), wanted.limit)
+    check_size(path, "the table", rows * (4 * width + 16), options.limit)
     places = [table.places[name] for name in columns.scores]
     scores = np.empty((0, width), np.float32)
     if rows:
-        scores = guard(path, lambda: _numbers(path, places, table.delimiter, rows, np.float32))
-        if max(scores.max(initial=0), -scores.min(initial=0)) > FAR:  # float32 may not tell these numbers apart
-            check_size(path, "the table", rows * (12 * width + 16), wanted.limit)
-            scores = guard(path, lambda: _numbers(path, places, table.delimiter, rows, np.float64))
+        scores = read_text_table(path, lambda: _numbers(path, places, table.delimiter, rows, np.float32))
+        if max(scores.max(initial=0), -scores.min(initial=0)) > EXACT_RANGE:  # float32 may not tell these numbers apart
+            check_size(path, "the table", rows * (12 * width + 16), options.limit)
+            scores = read_text_table(path, lambda: _numbers(path, places, table.delimiter, rows, np.float64))
     if len(scores) != rows:
-        raise refuse(path, f"{rows:,} lines but {len(scores):,} rows of numbers", "save one line per sample")
-    found = Found(scores, columns.scores_from, columns.name, columns.scores, class_names=columns.class_names)
-    found.notes = list(columns.notes)
+        raise file_error(path, f"{rows:,} lines but {len(scores):,} rows of numbers", "save one line per sample")
+    raw = RawScores(scores, columns.scores_from, columns.name, columns.scores, class_names=columns.class_names)
+    raw.notes = list(columns.notes)
     if columns.label is not None:
-        found.labels_from = f"column {columns.label!r}"
-    if columns.label is not None and wanted.needs_labels:
-        found.labels, found.labels_named = label.numbers(path, columns.class_names, f"column {columns.label!r}")
-    return found
+        raw.labels_from = f"column {columns.label!r}"
+    if columns.label is not None and options.needs_labels:
+        raw.labels, raw.labels_named = label.numbers(path, columns.class_names, f"column {columns.label!r}")
+    return raw
 
 
 @contextmanager
-def open_table(path: Path, wanted: Wanted) -> Iterator[_Table]:
-    yield _Table.open(path, wanted)
+def open_table(path: Path, options: ReadOptions) -> Iterator[_Table]:
+    yield _Table.open(path, options)
 
 
-def write_csv(source: Path, destination: Path, found: Found, scores: Tensor) -> None:
+def write_csv(source: Path, destination: Path, raw: RawScores, scores: Tensor) -> None:
     """The table again, line by line, with new numbers in the score columns."""
-    table = _Table.open(source, Wanted(max_gb=2**30))
-    places = [table.places[name] for name in found.keys]
+    table = _Table.open(source, ReadOptions(max_gb=2**30))
+    places = [table.places[name] for name in raw.keys]
     with (
         source.open(encoding="utf-8-sig", newline="") as lines,
         destination.open("w", encoding="utf-8", newline="") as out,
@@ -98,16 +104,18 @@ class _Table:
     read: dict[str | None, _Column] = field(default_factory=dict)  # the label column, which is asked for twice
 
     @classmethod
-    def open(cls, path: Path, wanted: Wanted) -> _Table:
-        line = guard(path, lambda: first_line(path))
+    def open(cls, path: Path, options: ReadOptions) -> _Table:
+        line = read_text_table(path, lambda: first_line(path))
         if not line.strip():
-            raise refuse(path, "the first line is empty", "begin with a header line such as label,logits_0,logits_1")
-        delimiter = find_mark(path, line)
-        check_size(path, "the header", TEXT_BYTES * (line.count(delimiter) + 1), wanted.limit)
-        header = guard(path, lambda: next(csv.reader(io.StringIO(line), delimiter=delimiter, strict=True)))
+            raise file_error(
+                path, "the first line is empty", "begin with a header line such as label,logits_0,logits_1"
+            )
+        delimiter = find_delimiter(path, line)
+        check_size(path, "the header", TEXT_BYTES * (line.count(delimiter) + 1), options.limit)
+        header = read_text_table(path, lambda: next(csv.reader(io.StringIO(line), delimiter=delimiter, strict=True)))
         names = [name.strip() for name in header]
         check_header(path, names)
-        return cls(path, names, delimiter, wanted.limit)
+        return cls(path, names, delimiter, options.limit)
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -125,7 +133,7 @@ class _Table:
                 if len(rows) >= HEAD_ROWS or len(rows) * len(self.names) > room:
                     return
 
-        guard(self.path, read)
+        read_text_table(self.path, read)
         return rows
 
     def column(self, name: str | None) -> _Column:
@@ -146,7 +154,7 @@ class _Table:
                     check_size(self.path, "the label column", self.limit + 1, self.limit)
 
         if name not in self.read:
-            guard(self.path, read)
+            read_text_table(self.path, read)
             self.read[name] = _Column(codes, list(known))
         return self.read[name]
 
@@ -231,3 +239,67 @@ def _whole(text: str) -> str:
     """`1.0` as `1`."""
     number = _number(text)
     return str(int(number)) if np.isfinite(number) and number == int(number) else text
+
+
+def find_delimiter(path: Path, header: str) -> str:
+    """What stands between the cells."""
+    mark = next((mark for mark in DELIMITERS if mark in header), None)
+    if mark is None and _split_by_spaces(path, header):
+        raise file_error(path, "its cells are separated by spaces", "separate them by commas, semicolons or tabs")
+    return mark or ","
+
+
+def check_header(path: Path, names: list[str]) -> None:
+    """Refuse a first line that is a row of the table."""
+    if _are_cells(names):
+        raise file_error(
+            path,
+            f"there is no header line: the first line is {listing(names, 3)}",
+            "begin with the names of the columns, for example label,logits_0,logits_1",
+        )
+
+
+def first_line(path: Path) -> str:
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        line = lines.readline(MAX_LINE)
+    if "\0" in line or len(line) == MAX_LINE:
+        raise ValueError("its first line is not text with commas")
+    return line
+
+
+def _split_by_spaces(path: Path, header: str) -> bool:
+    """Whether the second line has as many words as the header, and most of them are numbers."""
+
+    def second() -> str:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            lines.readline(MAX_LINE)
+            return lines.readline(MAX_LINE)
+
+    words = read_text_table(path, second).split()
+    return len(words) == len(header.split()) > 1 and 2 * sum(map(is_number, words)) > len(words)
+
+
+def _are_cells(names: list[str]) -> bool:
+    """Whether the first line holds a row of the table in place of names: columns may be named 0, 1, 2, but not 0.25."""
+    numbers = [name for name in names if is_number(name)]
+    whole = sorted(int(name) for name in numbers if name.isascii() and name.isdecimal() and len(name) < 10)
+    if len(whole) < len(numbers):
+        return 2 * len(numbers) >= len(names)
+    return len(numbers) == len(names) and (len(names) == 1 or whole not in (_count(0, whole), _count(1, whole)))
+
+
+def _count(first: int, like: list[int]) -> list[int]:
+    return list(range(first, first + len(like)))
+
+
+def read_text_table(path: Path, read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except InputError:
+        raise
+    except (ValueError, csv.Error) as error:  # UnicodeDecodeError is a ValueError
+        reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error).splitlines()[0]
+        cell = re.search(r"could not convert string '([^']*)'", reason)
+        hint = None if cell is None else number_hint(cell[1])
+        remedy = hint or "save one line per sample with one number per class"
+        raise file_error(path, f"not a readable .csv table ({reason[:200]})", remedy) from None

@@ -1,4 +1,4 @@
-"""Which array of a file holds the scores and which the labels; one set of names for every format."""
+"""Which entry of a file holds the scores and which the labels: one set of names for every format."""
 
 from __future__ import annotations
 
@@ -12,28 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from avuc.core.errors import InputError
-
-__all__ = [
-    "BINARY",
-    "FAR",
-    "LABEL_NAMES",
-    "SCORE_NAMES",
-    "Found",
-    "Wanted",
-    "also_labels",
-    "also_there",
-    "check_chosen",
-    "check_doubled",
-    "check_size",
-    "choose",
-    "find_labels",
-    "listing",
-    "needed",
-    "number_hint",
-    "printable",
-    "refuse",
-    "swap_word",
-]
+from avuc.evaluation.files.messages import file_error, listing
 
 SCORE_NAMES = ("logits", "probs", "predictions", "scores")
 LABEL_NAMES = ("labels", "y", "targets", "ground_truth")
@@ -41,12 +20,11 @@ LABEL_NAMES = ("labels", "y", "targets", "ground_truth")
 MORE_LABEL_NAMES = ("label", "target", "y_true", "class", "true_label", "true_class", "truth", "gt", "true")
 MAX_GB = 8.0
 # float32 holds numbers up to this size to 4 decimals; rows of logits beyond are shifted before they become float32
-FAR = 512.0
-BINARY = "for a binary model save both columns: [1 − p, p] for probabilities p, [0, z] for log-odds or margins z"
+EXACT_RANGE = 512.0
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReadOptions:
     """What the caller asks of a file: the keys where they are not the usual ones, and how much memory it may take."""
 
     scores_key: str | None = None
@@ -73,7 +51,7 @@ class Wanted:
 
 
 @dataclass
-class Found:
+class RawScores:
     """What a reader took from a file, before anything was checked."""
 
     scores: Any  # NumPy array or tensor
@@ -90,40 +68,30 @@ class Found:
     expected_entropy: Any = None  # (N) the mean of these draws' entropies
 
 
-def refuse(path: Path, problem: str, remedy: str) -> InputError:
-    """The one shape of every complaint: file, problem, remedy."""
-    return InputError(f"{path}: {problem}; {remedy}")
-
-
-def listing(names: Iterable[str], most: int = 8) -> str:
-    """`'a', 'b', … (12 in all)`."""
-    known = list(names)
-    shown = ", ".join(printable(name) for name in known[:most])
-    return (shown or "nothing") + (f", … ({len(known)} in all)" if len(known) > most else "")
-
-
-def choose(path: Path, names: Sequence[str], key: str | None, usual: Sequence[str], what: str) -> str | None:
+def choose_name(path: Path, names: Sequence[str], key: str | None, usual: Sequence[str], what: str) -> str | None:
     """The name asked for, or the first of the usual names that is there.
 
     >>> choose(Path("a.npz"), ["targets", "probs"], None, SCORE_NAMES, "scores")
     'probs'
     """
-    check_doubled(path, names)
+    check_unique_names(path, names)
     if key is not None:
         if key not in names:
-            raise refuse(path, f"no {what} under {key!r} (it holds {listing(names)})", "name one of these")
+            raise file_error(path, f"no {what} under {key!r} (it holds {listing(names)})", "name one of these")
         return key
     return next((name for name in usual if name in names), None)
 
 
-def check_doubled(path: Path, names: Sequence[str]) -> None:
+def check_unique_names(path: Path, names: Sequence[str]) -> None:
     """Refuse a file with two entries of one name."""
     if len(set(names)) < len(names):
-        doubled = sorted(name for name, count in Counter(names).items() if count > 1)
-        raise refuse(path, f"more than one entry is named {listing(doubled)}", "save each array under its own name")
+        duplicates = sorted(name for name, count in Counter(names).items() if count > 1)
+        raise file_error(
+            path, f"more than one entry is named {listing(duplicates)}", "save each array under its own name"
+        )
 
 
-def find_labels(
+def find_label_name(
     path: Path, names: Sequence[str], key: str | None, what: str = "labels"
 ) -> tuple[str | None, list[str]]:
     """The entry that holds the labels, and the other entries that may hold them instead.
@@ -132,7 +100,7 @@ def find_labels(
     ('Y_true', [])
     """
     if key is not None:
-        return choose(path, names, key, (), what), []
+        return choose_name(path, names, key, (), what), []
     rank = {name: place for place, name in enumerate((*LABEL_NAMES, *MORE_LABEL_NAMES))}
     known = [(rank[plain], place) for place, name in enumerate(names) if (plain := _plain(name)) in rank]
     found = [names[place] for _, place in sorted(known)]
@@ -143,45 +111,26 @@ def _plain(name: str) -> str:
     return re.sub(r"[\s\-]+", "_", name.strip().lower()) if len(name) < 40 else ""
 
 
-def printable(text: str) -> str:
-    """A short text from a file, quoted, in one line, with escapes for what a terminal would obey."""
-    return repr(text if len(text) < 60 else text[:57] + "...")
-
-
-def number_hint(text: str) -> str | None:
-    """What to do about a text that was meant as a number.
-
-    >>> number_hint("0,25")
-    'write numbers with a decimal point, not a decimal comma, and without thousands separators'
-    """
-    text = text.strip()
-    if re.fullmatch(r"[+-]?[\d.,]*\d,\d[\d.,]*([eE][+-]?\d+)?", text, re.ASCII):
-        return "write numbers with a decimal point, not a decimal comma, and without thousands separators"
-    if re.fullmatch(r"[+-]?[\d.,]+ ?%", text, re.ASCII):
-        return "leave out the % signs and pass --kind percent"
-    return None
-
-
-def also_there(key: str, names: Iterable[str], wanted: Wanted) -> list[str]:
+def other_scores_note(key: str, names: Iterable[str], options: ReadOptions) -> list[str]:
     """A note when a file holds other arrays that could have been meant."""
     others = [name for name in names if name in SCORE_NAMES and name != key]
-    return [f"also there: {listing(others)}; choose with --scores-key"] if others and not wanted.scores_key else []
+    return [f"also there: {listing(others)}; choose with --scores-key"] if others and not options.scores_key else []
 
 
-def check_chosen(path: Path, key: str, shape: Sequence[int], names: Iterable[str], wanted: Wanted) -> None:
+def check_chosen(path: Path, key: str, shape: Sequence[int], names: Iterable[str], options: ReadOptions) -> None:
     """Refuse one number per row, such as the predicted class, where another array may hold the scores."""
     others = [name for name in names if name in SCORE_NAMES and name != key]
-    if len(shape) == 1 and others and wanted.scores_key is None:
+    if len(shape) == 1 and others and options.scores_key is None:
         problem = f"key {key!r} has shape {tuple(shape)}, one number per row, and {listing(others)} may hold the scores"
-        raise refuse(path, problem, f"choose with --scores-key {others[0]}")
+        raise file_error(path, problem, f"choose with --scores-key {others[0]}")
 
 
-def also_labels(others: Sequence[str]) -> list[str]:
+def other_labels_note(others: Sequence[str]) -> list[str]:
     """A note when a file holds other arrays that could be the labels."""
     return [f"also there: {listing(others)}; choose the labels with --label"] if others else []
 
 
-def needed(elements: int, itemsize: int) -> int:
+def memory_bytes(elements: int, itemsize: int) -> int:
     """Bytes for numbers of this size: as they are in the file, and once more in float32 where that is another type."""
     return elements * (itemsize if itemsize == 4 else itemsize + 4)
 
@@ -189,14 +138,14 @@ def needed(elements: int, itemsize: int) -> int:
 def check_size(path: Path, what: str, size: int, limit: int) -> None:
     """Refuse before anything is allocated."""
     if size > limit:
-        raise refuse(
+        raise file_error(
             path,
             f"{what} claims {size / 1e9:.3g} GB, above the limit of {limit / 1e9:.3g} GB",
             "if the file is to be trusted, raise the limit with --max-gb or AVUC_MAX_GB",
         )
 
 
-def swap_word(stem: str, exists: Callable[[str], bool]) -> tuple[str | None, str | None]:
+def label_file_name(stem: str, exists: Callable[[str], bool]) -> tuple[str | None, str | None]:
     """The scores word in a file's name, and the first name with a labels word in its place that exists.
 
     >>> swap_word("test_logits", {"test_labels"}.__contains__)

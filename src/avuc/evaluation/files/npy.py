@@ -19,24 +19,21 @@ from numpy.lib import format as npy_format
 from torch import Tensor
 
 from avuc.core.errors import InputError
+from avuc.evaluation.files.messages import file_error, listing
 from avuc.evaluation.files.names import (
     SCORE_NAMES,
-    Found,
-    Wanted,
-    also_labels,
-    also_there,
+    RawScores,
+    ReadOptions,
     check_chosen,
     check_size,
-    choose,
-    find_labels,
-    listing,
-    needed,
-    refuse,
-    swap_word,
+    choose_name,
+    find_label_name,
+    label_file_name,
+    memory_bytes,
+    other_labels_note,
+    other_scores_note,
 )
 from avuc.evaluation.files.sources import FileSource, StreamSource, numpy_decoder
-
-__all__ = ["labels_beside", "labels_npy", "labels_npz", "read_npy", "read_npz", "write_npy", "write_npz"]
 
 MAX_HEADER = 10_000
 MOST_SIDES = 32  # that every NumPy allows
@@ -50,70 +47,70 @@ with suppress(ImportError):  # Python may have been built without it
     BAD_ARCHIVE = (*BAD_ARCHIVE, LZMAError)
 
 
-def read_npy(path: Path, wanted: Wanted) -> Found:
+def read_npy(path: Path, options: ReadOptions) -> RawScores:
     """Scores from one .npy; labels from the file beside it that has a labels word where this name has a scores word."""
-    if wanted.scores_key is not None:
-        raise refuse(path, "a .npy file has no keys", "leave out --scores-key")
-    word, beside = labels_beside(path)
-    found = Found(_whole(path, wanted), f"file {path.name!r}", word or "", ())
-    if beside is not None and wanted.needs_labels:
-        found.labels, found.labels_from = _whole(beside, wanted), f"file {beside.name!r}"
-    return found
+    if options.scores_key is not None:
+        raise file_error(path, "a .npy file has no keys", "leave out --scores-key")
+    word, beside = neighbouring_labels(path)
+    raw = RawScores(_whole(path, options), f"file {path.name!r}", word or "", ())
+    if beside is not None and options.needs_labels:
+        raw.labels, raw.labels_from = _whole(beside, options), f"file {beside.name!r}"
+    return raw
 
 
-def labels_beside(path: Path) -> tuple[str | None, Path | None]:
+def neighbouring_labels(path: Path) -> tuple[str | None, Path | None]:
     """The scores word in the name of a .npy, and the file beside it that holds the labels."""
-    word, stem = swap_word(path.stem, lambda stem: path.with_name(stem + ".npy").is_file())
+    word, stem = label_file_name(path.stem, lambda stem: path.with_name(stem + ".npy").is_file())
     return word, None if stem is None else path.with_name(stem + ".npy")
 
 
-def labels_npy(path: Path, wanted: Wanted) -> tuple[Any, str]:
-    return _whole(path, wanted), f"file {path.name!r}"
+def labels_npy(path: Path, options: ReadOptions) -> tuple[Any, str]:
+    return _whole(path, options), f"file {path.name!r}"
 
 
-def read_npz(path: Path, wanted: Wanted) -> Found:
+def read_npz(path: Path, options: ReadOptions) -> RawScores:
     """Scores and labels from the members of an archive; other members are never unpacked."""
     with _archive(path) as (archive, members):
-        key = choose(path, list(members), wanted.scores_key, SCORE_NAMES, "scores")
+        key = choose_name(path, list(members), options.scores_key, SCORE_NAMES, "scores")
         if key is None:
-            raise refuse(
+            raise file_error(
                 path,
                 f"no scores: none of {listing(SCORE_NAMES)} among its keys ({listing(members)})",
                 "name the right one with --scores-key",
             )
-        found = Found(_member(path, archive, members[key], wanted), f"key {key!r}", key, (key,))
-        check_chosen(path, key, found.scores.shape, members, wanted)
-        found.notes = also_there(key, members, wanted)
-        label, alike = find_labels(path, list(members), wanted.labels_key)
+        raw = RawScores(_member(path, archive, members[key], options), f"key {key!r}", key, (key,))
+        check_chosen(path, key, raw.scores.shape, members, options)
+        raw.notes = other_scores_note(key, members, options)
+        label, alike = find_label_name(path, list(members), options.labels_key)
         if label is not None:
-            found.labels = _member(path, archive, members[label], wanted)
-            found.labels_from = repr(label)
-            found.notes += also_labels(alike)
-    return found
+            raw.labels = _member(path, archive, members[label], options)
+            raw.labels_from = repr(label)
+            raw.notes += other_labels_note(alike)
+    return raw
 
 
-def labels_npz(path: Path, wanted: Wanted) -> tuple[Any, str]:
+def labels_npz(path: Path, options: ReadOptions) -> tuple[Any, str]:
     with _archive(path) as (archive, members):
-        key, _ = find_labels(path, list(members), wanted.labels_key)
+        key, _ = find_label_name(path, list(members), options.labels_key)
         if key is None:
-            raise refuse(path, f"no labels among its keys ({listing(members)})", "name them with --label")
-        return _member(path, archive, members[key], wanted), f"{key!r} of {path.name!r}"
+            raise file_error(path, f"no labels among its keys ({listing(members)})", "name them with --label")
+        return _member(path, archive, members[key], options), f"{key!r} of {path.name!r}"
 
 
-def write_npy(source: Path, destination: Path, found: Found, scores: Tensor) -> None:
+def write_npy(source: Path, destination: Path, raw: RawScores, scores: Tensor) -> None:
     with destination.open("wb") as out:
         np.save(out, scores.numpy(), allow_pickle=False)
 
 
-def write_npz(source: Path, destination: Path, found: Found, scores: Tensor) -> None:
+def write_npz(source: Path, destination: Path, raw: RawScores, scores: Tensor) -> None:
     """The archive again with new scores under the same key; every other member is copied byte for byte."""
     with _archive(source) as (archive, _), zipfile.ZipFile(destination, "w") as out:
-        check_size(source, "the archive", sum(info.file_size for info in archive.infolist()), found.limit)
+        check_size(source, "the archive", sum(info.file_size for info in archive.infolist()), raw.limit)
         for info in archive.infolist():
             entry = zipfile.ZipInfo(info.filename, date_time=info.date_time)
             entry.compress_type = info.compress_type
             with out.open(entry, "w", force_zip64=True) as target:
-                if _key(info.filename) in found.keys:
+                if _key(info.filename) in raw.keys:
                     npy_format.write_array(target, scores.numpy(), allow_pickle=False)
                 else:
                     with archive.open(info) as member:
@@ -127,37 +124,41 @@ def _archive(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.Zi
             arrays = [info for info in archive.infolist() if not info.is_dir()]
             names = [_key(info.filename) for info in arrays]
             if not all(names):
-                raise refuse(path, "a member of the archive has no name", "save it again with numpy.savez")
-            choose(path, names, None, (), "arrays")  # refuses doubled names
+                raise file_error(path, "a member of the archive has no name", "save it again with numpy.savez")
+            choose_name(path, names, None, (), "arrays")  # refuses doubled names
             yield archive, dict(zip(names, arrays, strict=True))
     except InputError:
         raise
     except BAD_ARCHIVE as error:
         # ValueError: a name that is no UTF-8; RuntimeError: an encrypted member, or a compression Python does not know
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise refuse(path, f"not a readable .npz archive ({reason[:120]})", "save it again with numpy.savez") from error
+        raise file_error(
+            path, f"not a readable .npz archive ({reason[:120]})", "save it again with numpy.savez"
+        ) from error
 
 
 def _key(member: str) -> str:
     return member.removesuffix(".npy")
 
 
-def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, wanted: Wanted) -> Any:
+def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, options: ReadOptions) -> Any:
     what = f"key {_key(info.filename)!r}"
-    if not wanted.in_blocks:
-        check_size(path, what, info.file_size, wanted.limit)
+    if not options.in_blocks:
+        check_size(path, what, info.file_size, options.limit)
     if info.compress_type == zipfile.ZIP_DEFLATED and info.file_size > DEFLATE_RATIO * info.compress_size + 1024:
-        raise refuse(path, f"{what} claims more bytes than its packed data can hold", "save it again with numpy.savez")
-    if wanted.in_blocks:
+        raise file_error(
+            path, f"{what} claims more bytes than its packed data can hold", "save it again with numpy.savez"
+        )
+    if options.in_blocks:
         with archive.open(info) as member:
             shape, fortran, dtype, header = _checked_header(path, what, member, info.file_size)
         # draws, and columns that come one after the other, would need jumps: such a member is read whole
         if len(shape) in (1, 2) and not (fortran and len(shape) == 2):
             kind, decode = numpy_decoder(dtype)
             return StreamSource(path, lambda: _data(path, info.filename, header), shape, kind, dtype.itemsize, decode)
-        check_size(path, what, info.file_size, wanted.limit)
+        check_size(path, what, info.file_size, options.limit)
     with archive.open(info) as member:
-        return _read(path, what, member, info.file_size, wanted.limit)
+        return _read(path, what, member, info.file_size, options.limit)
 
 
 @contextmanager
@@ -168,28 +169,30 @@ def _data(path: Path, name: str, header: int) -> Iterator[IO[bytes]]:
         yield member
 
 
-def _whole(path: Path, wanted: Wanted) -> Any:
+def _whole(path: Path, options: ReadOptions) -> Any:
     size = path.stat().st_size
     with path.open("rb") as stream:
-        if wanted.in_blocks:
+        if options.in_blocks:
             shape, fortran, dtype, header = _checked_header(path, "the array", stream, size)
             kind, decode = numpy_decoder(dtype)
             return FileSource(path, header, shape, kind, dtype.itemsize, decode, column_major=fortran)
-        return _read(path, "the array", stream, size, wanted.limit)
+        return _read(path, "the array", stream, size, options.limit)
 
 
 def _read(path: Path, what: str, stream: IO[bytes], size: int, limit: int) -> np.ndarray:
     """One .npy stream of `size` bytes."""
     shape, fortran, dtype, _ = _checked_header(path, what, stream, size)
     claimed = math.prod(shape) * dtype.itemsize
-    check_size(path, what, needed(math.prod(shape), dtype.itemsize), limit)
+    check_size(path, what, memory_bytes(math.prod(shape), dtype.itemsize), limit)
     array = np.empty(math.prod(shape), dtype)
     view = array.view(np.uint8).data
     done = 0
     while done < len(view):
         chunk = stream.readinto(view[done:])  # type: ignore[attr-defined]
         if not chunk:
-            raise refuse(path, f"{what} ends after {done} of {claimed} bytes", "the file is cut short: save it again")
+            raise file_error(
+                path, f"{what} ends after {done} of {claimed} bytes", "the file is cut short: save it again"
+            )
         done += chunk
     # reads the zip member's end, where its checksum is compared
     stream.read(1)
@@ -202,16 +205,16 @@ def _checked_header(path: Path, what: str, stream: IO[bytes], size: int) -> tupl
     """Shape, order, type and length of the header of a .npy stream of `size` bytes that holds plain numbers."""
     shape, fortran, dtype, header = _header(path, what, stream)
     if dtype.hasobject:
-        raise refuse(
+        raise file_error(
             path,
             f"{what} holds Python objects (a pickle), which could run code when opened",
             "save plain numbers, for example numpy.asarray(scores, dtype='float32')",
         )
     if dtype.kind not in "fiub":
-        raise refuse(path, f"{what} has dtype {dtype}, not real numbers", "save float32 scores and int64 labels")
+        raise file_error(path, f"{what} has dtype {dtype}, not real numbers", "save float32 scores and int64 labels")
     claimed = math.prod(shape) * dtype.itemsize
     if header + claimed != size:
-        raise refuse(
+        raise file_error(
             path,
             f"{what} claims shape {shape} of {dtype}, {claimed} bytes, but {max(size - header, 0)} are there",
             "the file is cut short or damaged: save it again",
@@ -244,4 +247,6 @@ def _header(path: Path, what: str, stream: IO[bytes]) -> tuple[tuple[int, ...], 
         return shape, fortran, np.dtype(descr), 8 + width + length
     except (ValueError, TypeError, KeyError, SyntaxError, MemoryError, RecursionError, OverflowError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise refuse(path, f"{what} is not a .npy array ({reason[:160]})", "save it with numpy.save or savez") from None
+        raise file_error(
+            path, f"{what} is not a .npy array ({reason[:160]})", "save it with numpy.save or savez"
+        ) from None

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from avuc.core.errors import InputError
-from avuc.evaluation.files.arrow import LEAVE_OUT, arrow_modules, stacked, values
-from avuc.evaluation.files.columns import index_labels, pick_columns
-from avuc.evaluation.files.names import Found, Wanted, check_size, refuse
-from avuc.evaluation.files.probe import probe_parquet
-
-__all__ = ["open_table", "read_parquet", "write_parquet"]
+from avuc.evaluation.files.arrow import LEAVE_OUT, arrow_modules, probe_parquet, stacked, values
+from avuc.evaluation.files.choose_columns import choose_columns
+from avuc.evaluation.files.columns import index_labels
+from avuc.evaluation.files.messages import file_error
+from avuc.evaluation.files.names import RawScores, ReadOptions, check_size
 
 # the rows that tell what a column holds
 HEAD_ROWS = 256
@@ -31,29 +30,27 @@ BATCH_BYTES = 1 << 26
 BUFFER = 1 << 16
 
 
-def read_parquet(path: Path, wanted: Wanted) -> Found:
-    with _open(path, wanted) as table:
-        columns = pick_columns(path, table.names, wanted, table)
-        scores, classes = (_source if wanted.in_blocks else _scores)(table, columns.scores, columns.class_names)
-        found = Found(scores, columns.scores_from, columns.name, columns.scores, class_names=classes)
-        found.notes = list(columns.notes)
+def read_parquet(path: Path, options: ReadOptions) -> RawScores:
+    with _open(path, options) as table:
+        columns = choose_columns(path, table.names, options, table)
+        scores, classes = (_source if options.in_blocks else _scores)(table, columns.scores, columns.class_names)
+        raw = RawScores(scores, columns.scores_from, columns.name, columns.scores, class_names=classes)
+        raw.notes = list(columns.notes)
         if columns.label is not None:
-            found.labels_from = f"column {columns.label!r}"
-            if wanted.needs_labels:
-                found.labels, found.labels_named = table.label_numbers(
-                    columns.label, columns.class_names, found.labels_from
-                )
-    return found
+            raw.labels_from = f"column {columns.label!r}"
+            if options.needs_labels:
+                raw.labels, raw.labels_named = table.label_numbers(columns.label, columns.class_names, raw.labels_from)
+    return raw
 
 
-def write_parquet(source: Path, destination: Path, found: Found, scores: Tensor) -> None:
+def write_parquet(source: Path, destination: Path, raw: RawScores, scores: Tensor) -> None:
     """The table again with new numbers in the score columns, of the same type; everything else as it was.
 
     Rows go through memory a batch at a time, and texts that repeat stay packed until their batch is written.
     """
     arrow, parquet = arrow_modules()
-    with _open(source, Wanted(max_gb=found.limit / 1e9)) as table:
-        schema, keys = table.file.schema_arrow, {name: place for place, name in enumerate(found.keys)}
+    with _open(source, ReadOptions(max_gb=raw.limit / 1e9)) as table:
+        schema, keys = table.file.schema_arrow, {name: place for place, name in enumerate(raw.keys)}
         kinds = [_floating(arrow, one.type) if one.name in keys else table.kinds[one.name] for one in schema]
         schema = arrow.schema([one.with_type(kind) for one, kind in zip(schema, kinds, strict=True)], schema.metadata)
         rows, done = (scores.transpose(0, 1) if scores.ndim == 3 else scores).numpy(), 0
@@ -96,12 +93,12 @@ def _floating(arrow: Any, kind: Any) -> Any:
 
 
 @contextmanager
-def _open(path: Path, wanted: Wanted, *, probe: bool = True) -> Iterator[_Table]:
+def _open(path: Path, options: ReadOptions, *, probe: bool = True) -> Iterator[_Table]:
     """The table, once another process has read it without harm."""
     arrow, parquet = arrow_modules()
-    problem = probe_parquet(path, wanted.limit) if probe else None
+    problem = probe_parquet(path, options.limit) if probe else None
     if problem is not None:
-        raise refuse(path, f"not a readable .parquet table ({problem})", "save the table again")
+        raise file_error(path, f"not a readable .parquet table ({problem})", "save the table again")
     try:
         with parquet.ParquetFile(path) as plain:
             kinds = {one.name: one.type for one in plain.schema_arrow}
@@ -109,14 +106,14 @@ def _open(path: Path, wanted: Wanted, *, probe: bool = True) -> Iterator[_Table]
         texts = [name for name, kind in kinds.items() if _is_text(arrow, kind)]
         # with a buffer the pages are read one by one, instead of all columns of a row group at once
         with parquet.ParquetFile(path, read_dictionary=texts, buffer_size=BUFFER, pre_buffer=False) as file:
-            yield _Table(path, file, kinds, wanted)
+            yield _Table(path, file, kinds, options)
     except InputError:
         raise
     except (arrow.ArrowException, OSError, EOFError, ValueError, LookupError, OverflowError) as error:
         if isinstance(error, MemoryError):
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise refuse(path, f"not a readable .parquet table ({reason[:160]})", "save the table again") from error
+        raise file_error(path, f"not a readable .parquet table ({reason[:160]})", "save the table again") from error
 
 
 open_table = _open
@@ -133,7 +130,7 @@ class _Table:
     path: Path
     file: Any
     kinds: dict[str, Any]
-    wanted: Wanted
+    options: ReadOptions
     known: dict[str, tuple[np.ndarray, list[str] | None]] = field(default_factory=dict)  # the label column
 
     @cached_property
@@ -153,10 +150,10 @@ class _Table:
                     # a number as it is read, and as it is kept
                     size += max(column.num_values * 12, column.total_uncompressed_size)
             sizes.append(size)
-        if self.wanted.in_blocks and not whole:
-            check_size(self.path, "a row group of the table", max(sizes), self.wanted.limit)
+        if self.options.in_blocks and not whole:
+            check_size(self.path, "a row group of the table", max(sizes), self.options.limit)
         else:
-            check_size(self.path, "the table", max(sum(sizes), 12 * meta.num_rows), self.wanted.limit)
+            check_size(self.path, "the table", max(sum(sizes), 12 * meta.num_rows), self.options.limit)
 
     def read(self, names: list[str]) -> Any:
         self.check(names, whole=True)
@@ -179,16 +176,18 @@ class _Table:
                 self.known[name] = values(self.path, table, name, label=True), None
                 return self.known[name]
             if column.null_count:
-                raise refuse(self.path, f"column {name!r} has empty cells", LEAVE_OUT)
+                raise file_error(self.path, f"column {name!r} has empty cells", LEAVE_OUT)
             column = column.unify_dictionaries().combine_chunks()
             if isinstance(column, arrow.ChunkedArray):  # how an empty table comes back
                 self.known[name] = np.empty(0, np.int64), []
                 return self.known[name]
-            check_size(self.path, f"column {name!r}", 4 * column.dictionary.nbytes, self.wanted.limit)
+            check_size(self.path, f"column {name!r}", 4 * column.dictionary.nbytes, self.options.limit)
             used = np.unique(codes := column.indices.to_numpy(zero_copy_only=False).astype(np.int64))
             words = column.dictionary.take(arrow.array(used)).to_pylist()
             if not all(isinstance(word, str) for word in words):
-                raise refuse(self.path, f"column {name!r} holds bytes, not text", "save the labels as text or numbers")
+                raise file_error(
+                    self.path, f"column {name!r} holds bytes, not text", "save the labels as text or numbers"
+                )
             self.known[name] = np.searchsorted(used, codes), words
         return self.known[name]
 
@@ -260,7 +259,7 @@ def _source(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> 
     sample = stacked(table.path, first, names)
     rows = table.file.metadata.num_rows
     shape = (*sample.shape[:-2], rows, sample.shape[-1]) if sample.ndim > 1 else (rows,)
-    source = TableSource(table.path, table.wanted, shape, sample.dtype, names)
+    source = TableSource(table.path, table.options, shape, sample.dtype, names)
     return source, None if len(names) == 1 else classes
 
 
@@ -268,11 +267,11 @@ class TableSource:
     """Score columns of a table, read in batches of rows."""
 
     def __init__(
-        self, path: Path, wanted: Wanted, shape: tuple[int, ...], dtype: np.dtype[Any], names: Sequence[str]
+        self, path: Path, options: ReadOptions, shape: tuple[int, ...], dtype: np.dtype[Any], names: Sequence[str]
     ) -> None:
         self.path, self.shape = path, shape
         self.dtype = torch.from_numpy(np.empty(0, dtype)).dtype
-        self._wanted, self._names = wanted, list(names)
+        self._wanted, self._names = options, list(names)
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
         arrow, _ = arrow_modules()
@@ -281,7 +280,7 @@ class TableSource:
             for batch in table.file.iter_batches(batch_size=rows, columns=self._names, use_threads=False):
                 block = stacked(self.path, arrow.Table.from_batches([batch]), self._names)
                 if block.shape != (*self.shape[:axis], block.shape[axis], *self.shape[axis + 1 :]):
-                    raise refuse(
+                    raise file_error(
                         self.path,
                         f"the lists of column {self._names[0]!r} differ in length",
                         "give every row one number per class",

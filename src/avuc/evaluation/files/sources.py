@@ -12,9 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avuc.evaluation.files.names import refuse
-
-__all__ = ["ArraySource", "FileSource", "Source", "StreamSource", "matched", "numpy_decoder"]
+from avuc.evaluation.files.messages import file_error
 
 
 class Source(Protocol):
@@ -72,7 +70,7 @@ class FileSource:
                 raw = bytearray(outer * here * stride)
                 for part in range(outer):
                     stream.seek(self._offset + (part * count + start) * stride)
-                    fill(self.path, stream, memoryview(raw)[part * here * stride : (part + 1) * here * stride])
+                    read_exactly(self.path, stream, memoryview(raw)[part * here * stride : (part + 1) * here * stride])
                 block = self._decode(raw).reshape(*stored[:place], here, *stored[place + 1 :])
                 yield block.permute(*range(block.ndim)[::-1]) if self._column_major else block
 
@@ -101,19 +99,19 @@ class StreamSource:
             for start in range(0, self.shape[0], rows):
                 here = min(rows, self.shape[0] - start)
                 raw = bytearray(here * stride)
-                fill(self.path, stream, memoryview(raw))
+                read_exactly(self.path, stream, memoryview(raw))
                 yield self._decode(raw).reshape(here, *self.shape[1:])
             # reads the member's end, where its checksum is compared
             stream.read(1)
 
 
-def fill(path: Path, stream: Any, view: memoryview) -> None:
+def read_exactly(path: Path, stream: Any, view: memoryview) -> None:
     """Read exactly as many bytes as fit."""
     done = 0
     while done < len(view):
         chunk = stream.readinto(view[done:])
         if not chunk:
-            raise refuse(path, f"ends {len(view) - done:,} bytes too early", "the file is cut short: save it again")
+            raise file_error(path, f"ends {len(view) - done:,} bytes too early", "the file is cut short: save it again")
         done += chunk
 
 
@@ -127,7 +125,7 @@ def numpy_decoder(dtype: np.dtype[Any]) -> tuple[torch.dtype, Callable[[bytearra
     return torch.from_numpy(np.empty(0, plain)).dtype, decode
 
 
-def matched(scores: Iterator[Tensor], labels: Iterator[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+def paired_blocks(scores: Iterator[Tensor], labels: Iterator[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
     """Blocks of scores with the labels of the same rows, however the labels are divided into blocks."""
     held = torch.empty(0)
     for block in scores:

@@ -1,4 +1,4 @@
-"""Facts of blocks, merged, are the facts of the whole; every decision is a function of them."""
+"""Summary of blocks, merged, are the facts of the whole; every decision is a function of them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 from avuc.core.errors import InputError
 from avuc.evaluation.files import read_scores
 from avuc.evaluation.files.checks import decide
-from avuc.evaluation.files.facts import Facts
-from avuc.evaluation.files.names import Found
+from avuc.evaluation.files.names import RawScores
+from avuc.evaluation.files.summary import Summary
 
 PATH = Path("a.npz")
 
 
-def found(name: str = "", classes: tuple[str, ...] | None = None) -> Found:
-    return Found(None, "key 'x'", name, (), None, "'y'", classes)
+def found(name: str = "", classes: tuple[str, ...] | None = None) -> RawScores:
+    return RawScores(None, "key 'x'", name, (), None, "'y'", classes)
 
 
 def oracle(scores: np.ndarray, labels: np.ndarray) -> dict[str, object]:
@@ -83,9 +83,9 @@ def test_merged_blocks_equal_the_whole_and_a_slow_loop(draws, cuts, broken, kind
     labels = rng.integers(1, 5, 40)
     if broken:
         scores[..., 11, 2], scores[..., 25, 0] = np.nan, np.inf
-    whole = Facts.of(scores, labels)
+    whole = Summary.of(scores, labels)
     edges = [0, *cuts, 40]
-    parts = [Facts.of(scores[..., a:b, :], labels[a:b], start=a) for a, b in pairwise(edges)]
+    parts = [Summary.of(scores[..., a:b, :], labels[a:b], start=a) for a, b in pairwise(edges)]
     merged = parts[-1]
     for part in parts[-2::-1]:  # in another order than that of the file
         merged = merged.merge(part)
@@ -186,7 +186,7 @@ def test_labels_from_0_without_class_0_are_read_with_a_note(save, model):
 
 
 def decided(scores, labels, classes):
-    return decide(PATH, found("logits", classes), Facts.of(scores, labels))
+    return decide(PATH, found("logits", classes), Summary.of(scores, labels))
 
 
 def test_numbers_of_columns_say_where_labels_count_from(model):
@@ -217,7 +217,7 @@ def test_columns_in_an_order_of_their_own(model):
 def test_decisions_need_no_arrays(model):
     """A file of 50 million rows has the same facts as one of 500, and the same decision."""
     logits, labels = model
-    facts = Facts.of(softmax(logits), labels)
+    facts = Summary.of(softmax(logits), labels)
     many = replace(facts, scores=replace(facts.scores, rows=50_000_000), labels=replace(facts.labels, rows=50_000_000))
     assert decide(PATH, found(), many) == decide(PATH, found(), facts)
     assert decide(PATH, found(), many).kind == "probs"

@@ -19,8 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Facts", "LabelFacts", "ScoreFacts"]
-
 # more distinct labels than this are no classes; they are not remembered
 MOST_LABELS = 1 << 20
 # scores with at most so many decimals count as rounded
@@ -34,7 +32,7 @@ POSITIVE = 1e-6
 
 
 @dataclass(frozen=True)
-class ScoreFacts:
+class ScoreSummary:
     """What is known of float32 scores (N, C) or (S, N, C)."""
 
     rows: int
@@ -55,7 +53,7 @@ class ScoreFacts:
     bad: tuple[int, int, float] | None = None  # row, class and value of the first of these
 
     @classmethod
-    def of(cls, scores: Any, start: int = 0) -> ScoreFacts:
+    def of(cls, scores: Any, start: int = 0) -> ScoreSummary:
         """Facts of one block; `start` is the number of its first row in the file."""
         block = torch.as_tensor(scores).to(torch.float32)
         draws = block.shape[0] if block.ndim == 3 else None
@@ -100,7 +98,7 @@ class ScoreFacts:
             bad=bad,
         )
 
-    def merge(self, other: ScoreFacts) -> ScoreFacts:
+    def merge(self, other: ScoreSummary) -> ScoreSummary:
         """Facts of both blocks' rows together; they must have the same classes and draws."""
         low = min((self.low, self.low_row), (other.low, other.low_row))
         sum_low = min((self.sum_low, self.sum_low_row), (other.sum_low, other.sum_low_row))
@@ -132,7 +130,7 @@ class ScoreFacts:
 
 
 @dataclass(frozen=True)
-class LabelFacts:
+class LabelSummary:
     """What is known of labels given as numbers, and of how they agree with the scores."""
 
     rows: int
@@ -146,7 +144,7 @@ class LabelFacts:
     right_from_1: int = 0  # rows whose largest score is at place `label - 1`
 
     @classmethod
-    def of(cls, labels: Any, scores: Any = None, start: int = 0) -> LabelFacts:
+    def of(cls, labels: Any, scores: Any = None, start: int = 0) -> LabelSummary:
         """Facts of one block of labels (N); with the block's scores also how many rows agree with each reading."""
         exact = torch.as_tensor(labels)
         exact = exact.to(torch.float64 if exact.is_floating_point() else torch.int64)
@@ -174,7 +172,7 @@ class LabelFacts:
             *right,
         )
 
-    def merge(self, other: LabelFacts) -> LabelFacts:
+    def merge(self, other: LabelSummary) -> LabelSummary:
         values = None
         if self.values is not None and other.values is not None:
             union = tuple(sorted({*self.values, *other.values}))
@@ -182,7 +180,7 @@ class LabelFacts:
         low = min((self.low, self.low_row), (other.low, other.low_row))
         high = max((self.high, -self.high_row), (other.high, -other.high_row))
         odd = [one.not_whole for one in (self, other) if one.not_whole is not None]
-        return LabelFacts(
+        return LabelSummary(
             self.rows + other.rows,
             values,
             low[0],
@@ -196,22 +194,22 @@ class LabelFacts:
 
 
 @dataclass(frozen=True)
-class Facts:
+class Summary:
     """Facts of scores and, where there are any, of their labels."""
 
-    scores: ScoreFacts
-    labels: LabelFacts | None = None
+    scores: ScoreSummary
+    labels: LabelSummary | None = None
 
     @classmethod
-    def of(cls, scores: Any, labels: Any = None, start: int = 0) -> Facts:
-        known = ScoreFacts.of(scores, start)
-        return cls(known, None if labels is None else LabelFacts.of(labels, scores, start))
+    def of(cls, scores: Any, labels: Any = None, start: int = 0) -> Summary:
+        known = ScoreSummary.of(scores, start)
+        return cls(known, None if labels is None else LabelSummary.of(labels, scores, start))
 
-    def merge(self, other: Facts) -> Facts:
+    def merge(self, other: Summary) -> Summary:
         labels = None
         if self.labels is not None and other.labels is not None:
             labels = self.labels.merge(other.labels)
-        return Facts(self.scores.merge(other.scores), labels)
+        return Summary(self.scores.merge(other.scores), labels)
 
 
 def _digits(block: Tensor) -> int | None:

@@ -1,4 +1,4 @@
-"""ScoreFile: scores and labels of one saved file, checked."""
+"""ScoreFile and ScoreStream: scores and labels of one saved file, checked; in memory, or read in blocks."""
 
 from __future__ import annotations
 
@@ -11,21 +11,17 @@ import torch
 from torch import Tensor
 
 from avuc.calibration import TemperatureScaling, logits_from_probs
-from avuc.core.atomic import atomic_path
 from avuc.core.errors import InputError
-from avuc.evaluation.files.checks import check_label_shape, check_score_shape, decide
-from avuc.evaluation.files.facts import Facts
-from avuc.evaluation.files.formats import FORMATS, HasKeys, find_scores, reading, unlabelled
-from avuc.evaluation.files.names import Found, listing, refuse
-from avuc.evaluation.files.rewrite import by_name, fitting
+from avuc.evaluation.files.checks import Decision
+from avuc.evaluation.files.find import no_labels
+from avuc.evaluation.files.messages import file_error, listing
+from avuc.evaluation.files.names import RawScores
+from avuc.evaluation.files.sources import Source, paired_blocks
 from avuc.predictions import Predictions
 from avuc.uncertainty import entropy, expected_entropy
 
-__all__ = ["FORMATS", "KINDS", "ScoreFile", "describe", "read_scores", "write_scores"]
-
 # scores of one part of a file
 BLOCK = 1 << 21
-KINDS = ("auto", "logits", "probs", "percent")
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ class ScoreFile:
     class_names: tuple[str, ...] | None
     notes: tuple[str, ...]
     dtype: torch.dtype  # of the scores in the file
-    found: Found  # without the arrays: what a rewrite needs
+    raw: RawScores  # without the arrays: what a rewrite needs
     scale: float = 1.0  # what a certain probability is in the file: 100 for percentages
     draws: int = 1  # how many draws (N,C) scores are the mean of
     expected_entropy: Tensor | None = None  # (N) the mean of these draws' entropies, where it is known
@@ -70,7 +66,7 @@ class ScoreFile:
     def check_labelled(self) -> None:
         """Refuse a file without labels."""
         if self.labels is None:
-            raise unlabelled(self.path)
+            raise no_labels(self.path)
 
     def predictions(self, calibrator: Any = None) -> Predictions:
         """The Predictions of the labelled rows; a calibrator acts on every draw before the mean."""
@@ -80,7 +76,9 @@ class ScoreFile:
         if self.kind == "logits" or calibrator is not None:
             build = Predictions.from_samples if self.scores.ndim == 3 else Predictions.from_logits
             # what the file holds has been decided
-            return build(self.logits(), labels, calibrator=by_name(self.path, self.names, calibrator), check=False)
+            return build(
+                self.logits(), labels, calibrator=match_classes(self.path, self.names, calibrator), check=False
+            )
         if self.scores.ndim == 3:
             return Predictions(self.scores.mean(0), labels, expected_entropy(self.scores), self.samples)
         return Predictions(self.scores, labels, self.expected_entropy, self.draws)  # type: ignore[arg-type]
@@ -97,7 +95,7 @@ class ScoreFile:
 
     def calibrated(self, calibrator: Any) -> Tensor:
         """The scores through a calibrator, of the same kind and shape; every draw on its own."""
-        ordered = by_name(self.path, self.names, calibrator)
+        ordered = match_classes(self.path, self.names, calibrator)
         if isinstance(calibrator, TemperatureScaling) and calibrator.temperature_ == 1:
             return self.scores
         try:
@@ -120,98 +118,74 @@ class ScoreFile:
         """Predictive entropy of every row, in nats; needs no labels."""
         if self.kind == "logits" or calibrator is not None:
             draws = self.logits().reshape(-1, *self.scores.shape[-2:])
-            ordered = by_name(self.path, self.names, calibrator)
+            ordered = match_classes(self.path, self.names, calibrator)
             return Predictions.from_samples(draws, calibrator=ordered, check=False).entropy
         return entropy(self.scores.mean(0) if self.scores.ndim == 3 else self.scores)
 
 
-def read_scores(
-    path: str | Path,
-    *,
-    kind: str = "auto",
-    labels: str | Path | None = None,
-    scores_key: str | None = None,
-    labels_key: str | None = None,
-    max_gb: float | None = None,
-    first_label: int | None = None,
-    columns: str | Sequence[str] | None = None,
-    like: HasKeys | None = None,
-    needs_labels: bool = True,
-) -> ScoreFile:
-    """Read saved predictions of any framework from .npz, .npy, .safetensors, .parquet or .csv.
+@dataclass(frozen=True)
+class ScoreStream:
+    """What a `ScoreFile` is, for a file that is too large to be held: its rows come as `ScoreFile`s of some rows."""
 
-    Nothing in the file is executed, and nothing is allocated on the word of a header alone. Bad input is an
-    `InputError` that names the file, the problem and the remedy.
+    path: Path
+    shape: tuple[int, ...]  # (N, C) or (S, N, C)
+    kind: str
+    scores_from: str
+    labels_from: str | None
+    class_names: tuple[str, ...] | None
+    notes: tuple[str, ...]
+    dtype: torch.dtype  # of the scores in the file
+    decision: Decision
+    raw: RawScores  # with the arrays as sources
 
-    Args:
-        path: the file.
-        kind: what the scores are: `auto`, `logits`, `probs` or `percent`.
-        labels: another file that holds the labels.
-        scores_key: name of the scores, or the prefix of their columns.
-        labels_key: name of the labels.
-        max_gb: the most memory that the file may take, in gigabytes (default: AVUC_MAX_GB, else 8).
-        first_label: the label of the first class, 0 or 1 (default: found out, or refused).
-        columns: the score columns of a table in the order of the classes: names, a range `a:b`, a pattern `prob_*`.
-        like: a file of the same model; a table with its score columns is read in the same way.
-        needs_labels: False for a file whose labels are not asked for.
+    @property
+    def num_rows(self) -> int:
+        return self.shape[-2]
 
-    >>> import tempfile, numpy as np
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     np.savez(f"{folder}/test.npz", predictions=[[0.9, 0.1], [0.2, 0.8]], ground_truth=[0, 1])
-    ...     describe(read_scores(f"{folder}/test.npz"))
-    "2 × 2 probabilities from key 'predictions', labels from 'ground_truth'"
-    """
-    if kind not in KINDS:
-        raise refuse(Path(path), f"kind {kind!r} is unknown", f"use one of {listing(KINDS)}")
-    file = Path(path)
-    with reading(file):
-        found = find_scores(
-            file,
-            labels=labels,
-            scores_key=scores_key,
-            labels_key=labels_key,
-            max_gb=max_gb,
-            columns=columns,
-            like=like,
-            needs_labels=needs_labels,
-        )
-        return _decided(file, found, kind, first_label, needs_labels)
+    @property
+    def num_classes(self) -> int:
+        return self.shape[-1]
 
+    @property
+    def samples(self) -> int:
+        return self.shape[0] if len(self.shape) == 3 else self.raw.draws
 
-def _decided(path: Path, found: Found, kind: str, first_label: int | None, needs_labels: bool) -> ScoreFile:
-    scores, labels = _shaped(path, found, needs_labels)
-    dtype = scores.dtype if scores.is_floating_point() else torch.float32
-    found.scores, found.labels = None, None
-    decision = decide(path, found, Facts.of(scores, labels), kind, first_label)
-    return ScoreFile(
-        path=path,
-        scores=decision.scores(scores),
-        labels=None if labels is None else decision.labels(labels),
-        kind=decision.kind,
-        scores_from=found.scores_from,
-        labels_from=found.labels_from,
-        class_names=found.class_names,
-        notes=(*found.notes, *decision.notes),
-        dtype=dtype,
-        found=found,
-        scale=decision.scale,
-        draws=found.draws,
-        expected_entropy=found.expected_entropy,
-    )
+    def check_labelled(self) -> None:
+        """Refuse a file without labels."""
+        if self.raw.labels is None:
+            raise no_labels(self.path)
+
+    def parts(self) -> Iterator[ScoreFile]:
+        """Consecutive rows, each as a file of its own."""
+        done = 0
+        for scores, labels in blocks_of(self.raw.scores, self.raw.labels):
+            some, expected = slice(done, done + scores.shape[-2]), self.raw.expected_entropy
+            done += scores.shape[-2]
+            yield ScoreFile(
+                path=self.path,
+                scores=self.decision.scores(scores),
+                labels=None if labels is None else self.decision.labels(labels),
+                kind=self.kind,
+                scores_from=self.scores_from,
+                labels_from=self.labels_from,
+                class_names=self.class_names,
+                notes=self.notes,
+                dtype=self.dtype,
+                raw=self.raw,
+                scale=self.decision.scale,
+                draws=self.raw.draws,
+                expected_entropy=None if expected is None else expected[some],
+            )
 
 
-def write_scores(file: ScoreFile, scores: Tensor, destination: str | Path) -> None:
-    """Write the file again, in its own format, with these scores in place of its own; all else is kept.
-
-    Logits too large for the file's own type are shifted: the largest of their row becomes 0, which changes no
-    probability. Nothing but finite numbers is written.
-    """
-    if scores.shape != file.scores.shape:
-        raise refuse(file.path, f"holds {tuple(file.scores.shape)} scores, not {tuple(scores.shape)}", "keep the shape")
-    new = scores.detach().cpu()
-    new = fitting(file.path, new * file.scale if file.scale != 1 else new, file.dtype, file.kind)
-    with atomic_path(destination) as temporary:
-        FORMATS[file.path.suffix.lower()].write(file.path, temporary, file.found, new)
+def blocks_of(scores: Source, labels: Source | None) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+    """Scores and labels of the same rows; about `BLOCK` scores at a time."""
+    shape = scores.shape
+    rows = max(1, BLOCK // (shape[-1] * (shape[0] if len(shape) == 3 else 1)))
+    blocks = scores.blocks(rows)
+    if labels is None:
+        return ((block, None) for block in blocks)
+    return iter(paired_blocks(blocks, labels.blocks(rows)))
 
 
 class Described(Protocol):
@@ -235,12 +209,47 @@ def describe(file: Described) -> str:
     return f"{draws}{file.shape[-2]:,} × {file.shape[-1]:,} {kind} from {file.scores_from}, {labels}"
 
 
-def _shaped(path: Path, found: Found, needs_labels: bool) -> tuple[Tensor, Tensor | None]:
-    """The arrays as tensors, once their shapes and types can be read."""
-    scores = torch.as_tensor(found.scores)
-    check_score_shape(path, found.scores_from, scores.shape, scores.dtype)
-    if found.labels is None or not needs_labels:
-        return scores, None
-    labels = torch.as_tensor(found.labels)
-    check_label_shape(path, f"labels from {found.labels_from}", labels.shape, labels.dtype, scores.shape)
-    return scores, labels.reshape(-1)
+@dataclass(frozen=True)
+class ReorderedCalibrator:
+    """A calibrator for logits whose classes stand in another order; `places` says where each of its classes is."""
+
+    calibrator: Any
+    places: list[int]
+
+    def transform(self, logits: Tensor) -> Tensor:
+        result = torch.empty_like(logits)
+        result[..., self.places] = self.calibrator.transform(logits[..., self.places])
+        return result
+
+
+def match_classes(path: Path, names: Sequence[str] | None, calibrator: Any) -> Any:
+    """The calibrator for the order that the classes have in this file; other classes than its own are refused.
+
+    Where the file or the calibrator has no names, classes are matched by their position.
+    """
+    fitted = getattr(calibrator, "class_names_", None)
+    if fitted is None or names is None or tuple(fitted) == tuple(names):
+        return calibrator
+    if sorted(fitted) != sorted(names) or len(set(fitted)) < len(fitted):
+        raise file_error(
+            path,
+            f"its classes are {listing(names)}, but the calibrator was fitted on {listing(fitted)}",
+            "apply it to scores of the same classes, under the same names",
+        )
+    return ReorderedCalibrator(calibrator, [list(names).index(name) for name in fitted])
+
+
+def as_file_dtype(path: Path, scores: Tensor, dtype: torch.dtype, kind: str) -> Tensor:
+    """The scores in the file's own type, all finite.
+
+    Rows of logits that the type cannot hold are shifted, so that the largest is 0, and cut where softmax gives 0
+    anyway: their probabilities stay the same.
+    """
+    cast = scores.to(dtype)
+    lost = (cast.isinf() & scores.isfinite()).any(-1, keepdim=True)
+    if kind == "logits" and bool(lost.any()):
+        below = (scores - scores.amax(-1, keepdim=True)).clamp(min=torch.finfo(dtype).min)
+        cast = torch.where(lost, below.to(dtype), cast)
+    if not bool(cast.isfinite().all()):
+        raise file_error(path, "the new scores are not finite", "look for NaN or infinity in what is to be written")
+    return cast

@@ -1,0 +1,221 @@
+"""Read, open and write saved predictions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from avuc.core.atomic import atomic_path
+from avuc.evaluation.files.checks import check_label_shape, check_score_shape, decide
+from avuc.evaluation.files.find import FORMATS, HasScoreNames, file_errors, find_scores
+from avuc.evaluation.files.messages import file_error, listing
+from avuc.evaluation.files.names import RawScores, ReadOptions
+from avuc.evaluation.files.score_file import ScoreFile, ScoreStream, as_file_dtype, blocks_of
+from avuc.evaluation.files.sources import ArraySource, Source
+from avuc.evaluation.files.summary import Summary
+from avuc.metrics.blockwise import bytes_needed, needs_blocks
+
+KINDS = ("auto", "logits", "probs", "percent")
+
+
+def read_scores(
+    path: str | Path,
+    *,
+    kind: str = "auto",
+    labels: str | Path | None = None,
+    scores_key: str | None = None,
+    labels_key: str | None = None,
+    max_gb: float | None = None,
+    first_label: int | None = None,
+    columns: str | Sequence[str] | None = None,
+    like: HasScoreNames | None = None,
+    needs_labels: bool = True,
+) -> ScoreFile:
+    """Read saved predictions of any framework from .npz, .npy, .safetensors, .parquet or .csv.
+
+    Nothing in the file is executed, and nothing is allocated on the word of a header alone. Bad input is an
+    `InputError` that names the file, the problem and the remedy.
+
+    Args:
+        path: the file.
+        kind: what the scores are: `auto`, `logits`, `probs` or `percent`.
+        labels: another file that holds the labels.
+        scores_key: name of the scores, or the prefix of their columns.
+        labels_key: name of the labels.
+        max_gb: the most memory that the file may take, in gigabytes (default: AVUC_MAX_GB, else 8).
+        first_label: the label of the first class, 0 or 1 (default: found out, or refused).
+        columns: the score columns of a table in the order of the classes: names, a range `a:b`, a pattern `prob_*`.
+        like: a file of the same model; a table with its score columns is read in the same way.
+        needs_labels: False for a file whose labels are not asked for.
+
+    >>> import tempfile, numpy as np
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/test.npz", predictions=[[0.9, 0.1], [0.2, 0.8]], ground_truth=[0, 1])
+    ...     describe(read_scores(f"{folder}/test.npz"))
+    "2 × 2 probabilities from key 'predictions', labels from 'ground_truth'"
+    """
+    if kind not in KINDS:
+        raise file_error(Path(path), f"kind {kind!r} is unknown", f"use one of {listing(KINDS)}")
+    file = Path(path)
+    with file_errors(file):
+        raw = find_scores(
+            file,
+            labels=labels,
+            scores_key=scores_key,
+            labels_key=labels_key,
+            max_gb=max_gb,
+            columns=columns,
+            like=like,
+            needs_labels=needs_labels,
+        )
+        return _decided(file, raw, kind, first_label, needs_labels)
+
+
+def _decided(path: Path, raw: RawScores, kind: str, first_label: int | None, needs_labels: bool) -> ScoreFile:
+    scores, labels = _shaped(path, raw, needs_labels)
+    dtype = scores.dtype if scores.is_floating_point() else torch.float32
+    raw.scores, raw.labels = None, None
+    decision = decide(path, raw, Summary.of(scores, labels), kind, first_label)
+    return ScoreFile(
+        path=path,
+        scores=decision.scores(scores),
+        labels=None if labels is None else decision.labels(labels),
+        kind=decision.kind,
+        scores_from=raw.scores_from,
+        labels_from=raw.labels_from,
+        class_names=raw.class_names,
+        notes=(*raw.notes, *decision.notes),
+        dtype=dtype,
+        raw=raw,
+        scale=decision.scale,
+        draws=raw.draws,
+        expected_entropy=raw.expected_entropy,
+    )
+
+
+def _shaped(path: Path, raw: RawScores, needs_labels: bool) -> tuple[Tensor, Tensor | None]:
+    """The arrays as tensors, once their shapes and types can be read."""
+    scores = torch.as_tensor(raw.scores)
+    check_score_shape(path, raw.scores_from, scores.shape, scores.dtype)
+    if raw.labels is None or not needs_labels:
+        return scores, None
+    labels = torch.as_tensor(raw.labels)
+    check_label_shape(path, f"labels from {raw.labels_from}", labels.shape, labels.dtype, scores.shape)
+    return scores, labels.reshape(-1)
+
+
+def open_scores(
+    path: str | Path,
+    *,
+    kind: str = "auto",
+    labels: str | Path | None = None,
+    scores_key: str | None = None,
+    labels_key: str | None = None,
+    max_gb: float | None = None,
+    first_label: int | None = None,
+    columns: str | Sequence[str] | None = None,
+    like: HasScoreNames | None = None,
+    needs_labels: bool = True,
+    memory: Callable[[int, int], int] = bytes_needed,
+    most_scores: int | None = None,
+) -> ScoreFile | ScoreStream:
+    """Like `read_scores`, but a large file stays where it is and is read in blocks.
+
+    Args:
+        max_gb: most memory that a file may take: its arrays, or for a large file what `memory` says.
+        memory: the bytes that are kept of so many rows of so many classes; by default, what every metric needs.
+        most_scores: a file with more scores than this counts as large, whatever `needs_blocks` says.
+    """
+    file = Path(path)
+    if kind not in KINDS:
+        raise file_error(file, f"kind {kind!r} is unknown", f"use one of {listing(KINDS)}")
+    options: dict[str, Any] = {
+        "labels": labels,
+        "scores_key": scores_key,
+        "labels_key": labels_key,
+        "max_gb": max_gb,
+        "columns": columns,
+        "like": like,
+        "needs_labels": needs_labels,
+    }
+    # a text table has no row count to look up, and its numbers take less memory than its text
+    if file.suffix.lower() == ".csv":
+        return read_scores(file, kind=kind, first_label=first_label, **options)
+    with file_errors(file):
+        raw = find_scores(file, in_blocks=True, **options)
+        raw.scores = _source(raw.scores)
+        shape, dtype = raw.scores.shape, raw.scores.dtype
+        check_score_shape(file, raw.scores_from, shape, dtype)
+        beyond = most_scores is not None and math.prod(shape) > most_scores
+        rows, classes, draws = shape[-2], shape[-1], shape[0] if len(shape) == 3 else 1
+        if not (beyond or needs_blocks(rows, classes, draws)):
+            return read_scores(file, kind=kind, first_label=first_label, **options)
+        if raw.labels is not None and needs_labels:
+            raw.labels = _source(raw.labels)
+            where = f"labels from {raw.labels_from}"
+            check_label_shape(file, where, raw.labels.shape, raw.labels.dtype, shape)
+        else:
+            raw.labels = None
+        _check_memory(file, raw, memory(rows, classes), ReadOptions(max_gb=max_gb).limit)
+        decision = decide(file, raw, _summary(file, raw, rows), kind, first_label)
+    return ScoreStream(
+        path=file,
+        shape=tuple(shape),
+        kind=decision.kind,
+        scores_from=raw.scores_from,
+        labels_from=raw.labels_from,
+        class_names=raw.class_names,
+        notes=(*raw.notes, *decision.notes),
+        dtype=dtype if dtype.is_floating_point else torch.float32,
+        decision=decision,
+        raw=raw,
+    )
+
+
+def _check_memory(path: Path, raw: RawScores, needed: int, limit: int) -> None:
+    if needed > limit:
+        size = math.prod(raw.scores.shape) * raw.scores.dtype.itemsize
+        raise file_error(
+            path,
+            f"{raw.scores_from} claims {size / 1e9:.3g} GB and needs {needed / 1e9:.3g} GB of memory, above the "
+            f"limit of {limit / 1e9:.3g} GB",
+            "if the file is to be trusted, raise the limit with --max-gb or AVUC_MAX_GB",
+        )
+
+
+def _summary(path: Path, raw: RawScores, rows: int) -> Summary:
+    facts, done = None, 0
+    for scores, labels in blocks_of(raw.scores, raw.labels):
+        # float32 first: it decides what is finite
+        here = Summary.of(scores.to(torch.float32), labels, start=done)
+        facts = here if facts is None else facts.merge(here)
+        done += scores.shape[-2]
+    if facts is None or done != rows:
+        raise file_error(path, f"claims {rows:,} rows but {done:,} are there", "save the file again")
+    return facts
+
+
+def _source(array: object) -> Source:
+    """The array as it came: in its file, or already in memory."""
+    return array if hasattr(array, "blocks") else ArraySource(array)  # type: ignore[return-value]
+
+
+def write_scores(file: ScoreFile, scores: Tensor, destination: str | Path) -> None:
+    """Write the file again, in its own format, with these scores in place of its own; all else is kept.
+
+    Logits too large for the file's own type are shifted: the largest of their row becomes 0, which changes no
+    probability. Nothing but finite numbers is written.
+    """
+    if scores.shape != file.scores.shape:
+        raise file_error(
+            file.path, f"holds {tuple(file.scores.shape)} scores, not {tuple(scores.shape)}", "keep the shape"
+        )
+    new = scores.detach().cpu()
+    new = as_file_dtype(file.path, new * file.scale if file.scale != 1 else new, file.dtype, file.kind)
+    with atomic_path(destination) as temporary:
+        FORMATS[file.path.suffix.lower()].write(file.path, temporary, file.raw, new)
