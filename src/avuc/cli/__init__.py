@@ -1,4 +1,4 @@
-"""The command `avuc`: parse, call, print."""
+"""The command `avuc`. Each command has one file, which parses its arguments, calls the library and prints."""
 
 from avuc.cli.app import COMMANDS, main
 

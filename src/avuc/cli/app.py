@@ -1,4 +1,4 @@
-"""`main`: find the command, run it, and turn a bad input into one line and exit code 2."""
+"""`main`: find the command and run it; bad input becomes one line on standard error and exit code 2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import NoReturn
 
 from avuc.cli.calibrate import COMMAND as CALIBRATE
 from avuc.cli.command import Command
-from avuc.cli.console import shown
 from avuc.cli.demo import COMMAND as DEMO
 from avuc.cli.evaluate import COMMAND as EVALUATE
 from avuc.cli.report import COMMAND as REPORT
@@ -20,8 +19,7 @@ from avuc.cli.shifts import COMMAND as SHIFTS
 from avuc.cli.study import COMMAND as STUDY
 from avuc.cli.train import COMMAND as TRAIN
 from avuc.core.errors import InputError, MissingExtra, explained
-
-__all__ = ["COMMANDS", "main"]
+from avuc.core.text import visible
 
 # a new command is one file and one line here
 COMMANDS: dict[str, Command] = {
@@ -33,8 +31,8 @@ COMMANDS: dict[str, Command] = {
     "report": REPORT,
     "shifts": SHIFTS,
 }
-# a file that the user named and can mend, not a fault of the machine
-THEIRS = {
+# problems with a file that the user named and can fix: exit code 2, not 1
+USER_ERRORS = {
     errno.ENOENT,
     errno.EACCES,
     errno.EPERM,
@@ -44,7 +42,7 @@ THEIRS = {
     errno.ELOOP,
     errno.ENAMETOOLONG,
 }
-TEXT = "Make a classifier know when it is wrong, and prove it."
+TEXT = "Train, calibrate and evaluate classifiers that know when they are wrong."
 EXAMPLES = """\
 examples:
   avuc evaluate test.npz --report test.html
@@ -61,27 +59,29 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the caller (avuc … >&-): nobody listens, the files are still wanted
+        if getattr(sys, name) is None:  # closed by the caller (avuc … >&-): the output files are still wanted
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         return _run(arguments)
     except (InputError, MissingExtra) as error:
-        return _complain(str(error), 2)
+        return _print_error(str(error), 2)
     except KeyboardInterrupt:
-        return _complain("interrupted; the same command starts again, or goes on where it keeps checkpoints", 130)
+        return _print_error(
+            "interrupted; run the same command again; a command that writes checkpoints continues from them", 130
+        )
     except BrokenPipeError:
-        _silence()  # the reader has gone (avuc … | head)
+        _discard_output()  # the reader is gone (avuc … | head)
         return 141
     except OSError as error:
-        _silence()
-        code = 2 if error.filename is not None and error.errno in THEIRS else 1
-        return _complain(f"{error.filename or 'standard output'}: {error.strerror or error}", code)
+        _discard_output()
+        code = 2 if error.filename is not None and error.errno in USER_ERRORS else 1
+        return _print_error(f"{error.filename or 'standard output'}: {error.strerror or error}", code)
     except Exception as error:
         line = explained(error)
         if line is None:
             raise
-        return _complain(line, 2)
+        return _print_error(line, 2)
 
 
 def _run(arguments: list[str]) -> int:
@@ -92,22 +92,22 @@ def _run(arguments: list[str]) -> int:
     else:
         try:
             args = parser.parse_args(arguments)
-        finally:  # after --help and --version, too: a reader that has gone is noticed here, not at exit
+        finally:  # also after --help and --version: a closed pipe raises here, not at exit
             sys.stdout.flush()
         code = COMMANDS[args.command].run(args)
     sys.stdout.flush()
     return code
 
 
-def _silence() -> None:
-    """Python would complain again when it flushes standard output at exit."""
-    with suppress(OSError, ValueError):  # a stream without a file has nothing to flush
+def _discard_output() -> None:
+    """Send the rest of standard output to nowhere, so that Python's flush at exit does not fail again."""
+    with suppress(OSError, ValueError):  # a stream without a file needs no flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _complain(message: str, code: int) -> int:
-    """One line, whatever a file's name contains, in characters the terminal knows."""
-    line = shown(f"avuc: {message}")
+def _print_error(message: str, code: int) -> int:
+    """Print one line, with escapes for control characters and for what the terminal cannot show; return the code."""
+    line = visible(f"avuc: {message}")
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
     print(line.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
     return code
@@ -115,7 +115,7 @@ def _complain(message: str, code: int) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        sys.exit(_complain(f"{message}; see '{self.prog} --help'", 2))
+        sys.exit(_print_error(f"{message}; run '{self.prog} --help' for the options", 2))
 
 
 class _Version(argparse.Action):

@@ -1,4 +1,4 @@
-"""`avuc calibrate`: fit a calibrator on saved predictions, show honestly what it changes, and apply it."""
+"""`avuc calibrate`: fit a calibrator on saved predictions, show its effect on held-out rows, and apply it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from avuc.cli.command import Command, Namespace, Parser
-from avuc.cli.console import Console, shown
+from avuc.cli.console import Console
 from avuc.cli.inputs import (
     FILE_HELP,
     add_input_options,
     add_output_options,
     check_outputs,
+    evaluation_options,
     json_text,
-    judging,
     read_file,
     read_other,
     text_job,
@@ -21,21 +21,20 @@ from avuc.cli.inputs import (
 )
 from avuc.cli.tables import show_comparison, show_file, show_warnings, show_written
 from avuc.core.errors import InputError
+from avuc.core.text import visible
 from avuc.report.metric_text import compared_verdict
 
 if TYPE_CHECKING:
     from avuc.evaluation.files import ScoreFile
 
-__all__ = ["COMMAND", "METHODS"]
-
-# the names in avuc.calibration.CALIBRATORS, here without importing torch; a test compares the two
+# the names in avuc.calibration.CALIBRATORS, without importing torch; a test compares the two
 METHODS = ("temperature", "cautious", "avuts", "auavuts", "vector")
 TEXT = f"""\
-Fit a calibrator on saved predictions, write it as JSON, and say what it changes.
+Fit a calibrator on saved predictions, write it as JSON, and print what it changes.
 
-The calibrator that is written is fitted on all rows. The figures before and after come from held-out rows: the rows
-are split into --folds parts, and each part is transformed by a calibrator fitted on the others. A calibrator that is
-worse than leaving the scores alone, by these figures, is refused: the scores stay as they are, unless --keep-worse.
+The saved calibrator is fitted on all rows. The metrics before and after come from held-out rows: the rows are split
+into --folds parts, and each part is calibrated by a fit on the other parts. If these metrics are worse than without
+a calibrator, it is rejected and the scores stay unchanged; --keep-worse keeps it.
 
 {FILE_HELP}"""
 EXAMPLES = """\
@@ -50,42 +49,44 @@ def arguments(parser: Parser) -> None:
         "--method",
         choices=METHODS,
         required=True,
-        help="temperature: by likelihood; cautious: a little less sure than that, for data that may shift; "
+        help="temperature: maximum likelihood; cautious: a slightly higher temperature, for data that may shift; "
         "avuts: accuracy versus uncertainty; auavuts: the same without a threshold; "
-        "vector: one scale and one shift per class",
+        "vector: one scale and one bias per class",
     )
-    parser.add_argument("--out", metavar="CAL.json", required=True, help="the fitted calibrator")
-    parser.add_argument("--folds", type=int, default=5, metavar="N", help="parts for the held-out figures (default: 5)")
+    parser.add_argument("--out", metavar="CAL.json", required=True, help="file for the fitted calibrator")
+    parser.add_argument("--folds", type=int, default=5, metavar="N", help="parts for the held-out metrics (default: 5)")
     parser.add_argument(
         "--keep-worse",
         action="store_true",
-        help="write the calibrator also where the held-out figures find it worse than leaving the scores alone "
-        "(default: it is refused, with a warning, and --out and --to leave every score as it is)",
+        help="write the calibrator even if the held-out metrics are worse with it (default: it is rejected with a "
+        "warning, and --out and --to leave every score unchanged)",
     )
-    parser.add_argument("--apply", metavar="FILE", help="predictions to transform; labels are not needed")
-    parser.add_argument("--to", metavar="FILE", help="where they go, in the same format and under the same name")
+    parser.add_argument("--apply", metavar="FILE", help="predictions to calibrate; labels are not needed")
+    parser.add_argument("--to", metavar="FILE", help="file for the calibrated predictions, in the format of --apply")
     add_output_options(parser)
 
 
 def check_numbers(file: ScoreFile, other: ScoreFile) -> None:
-    """Refuse classes 3, 5, 7 beside classes 1, 2, 3: matched by position, class 3 would be taken for class 7."""
-    both = [one.class_names or () for one in (file, other)]
+    """Raise for classes 3, 5, 7 in one file and 1, 2, 3 in the other: by position, class 3 would match class 7."""
+    both = [scores.class_names or () for scores in (file, other)]
     if all(both) and all(name.isdecimal() for names in both for name in names):
         from avuc.evaluation.files.messages import listing
 
         raise InputError(
-            f"{other.path}: its classes are {listing(both[1])}, but the calibrator is fitted on {listing(both[0])}; "
-            "apply it to scores of the same classes, under the same numbers"
+            f"{other.path}: has the classes {listing(both[1])}, but the calibrator is fitted on {listing(both[0])}; "
+            "apply it to scores with the same class numbers"
         )
 
 
 def run(args: Namespace) -> int:
     if (args.apply is None) != (args.to is None):
-        raise InputError("--apply and --to belong together: the file to transform, and where the result goes")
+        raise InputError(
+            "--apply and --to need each other; pass both: the file to calibrate, and the file for the result"
+        )
     if args.folds < 2:
-        raise InputError(f"--folds {args.folds} leaves nothing to hold out; give 2 or more")
+        raise InputError(f"--folds {args.folds} holds out no rows; pass 2 or more")
     if args.to is not None and Path(args.to).suffix.lower() != Path(args.apply).suffix.lower():
-        raise InputError(f"{args.to}: the result keeps the format of {args.apply}; end its name in the same suffix")
+        raise InputError(f"{args.to}: --to must have the format of {args.apply}; use the same suffix")
     outputs = {"--out": args.out, "--to": args.to, "--json": args.json, "--report": args.report}
     check_outputs(outputs, [args.file, args.labels, args.apply])
     from avuc.evaluation import compare
@@ -96,19 +97,19 @@ def run(args: Namespace) -> int:
     show_file(console, file)
     other = None
     if args.apply:
-        other = read_other(args, args.apply, file, "a calibrator is for one model")
-        show_file(console, other, "to transform: ")
+        other = read_other(args, args.apply, file, "both files must come from the same model")
+        show_file(console, other, "to calibrate: ")
         if (file.names is None) != (other.names is None):
             check_numbers(file, other)
             named = file if other.names is None else other
-            console.paragraph(f"note: only {named.path} names its classes, so they are matched by position", lead="  ")
-    options = judging(args, file.num_rows)
+            console.paragraph(f"note: only {named.path} has class names, so classes are matched by position", lead="  ")
+    options = evaluation_options(args, file.num_rows)
     calibrator, result = compare(file, args.method, folds=args.folds, keep_worse=args.keep_worse, **options)
     page = ""
     if args.report:
         from avuc.report.single.page import comparison_page
 
-        page = comparison_page(result, title=shown(Path(args.file).name), source=describe(file))
+        page = comparison_page(result, title=visible(Path(args.file).name), source=describe(file))
     jobs = {
         args.out: text_job(calibrator.to_json() + "\n"),
         args.json: text_job(json_text(result.as_json() | {"notes": list(file.notes)})),

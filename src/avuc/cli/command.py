@@ -1,4 +1,4 @@
-"""What one command is; each has its own file."""
+"""Command: the type of one command of the program."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Command", "Namespace", "Parser"]
-
 Namespace = argparse.Namespace
 Parser = argparse.ArgumentParser
 
 
 @dataclass(frozen=True)
 class Command:
-    """A name's meaning: one line of help, a longer text, examples, its arguments, and what it does."""
+    """One command: its help texts, a function that adds its arguments, and a function that runs it."""
 
-    summary: str
-    text: str
-    examples: str
+    summary: str  # one line in `avuc --help`
+    text: str  # description in `avuc COMMAND --help`
+    examples: str  # at the end of that help
     arguments: Callable[[Parser], None]
-    run: Callable[[Namespace], int]
+    run: Callable[[Namespace], int]  # returns the exit code

@@ -1,4 +1,4 @@
-"""Text for a terminal: tables that fit, colour only where it is wanted, and no character that cannot be shown."""
+"""Print text, paragraphs and tables that fit the terminal."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import textwrap
 from collections.abc import Sequence
 from typing import TextIO
 
-from avuc.core.text import visible as shown
+from avuc.core.text import visible
 
-__all__ = ["Console", "shown"]
-
-# for terminals that do not know Unicode
-PLAIN = str.maketrans(
+# replacements for terminals without Unicode
+ASCII = str.maketrans(
     {"×": "x", "–": "-", "−": "-", "…": "...", "→": "->", "≤": "<=", "·": "*", "─": "-", "’": "'", "█": "#", "░": "."}
 )
 STYLES = {"bold": "1", "warn": "1;33", "good": "32", "bad": "31", "dim": "2"}
@@ -22,7 +20,7 @@ MIN_WIDTH, MAX_WIDTH = 60, 120
 
 
 class Console:
-    """Standard output, or any other stream."""
+    """Prints to standard output or another stream; colours only on a terminal."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = sys.stdout if stream is None else stream
@@ -33,23 +31,23 @@ class Console:
         self.width = min(max(columns, MIN_WIDTH), MAX_WIDTH)
 
     def line(self, text: str = "", style: str = "") -> None:
-        """One line; control characters, which a file's name may contain, are shown, not obeyed."""
-        text = shown(text)
+        """Print one line; control characters, which a file name may contain, become escapes."""
+        text = visible(text)
         try:
             text.encode(self.encoding)
         except UnicodeEncodeError:
-            text = text.translate(PLAIN).encode(self.encoding, "backslashreplace").decode(self.encoding)
+            text = text.translate(ASCII).encode(self.encoding, "backslashreplace").decode(self.encoding)
         if style and self.colour:
             text = f"\x1b[{STYLES[style]}m{text}\x1b[0m"
         self.stream.write(text + "\n")
 
     def paragraph(self, text: str, *, style: str = "", lead: str = "") -> None:
-        """Wrapped to the width, with the lead hanging on the left."""
+        """Print wrapped text; `lead` stands before the first line, and the others are indented."""
         for index, line in enumerate(_wrapped(text, self.width - len(lead)) or [""]):
             self.line((lead if index == 0 else " " * len(lead)) + line, style)
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> None:
-        """Columns as wide as they need; the last takes what is left and wraps. `align`: `<` or `>` for each column."""
+        """Print a table; the last column takes the remaining width and wraps. `align`: `<` or `>` for each column."""
         widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head) - 1)]
         left = sum(widths) + 2 * len(widths)
         last = max(self.width - left, 16)
@@ -67,5 +65,5 @@ class Console:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """A path stays one word: broken at a hyphen it could not be copied."""
+    """Wrap without breaking words: a broken path could not be copied."""
     return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)

@@ -1,4 +1,4 @@
-"""`avuc evaluate`: the truth about a model's confidence, from its saved predictions."""
+"""`avuc evaluate`: metrics of saved predictions."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from avuc.cli.command import Command, Namespace, Parser
-from avuc.cli.console import Console, shown
+from avuc.cli.console import Console
 from avuc.cli.inputs import (
     FILE_HELP,
     add_input_options,
     add_output_options,
     check_outputs,
+    evaluation_options,
     json_text,
-    judging,
     open_file,
     open_other,
     text_job,
     write_all,
 )
-from avuc.cli.tables import show_assessment, show_file, show_written
+from avuc.cli.tables import show_file, show_result, show_written
+from avuc.core.text import visible
 from avuc.report.metric_text import verdict
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from avuc.evaluation.files import ScoreFile, ScoreStream
 
     Scores = ScoreFile | ScoreStream
-
-__all__ = ["COMMAND"]
 
 EXAMPLES = """\
 examples:
@@ -40,7 +39,9 @@ examples:
 def arguments(parser: Parser) -> None:
     add_input_options(parser)
     parser.add_argument(
-        "--ood", metavar="FILE", help="predictions on data of another kind; needs no labels; adds detection figures"
+        "--ood",
+        metavar="FILE",
+        help="predictions on out-of-distribution data; needs no labels; adds detection metrics",
     )
     add_output_options(parser)
 
@@ -55,19 +56,19 @@ def run(args: Namespace) -> int:
     file.check_labelled()
     other = None
     if args.ood:
-        other = open_other(args, args.ood, file, "both must come from one model")
-        show_file(console, other, "outside: ")
-    result = _judged(args, file, other)
+        other = open_other(args, args.ood, file, "both files must come from the same model")
+        show_file(console, other, "out of distribution: ")
+    result = _evaluate(args, file, other)
     page = ""
     if args.report:
         from avuc.report.single.page import assessment_page
 
-        page = assessment_page(result, title=shown(Path(args.file).name), source=describe(file))
+        page = assessment_page(result, title=visible(Path(args.file).name), source=describe(file))
     write_all(
         {args.json: text_job(json_text(result.as_json() | {"notes": list(file.notes)})), args.report: text_job(page)}
     )
     console.line()
-    show_assessment(console, result)
+    show_result(console, result)
     console.line()
     for sentence in verdict(result):
         console.paragraph(sentence)
@@ -75,7 +76,7 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _judged(args: Namespace, file: Scores, other: Scores | None) -> EvaluationResult:
+def _evaluate(args: Namespace, file: Scores, other: Scores | None) -> EvaluationResult:
     from torch import from_numpy
 
     from avuc.evaluation import evaluate, evaluate_large
@@ -86,13 +87,13 @@ def _judged(args: Namespace, file: Scores, other: Scores | None) -> EvaluationRe
     outside = None if other is None else entropies(other)
     if isinstance(file, ScoreFile) and not needs_blocks(file.num_rows, file.num_classes, file.samples):
         rows = None if outside is None else from_numpy(outside)
-        return evaluate(file.predictions(), outside_entropy=rows, **judging(args, file.num_rows))
-    return evaluate_large(file, outside_entropy=outside, **judging(args, file.num_rows, by_cells=True))
+        return evaluate(file.predictions(), outside_entropy=rows, **evaluation_options(args, file.num_rows))
+    return evaluate_large(file, outside_entropy=outside, **evaluation_options(args, file.num_rows, by_cells=True))
 
 
 COMMAND = Command(
-    summary="judge saved predictions: every metric, with intervals, in plain words",
-    text=f"Judge saved predictions: every metric with its 95 % interval, and what it means.\n\n{FILE_HELP}",
+    summary="metrics of saved predictions, with intervals and explanations",
+    text=f"Print every metric of saved predictions with its 95 % interval and its meaning.\n\n{FILE_HELP}",
     examples=EXAMPLES,
     arguments=arguments,
     run=run,

@@ -1,4 +1,4 @@
-"""The options by which commands read saved predictions, and the checks of their outputs."""
+"""Options for saved predictions, which `evaluate` and `calibrate` share, and checks of the output files."""
 
 from __future__ import annotations
 
@@ -22,89 +22,75 @@ if TYPE_CHECKING:
 
 File = TypeVar("File", "ScoreFile", "ScoreStream", "ScoreFile | ScoreStream")
 
-__all__ = [
-    "FILE_HELP",
-    "add_input_options",
-    "add_output_options",
-    "check_outputs",
-    "json_text",
-    "judging",
-    "open_file",
-    "open_other",
-    "read_file",
-    "read_other",
-    "replicates_for",
-    "text_job",
-    "write_all",
-]
-
-# each class has this many bins in the class-wise error
+# classwise ECE keeps this many bins for each class
 MOST_BINS = 1000
 FILE_HELP = """\
-FILE is .npz, .npy, .safetensors, .parquet or .csv. It holds scores named logits, probs, predictions or scores, of
-shape (N, C), or (S, N, C) for S Monte Carlo draws, and labels named labels, y, targets or ground_truth. A file
-logits.npy has its labels in labels.npy beside it. A table has one column per class (logits_0, logits_1, … or
-prob_cat, prob_dog, …) or one list column, and a label column. Where it is not clear which columns are the scores,
-the file is refused; --columns and --label say which."""
+FILE is .npz, .npy, .safetensors, .parquet or .csv. It contains scores named logits, probs, predictions or scores, of
+shape (N, C), or (S, N, C) for S Monte Carlo draws, and labels named labels, y, targets or ground_truth. The labels of
+logits.npy are in labels.npy in the same folder. A table has one column per class (logits_0, logits_1, … or prob_cat,
+prob_dog, …) or one list column, and a label column. If it is unclear which columns are the scores, the command asks
+for --columns and --label."""
 
 
 def add_input_options(parser: Parser) -> None:
+    """Add FILE and the options for reading and evaluating it."""
     parser.add_argument("file", metavar="FILE", help="saved predictions")
-    group = parser.add_argument_group("what the file holds")
+    group = parser.add_argument_group("content of the file")
     group.add_argument(
         "--kind",
         choices=("auto", "logits", "probs", "percent"),
         default="auto",
-        help="what the scores are; auto: by their name, else by their values, and it says which; percent: "
-        "probabilities from 0 to 100 (default: auto)",
+        help="what the scores are; percent: probabilities from 0 to 100; auto: decided by name and values, and printed "
+        "(default: auto)",
     )
-    group.add_argument("--labels", metavar="FILE", help="labels from another file")
-    group.add_argument("--scores-key", metavar="NAME", help="name of the scores, or the prefix of their columns")
+    group.add_argument("--labels", metavar="FILE", help="read the labels from another file")
+    group.add_argument("--scores-key", metavar="NAME", help="name of the scores, or prefix of their columns")
     group.add_argument(
         "--columns",
         metavar="NAMES",
-        help="the score columns of a table in the order of the classes: cat,dog or first:last or 'prob_*'",
+        help="score columns of a table in class order: cat,dog or first:last or 'prob_*'",
     )
     group.add_argument("--label", "--labels-key", dest="labels_key", metavar="NAME", help="name of the labels")
     group.add_argument(
         "--first-label",
         type=int,
         choices=(0, 1),
-        help="the label of the first class: labels count from 0 or from 1 (default: found out, or refused)",
+        help="label of the first class (default: decided by the labels; an error if both fit)",
     )
     group.add_argument(
-        "--max-gb", type=_positive, metavar="GB", help="most memory that a file's data may take (default: 8)"
+        "--max-gb", type=_positive, metavar="GB", help="memory limit for the data of a file, in gigabytes (default: 8)"
     )
-    group = parser.add_argument_group("how it is judged")
+    group = parser.add_argument_group("evaluation")
     group.add_argument(
         "--threshold",
         type=_threshold,
         default="auto",
         metavar="auto|NATS",
-        help="entropy up to which a prediction counts as certain; auto: midpoint of the mean entropies of right and "
-        "wrong predictions (default: auto)",
+        help="entropy up to which a prediction counts as certain; auto: midpoint between the mean entropies of right "
+        "and wrong predictions (default: auto)",
     )
     group.add_argument(
-        "--bins", type=_whole(1, MOST_BINS), default=15, metavar="N", help="bins of ECE and UCE (default: 15)"
+        "--bins", type=_whole(1, MOST_BINS), default=15, metavar="N", help="number of bins of ECE and UCE (default: 15)"
     )
     group.add_argument(
         "--replicates",
         type=_whole(0),
         metavar="N",
-        help="bootstrap replicates behind the 95 %% intervals; 0: no intervals (default: 1000; calibrate draws "
-        "down to 200 where there are more than 20,000 rows, evaluate down to 200 up to 100,000 rows)",
+        help="bootstrap replicates for the 95 %% intervals; 0: no intervals (default: 1000; fewer, but at least 200, "
+        "for more than 20,000 rows; evaluate uses 1000 again above 100,000 rows)",
     )
-    group.add_argument("--seed", type=_whole(0), default=0, metavar="N", help="of every random draw (default: 0)")
+    group.add_argument("--seed", type=_whole(0), default=0, metavar="N", help="random seed (default: 0)")
 
 
 def add_output_options(parser: Parser) -> None:
-    group = parser.add_argument_group("where the results go, besides the terminal")
-    group.add_argument("--json", metavar="OUT.json", help="the figures, for programs")
-    group.add_argument("--report", metavar="OUT.html", help="one page with charts that opens anywhere")
+    """Add --json and --report."""
+    group = parser.add_argument_group("output files")
+    group.add_argument("--json", metavar="OUT.json", help="write the metrics as JSON")
+    group.add_argument("--report", metavar="OUT.html", help="write one HTML page with charts")
 
 
 def read_file(args: Namespace) -> ScoreFile:
-    """The file as the options say."""
+    """Read FILE into memory."""
     from avuc.evaluation.files import read_scores
 
     return read_scores(
@@ -120,7 +106,7 @@ def read_file(args: Namespace) -> ScoreFile:
 
 
 def read_other(args: Namespace, path: str, first: ScoreFile, why: str) -> ScoreFile:
-    """A second file (--ood, --apply), which needs no labels but as many classes as the first."""
+    """Read a second file (--apply) with the same number of classes; it needs no labels."""
     from avuc.evaluation.files import read_scores
 
     other = read_scores(
@@ -137,12 +123,12 @@ def read_other(args: Namespace, path: str, first: ScoreFile, why: str) -> ScoreF
 
 def _same_classes(args: Namespace, path: str, other: File, first: ScoreFile | ScoreStream, why: str) -> File:
     if other.num_classes != first.num_classes:
-        raise InputError(f"{path}: {other.num_classes} classes, but {args.file} has {first.num_classes}; {why}")
+        raise InputError(f"{path}: has {other.num_classes} classes, but {args.file} has {first.num_classes}; {why}")
     return other
 
 
 def open_file(args: Namespace) -> ScoreFile | ScoreStream:
-    """The file as the options say; a large one stays on the disk."""
+    """Open FILE; a large file is read in blocks later."""
     from avuc.evaluation.files import open_scores
     from avuc.metrics.blockwise import bytes_needed
 
@@ -160,7 +146,7 @@ def open_file(args: Namespace) -> ScoreFile | ScoreStream:
 
 
 def open_other(args: Namespace, path: str, first: ScoreFile | ScoreStream, why: str) -> ScoreFile | ScoreStream:
-    """The same for a second file, which needs no labels but as many classes as the first."""
+    """Open a second file (--ood) with the same number of classes; it needs no labels."""
     from avuc.evaluation.files import open_scores
     from avuc.metrics.blockwise import WORKING
 
@@ -178,25 +164,25 @@ def open_other(args: Namespace, path: str, first: ScoreFile | ScoreStream, why: 
     return _same_classes(args, path, other, first, why)
 
 
-def judging(args: Namespace, rows: int, *, by_cells: bool = False) -> dict[str, Any]:
-    """The options of the judgement; a bootstrap over cells costs the same for any number of rows."""
+def evaluation_options(args: Namespace, rows: int, *, by_cells: bool = False) -> dict[str, Any]:
+    """Return the options of `evaluate` and `compare`; a bootstrap over cells costs the same for any number of rows."""
     replicates = replicates_for(args, 1 if by_cells else rows)
     return {"threshold": args.threshold, "bins": args.bins, "replicates": replicates, "seed": args.seed}
 
 
 def replicates_for(args: Namespace, rows: int) -> int:
-    """As asked, else fewer where many rows make each replicate dear and the interval steady anyway."""
+    """Return --replicates; by default fewer for many rows, which make each replicate slow and the interval stable."""
     return min(1000, max(200, 20_000_000 // rows)) if args.replicates is None else int(args.replicates)
 
 
 def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None]) -> None:
-    """Before any work: every output has a folder, none is an input, no two are one file."""
+    """Raise before any work if an output has no folder, is an input, or is named twice."""
     seen: dict[str, str] = {}
     read = [name for name in inputs if name]
     if any(name.lower().endswith(".npy") for name in read):
-        from avuc.evaluation.files.find import reads_also
+        from avuc.evaluation.files.find import also_read
 
-        read += [str(beside) for name in read for beside in reads_also(name)]
+        read += [str(label_file) for name in read for label_file in also_read(name)]
     for option, name in outputs.items():
         if name is None:
             continue
@@ -206,47 +192,49 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None
         if path.exists() and not path.is_file():
             raise InputError(f"{name}: {option} is not a regular file; give a file name")
         if not path.parent.is_dir():
-            raise InputError(f"{name}: {option} is in a folder that does not exist; make {path.parent} first")
+            raise InputError(f"{name}: the folder of {option} does not exist; create {path.parent} first")
         if path.is_symlink() and not path.exists() and os.path.realpath(path) == os.path.abspath(path):
-            raise InputError(f"{name}: {option} is a loop of links; choose another name")
+            raise InputError(f"{name}: {option} is a symbolic link to itself; choose another name")
         if any(same_file(name, other) for other in read):
-            raise InputError(f"{name}: {option} would overwrite an input; choose another name")
+            raise InputError(f"{name}: {option} would overwrite an input file; choose another name")
         for other, first in seen.items():
             if same_file(name, other):
-                raise InputError(f"{name}: {option} and {first} are one file; choose another name")
+                raise InputError(f"{name}: {option} and {first} are the same file; choose another name")
         seen[name] = option
     if outputs.get("--report"):
         require("matplotlib", "report", "--report")
 
 
 def write_all(jobs: Mapping[str | None, Callable[[Path], object]]) -> None:
-    """Write every file or none: all are complete beside their places before the first takes its place."""
+    """Write all files or none: every file is complete under a temporary name before the first is renamed."""
     with ExitStack() as stack:
         for name, write in jobs.items():
             if name is None:
                 continue
             try:
-                # through a link to its target: the link itself stays
+                # follow a link to its target, so that the link stays
                 write(stack.enter_context(atomic_path(os.path.realpath(name))))
             except OSError as error:
                 raise InputError(
-                    f"{name}: cannot be written ({error.strerror or error}); free some space or choose another place"
+                    f"{name}: cannot be written ({error.strerror or error}); free some space or choose another folder"
                 ) from error
 
 
 def text_job(text: str) -> Callable[[Path], object]:
-    # a file's name may hold bytes that are no text in this locale
+    """Return a job for `write_all` that writes a text."""
+    # a file name may contain bytes that are not text in this locale
     return lambda path: path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def json_text(document: dict[str, Any]) -> str:
+    """Return a document as JSON text."""
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _whole(least: int, most: int = 999_999_999) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not text.isascii() or not text.isdecimal() or len(text) > 9 or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most:,}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer from {least} to {most:,}")
         return int(text)
 
     return parse
@@ -273,3 +261,6 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
+
+
+judging = evaluation_options  # the name in version 0.1.0

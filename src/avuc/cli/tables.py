@@ -1,4 +1,4 @@
-"""The results as tables on the terminal."""
+"""Print results as tables on the terminal."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ if TYPE_CHECKING:
     from avuc.evaluation import Comparison, EvaluationResult
     from avuc.evaluation.files import ScoreFile, ScoreStream
 
-__all__ = ["show_assessment", "show_comparison", "show_file", "show_warnings", "show_written"]
-
 
 def show_file(console: Console, file: ScoreFile | ScoreStream, lead: str = "") -> None:
-    """What was found in the file, and what is odd about it."""
+    """Print what was found in the file, and the notes about it."""
     from avuc.evaluation.files import describe
 
     console.paragraph(f"{lead}{file.path}: {describe(file)}")
@@ -32,35 +30,42 @@ def show_file(console: Console, file: ScoreFile | ScoreStream, lead: str = "") -
         console.paragraph(f"note: {note}", lead="  ")
 
 
-def show_assessment(console: Console, result: EvaluationResult) -> None:
+def show_result(console: Console, result: EvaluationResult) -> None:
+    """Print the metrics, and the detection metrics if there are any."""
     console.table(METRIC_HEAD, metric_rows(result), "<>><<")
     if result.detection:
         console.line()
-        console.line(f"Telling {result.outside:,} outside rows from these by entropy", "bold")
+        console.line(f"Detection of {result.outside:,} out-of-distribution rows by entropy", "bold")
         console.table(DETECTION_HEAD, detection_rows(result), "<>><<")
     show_replicates(console, result)
 
 
 def show_comparison(console: Console, result: Comparison) -> None:
-    shown = result.shown
-    console.table(CHANGE_HEAD, change_rows(shown), "<>>>><")
-    console.paragraph(f"Figures from {shown.how}.", style="dim")
-    show_replicates(console, shown.after)
+    """Print the metrics before and after calibration."""
+    fitted = result.shown
+    console.table(CHANGE_HEAD, change_rows(fitted), "<>>>><")
+    console.paragraph(f"Metrics from {fitted.how}.", style="dim")
+    show_replicates(console, fitted.after)
 
 
 def show_replicates(console: Console, result: EvaluationResult) -> None:
-    """Where the intervals come from: few or many replicates are a choice that is said."""
+    """Print how many bootstrap replicates the intervals come from."""
     if result.replicates:
         console.paragraph(f"Intervals from {replicates_text(result)}.", style="dim")
 
 
 def show_warnings(console: Console, warnings: Iterable[str]) -> None:
+    """Print warnings so that they are not overlooked."""
     for warning in warnings:
         console.line()
         console.paragraph(warning, style="warn", lead="WARNING  ")
 
 
 def show_written(console: Console, names: Iterable[str | None]) -> None:
+    """Print the names of the files that were written."""
     for name in names:
         if name:
             console.line(f"written: {name}", "dim")
+
+
+show_assessment = show_result  # the name in version 0.1.0

@@ -78,7 +78,7 @@ def test_no_permission(save, refused, suffix):
 def test_unknown_suffix(tmp_path, refused):
     path = tmp_path / "scores.pkl"
     path.write_bytes(pickle.dumps([1]))
-    assert "unknown format '.pkl'; save it as .npz, .npy" in refused(path)
+    assert "unknown format '.pkl'; save it as one of .npz, .npy" in refused(path)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -132,7 +132,7 @@ def test_missing_scores(save, refused, suffix):
     if suffix in (".npz", ".safetensors"):
         path = save(suffix, GOOD, [0, 1, 2], name="arr_0")
         line = refused(path)
-        assert "no scores" in line
+        assert "contains no array named" in line
         assert "'arr_0'" in line
         assert "--scores-key" in line
 
@@ -183,9 +183,9 @@ def test_shapes_and_types(save, refused, suffix, scores, labels, says):
         ([0, 1, 3], "out of range: 3 at row 2; 3 score columns allow 0 … 2"),
         ([0, -1, 2], "out of range: -1 at row 1"),
         ([1, 2, 3], "subtract 1"),
-        ([0.0, 0.5, 2.0], "not whole: 0.5 at row 1"),
-        ([0.0, float("nan"), 2.0], "not whole: nan at row 1"),
-        ([0.0, float("inf"), 2.0], "not whole: inf at row 1"),
+        ([0.0, 0.5, 2.0], "not integers: 0.5 at row 1"),
+        ([0.0, float("nan"), 2.0], "not integers: nan at row 1"),
+        ([0.0, float("inf"), 2.0], "not integers: inf at row 1"),
     ],
 )
 def test_bad_labels(save, refused, suffix, labels, says):
@@ -214,7 +214,7 @@ def test_rows_that_do_not_sum_to_one(save, refused, suffix):
 
 def test_negative_probability(save, refused):
     probs = np.array([[0.5, 0.5, 0.0], [0.7, 0.5, -0.2]])
-    assert "row 1 holds a negative probability, -0.2" in refused(save(".npz", probs, [0, 1], name="probs"))
+    assert "row 1 contains a negative number, -0.2" in refused(save(".npz", probs, [0, 1], name="probs"))
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".npy"])
@@ -308,7 +308,7 @@ def test_zip_bomb(tmp_path, refused, monkeypatch):
     bomb(path, 100_000)
     assert path.stat().st_size < 20_000
     line = refused(path, "--max-gb", "0.003")
-    assert "claims 0.004 GB, above the limit of 0.003 GB" in line
+    assert "needs 0.004 GB, above the limit of 0.003 GB" in line
     assert "--max-gb" in line
     monkeypatch.setenv("AVUC_MAX_GB", "0.003")
     assert "above the limit" in refused(path)
@@ -331,7 +331,7 @@ def test_zip_that_lies_about_its_size(tmp_path, refused, place):
     if place == "both":
         content[22:26] = claim
     path.write_bytes(content)
-    assert "more bytes than its packed data can hold" in refused(path)
+    assert "more bytes than its compressed data can hold" in refused(path)
 
 
 def test_sparse_giant_is_refused_before_it_is_read(tmp_path, refused):
@@ -339,7 +339,7 @@ def test_sparse_giant_is_refused_before_it_is_read(tmp_path, refused):
     with path.open("wb") as file:
         file.write(npy_header("(2500000000, 10)"))
         file.truncate(file.tell() + 2_500_000_000 * 40)
-    assert "claims 100 GB" in refused(path)
+    assert "has 100 GB" in refused(path)
 
 
 def test_parquet_bomb(tmp_path, refused):
@@ -356,10 +356,10 @@ def test_doubled_names(tmp_path, refused):
         warnings.simplefilter("ignore")
         for _ in range(2):
             archive.writestr("logits.npy", npy_header("(3, 3)") + bytes(36))
-    assert "more than one entry is named 'logits'" in refused(path)
+    assert "several entries have the same name: 'logits'" in refused(path)
     path = tmp_path / "a.csv"
     path.write_text("y,a,a\n0,1,2\n")
-    assert "more than one entry is named 'a'" in refused(path)
+    assert "several entries have the same name: 'a'" in refused(path)
     path = tmp_path / "a.parquet"
     pq.write_table(pa.Table.from_arrays([pa.array([0.0])] * 2, names=["logits_0", "logits_0"]), path)
     refused(path)
@@ -373,14 +373,14 @@ def test_doubled_names(tmp_path, refused):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("label,logits_0,logits_1\n0,1\n", "line 2 has 2 cells where the header has 3"),
-        ("label,logits_0,logits_1\n0,1,2,3\n", "line 2 has 4 cells where the header has 3"),
+        ("label,logits_0,logits_1\n0,1\n", "line 2 has 2 cells, but the header has 3"),
+        ("label,logits_0,logits_1\n0,1,2,3\n", "line 2 has 4 cells, but the header has 3"),
         ("label,logits_0,logits_1\n0,1,abc\n", "'abc'"),
         ("label,logits_0,logits_1\n0,1,\n", "not a readable .csv"),
         ("label,logits_0,logits_1\n", "is empty"),
-        ("label,logits_0,logits_2\n0,1,2\n", "gaps or repeat"),
-        ("label,logits_0,logits_00\n0,1,2\n", "gaps or repeat"),
-        ("label,a,b\nfish,1,2\n", "'fish' is neither a number nor the name of a class ('a', 'b')"),
+        ("label,logits_0,logits_2\n0,1,2\n", "gaps or duplicates"),
+        ("label,logits_0,logits_00\n0,1,2\n", "gaps or duplicates"),
+        ("label,a,b\nfish,1,2\n", "'fish' is neither a number nor a class name ('a', 'b')"),
         ("label,a,b\n,1,2\n", "'' is neither a number"),
         ("\nlabel,a,b\n0,1,2\n", "first line is empty"),
         ("0,1,1\n0,1,2\n", "no header line"),
@@ -405,14 +405,14 @@ def test_text_that_is_not_utf8(tmp_path, refused):
 @pytest.mark.parametrize(
     ("columns", "says"),
     [
-        ({"logits": [[1.0, 2.0], [1.0]], "y": [0, 1]}, "differ in length"),
+        ({"logits": [[1.0, 2.0], [1.0]], "y": [0, 1]}, "have different lengths"),
         ({"logits": [[1.0, 2.0], None], "y": [0, 1]}, "empty cells"),
         ({"logits": [[1.0, None], [1.0, 2.0]], "y": [0, 1]}, "empty cells"),
         ({"logits_0": [1.0, None], "logits_1": [1.0, 2.0], "y": [0, 1]}, "empty cells"),
         ({"logits_0": ["a", "b"], "logits_1": [1.0, 2.0], "y": [0, 1]}, "type string, not numbers"),
         ({"logits_0": [1.0, 2.0], "logits_1": [1.0, 2.0], "y": [None, 1]}, "empty cells"),
         ({"logits_0": [1.0, 2.0], "logits_1": [1.0, 2.0], "y": [None, "1"]}, "empty cells"),
-        ({"logits_a": [[1.0, 2.0]] * 2, "logits_b": [[1.0, 2.0]] * 2, "y": [0, 1]}, "more than one list column"),
+        ({"logits_a": [[1.0, 2.0]] * 2, "logits_b": [[1.0, 2.0]] * 2, "y": [0, 1]}, "several list columns"),
         ({"logits": [{"a": 1.0}] * 2, "y": [0, 1]}, "not numbers"),
         ({"logits": [[[[1.0, 2.0]]]] * 2, "y": [0, 1]}, "not numbers"),
     ],
@@ -467,7 +467,7 @@ def test_labels_file_is_checked_too(save, tmp_path, refused):
     assert "No such file" in refused(path, "--labels", str(missing), where=missing)
     other = tmp_path / "truth.npz"
     np.savez(other, a=[0, 1, 2])
-    assert "no labels among its keys" in refused(path, "--labels", str(other), where=other)
+    assert "contains no labels (its arrays" in refused(path, "--labels", str(other), where=other)
 
 
 def test_npy_takes_no_keys(save, refused):

@@ -166,7 +166,7 @@ def test_label_that_is_no_column(tmp_path, refused, suffix):
     path = write(
         tmp_path / f"a{suffix}", {"prob_cat": softmax(logits)[:, 0], "prob_dog": softmax(logits)[:, 1], "label": names}
     )
-    assert "'horse' is neither a number nor the name of a class ('cat', 'dog')" in refused(path)
+    assert "'horse' is neither a number nor a class name ('cat', 'dog')" in refused(path)
 
 
 @pytest.mark.parametrize("suffix", TABLES)
@@ -176,7 +176,7 @@ def test_columns_from_1_and_labels_without_the_last(tmp_path, suffix):
     table = {f"p{i + 1}": logits[keep, i] for i in range(4)} | {"y": labels[keep] + 1}
     file = read_scores(write(tmp_path / f"a{suffix}", table))
     assert file.labels.tolist() == labels[keep].tolist()
-    assert any("counted from 1" in note for note in file.notes)
+    assert any("starting at 1" in note for note in file.notes)
 
 
 @pytest.mark.parametrize(
@@ -198,11 +198,11 @@ def test_columns_option(given, names):
     ("given", "says"),
     [
         ("a,nothing", "no column 'nothing'"),
-        ("a,a", "more than once"),
+        ("a,a", "twice"),
         ("c:a", "comes after"),
-        ("q*", "no column fits 'q*'"),
+        ("q*", "no column matches 'q*'"),
         ("", "no column"),
-        ("a", "two columns or more"),
+        ("a", "at least two columns"),
     ],
 )
 def test_columns_option_refused(given, says):

@@ -239,7 +239,7 @@ def test_the_limit_holds_for_every_format(save, refused, suffix):
 def test_the_limit_counts_the_copy_in_float32(save, refused, suffix):
     """320 kB of float64 take 480 kB while they are read."""
     path = save(suffix, np.zeros((5000, 8)), np.arange(5000) % 8)
-    assert "claims 0.00048 GB, above the limit of 0.0004 GB" in refused(path, "--max-gb", "0.0004")
+    assert "needs 0.00048 GB, above the limit of 0.0004 GB" in refused(path, "--max-gb", "0.0004")
     assert read_scores(path, max_gb=0.0005).num_rows == 5000
 
 
@@ -247,7 +247,7 @@ def test_the_limit_counts_members_that_are_only_copied(tmp_path, capsys):
     np.savez_compressed(tmp_path / "a.npz", logits=GOOD, labels=[0, 1, 2], more=np.zeros(10**6))
     words = ["calibrate", str(tmp_path / "a.npz"), "--method", "temperature", "--out", str(tmp_path / "cal.json")]
     words += ["--apply", str(tmp_path / "a.npz"), "--to", str(tmp_path / "b.npz"), "--replicates", "0"]
-    assert "the archive claims 0.008 GB" in one_line(capsys, [*words, "--max-gb", "0.004"])
+    assert "the archive needs 0.008 GB" in one_line(capsys, [*words, "--max-gb", "0.004"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz"]
     assert main(words) == 0
 
@@ -261,7 +261,7 @@ def test_a_label_column_of_short_lines_is_counted(tmp_path, refused):
 def test_one_endless_line(tmp_path, refused):
     path = tmp_path / "a.csv"
     path.write_text("label,a,b\n" + "1," * 5_000_000)
-    assert "line 2 has 5000001 cells where the header has 3" in refused(path)
+    assert "line 2 has 5000001 cells, but the header has 3" in refused(path)
 
 
 @pytest.mark.parametrize("suffix", [suffix for suffix in SUFFIXES if suffix != ".parquet"])
@@ -330,7 +330,7 @@ def test_a_parquet_that_ends_its_reader(save, refused, monkeypatch):
     """The library aborts on some damaged files: that must happen in another process."""
     path = save(".parquet", GOOD, [0, 1, 2])
     monkeypatch.setattr("avuc.evaluation.files.arrow.PROBE_CODE", "import os; os.abort()")
-    assert "reading it ends the process with signal 6" in refused(path)
+    assert "reading it kills the process with signal 6" in refused(path)
     monkeypatch.setattr("avuc.evaluation.files.arrow.PROBE_CODE", "import os; os._exit(3)")
     assert "it needs more memory than the limit" in refused(path)
     monkeypatch.setattr("avuc.evaluation.files.arrow.PROBE_CODE", "import time; time.sleep(60)")

@@ -35,7 +35,7 @@ def test_probabilities_under_the_name_logits(save, refused, suffix):
     assert read_scores(path, kind="probs").kind == "probs"
     asked = read_scores(path, kind="logits")
     assert asked.kind == "logits"
-    assert "as probabilities do" in asked.notes[0]
+    assert "like probabilities" in asked.notes[0]
 
 
 def test_probabilities_of_draws_under_the_name_logits(save, refused):
@@ -125,7 +125,7 @@ def test_logits_near_zero_stay_as_they_are(save):
     ("shape", "labels", "says"),
     [
         ((5, 9), 9, "save scores.T"),
-        ((9, 5, 4), 9, "scores.transpose(2, 0, 1) where they are last"),
+        ((9, 5, 4), 9, "scores.transpose(2, 0, 1) if they are last"),
         ((4, 5, 9), 9, "scores.transpose(0, 2, 1)"),
         ((9, 5, 1), 9, "scores.squeeze(-1)"),
         ((9,), 9, "[0, z] for log-odds"),
@@ -139,9 +139,9 @@ def test_axes_in_another_order(save, refused, shape, labels, says):
 @pytest.mark.parametrize(
     ("labels", "says"),
     [
-        ([0, -1, 2], "leave out the rows without a label"),
-        ([0, -100, 2], "leave out the rows without a label"),
-        ([0.0, float("nan"), 2.0], "leave out the rows without a label"),
+        ([0, -1, 2], "remove the rows without a label"),
+        ([0, -100, 2], "remove the rows without a label"),
+        ([0.0, float("nan"), 2.0], "remove the rows without a label"),
         ([0.5, 1.0, 2.0], "name other labels with --label"),
         ([[0, 1, 2]], "save labels.reshape(-1)"),
         ([[1, 1, 0], [0, 1, 0], [0, 0, 1]], "several labels per row are not supported"),
@@ -167,7 +167,7 @@ def test_predicted_classes_beside_the_scores(tmp_path, refused, suffix):
     arrays = {"predictions": LOGITS.argmax(1), "scores": LOGITS, "labels": LABELS}
     path = tmp_path / f"a{suffix}"
     np.savez(path, **arrays) if suffix == ".npz" else safetensors.numpy.save_file(arrays, path)
-    assert "choose with --scores-key scores" in refused(path)
+    assert "pass --scores-key scores" in refused(path)
     assert read_scores(path, scores_key="scores").kind == "logits"
 
 

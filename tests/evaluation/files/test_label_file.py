@@ -43,13 +43,13 @@ def test_other_ids_are_refused(tmp_path, refused, suffix, ids):
     path = scores(tmp_path / f"a{suffix}", id=np.arange(300))
     theirs = np.arange(300) + 5 if ids == "others" else np.arange(300) // 2
     other = write(tmp_path / f"b{suffix}", {"label": LABELS, "id": theirs})
-    assert "column 'id' does not hold the same ids" in refused(path, "--labels", str(other), where=other)
+    assert "column 'id' does not contain the same ids" in refused(path, "--labels", str(other), where=other)
 
 
 def test_ids_that_disagree_are_refused(tmp_path, refused):
     path = scores(tmp_path / "a.csv", id=np.arange(300), key=np.arange(300))
     other = write(tmp_path / "b.csv", {"label": LABELS, "id": np.arange(300), "key": ORDER})
-    assert "in different ways" in refused(path, "--labels", str(other), where=other)
+    assert "differently" in refused(path, "--labels", str(other), where=other)
 
 
 def test_empty_ids_are_refused(tmp_path, refused):
@@ -77,7 +77,7 @@ def test_labels_in_words_are_looked_up_among_the_classes(tmp_path, refused, suff
         read_scores(path, labels=write(tmp_path / f"c{suffix}", {"label": NAMES[few]})).labels.tolist() == few.tolist()
     )
     other = write(tmp_path / f"d{suffix}", {"label": np.array(["horse"] * 300)})
-    assert "'horse' is neither a number nor the name of a class ('cat', 'dog', 'cow')" in refused(
+    assert "'horse' is neither a number nor a class name ('cat', 'dog', 'cow')" in refused(
         path, "--labels", str(other), where=other
     )
 
@@ -86,7 +86,7 @@ def test_labels_in_words_for_scores_without_names(tmp_path, refused):
     np.save(tmp_path / "logits.npy", LOGITS)
     other = write(tmp_path / "b.csv", {"label": NAMES[LABELS]})
     line = refused(tmp_path / "logits.npy", "--labels", str(other), where=other)
-    assert line.endswith("label the rows 0 … C−1\n")
+    assert line.endswith("use labels 0 … C−1\n")
 
 
 def test_labels_without_a_header(tmp_path, refused):

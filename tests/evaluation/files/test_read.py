@@ -90,7 +90,7 @@ def test_kind_by_name_then_by_values(save, data, name, values):
     logits, labels = data
     path = save(".npz", logits if values == "logits" else softmax(logits), labels, name=name)
     if name == "probs" and values == "logits":
-        with pytest.raises(InputError, match=r"should hold probabilities, but row .* pass --kind logits"):
+        with pytest.raises(InputError, match=r"should contain probabilities, but row .* pass --kind logits"):
             read_scores(path)
         return
     if name == "logits" and values == "probs":
@@ -107,7 +107,7 @@ def test_kind_as_asked(save, data):
     path = save(".npz", softmax(logits), labels, name="scores")
     assert read_scores(path).kind == "probs"
     assert read_scores(path, kind="logits").kind == "logits"
-    with pytest.raises(InputError, match="kind 'odds' is unknown"):
+    with pytest.raises(InputError, match="unknown kind 'odds'"):
         read_scores(path, kind="odds")
 
 
@@ -124,7 +124,7 @@ def test_two_candidates_are_said(tmp_path, data):
     np.savez(tmp_path / "a.npz", probs=softmax(logits), logits=logits, y=labels)
     file = read_scores(tmp_path / "a.npz")
     assert file.kind == "logits"
-    assert file.notes == ("also there: 'probs'; choose with --scores-key",)
+    assert file.notes == ("the file also contains 'probs'; --scores-key chooses the scores",)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -186,7 +186,7 @@ def test_csv_dialects(tmp_path, mark, bom):
     file = read_scores(tmp_path / "a.csv")
     assert file.scores.tolist() == [[0.5, -2.0], [1.5, 3.0]]
     assert file.labels.tolist() == [1, 0]
-    assert "'id' left aside" in file.notes[0]
+    assert "'id' was ignored" in file.notes[0]
 
 
 @pytest.mark.parametrize("dtype", ["<f2", "<f8", ">f4", "<f4", "<i4", "<i8", "longdouble"])
@@ -201,7 +201,7 @@ def test_npy_types_and_orders(tmp_path, dtype, order):
 
 def test_rounded_probabilities_are_renormalised_and_said(save):
     file = read_scores(save(".csv", [[0.333, 0.333, 0.333], [0.5, 0.25, 0.25]], [0, 1], name="probs"))
-    assert "each was divided by its sum" in file.notes[0]
+    assert "each row was divided by its sum" in file.notes[0]
     torch.testing.assert_close(file.scores.sum(1), torch.ones(2))
 
 
@@ -218,7 +218,7 @@ def test_entropy_needs_no_labels(save, data):
     uniform = read_scores(save(".npz", np.zeros((3, 8))))
     assert uniform.labels is None
     np.testing.assert_allclose(uniform.entropy(), math.log(8), rtol=1e-6)
-    with pytest.raises(InputError, match=r"saved.npz: no labels.*--labels FILE"):
+    with pytest.raises(InputError, match=r"saved.npz: contains no labels.*--labels FILE"):
         uniform.predictions()
     probs = read_scores(save(".npz", softmax(logits), name="probs"))
     again = read_scores(save(".npz", logits))

@@ -134,7 +134,7 @@ def test_percentages_are_no_logits(save, refused, model):
         assert file.scale == 100
         np.testing.assert_allclose(file.scores.numpy(), softmax(logits), atol=0.03 if not digits else 5e-4)
     assert "every row sums to about 100" in refused(save(".npz", 100 * softmax(logits), labels, name="probs"))
-    with pytest.raises(InputError, match=r"should hold percentages, but row \d+ sums to 1, not 100"):
+    with pytest.raises(InputError, match=r"should contain percentages, but row \d+ sums to 1, not 100"):
         read_scores(save(".npz", softmax(logits), labels, name="predictions"), kind="percent")
 
 
@@ -162,7 +162,7 @@ def test_labels_from_1_without_the_last_class(save, refused, suffix, model):
     logits, labels = model
     keep = labels < 9
     line = refused(save(suffix, logits[keep], labels[keep] + 1))
-    assert "run from 1 to 9 and may count from 0 or from 1 (accuracy" in line
+    assert "go from 1 to 9 and may start at 0 or at 1 (accuracy" in line
     assert "--first-label 1" in line
     file = read_scores(save(suffix, logits[keep], labels[keep] + 1), first_label=1)
     assert file.labels.tolist() == labels[keep].tolist()
@@ -171,7 +171,7 @@ def test_labels_from_1_without_the_last_class(save, refused, suffix, model):
 def test_labels_from_1_with_every_class(save, refused, model):
     logits, labels = model
     path = save(".npz", logits, labels + 1)
-    assert "subtract 1: classes count from 0; or pass --first-label 1" in refused(path)
+    assert "pass --first-label 1, or subtract 1 from the labels" in refused(path)
     assert read_scores(path, first_label=1).labels.tolist() == labels.tolist()
     with pytest.raises(InputError, match="out of range: 0 at row"):
         read_scores(save(".npz", logits, labels), first_label=1)
@@ -196,10 +196,10 @@ def test_numbers_of_columns_say_where_labels_count_from(model):
     keep = labels < 9
     decision = decided(logits[keep], labels[keep] + 1, from_1)
     assert decision.first_label == 1
-    assert "counted from 1" in decision.notes[0]
+    assert "starting at 1" in decision.notes[0]
     decision = decided(logits, labels, from_1)
     assert decision.first_label == 0
-    assert "labels were counted from 0" in decision.notes[0]
+    assert "labels were read as starting at 0" in decision.notes[0]
     keep = labels > 0  # numbered from 1, but the model is right only when the labels count from 0
     with pytest.raises(InputError, match="--first-label 0"):
         decided(logits[keep], labels[keep], from_1)
@@ -210,7 +210,7 @@ def test_columns_in_an_order_of_their_own(model):
     logits, labels = logits[:, :3], labels % 3
     decision = decided(logits, np.array([3, 5, 7])[labels], ("7", "3", "5"))
     assert decision.labels(torch.tensor([3, 5, 7])).tolist() == [1, 2, 0]
-    with pytest.raises(InputError, match=r"the numbers of the columns .* or their places"):
+    with pytest.raises(InputError, match=r"the numbers of the columns .* or their positions"):
         decided(logits, labels, ("2", "0", "1"))
 
 

@@ -1,4 +1,7 @@
-"""Rules that find the score columns of a table by their names and their first rows."""
+"""Rules that find the score columns of a table from their names and the first rows.
+
+A column counts as a score only if that is clear. Otherwise the error shows the options that make it clear.
+"""
 
 from __future__ import annotations
 
@@ -28,42 +31,42 @@ from avuc.evaluation.files.columns import (
 from avuc.evaluation.files.messages import ambiguous_columns, file_error, listing
 from avuc.evaluation.files.names import ReadOptions
 
-# words that other columns have too: the results of exams, score_math and score_reading
+# other columns start with these words too, such as score_math and score_reading
 WEAK_PREFIXES = ("predictions", "scores", "score")
 
 
 def prefixed_columns(
     path: Path, others: list[str], options: ReadOptions, sample: TableSample | None, label: str | None
 ) -> Columns | None:
-    """The columns that begin with the scores key or a scores word; None where no word fits."""
+    """Return the columns that start with `--scores-key` or a usual name of scores; None if there are none."""
     key = options.scores_key
     groups: list[tuple[str, list[str]]] = []
     for prefix in [key] if key is not None else list(SCORE_PREFIXES):
-        some = [name for name in others if (name.startswith(prefix) if key is not None else begins(name, prefix))]
-        lists = [name for name in some if name == prefix and sample is not None and sample.is_list(name)]
-        # one number in each row is a confidence, not the scores of every class
-        if len(some) > 1 or (some and (sample is None or sample.is_list(some[0]) or key is not None)):
-            groups.append((prefix, lists or some))
+        matching = [name for name in others if (name.startswith(prefix) if key is not None else begins(name, prefix))]
+        lists = [name for name in matching if name == prefix and sample is not None and sample.is_list(name)]
+        # a single column of numbers is a confidence, not scores of all classes
+        if len(matching) > 1 or (matching and (sample is None or sample.is_list(matching[0]) or key is not None)):
+            groups.append((prefix, lists or matching))
     if not groups:
         if key is not None:
-            raise file_error(path, f"no column begins with {key!r} (it has {listing(others)})", "correct --scores-key")
+            raise file_error(path, f"no column starts with {key!r} (it has {listing(others)})", "correct --scores-key")
         return None
     prefix, chosen = groups[0]
     suffixes = [suffix_of(name, prefix) for name in chosen]
-    word = next((SCORE_PREFIXES[one] for one in SCORE_PREFIXES if begins(prefix, one)), "")
+    kind_name = next((SCORE_PREFIXES[known] for known in SCORE_PREFIXES if begins(prefix, known)), "")
     notes: tuple[str, ...] = ()
     if len(groups) > 1 and set(groups[1][1]) - set(chosen):
-        notes = (f"also there: {listing(groups[1][1], 3)}; choose with --scores-key",)
+        notes = (f"the table also contains {listing(groups[1][1], 3)}; --scores-key chooses the scores",)
     repeated = _numbered_by_pandas(chosen)
     if repeated is not None:
-        return Columns(tuple(repeated), word, tuple(map(str, range(len(repeated)))), label, notes)
+        return Columns(tuple(repeated), kind_name, tuple(map(str, range(len(repeated)))), label, notes)
     _check_strays(path, others, chosen, suffixes, label, options)
     numbered = all(_is_digits(suffix) for suffix in suffixes)
     if numbered or len(chosen) < 2:
         ordered, classes = ordered_classes(path, chosen, suffixes)
-        return Columns(ordered, word, classes, label, notes)
+        return Columns(ordered, kind_name, classes, label, notes)
     named = _are_labels(suffixes, sample, label)
-    if not named and prefix in WEAK_PREFIXES and _doubtful(others, chosen, suffixes, sample):
+    if not named and prefix in WEAK_PREFIXES and _others_fit_too(others, chosen, suffixes, sample):
         return None
     if not named:
         _check_one_model(path, chosen, suffixes, sample)
@@ -71,40 +74,40 @@ def prefixed_columns(
         if numbers is not None and (numbers != sorted(numbers) or _without_gaps(numbers)):
             suffixes = [str(number) for number in numbers]
     ordered, classes = ordered_classes(path, chosen, suffixes)
-    return Columns(ordered, word, classes, label, notes)
+    return Columns(ordered, kind_name, classes, label, notes)
 
 
 def _check_strays(
     path: Path, others: list[str], chosen: list[str], suffixes: list[str], label: str | None, options: ReadOptions
 ) -> None:
-    """Refuse `logits_max` beside `logits_0, logits_1`, and `prob_max` beside `prob_cat, prob_dog`."""
+    """Raise for `logits_max` next to `logits_0, logits_1`, and for `prob_max` next to `prob_cat, prob_dog`."""
     if len(chosen) < 2:
         return
     numbered = [_is_digits(suffix) for suffix in suffixes]
-    doubtful = [suffix.lower() in OTHER_DATA_NAMES for suffix in suffixes]
-    if (any(numbered) and not all(numbered)) or any(doubtful):
-        keep = numbered if any(numbered) else [not one for one in doubtful]
-        good = [name for name, one in zip(chosen, keep, strict=True) if one]
-        strays = [name for name, one in zip(chosen, keep, strict=True) if not one]
-        problem = f"{listing(strays, 4)} may not be a class beside {listing(good, 3)}"
+    other_data = [suffix.lower() in OTHER_DATA_NAMES for suffix in suffixes]
+    if (any(numbered) and not all(numbered)) or any(other_data):
+        keep = numbered if any(numbered) else [not flag for flag in other_data]
+        good = [name for name, kept in zip(chosen, keep, strict=True) if kept]
+        strays = [name for name, kept in zip(chosen, keep, strict=True) if not kept]
+        problem = f"{listing(strays, 4)} may not be a class like {listing(good, 3)}"
         raise ambiguous_columns(path, problem, good if len(good) > 1 else None, label, others, options.needs_labels)
 
 
 def _numbered_by_pandas(names: list[str]) -> list[str] | None:
-    """`prob, prob.1, prob.2`: how pandas names columns that had one name, in their order."""
+    """Return `prob, prob.1, prob.2` in order, which pandas writes for columns of the same name; else None."""
     first = min(names, key=len)
-    expected = [first, *(f"{first}.{place}" for place in range(1, len(names)))]
+    expected = [first, *(f"{first}.{number}" for number in range(1, len(names)))]
     return expected if len(names) > 1 and set(expected) == set(names) else None
 
 
 def _are_labels(suffixes: list[str], sample: TableSample | None, label: str | None) -> bool:
-    """Whether the labels are names of these classes."""
+    """Return whether all labels are among these names."""
     values = sample.labels(label) if sample is not None and label is not None else frozenset[str]()
     return bool(values) and values <= set(suffixes)
 
 
-def _doubtful(others: list[str], chosen: list[str], suffixes: list[str], sample: TableSample | None) -> bool:
-    """Whether other columns of numbers may be the scores just as well."""
+def _others_fit_too(others: list[str], chosen: list[str], suffixes: list[str], sample: TableSample | None) -> bool:
+    """Return whether other numeric columns may be scores just as well."""
     if sample is None or number_suffixes(suffixes) is not None:
         return False
     kept = {*chosen, *ROW_NUMBER_NAMES, *OTHER_DATA_NAMES}
@@ -114,27 +117,30 @@ def _doubtful(others: list[str], chosen: list[str], suffixes: list[str], sample:
 
 
 def _check_one_model(path: Path, chosen: list[str], suffixes: list[str], sample: TableSample | None) -> None:
-    """Refuse the scores of two models in one table: `logits_a_0, logits_a_1, logits_b_0, logits_b_1`."""
+    """Raise if a table has the scores of two models: `logits_a_0, logits_a_1, logits_b_0, logits_b_1`."""
     heads = _heads(suffixes)
     if heads is None:
         return
     probability_columns = columns_summing_to_one(sample, chosen)
     if probability_columns is not None and len(probability_columns) == len(chosen):
-        return  # together they are the probabilities of one model
+        return  # all together are the probabilities of one model
     starts = sorted(
         {name[: name.rindex(suffix) + len(head)] for name, suffix, head in zip(chosen, suffixes, heads, strict=True)}
     )
     raise file_error(
         path,
-        f"columns {listing(chosen, 3)} may be the scores of {len(starts)} models: their names begin with "
+        f"columns {listing(chosen, 3)} may be the scores of {len(starts)} models: their names start with "
         f"{listing(starts, 4)}",
         f"choose one with --scores-key {shlex.quote(starts[0])}",
     )
 
 
 def _heads(suffixes: Sequence[str]) -> list[str] | None:
-    """The beginning of each suffix, where the suffixes are every beginning with every end: a_0, a_1, b_0, b_1; or
-    where those of every beginning are numbered without gaps: a0, a1, b0, b1, b2."""
+    """Return the first part of each suffix, if the suffixes are those of several models; else None.
+
+    That is, if every first part occurs with every second part (a_0, a_1, b_0, b_1), or if the suffixes with the same
+    first part are numbered without gaps (a0, a1, b0, b1, b2).
+    """
     patterns = (r"(.*[_.\- ])([^_.\- ]+)", r"([^_.\- ]+[_.\- ])(.*)")
     for pattern in patterns:
         found = [re.fullmatch(pattern, suffix, re.DOTALL) for suffix in suffixes]
@@ -153,7 +159,7 @@ def _heads(suffixes: Sequence[str]) -> list[str] | None:
 
 
 def _without_gaps(numbers: Sequence[int]) -> bool:
-    """Whether these are 0, 1, 2, … or 1, 2, 3, … in some order."""
+    """Return whether these are 0, 1, 2, … or 1, 2, 3, … in any order."""
     first = min(numbers)
     return first <= 1 and sorted(numbers) == list(range(first, first + len(numbers)))
 
@@ -170,16 +176,16 @@ def unprefixed_columns(
     options: ReadOptions,
     sample: TableSample | None,
 ) -> Columns:
-    """Columns of numbers, where it is clear that they are the scores and all of them. It is clear when
+    """Return the numeric columns that are clearly the scores. That is clear if
 
     - their names are the labels: `cat, dog` and labels `cat`, `dog`;
     - they are numbered without gaps, and no other column could be a score: `class_0, class_1, fold`;
-    - their rows sum to 1 as exactly as their digits allow, and those of no other set do: `cat, dog, age`.
+    - their rows sum to 1 as exactly as their digits allow, and no other set of columns does: `cat, dog, age`.
     """
     texts = [name for name in others if sample is not None and not sample.is_number(name)]
-    hidden = set(texts)
-    aside = [name for name in others if is_row_number(name)]
-    pool = [name for name in others if not is_row_number(name) and name not in hidden]
+    row_numbers = [name for name in others if is_row_number(name)]
+    skipped = {*texts, *row_numbers}
+    pool = [name for name in others if name not in skipped]
     if len(pool) == 1 and not texts:
         raise single_score_column(path, pool[0])
     if len(pool) < 2:
@@ -188,12 +194,12 @@ def unprefixed_columns(
     values = sample.labels(label) if sample is not None and label is not None else frozenset[str]()
     probability_columns = columns_summing_to_one(sample, likely) or []
 
-    def take(chosen: list[str], classes: list[str], *, numbered: bool = False) -> Columns:
+    def result(chosen: list[str], classes: list[str], *, numbered: bool = False) -> Columns:
         kept = set(chosen)
         left = [name for name in pool if name not in kept]
-        notes = [f"column {listing(aside)} left aside as row numbers"] if aside else []
+        notes = [f"column {listing(row_numbers)} was ignored: row numbers"] if row_numbers else []
         if left or texts:
-            notes.append(f"columns {listing([*left, *texts], 4)} were taken for other data, not scores")
+            notes.append(f"columns {listing([*left, *texts], 4)} were ignored: not scores")
         if numbered:
             ordered, suffixes = ordered_classes(path, chosen, classes)
             return Columns(ordered, "", suffixes, label, tuple(notes))
@@ -203,87 +209,92 @@ def unprefixed_columns(
     if named is not None:
         chosen, classes = named
         prefix = chosen[0].removesuffix(classes[0])
-        alike = [name for name in pool if prefix and name.startswith(prefix)]
-        # p_cat, p_dog beside a column that does not begin with p_
-        if len(chosen) == len(pool) or set(probability_columns) == set(chosen) or len(alike) == len(chosen):
-            return take(chosen, classes)
-        if set(probability_columns) > set(chosen):  # classes that no row is labelled as
-            return take(probability_columns, [name.removeprefix(prefix) for name in probability_columns])
+        same_prefix = [name for name in pool if prefix and name.startswith(prefix)]
+        # same_prefix: p_cat, p_dog next to a column that does not start with p_
+        if len(chosen) == len(pool) or set(probability_columns) == set(chosen) or len(same_prefix) == len(chosen):
+            return result(chosen, classes)
+        if set(probability_columns) > set(chosen):  # some classes have no labelled row
+            return result(probability_columns, [name.removeprefix(prefix) for name in probability_columns])
         raise ambiguous_columns(
-            path, _doubt(pool, chosen), chosen if _known(pool, chosen) else None, label, names, options.needs_labels
+            path,
+            _doubt_text(pool, chosen),
+            chosen if _are_other_data(pool, chosen) else None,
+            label,
+            names,
+            options.needs_labels,
         )
     group = _numbered(pool)
     if group is not None:
         chosen, classes = group
         kept = set(chosen)
         if not any(name not in kept for name in likely) or set(probability_columns) == kept:
-            return take(chosen, classes, numbered=True)
+            return result(chosen, classes, numbered=True)
     if probability_columns:
-        return take(probability_columns, probability_columns)
-    if options.needs_labels and len(likely) == len(pool) and _foreign(values, pool):
-        return take(pool, pool)
-    plausible = len(likely) == len(values) > 1 and len(likely) < len(pool) and _overlap(sample, likely)
-    problem = _doubt(pool, likely if len(likely) > 1 else pool)
+        return result(probability_columns, probability_columns)
+    if options.needs_labels and len(likely) == len(pool) and _has_unknown_labels(values, pool):
+        return result(pool, pool)
+    plausible = len(likely) == len(values) > 1 and len(likely) < len(pool) and _ranges_overlap(sample, likely)
+    problem = _doubt_text(pool, likely if len(likely) > 1 else pool)
     raise ambiguous_columns(path, problem, likely if plausible else None, label, names, options.needs_labels)
 
 
-def _doubt(pool: list[str], chosen: list[str]) -> str:
+def _doubt_text(pool: list[str], chosen: list[str]) -> str:
     kept = set(chosen)
     strays = [name for name in pool if name not in kept]
     if strays:
-        return f"it is not clear whether {listing(strays, 4)} is a class beside {listing(chosen, 4)}"
-    return f"it is not clear whether {listing(chosen, 4)} are the scores of the classes"
+        return f"it is unclear whether {listing(strays, 4)} is a class like {listing(chosen, 4)}"
+    return f"it is unclear whether {listing(chosen, 4)} are the scores of the classes"
 
 
-def _known(pool: list[str], chosen: list[str]) -> bool:
-    """Whether every column beside the chosen ones has the name of something else."""
+def _are_other_data(pool: list[str], chosen: list[str]) -> bool:
+    """Return whether all columns that were not chosen have usual names of other data."""
     kept = set(chosen)
     return all(name.lower() in OTHER_DATA_NAMES for name in pool if name not in kept)
 
 
-def _overlap(sample: TableSample | None, names: list[str]) -> bool:
-    """Whether these columns may hold one kind of number: the ranges of an age and of a height do not overlap."""
+def _ranges_overlap(sample: TableSample | None, names: list[str]) -> bool:
+    """Return whether the ranges of these columns overlap; those of an age and a height do not."""
     rows = sample.rows(names) if sample is not None else np.empty((0, len(names)))
     return len(rows) > 0 and bool(np.isfinite(rows).all()) and float(rows.min(0).max()) < float(rows.max(0).min())
 
 
 def _named_by_labels(pool: list[str], values: frozenset[str]) -> tuple[list[str], list[str]] | None:
-    """The columns whose names are the labels, alone or behind one common beginning, in the order of the file."""
+    """Return the columns named by the labels, with or without a common prefix, and the class names; else None."""
     if not values:
         return None
-    some = min(values)
-    ends = [name.removesuffix(some) for name in pool if some and name.endswith(some) and name != some]
-    for prefix in ["", *ends[:8]]:
+    value = min(values)
+    prefixes = [name.removesuffix(value) for name in pool if value and name.endswith(value) and name != value]
+    for prefix in ["", *prefixes[:8]]:
         classes = {prefix + value: value for value in values}
         chosen = [name for name in pool if name in classes]
-        if len(chosen) == len(values) > 1 and not _counts(values, prefix, pool):
+        if len(chosen) == len(values) > 1 and not _are_column_numbers(values, pool):
             return chosen, [classes[name] for name in chosen]
     return None
 
 
-def _counts(values: frozenset[str], prefix: str, pool: list[str]) -> bool:
-    """Whether the labels are numbers of a group that may have more columns: `_numbered` decides about those."""
+def _are_column_numbers(values: frozenset[str], pool: list[str]) -> bool:
+    """Return whether the labels are numbers of a group of columns, which may have more columns than labels."""
     return all(value.isdecimal() for value in values) and _numbered(pool) is not None
 
 
 def _numbered(pool: list[str]) -> tuple[list[str], list[str]] | None:
-    """The one group of columns that are numbered from 0 or 1 without gaps, if there is just one."""
+    """Return the columns numbered from 0 or 1 without gaps, and their numbers; None unless there is one such group."""
     groups: dict[str, dict[str, str]] = {}
     for name in pool:
         match = re.fullmatch(r"(.*?)(\d{1,9})", name, re.DOTALL | re.ASCII)
         if match:
             groups.setdefault(match[1], {})[name] = match[2]
-    whole = []
+    complete = []
     for group in groups.values():
         numbers = sorted(int(number) for number in group.values())
         if len(numbers) > 1 and numbers[0] <= 1 and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
-            whole.append(group)
-    if len(whole) != 1:
+            complete.append(group)
+    if len(complete) != 1:
         return None
-    return list(whole[0]), list(whole[0].values())
+    return list(complete[0]), list(complete[0].values())
 
 
-def _foreign(values: frozenset[str], pool: list[str]) -> bool:
-    """Whether there are text labels that name no column: the reader of the labels says so."""
+def _has_unknown_labels(values: frozenset[str], pool: list[str]) -> bool:
+    """Return whether some text label names no column; then reading the labels raises the error."""
     known = set(pool)
     return any(value not in known and not is_number(value) for value in values)

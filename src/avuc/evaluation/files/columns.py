@@ -1,4 +1,4 @@
-"""Columns of a table: what their names and their first rows say about them."""
+"""Columns of a table: conclusions from their names and their first rows."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Protocol
 import numpy as np
 
 from avuc.core.errors import InputError
+from avuc.core.probabilities import MOST_ROUNDING, rounding_error
 from avuc.evaluation.files.messages import BINARY_REMEDY, file_error, listing, number_hint, quoted
 
 SCORE_PREFIXES = {"logits": "logits", "logit": "logits", "probs": "probs", "prob": "probs"} | {
     name: name for name in ("predictions", "scores", "score")
 }
-# row numbers
+# names of columns that count the rows
 ROW_NUMBER_NAMES = frozenset({"", "id", "index", "row", "__index_level_0__"})
-# figures that are often saved beside the scores
+# names of other columns that are often saved with the scores
 OTHER_DATA_WORDS = """
 confidence conf predicted prediction pred y_pred yhat y_hat predicted_class predicted_label pred_label argmax
 entropy uncertainty margin max min mean std sum total fold split seed epoch step batch loss nll weight
@@ -27,31 +28,32 @@ sample_weight correct is_correct error time timestamp date label target true tru
 sample_id image_id uuid idx score scores prob probs probability logit logits predictions
 """
 OTHER_DATA_NAMES = frozenset(OTHER_DATA_WORDS.split())
-# what float32 leaves of a sum of 1
+# rounding error of a float32 sum of 1
 TOLERANCE = 1e-5
-# numbers with at most so many decimals count as rounded
+# numbers with at most this many decimals count as rounded
 MOST_DIGITS = 6
-# the most that rounding may take from or add to a sum
-MOST_ROUNDING = 5e-2
 NEGATIVE_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
 class Columns:
+    """The columns of a table that are scores, and the label column."""
+
     scores: tuple[str, ...]  # in class order
-    name: str  # the scores word, or ""
+    name: str  # prefix of the score columns such as `logits`, or ""
     class_names: tuple[str, ...]
     label: str | None
     notes: tuple[str, ...] = ()
 
     @property
     def scores_from(self) -> str:
+        """Return where the scores are, for messages."""
         first, last = self.scores[0], self.scores[-1]
         return f"column {first!r}" if len(self.scores) == 1 else f"columns {first!r} … {last!r}"
 
 
 class TableSample(Protocol):
-    """What can be known of a table's cells before all of them are read."""
+    """Cells of a table that are known before all of it is read."""
 
     def is_number(self, name: str) -> bool:
         """Whether the column holds numbers."""
@@ -70,7 +72,7 @@ class TableSample(Protocol):
 
 
 def ordered_classes(path: Path, names: list[str], suffixes: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Numbered columns are put in the order of their numbers (logits_10 comes after logits_9)."""
+    """Return columns and class names; numbered columns are sorted by number (logits_10 comes after logits_9)."""
     if not all(re.fullmatch(r"\d{1,9}", suffix, re.ASCII) for suffix in suffixes):
         return tuple(names), tuple(suffixes)
     numbers = [int(suffix) for suffix in suffixes]
@@ -79,22 +81,22 @@ def ordered_classes(path: Path, names: list[str], suffixes: list[str]) -> tuple[
     if [numbers[i] for i in order] != list(range(first, first + len(names))) or first > 1:
         raise file_error(
             path,
-            f"the numbers of columns {listing(names[i] for i in order)} have gaps or repeat",
+            f"the numbers of columns {listing(names[i] for i in order)} have gaps or duplicates",
             "number the classes 0, 1, 2, … without gaps, or list the columns with --columns",
         )
     return tuple(names[i] for i in order), tuple(suffixes[i] for i in order)
 
 
 def number_suffixes(names: Iterable[str]) -> list[int] | None:
-    """The number at the end of each name, where every name has one and they differ in nothing else."""
-    found = [re.fullmatch(r"(.*?)(\d{1,9})", name, re.DOTALL | re.ASCII) for name in names]
-    if not all(found) or len({match[1] for match in found if match}) != 1:
+    """Return the number at the end of each name, if the names differ in nothing else; else None."""
+    matches = [re.fullmatch(r"(.*?)(\d{1,9})", name, re.DOTALL | re.ASCII) for name in names]
+    if not all(matches) or len({match[1] for match in matches if match}) != 1:
         return None
-    return [int(match[2]) for match in found if match]
+    return [int(match[2]) for match in matches if match]
 
 
 def index_labels(path: Path, labels: Sequence[str], classes: Sequence[str], where: str) -> tuple[np.ndarray, bool]:
-    """Text labels as numbers, and whether they are names that were looked up among the class columns."""
+    """Return text labels as numbers, and whether they were class names."""
     number = {name: index for index, name in enumerate(classes)}
     distinct = set(labels)
     if not (distinct and distinct <= number.keys() and not all(name.isdecimal() for name in distinct)):
@@ -106,34 +108,34 @@ def index_labels(path: Path, labels: Sequence[str], classes: Sequence[str], wher
     if unknown:
         raise file_error(
             path,
-            f"{where}: {listing(unknown, 3)} is neither a number nor the name of a class ({listing(classes, 5)})",
-            "label the rows 0 … C−1, or by the names of the score columns, or choose these with --columns"
+            f"{where}: {listing(unknown, 3)} is neither a number nor a class name ({listing(classes, 5)})",
+            "use labels 0 … C−1 or the names of the score columns, or choose other score columns with --columns"
             if classes
-            else "label the rows 0 … C−1",
+            else "use labels 0 … C−1",
         )
     return np.array([number[label] for label in labels], dtype=np.int64), True
 
 
 def is_row_number(name: str) -> bool:
-    """Whether a column of this name counts the rows; pandas names such columns `Unnamed: 0`, `Unnamed: 0.1`."""
+    """Return whether a column with this name counts the rows; pandas writes `Unnamed: 0`, `Unnamed: 0.1`."""
     return name.lower() in ROW_NUMBER_NAMES or re.fullmatch(r"unnamed: \d+(\.\d+)*", name, re.IGNORECASE) is not None
 
 
 def begins(name: str, prefix: str) -> bool:
-    """Whether the name is this word, alone or before something that is no letter."""
+    """Return whether the name is the prefix, alone or followed by anything but a letter."""
     return name[: len(prefix)].lower() == prefix and not name[len(prefix) : len(prefix) + 1].isalpha()
 
 
 def suffix_of(name: str, prefix: str) -> str:
-    """What follows the prefix, without separators."""
+    """Return the name without the prefix and separators."""
     return name[len(prefix) :].strip(" _.-:[]()")
 
 
 def columns_summing_to_one(sample: TableSample | None, names: Sequence[str]) -> list[str] | None:
-    """The columns that sum to 1 in every row of the sample: all of those within 0 … 1, or all but one of them.
+    """Return the columns that sum to 1 in every row of the sample, as exactly as their digits allow.
 
-    None where no set does, where two sets do, and where the sums do not tell whether some column belongs to the set:
-    a flag that is 0 in every row changes no sum.
+    Candidates are all columns with numbers from 0 to 1, or all but one of them. The result is None if no set of columns
+    sums to 1, if two sets do, or if a column does not change the sums, such as a flag that is always 0.
     """
     if sample is None or len(names) < 2:
         return None
@@ -141,9 +143,9 @@ def columns_summing_to_one(sample: TableSample | None, names: Sequence[str]) -> 
     if not len(rows):
         return None
     with np.errstate(invalid="ignore"):
-        inside = (rows >= -NEGATIVE_TOLERANCE) & (rows <= 1 + NEGATIVE_TOLERANCE)  # NaN is not
-    good = np.flatnonzero(inside.all(0)).tolist()
-    names, rows = [names[place] for place in good], rows[:, good]
+        in_range = (rows >= -NEGATIVE_TOLERANCE) & (rows <= 1 + NEGATIVE_TOLERANCE)  # False for NaN
+    candidates = np.flatnonzero(in_range.all(0)).tolist()
+    names, rows = [names[index] for index in candidates], rows[:, candidates]
     count = len(names)
     if count < 2:
         return None
@@ -157,35 +159,36 @@ def columns_summing_to_one(sample: TableSample | None, names: Sequence[str]) -> 
         for left_out in np.flatnonzero(off <= MOST_ROUNDING).tolist():
             most = int(digits[order[-1] if order[-1] != left_out else order[-2]])
             if off[left_out] <= _tolerance(most, count - 1):
-                sets.append([place for place in range(count) if place != left_out])
+                sets.append([index for index in range(count) if index != left_out])
             if len(sets) > 1:
                 return None
     if len(sets) != 1:
         return None
     chosen = sets[0]
     if rows[:, chosen].max(0).min() <= 2 * _tolerance(int(digits[chosen].max()), len(chosen)):
-        return None  # without this column the sums would be 1 as well
-    return [names[place] for place in chosen]
+        return None  # without this column the sums would also be 1
+    return [names[index] for index in chosen]
 
 
 def _tolerance(digits: int, count: int) -> float:
-    """How far a sum of this many numbers with so many decimals may be from 1."""
+    """Return how far the sum of `count` numbers with `digits` decimals may be from 1."""
     if not 2 <= digits <= MOST_DIGITS:
         return TOLERANCE
-    return max(TOLERANCE, min(MOST_ROUNDING, count * 10.0**-digits / 2 + 1e-9))
+    return max(TOLERANCE, min(MOST_ROUNDING, rounding_error(count, digits) + 1e-9))
 
 
 def _digits(rows: np.ndarray) -> np.ndarray:
-    """The fewest decimals that hold every number of a column; more than `MOST_DIGITS` where it takes more."""
-    found = np.full(rows.shape[1], MOST_DIGITS + 1)
+    """Return for each column how many decimals its numbers have; `MOST_DIGITS` + 1 stands for more."""
+    decimals = np.full(rows.shape[1], MOST_DIGITS + 1)
     for digits in range(MOST_DIGITS, -1, -1):
-        times = rows * 10**digits
-        # 0.17 * 100 is 17 except for the rounding of float32
-        found[(np.abs(times - np.round(times)) <= 1.2e-7 * np.abs(times) + 1e-9).all(0)] = digits
-    return found
+        scaled = rows * 10**digits
+        # 0.17 * 100 is 17 except for float32 rounding
+        decimals[(np.abs(scaled - np.round(scaled)) <= 1.2e-7 * np.abs(scaled) + 1e-9).all(0)] = digits
+    return decimals
 
 
 def is_number(text: str) -> bool:
+    """Return whether Python reads the text as a float."""
     try:
         float(text)
     except ValueError:
@@ -194,19 +197,19 @@ def is_number(text: str) -> bool:
 
 
 def no_score_columns(path: Path, names: Sequence[str], texts: Sequence[str], sample: TableSample | None) -> InputError:
-    """Refuse a table without columns of numbers beside the label."""
-    seen, remedy = "", "name them logits_0, logits_1, … or list them with --columns"
+    """Return the error for a table without numeric columns besides the label."""
+    detail, remedy = "", "name them logits_0, logits_1, … or list them with --columns"
     if texts and sample is not None:
         text = sample.text(texts[0])
-        seen = f"; column {texts[0]!r} holds text, {quoted(text)}"
+        detail = f"; column {texts[0]!r} contains text, {quoted(text)}"
         remedy = number_hint(text) or remedy
         lists = [name for name in texts if sample.is_list(name)]
         if lists:
-            seen = f"; column {lists[0]!r} has {sample.text(lists[0])}"
+            detail = f"; column {lists[0]!r} has {sample.text(lists[0])}"
             remedy = f"name the list column of the scores with --scores-key, for example {shlex.quote(lists[0])}"
-    return file_error(path, f"no score columns (it has {listing(names)}{seen})", remedy)
+    return file_error(path, f"contains no score columns (it has {listing(names)}{detail})", remedy)
 
 
 def single_score_column(path: Path, name: str) -> InputError:
-    """Refuse a table with one column of numbers beside the label."""
-    return file_error(path, f"column {name!r} is the only one that may hold scores", BINARY_REMEDY)
+    """Return the error for a table with only one numeric column besides the label."""
+    return file_error(path, f"only column {name!r} can contain scores", BINARY_REMEDY)

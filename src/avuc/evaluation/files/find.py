@@ -1,4 +1,4 @@
-"""From the name of a file to its arrays: the formats, and labels from a second file."""
+"""Find the scores and labels of a file: the table of formats, and labels from a second file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from avuc.core.errors import InputError, out_of_memory
 from avuc.core.files import check_regular, open_regular
-from avuc.evaluation.files import csv, npy, parquet, tensors
+from avuc.evaluation.files import arrays, csv, parquet
 from avuc.evaluation.files.columns import is_row_number
 from avuc.evaluation.files.messages import ambiguous_labels, file_error, listing
 from avuc.evaluation.files.names import LABEL_NAMES, RawScores, ReadOptions, check_unique_names, find_label_name
@@ -22,41 +22,43 @@ TABLES = (".parquet", ".csv")
 
 @dataclass(frozen=True)
 class Format:
+    """How to read and write one format."""
+
     read: Callable[[Path, ReadOptions], RawScores]
-    labels: Callable[[Path, ReadOptions], tuple[Any, str]] | None  # of a table: avuc.evaluation.files.label_file
+    labels: Callable[[Path, ReadOptions], tuple[Any, str]] | None  # None for a table: `add_labels` reads it
     write: Callable[[Path, Path, RawScores, Any], None]
 
 
 FORMATS: dict[str, Format] = {
-    ".npz": Format(npy.read_npz, npy.labels_npz, npy.write_npz),
-    ".npy": Format(npy.read_npy, npy.labels_npy, npy.write_npy),
-    ".safetensors": Format(tensors.scores_tensors, tensors.labels_tensors, tensors.write_scores_tensors),
+    ".npz": Format(arrays.read_npz, arrays.labels_npz, arrays.write_npz),
+    ".npy": Format(arrays.read_npy, arrays.labels_npy, arrays.write_npy),
+    ".safetensors": Format(arrays.read_safetensors, arrays.labels_safetensors, arrays.write_safetensors),
     ".parquet": Format(parquet.read_parquet, None, parquet.write_parquet),
     ".csv": Format(csv.read_csv, None, csv.write_csv),
 }
-OPENERS: dict[str, Callable[[Path, ReadOptions], Any]] = {".csv": csv.open_table, ".parquet": parquet.open_table}
-# columns that tell rows apart, besides row numbers and names that end in id
+TABLE_OPENERS: dict[str, Callable[[Path, ReadOptions], Any]] = {".csv": csv.open_table, ".parquet": parquet.open_table}
+# columns that identify rows, besides row numbers and names that end in id
 ID_NAMES = frozenset(["uuid", "key", "name", "file", "filename", "file_name", "path", "image", "image_path"])
 
 
 @contextmanager
 def file_errors(file: Path) -> Iterator[None]:
-    """Say in one line that a file cannot be read, or that memory is short."""
+    """Turn errors of the operating system and a lack of memory into an `InputError`."""
     try:
         yield
     except OSError as error:
         where = Path(error.filename) if error.filename else file
         raise file_error(
-            where, f"cannot be read ({error.strerror or error})", "check the file and its rights"
+            where, f"cannot be read ({error.strerror or error})", "check that the file exists and that you may read it"
         ) from error
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        raise file_error(file, "there is not enough memory to hold it", "split it, or save float32 instead") from error
+        raise file_error(file, "there is not enough memory to read it", "split the file, or save float32") from error
 
 
 class HasScoreNames(Protocol):
-    """What is used of a file of the same model."""
+    """The part of another file of the same model that is used: the names of its score columns."""
 
     @property
     def raw(self) -> RawScores: ...
@@ -74,7 +76,10 @@ def find_scores(
     needs_labels: bool = True,
     in_blocks: bool = False,
 ) -> RawScores:
-    """The scores and the labels of a file, before anything is checked; `in_blocks`, they stay there."""
+    """Return the unchecked scores and labels of a file; with `in_blocks`, as sources that read the file later.
+
+    The other arguments are those of `avuc.evaluation.files.read_scores`.
+    """
     options = ReadOptions(
         scores_key,
         labels_key if labels is None else None,
@@ -86,36 +91,37 @@ def find_scores(
     )
     form = _format(file)
     if columns is not None and file.suffix.lower() not in TABLES:
-        raise file_error(file, "has no columns with names", "leave out --columns, or name the scores with --scores-key")
+        raise file_error(file, "has no named columns", "leave out --columns, or name the scores with --scores-key")
     raw = form.read(file, options)
     raw.limit = options.limit
     if labels is not None:
-        beside, other = Path(labels), ReadOptions(None, labels_key, max_gb, in_blocks=in_blocks)
-        add_labels(file, raw, beside, other, _format(beside).labels)
+        label_file, label_options = Path(labels), ReadOptions(None, labels_key, max_gb, in_blocks=in_blocks)
+        add_labels(file, raw, label_file, label_options, _format(label_file).labels)
     return raw
 
 
 def no_labels(path: Path) -> InputError:
+    """Return the error for a file without labels."""
     return file_error(
         path,
-        f"no labels: none named {listing(LABEL_NAMES)}",
-        "save them in the file, name them with --label, or give them with --labels FILE",
+        f"contains no labels (no name like {listing(LABEL_NAMES)})",
+        "save labels in the file, give their name with --label, or give another file with --labels FILE",
     )
 
 
-def reads_also(path: str | Path) -> list[Path]:
-    """The files beside it that are read with a file: the labels of a .npy."""
+def also_read(path: str | Path) -> list[Path]:
+    """Return the other files that are read together with this one: the label file of a .npy."""
     file = Path(path)
-    beside = npy.neighbouring_labels(file)[1] if file.suffix.lower() == ".npy" else None
-    return [] if beside is None else [beside]
+    label_file = arrays.neighbouring_labels(file)[1] if file.suffix.lower() == ".npy" else None
+    return [] if label_file is None else [label_file]
 
 
 def _format(path: Path) -> Format:
-    """The file's format by its suffix, once it is known to be a file that can be opened and is not empty."""
+    """Return the format by the suffix; raises if the file cannot be opened or is empty."""
     status = check_regular(path)
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
-        raise file_error(path, f"unknown format {suffix!r}", f"save it as {', '.join(FORMATS)}")
+        raise file_error(path, f"unknown format {suffix!r}", f"save it as one of {', '.join(FORMATS)}")
     if status.st_size == 0:
         raise file_error(path, "is empty", "save the predictions again")
     with open_regular(path):
@@ -123,13 +129,16 @@ def _format(path: Path) -> Format:
 
 
 class LabelTable(Protocol):
-    """What is used of a table."""
+    """The methods of a .csv or .parquet table that are used here."""
 
     @property
     def names(self) -> list[str]: ...
-    def label_numbers(self, name: str, classes: Sequence[str], where: str) -> tuple[np.ndarray, bool]: ...
+    def label_numbers(self, name: str, classes: Sequence[str], where: str) -> tuple[np.ndarray, bool]:
+        """Return the labels as numbers, and whether they were class names."""
+        ...
+
     def cells(self, name: str) -> list[str] | None:
-        """The column as text, whole numbers without a decimal point; None where it has empty cells or lists."""
+        """Return the column as text, integers without a decimal point; None if it has empty cells or lists."""
         ...
 
 
@@ -140,58 +149,60 @@ def add_labels(
     options: ReadOptions,
     read: Callable[[Path, ReadOptions], tuple[Any, str]] | None,
 ) -> None:
-    """Put the labels of another file into `raw`.
+    """Add the labels of another file to `raw`; two tables with a common column of ids are matched by id.
 
     Args:
-        path: the file of the scores.
+        path: the score file.
         raw: its scores.
-        labels: the file of the labels.
-        wanted: what the caller asks of the labels' file.
-        read: reads the labels of a file that is not a table; None for a table.
+        labels: the label file.
+        options: how to read the label file.
+        read: reader of labels for files that are not tables; None for a table.
     """
     if read is not None:
         raw.labels, raw.labels_from = read(labels, options)
         return
-    with OPENERS[labels.suffix.lower()](labels, options) as table:
+    with TABLE_OPENERS[labels.suffix.lower()](labels, options) as table:
         check_unique_names(labels, table.names)
-        key, alike = find_label_name(labels, table.names, options.labels_key, "label column")
+        key, others = find_label_name(labels, table.names, options.labels_key, "label column")
         if key is None:
-            raise file_error(labels, f"no label column (it has {listing(table.names)})", "name it with --label")
-        if alike:
-            raise ambiguous_labels(labels, [key, *alike])
+            raise file_error(
+                labels, f"contains no label column (it has {listing(table.names)})", "name it with --label"
+            )
+        if others:
+            raise ambiguous_labels(labels, [key, *others])
         where = f"column {key!r} of {labels.name!r}"
         values, raw.labels_named = table.label_numbers(key, raw.class_names or (), where)
         raw.labels, raw.labels_from = values, where
-        if path.suffix.lower() in OPENERS and len(table.names) > 1:
-            with OPENERS[path.suffix.lower()](path, options) as scores:
+        if path.suffix.lower() in TABLE_OPENERS and len(table.names) > 1:
+            with TABLE_OPENERS[path.suffix.lower()](path, options) as scores:
                 shared = set(table.names) - {key, *raw.keys}
-                order = _match(path, labels, scores, table, [name for name in scores.names if name in shared])
+                order = _match_rows(path, labels, scores, table, [name for name in scores.names if name in shared])
             if order is not None:
                 raw.labels = values[order[0]]
                 raw.notes.append(f"labels were matched to the scores by column {order[1]!r}")
 
 
-def _match(
+def _match_rows(
     path: Path, labels: Path, scores: LabelTable, table: LabelTable, shared: list[str]
 ) -> tuple[np.ndarray, str] | None:
-    """For each row of scores the row of its label, and the column that says so; None where the order is the same."""
+    """Return for each row of scores the row of its label, and the id column; None if the order is the same."""
     known: tuple[np.ndarray, str] | None = None
     for name in shared:
         ours, theirs = scores.cells(name), table.cells(name)
-        places = {cell: place for place, cell in enumerate(theirs or ())}
+        row_of = {cell: row for row, cell in enumerate(theirs or ())}
         if ours is None or theirs is None:
             same = not _is_id(name)
-        elif len(places) == len(theirs) == len(ours) and set(ours) == places.keys():
-            order = np.array([places[cell] for cell in ours], np.int64)
+        elif len(row_of) == len(theirs) == len(ours) and set(ours) == row_of.keys():
+            order = np.array([row_of[cell] for cell in ours], np.int64)
             if known is not None and not np.array_equal(order, known[0]):
-                problem = f"columns {known[1]!r} and {name!r} match its rows to {path.name!r} in different ways"
+                problem = f"columns {known[1]!r} and {name!r} match its rows to {path.name!r} differently"
                 raise file_error(labels, problem, "save the ids of the same rows in both files")
             known, same = known or (order, name), True
         else:
             same = ours == theirs or not _is_id(name)
         if not same:
-            problem = f"column {name!r} does not hold the same ids, each once, as in {path.name!r}"
-            raise file_error(labels, problem, "save the ids of the same rows in both files, or in one file alone")
+            problem = f"column {name!r} does not contain the same ids as in {path.name!r}, each once"
+            raise file_error(labels, problem, "save the ids of the same rows in both files, or in only one of them")
     if known is None or np.array_equal(known[0], np.arange(len(known[0]))):
         return None
     return known

@@ -10,29 +10,29 @@ from pathlib import Path
 from avuc.core.errors import InputError
 
 BINARY_REMEDY = "for a binary model save both columns: [1 − p, p] for probabilities p, [0, z] for log-odds or margins z"
-# longer lists of columns are shown as a range
-MOST_SHOWN = 12
+# longer lists of consecutive columns are shown as a range
+MOST_LISTED = 12
 
 
 def file_error(path: Path, problem: str, remedy: str) -> InputError:
-    """The one shape of every complaint: file, problem, remedy."""
+    """Return the error for a file: one line with the file, the problem and the remedy."""
     return InputError(f"{path}: {problem}; {remedy}")
 
 
 def listing(names: Iterable[str], most: int = 8) -> str:
-    """`'a', 'b', … (12 in all)`."""
-    known = list(names)
-    shown = ", ".join(quoted(name) for name in known[:most])
-    return (shown or "nothing") + (f", … ({len(known)} in all)" if len(known) > most else "")
+    """Return the quoted names, at most `most` of them: `'a', 'b', … (12 in all)`."""
+    names = list(names)
+    text = ", ".join(quoted(name) for name in names[:most])
+    return (text or "nothing") + (f", … ({len(names)} in all)" if len(names) > most else "")
 
 
 def quoted(text: str) -> str:
-    """A short text from a file, quoted, in one line, with escapes for what a terminal would obey."""
+    """Return a text from a file, shortened, in quotes and with escapes instead of control characters."""
     return repr(text if len(text) < 60 else text[:57] + "...")
 
 
 def number_hint(text: str) -> str | None:
-    """What to do about a text that was meant as a number.
+    """Return what to do about a text that was meant to be a number; None if it does not look like one.
 
     >>> number_hint("0,25")
     'write numbers with a decimal point, not a decimal comma, and without thousands separators'
@@ -48,34 +48,43 @@ def number_hint(text: str) -> str | None:
 def ambiguous_columns(
     path: Path, problem: str, guess: Sequence[str] | None, label: str | None, names: Sequence[str], needs_labels: bool
 ) -> InputError:
-    """A refusal that shows the options to pass: with the columns `guess`, or where these are not known, with names to
-    fill in. An example will be copied, so it lists nothing that may not be a class."""
+    """Return an error that shows the options to pass.
+
+    Users copy the example, so it lists only columns that are surely classes, else placeholders.
+
+    Args:
+        path: the file.
+        problem: what is ambiguous.
+        guess: the score columns, if their names leave no doubt; None: the example shows placeholders.
+        label: the label column, if it is known.
+        names: all columns.
+        needs_labels: whether the example shows --label.
+    """
     columns = list(guess or ())
-    places = {name: place for place, name in enumerate(names)}
-    start = places[columns[0]] if columns else 0
-    run = list(names[start : start + len(columns)]) == columns
+    start = list(names).index(columns[0]) if columns else 0
+    consecutive = list(names[start : start + len(columns)]) == columns
     if not columns:
-        shown = "NAME,NAME,…"
-    elif len(columns) > MOST_SHOWN and run:
-        shown = f"{columns[0]}:{columns[-1]}"
-    elif len(columns) > 4 * MOST_SHOWN:
-        shown = f"{_quoted(columns[0])},{_quoted(columns[1])},…"
+        example = "NAME,NAME,…"
+    elif len(columns) > MOST_LISTED and consecutive:
+        example = f"{columns[0]}:{columns[-1]}"
+    elif len(columns) > 4 * MOST_LISTED:
+        example = f"{_csv_cell(columns[0])},{_csv_cell(columns[1])},…"
     else:
-        shown = ",".join(_quoted(name) for name in columns)
-    chosen = f" --label {'NAME' if label is None else shlex.quote(label)}" if needs_labels else ""
-    quoted = shlex.quote(shown) if columns else shown
-    return file_error(path, problem, f"say which, for example: --columns {quoted}{chosen}")
+        example = ",".join(_csv_cell(name) for name in columns)
+    label_option = f" --label {'NAME' if label is None else shlex.quote(label)}" if needs_labels else ""
+    columns_option = shlex.quote(example) if columns else example
+    return file_error(path, problem, f"name the score columns, for example: --columns {columns_option}{label_option}")
 
 
 def ambiguous_labels(path: Path, names: Sequence[str]) -> InputError:
-    """Refuse a table with more than one column that may hold the labels."""
+    """Return the error for a table in which several columns may contain the labels."""
     return file_error(
         path,
-        f"more than one column may hold the labels ({listing(names)})",
-        f"say which, for example: --label {shlex.quote(names[0])}",
+        f"several columns may contain the labels ({listing(names)})",
+        f"name the right one, for example: --label {shlex.quote(names[0])}",
     )
 
 
-def _quoted(name: str) -> str:
-    """A name as one cell of --columns."""
-    return '"' + name.replace('"', '""') + '"' if any(mark in name for mark in ',"\n') else name
+def _csv_cell(name: str) -> str:
+    """Return a name as --columns needs it: in quotes if it contains a comma, a quote or a line break."""
+    return '"' + name.replace('"', '""') + '"' if any(character in name for character in ',"\n') else name

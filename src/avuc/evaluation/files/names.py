@@ -1,4 +1,4 @@
-"""Which entry of a file holds the scores and which the labels: one set of names for every format."""
+"""Names of scores and labels in files of every format, the options of a read, and what a reader returns."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from avuc.evaluation.files.messages import file_error, listing
 
 SCORE_NAMES = ("logits", "probs", "predictions", "scores")
 LABEL_NAMES = ("labels", "y", "targets", "ground_truth")
-# also taken for labels, in any case, and with spaces or hyphens for underscores
+# also accepted for labels, in upper or lower case, with spaces or hyphens instead of underscores
 MORE_LABEL_NAMES = ("label", "target", "y_true", "class", "true_label", "true_class", "truth", "gt", "true")
 MAX_GB = 8.0
-# float32 holds numbers up to this size to 4 decimals; rows of logits beyond are shifted before they become float32
+# float32 stores numbers up to this size to 4 decimals; rows of larger logits are shifted before conversion
 EXACT_RANGE = 512.0
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What the caller asks of a file: the keys where they are not the usual ones, and how much memory it may take."""
+    """How to read one file."""
 
-    scores_key: str | None = None
-    labels_key: str | None = None
-    max_gb: float | None = None
-    columns: str | Sequence[str] | None = None  # of a table: the scores, in the order of the classes
-    prefer: Sequence[str] = ()  # the same, where all of them are there
-    needs_labels: bool = True  # False where they come from another file or are not asked for
-    in_blocks: bool = False  # arrays stay in the file, as `avuc.evaluation.files.sources.Source`
+    scores_key: str | None = None  # name of the scores, or prefix of their columns; None: one of the usual names
+    labels_key: str | None = None  # name of the labels; None: one of the usual names
+    max_gb: float | None = None  # memory limit; None: AVUC_MAX_GB or 8
+    columns: str | Sequence[str] | None = None  # score columns of a table, in class order
+    prefer: Sequence[str] = ()  # used like `columns` if the table has all of them
+    needs_labels: bool = True  # False: labels come from another file or are not used
+    in_blocks: bool = False  # return `avuc.evaluation.files.sources.Source`s instead of arrays
 
     @property
     def limit(self) -> int:
-        """Bytes that one file may unpack to: `max_gb`, else the variable AVUC_MAX_GB, else 8 GB."""
+        """Return the memory limit in bytes."""
         given = self.max_gb
         if given is None:
             text = os.environ.get("AVUC_MAX_GB", "")
@@ -46,114 +46,118 @@ class ReadOptions:
             except ValueError:
                 given = math.nan
             if not given > 0:
-                raise InputError(f"AVUC_MAX_GB={text!r} is not a positive number; set it to gigabytes, for example 16")
+                raise InputError(f"AVUC_MAX_GB={text!r} is not a positive number; set it to gigabytes, such as 16")
         return int(min(given, 2**30) * 1e9)
 
 
 @dataclass
 class RawScores:
-    """What a reader took from a file, before anything was checked."""
+    """Scores and labels as a reader found them in a file, before they are checked."""
 
     scores: Any  # NumPy array or tensor
-    scores_from: str
-    name: str  # what the scores are called there: decides logits or probabilities
-    keys: tuple[str, ...]  # the entries that hold them, to write them back
+    scores_from: str  # where they were, for messages
+    name: str  # of the scores: `logits` and `probs` decide the kind
+    keys: tuple[str, ...]  # arrays or columns that contain the scores
     labels: Any = None
     labels_from: str | None = None
     class_names: tuple[str, ...] | None = None
     notes: list[str] = field(default_factory=list)
-    labels_named: bool = False  # the labels were names of classes, and were looked up
-    limit: int = int(MAX_GB * 1e9)  # bytes that a rewrite may unpack
-    draws: int = 1  # how many draws the scores are the mean of
-    expected_entropy: Any = None  # (N) the mean of these draws' entropies
+    labels_named: bool = False  # the labels were class names, and are now class numbers
+    limit: int = int(MAX_GB * 1e9)  # bytes that `write_scores` may unpack
+    draws: int = 1  # number of draws that the scores are the mean of
+    expected_entropy: Any = None  # (N) mean entropy of these draws
 
 
 def choose_name(path: Path, names: Sequence[str], key: str | None, usual: Sequence[str], what: str) -> str | None:
-    """The name asked for, or the first of the usual names that is there.
+    """Return the requested name, or the first of the usual names that the file has, or None.
 
-    >>> choose(Path("a.npz"), ["targets", "probs"], None, SCORE_NAMES, "scores")
+    >>> choose_name(Path("a.npz"), ["targets", "probs"], None, SCORE_NAMES, "scores")
     'probs'
     """
     check_unique_names(path, names)
     if key is not None:
         if key not in names:
-            raise file_error(path, f"no {what} under {key!r} (it holds {listing(names)})", "name one of these")
+            raise file_error(path, f"contains no {what} named {key!r}", f"choose one of {listing(names)}")
         return key
     return next((name for name in usual if name in names), None)
 
 
 def check_unique_names(path: Path, names: Sequence[str]) -> None:
-    """Refuse a file with two entries of one name."""
+    """Raise if a name occurs twice."""
     if len(set(names)) < len(names):
         duplicates = sorted(name for name, count in Counter(names).items() if count > 1)
         raise file_error(
-            path, f"more than one entry is named {listing(duplicates)}", "save each array under its own name"
+            path,
+            f"several entries have the same name: {listing(duplicates)}",
+            "give every array or column its own name",
         )
 
 
 def find_label_name(
     path: Path, names: Sequence[str], key: str | None, what: str = "labels"
 ) -> tuple[str | None, list[str]]:
-    """The entry that holds the labels, and the other entries that may hold them instead.
+    """Return the name of the labels (None: there are none), and other names that labels may have.
 
-    >>> find_labels(Path("a.csv"), ["cat", "dog", "Y_true"], None)
+    >>> find_label_name(Path("a.csv"), ["cat", "dog", "Y_true"], None)
     ('Y_true', [])
     """
     if key is not None:
         return choose_name(path, names, key, (), what), []
-    rank = {name: place for place, name in enumerate((*LABEL_NAMES, *MORE_LABEL_NAMES))}
-    known = [(rank[plain], place) for place, name in enumerate(names) if (plain := _plain(name)) in rank]
-    found = [names[place] for _, place in sorted(known)]
-    return (found[0], found[1:]) if found else (None, [])
+    rank = {name: index for index, name in enumerate((*LABEL_NAMES, *MORE_LABEL_NAMES))}
+    known = [(rank[normal], index) for index, name in enumerate(names) if (normal := _normalised(name)) in rank]
+    candidates = [names[index] for _, index in sorted(known)]
+    return (candidates[0], candidates[1:]) if candidates else (None, [])
 
 
-def _plain(name: str) -> str:
+def _normalised(name: str) -> str:
     return re.sub(r"[\s\-]+", "_", name.strip().lower()) if len(name) < 40 else ""
 
 
 def other_scores_note(key: str, names: Iterable[str], options: ReadOptions) -> list[str]:
-    """A note when a file holds other arrays that could have been meant."""
+    """Return a note if the file has other arrays with usual names of scores."""
     others = [name for name in names if name in SCORE_NAMES and name != key]
-    return [f"also there: {listing(others)}; choose with --scores-key"] if others and not options.scores_key else []
+    if not others or options.scores_key:
+        return []
+    return [f"the file also contains {listing(others)}; --scores-key chooses the scores"]
 
 
 def check_chosen(path: Path, key: str, shape: Sequence[int], names: Iterable[str], options: ReadOptions) -> None:
-    """Refuse one number per row, such as the predicted class, where another array may hold the scores."""
+    """Raise if the chosen array has one number per row, such as the predicted class, and another may be the scores."""
     others = [name for name in names if name in SCORE_NAMES and name != key]
     if len(shape) == 1 and others and options.scores_key is None:
-        problem = f"key {key!r} has shape {tuple(shape)}, one number per row, and {listing(others)} may hold the scores"
-        raise file_error(path, problem, f"choose with --scores-key {others[0]}")
+        problem = f"key {key!r} has shape {tuple(shape)}, one number per row; the scores may be {listing(others)}"
+        raise file_error(path, problem, f"pass --scores-key {others[0]}")
 
 
 def other_labels_note(others: Sequence[str]) -> list[str]:
-    """A note when a file holds other arrays that could be the labels."""
-    return [f"also there: {listing(others)}; choose the labels with --label"] if others else []
+    """Return a note if the file has other arrays with usual names of labels."""
+    return [f"the file also contains {listing(others)}; --label chooses the labels"] if others else []
 
 
 def memory_bytes(elements: int, itemsize: int) -> int:
-    """Bytes for numbers of this size: as they are in the file, and once more in float32 where that is another type."""
+    """Return the bytes for an array as it is in the file and, unless it is 4 bytes wide, its float32 copy."""
     return elements * (itemsize if itemsize == 4 else itemsize + 4)
 
 
 def check_size(path: Path, what: str, size: int, limit: int) -> None:
-    """Refuse before anything is allocated."""
+    """Raise before memory is allocated if `size` bytes are above the limit."""
     if size > limit:
         raise file_error(
             path,
-            f"{what} claims {size / 1e9:.3g} GB, above the limit of {limit / 1e9:.3g} GB",
-            "if the file is to be trusted, raise the limit with --max-gb or AVUC_MAX_GB",
+            f"{what} needs {size / 1e9:.3g} GB, above the limit of {limit / 1e9:.3g} GB",
+            "if you trust the file, raise the limit with --max-gb or AVUC_MAX_GB",
         )
 
 
 def label_file_name(stem: str, exists: Callable[[str], bool]) -> tuple[str | None, str | None]:
-    """The scores word in a file's name, and the first name with a labels word in its place that exists.
+    """Return the score name in a file name, and the first existing name that has a label name in its place.
 
-    >>> swap_word("test_logits", {"test_labels"}.__contains__)
+    >>> label_file_name("test_logits", {"test_labels"}.__contains__)
     ('logits', 'test_labels')
     """
     for word in SCORE_NAMES:
-        found = re.search(rf"(?<![a-zA-Z]){word}(?![a-zA-Z])", stem)
-        if found:
-            names = [stem[: found.start()] + label + stem[found.end() :] for label in LABEL_NAMES]
+        match = re.search(rf"(?<![a-zA-Z]){word}(?![a-zA-Z])", stem)
+        if match:
+            names = [stem[: match.start()] + label + stem[match.end() :] for label in LABEL_NAMES]
             return word, next((name for name in names if exists(name)), None)
     return None, None

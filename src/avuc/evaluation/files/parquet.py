@@ -1,4 +1,4 @@
-"""Reading .parquet: a list column of scores, or one numeric column per class; and a label column."""
+"""Read and write .parquet: one list column of scores or one numeric column per class, and a label column."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from avuc.evaluation.files.columns import index_labels
 from avuc.evaluation.files.messages import file_error
 from avuc.evaluation.files.names import RawScores, ReadOptions, check_size
 
-# the rows that tell what a column holds
+# rows that are read to find out what a column contains
 HEAD_ROWS = 256
-# of a rewrite: rows and bytes at once
+# rows and bytes that are written at a time
 BATCH_ROWS = 1 << 16
 BATCH_BYTES = 1 << 26
 # bytes of each column that are read ahead
@@ -31,6 +31,7 @@ BUFFER = 1 << 16
 
 
 def read_parquet(path: Path, options: ReadOptions) -> RawScores:
+    """Read scores and labels from the columns of a table."""
     with _open(path, options) as table:
         columns = choose_columns(path, table.names, options, table)
         scores, classes = (_source if options.in_blocks else _scores)(table, columns.scores, columns.class_names)
@@ -44,15 +45,19 @@ def read_parquet(path: Path, options: ReadOptions) -> RawScores:
 
 
 def write_parquet(source: Path, destination: Path, raw: RawScores, scores: Tensor) -> None:
-    """The table again with new numbers in the score columns, of the same type; everything else as it was.
+    """Write the table again with new numbers of the same type in the score columns; the rest is copied.
 
-    Rows go through memory a batch at a time, and texts that repeat stay packed until their batch is written.
+    One batch of rows is in memory at a time, and repeated texts stay dictionary-encoded until their batch is written.
     """
     arrow, parquet = arrow_modules()
     with _open(source, ReadOptions(max_gb=raw.limit / 1e9)) as table:
-        schema, keys = table.file.schema_arrow, {name: place for place, name in enumerate(raw.keys)}
-        kinds = [_floating(arrow, one.type) if one.name in keys else table.kinds[one.name] for one in schema]
-        schema = arrow.schema([one.with_type(kind) for one, kind in zip(schema, kinds, strict=True)], schema.metadata)
+        schema, keys = table.file.schema_arrow, {name: index for index, name in enumerate(raw.keys)}
+        kinds = [
+            _floating(arrow, column.type) if column.name in keys else table.kinds[column.name] for column in schema
+        ]
+        schema = arrow.schema(
+            [column.with_type(kind) for column, kind in zip(schema, kinds, strict=True)], schema.metadata
+        )
         rows, done = (scores.transpose(0, 1) if scores.ndim == 3 else scores).numpy(), 0
         with parquet.ParquetWriter(destination, schema) as out:
             for batch in table.file.iter_batches(batch_size=BATCH_ROWS, use_threads=False):
@@ -60,10 +65,10 @@ def write_parquet(source: Path, destination: Path, raw: RawScores, scores: Tenso
                     values = rows[done : done + len(part)]
                     done += len(part)
                     columns = [
-                        _column(arrow, values if len(keys) == 1 else values[:, keys[one.name]], one.type)
-                        if one.name in keys
-                        else part.column(place).cast(one.type)
-                        for place, one in enumerate(schema)
+                        _column(arrow, values if len(keys) == 1 else values[:, keys[column.name]], column.type)
+                        if column.name in keys
+                        else part.column(index).cast(column.type)
+                        for index, column in enumerate(schema)
                     ]
                     out.write_batch(arrow.RecordBatch.from_arrays(columns, schema=schema))
 
@@ -73,7 +78,7 @@ def _column(arrow: Any, values: np.ndarray, kind: Any) -> Any:
 
 
 def _slices(batch: Any) -> Iterator[Any]:
-    """Parts of a batch whose texts, once unpacked, stay small."""
+    """Yield parts of a batch that stay small when their texts are decoded."""
     longest = 1
     for column in batch.columns:
         if hasattr(column, "dictionary"):
@@ -84,7 +89,7 @@ def _slices(batch: Any) -> Iterator[Any]:
 
 
 def _floating(arrow: Any, kind: Any) -> Any:
-    """The column's own type, with whole numbers widened: calibrated scores are not whole."""
+    """Return the type of a column for calibrated scores: floats keep theirs, integers become float32."""
     if arrow.types.is_fixed_size_list(kind):
         return arrow.list_(_floating(arrow, kind.value_type), kind.list_size)
     if arrow.types.is_list(kind) or arrow.types.is_large_list(kind):
@@ -94,17 +99,17 @@ def _floating(arrow: Any, kind: Any) -> Any:
 
 @contextmanager
 def _open(path: Path, options: ReadOptions, *, probe: bool = True) -> Iterator[_Table]:
-    """The table, once another process has read it without harm."""
+    """Open the table, after a trial read in another process (`probe_parquet`)."""
     arrow, parquet = arrow_modules()
     problem = probe_parquet(path, options.limit) if probe else None
     if problem is not None:
         raise file_error(path, f"not a readable .parquet table ({problem})", "save the table again")
     try:
         with parquet.ParquetFile(path) as plain:
-            kinds = {one.name: one.type for one in plain.schema_arrow}
-        # repeated texts stay packed: unpacked, a file of some kB may take many GB
+            kinds = {column.name: column.type for column in plain.schema_arrow}
+        # repeated texts stay dictionary-encoded: decoded, a file of some kB may need many GB
         texts = [name for name, kind in kinds.items() if _is_text(arrow, kind)]
-        # with a buffer the pages are read one by one, instead of all columns of a row group at once
+        # with a buffer, pages are read one by one instead of all columns of a row group at once
         with parquet.ParquetFile(path, read_dictionary=texts, buffer_size=BUFFER, pre_buffer=False) as file:
             yield _Table(path, file, kinds, options)
     except InputError:
@@ -125,27 +130,30 @@ def _is_text(arrow: Any, kind: Any) -> bool:
 
 @dataclass
 class _Table:
-    """An open table; also what a Sample tells of it."""
+    """An open table. It is also the `TableSample` of the table."""
 
     path: Path
     file: Any
     kinds: dict[str, Any]
     options: ReadOptions
-    known: dict[str, tuple[np.ndarray, list[str] | None]] = field(default_factory=dict)  # the label column
+    known: dict[str, tuple[np.ndarray, list[str] | None]] = field(default_factory=dict)  # label columns read so far
 
     @cached_property
     def names(self) -> list[str]:
         return list(self.file.schema_arrow.names)
 
     def check(self, names: Iterable[str], *, whole: bool = False) -> None:
-        """Refuse what would take more than the limit, by the counts in the footer: repeats pack to almost nothing, so
-        the packed size says little. In blocks, one row group is there at a time."""
+        """Raise if the columns need more memory than the limit, by the counts in the footer.
+
+        The compressed size says little, because repeated values compress to almost nothing. In blocks, one row group is
+        in memory at a time.
+        """
         asked, meta, sizes = set(names), self.file.metadata, [0]
         depth = max((name.count(".") for name in asked), default=0)
         for group in range(meta.num_row_groups):
             rows, size = meta.row_group(group), 0
-            for place in range(rows.num_columns):
-                column = rows.column(place)
+            for index in range(rows.num_columns):
+                column = rows.column(index)
                 if any(start in asked for start in _starts(column.path_in_schema, depth)):
                     # a number as it is read, and as it is kept
                     size += max(column.num_values * 12, column.total_uncompressed_size)
@@ -167,7 +175,7 @@ class _Table:
         return (values[codes] if len(values) else np.empty(0)), named
 
     def _label(self, name: str) -> tuple[np.ndarray, list[str] | None]:
-        """Labels as numbers; or as places among distinct texts, and these."""
+        """Return labels as numbers and None; or as indices into distinct texts, and these texts."""
         if name not in self.known:
             arrow, _ = arrow_modules()
             table = self.read([name])
@@ -186,20 +194,20 @@ class _Table:
             words = column.dictionary.take(arrow.array(used)).to_pylist()
             if not all(isinstance(word, str) for word in words):
                 raise file_error(
-                    self.path, f"column {name!r} holds bytes, not text", "save the labels as text or numbers"
+                    self.path, f"column {name!r} contains bytes, not text", "save the labels as text or numbers"
                 )
             self.known[name] = np.searchsorted(used, codes), words
         return self.known[name]
 
     def cells(self, name: str) -> list[str] | None:
-        """The column as text, whole numbers without a decimal point; None where it has empty cells or lists."""
+        """Return the column as text, integers without a decimal point; None if it has empty cells or lists."""
         arrow, _ = arrow_modules()
         column = self.read([name]).column(name)
         text = arrow.types.is_dictionary(column.type) and _is_text(arrow, column.type.value_type)
         if column.null_count or not (text or self.is_number(name)):
             return None
         codes, words = self._label(name)
-        return [_plain(number) for number in codes.tolist()] if words is None else [words[code] for code in codes]
+        return [_number_text(number) for number in codes.tolist()] if words is None else [words[code] for code in codes]
 
     def is_number(self, name: str) -> bool:
         arrow, _ = arrow_modules()
@@ -216,7 +224,7 @@ class _Table:
     def rows(self, names: Sequence[str]) -> np.ndarray:
         self.check(names)
         for batch in self.file.iter_batches(batch_size=HEAD_ROWS, columns=list(names), use_threads=False):
-            columns = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
+            columns = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
             return np.stack([columns[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in names], axis=1)
         return np.empty((0, len(names)))
 
@@ -224,17 +232,17 @@ class _Table:
         codes, words = self._label(name)
         if words is not None:
             return frozenset(words)
-        return frozenset(_plain(number) for number in np.unique(codes)[: 1 << 20].tolist())
+        return frozenset(_number_text(number) for number in np.unique(codes)[: 1 << 20].tolist())
 
 
-def _plain(number: float) -> str:
-    """A number as text, whole ones without a decimal point."""
+def _number_text(number: float) -> str:
+    """Return a number as text, integers without a decimal point."""
     whole = isinstance(number, int) or (math.isfinite(number) and number == int(number) and abs(number) < 2**53)
     return str(int(number)) if whole else repr(number)
 
 
 def _starts(path: str, depth: int) -> Iterator[str]:
-    """`a.b.c`: a, a.b, a.b.c, and no further than `depth` dots: what may have been asked for to read this."""
+    """Yield the parents of a nested column: a, a.b and a.b.c for `a.b.c`, with at most `depth` dots."""
     end = -1
     for _ in range(depth + 1):
         end = path.find(".", end + 1)
@@ -244,13 +252,13 @@ def _starts(path: str, depth: int) -> Iterator[str]:
 
 
 def _scores(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> tuple[np.ndarray, Any]:
-    """(N, C), or (S, N, C) from one column of lists of lists; and the names of the classes, where columns have them."""
+    """Return scores (N, C), or (S, N, C) from one column of lists of lists; and the class names of several columns."""
     scores = stacked(table.path, table.read(list(names)), names)
     return scores, None if len(names) == 1 else classes
 
 
 def _source(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> tuple[TableSource, Any]:
-    """The same, left in the file."""
+    """Return the same as a source that reads the file later."""
     arrow, _ = arrow_modules()
     table.check(names)
     batches = table.file.iter_batches(batch_size=1, columns=list(names), use_threads=False)
@@ -264,7 +272,7 @@ def _source(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> 
 
 
 class TableSource:
-    """Score columns of a table, read in batches of rows."""
+    """A source of score columns, read in batches of rows."""
 
     def __init__(
         self, path: Path, options: ReadOptions, shape: tuple[int, ...], dtype: np.dtype[Any], names: Sequence[str]
@@ -282,7 +290,7 @@ class TableSource:
                 if block.shape != (*self.shape[:axis], block.shape[axis], *self.shape[axis + 1 :]):
                     raise file_error(
                         self.path,
-                        f"the lists of column {self._names[0]!r} differ in length",
-                        "give every row one number per class",
+                        f"the lists of column {self._names[0]!r} have different lengths",
+                        "save one number per class in every row",
                     )
                 yield torch.from_numpy(np.ascontiguousarray(block))

@@ -36,31 +36,31 @@ def read_scores(
     like: HasScoreNames | None = None,
     needs_labels: bool = True,
 ) -> ScoreFile:
-    """Read saved predictions of any framework from .npz, .npy, .safetensors, .parquet or .csv.
+    """Read saved predictions of any framework from .npz, .npy, .safetensors, .parquet or .csv into memory.
 
-    Nothing in the file is executed, and nothing is allocated on the word of a header alone. Bad input is an
-    `InputError` that names the file, the problem and the remedy.
+    No code in the file can run, and memory is allocated only after the header was compared with the size of the file.
+    Bad input raises an `InputError` with the file, the problem and the remedy.
 
     Args:
         path: the file.
-        kind: what the scores are: `auto`, `logits`, `probs` or `percent`.
-        labels: another file that holds the labels.
-        scores_key: name of the scores, or the prefix of their columns.
-        labels_key: name of the labels.
-        max_gb: the most memory that the file may take, in gigabytes (default: AVUC_MAX_GB, else 8).
-        first_label: the label of the first class, 0 or 1 (default: found out, or refused).
-        columns: the score columns of a table in the order of the classes: names, a range `a:b`, a pattern `prob_*`.
-        like: a file of the same model; a table with its score columns is read in the same way.
-        needs_labels: False for a file whose labels are not asked for.
+        kind: what the scores are: `auto`, `logits`, `probs` or `percent`. `auto` decides by name and values.
+        labels: another file with the labels (default: the same file).
+        scores_key: name of the scores or prefix of their columns (default: `logits`, `probs`, `predictions`, `scores`).
+        labels_key: name of the labels (default: `labels`, `y`, `targets`, `ground_truth` and similar names).
+        max_gb: memory limit in gigabytes (default: AVUC_MAX_GB, else 8).
+        first_label: label of the first class, 0 or 1 (default: decided by the values, or an error).
+        columns: score columns of a table in class order: names, a range `a:b`, a pattern `prob_*`.
+        like: a file of the same model; a table with the same score columns is read in the same way.
+        needs_labels: False to read no labels.
 
     >>> import tempfile, numpy as np
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     np.savez(f"{folder}/test.npz", predictions=[[0.9, 0.1], [0.2, 0.8]], ground_truth=[0, 1])
-    ...     describe(read_scores(f"{folder}/test.npz"))
-    "2 × 2 probabilities from key 'predictions', labels from 'ground_truth'"
+    ...     read_scores(f"{folder}/test.npz").kind
+    'probs'
     """
     if kind not in KINDS:
-        raise file_error(Path(path), f"kind {kind!r} is unknown", f"use one of {listing(KINDS)}")
+        raise file_error(Path(path), f"unknown kind {kind!r}", f"use one of {listing(KINDS)}")
     file = Path(path)
     with file_errors(file):
         raw = find_scores(
@@ -99,7 +99,7 @@ def _decided(path: Path, raw: RawScores, kind: str, first_label: int | None, nee
 
 
 def _shaped(path: Path, raw: RawScores, needs_labels: bool) -> tuple[Tensor, Tensor | None]:
-    """The arrays as tensors, once their shapes and types can be read."""
+    """Return the arrays as tensors, after checks of their shapes and types."""
     scores = torch.as_tensor(raw.scores)
     check_score_shape(path, raw.scores_from, scores.shape, scores.dtype)
     if raw.labels is None or not needs_labels:
@@ -124,16 +124,25 @@ def open_scores(
     memory: Callable[[int, int], int] = bytes_needed,
     most_scores: int | None = None,
 ) -> ScoreFile | ScoreStream:
-    """Like `read_scores`, but a large file stays where it is and is read in blocks.
+    """Read like `read_scores`, but return a `ScoreStream` for a large file, which is then read in blocks.
+
+    Large means more than 100,000 rows or 134 million scores. A .csv is always read into memory.
 
     Args:
-        max_gb: most memory that a file may take: its arrays, or for a large file what `memory` says.
-        memory: the bytes that are kept of so many rows of so many classes; by default, what every metric needs.
-        most_scores: a file with more scores than this counts as large, whatever `needs_blocks` says.
+        path: the file. The arguments that are not listed here are those of `read_scores`.
+        max_gb: memory limit in gigabytes: for the arrays of a small file, for `memory` bytes of a large file.
+        memory: from (rows, classes) to the bytes that the caller keeps (default: what `evaluate_large` needs).
+        most_scores: a file with more scores than this counts as large.
+
+    >>> import tempfile, numpy as np
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/test.npz", probs=[[0.9, 0.1], [0.2, 0.8]], labels=[0, 1])
+    ...     open_scores(f"{folder}/test.npz").num_rows
+    2
     """
     file = Path(path)
     if kind not in KINDS:
-        raise file_error(file, f"kind {kind!r} is unknown", f"use one of {listing(KINDS)}")
+        raise file_error(file, f"unknown kind {kind!r}", f"use one of {listing(KINDS)}")
     options: dict[str, Any] = {
         "labels": labels,
         "scores_key": scores_key,
@@ -143,7 +152,7 @@ def open_scores(
         "like": like,
         "needs_labels": needs_labels,
     }
-    # a text table has no row count to look up, and its numbers take less memory than its text
+    # a .csv has no stored row count, and its numbers need less memory than its text
     if file.suffix.lower() == ".csv":
         return read_scores(file, kind=kind, first_label=first_label, **options)
     with file_errors(file):
@@ -182,38 +191,51 @@ def _check_memory(path: Path, raw: RawScores, needed: int, limit: int) -> None:
         size = math.prod(raw.scores.shape) * raw.scores.dtype.itemsize
         raise file_error(
             path,
-            f"{raw.scores_from} claims {size / 1e9:.3g} GB and needs {needed / 1e9:.3g} GB of memory, above the "
+            f"{raw.scores_from} has {size / 1e9:.3g} GB and needs {needed / 1e9:.3g} GB of memory, above the "
             f"limit of {limit / 1e9:.3g} GB",
-            "if the file is to be trusted, raise the limit with --max-gb or AVUC_MAX_GB",
+            "if you trust the file, raise the limit with --max-gb or AVUC_MAX_GB",
         )
 
 
 def _summary(path: Path, raw: RawScores, rows: int) -> Summary:
-    facts, done = None, 0
+    summary, done = None, 0
     for scores, labels in blocks_of(raw.scores, raw.labels):
-        # float32 first: it decides what is finite
-        here = Summary.of(scores.to(torch.float32), labels, start=done)
-        facts = here if facts is None else facts.merge(here)
+        # in float32, which decides what is finite
+        block = Summary.of(scores.to(torch.float32), labels, start=done)
+        summary = block if summary is None else summary.merge(block)
         done += scores.shape[-2]
-    if facts is None or done != rows:
-        raise file_error(path, f"claims {rows:,} rows but {done:,} are there", "save the file again")
-    return facts
+    if summary is None or done != rows:
+        raise file_error(path, f"should have {rows:,} rows but has {done:,}", "save the file again")
+    return summary
 
 
 def _source(array: object) -> Source:
-    """The array as it came: in its file, or already in memory."""
+    """Return the array as a source."""
     return array if hasattr(array, "blocks") else ArraySource(array)  # type: ignore[return-value]
 
 
 def write_scores(file: ScoreFile, scores: Tensor, destination: str | Path) -> None:
-    """Write the file again, in its own format, with these scores in place of its own; all else is kept.
+    """Write a copy of the file with new scores, in the same format; everything else is kept.
 
-    Logits too large for the file's own type are shifted: the largest of their row becomes 0, which changes no
-    probability. Nothing but finite numbers is written.
+    Logits that are too large for the type of the file are shifted so that the largest logit of their row is 0, which
+    changes no probability. NaN and infinity are an error.
+
+    Args:
+        file: the file, from `read_scores`.
+        scores: new scores of the same shape and kind, for example `file.calibrated(calibrator)`.
+        destination: path of the copy.
+
+    >>> import tempfile, numpy as np
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/a.npz", logits=[[4.0, 0.0]], labels=[0])
+    ...     file = read_scores(f"{folder}/a.npz")
+    ...     write_scores(file, file.scores / 2, f"{folder}/b.npz")
+    ...     read_scores(f"{folder}/b.npz").scores.tolist()
+    [[2.0, 0.0]]
     """
     if scores.shape != file.scores.shape:
         raise file_error(
-            file.path, f"holds {tuple(file.scores.shape)} scores, not {tuple(scores.shape)}", "keep the shape"
+            file.path, f"has scores of shape {tuple(file.scores.shape)}, not {tuple(scores.shape)}", "keep the shape"
         )
     new = scores.detach().cpu()
     new = as_file_dtype(file.path, new * file.scale if file.scale != 1 else new, file.dtype, file.kind)

@@ -1,4 +1,4 @@
-"""ScoreFile and ScoreStream: scores and labels of one saved file, checked; in memory, or read in blocks."""
+"""ScoreFile and ScoreStream: checked scores and labels of one file, in memory or read in blocks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,37 @@ from avuc.evaluation.files.sources import Source, paired_blocks
 from avuc.predictions import Predictions
 from avuc.uncertainty import entropy, expected_entropy
 
-# scores of one part of a file
+# number of scores in one block
 BLOCK = 1 << 21
 
 
 @dataclass(frozen=True)
 class ScoreFile:
-    """Scores (N,C) or, for Monte Carlo draws, (S,N,C) in float32; labels (N) or None; and where each came from."""
+    """Checked scores and labels of a file, in memory. `read_scores` returns it.
+
+    Args:
+        path: the file.
+        scores: (N, C), or (S, N, C) for S Monte Carlo draws, float32.
+        labels: (N) class numbers, or None.
+        kind: "logits" or "probs".
+        scores_from: where the scores were found, for messages.
+        labels_from: where the labels were found, for messages.
+        class_names: names of the classes, if the file has them.
+        notes: remarks for the user.
+        dtype: type of the scores in the file.
+        raw: names of the arrays or columns, which `write_scores` needs; without the arrays.
+        scale: the number that stands for probability 1 in the file: 100 for percentages.
+        draws: number of draws that (N, C) scores are the mean of.
+        expected_entropy: (N) mean entropy of these draws, if it is known.
+
+    >>> import tempfile, numpy as np
+    >>> from avuc.evaluation.files import read_scores
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/test.npz", logits=[[2.0, -1.0], [0.5, 0.7]], labels=[0, 1])
+    ...     file = read_scores(f"{folder}/test.npz")
+    >>> file.kind, file.num_rows, file.predictions().correct.tolist()
+    ('logits', 2, [True, True])
+    """
 
     path: Path
     scores: Tensor
@@ -36,11 +60,11 @@ class ScoreFile:
     labels_from: str | None
     class_names: tuple[str, ...] | None
     notes: tuple[str, ...]
-    dtype: torch.dtype  # of the scores in the file
-    raw: RawScores  # without the arrays: what a rewrite needs
-    scale: float = 1.0  # what a certain probability is in the file: 100 for percentages
-    draws: int = 1  # how many draws (N,C) scores are the mean of
-    expected_entropy: Tensor | None = None  # (N) the mean of these draws' entropies, where it is known
+    dtype: torch.dtype
+    raw: RawScores
+    scale: float = 1.0
+    draws: int = 1
+    expected_entropy: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -59,23 +83,23 @@ class ScoreFile:
         return int(self.scores.shape[0]) if self.scores.ndim == 3 else self.draws
 
     def logits(self) -> Tensor:
-        """What a calibrator reads; probabilities become log max(p, 1e-12), the floor of `avuc.metrics.nll`."""
+        """Return logits for a calibrator; probabilities become log max(p, 1e-12), as in `avuc.metrics.nll`."""
         logits: Tensor = self.scores if self.kind == "logits" else logits_from_probs(self.scores)
         return logits
 
     def check_labelled(self) -> None:
-        """Refuse a file without labels."""
+        """Raise if the file has no labels."""
         if self.labels is None:
             raise no_labels(self.path)
 
     def predictions(self, calibrator: Any = None) -> Predictions:
-        """The Predictions of the labelled rows; a calibrator acts on every draw before the mean."""
+        """Return the labelled rows as `Predictions`; a calibrator acts on every draw before the mean."""
         self.check_labelled()
         labels = self.labels
         assert labels is not None
         if self.kind == "logits" or calibrator is not None:
             build = Predictions.from_samples if self.scores.ndim == 3 else Predictions.from_logits
-            # what the file holds has been decided
+            # the kind has been decided already
             return build(
                 self.logits(), labels, calibrator=match_classes(self.path, self.names, calibrator), check=False
             )
@@ -84,17 +108,17 @@ class ScoreFile:
         return Predictions(self.scores, labels, self.expected_entropy, self.draws)  # type: ignore[arg-type]
 
     def parts(self) -> Iterator[ScoreFile]:
-        """Consecutive rows, each as a file of its own: bounds the working memory of what follows."""
+        """Yield consecutive rows as files of their own, so that the caller needs memory for one block only."""
         draws = self.shape[0] if self.scores.ndim == 3 else 1
         rows = max(1, BLOCK // (draws * self.num_classes))
         for start in range(0, self.num_rows, rows):
-            some = slice(start, start + rows)
-            labels = None if self.labels is None else self.labels[some]
-            expected = None if self.expected_entropy is None else self.expected_entropy[some]
-            yield replace(self, scores=self.scores[..., some, :], labels=labels, expected_entropy=expected)
+            block = slice(start, start + rows)
+            labels = None if self.labels is None else self.labels[block]
+            expected = None if self.expected_entropy is None else self.expected_entropy[block]
+            yield replace(self, scores=self.scores[..., block, :], labels=labels, expected_entropy=expected)
 
     def calibrated(self, calibrator: Any) -> Tensor:
-        """The scores through a calibrator, of the same kind and shape; every draw on its own."""
+        """Return calibrated scores of the same kind and shape; every draw is calibrated separately."""
         ordered = match_classes(self.path, self.names, calibrator)
         if isinstance(calibrator, TemperatureScaling) and calibrator.temperature_ == 1:
             return self.scores
@@ -106,7 +130,7 @@ class ScoreFile:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The names of the classes; None where there are none, or just the numbers 0, 1, 2, … or 1, 2, 3, …"""
+        """Class names; None if there are none or if they only count: 0, 1, 2, … or 1, 2, 3, …"""
         named = self.class_names
         if named is not None and all(name.isdecimal() for name in named):
             first = int(named[0])
@@ -115,7 +139,7 @@ class ScoreFile:
         return named
 
     def entropy(self, calibrator: Any = None) -> Tensor:
-        """Predictive entropy of every row, in nats; needs no labels."""
+        """Return the (N) predictive entropies in nats; needs no labels."""
         if self.kind == "logits" or calibrator is not None:
             draws = self.logits().reshape(-1, *self.scores.shape[-2:])
             ordered = match_classes(self.path, self.names, calibrator)
@@ -125,18 +149,39 @@ class ScoreFile:
 
 @dataclass(frozen=True)
 class ScoreStream:
-    """What a `ScoreFile` is, for a file that is too large to be held: its rows come as `ScoreFile`s of some rows."""
+    """A large file that is read in blocks; each block is a `ScoreFile`. `open_scores` returns it.
+
+    Args:
+        path: the file.
+        shape: (N, C) or (S, N, C).
+        kind: "logits" or "probs".
+        scores_from: where the scores were found, for messages.
+        labels_from: where the labels were found, for messages.
+        class_names: names of the classes, if the file has them.
+        notes: remarks for the user.
+        dtype: type of the scores in the file.
+        decision: how to read every block.
+        raw: sources of the scores and labels.
+
+    >>> import tempfile, numpy as np
+    >>> from avuc.evaluation.files import open_scores
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.save(f"{folder}/logits.npy", np.zeros((4, 3), np.float32))
+    ...     stream = open_scores(f"{folder}/logits.npy", most_scores=0)  # large or not
+    ...     [part.num_rows for part in stream.parts()]
+    [4]
+    """
 
     path: Path
-    shape: tuple[int, ...]  # (N, C) or (S, N, C)
+    shape: tuple[int, ...]
     kind: str
     scores_from: str
     labels_from: str | None
     class_names: tuple[str, ...] | None
     notes: tuple[str, ...]
-    dtype: torch.dtype  # of the scores in the file
+    dtype: torch.dtype
     decision: Decision
-    raw: RawScores  # with the arrays as sources
+    raw: RawScores
 
     @property
     def num_rows(self) -> int:
@@ -151,15 +196,15 @@ class ScoreStream:
         return self.shape[0] if len(self.shape) == 3 else self.raw.draws
 
     def check_labelled(self) -> None:
-        """Refuse a file without labels."""
+        """Raise if the file has no labels."""
         if self.raw.labels is None:
             raise no_labels(self.path)
 
     def parts(self) -> Iterator[ScoreFile]:
-        """Consecutive rows, each as a file of its own."""
+        """Yield consecutive rows as files of their own."""
         done = 0
         for scores, labels in blocks_of(self.raw.scores, self.raw.labels):
-            some, expected = slice(done, done + scores.shape[-2]), self.raw.expected_entropy
+            block, expected = slice(done, done + scores.shape[-2]), self.raw.expected_entropy
             done += scores.shape[-2]
             yield ScoreFile(
                 path=self.path,
@@ -174,12 +219,12 @@ class ScoreStream:
                 raw=self.raw,
                 scale=self.decision.scale,
                 draws=self.raw.draws,
-                expected_entropy=None if expected is None else expected[some],
+                expected_entropy=None if expected is None else expected[block],
             )
 
 
 def blocks_of(scores: Source, labels: Source | None) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
-    """Scores and labels of the same rows; about `BLOCK` scores at a time."""
+    """Return an iterator over scores and labels of the same rows, about `BLOCK` scores at a time."""
     shape = scores.shape
     rows = max(1, BLOCK // (shape[-1] * (shape[0] if len(shape) == 3 else 1)))
     blocks = scores.blocks(rows)
@@ -189,7 +234,7 @@ def blocks_of(scores: Source, labels: Source | None) -> Iterator[tuple[torch.Ten
 
 
 class Described(Protocol):
-    """What `describe` reads of a `ScoreFile` or a `ScoreStream`."""
+    """The properties of `ScoreFile` and `ScoreStream` that `describe` uses."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -202,7 +247,18 @@ class Described(Protocol):
 
 
 def describe(file: Described) -> str:
-    """`10,000 × 10 probabilities from key 'predictions', labels from 'ground_truth'`."""
+    """Return what was found in a file, in one line.
+
+    Args:
+        file: a `ScoreFile` or `ScoreStream`.
+
+    >>> import tempfile, numpy as np
+    >>> from avuc.evaluation.files import read_scores
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/test.npz", predictions=[[0.9, 0.1], [0.2, 0.8]], ground_truth=[0, 1])
+    ...     describe(read_scores(f"{folder}/test.npz"))
+    "2 × 2 probabilities from key 'predictions', labels from 'ground_truth'"
+    """
     draws = f"{file.shape[0]:,} draws of " if len(file.shape) == 3 else ""
     kind = "logits" if file.kind == "logits" else "probabilities"
     labels = f"labels from {file.labels_from}" if file.labels_from else "no labels"
@@ -211,21 +267,21 @@ def describe(file: Described) -> str:
 
 @dataclass(frozen=True)
 class ReorderedCalibrator:
-    """A calibrator for logits whose classes stand in another order; `places` says where each of its classes is."""
+    """A calibrator for logits with another class order; `order` has the index of each of the calibrator's classes."""
 
     calibrator: Any
-    places: list[int]
+    order: list[int]
 
     def transform(self, logits: Tensor) -> Tensor:
         result = torch.empty_like(logits)
-        result[..., self.places] = self.calibrator.transform(logits[..., self.places])
+        result[..., self.order] = self.calibrator.transform(logits[..., self.order])
         return result
 
 
 def match_classes(path: Path, names: Sequence[str] | None, calibrator: Any) -> Any:
-    """The calibrator for the order that the classes have in this file; other classes than its own are refused.
+    """Return the calibrator for the class order of this file; raise if the classes differ.
 
-    Where the file or the calibrator has no names, classes are matched by their position.
+    If the file or the calibrator has no class names, classes are matched by position.
     """
     fitted = getattr(calibrator, "class_names_", None)
     if fitted is None or names is None or tuple(fitted) == tuple(names):
@@ -233,23 +289,23 @@ def match_classes(path: Path, names: Sequence[str] | None, calibrator: Any) -> A
     if sorted(fitted) != sorted(names) or len(set(fitted)) < len(fitted):
         raise file_error(
             path,
-            f"its classes are {listing(names)}, but the calibrator was fitted on {listing(fitted)}",
-            "apply it to scores of the same classes, under the same names",
+            f"has the classes {listing(names)}, but the calibrator was fitted on {listing(fitted)}",
+            "apply it to scores with the same class names",
         )
     return ReorderedCalibrator(calibrator, [list(names).index(name) for name in fitted])
 
 
 def as_file_dtype(path: Path, scores: Tensor, dtype: torch.dtype, kind: str) -> Tensor:
-    """The scores in the file's own type, all finite.
+    """Return the scores in the type of the file; raise if some are not finite.
 
-    Rows of logits that the type cannot hold are shifted, so that the largest is 0, and cut where softmax gives 0
-    anyway: their probabilities stay the same.
+    Rows of logits that are too large for the type are shifted so that the largest is 0, and clipped where softmax is 0
+    anyway. Their probabilities stay the same.
     """
     cast = scores.to(dtype)
-    lost = (cast.isinf() & scores.isfinite()).any(-1, keepdim=True)
-    if kind == "logits" and bool(lost.any()):
+    overflow = (cast.isinf() & scores.isfinite()).any(-1, keepdim=True)
+    if kind == "logits" and bool(overflow.any()):
         below = (scores - scores.amax(-1, keepdim=True)).clamp(min=torch.finfo(dtype).min)
-        cast = torch.where(lost, below.to(dtype), cast)
+        cast = torch.where(overflow, below.to(dtype), cast)
     if not bool(cast.isfinite().all()):
-        raise file_error(path, "the new scores are not finite", "look for NaN or infinity in what is to be written")
+        raise file_error(path, "the new scores contain NaN or infinity", "check the calibrator")
     return cast

@@ -1,4 +1,4 @@
-"""Arrays that stay in their files: scores and labels read in blocks of rows, one after the other."""
+"""Arrays that stay in their files and are read in blocks of rows."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from avuc.evaluation.files.messages import file_error
 
 
 class Source(Protocol):
-    """Scores (N, C) or (S, N, C), or labels (N), of which any number of passes can be made."""
+    """Scores (N, C) or (S, N, C), or labels (N), that can be read any number of times."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
     def dtype(self) -> torch.dtype: ...
     def blocks(self, rows: int) -> Iterator[Tensor]:
-        """All rows in order, at most `rows` at a time."""
+        """Yield all rows in order, at most `rows` at a time."""
         ...
 
 
 class ArraySource:
-    """An array that is in memory already."""
+    """An array in memory."""
 
     def __init__(self, array: Any) -> None:
         self._array = torch.as_tensor(array)
@@ -41,7 +41,7 @@ class ArraySource:
 
 
 class FileSource:
-    """An array at a known place of a file, in row-major or column-major order; `decode` makes a tensor of bytes."""
+    """An array at a known offset of a file, in row-major or column-major order; `decode` turns bytes into a tensor."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class FileSource:
         place = len(self.shape) - 1 - axis if self._column_major else axis
         count, outer, inner = stored[place], math.prod(stored[:place]), math.prod(stored[place + 1 :])
         stride = inner * self._itemsize
-        # no buffer: a block is read into its own memory at once
+        # no buffer: a block is read directly into its own memory
         with self.path.open("rb", buffering=0) as stream:
             for start in range(0, count, rows):
                 here = min(rows, count - start)
@@ -76,9 +76,9 @@ class FileSource:
 
 
 class StreamSource:
-    """A row-major array without draws that can only be read from its beginning, such as a packed archive member.
+    """A row-major array without draws that can only be read from the start, such as a compressed archive member.
 
-    `open_data` gives a stream that stands at the first byte of the data and is closed afterwards.
+    `open_data` opens a stream at the first byte of the data.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class StreamSource:
                 raw = bytearray(here * stride)
                 read_exactly(self.path, stream, memoryview(raw))
                 yield self._decode(raw).reshape(here, *self.shape[1:])
-            # reads the member's end, where its checksum is compared
+            # at the end of a zip member, Python compares its checksum
             stream.read(1)
 
 
 def read_exactly(path: Path, stream: Any, view: memoryview) -> None:
-    """Read exactly as many bytes as fit."""
+    """Fill the whole view from the stream."""
     done = 0
     while done < len(view):
         chunk = stream.readinto(view[done:])
@@ -116,7 +116,7 @@ def read_exactly(path: Path, stream: Any, view: memoryview) -> None:
 
 
 def numpy_decoder(dtype: np.dtype[Any]) -> tuple[torch.dtype, Callable[[bytearray], Tensor]]:
-    """Bytes of a NumPy type as a tensor: torch knows neither foreign byte orders nor extended precision."""
+    """Return the torch type, and a function from bytes to a tensor that converts byte order and long double."""
     plain = np.dtype(np.float64) if dtype.kind == "f" and dtype.itemsize > 8 else dtype.newbyteorder("=")
 
     def decode(raw: bytearray) -> Tensor:
@@ -126,7 +126,7 @@ def numpy_decoder(dtype: np.dtype[Any]) -> tuple[torch.dtype, Callable[[bytearra
 
 
 def paired_blocks(scores: Iterator[Tensor], labels: Iterator[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Blocks of scores with the labels of the same rows, however the labels are divided into blocks."""
+    """Yield blocks of scores with the labels of the same rows; the label blocks may have other sizes."""
     held = torch.empty(0)
     for block in scores:
         parts, missing = [], block.shape[-2]

@@ -1,10 +1,10 @@
-"""Facts of scores and labels, gathered block by block: all that is needed to decide what they are.
+"""Summaries of scores and labels, computed block by block: all that is needed to decide how to read them.
 
-A whole array is one block. A long file is many blocks, whose facts are merged in any order:
+An array in memory is one block. A large file has many blocks, whose summaries are merged in any order:
 
-    facts = Facts.of(first_scores, first_labels)
-    facts = facts.merge(Facts.of(more_scores, more_labels, start=len(first_labels)))
-    decision = decide(path, names, facts, kind="auto")        # avuc.evaluation.files.checks
+    summary = Summary.of(first_scores, first_labels)
+    summary = summary.merge(Summary.of(more_scores, more_labels, start=len(first_labels)))
+    decision = decide(path, raw, summary, kind="auto")        # avuc.evaluation.files.checks
     probabilities, classes = decision.scores(block), decision.labels(labels_block)
 """
 
@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# more distinct labels than this are no classes; they are not remembered
+# more distinct labels than this are not classes; they are not stored
 MOST_LABELS = 1 << 20
-# scores with at most so many decimals count as rounded
+# scores with at most this many decimals count as rounded
 MOST_DIGITS = 4
 # of logarithms
 BASES = (math.e, 2.0, 10.0)
-# of the sum of probabilities whose logarithms may have been rounded
+# for sums of probabilities whose logarithms may have been rounded
 POWER_TOLERANCE = 2e-2
 # a logarithm of a probability of 1 may have been rounded up
 POSITIVE = 1e-6
@@ -33,28 +33,28 @@ POSITIVE = 1e-6
 
 @dataclass(frozen=True)
 class ScoreSummary:
-    """What is known of float32 scores (N, C) or (S, N, C)."""
+    """Summary of float32 scores (N, C) or (S, N, C)."""
 
     rows: int
     classes: int
     draws: int | None  # None for (N, C)
-    low: float  # of the finite scores; inf where there are none
+    low: float  # smallest finite score; inf if there are none
     low_row: int
-    high: float  # -inf where there are none
+    high: float  # largest finite score; -inf if there are none
     sum_low: float  # smallest and largest sum over the classes, in float64
     sum_low_row: int
     sum_high: float
     sum_high_row: int
-    digits: int | None = None  # decimals that hold every score, 0 … 4; None where some score has more
-    mixed: bool = False  # whether some row has more than one score above 0
-    log_bases: tuple[float, ...] = ()  # those of e, 2 and 10 for which Σ base^x is 1 in every row
-    nan: int = 0  # how many scores are NaN
-    infinite: int = 0  # how many are +inf or -inf
-    bad: tuple[int, int, float] | None = None  # row, class and value of the first of these
+    digits: int | None = None  # decimals of the scores, 0 … 4; None if some score has more
+    mixed: bool = False  # whether some row has several positive scores
+    log_bases: tuple[float, ...] = ()  # bases among e, 2 and 10 for which Σ base^x is 1 in every row
+    nan: int = 0  # number of NaNs
+    infinite: int = 0  # number of infinite scores
+    bad: tuple[int, int, float] | None = None  # row, class and value of the first NaN or infinite score
 
     @classmethod
     def of(cls, scores: Any, start: int = 0) -> ScoreSummary:
-        """Facts of one block; `start` is the number of its first row in the file."""
+        """Summarise one block; `start` is the number of its first row in the file."""
         block = torch.as_tensor(scores).to(torch.float32)
         draws = block.shape[0] if block.ndim == 3 else None
         rows, classes = int(block.shape[-2]), int(block.shape[-1])
@@ -65,17 +65,17 @@ class ScoreSummary:
         bad = None
         nan = infinite = 0
         if not bool(finite.all()):
-            place = (~finite).reshape(-1).to(torch.uint8).argmax()
+            index = (~finite).reshape(-1).to(torch.uint8).argmax()
             nan = int(block.isnan().sum())
             infinite = block.numel() - int(finite.sum()) - nan
-            row, column = divmod(int(place) % (rows * classes), classes)
-            bad = (start + row, column, float(block.reshape(-1)[place]))
+            row, column = divmod(int(index) % (rows * classes), classes)
+            bad = (start + row, column, float(block.reshape(-1)[index]))
             low, high = block.where(finite, torch.inf), block.where(finite, -torch.inf)
             sums = sums.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         else:
             low = high = block
         top = float(high.max())
-        # of each row, over its classes and draws; of equal ones the first row counts, as in merge
+        # over the classes and draws of each row; among equal values the first row counts, as in merge
         lows, low_sums = low.amin(-1).reshape(-1, rows).amin(0), sums.reshape(-1, rows).amin(0)
         high_sums = sums.reshape(-1, rows).amax(0)
         least, least_sum, most_sum = int(lows.argmin()), int(low_sums.argmin()), int(high_sums.argmax())
@@ -99,11 +99,11 @@ class ScoreSummary:
         )
 
     def merge(self, other: ScoreSummary) -> ScoreSummary:
-        """Facts of both blocks' rows together; they must have the same classes and draws."""
+        """Return the summary of both blocks; they must have the same classes and draws."""
         low = min((self.low, self.low_row), (other.low, other.low_row))
         sum_low = min((self.sum_low, self.sum_low_row), (other.sum_low, other.sum_low_row))
         sum_high = max((self.sum_high, -self.sum_high_row), (other.sum_high, -other.sum_high_row))
-        bad = [one.bad for one in (self, other) if one.bad is not None]
+        bad = [part.bad for part in (self, other) if part.bad is not None]
         return replace(
             self,
             rows=self.rows + other.rows,
@@ -119,11 +119,11 @@ class ScoreSummary:
             log_bases=tuple(base for base in self.log_bases if base in other.log_bases),
             nan=self.nan + other.nan,
             infinite=self.infinite + other.infinite,
-            bad=min(bad, key=lambda one: one[:2]) if bad else None,
+            bad=min(bad, key=lambda position: position[:2]) if bad else None,
         )
 
     def off(self, total: float) -> tuple[float, int, float]:
-        """The largest distance of a row's sum from `total`, the row, and its sum."""
+        """Return the largest distance of a row's sum from `total`, the row, and its sum."""
         down = (abs(self.sum_low - total), self.sum_low_row, self.sum_low)
         up = (abs(self.sum_high - total), self.sum_high_row, self.sum_high)
         return down if down[0] > up[0] else up
@@ -131,21 +131,21 @@ class ScoreSummary:
 
 @dataclass(frozen=True)
 class LabelSummary:
-    """What is known of labels given as numbers, and of how they agree with the scores."""
+    """Summary of numeric labels, and of how they agree with the scores."""
 
     rows: int
-    values: tuple[int, ...] | None  # the distinct whole numbers, sorted; None where there are too many to be classes
+    values: tuple[int, ...] | None  # distinct integers, sorted; None if there are too many to be classes
     low: float
     high: float
     low_row: int
     high_row: int
-    not_whole: tuple[int, float] | None = None  # row and value of the first label that is no whole number
-    right_from_0: int = 0  # rows whose largest score is at place `label`
-    right_from_1: int = 0  # rows whose largest score is at place `label - 1`
+    not_integer: tuple[int, float] | None = None  # row and value of the first label that is not an integer
+    right_from_0: int = 0  # rows whose largest score is at index `label`
+    right_from_1: int = 0  # rows whose largest score is at index `label - 1`
 
     @classmethod
     def of(cls, labels: Any, scores: Any = None, start: int = 0) -> LabelSummary:
-        """Facts of one block of labels (N); with the block's scores also how many rows agree with each reading."""
+        """Summarise one block of labels (N); with scores, also count the rows that agree with labels from 0 or 1."""
         exact = torch.as_tensor(labels)
         exact = exact.to(torch.float64 if exact.is_floating_point() else torch.int64)
         rows = len(exact)
@@ -159,8 +159,8 @@ class LabelSummary:
         least, most = int(exact.argmin()), int(exact.argmax())
         right = (0, 0)
         if scores is not None:
-            places = _largest(torch.as_tensor(scores))
-            right = (int((places == exact).sum()), int((places == exact - 1).sum()))
+            predicted = _predicted_classes(torch.as_tensor(scores))
+            right = (int((predicted == exact).sum()), int((predicted == exact - 1).sum()))
         return cls(
             rows,
             tuple(int(value) for value in distinct) if len(distinct) <= MOST_LABELS else None,
@@ -179,7 +179,7 @@ class LabelSummary:
             values = union if len(union) <= MOST_LABELS else None
         low = min((self.low, self.low_row), (other.low, other.low_row))
         high = max((self.high, -self.high_row), (other.high, -other.high_row))
-        odd = [one.not_whole for one in (self, other) if one.not_whole is not None]
+        odd = [part.not_integer for part in (self, other) if part.not_integer is not None]
         return LabelSummary(
             self.rows + other.rows,
             values,
@@ -187,7 +187,7 @@ class LabelSummary:
             high[0],
             low[1],
             -high[1],
-            min(odd, key=lambda one: one[0]) if odd else None,
+            min(odd, key=lambda position: position[0]) if odd else None,
             self.right_from_0 + other.right_from_0,
             self.right_from_1 + other.right_from_1,
         )
@@ -195,15 +195,15 @@ class LabelSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """Facts of scores and, where there are any, of their labels."""
+    """Summary of scores and, if there are any, labels."""
 
     scores: ScoreSummary
     labels: LabelSummary | None = None
 
     @classmethod
     def of(cls, scores: Any, labels: Any = None, start: int = 0) -> Summary:
-        known = ScoreSummary.of(scores, start)
-        return cls(known, None if labels is None else LabelSummary.of(labels, scores, start))
+        score_summary = ScoreSummary.of(scores, start)
+        return cls(score_summary, None if labels is None else LabelSummary.of(labels, scores, start))
 
     def merge(self, other: Summary) -> Summary:
         labels = None
@@ -213,7 +213,7 @@ class Summary:
 
 
 def _digits(block: Tensor) -> int | None:
-    """The fewest decimals, up to `MOST_DIGITS`, that hold every number; None where they need more."""
+    """Return how many decimals the numbers have, up to `MOST_DIGITS`; None if they have more."""
     for digits in range(MOST_DIGITS + 1):
         if all(_rounded(rows, digits) for rows in _rows(block)):
             return digits
@@ -221,13 +221,13 @@ def _digits(block: Tensor) -> int | None:
 
 
 def _rounded(block: Tensor, digits: int) -> bool:
-    # 0.17 * 100 is 17 except for the rounding of float32
-    times = block.double() * 10**digits
-    return bool(((times - times.round()).abs() <= 2e-7 * times.abs()).all())
+    # 0.17 * 100 is 17 except for float32 rounding
+    scaled = block.double() * 10**digits
+    return bool(((scaled - scaled.round()).abs() <= 2e-7 * scaled.abs()).all())
 
 
 def _bases(block: Tensor) -> tuple[float, ...]:
-    """The bases b for which Σ b^x = 1 in every row: of logarithms of probabilities, the base of the logarithm."""
+    """Return the bases b for which Σ b^x = 1 in every row: the possible bases of log-probabilities."""
     return tuple(base for base in BASES if all(_sums_to_one(rows, base) for rows in _rows(block)))
 
 
@@ -237,11 +237,11 @@ def _sums_to_one(block: Tensor, base: float) -> bool:
 
 
 def _rows(block: Tensor) -> Iterator[Tensor]:
-    """A few rows first, which settle most questions; then all, some at a time, so that float64 copies stay small."""
+    """Yield a few rows first, which usually decide; then all rows in parts, so that float64 copies stay small."""
     yield block[..., :64, :]
     yield from block.split(max(1, (1 << 20) // (block.shape[-1] * (len(block) if block.ndim == 3 else 1))), dim=-2)
 
 
-def _largest(scores: Tensor) -> Tensor:
-    """The place of each row's largest score; of the largest mean over draws."""
+def _predicted_classes(scores: Tensor) -> Tensor:
+    """Return the index of each row's largest score, or of its largest mean over draws."""
     return (scores.to(torch.float32).mean(0) if scores.ndim == 3 else scores).argmax(-1)

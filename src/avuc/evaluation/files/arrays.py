@@ -1,0 +1,262 @@
+"""Read and write files of arrays: .npz, .npy and .safetensors.
+
+No pickle is opened, and nothing is allocated before the header agrees with the size of the file (`avuc.core.npy`,
+`avuc.core.tensor_file`).
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.lib import format as npy_format
+from torch import Tensor
+
+from avuc.core.errors import InputError
+from avuc.core.npy import NpyHeader, read_data, read_header
+from avuc.core.tensor_file import read_tensors, tensor_places, write_tensors
+from avuc.evaluation.files.messages import file_error, listing
+from avuc.evaluation.files.names import (
+    SCORE_NAMES,
+    RawScores,
+    ReadOptions,
+    check_chosen,
+    check_size,
+    choose_name,
+    find_label_name,
+    label_file_name,
+    memory_bytes,
+    other_labels_note,
+    other_scores_note,
+)
+from avuc.evaluation.files.sources import FileSource, StreamSource, numpy_decoder
+from avuc.predictions import FORMAT
+from avuc.uncertainty import entropy
+
+# DEFLATE compresses at most 1032:1, so a larger claim is false; bzip2 and LZMA are only bounded by the memory limit
+DEFLATE_RATIO = 1032
+# how far the mean of rounded entropies may be outside its range, in nats
+ENTROPY_SLACK = 1e-3
+BAD_ARCHIVE: tuple[type[Exception], ...] = (zipfile.BadZipFile, zlib.error, struct.error)
+# ValueError: a name that is not UTF-8; RuntimeError: an encrypted member or an unknown compression
+BAD_ARCHIVE += (ValueError, EOFError, RuntimeError, OverflowError, LookupError)
+with suppress(ImportError):  # Python may have been built without it
+    from lzma import LZMAError
+
+    BAD_ARCHIVE = (*BAD_ARCHIVE, LZMAError)
+
+Load = Callable[[str], Any]  # from the name of an array to the array
+
+
+def read_npz(path: Path, options: ReadOptions) -> RawScores:
+    """Read scores and labels from an archive; other members are never unpacked."""
+    with _archive(path) as (archive, members):
+        return _scores_by_name(path, list(members), options, lambda key: _member(path, archive, members[key], options))
+
+
+def labels_npz(path: Path, options: ReadOptions) -> tuple[Any, str]:
+    """Read only the labels, and say where they were."""
+    with _archive(path) as (archive, members):
+        return _labels_by_name(path, list(members), options, lambda key: _member(path, archive, members[key], options))
+
+
+def write_npz(source: Path, destination: Path, raw: RawScores, scores: Tensor) -> None:
+    """Write the archive again with new scores under the same key; other members are copied byte for byte."""
+    with _archive(source) as (archive, _), zipfile.ZipFile(destination, "w") as out:
+        check_size(source, "the archive", sum(info.file_size for info in archive.infolist()), raw.limit)
+        for info in archive.infolist():
+            entry = zipfile.ZipInfo(info.filename, date_time=info.date_time)
+            entry.compress_type = info.compress_type
+            with out.open(entry, "w", force_zip64=True) as target:
+                if _key(info.filename) in raw.keys:
+                    npy_format.write_array(target, scores.numpy(), allow_pickle=False)
+                else:
+                    with archive.open(info) as member:
+                        shutil.copyfileobj(member, target)
+
+
+def read_npy(path: Path, options: ReadOptions) -> RawScores:
+    """Read scores from a .npy file, and labels from the file next to it (`neighbouring_labels`)."""
+    if options.scores_key is not None:
+        raise file_error(path, "a .npy file has no keys", "leave out --scores-key")
+    word, label_file = neighbouring_labels(path)
+    raw = RawScores(_npy(path, options), f"file {path.name!r}", word or "", ())
+    if label_file is not None and options.needs_labels:
+        raw.labels, raw.labels_from = _npy(label_file, options), f"file {label_file.name!r}"
+    return raw
+
+
+def neighbouring_labels(path: Path) -> tuple[str | None, Path | None]:
+    """Return the score name in the name of a .npy file, and the label file next to it: a_logits.npy, a_labels.npy."""
+    word, stem = label_file_name(path.stem, lambda stem: path.with_name(stem + ".npy").is_file())
+    return word, None if stem is None else path.with_name(stem + ".npy")
+
+
+def labels_npy(path: Path, options: ReadOptions) -> tuple[Any, str]:
+    """Read the array as labels, and say where they were."""
+    return _npy(path, options), f"file {path.name!r}"
+
+
+def write_npy(source: Path, destination: Path, raw: RawScores, scores: Tensor) -> None:
+    """Write the scores as the only array."""
+    with destination.open("wb") as out:
+        np.save(out, scores.numpy(), allow_pickle=False)
+
+
+def read_safetensors(path: Path, options: ReadOptions) -> RawScores:
+    """Read scores and labels; other tensors are mapped, not loaded."""
+    tensors, metadata = read_tensors(path)
+    raw = _scores_by_name(path, list(tensors), options, lambda key: _tensor(path, tensors, key, options))
+    if metadata.get("format") == FORMAT and raw.keys == ("probs",):
+        _add_draws(path, raw, tensors, metadata, options)
+    return raw
+
+
+def labels_safetensors(path: Path, options: ReadOptions) -> tuple[Any, str]:
+    """Read only the labels, and say where they were."""
+    tensors, _ = read_tensors(path)
+    return _labels_by_name(path, list(tensors), options, lambda key: _tensor(path, tensors, key, options))
+
+
+def write_safetensors(source: Path, destination: Path, raw: RawScores, scores: Tensor) -> None:
+    """Write the file again with new scores under the same key; other tensors and the metadata are kept."""
+    tensors, metadata = read_tensors(source)
+    if raw.expected_entropy is not None:
+        # statistics of the draws do not hold for the new scores
+        tensors |= {"expected_entropy": entropy(scores)}
+        metadata = {key: value for key, value in metadata.items() if key != "monte_carlo_error"} | {"samples": "1"}
+    write_tensors(destination, tensors | {raw.keys[0]: scores}, metadata)
+
+
+def _scores_by_name(path: Path, names: Sequence[str], options: ReadOptions, load: Load) -> RawScores:
+    """Choose scores and labels among the names of a file's arrays, and load them."""
+    key = choose_name(path, names, options.scores_key, SCORE_NAMES, "scores")
+    if key is None:
+        raise file_error(
+            path,
+            f"contains no array named {listing(SCORE_NAMES)} (its arrays: {listing(names)})",
+            "name the scores with --scores-key",
+        )
+    raw = RawScores(load(key), f"key {key!r}", key, (key,), notes=other_scores_note(key, names, options))
+    check_chosen(path, key, raw.scores.shape, names, options)
+    label, others = find_label_name(path, names, options.labels_key)
+    if label is not None:
+        raw.labels, raw.labels_from = load(label), repr(label)
+        raw.notes += other_labels_note(others)
+    return raw
+
+
+def _labels_by_name(path: Path, names: Sequence[str], options: ReadOptions, load: Load) -> tuple[Any, str]:
+    key, _ = find_label_name(path, names, options.labels_key)
+    if key is None:
+        raise file_error(path, f"contains no labels (its arrays: {listing(names)})", "name the labels with --label")
+    return load(key), f"{key!r} of {path.name!r}"
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
+    """Open a .npz file; yields it and its members by key."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [info for info in archive.infolist() if not info.is_dir()]
+            names = [_key(info.filename) for info in members]
+            if not all(names):
+                raise file_error(path, "a member of the archive has no name", "save it again with numpy.savez")
+            choose_name(path, names, None, (), "arrays")  # refuses duplicate names
+            yield archive, dict(zip(names, members, strict=True))
+    except InputError:
+        raise
+    except BAD_ARCHIVE as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise file_error(
+            path, f"not a readable .npz archive ({reason[:120]})", "save it again with numpy.savez"
+        ) from error
+
+
+def _key(member: str) -> str:
+    return member.removesuffix(".npy")
+
+
+def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, options: ReadOptions) -> Any:
+    what = f"key {_key(info.filename)!r}"
+    if not options.in_blocks:
+        check_size(path, what, info.file_size, options.limit)
+    if info.compress_type == zipfile.ZIP_DEFLATED and info.file_size > DEFLATE_RATIO * info.compress_size + 1024:
+        problem = f"{what} claims more bytes than its compressed data can hold"
+        raise file_error(path, problem, "save it again with numpy.savez")
+    if options.in_blocks:
+        with archive.open(info) as member:
+            header = read_header(member, info.file_size, path, what)
+        # draws and column-major arrays would need jumps in a compressed stream: such a member is read whole
+        if len(header.shape) == 1 or (len(header.shape) == 2 and not header.fortran_order):
+            dtype, decode = numpy_decoder(header.dtype)
+            itemsize = header.dtype.itemsize
+            return StreamSource(path, lambda: _data(path, info, header), header.shape, dtype, itemsize, decode)
+        check_size(path, what, info.file_size, options.limit)
+    with archive.open(info) as member:
+        return _array(path, what, member, info.file_size, options.limit)
+
+
+@contextmanager
+def _data(path: Path, info: zipfile.ZipInfo, header: NpyHeader) -> Iterator[IO[bytes]]:
+    """Open a member of an archive at the first byte of its numbers."""
+    with _archive(path) as (archive, members), archive.open(members[_key(info.filename)]) as member:
+        member.read(header.length)
+        yield member
+
+
+def _npy(path: Path, options: ReadOptions) -> Any:
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        if options.in_blocks:
+            shape, fortran_order, dtype, length = read_header(stream, size, path)
+            kind, decode = numpy_decoder(dtype)
+            return FileSource(path, length, shape, kind, dtype.itemsize, decode, column_major=fortran_order)
+        return _array(path, "the array", stream, size, options.limit)
+
+
+def _array(path: Path, what: str, stream: IO[bytes], size: int, limit: int) -> np.ndarray:
+    """Read .npy data of `size` bytes into memory, if it fits the limit."""
+    header = read_header(stream, size, path, what)
+    check_size(path, what, memory_bytes(math.prod(header.shape), header.dtype.itemsize), limit)
+    return read_data(stream, header, path, what)
+
+
+def _tensor(path: Path, tensors: dict[str, Tensor], key: str, options: ReadOptions) -> Any:
+    tensor = tensors[key]
+    if options.in_blocks:
+        dtype, shape, offset = tensor_places(path)[key]
+        return FileSource(path, offset, shape, dtype, dtype.itemsize, lambda raw: torch.frombuffer(raw, dtype=dtype))
+    check_size(path, f"key {key!r}", memory_bytes(tensor.numel(), tensor.element_size()), options.limit)
+    return tensor
+
+
+def _add_draws(
+    path: Path, raw: RawScores, tensors: dict[str, Tensor], metadata: dict[str, str], options: ReadOptions
+) -> None:
+    """Add what `Predictions.save` stored about the draws behind the mean probabilities."""
+    remedy = "write the file with Predictions.save"
+    samples = metadata.get("samples", "")
+    if not samples.isdecimal() or not 1 <= len(samples) <= 9 or int(samples) < 1:
+        raise file_error(path, f"its metadata 'samples' is {samples[:20]!r}, not a number of draws", remedy)
+    expected, probs = tensors.get("expected_entropy"), tensors["probs"]
+    rows, highest = (len(probs), math.log(max(probs.shape[-1], 1))) if probs.ndim else (0, 0.0)
+    if expected is None or expected.shape != (rows,) or not expected.is_floating_point():
+        raise file_error(path, f"its expected_entropy is not an array of {rows:,} numbers", remedy)
+    if rows and not (float(expected.min()) >= -ENTROPY_SLACK and float(expected.max()) <= highest + ENTROPY_SLACK):
+        raise file_error(path, f"its expected_entropy is not between 0 and {highest:.4g} nats", remedy)
+    raw.draws, raw.expected_entropy = int(samples), expected
+    label, _ = find_label_name(path, list(tensors), options.labels_key)
+    if label is not None and tensors[label].numel() and bool((tensors[label] == -1).all()):
+        raw.labels = raw.labels_from = None  # Predictions marks rows without labels with -1
+    if raw.draws > 1:
+        raw.notes.append(f"the scores are the mean of {raw.draws:,} draws; a calibrator acts on this mean")

@@ -1,0 +1,84 @@
+"""The header of a .csv: what separates the cells, and whether there is a header line at all."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from avuc.core.errors import InputError
+from avuc.evaluation.files.columns import is_number
+from avuc.evaluation.files.messages import file_error, listing
+
+# longest line, in characters
+MAX_LINE = 16 * 2**20
+# the first of these in the header separates the cells
+DELIMITERS = (",", ";", "\t", "|")
+REMEDY = "save one line per sample with one number per class"
+T = TypeVar("T")
+
+
+def find_delimiter(path: Path, header: str) -> str:
+    """Return what separates the cells."""
+    delimiter = next((delimiter for delimiter in DELIMITERS if delimiter in header), None)
+    if delimiter is None and _split_by_spaces(path, header):
+        raise file_error(path, "the cells are separated by spaces", "separate them by commas, semicolons or tabs")
+    return delimiter or ","
+
+
+def check_header(path: Path, names: list[str]) -> None:
+    """Raise if the first line is a row of the table instead of a header."""
+    if _are_cells(names):
+        raise file_error(
+            path,
+            f"there is no header line: the first line is {listing(names, 3)}",
+            "start with the names of the columns, for example label,logits_0,logits_1",
+        )
+
+
+def first_line(path: Path) -> str:
+    """Return the header line."""
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        line = lines.readline(MAX_LINE)
+    if "\0" in line or len(line) == MAX_LINE:
+        raise ValueError("the first line is not text")
+    return line
+
+
+def _split_by_spaces(path: Path, header: str) -> bool:
+    """Return whether the second line has as many words as the header, most of them numbers."""
+
+    def second() -> str:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            lines.readline(MAX_LINE)
+            return lines.readline(MAX_LINE)
+
+    words = read_text_table(path, second).split()
+    return len(words) == len(header.split()) > 1 and 2 * sum(map(is_number, words)) > len(words)
+
+
+def _are_cells(names: list[str]) -> bool:
+    """Return whether these are cells, not names of columns: columns may be named 0, 1, 2, but not 0.25."""
+    numbers = [name for name in names if is_number(name)]
+    integers = sorted(int(name) for name in numbers if name.isascii() and name.isdecimal() and len(name) < 10)
+    if len(integers) < len(numbers):
+        return 2 * len(numbers) >= len(names)
+    return len(numbers) == len(names) and (
+        len(names) == 1 or integers not in (_count(0, integers), _count(1, integers))
+    )
+
+
+def _count(first: int, like: list[int]) -> list[int]:
+    return list(range(first, first + len(like)))
+
+
+def read_text_table(path: Path, read: Callable[[], T]) -> T:
+    """Return `read()`; errors of decoding and parsing become one line about the file."""
+    try:
+        return read()
+    except InputError:
+        raise
+    except (ValueError, csv.Error) as error:  # UnicodeDecodeError is a ValueError
+        reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error).splitlines()[0]
+        raise file_error(path, f"not a readable .csv table ({reason[:200]})", REMEDY) from None
