@@ -148,7 +148,7 @@ def test_other_classes_are_refused(named, tmp_path, capsys):
     assert calibrate(fit, *words) == 2
     said = capsys.readouterr().err
     assert (
-        "its classes are 'ant', 'bee', 'cat', 'eel', but the calibrator was fitted on 'ant', 'bee', 'cat', 'dog'"
+        "has the classes 'ant', 'bee', 'cat', 'eel', but the calibrator was fitted on 'ant', 'bee', 'cat', 'dog'"
         in said
     )
     assert said.count("\n") == 1
@@ -193,7 +193,7 @@ def test_names_in_one_file_only_are_said(named, tmp_path, capsys):
     np.savez(tmp_path / "other.npz", logits=logits)
     words = ["--method", "temperature", "--out", tmp_path / "c.json", "--apply", tmp_path / "other.npz"]
     assert calibrate(fit, *words, "--to", tmp_path / "to.npz") == 0
-    assert "names its classes, so they are matched by position" in " ".join(capsys.readouterr().out.split())
+    assert "has class names, so classes are matched by position" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -202,7 +202,7 @@ def test_scores_that_are_not_finite_are_not_written(tmp_path, value):
     file = read_scores(tmp_path / "a.npz")
     scores = file.scores.clone()
     scores[1, 0] = value
-    with pytest.raises(ValueError, match="the new scores are not finite"):
+    with pytest.raises(ValueError, match="the new scores contain NaN or infinity"):
         write_scores(file, scores, tmp_path / "b.npz")
     assert not (tmp_path / "b.npz").exists()
 

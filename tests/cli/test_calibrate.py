@@ -242,13 +242,13 @@ def test_draws(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--apply", "test.npz"], "--apply and --to belong together"),
-        (["--to", "x.npz"], "--apply and --to belong together"),
-        (["--apply", "test.npz", "--to", "x.csv"], "keeps the format"),
+        (["--apply", "test.npz"], "--apply and --to need each other"),
+        (["--to", "x.npz"], "--apply and --to need each other"),
+        (["--apply", "test.npz", "--to", "x.csv"], "must have the format"),
         (["--apply", "test.npz", "--to", "test.npz"], "would overwrite an input"),
-        (["--apply", "five.npz", "--to", "x.npz"], "a calibrator is for one model"),
-        (["--folds", "1"], "nothing to hold out"),
-        (["--json", "cal.json"], "are one file"),
+        (["--apply", "five.npz", "--to", "x.npz"], "both files must come from the same model"),
+        (["--folds", "1"], "holds out no rows"),
+        (["--json", "cal.json"], "are the same file"),
         (["--json", "missing/x.json"], "does not exist"),
     ],
 )

@@ -123,13 +123,13 @@ def test_runs_repeat_exactly(validation):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--json", "missing/out.json"], "folder that does not exist; make missing first"),
+        (["--json", "missing/out.json"], "does not exist; create missing first"),
         (["--json", "validation.npz"], "would overwrite an input"),
         (["--json", "./link.npz"], "would overwrite an input"),
         (["--json", "folder"], "is a folder"),
-        (["--json", "a.html", "--report", "./a.html"], "are one file"),
+        (["--json", "a.html", "--report", "./a.html"], "are the same file"),
         (["--json", "outside.npz", "--ood", "outside.npz"], "would overwrite an input"),
-        (["--ood", "five.npz"], "both must come from one model"),
+        (["--ood", "five.npz"], "both files must come from the same model"),
         (["--ood", "none.npz"], "No such file"),
     ],
 )
@@ -192,10 +192,10 @@ def test_outputs_that_are_one_file_by_a_hard_link(validation, tmp_path, capsys):
     (tmp_path / "b.html").hardlink_to(tmp_path / "a.json")
     words = ["--json", str(tmp_path / "a.json"), "--report", str(tmp_path / "b.html")]
     assert main(["evaluate", str(validation), "--replicates", "0", *words]) == 2
-    assert "are one file" in capsys.readouterr().err
+    assert "are the same file" in capsys.readouterr().err
 
 
 def test_an_output_that_is_a_loop_of_links(validation, tmp_path, capsys):
     (tmp_path / "loop.json").symlink_to("loop.json")
     assert main(["evaluate", str(validation), "--replicates", "0", "--json", str(tmp_path / "loop.json")]) == 2
-    assert "is a loop of links" in capsys.readouterr().err
+    assert "is a loop of symbolic links" in capsys.readouterr().err

@@ -87,4 +87,4 @@ def test_a_calibrator_for_averaged_draws_is_said_to_act_on_the_mean(saved, tmp_p
         "0",
     ]
     assert main(words) == 0
-    assert "acts on the mean of the draws" in " ".join(capsys.readouterr().out.split())
+    assert "a calibrator acts on this mean" in " ".join(capsys.readouterr().out.split())

@@ -194,7 +194,7 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None
         if not path.parent.is_dir():
             raise InputError(f"{name}: the folder of {option} does not exist; create {path.parent} first")
         if path.is_symlink() and not path.exists() and os.path.realpath(path) == os.path.abspath(path):
-            raise InputError(f"{name}: {option} is a symbolic link to itself; choose another name")
+            raise InputError(f"{name}: {option} is a loop of symbolic links; choose another name")
         if any(same_file(name, other) for other in read):
             raise InputError(f"{name}: {option} would overwrite an input file; choose another name")
         for other, first in seen.items():
