@@ -212,7 +212,7 @@ CASES = [
         "applied to more classes",
         files(fit=HOT_FILE, apply={"logits": np.hstack([TEST, TEST])}),
         lambda *_: ["answered"],
-        r"a calibrator is for one model",
+        r"come from the same model",
     ),
     CalibrateCase(
         "applied to a table with text beside the scores",

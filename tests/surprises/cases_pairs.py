@@ -120,7 +120,7 @@ CASES = [
         "more classes",
         FIRST,
         archive(logits=np.hstack([OUTSIDE, OUTSIDE])),
-        r"both must come from one model",
+        r"come from the same model",
         truth=None,
     ),
     case("transposed", FIRST, archive(logits=OUTSIDE.T), r"classes|transpos"),

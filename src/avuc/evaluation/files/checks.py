@@ -143,7 +143,7 @@ def check_finite(path: Path, raw: RawScores, summary: ScoreSummary) -> None:
             path,
             f"{raw.scores_from} contains {value} at row {row}, class {column} "
             f"({summary.nan + summary.infinite:,} such values)",
-            "remove these rows or repair the model; every score must be a finite float32 number",
+            "drop these rows or repair the model; every score must be a finite float32 number",
         )
 
 
