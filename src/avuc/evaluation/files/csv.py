@@ -54,7 +54,7 @@ def read_csv(path: Path, options: ReadOptions) -> RawScores:
 
 
 @contextmanager
-def open_table(path: Path, options: ReadOptions) -> Iterator[_Table]:
+def open_csv(path: Path, options: ReadOptions) -> Iterator[_Table]:
     """Open a table to read single columns."""
     yield _Table.open(path, options)
 

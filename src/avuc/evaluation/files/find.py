@@ -12,10 +12,23 @@ import numpy as np
 
 from avuc.core.errors import InputError, out_of_memory
 from avuc.core.files import check_regular, open_regular
-from avuc.evaluation.files import arrays, csv, parquet
+from avuc.evaluation.files.arrays import (
+    labels_npy,
+    labels_npz,
+    labels_safetensors,
+    neighbouring_labels,
+    read_npy,
+    read_npz,
+    read_safetensors,
+    write_npy,
+    write_npz,
+    write_safetensors,
+)
 from avuc.evaluation.files.columns import is_row_number
+from avuc.evaluation.files.csv import open_csv, read_csv, write_csv
 from avuc.evaluation.files.messages import ambiguous_labels, file_error, listing
 from avuc.evaluation.files.names import LABEL_NAMES, RawScores, ReadOptions, check_unique_names, find_label_name
+from avuc.evaluation.files.parquet import open_parquet, read_parquet, write_parquet
 
 TABLES = (".parquet", ".csv")
 
@@ -30,13 +43,13 @@ class Format:
 
 
 FORMATS: dict[str, Format] = {
-    ".npz": Format(arrays.read_npz, arrays.labels_npz, arrays.write_npz),
-    ".npy": Format(arrays.read_npy, arrays.labels_npy, arrays.write_npy),
-    ".safetensors": Format(arrays.read_safetensors, arrays.labels_safetensors, arrays.write_safetensors),
-    ".parquet": Format(parquet.read_parquet, None, parquet.write_parquet),
-    ".csv": Format(csv.read_csv, None, csv.write_csv),
+    ".npz": Format(read_npz, labels_npz, write_npz),
+    ".npy": Format(read_npy, labels_npy, write_npy),
+    ".safetensors": Format(read_safetensors, labels_safetensors, write_safetensors),
+    ".parquet": Format(read_parquet, None, write_parquet),
+    ".csv": Format(read_csv, None, write_csv),
 }
-TABLE_OPENERS: dict[str, Callable[[Path, ReadOptions], Any]] = {".csv": csv.open_table, ".parquet": parquet.open_table}
+TABLE_OPENERS: dict[str, Callable[[Path, ReadOptions], Any]] = {".csv": open_csv, ".parquet": open_parquet}
 # columns that identify rows, besides row numbers and names that end in id
 ID_NAMES = frozenset(["uuid", "key", "name", "file", "filename", "file_name", "path", "image", "image_path"])
 
@@ -112,7 +125,7 @@ def no_labels(path: Path) -> InputError:
 def also_read(path: str | Path) -> list[Path]:
     """Return the other files that are read together with this one: the label file of a .npy."""
     file = Path(path)
-    label_file = arrays.neighbouring_labels(file)[1] if file.suffix.lower() == ".npy" else None
+    label_file = neighbouring_labels(file)[1] if file.suffix.lower() == ".npy" else None
     return [] if label_file is None else [label_file]
 
 

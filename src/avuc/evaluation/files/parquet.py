@@ -32,7 +32,7 @@ BUFFER = 1 << 16
 
 def read_parquet(path: Path, options: ReadOptions) -> RawScores:
     """Read scores and labels from the columns of a table."""
-    with _open(path, options) as table:
+    with open_parquet(path, options) as table:
         columns = choose_columns(path, table.names, options, table)
         scores, classes = (_source if options.in_blocks else _scores)(table, columns.scores, columns.class_names)
         raw = RawScores(scores, columns.scores_from, columns.name, columns.scores, class_names=classes)
@@ -50,7 +50,7 @@ def write_parquet(source: Path, destination: Path, raw: RawScores, scores: Tenso
     One batch of rows is in memory at a time, and repeated texts stay dictionary-encoded until their batch is written.
     """
     arrow, parquet = arrow_modules()
-    with _open(source, ReadOptions(max_gb=raw.limit / 1e9)) as table:
+    with open_parquet(source, ReadOptions(max_gb=raw.limit / 1e9)) as table:
         schema, keys = table.file.schema_arrow, {name: index for index, name in enumerate(raw.keys)}
         kinds = [
             _floating(arrow, column.type) if column.name in keys else table.kinds[column.name] for column in schema
@@ -98,7 +98,7 @@ def _floating(arrow: Any, kind: Any) -> Any:
 
 
 @contextmanager
-def _open(path: Path, options: ReadOptions, *, probe: bool = True) -> Iterator[_Table]:
+def open_parquet(path: Path, options: ReadOptions, *, probe: bool = True) -> Iterator[_Table]:
     """Open the table, after a trial read in another process (`probe_parquet`)."""
     arrow, parquet = arrow_modules()
     problem = probe_parquet(path, options.limit) if probe else None
@@ -119,9 +119,6 @@ def _open(path: Path, options: ReadOptions, *, probe: bool = True) -> Iterator[_
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise file_error(path, f"not a readable .parquet table ({reason[:160]})", "save the table again") from error
-
-
-open_table = _open
 
 
 def _is_text(arrow: Any, kind: Any) -> bool:
@@ -284,7 +281,7 @@ class TableSource:
     def blocks(self, rows: int) -> Iterator[Tensor]:
         arrow, _ = arrow_modules()
         axis = 1 if len(self.shape) == 3 else 0
-        with _open(self.path, self._wanted, probe=False) as table:
+        with open_parquet(self.path, self._wanted, probe=False) as table:
             for batch in table.file.iter_batches(batch_size=rows, columns=self._names, use_threads=False):
                 block = stacked(self.path, arrow.Table.from_batches([batch]), self._names)
                 if block.shape != (*self.shape[:axis], block.shape[axis], *self.shape[axis + 1 :]):
