@@ -15,7 +15,8 @@ from avuc.nets import NETS
 from avuc.prediction import predict
 from avuc.study import load_recipe
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey
-from avuc.study.worker import StudyWorker, ValidationFit
+from avuc.study.validation_fit import ValidationFit
+from avuc.study.worker import StudyWorker
 
 RECIPE = """
 [study]

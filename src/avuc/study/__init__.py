@@ -4,7 +4,8 @@ Recipes:   config.py (dataclasses), config_parser.py (the parser), recipe.py (re
            keys.py (keys of older versions), toml.py (the writer), resumable.py (which changes a study may resume with)
 Plan:      grid.py (what to train and evaluate), cost.py (how long it takes)
 Work:      engine.py (`run_study`), local.py and ray.py (the engines), worker.py (train, fit, evaluate), judge.py (one
-           model on one set of images), background.py (threads), claims.py (locks), net.py, sets.py, photographs.py
+           model on one set of images), validation_fit.py, background.py (threads), claims.py (locks), net.py, sets.py,
+           photographs.py, checkpoints.py
 Results:   store.py (`Store`), file.py, schema.py, integrity.py, records.py, stored_recipe.py, examples.py, export.py,
            portable.py
 

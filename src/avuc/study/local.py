@@ -24,7 +24,8 @@ from avuc.study.background import Background
 from avuc.study.claims import Claims
 from avuc.study.grid import CLEAN, VALIDATION, Done, ModelKey, Plan, TestSet
 from avuc.study.store import Store
-from avuc.study.worker import StudyWorker, validation_fit
+from avuc.study.validation_fit import validation_fit
+from avuc.study.worker import StudyWorker
 from avuc.training.fit import OutOfTime
 
 WAIT_SECONDS = 0.5

@@ -22,7 +22,8 @@ from avuc.study.config_parser import parse_recipe
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
 from avuc.study.records import Evaluation, Trained
 from avuc.study.store import Store
-from avuc.study.worker import StudyWorker, ValidationFit, validation_fit
+from avuc.study.validation_fit import ValidationFit, validation_fit
+from avuc.study.worker import StudyWorker
 
 RETRIES = 5
 # share of a GPU for an evaluation: several small networks share one; a training has its own

@@ -10,11 +10,8 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from avuc.calibration import CalibrationWarning, Calibrator
@@ -24,6 +21,7 @@ from avuc.methods.batch_norm import PerDrawBatchNorm, evenly_spaced
 from avuc.posterior import Posterior, seeded_generator
 from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
+from avuc.study.checkpoints import drop_optimizer_state
 from avuc.study.config import MethodConfig, Recipe
 from avuc.study.examples import examples_of, thumbnail
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
@@ -32,35 +30,12 @@ from avuc.study.names import slugs
 from avuc.study.net import make_net
 from avuc.study.records import Evaluation, Trained
 from avuc.study.sets import StudyData
-from avuc.study.store import Store
-from avuc.training.checkpoint import Checkpoint, latest, save
+from avuc.study.validation_fit import ValidationFit
 from avuc.training.fit import fit_many
 from avuc.training.run import Fitted, Job
 
 # share of a GPU's memory for the posterior samples of all models, which are reused for every set of images
 SAMPLES_SHARE = 0.25
-
-
-@dataclass(frozen=True)
-class ValidationFit:
-    """What a method learned on validation data, and the entropies of the clean images; other evaluations need them.
-
-    Args:
-        calibrator: the fitted calibrator as JSON.
-        threshold: the uncertainty threshold.
-        clean_entropy: entropy of each clean test image.
-    """
-
-    calibrator: str | None = None
-    threshold: float | None = None
-    clean_entropy: NDArray[np.float32] | None = None
-
-
-def validation_fit(store: Store, method: str, seed: int) -> ValidationFit:
-    """Read what a method has learned so far."""
-    return ValidationFit(
-        store.calibrator(method, seed), store.threshold(method, seed), store.clean_entropy(method, seed)
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +97,7 @@ class StudyWorker:
         fitted = fit_many(jobs, device=self.device, progress=self.progress, until=self.until)
         self._fitted |= dict(zip(missing, fitted, strict=True))
         for job in jobs:
-            _drop_optimizer_state(job)
+            drop_optimizer_state(job)
         return [self._trained(key) for key in keys]
 
     def _trained(self, key: ModelKey) -> Trained:
@@ -250,7 +225,7 @@ class StudyWorker:
             fit = predicted.fits.get(method.name, ValidationFit())
             result = judge(
                 predictions,
-                threshold=None if test_set == VALIDATION else _learned(fit.threshold, method, "threshold"),
+                threshold=None if test_set == VALIDATION else fit.needed_threshold(method.name),
                 bins=bins,
                 clean_entropy=None if test_set in (VALIDATION, CLEAN) else fit.clean_entropy,
             )
@@ -304,7 +279,7 @@ class StudyWorker:
     ) -> dict[str, Calibrator]:
         calibrated = [method for method in methods if method.calibrator is not None]
         if test_set != VALIDATION:
-            texts = {one.name: _learned(fits[one.name].calibrator, one, "calibrator") for one in calibrated}
+            texts = {one.name: fits[one.name].needed_calibrator(one.name) for one in calibrated}
             return {name: Calibrator.from_json(text) for name, text in texts.items()}
         calibrators: dict[str, Calibrator] = {}
         kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
@@ -337,23 +312,3 @@ class StudyWorker:
             folder.mkdir(parents=True, exist_ok=True)
             files = slugs(str(one) for one in Plan(self.recipe).sets)
             predictions.save(folder / f"{files[str(test_set)]}.safetensors")
-
-
-def _drop_optimizer_state(job: Job) -> None:
-    """Keep one checkpoint of a trained model, without the optimiser's state: that is two thirds of the file."""
-    assert job.directory is not None
-    found = latest(job.directory, job.identity(), lambda line: print(line, file=sys.stderr))
-    if found is None or not any(name.startswith("optimizer.") for name in found.tensors):
-        return
-    tensors = {name: tensor for name, tensor in found.tensors.items() if not name.startswith("optimizer.")}
-    kept = (found.epoch, found.history, found.identity, tensors, found.best, found.stopped, found.seconds)
-    path = save(job.directory, Checkpoint(*kept))
-    for other in job.directory.glob("checkpoint-*.safetensors"):
-        if other != path:
-            other.unlink(missing_ok=True)
-
-
-def _learned(value: Any, method: MethodConfig, what: str) -> Any:
-    if value is None:
-        raise InputError(f"{method.name}: its {what} is learned on validation data, which is not evaluated yet")
-    return value
