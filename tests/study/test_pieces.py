@@ -88,7 +88,7 @@ def test_command_says_what_is_left(recipe_file, tmp_path, capsys, clock):
     assert main([*arguments, "--minutes", "0.1"]) == 75
     said = capsys.readouterr().err.splitlines()
     assert said[-1].startswith("avuc: time is over: ")
-    assert said[-1].endswith("are missing; the same command goes on")
+    assert said[-1].endswith("are missing; run the same command to resume")
     assert main([*arguments, "--minutes", "0"]) == 2
     assert "--minutes: expected a number above 0" in capsys.readouterr().err
 
@@ -124,7 +124,7 @@ def test_command_takes_rows_with_commas(recipe_file, tmp_path, capsys):
     arguments = ["study", str(recipe_file), "--out", str(tmp_path), "--device", "cpu", "--dry-run"]
     assert main([*arguments, "--only", "SVI, 2 draws", "--only", "SVI,TS"]) == 0
     said = capsys.readouterr().out
-    assert "2 models to train (2 networks), 7 sets of images, 21 cells" in " ".join(said.split())
+    assert "2 models to train (2 networks), 7 sets of images, 21 evaluations" in " ".join(said.split())
     assert "SVI-AvUC" not in said
     assert main([*arguments, "--only", "SVI,Nothing"]) == 2
     assert "--only Nothing" in capsys.readouterr().err
@@ -250,7 +250,7 @@ def test_background_gives_up_every_claim_whatever_happens(tmp_path):
     """The claim of the cell that meets another's error too: it has not been handed on yet."""
 
     class Failing:
-        def cells(self, predicted):
+        def evaluations(self, predicted):
             raise RuntimeError("no metrics")
 
     background = Background(Failing(), tmp_path, None)
