@@ -329,7 +329,7 @@ def test_a_folder_removed_while_the_study_runs_is_an_error(recipe, recipe_file, 
 
 
 def test_a_folder_removed_between_study_and_report_is_an_error(undisturbed, tmp_path, monkeypatch, capsys):
-    from avuc.report import reading
+    from avuc.report.study import reading
 
     shutil.copytree(undisturbed, tmp_path / "study")
     real = reading._notes
