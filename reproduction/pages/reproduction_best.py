@@ -10,7 +10,7 @@ from functools import partial
 from reproduction_tables import NOTHING, SCORES, Study, markdown, number, ours
 
 from avuc.report.metric_text import words_of
-from avuc.report.study.paired import Difference, over_images, over_seeds, over_shifts, shift_values, trend
+from avuc.report.study.paired import Difference, compare_over_seeds, compare_over_shifts, over_images, trend
 from avuc.report.study.paper_comparison import Figure, outside_cell
 from avuc.report.study.results import CLEAN
 from avuc.study.config import MethodConfig
@@ -147,16 +147,13 @@ def difference(study: Study, row: str, other: Study, other_row: str, target: Tar
     """Over the same shifts, where there are several; else from seed to seed; of one seed, over test images."""
     same = study.name == other.name and _start(study, row) == _start(other, other_row) != ""
     if target.where != "5" and target.statistic != "spearman":
-        figures = [_figure(each, name, target).by_seed for each, name in ((study, row), (other, other_row))]
-        found = over_seeds(figures[0], figures[1], same_seeds=same and len(figures[0]) == len(figures[1]))
+        figures = [_figure(each, name, target) for each, name in ((study, row), (other, other_row))]
+        found = compare_over_seeds(figures[0], figures[1], same_networks=same)
         return over_test_images(study, row, other, other_row, target) if math.isnan(found.low) else found
-    if study.results.shifts != other.results.shifts or study.results.severities != other.results.severities:
-        return Difference(*(math.nan,) * 3)
-    first, second = (shift_values(s.results, r, target.metric) for s, r in ((study, row), (other, other_row)))
-    if not len(first) or not len(second):
-        return Difference(*(math.nan,) * 3)
     statistic = trend if target.statistic == "spearman" else lambda values: float(values[:, -1].mean())
-    return over_shifts(first, second, statistic, same_seeds=same and len(first) == len(second))
+    return compare_over_shifts(
+        study.results, row, other.results, other_row, target.metric, statistic, same_networks=same
+    )
 
 
 def _start(study: Study, row: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from reproduction_tables import NOTHING, PERCENT, SCORES, Study, markdown, number, ours
 
 from avuc.report.metric_text import words_of
-from avuc.report.study.paired import Difference, over_seeds
+from avuc.report.study.paired import Difference, over_seeds, pairs_by_seed
 from avuc.report.study.paper_comparison import Figure, Published, published_value
 
 # an effect is claimed only with an interval over at least so many paired seeds
@@ -63,10 +63,10 @@ def paired_seeds(studies: Mapping[str, Study]) -> str:
     lines = []
     for metric, where, lower in COMPARED:
         first, second = (study.get(row, metric, where) for row in (WITH, WITHOUT))
-        if min(first.seeds, second.seeds) < FEWEST_SEEDS or first.seeds != second.seeds:
+        if min(first.seeds, second.seeds) < FEWEST_SEEDS or first.seed_numbers != second.seed_numbers:
             continue
         percent = metric in PERCENT
-        better = sum((a < b) if lower else (a > b) for a, b in zip(first.by_seed, second.by_seed, strict=True))
+        better = sum((a < b) if lower else (a > b) for a, b in pairs_by_seed(first, second))
         name = words_of(metric).title + (" in %" if percent else "")
         place = {"clean": "clean test images", "5": "intensity 5", "svhn": "SVHN", "cifar100": "CIFAR-100"}[where]
         found = over_seeds(first.by_seed, second.by_seed, same_seeds=True)
@@ -85,7 +85,8 @@ def paired_seeds(studies: Mapping[str, Study]) -> str:
 
 
 def paired(study: Study, metric: str, where: str) -> Difference:
-    first, second = (study.get(row, metric, where).by_seed for row in (WITH, WITHOUT))
+    pairs = pairs_by_seed(*(study.get(row, metric, where) for row in (WITH, WITHOUT)))
+    first, second = zip(*pairs, strict=True) if pairs else ((), ())
     return over_seeds(first, second, same_seeds=True)
 
 

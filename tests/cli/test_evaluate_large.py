@@ -36,7 +36,7 @@ def test_five_million_rows(tmp_path, capsys):
     width = 2 * 1.96 * (0.92135 * 0.07865 / 5e6) ** 0.5
     assert high - low == pytest.approx(width, rel=0.15)
     said = " ".join(capsys.readouterr().out.split())
-    assert "1,000 bootstrap replicates of cells of similar rows (there are many rows)" in said
+    assert "1,000 bootstrap replicates of groups of similar rows (there are many rows)" in said
 
 
 PROGRAM = """

@@ -13,7 +13,7 @@ from avuc.evaluation.files import read_scores
 from avuc.evaluation.result import json_value
 from avuc.metrics import METRICS
 from avuc.predictions import Predictions
-from avuc.report.metric_text import METRIC_WORDS, number, percent, verdict
+from avuc.report.metric_text import METRIC_TEXT, number, percent, verdict
 from avuc.report.palette import ROLES
 from avuc.report.single.page import assessment_page, comparison_page, ranking_page
 
@@ -100,16 +100,16 @@ def test_colours_come_from_the_palette(page):
 
 def test_figures_and_charts_are_there(page, result):
     assert page.count("<svg") == 6
-    assert "Telling 100 outside rows apart" in page
+    assert "Detecting 100 out-of-distribution (OOD) rows by entropy" in page
     for name, value in result.metrics.items():
-        assert METRIC_WORDS[name].title in page
-        assert number(value, percent=METRIC_WORDS[name].percent) in page
+        assert METRIC_TEXT[name].title in page
+        assert number(value, percent=METRIC_TEXT[name].percent) in page
     for sentence in verdict(result):
         assert sentence.replace("'", "&#x27;") in page
 
 
 def test_every_metric_has_words():
-    assert set(METRICS) <= set(METRIC_WORDS)
+    assert set(METRICS) <= set(METRIC_TEXT)
 
 
 def test_same_input_same_page(result):

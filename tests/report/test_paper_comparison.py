@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,17 @@ from scipy import stats
 
 from avuc.core.errors import InputError
 from avuc.report.markers import block_names, fill
-from avuc.report.study.paired import over_images, over_seeds, over_shifts, shift_values, trend
+from avuc.report.study.paired import (
+    compare_over_seeds,
+    compare_over_shifts,
+    complete_seeds,
+    over_images,
+    over_seeds,
+    over_shifts,
+    pairs_by_seed,
+    shift_values,
+    trend,
+)
 from avuc.report.study.paper_comparison import Figure, Published, figure, outside_cell, published_value
 from avuc.report.study.results import MethodFacts, Results
 
@@ -91,6 +102,61 @@ def test_shift_values_have_clean_images_first_and_whole_seeds_only(study):
     assert found.shape == (2, 3, 3)
     assert (found[:, :, 0] == study.values["ece"][1, :2, :1]).all()
     assert found[1, 2, 2] == study.values["ece"][1, 1, place(("contrast", 5))]
+
+
+@pytest.fixture
+def seeds_apart():
+    """Two methods with two complete seeds each, of which they share only seed 1."""
+    values = np.random.default_rng(2).random((2, 3, len(CELLS)))
+    values[0, 0, place(("fog", 5))] = np.nan  # seed 0 of A is not complete
+    values[1, 2] = np.nan  # B was not trained with seed 2
+    methods = [MethodFacts("A", 0, seeds=(0, 1, 2)), MethodFacts("B", 1, seeds=(0, 1))]
+    return Results("t", "s", ("",), methods, list(CELLS), {"ece": values}, {}, {}, {})
+
+
+def strongest(values):
+    return float(values[:, -1].mean())
+
+
+def test_shift_values_are_paired_by_seed_and_not_by_position(seeds_apart):
+    first, second = (shift_values(seeds_apart, name, "ece") for name in "AB")
+    assert len(first) == len(second) == 2
+    assert complete_seeds(seeds_apart, "A", "ece") == (1, 2)
+    assert complete_seeds(seeds_apart, "B", "ece") == (0, 1)
+    by_position = over_shifts(first, second, strongest, same_seeds=True)
+    found = compare_over_shifts(seeds_apart, "A", seeds_apart, "B", "ece", strongest, same_networks=True)
+    assert found == over_shifts(first, second, strongest) != by_position
+    # the same seeds are compared in pairs
+    whole = replace(seeds_apart, values={"ece": np.random.default_rng(2).random((2, 3, len(CELLS)))})
+    first, second = (shift_values(whole, name, "ece") for name in "AB")
+    found = compare_over_shifts(whole, "A", whole, "B", "ece", strongest, same_networks=True)
+    assert found == over_shifts(first, second, strongest, same_seeds=True)
+
+
+def test_shifts_are_matched_by_name():
+    """Two studies with the same shifts in another order: each shift is compared with itself."""
+    cells = [CELLS[0], *((shift, level) for shift in reversed(SHIFTS) for level in (1, 5))]
+    values = np.random.default_rng(3).random((1, 2, len(CELLS)))
+    methods = [MethodFacts("A", 0, seeds=(0, 1))]
+    one = Results("t", "s", ("",), methods, list(CELLS), {"ece": values}, {}, {}, {})
+    moved = values[:, :, [place(cell) for cell in cells]]
+    other = Results("t", "s", ("",), methods, cells, {"ece": moved}, {}, {}, {})
+    assert other.shifts != one.shifts
+    found = compare_over_shifts(one, "A", other, "A", "ece", strongest, same_networks=True)
+    assert found == (0, 0, 0)
+    fewer = replace(other, test_sets=cells[:3], values={"ece": moved[:, :, :3]})
+    assert math.isnan(compare_over_shifts(one, "A", fewer, "A", "ece", strongest).value)
+
+
+def test_figures_are_paired_by_seed_and_not_by_position(seeds_apart):
+    first, second = (figure(seeds_apart, name, "ece", "fog 5") for name in "AB")
+    assert (first.seed_numbers, second.seed_numbers) == ((1, 2), (0, 1))
+    found = compare_over_seeds(first, second, same_networks=True)
+    by_position = over_seeds(first.by_seed, second.by_seed, same_seeds=True)
+    assert found == over_seeds(first.by_seed, second.by_seed) != by_position
+    clean = [figure(seeds_apart, name, "ece", "frost 1") for name in "AA"]
+    assert compare_over_seeds(*clean, same_networks=True) == (0, 0, 0)
+    assert pairs_by_seed(first, second) == [(first.by_seed[0], second.by_seed[1])]
 
 
 def test_a_difference_common_to_all_shifts_is_found_and_the_spread_of_shifts_is_no_noise():

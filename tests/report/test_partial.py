@@ -242,8 +242,8 @@ def test_means_are_over_sets_that_all_methods_have():
     assert spread(results.shifted("nll")).value == pytest.approx([0.15, 0.25])
     assert verdict(results)[0].startswith("Use M0:")
     assert [row[0] for row in ranking(results).rows] == ["M0", "M1"]
-    assert "the 2 shifted sets that all methods have" in ranking(results).caption
-    assert any(one.startswith("Means under shift are over 2 of 4 shifted sets") for one in alarms(results))
+    assert "the 2 shifted test sets that all methods have" in ranking(results).caption
+    assert any(one.startswith("Means under shift are over 2 of 4 shifted test sets") for one in alarms(results))
     # what is there is still shown for each shift
     assert results.shifted("nll", common=False)[0, 0].tolist() == [0.1, 0.2, 3.0, 4.0]
 
@@ -263,7 +263,7 @@ def test_a_method_without_shifts_is_named():
 def test_seeds_keep_their_place(copy):
     """Of a method with seed 1 alone, the value stands beside the others' seed 1."""
     results = results_of(copy(*without(f"method = '{FIRST}' AND seed = 0")))
-    assert results.axis == [0, 1]
+    assert results.seed_numbers == [0, 1]
     found = results.at("nll", CLEAN)
     assert np.isnan(found[0]).tolist() == [True, False]
     other = side_by_side(results, results, ("a", "b"))

@@ -152,7 +152,7 @@ def test_boxes_are_those_of_numpy(page, results):
 
 def test_avu_explorer(page, results):
     """Each position of the slider: the four cells, counted again from what the study kept."""
-    kept = results.shown[0, results.places[CLEAN]]
+    kept = results.examples[0, results.set_index[CLEAN]]
     words = np.frombuffer(base64.b64decode(kept["samples"]), "<u2")
     share, right = (words >> 1) / 32767, (words & 1).astype(bool)
     seen = set()

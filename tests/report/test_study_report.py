@@ -38,8 +38,8 @@ def made_up(values: dict[str, np.ndarray], **changes) -> Results:
         key: np.concatenate([found.mean(2, keepdims=True) / 2, found.repeat(2, 2)], 2) for key, found in values.items()
     }
     methods = [MethodFacts(f"M{n}", n, seeds=tuple(range(seeds))) for n in range(count)]
-    base = {"title": "t", "source": "s", "recipes": ("",), "methods": methods, "cells": cells, "values": full}
-    return Results(**{**base, "curves": {}, "shown": {}, "gallery": {}, "studies": ("t",), **changes})
+    base = {"title": "t", "source": "s", "recipes": ("",), "methods": methods, "test_sets": cells, "values": full}
+    return Results(**{**base, "curves": {}, "examples": {}, "gallery": {}, "studies": ("t",), **changes})
 
 
 def scores(ece, nll, brier, *, seeds=3, shifts=8, noise=0.01) -> dict[str, np.ndarray]:
@@ -69,15 +69,15 @@ def test_results_are_the_rows_of_the_store(study_folder, results):
             checked += 1
     assert checked > 500
     assert results.missing == 0
-    assert results.cells[0] == CLEAN
-    assert results.cells[-1] == ("ood:photographs", 0)
+    assert results.test_sets[0] == CLEAN
+    assert results.test_sets[-1] == ("ood:photographs", 0)
 
 
 def test_curves_are_pooled_over_seeds(study_folder, results):
     store = Store(study_folder, create=False)
     parts = [store.curves("Vanilla", seed, "fog", 5) for seed in (0, 1)]
     store.close()
-    pooled = results.curves[0, results.places["fog", 5]]
+    pooled = results.curves[0, results.set_index["fog", 5]]
     for group in ("right", "wrong"):
         assert pooled["entropy"][group].tolist() == np.sum([part["entropy"][group] for part in parts], 0).tolist()
     observed = sum(
@@ -146,12 +146,12 @@ def test_verdict_in_sentences():
     told = verdict(results)
     sentence = (
         r"Use M1: over 8 kinds of shift at 2 intensities it predicts best, "
-        r"with an NLL of \S+ \(95 % .* … .*\) against .* of M0\."
+        r"with an NLL of \S+ \(95 % interval .* … .*\), compared with .* for M0\."
     )
     assert re.fullmatch(sentence, told[0])
     sentence = (
-        r"Under the strongest shift M1's confidence is off by ([\d.]+) points \(([\d.]+) … ([\d.]+)\) on average, "
-        r"M0's by ([\d.]+) \(.*\)\."
+        r"At the strongest intensity, M1's confidence differs from its accuracy by ([\d.]+) percentage points "
+        r"\(([\d.]+) … ([\d.]+)\) on average, M0's by ([\d.]+) \(.*\)\."
     )
     found = re.fullmatch(sentence, told[1])
     assert found
@@ -159,17 +159,17 @@ def test_verdict_in_sentences():
     assert low < value < high
     assert value == pytest.approx(100 * results.shifted("ece", 5)[1].mean(), abs=0.06)
     assert other == pytest.approx(100 * results.shifted("ece", 5)[0].mean(), abs=0.06)
-    assert not any("cannot tell" in sentence for sentence in told)
+    assert not any("not significantly different" in sentence for sentence in told)
     assert alarms(results) == []
 
 
 def test_verdict_names_equals_and_the_cheaper_one():
     results = made_up(scores([0.1, 0.1], [1.0, 1.0], [0.5, 0.5], noise=0.05))
-    results.methods[0] = replace(results.methods[0], draws=128)
-    results.methods[1] = replace(results.methods[1], draws=128)
+    results.methods[0] = replace(results.methods[0], samples=128)
+    results.methods[1] = replace(results.methods[1], samples=128)
     best = spread(results.shifted("nll")).best(lower=True)
-    results.methods[1 - best] = replace(results.methods[1 - best], draws=1)
-    (sentence,) = [s for s in verdict(results) if "cannot tell" in s]
+    results.methods[1 - best] = replace(results.methods[1 - best], samples=1)
+    (sentence,) = [s for s in verdict(results) if "not significantly different" in s]
     assert f"M{1 - best} needs 1 forward pass instead of 128" in sentence
 
 
@@ -189,14 +189,14 @@ def test_alarms_of_fits_and_seeds():
     results.methods[0] = replace(results.methods[0], at_bound=True, temperatures=(0.05,), errors=12)
     results.methods[1] = replace(results.methods[1], errors=400)
     told = " | ".join(alarms(results))
-    assert "objective of M0 has no minimum in the range of its search: T = 0.05 is where it stopped" in told
-    assert "threshold of M0 was learned from few mistakes on validation data (as few as 12" in told
-    assert "One seed for 2 methods: fewer than claims" in told
+    assert "Do not rely on the temperature of M0 (T = 0.05): for at least one seed its objective has" in told
+    assert "threshold of M0 was learned from few validation errors (as few as 12" in told
+    assert "Only one seed per method: differences between methods may be due to training randomness" in told
     assert "7 results of the recipe are still missing" in told
 
 
 def test_facts_come_from_the_store(tmp_path, results):
-    assert [method.of for method in results.methods] == ["", "Vanilla", ""]
+    assert [method.reuse_model for method in results.methods] == ["", "Vanilla", ""]
     assert results.methods[1].temperatures
     assert not any(method.at_bound for method in results.methods)
     assert all(method.errors is not None and 0 < method.errors < 160 for method in results.methods)
@@ -207,7 +207,7 @@ def test_facts_come_from_the_store(tmp_path, results):
 def test_verdict_without_shifts_and_with_one_method(results):
     alone = made_up(scores([0.1], [1.0], [0.5]))
     assert verdict(alone)[0].startswith("Over 8 kinds of shift at 2 intensities, M0 has an NLL of")
-    clean = replace(alone, cells=[CLEAN], values={key: found[:, :, :1] for key, found in alone.values.items()})
+    clean = replace(alone, test_sets=[CLEAN], values={key: found[:, :, :1] for key, found in alone.values.items()})
     assert verdict(clean)[0].startswith("On clean images, M0 has")
     assert study_page(clean).count("<h1>") == 1
 
@@ -293,9 +293,9 @@ def test_safe_json_comes_back(text):
 def test_payload_of_pictures(results):
     content = payload(results)
     assert {entry["cell"] for entry in content["shown"]} == {
-        results.places[c] for c in results.cells if c == CLEAN or c[1] == 5
+        results.set_index[c] for c in results.test_sets if c == CLEAN or c[1] == 5
     }
-    assert len(content["gallery"]) == len(results.cells)
+    assert len(content["gallery"]) == len(results.test_sets)
     for entry in content["shown"]:
         assert all(0 <= one["picture"] < len(content["pictures"]) for one in entry["mistakes"])
 
@@ -313,7 +313,7 @@ def test_pictures_stay_in_bounds(results, monkeypatch):
 
 
 def test_a_study_without_single_images_has_a_page(results):
-    bare = replace(results, shown={}, gallery={}, curves={})
+    bare = replace(results, examples={}, gallery={}, curves={})
     content = payload(bare)
     assert content["shown"] == content["tempered"] == content["gallery"] == []
     assert "<h1>" in study_page(bare)
@@ -364,36 +364,36 @@ def test_compare(results, tmp_path):
     both = side_by_side(results, other, ("old", "new"))
     assert both.names[0] == "old: Vanilla"
     assert both.names[3] == "new: Vanilla"
-    assert both.methods[0].place == both.methods[3].place
+    assert both.methods[0].colour_index == both.methods[3].colour_index
     assert both.at("nll", CLEAN)[3] == pytest.approx(1.5 * results.at("nll", CLEAN)[0])
     changes = all_tables(both)[1]
     assert changes.name == "changes"
     first = next(row for row in changes.rows if row[1] == "shifted: NLL")
     assert first[4].value == pytest.approx(first[2].value * 0.5)
     assert first[5] == "worse"
-    assert "old beside new" in study_page(both)
+    assert "old compared with new" in study_page(both)
 
 
 def test_compare_looks_only_at_what_both_have(results):
     few = [CLEAN, ("fog", 5)]
-    places = [results.places[cell] for cell in few]
+    places = [results.set_index[cell] for cell in few]
     kept = {place: n for n, place in enumerate(places)}
     other = replace(
         results,
-        cells=few,
+        test_sets=few,
         values={key: found[:, :, places] for key, found in results.values.items()},
         curves={(m, kept[c]): data for (m, c), data in results.curves.items() if c in kept},
-        shown={},
+        examples={},
         missing=0,
     )
     both = side_by_side(results, other, ("old", "new"))
-    assert both.cells == few
+    assert both.test_sets == few
     assert both.at("ece", ("fog", 5))[:3].tolist() == both.at("ece", ("fog", 5))[3:].tolist()
     rows = both.curves[1, 1]["entropy"]["right"].tolist()
-    assert rows == results.curves[1, results.places["fog", 5]]["entropy"]["right"].tolist()
+    assert rows == results.curves[1, results.set_index["fog", 5]]["entropy"]["right"].tolist()
     assert payload(both)["shifts"] == ["fog"]
     with pytest.raises(InputError, match="no images in common"):
-        side_by_side(results, replace(other, cells=[("x", 1), ("y", 1)]), ("old", "new"))
+        side_by_side(results, replace(other, test_sets=[("x", 1), ("y", 1)]), ("old", "new"))
 
 
 def test_command(study_folder, tmp_path, capsys):
@@ -402,7 +402,7 @@ def test_command(study_folder, tmp_path, capsys):
     assert out.stat().st_size > 500_000
     said = " ".join(capsys.readouterr().out.split())
     assert "it predicts best" in said
-    assert "2 seeds for 3 methods: fewer than claims" in said
+    assert "Only 2 seeds per method: differences between methods may be due to training randomness" in said
     assert not (tmp_path / "page").exists()
     assert main(["report", "--compare", str(study_folder), str(study_folder), "--out", str(out), "--no-exports"]) == 0
     assert "1 " + study_folder.name in capsys.readouterr().out

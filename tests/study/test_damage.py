@@ -159,7 +159,7 @@ def test_each_table(copy, recipe, tmp_path, same_study, capsys, statement, named
     assert named in said
     assert (copy / "study.sqlite").read_bytes() == before  # the report repairs nothing
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "The study&#x27;s file is damaged. This page does without what is lost" in page
+    assert "The study&#x27;s file is damaged. This page leaves out the lost results" in page
     assert named in page
     with pytest.raises(InputError, match="is damaged"):
         export_study(copy, tmp_path / "exported")

@@ -72,7 +72,7 @@ def test_single_images_of_first_seeds_only(recipe_file, tmp_path):
     copy = Store(tmp_path / "copy", create=False)
     assert {row[0] for row in copy.select("SELECT DISTINCT seed FROM shown")} == {1}
     assert {row[0] for row in copy.select("SELECT DISTINCT seed FROM cells")} == {1, 3}
-    assert read_results(copy).shown
+    assert read_results(copy).examples
     copy.close()
 
 

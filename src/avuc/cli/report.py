@@ -1,4 +1,4 @@
-"""`avuc report`: what a study found, on one page, with every figure and table as files beside it."""
+"""`avuc report`: the results of a study as one HTML page, with every figure and table as files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMAND", "conclude"]
 
-DAMAGED = 65  # EX_DATAERR: the page is written, but does without what the damaged file has lost
+DAMAGED = 65  # EX_DATAERR: the page is written, without the results that the damaged file has lost
 
 TEXT = """\
-Write one HTML file about a study: which method to use and why, every figure and table of the paper, and charts to look
-around in. It needs no network and no other file. Beside it, in a folder of the same name: every figure as SVG and PNG,
-every table as CSV, LaTeX and Markdown."""
+Write one HTML file about a study: which method to use and why, every figure and table of the paper, and interactive
+charts. The page needs no network and no other file. A folder of the same name gets every figure as SVG and PNG,
+and every table as CSV, LaTeX and Markdown."""
 EXAMPLES = """\
 examples:
   avuc report out/demo
@@ -30,15 +30,15 @@ examples:
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("directory", nargs="?", metavar="DIR", help="a study's folder, as avuc study made it")
-    parser.add_argument("--out", metavar="FILE", help="the page (default: report.html in the study's folder)")
-    parser.add_argument("--compare", nargs=2, metavar="DIR", help="two studies side by side, instead of one")
-    parser.add_argument("--no-exports", action="store_true", help="only the page, no figures and tables beside it")
+    parser.add_argument("directory", nargs="?", metavar="DIR", help="the folder of a study, written by avuc study")
+    parser.add_argument("--out", metavar="FILE", help="the page to write (default: report.html in the study's folder)")
+    parser.add_argument("--compare", nargs=2, metavar="DIR", help="compare two studies, instead of one DIR")
+    parser.add_argument("--no-exports", action="store_true", help="write the page only, no figure and table files")
 
 
 def run(args: Namespace) -> int:
     if bool(args.directory) == bool(args.compare):
-        raise InputError("name the folder of a study, or two of them after --compare")
+        raise InputError("name the folder of a study, or two folders after --compare")
     from avuc.report.study.exports import write_figures, write_tables
     from avuc.report.study.results import side_by_side
 
@@ -53,18 +53,18 @@ def run(args: Namespace) -> int:
         results = side_by_side(studies[0], studies[1], _names(folders, studies))
     conclude(results, out, console)
     if not args.no_exports:
-        beside = out.with_suffix("")
-        tables = write_tables(results, beside / "tables")
-        figures = write_figures(results, beside / "figures")
-        console.line(f"{len(figures)} figures and {len(tables)} tables in {beside}", "dim")
+        exports = out.with_suffix("")
+        tables = write_tables(results, exports / "tables")
+        figures = write_figures(results, exports / "figures")
+        console.line(f"{len(figures)} figure files and {len(tables)} table files in {exports}", "dim")
     console.line(f"Open the report in a browser: {out.resolve()}", "bold")
     for line in filter(None, damage):
-        print(f"avuc: {line}; the report does without them, avuc study computes them again", file=sys.stderr)
+        print(f"avuc: {line}; the report leaves them out, run avuc study again to compute them", file=sys.stderr)
     return DAMAGED if any(damage) else 0
 
 
 def conclude(results: Results, page: Path, console: Console) -> None:
-    """Write the page; say the ranking, the verdict and the alarms on the terminal."""
+    """Write the page; print the ranking, the verdict and the warnings."""
     from avuc.report.study.page import write_study_page
     from avuc.report.study.tables import ranking
     from avuc.report.study.verdict import alarms, verdict
@@ -84,7 +84,7 @@ def conclude(results: Results, page: Path, console: Console) -> None:
 
 
 def _short(head: Sequence[str]) -> list[str]:
-    """Where the shifted figures begin is said once.
+    """Return shorter column titles: only the first column under shift says so.
 
     >>> _short(["clean: ECE", "shifted: NLL", "shifted: Brier score"])
     ['ECE', 'shifted: NLL', 'Brier']
@@ -95,7 +95,7 @@ def _short(head: Sequence[str]) -> list[str]:
 
 
 def _read(folder: str) -> tuple[Results, str]:
-    """The results, and what is lost of them where the study's file is damaged."""
+    """Return the results, and a text about lost results if the study's file is damaged."""
     from avuc.report.study.results import read_results
     from avuc.study.store import Store
 
@@ -107,7 +107,7 @@ def _read(folder: str) -> tuple[Results, str]:
 
 
 def _names(folders: list[str], studies: Sequence[Results]) -> tuple[str, str]:
-    """Of the studies; of the folders where those are the same; numbered where these are too."""
+    """Return two different names: of the studies, else of the folders, else numbered."""
     first, second = (results.title for results in studies)
     if first == second:
         first, second = (Path(folder).resolve().name for folder in folders)
@@ -115,7 +115,7 @@ def _names(folders: list[str], studies: Sequence[Results]) -> tuple[str, str]:
 
 
 COMMAND = Command(
-    summary="a study's results on one page, with figures and tables as files",
+    summary="write a study's results as one HTML page, with figures and tables as files",
     text=TEXT,
     examples=EXAMPLES,
     arguments=arguments,

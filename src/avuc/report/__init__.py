@@ -1,1 +1,1 @@
-"""Words, charts and pages about results; nothing here knows a tensor."""
+"""Pages, tables and sentences about results. Nothing in this package imports torch."""

@@ -1,11 +1,11 @@
-"""One colour and one symbol for each method, everywhere: on the page, in the exported figures, on light and dark."""
+"""One colour and one symbol for each method, the same on the page and in the exported figures."""
 
 from __future__ import annotations
 
 __all__ = ["COLOURS", "SYMBOLS", "colour_of", "symbol_of"]
 
-# (on a light page, on a dark page): Okabe & Ito's colours first, darkened or lightened to 3:1 against the page, then
-# hues between them; neighbours in the list differ in lightness too, for readers who see no hue at all
+# (on a light page, on a dark page). First the colours of Okabe and Ito, with a contrast of at least 3:1 to the page;
+# then hues between them. Neighbours in the list also differ in lightness, for readers who cannot see hues.
 COLOURS = (
     ("#0072b2", "#5ab4ea"),
     ("#c77700", "#f0a830"),
@@ -20,17 +20,19 @@ COLOURS = (
     ("#5a8f00", "#a5d84a"),
     ("#6a3d9a", "#c9a3f2"),
 )
-# d3's names; a method keeps its own beyond the twelfth colour, so that no two look the same up to 84 of them
+# names of d3; combined with the colours, up to 84 methods look different
 SYMBOLS = ("circle", "square", "triangle", "diamond", "star", "cross", "wye")
 
 
-def colour_of(place: int) -> tuple[str, str]:
-    """
+def colour_of(index: int) -> tuple[str, str]:
+    """Return the colours of method number `index` on light and on dark pages.
+
     >>> colour_of(0) == colour_of(12)
     True
     """
-    return COLOURS[place % len(COLOURS)]
+    return COLOURS[index % len(COLOURS)]
 
 
-def symbol_of(place: int) -> str:
-    return SYMBOLS[(place + place // len(COLOURS)) % len(SYMBOLS)]
+def symbol_of(index: int) -> str:
+    """Return the symbol of method number `index`."""
+    return SYMBOLS[(index + index // len(COLOURS)) % len(SYMBOLS)]

@@ -1,11 +1,11 @@
-"""Generated parts of a hand-written text, between marks that a reader of the rendered page does not see.
+"""Fill generated parts into a hand-written Markdown text, between comments that the rendered page does not show.
 
     <!-- generated: NAME -->            a block: everything up to the end mark is replaced
     <!-- end: NAME -->
 
     ECE <!-- figure: best | SVI-AvUC | ece | 5 -->.097<!-- end -->            one number inside a sentence
 
-Everything outside the marks stays as it is.
+Text outside the marks is not changed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,20 @@ FIGURE_BEGIN = "<!-- figure: "
 
 
 def block_names(text: str) -> list[str]:
-    """The blocks a text asks for, in order."""
+    """Return the names of the blocks in a text, in order."""
     return BEGIN.findall(text)
 
 
 def fill(text: str, blocks: Mapping[str, str], number: Callable[[Sequence[str]], str], source: str = "text") -> str:
-    """The text with its blocks and figures filled in. `number` gets the words between the bars of a figure's mark.
+    """Return the text with its blocks and numbers filled in.
 
-    >>> fill("<!-- figure: a | b -->?<!-- end -->", {}, lambda words: "+".join(words))
+    Args:
+        text: Markdown with marks.
+        blocks: content of each block, by name.
+        number: function from the parts of a figure's mark (separated by "|") to the number as text.
+        source: name of the text in error messages.
+
+    >>> fill("<!-- figure: a | b -->?<!-- end -->", {}, lambda parts: "+".join(parts))
     '<!-- figure: a | b -->a+b<!-- end -->'
     """
     for name in block_names(text):
@@ -42,5 +48,7 @@ def fill(text: str, blocks: Mapping[str, str], number: Callable[[Sequence[str]],
             raise InputError(f"{source}: block {name!r} needs one begin mark and one end mark")
     if len(FIGURE.findall(text)) != text.count(FIGURE_BEGIN):
         raise InputError(f"{source}: a figure's mark has no <!-- end --> in its line")
-    text = BLOCK.sub(lambda found: f"{found[1]}\n{blocks[found['name']].strip()}\n\n{found[3]}", text)
-    return FIGURE.sub(lambda it: it[1] + number([word.strip() for word in it["of"].split("|")]) + it[3], text)
+    text = BLOCK.sub(lambda match: f"{match[1]}\n{blocks[match['name']].strip()}\n\n{match[3]}", text)
+    return FIGURE.sub(
+        lambda match: match[1] + number([part.strip() for part in match["of"].split("|")]) + match[3], text
+    )

@@ -1,10 +1,10 @@
-"""Every colour of the reports, once: distinct for colour-blind readers (Okabe & Ito), for light and for dark pages."""
+"""The colours of the pages by role, for light and for dark pages; distinct for colour-blind readers (Okabe and Ito)."""
 
 from __future__ import annotations
 
 __all__ = ["ROLES", "light", "style_variables"]
 
-# role -> (on a light page, on a dark page); no two roles share a light colour, so a chart's colours name their roles
+# role -> (on a light page, on a dark page). Light colours are unique, so a colour in a drawing identifies its role.
 ROLES: dict[str, tuple[str, str]] = {
     "page": ("#fbfbfa", "#14171b"),
     "card": ("#ffffff", "#1c2026"),
@@ -22,10 +22,11 @@ ROLES: dict[str, tuple[str, str]] = {
 
 
 def light(role: str) -> str:
+    """Return the colour of a role on a light page."""
     return ROLES[role][0]
 
 
 def style_variables() -> str:
-    """The roles as CSS variables, dark where the reader's system is dark, light on paper."""
+    """Return the roles as CSS variables: dark if the reader's system is dark, always light in print."""
     bright, dark = ("".join(f"--{role}:{pair[i]};" for role, pair in ROLES.items()) for i in (0, 1))
     return f":root{{color-scheme:light dark;{bright}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"

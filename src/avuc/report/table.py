@@ -1,4 +1,4 @@
-"""A table and its forms: HTML for the page; CSV, LaTeX and Markdown beside it."""
+"""A table that can be written as HTML, CSV, LaTeX and Markdown."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from avuc.core.text import visible
 
 __all__ = ["Cell", "Entry", "Table"]
 
-FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # the wide ones are the same to some spreadsheets
+FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # some spreadsheets treat full-width signs the same
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A number as it is printed, and whether it is the best of its group or not told from it."""
+    """A number with its interval; `best` if it is printed in bold."""
 
     value: float
     low: float = math.nan
@@ -28,14 +28,15 @@ class Entry:
 
     @property
     def text(self) -> str:
+        """The number and its interval, rounded; a dash if it is not defined."""
         if not math.isfinite(self.value):
             return "–"
-        shown = _short(self.value)
-        return shown if math.isnan(self.low) else f"{shown} ({self.interval})"
+        value = _short(self.value)
+        return value if math.isnan(self.low) else f"{value} ({self.interval})"
 
     @property
     def interval(self) -> str:
-        """Both bounds, with as many digits as it takes to tell one from the other."""
+        """Both bounds, with enough digits to look different."""
         low, high = _short(self.low), _short(self.high)
         for digits in range(3, 9):
             if low != high or self.low == self.high:
@@ -49,7 +50,7 @@ Cell = str | Entry
 
 @dataclass(frozen=True)
 class Table:
-    """The first column names the row; entries of `best` groups run along rows."""
+    """A table whose first column names the rows; `name` is its file name and its id on the page."""
 
     name: str
     title: str
@@ -58,15 +59,16 @@ class Table:
     rows: Sequence[Sequence[Cell]]
 
     def html(self) -> str:
+        """Return the table as HTML."""
         top = "".join(
-            f'<th scope="col" class="{"n" if place and self._numbers(place) else ""}">{escape(visible(cell))}</th>'
-            for place, cell in enumerate(self.head)
+            f'<th scope="col" class="{"n" if column and self._numbers(column) else ""}">{escape(visible(cell))}</th>'
+            for column, cell in enumerate(self.head)
         )
         body = "".join(
             f'<tr><th scope="row">{escape(_text(row[0]))}</th>' + "".join(map(_td, row[1:])) + "</tr>"
             for row in self.rows
         )
-        # a region that scrolls must be reachable by keyboard
+        # tabindex: a region that scrolls must be reachable by keyboard
         return (
             f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(visible(self.title))}"><table>'
             f"<caption>{escape(visible(self.caption))}</caption><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
@@ -76,7 +78,7 @@ class Table:
         return any(isinstance(row[column], Entry) for row in self.rows)
 
     def csv(self) -> str:
-        """Full precision; intervals in columns of their own."""
+        """Return the table as CSV with full precision; intervals have columns of their own."""
         wide = [any(isinstance(r[c], Entry) and not math.isnan(r[c].low) for r in self.rows) for c in _columns(self)]  # type: ignore[union-attr]
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
@@ -86,15 +88,17 @@ class Table:
         return out.getvalue()
 
     def markdown(self) -> str:
+        """Return the table as Markdown."""
         lines = [f"**{_md(self.title)}.** {_md(self.caption)}", "", _md_line(self.head)]
         lines.append(
-            "|" + "|".join("---:" if place and self._numbers(place) else "---" for place in _columns(self)) + "|"
+            "|" + "|".join("---:" if column and self._numbers(column) else "---" for column in _columns(self)) + "|"
         )
         lines += [_md_line(row) for row in self.rows]
         return "\n".join(lines) + "\n"
 
     def latex(self) -> str:
-        align = "".join("r" if place and self._numbers(place) else "l" for place in _columns(self))
+        """Return the table as LaTeX, for the booktabs package."""
+        align = "".join("r" if column and self._numbers(column) else "l" for column in _columns(self))
         lines = [
             "\\begin{table}",
             "\\centering",
@@ -115,7 +119,7 @@ class Table:
 def _short(value: float) -> str:
     if not math.isfinite(value):
         return "–"
-    if 0 < abs(value) < 0.00095:  # four digits behind the point would show little of it, or nothing
+    if 0 < abs(value) < 0.00095:  # four decimals would lose most digits
         return f"{value:.2g}"
     return f"{value:.4f}" if abs(value) < 1 else f"{value:.3f}"
 
@@ -130,8 +134,8 @@ def _td(cell: Cell) -> str:
     if math.isnan(cell.low) or not math.isfinite(cell.value):
         inner = escape(cell.text)
         return f'<td class="n">{"<b>" + inner + "</b>" if cell.best else inner}</td>'
-    shown = _short(cell.value)
-    inner = f"<b>{shown}</b>" if cell.best else shown
+    value = _short(cell.value)
+    inner = f"<b>{value}</b>" if cell.best else value
     return f'<td class="n">{inner}<br><small>{cell.interval}</small></td>'
 
 
@@ -140,9 +144,9 @@ def _columns(table: Table) -> range:
 
 
 def _csv_text(text: str) -> str:
-    """A spreadsheet would run a text that begins like a formula; an apostrophe before it says that it is text."""
-    shown = visible(text)
-    return f"'{shown}" if shown.lstrip()[:1] in FORMULA and shown.strip() else shown
+    """Return the text with an apostrophe before it if a spreadsheet would run it as a formula."""
+    cell = visible(text)
+    return f"'{cell}" if cell.lstrip()[:1] in FORMULA and cell.strip() else cell
 
 
 def _names(name: str, wide: bool) -> list[str]:
@@ -163,8 +167,8 @@ def _md(text: str) -> str:
 
 
 def _md_line(cells: Iterable[Cell]) -> str:
-    shown = [(f"**{c.text}**" if c.best else c.text) if isinstance(c, Entry) else _md(c) for c in cells]
-    return "| " + " | ".join(shown) + " |"
+    texts = [(f"**{c.text}**" if c.best else c.text) if isinstance(c, Entry) else _md(c) for c in cells]
+    return "| " + " | ".join(texts) + " |"
 
 
 TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "…": r"\dots{}"}
@@ -176,5 +180,5 @@ def _tex(text: str) -> str:
 
 
 def _tex_line(cells: Iterable[Cell]) -> str:
-    shown = [f"\\textbf{{{_tex(c.text)}}}" if isinstance(c, Entry) and c.best else _tex(_text(c)) for c in cells]
-    return " & ".join(shown) + r" \\"
+    texts = [f"\\textbf{{{_tex(c.text)}}}" if isinstance(c, Entry) and c.best else _tex(_text(c)) for c in cells]
+    return " & ".join(texts) + r" \\"

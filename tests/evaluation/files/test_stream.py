@@ -123,7 +123,7 @@ def test_figures_are_those_of_the_whole_file(tmp_path, in_blocks, layout, capsys
     # what was found in the file is said in the same words
     assert said.split("Accuracy")[0] == said_in_blocks.split("Accuracy")[0]
     assert "30 bootstrap replicates of the rows" in said
-    assert "30 bootstrap replicates of cells of similar rows" in said_in_blocks
+    assert "30 bootstrap replicates of groups of similar rows" in said_in_blocks
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -1,1 +1,1 @@
-"""The report of one prediction file."""
+"""The page of one prediction file, for `avuc evaluate --report` and `avuc calibrate --report`."""

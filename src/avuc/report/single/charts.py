@@ -1,4 +1,4 @@
-"""The charts, as SVG text that takes its colours from the page around it. Numbers in, text out."""
+"""The charts of one prediction file, as SVG text. Colours are CSS variables of the page, so dark mode works."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 Named = Sequence[tuple[str, "EvaluationResult"]]
 SIZE = (5.2, 4.0)
-# one result, before and after, or a model as trained and two calibrations of it
+# by number of results: one model; before and after calibration; an uncalibrated model and two calibrations
 STYLES = {1: ["first"], 2: ["second", "first"], 3: ["second", "first", "wrong"]}
 SETTINGS: Any = {
     "svg.fonttype": "none",
@@ -49,16 +49,18 @@ SETTINGS: Any = {
 
 
 def reliability_chart(results: Named) -> str:
-    return _reliability(results, "reliability", "stated confidence", "share that is right")
+    """Return the reliability diagram: accuracy by confidence."""
+    return _reliability(results, "reliability", "confidence", "accuracy")
 
 
 def uncertainty_chart(results: Named) -> str:
-    return _reliability(results, "uncertainty", "stated uncertainty (entropy / log C)", "share that is wrong")
+    """Return the uncertainty diagram: error rate by uncertainty."""
+    return _reliability(results, "uncertainty", "uncertainty (entropy / log C)", "error rate")
 
 
-def _reliability(results: Named, name: str, across: str, up: str) -> str:
+def _reliability(results: Named, name: str, x_label: str, y_label: str) -> str:
     def paint(axes: Any) -> None:
-        axes.plot([0, 1], [0, 1], color=light("soft"), linewidth=1, linestyle=(0, (4, 3)), label="perfect")
+        axes.plot([0, 1], [0, 1], color=light("soft"), linewidth=1, linestyle=(0, (4, 3)), label="perfect calibration")
         for (title, result), role in zip(results, STYLES[len(results)], strict=True):
             curve = result.curves[name]
             full = [i for i, count in enumerate(curve["rows"]) if count]
@@ -78,18 +80,20 @@ def _reliability(results: Named, name: str, across: str, up: str) -> str:
             axes.scatter(
                 [curve["stated"][i] for i in full],
                 [curve["observed"][i] for i in full],
-                # the area shows how many rows a bin holds
+                # the area of a point grows with the rows in its bin
                 s=[18 + 90 * curve["rows"][i] / most for i in full],
                 color=light(role),
-                label=title or "observed (larger: more rows)",
+                label=title or "this model (larger: more rows)",
                 zorder=3,
             )
-        axes.set(xlabel=across, ylabel=up, xlim=(0, 1), ylim=(0, 1.03))
+        axes.set(xlabel=x_label, ylabel=y_label, xlim=(0, 1), ylim=(0, 1.03))
 
     return _drawing(name, paint)
 
 
 def confidence_chart(results: Named) -> str:
+    """Return the histogram of the confidences."""
+
     def paint(axes: Any) -> None:
         for (title, result), role in zip(results, STYLES[len(results)], strict=True):
             curve = result.curves["reliability"]
@@ -100,19 +104,19 @@ def confidence_chart(results: Named) -> str:
                     result.confidence,
                     color=light("wrong"),
                     linestyle=(0, (4, 3)),
-                    label=f"says {result.confidence:.1%}",
+                    label=f"mean confidence {result.confidence:.1%}",
                 )
                 accuracy = result.metrics["accuracy"]
-                axes.axvline(accuracy, color=light("right"), label=f"is right {accuracy:.1%}")
+                axes.axvline(accuracy, color=light("right"), label=f"accuracy {accuracy:.1%}")
             else:
                 axes.stairs(shares, [*curve["low"], curve["high"][-1]], color=light(role), linewidth=2, label=title)
-        axes.set(xlabel="stated confidence", ylabel="share of rows", xlim=(0, 1.005))
+        axes.set(xlabel="confidence", ylabel="share of rows", xlim=(0, 1.005))
 
     return _drawing("confidence", paint)
 
 
 def avu_chart(results: Named) -> str:
-    """The four curves of one result, or AvU alone of two."""
+    """Return AvU by threshold: with the shares it is made of for one result, AvU alone for several."""
 
     def paint(axes: Any) -> None:
         if len(results) == 1:
@@ -121,7 +125,7 @@ def avu_chart(results: Named) -> str:
                 ("avu", "first", "-", "AvU"),
                 ("p_accurate_given_certain", "right", "-", "p(right | certain)"),
                 ("p_uncertain_given_inaccurate", "wrong", "-", "p(uncertain | wrong)"),
-                ("certain", "soft", (0, (4, 3)), "share certain"),
+                ("certain", "soft", (0, (4, 3)), "share of certain rows"),
             ):
                 axes.plot(curve["threshold"], curve[key], color=light(role), linestyle=line, label=title)
             axes.axvline(results[0][1].threshold, color=light("soft"), linewidth=1, linestyle=(0, (1, 2)))
@@ -133,30 +137,34 @@ def avu_chart(results: Named) -> str:
                     color=light(role),
                     label=f"AvU {title}",
                 )
-        axes.set(xlabel="entropy up to which it counts as certain (nats)", ylabel="share", ylim=(0, 1.03))
+        axes.set(xlabel="entropy threshold: certain up to here (nats)", ylabel="share", ylim=(0, 1.03))
 
     return _drawing("avu", paint)
 
 
 def risk_chart(results: Named) -> str:
+    """Return the risk-coverage curve: the error rate by the share of rows that are answered."""
+
     def paint(axes: Any) -> None:
         for (title, result), role in zip(results, STYLES[len(results)], strict=True):
             curve = result.curves["risk"]
             axes.plot(curve["coverage"], curve["risk"], color=light(role), label=title or "this model")
         error = 1 - results[-1][1].metrics["accuracy"]
-        axes.axhline(error, color=light("soft"), linewidth=1, linestyle=(0, (4, 3)), label="answering everything")
-        axes.set(xlabel="share of rows answered, surest first", ylabel="error rate among them", xlim=(0, 1))
+        axes.axhline(error, color=light("soft"), linewidth=1, linestyle=(0, (4, 3)), label="error rate on all rows")
+        axes.set(xlabel="coverage: share of rows answered, most confident first", ylabel="error rate", xlim=(0, 1))
         axes.set_ylim(bottom=0)
 
     return _drawing("risk", paint)
 
 
 def entropy_chart(result: EvaluationResult) -> str:
+    """Return the entropy distributions of right and wrong predictions, and of out-of-distribution rows."""
+
     def paint(axes: Any) -> None:
         curve = result.curves["entropy"]
         edges = curve["edges"]
         step = edges[1] - edges[0] if len(edges) > 1 else 1.0
-        for key, title in (("right", "right"), ("wrong", "wrong"), ("outside", "outside")):
+        for key, title in (("right", "right"), ("wrong", "wrong"), ("outside", "out of distribution")):
             total = sum(curve.get(key, []))
             if total:
                 density = [count / total / step for count in curve[key]]
@@ -168,25 +176,27 @@ def entropy_chart(result: EvaluationResult) -> str:
 
 
 def loss_chart(curve: Series, temperature: float | None) -> str:
+    """Return the objective of a temperature fit by temperature."""
+
     def paint(axes: Any) -> None:
         axes.plot(curve["temperature"], curve["loss"], color=light("first"))
         if temperature is not None:
             axes.axvline(temperature, color=light("wrong"), linestyle=(0, (4, 3)), label=f"T = {temperature:.4g}")
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.set(xlabel="temperature T", ylabel="loss of the fit")
+        axes.set(xlabel="temperature T", ylabel="objective of the fit")
 
     return _drawing("loss", paint)
 
 
 def _drawing(name: str, paint: Callable[[Any], None]) -> str:
-    """An empty chart, painted, with its legend below where it hides nothing."""
+    """Return a chart that `paint` draws, with its legend below the axes."""
     require("matplotlib", "report", "a report")
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     out = io.StringIO()
-    # the salt makes names inside the drawing the same in every run
+    # the salt makes the ids inside the SVG the same in every run
     with mpl.rc_context(SETTINGS | {"svg.hashsalt": name}):
         figure = Figure(figsize=SIZE, layout="constrained")
         axes = figure.add_subplot()
@@ -200,7 +210,7 @@ def _drawing(name: str, paint: Callable[[Any], None]) -> str:
 
 
 def _for_page(text: str, name: str) -> str:
-    """The bare <svg> element: as wide as its frame, colours by role, names that no other drawing of the page has."""
+    """Return the <svg> element as wide as its container, with colours by role and ids unique on the page."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", text)

@@ -1,4 +1,4 @@
-"""The page: one file, no network, no script; light and dark, screen and paper."""
+"""The page of one prediction file: one HTML file without scripts, for light and dark screens and for print."""
 
 from __future__ import annotations
 
@@ -59,45 +59,54 @@ footer{color:var(--soft);font-size:.85rem;margin-top:34px}
 figure,.warning,tr{break-inside:avoid}.scroll{overflow:visible}td.m:last-child{min-width:0}}
 """
 
-# columns that hold words, not numbers
-TEXTS = {"better", "what it means", "which is"}
+# columns with text instead of numbers
+TEXTS = {"better", "what it means", "result"}
 
 CAPTIONS = {
     "reliability": (
-        "Does confidence mean what it says?",
-        "Rows grouped by stated confidence. Below the dashed line the model is overconfident, above it underconfident.",
+        "Does the confidence match the accuracy?",
+        "Rows grouped by confidence. Below the dashed line the model is overconfident, above it underconfident.",
     ),
-    "confidence": ("How sure is it?", "How its stated confidences are spread."),
+    "confidence": ("How confident is the model?", "The distribution of the confidences."),
     "uncertainty": (
-        "Does uncertainty mean what it says?",
-        "Rows grouped by stated uncertainty. Above the dashed line it is wrong more often than it admits.",
+        "Does the uncertainty match the error rate?",
+        "Rows grouped by uncertainty. Above the dashed line the model is wrong more often than its uncertainty says.",
     ),
     "avu": (
         "Certain when right, uncertain when wrong",
-        "For every threshold of certainty: the share that is right and certain or wrong and uncertain (AvU).",
+        "AvU: the share of rows that are right and certain, or wrong and uncertain, for every threshold.",
     ),
     "risk": (
-        "What does abstaining buy?",
-        "Answer only the surest rows: the error rate among them. The lower the curve on the left, the better.",
+        "What if the model answers only when it is confident?",
+        "The error rate on the most confident rows. A low curve on the left means that abstaining helps.",
     ),
-    "entropy": ("Who is uncertain?", "Entropy of the right and of the wrong predictions, and of data from outside."),
+    "entropy": (
+        "Is the model more uncertain when it is wrong?",
+        "The entropy of right and of wrong predictions, and of out-of-distribution rows if there are any.",
+    ),
     "loss": (
         "How the temperature was found",
-        "The objective of the fit over the temperature; the dashed line is its minimum.",
+        "The objective of the fit by temperature. The dashed line is the chosen temperature.",
     ),
 }
 
 
 def assessment_page(result: EvaluationResult, *, title: str, source: str) -> str:
-    """The report of `avuc evaluate`."""
+    """Return the report of `avuc evaluate` as HTML.
+
+    Args:
+        result: metrics, intervals and curves.
+        title: heading of the page.
+        source: description of the predictions, below the heading.
+    """
     parts = [
         _verdict(verdict(result)),
-        "<h2>Figures</h2>",
+        "<h2>Metrics</h2>",
         _table(METRIC_HEAD, metric_rows(result)),
     ]
     if result.detection:
         parts += [
-            f"<h2>Telling {result.outside:,} outside rows apart by entropy</h2>",
+            f"<h2>Detecting {result.outside:,} out-of-distribution (OOD) rows by entropy</h2>",
             _table(DETECTION_HEAD, detection_rows(result)),
         ]
     parts.append(_charts([("", result)], result))
@@ -105,35 +114,41 @@ def assessment_page(result: EvaluationResult, *, title: str, source: str) -> str
 
 
 def comparison_page(result: Comparison, *, title: str, source: str) -> str:
-    """The report of `avuc calibrate`."""
-    shown = result.shown
+    """Return the report of `avuc calibrate` as HTML.
+
+    Args:
+        result: the predictions before and after calibration.
+        title: heading of the page; the calibrator's name is added.
+        source: description of the predictions, below the heading.
+    """
+    fit = result.shown  # of a refused calibrator: what it would have changed
     parts = [
         _verdict(compared_verdict(result)),
         *(f'<div class="warning" role="alert"><b>Warning.</b> {escape(text)}</div>' for text in result.warnings),
         "<h2>Before and after</h2>" if result.refused is None else "<h2>Before and after the refused calibrator</h2>",
-        _table(CHANGE_HEAD, change_rows(shown)),
-        f'<p class="source">Figures from {escape(shown.how)}.</p>',
-        _charts([("before", shown.before), ("after", shown.after)], shown.after, shown),
+        _table(CHANGE_HEAD, change_rows(fit)),
+        f'<p class="source">Figures from {escape(fit.how)}.</p>',
+        _charts([("before", fit.before), ("after", fit.after)], fit.after, fit),
     ]
-    return _page(f"{title}: {result.method} calibration", source, parts, shown.after)
+    return _page(f"{title}: {result.method} calibration", source, parts, fit.after)
 
 
 def ranking_page(results: Mapping[str, EvaluationResult], sentences: Sequence[str], *, title: str, source: str) -> str:
-    """Several methods on the same rows; the first is the model as it was."""
+    """Return the comparison of several methods on the same rows as HTML; the first is the uncalibrated model."""
     named = list(results.items())
     parts = [
         _verdict(sentences),
-        "<h2>Ranking, best NLL first</h2>",
+        "<h2>Ranking, lowest NLL first</h2>",
         _table(RANKING_HEAD, ranking_rows(results)),
         _charts(named, named[0][1]),
-        f"<h2>All figures: {escape(named[0][0])}</h2>",
+        f"<h2>All metrics: {escape(named[0][0])}</h2>",
         _table(METRIC_HEAD, metric_rows(named[0][1])),
     ]
     return _page(title, source, parts, named[0][1])
 
 
 def _charts(
-    named: Sequence[tuple[str, EvaluationResult]], shown: EvaluationResult, fit: Comparison | None = None
+    named: Sequence[tuple[str, EvaluationResult]], result: EvaluationResult, fit: Comparison | None = None
 ) -> str:
     drawings = {
         "reliability": charts.reliability_chart(named),
@@ -141,7 +156,7 @@ def _charts(
         "uncertainty": charts.uncertainty_chart(named),
         "avu": charts.avu_chart(named),
         "risk": charts.risk_chart(named),
-        "entropy": charts.entropy_chart(shown),
+        "entropy": charts.entropy_chart(result),
     }
     if fit is not None and fit.curve:
         drawings["loss"] = charts.loss_chart(fit.curve, fit.temperature)
@@ -156,17 +171,17 @@ def _charts(
 
 
 def _page(title: str, source: str, parts: Iterable[str], result: EvaluationResult) -> str:
-    draws = f", mean of {result.samples:,} draws" if result.samples > 1 else ""
+    samples = f", mean of {result.samples:,} samples" if result.samples > 1 else ""
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        # nothing on this page may load or run anything, whatever a name in it says
+        # nothing may load or run, even if a name in the page contains HTML
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<title>{escape(title)} – avuc</title><style>{style_variables()}{STYLE}</style></head><body><main>"
         f'<h1>{escape(title)}</h1><p class="source">{escape(source)}</p>'
         + "".join(parts)
-        + f"<footer>{result.n:,} rows, {result.num_classes:,} classes{draws}; {result.bins} bins; certain means "
-        f"entropy up to {result.threshold:.4g} of at most {math.log(max(result.num_classes, 1)):.4g} nats; "
+        + f"<footer>{result.n:,} rows, {result.num_classes:,} classes{samples}; {result.bins} bins; a row is certain "
+        f"up to an entropy of {result.threshold:.4g} nats (maximum {math.log(max(result.num_classes, 1)):.4g}); "
         f"intervals from {replicates_text(result)}. Made by avuc.</footer></main></body></html>\n"
     )
 
@@ -176,7 +191,7 @@ def _verdict(sentences: Iterable[str]) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The first column names the row."""
+    """Return a table as HTML; its first column names the rows."""
     kinds = ["" if name in ("metric", "method") else "m" if name in TEXTS else "n" for name in head]
     top = "".join(f'<th scope="col" class="{kind}">{escape(cell)}</th>' for cell, kind in zip(head, kinds, strict=True))
     body = "".join(

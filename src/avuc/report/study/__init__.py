@@ -1,1 +1,1 @@
-"""The report of a study."""
+"""The page of a study, for `avuc report`."""

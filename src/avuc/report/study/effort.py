@@ -1,4 +1,4 @@
-"""What a study took: its runs, and for each stage the time and the images a second. Store in, numbers out."""
+"""How long a study took: its runs, and the time and images per second of training and of evaluation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Effort", "Run", "effort_of"]
 
 @dataclass(frozen=True)
 class Run:
-    """One start of the study. `seconds` is None where it was ended from outside; `worked` is what its results took."""
+    """One run of the study: `seconds` is None if it was killed; `worked` is the time spent on its results."""
 
     started: str
     seconds: float | None
@@ -26,34 +26,43 @@ class Run:
 
     @property
     def at_least(self) -> float:
+        """The time of the run, or of its results if it was killed."""
         return self.worked if self.seconds is None else self.seconds
 
 
 @dataclass(frozen=True)
 class Effort:
+    """The time and the work of all runs."""
+
     runs: tuple[Run, ...]
-    models: int  # networks that were trained, members of ensembles counted
+    models: int  # trained networks; each network of an ensemble counts
     trained_images: int
     training_seconds: float
-    cells: int
-    judged_images: int  # images × draws
+    cells: int  # evaluations: one method with one seed on one test set
+    judged_images: int  # images × samples
     judging_seconds: float
 
     @property
     def seconds(self) -> float:
+        """The time of all runs."""
         return sum(run.at_least for run in self.runs)
 
     @property
     def training_rate(self) -> float:
+        """Training images per second."""
         return self.trained_images / self.training_seconds if self.training_seconds else 0.0
 
     @property
     def judging_rate(self) -> float:
+        """Evaluated images × samples per second."""
         return self.judged_images / self.judging_seconds if self.judging_seconds else 0.0
 
 
 def effort_of(store: Store) -> Effort:
-    """Networks that train side by side note the same seconds for an epoch; those count once."""
+    """Return the time and the work of a study.
+
+    Networks that train together record the same seconds for an epoch; these count once.
+    """
     epochs: dict[tuple[int, float], int] = {}  # (epoch, seconds) -> the run it belongs to
     images = 0.0
     networks: set[tuple[str, int, int]] = set()
@@ -64,7 +73,7 @@ def effort_of(store: Store) -> Effort:
         if "seconds" in record:
             epochs[epoch, record["seconds"]] = run
             images += record.get("images_per_second", 0.0) * record["seconds"]
-    # rows that read one model share its draws: of a model and a set, the most draws were computed
+    # methods that reuse a model share its samples, so the largest number of samples is what was computed
     shared = {row.name: row.reuse_model or row.name for row in store.stored_recipe().methods}
     passes: dict[tuple[str, int, str, int], int] = {}
     judged: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""Beside the page: every figure as SVG and PNG, every table as CSV, LaTeX and Markdown."""
+"""Write every figure as SVG and PNG, and every table as CSV, LaTeX and Markdown."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from avuc.core.errors import InputError
 from avuc.core.progress import track
 from avuc.core.text import mark
 from avuc.report.study.figures import all_figures, saved
-from avuc.report.study.results import Results
+from avuc.report.study.result_arrays import Results
 from avuc.report.study.tables import all_tables
 
 __all__ = ["file_names", "write_figures", "write_tables"]
 
-LONGEST = 160  # bytes of a file's name, which most disks limit to 255
+LONGEST = 160  # bytes of a file name; most file systems allow 255
 
 
 def write_tables(results: Results, folder: str | Path) -> list[Path]:
-    """folder/NAME.csv, .tex and .md."""
+    """Write folder/NAME.csv, .tex and .md of every table; return the paths."""
     out = _folder(folder)
     written = []
     for table in all_tables(results):
@@ -33,7 +33,7 @@ def write_tables(results: Results, folder: str | Path) -> list[Path]:
 
 
 def write_figures(results: Results, folder: str | Path, *, progress: bool = True) -> list[Path]:
-    """folder/NAME.svg and .png."""
+    """Write folder/NAME.svg and .png of every figure; return the paths."""
     out = _folder(folder)
     written = []
     figures = list(all_figures(results))
@@ -47,19 +47,19 @@ def write_figures(results: Results, folder: str | Path, *, progress: bool = True
 
 
 def file_names(names: Sequence[str]) -> dict[str, str]:
-    """A file's name for each figure, whatever data sets are called; all different, also where a is A.
+    """Return a safe file name for each figure. All names differ, even on file systems that ignore case.
 
     >>> file_names(["box-ece", "entropy-a:b", "entropy-A b"])
     {'box-ece': 'box-ece', 'entropy-a:b': 'entropy-a-b-13e62b62', 'entropy-A b': 'entropy-A-b-0dc4a7f3'}
     """
-    plain = {name: re.sub(r"[^\w.-]+", "-", name).strip("-.") or "figure" for name in names}
-    counts = Counter(unicodedata.normalize("NFC", short).casefold() for short in plain.values())
-    made = {}
-    for name, short in plain.items():
+    safe = {name: re.sub(r"[^\w.-]+", "-", name).strip("-.") or "figure" for name in names}
+    counts = Counter(unicodedata.normalize("NFC", short).casefold() for short in safe.values())
+    unique = {}
+    for name, short in safe.items():
         if len(short.encode()) > LONGEST or counts[unicodedata.normalize("NFC", short).casefold()] > 1:
             short = f"{short[: LONGEST // 4]}-{mark(name)}"
-        made[name] = short
-    return made
+        unique[name] = short
+    return unique
 
 
 def _folder(folder: str | Path) -> Path:

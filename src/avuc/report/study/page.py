@@ -1,4 +1,4 @@
-"""The report of a study: one HTML file that needs no network, no server and no other file."""
+"""The page of a study: one HTML file that needs no network, no server and no other file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from avuc.core.atomic import write_text
 from avuc.core.text import visible
 from avuc.report.palette import style_variables
 from avuc.report.study.embed import method_styles, payload, safe_json
-from avuc.report.study.results import Results
+from avuc.report.study.result_arrays import Results
 from avuc.report.study.tables import all_tables
 from avuc.report.study.verdict import alarms, verdict
 from avuc.report.table import Table
@@ -24,11 +24,12 @@ SCRIPTS = ("d3.min.js", "plot.min.js", "data.js", "charts.js", "explore.js", "ap
 
 
 def write_study_page(results: Results, path: str | Path) -> None:
+    """Write the page of a study to `path`."""
     write_text(path, study_page(results))
 
 
 def study_page(results: Results) -> str:
-    """The whole page as text."""
+    """Return the page of a study as HTML."""
     tables = all_tables(results)
     scripts = [_asset(name) for name in SCRIPTS]
     parts = {
@@ -45,12 +46,12 @@ def study_page(results: Results) -> str:
         "scripts": "".join(f"<script>{script}</script>" for script in scripts),
     }
     pieces = _asset("page.html").split("%%")
-    # odd pieces are names; values are put in once, so that nothing inside a value is ever taken for a name
-    return "".join(parts[piece] if place % 2 else piece for place, piece in enumerate(pieces))
+    # odd pieces are names of parts; parts are inserted once, so "%%" inside a part is never read as a name
+    return "".join(parts[piece] if index % 2 else piece for index, piece in enumerate(pieces))
 
 
 def _policy(scripts: Iterable[str]) -> str:
-    """Only these very scripts may run, and nothing may be loaded, whatever a name in the page says."""
+    """Return a content security policy: only these scripts may run, and nothing may be loaded."""
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
@@ -66,9 +67,9 @@ def _paragraphs(sentences: Iterable[str]) -> str:
 
 def _alarms(sentences: Sequence[str]) -> str:
     if not sentences:
-        return '<p class="calm">No alarms.</p>'
+        return '<p class="calm">No warnings.</p>'
     items = "".join(f"<li>{escape(visible(text))}</li>" for text in sentences)
-    return f'<div class="warning" role="note" aria-label="Alarms"><b>Before you rely on this</b><ul>{items}</ul></div>'
+    return f'<div class="warning" role="note" aria-label="Warnings"><b>Warnings</b><ul>{items}</ul></div>'
 
 
 def _table(table: Table) -> str:
@@ -76,7 +77,7 @@ def _table(table: Table) -> str:
 
 
 def _folded(tables: Iterable[Table]) -> str:
-    """Long tables are folded; printing opens them."""
+    """Return tables as <details> elements; the page opens them for printing."""
     return "".join(
         f'<details class="table" id="table-{table.name}">'
         f"<summary>{escape(visible(table.title))}</summary>{table.html()}</details>"

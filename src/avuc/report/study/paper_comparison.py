@@ -1,15 +1,15 @@
-"""A study beside figures that somebody published: numbers of a study by name, and the published ones from a file.
+"""Compare a study with published numbers: `figure` gives a number of the study, `read_published` the published ones.
+
+The file of published numbers has one line for each number, as it was printed; `unit` is "%" or empty:
 
     table,dataset,method,shift,intensity,metric,statistic,printed,unit
-
-is one line for each published number, as it was printed; `unit` is "%" or empty.
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,30 +17,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avuc.core.errors import InputError
-from avuc.report.study.results import CLEAN, CellKey, Results, finite_mean
+from avuc.report.study.intervals import STATISTICS
+from avuc.report.study.result_arrays import CLEAN, Results, SetKey, finite_mean
 from avuc.report.study.tables import rank_correlation
 
-__all__ = ["Figure", "Published", "figure", "outside_cell", "published_value", "read_published"]
+__all__ = ["Figure", "Published", "figure", "outside_cell", "outside_set", "published_value", "read_published"]
 
 Array = NDArray[np.float64]
 COLUMNS = ("table", "dataset", "method", "shift", "intensity", "metric", "statistic", "printed", "unit")
-STATISTICS: dict[str, Callable[[Array], Array]] = {
-    "lower quartile": lambda values: np.quantile(values, 0.25, axis=-1),
-    "median": lambda values: np.quantile(values, 0.5, axis=-1),
-    "mean": lambda values: values.mean(-1),
-    "upper quartile": lambda values: np.quantile(values, 0.75, axis=-1),
-}
 
 
 @dataclass(frozen=True)
 class Published:
-    """One printed number."""
+    """One published number."""
 
     table: str
     dataset: str
     method: str
-    shift: str  # empty: over all of them
-    intensity: str  # empty where there is none
+    shift: str  # empty: over all shifts
+    intensity: str  # empty if it has none
     metric: str
     statistic: str
     printed: str
@@ -48,100 +43,118 @@ class Published:
 
     @property
     def value(self) -> float:
-        """A share, where a percentage is printed."""
+        """The number; a printed percentage as a share."""
         return float(self.printed) / (100 if self.unit == "%" else 1)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a study, for each seed it was trained with."""
+    """One number of a study, for each seed.
+
+    Args:
+        by_seed: one value per seed.
+        seed_numbers: the seed of each value; empty if unknown.
+    """
 
     by_seed: tuple[float, ...]
+    seed_numbers: tuple[int, ...] = ()
 
     @property
     def seeds(self) -> int:
+        """How many seeds there are."""
         return len(self.by_seed)
 
     @property
     def value(self) -> float:
+        """The mean over seeds; NaN without seeds."""
         return sum(self.by_seed) / self.seeds if self.by_seed else math.nan
 
     @property
     def deviation(self) -> float:
-        """Standard deviation over seeds; NaN for one."""
+        """The standard deviation over seeds; NaN for one seed."""
         return float(np.std(self.by_seed, ddof=1)) if self.seeds > 1 else math.nan
 
 
 def read_published(path: str | Path) -> list[Published]:
+    """Return the published numbers of a CSV file; see above for its columns."""
     with Path(path).open(encoding="utf-8", newline="") as file:
         lines = csv.reader(file)
         head = tuple(next(lines, ()))
         if head != COLUMNS:
             raise InputError(f"{path}: expected the columns {', '.join(COLUMNS)}, found {', '.join(head) or 'none'}")
-        found = []
+        published = []
         for number, line in enumerate(lines, 2):
             try:
-                one = Published(*line)
-                _ = one.value
+                entry = Published(*line)
+                _ = entry.value
             except (TypeError, ValueError) as error:
                 wanted = f"expected {len(COLUMNS)} cells and a number in `printed`"
                 raise InputError(f"{path}: line {number}: {wanted}") from error
-            found.append(one)
-    return found
+            published.append(entry)
+    return published
 
 
 def published_value(published: Iterable[Published], **wanted: str) -> float:
-    """The one number with these properties; NaN where nobody printed it."""
-    found = [one for one in published if all(getattr(one, name) == value for name, value in wanted.items())]
-    if len(found) > 1:
-        raise InputError(f"{len(found)} published figures are {wanted}; expected one")
-    return found[0].value if found else math.nan
+    """Return the published number with these properties; NaN if there is none, `InputError` if there are several."""
+    matching = [entry for entry in published if all(getattr(entry, name) == value for name, value in wanted.items())]
+    if len(matching) > 1:
+        raise InputError(f"{len(matching)} published figures are {wanted}; expected one")
+    return matching[0].value if matching else math.nan
 
 
 def figure(results: Results, method: str, metric: str, where: str, statistic: str = "mean") -> Figure:
-    """A number of a row, by seed; without seeds where the study does not have it.
+    """Return a number of a method for each seed; without seeds if the study does not have it.
 
-    where: "clean" or "0"; an intensity like "5": `statistic` over the kinds of shift at it; "shifted": over all of
-    them; a kind and its intensity like "gaussian_blur 5"; or data of another kind like "svhn". The statistic
-    "spearman" is the rank correlation of the mean over shifts with the intensities, clean images being 0.
+    Args:
+        results: a study's results.
+        method: name of the method.
+        metric: name of the metric.
+        where: the images. "clean" or "0"; an intensity like "5", for `statistic` over the kinds of shift at this
+            intensity; "shifted", for the same over all intensities; a shift with its intensity like "gaussian_blur 5";
+            or out-of-distribution data like "svhn".
+        statistic: "mean", "median", "lower quartile", "upper quartile"; or "spearman", the rank correlation of the mean
+            over shifts with the intensity, where clean images have intensity 0.
     """
     if method not in results.names or metric not in results.values:
         return Figure(())
-    place = results.names.index(method)
+    index = results.names.index(method)
     if statistic == "spearman":
-        found = _spearman(results, place, metric)
+        values = _spearman(results, index, metric)
     elif where in ("clean", "0"):
-        found = results.at(metric, CLEAN)[place]
+        values = results.at(metric, CLEAN)[index]
     elif where == "shifted" or where.isdigit():
-        level = None if where == "shifted" else int(where)
-        values = results.shifted(metric, level)
-        values = values[:, :, np.isfinite(values).any((0, 1))]  # shifts that all methods have
-        found = STATISTICS[statistic](values[place]) if values.shape[2] else np.zeros(0)
+        shifted = results.shifted(metric, None if where == "shifted" else int(where))
+        shifted = shifted[:, :, np.isfinite(shifted).any((0, 1))]  # shifts that all methods have
+        values = STATISTICS[statistic](shifted[index]) if shifted.shape[2] else np.full(results.seeds, np.nan)
     else:
-        found = results.at(metric, _cell(results, where))[place]
-    return Figure(tuple(float(value) for value in found if math.isfinite(value)))
+        values = results.at(metric, _set_key(results, where))[index]
+    known = [(seed, float(v)) for seed, v in zip(results.seed_numbers, values, strict=True) if math.isfinite(v)]
+    return Figure(tuple(value for _, value in known), tuple(seed for seed, _ in known))
 
 
-def outside_cell(results: Results, name: str) -> CellKey | None:
-    """The set of other data called `name`, however its files are spelled: svhn, ood:svhn-test, ood:CIFAR-100."""
+def outside_set(results: Results, name: str) -> SetKey | None:
+    """Return the out-of-distribution data called `name`, in any spelling: svhn, ood:svhn-test, ood:CIFAR-100."""
     wanted = _letters(name)
-    found = [cell for cell in results.outside if _letters(cell.removeprefix("ood:")).startswith(wanted)]
-    return (min(found, key=len), 0) if found else None
+    matching = [key for key in results.outside if _letters(key.removeprefix("ood:")).startswith(wanted)]
+    return (min(matching, key=len), 0) if matching else None
 
 
-def _cell(results: Results, where: str) -> CellKey:
+outside_cell = outside_set  # the name in version 0.1.0
+
+
+def _set_key(results: Results, where: str) -> SetKey:
     shift, _, severity = where.rpartition(" ")
     if shift and severity.isdigit():
         return shift, int(severity)
-    return outside_cell(results, where) or (where, 0)
+    return outside_set(results, where) or (where, 0)
 
 
 def _letters(name: str) -> str:
-    return "".join(sign for sign in name.lower() if sign.isalnum())
+    return "".join(character for character in name.lower() if character.isalnum())
 
 
-def _spearman(results: Results, place: int, metric: str) -> Array:
+def _spearman(results: Results, method: int, metric: str) -> Array:
     levels = [0, *results.severities]
-    means = [results.at(metric, CLEAN)[place]]
-    means += [finite_mean(results.shifted(metric, level)[place], axis=-1) for level in levels[1:]]
+    means = [results.at(metric, CLEAN)[method]]
+    means += [finite_mean(results.shifted(metric, level)[method], axis=-1) for level in levels[1:]]
     return np.array([rank_correlation(np.array(levels, float), each) for each in np.stack(means, axis=1)])

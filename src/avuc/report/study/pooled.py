@@ -1,4 +1,7 @@
-"""Curves of one method, pooled over sets of images; the page computes the same in JavaScript."""
+"""Histograms, reliability diagrams and threshold curves of a method, summed over test sets.
+
+The exported figures use these functions; the page computes the same in JavaScript (`page_files/data.js`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from avuc.report.study.results import CellKey, Results
+from avuc.report.study.result_arrays import Results, SetKey
 
 __all__ = ["Bins", "by_confidence", "by_entropy", "diagram", "histogram"]
 
@@ -16,28 +19,35 @@ Array = NDArray[np.float64]
 
 
 class Bins(NamedTuple):
-    """The bins of a reliability diagram that hold something."""
+    """The non-empty bins of a reliability diagram."""
 
     rows: Array
     stated: Array
     observed: Array
 
 
-def histogram(results: Results, name: str, method: int, cells: Sequence[CellKey]) -> dict[str, Array]:
-    """Counts by group: right and wrong, or outside."""
-    out: dict[str, Array] = {}
-    for cell in cells:
-        curve = results.curves.get((method, results.places.get(cell, -1)), {}).get(name, {})
+def histogram(results: Results, name: str, method: int, test_sets: Sequence[SetKey]) -> dict[str, Array]:
+    """Return the counts by group: right and wrong, or outside (out-of-distribution data).
+
+    Args:
+        results: a study's results.
+        name: "entropy" or "confidence".
+        method: index of the method.
+        test_sets: the test sets to sum over.
+    """
+    counts: dict[str, Array] = {}
+    for key in test_sets:
+        curve = results.curves.get((method, results.set_index.get(key, -1)), {}).get(name, {})
         for group in ("right", "wrong", "outside"):
             if group in curve:
-                out[group] = out.get(group, np.zeros(len(curve[group]))) + curve[group]
-    return out
+                counts[group] = counts.get(group, np.zeros(len(curve[group]))) + curve[group]
+    return counts
 
 
-def diagram(results: Results, name: str, method: int, cells: Sequence[CellKey]) -> Bins:
-    """name: reliability or uncertainty."""
-    found = [results.curves.get((method, results.places.get(cell, -1)), {}).get(name) for cell in cells]
-    known = [curve for curve in found if curve is not None]
+def diagram(results: Results, name: str, method: int, test_sets: Sequence[SetKey]) -> Bins:
+    """Return the bins of a diagram; `name` is "reliability" or "uncertainty"."""
+    curves = [results.curves.get((method, results.set_index.get(key, -1)), {}).get(name) for key in test_sets]
+    known = [curve for curve in curves if curve is not None]
     if not known:
         return Bins(*(np.zeros(0) for _ in range(3)))
     rows, stated, observed = (np.sum([curve[key] for curve in known], axis=0) for key in ("rows", "stated", "observed"))
@@ -45,9 +55,12 @@ def diagram(results: Results, name: str, method: int, cells: Sequence[CellKey]) 
     return Bins(rows[full], stated[full] / rows[full], observed[full] / rows[full])
 
 
-def by_confidence(results: Results, method: int, cells: Sequence[CellKey]) -> tuple[Array, Array, Array]:
-    """Thresholds, accuracy and share of the images with at least that confidence; NaN where there are none."""
-    counts = histogram(results, "confidence", method, cells)
+def by_confidence(results: Results, method: int, test_sets: Sequence[SetKey]) -> tuple[Array, Array, Array]:
+    """Return thresholds, and the accuracy and share of the images with at least that confidence.
+
+    The accuracy is NaN where there are no such images.
+    """
+    counts = histogram(results, "confidence", method, test_sets)
     if "right" not in counts:
         return np.zeros(0), np.zeros(0), np.zeros(0)
     right, wrong = (counts[group][::-1].cumsum()[::-1] for group in ("right", "wrong"))
@@ -56,9 +69,12 @@ def by_confidence(results: Results, method: int, cells: Sequence[CellKey]) -> tu
     return np.arange(len(total)) / len(total), accuracy, total / max(total[0], 1)
 
 
-def by_entropy(results: Results, method: int, cells: Sequence[CellKey], top: float) -> tuple[Array, Array, Array]:
-    """Thresholds, p(right | certain) and p(uncertain | wrong); NaN where nothing is certain, or nothing wrong."""
-    counts = histogram(results, "entropy", method, cells)
+def by_entropy(results: Results, method: int, test_sets: Sequence[SetKey], top: float) -> tuple[Array, Array, Array]:
+    """Return entropy thresholds, p(right | certain) and p(uncertain | wrong).
+
+    The shares are NaN where no image is certain, or none is wrong. `top` is the largest possible entropy.
+    """
+    counts = histogram(results, "entropy", method, test_sets)
     if "right" not in counts:
         return np.zeros(0), np.zeros(0), np.zeros(0)
     right, wrong = counts["right"].cumsum(), counts["wrong"].cumsum()

@@ -1,38 +1,32 @@
-"""Every table of the paper, of any study."""
+"""The tables of the report: the ranking, the paper's tables, and the comparison of two studies."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from avuc.report.metric_text import words_of
-from avuc.report.study.intervals import Spread, spread
-from avuc.report.study.results import CLEAN, Results
+from avuc.metrics.rank_correlation import spearman as spearman_rho
+from avuc.report.metric_text import metric_text
+from avuc.report.study.intervals import STATISTICS, Spread, spread
+from avuc.report.study.result_arrays import CLEAN, Results, SetKey
 from avuc.report.table import Cell, Entry, Table
 
 __all__ = ["all_tables", "rank_correlation", "ranking"]
 
 Array = NDArray[np.float64]
 SCORES = ("ece", "uce", "nll", "brier", "accuracy", "avu_auc")
-MARKS = (
-    "Bold: the best method, and every method not significantly different from it; nothing is bold where one seed on "
-    "one set says nothing about that."
-)
 DETECTION = ("auroc", "aupr_in", "aupr_out", "detection_accuracy", "fpr95")
-QUARTILES: dict[str, Callable[[Array], Array] | None] = {
-    "lower quartile": lambda values: np.quantile(values, 0.25, axis=-1),
-    "median": lambda values: np.quantile(values, 0.5, axis=-1),
-    "mean": None,
-    "upper quartile": lambda values: np.quantile(values, 0.75, axis=-1),
-}
+MARKS = (
+    "Bold: the best method, and every method not significantly different from it. Nothing is bold if there is only one "
+    "seed on one test set, because significance is then unknown."
+)
 
 
 def all_tables(results: Results) -> list[Table]:
-    """In the order of the page."""
+    """Return every table of a study, in the order of the page."""
     tables = [ranking(results)]
     if len(results.studies) == 2:
         tables.append(changes(results))
@@ -46,98 +40,99 @@ def all_tables(results: Results) -> list[Table]:
                 wasserstein,
                 name="wasserstein",
                 title="Wasserstein distance of the entropies",
-                caption="Between clean images and others, in nats; a larger distance tells them apart better. " + MARKS,
+                caption="Between the entropies of clean images and of the other images, in nats. A larger distance is "
+                "better for detection. " + MARKS,
             )
         )
     return tables
 
 
 def ranking(results: Results) -> Table:
-    """One line for each method, best NLL first."""
-    columns: list[tuple[str, Spread, bool]] = []
+    """Return one row for each method, the lowest NLL first."""
+    columns: list[tuple[str, Spread, bool]] = []  # title, values, whether lower is better
     for metric in ("accuracy", "ece"):
-        columns.append((f"clean: {words_of(metric).title}", _at(results, metric, CLEAN), metric != "accuracy"))
+        columns.append((f"clean: {metric_text(metric).title}", _at(results, metric, CLEAN), _lower(metric)))
     for metric in ("nll", "brier", "ece", "uce", "accuracy") if results.shifts else ("nll", "brier", "uce"):
-        found = spread(results.shifted(metric)) if results.shifts else _at(results, metric, CLEAN)
-        columns.append((f"{'shifted' if results.shifts else 'clean'}: {words_of(metric).title}", found, _lower(metric)))
+        scores = spread(results.shifted(metric)) if results.shifts else _at(results, metric, CLEAN)
+        where = "shifted" if results.shifts else "clean"
+        columns.append((f"{where}: {metric_text(metric).title}", scores, _lower(metric)))
     for name in results.outside:
         columns.append((f"AUROC {name.removeprefix('ood:')}", _at(results, "auroc", (name, 0)), False))
-    deciding = next(found for title, found, _ in columns if title.endswith(": NLL"))
-    order = np.argsort(np.where(np.isfinite(deciding.value), deciding.value, np.inf), kind="stable")
-    entries = [_entries(found, lower, intervals=True) for _, found, lower in columns]
+    nll = next(scores for title, scores, _ in columns if title.endswith(": NLL"))
+    order = np.argsort(np.where(np.isfinite(nll.value), nll.value, np.inf), kind="stable")
+    entries = [_entries(scores, lower, intervals=True) for _, scores, lower in columns]
     rows = [
         [
             results.names[method],
             str(len(results.methods[method].seeds)),
-            str(results.methods[method].draws),
-            *(each[method] for each in entries),
+            str(results.methods[method].samples),
+            *(column[method] for column in entries),
         ]
         for method in order
     ]
-    common, shifted = len(results.common("nll")), sum(bool(cell[1]) for cell in results.cells)
-    over = f"the {common} shifted sets that all methods have" if common < shifted else "shifts and intensities"
+    common, shifted = len(results.common("nll")), sum(bool(key[1]) for key in results.test_sets)
+    sets = f"the {common} shifted test sets that all methods have" if common < shifted else "shifts and intensities"
     return Table(
         "ranking",
-        "Ranking, best NLL first",
-        f"Means over seeds, {over} with 95 % intervals. " + MARKS,
-        ["method", "seeds", "draws", *(title for title, _, _ in columns)],
+        "Ranking, lowest NLL first",
+        f"Means over seeds and {sets}, with 95 % intervals. {MARKS}",
+        ["method", "seeds", "samples", *(title for title, _, _ in columns)],
         rows,
     )
 
 
 def changes(results: Results) -> Table:
-    """Two studies: what the second changed, for methods that both have."""
+    """Return what the second of two studies changed, for the methods that both have."""
     first, second = results.studies
     pairs = [
-        (place, results.names.index(name), one.name.removeprefix(f"{first}: "))
-        for place, one in enumerate(results.methods)
-        if one.study == 0 and (name := f"{second}: {one.name.removeprefix(f'{first}: ')}") in results.names
+        (index, results.names.index(name), method.name.removeprefix(f"{first}: "))
+        for index, method in enumerate(results.methods)
+        if method.study == 0 and (name := f"{second}: {method.name.removeprefix(f'{first}: ')}") in results.names
     ]
+    where = "shifted" if results.shifts else "clean"
     rows: list[list[Cell]] = []
     for before, after, name in pairs:
         for metric in (metric for metric in SCORES if metric in results.values):
-            where = "shifted" if results.shifts else "clean"
             values = results.shifted(metric) if results.shifts else results.at(metric, CLEAN)[:, :, None]
-            found = spread(values[[before, after]])
-            low, high = found.difference(1, 0)
-            value = float(found.value[1] - found.value[0])
-            better = "–" if math.isnan(low) or low <= 0 <= high else _which(value, metric)
-            entries = (Entry(float(each)) for each in found.value)
-            rows.append([name, f"{where}: {words_of(metric).title}", *entries, Entry(value, low, high), better])
+            scores = spread(values[[before, after]])
+            low, high = scores.difference(1, 0)
+            value = float(scores.value[1] - scores.value[0])
+            result = "–" if math.isnan(low) or low <= 0 <= high else _better_or_worse(value, metric)
+            entries = (Entry(float(each)) for each in scores.value)
+            rows.append([name, f"{where}: {metric_text(metric).title}", *entries, Entry(value, low, high), result])
     return Table(
         "changes",
         f"From {first} to {second}",
-        "Methods and shifts that both studies have; 95 % interval of the change, by shifts and seeds.",
-        ["method", "metric", first, second, "change", "which is"],
+        "Methods and shifts that both studies have. The 95 % interval of the change is a bootstrap over shifts and "
+        "seeds; – : not significant, or no interval.",
+        ["method", "metric", first, second, "change", "result"],
         rows,
     )
 
 
-def _which(change: float, metric: str) -> str:
-    better = words_of(metric).better
-    return "better" if (change < 0) == (better == "lower") else "worse"
+def _better_or_worse(change: float, metric: str) -> str:
+    return "better" if (change < 0) == _lower(metric) else "worse"
 
 
 def quartiles(results: Results) -> Table:
-    """The paper's quartile table, at the strongest intensity."""
+    """Return the paper's quartile table, at the strongest intensity."""
     top = results.severities[-1]
     rows: list[list[Cell]] = []
     for metric in (name for name in SCORES if name in results.values):
         values = results.shifted(metric, top)
-        for label, statistic in QUARTILES.items():
-            entries = _entries(spread(values, statistic), _lower(metric))
-            rows.append([f"{words_of(metric).title}, {label}", *entries])
+        for label, statistic in STATISTICS.items():
+            rows.append([f"{metric_text(metric).title}, {label}", *_entries(spread(values, statistic), _lower(metric))])
     return Table(
         "quartiles",
         f"Quartiles at intensity {top}",
-        f"Over {len(results.shifts)} kinds of shift at intensity {top}, seeds averaged. " + MARKS,
+        f"Over {len(results.shifts)} kinds of shift at intensity {top}, averaged over seeds. {MARKS}",
         ["", *results.names],
         rows,
     )
 
 
 def spearman(results: Results) -> Table:
-    """Rank correlation of a metric, averaged over shifts, with the intensity; clean images are intensity 0."""
+    """Return Spearman's ρ between the intensity and a metric's mean over shifts; clean images have intensity 0."""
     levels = [0, *results.severities]
     rows: list[list[Cell]] = []
     for metric in (name for name in SCORES if name in results.values):
@@ -145,74 +140,64 @@ def spearman(results: Results) -> Table:
             [results.mean(metric, CLEAN)] + [spread(results.shifted(metric, level)).value for level in levels[1:]],
             axis=1,
         )
-        found = np.array([rank_correlation(np.array(levels, float), each) for each in means])
-        nearest = np.nanmin(np.abs(found)) if np.isfinite(found).any() else math.nan
-        rows.append([words_of(metric).title, *(Entry(float(rho), best=abs(rho) == nearest) for rho in found)])
+        rhos = np.array([rank_correlation(np.array(levels, float), each) for each in means])
+        nearest = np.nanmin(np.abs(rhos)) if np.isfinite(rhos).any() else math.nan
+        rows.append([metric_text(metric).title, *(Entry(float(rho), best=abs(rho) == nearest) for rho in rhos)])
     return Table(
         "spearman",
         "Trend with the intensity: Spearman's ρ",
-        f"Spearman's ρ of the mean over shifts with intensities 0 … {levels[-1]}; 0: no trend. Bold: nearest to 0.",
+        f"Spearman's ρ between the intensity (0 … {levels[-1]}) and the mean over shifts. 0 means no trend. Bold: "
+        "closest to 0.",
         ["", *results.names],
         rows,
     )
 
 
 def detection(results: Results, metric: str) -> Table | None:
-    """Clean images against each shift at its strongest, and against other data, told apart by entropy."""
+    """Return how well entropy separates clean images from each shift at its strongest, and from other data."""
     if metric not in results.values:
         return None
     top = results.severities[-1] if results.severities else 0
-    cells = [(shift, top) for shift in results.shifts] + [(name, 0) for name in results.outside]
-    words = words_of(metric)
-    rows: list[list[Cell]] = [
-        [_plain(shift), *_entries(_at(results, metric, (shift, level)), words.better == "lower")]
-        for shift, level in cells
-    ]
+    test_sets = [(shift, top) for shift in results.shifts] + [(name, 0) for name in results.outside]
+    text, lower = metric_text(metric), _lower(metric)
+    rows: list[list[Cell]] = [[_plain(key[0]), *_entries(_at(results, metric, key), lower)] for key in test_sets]
     if len(results.shifts) > 1:
-        mean = _entries(spread(results.shifted(metric, top)), words.better == "lower")
-        rows.append(["mean over shifts", *mean])
+        rows.append(["mean over shifts", *_entries(spread(results.shifted(metric, top)), lower)])
     return Table(
         f"detection-{metric}",
-        f"Telling shifted images from clean ones: {words.title}",
-        f"{words.meaning[:1].upper()}{words.meaning[1:]}; shifts at intensity {top}. " + MARKS,
+        f"Detecting shifted and out-of-distribution (OOD) images by entropy: {text.title}",
+        f"{text.meaning[:1].upper()}{text.meaning[1:]}. Shifted images (intensity {top}) count as OOD here. {MARKS}",
         ["", *results.names],
         rows,
     )
 
 
-def _at(results: Results, metric: str, cell: tuple[str, int]) -> Spread:
-    return spread(results.at(metric, cell)[:, :, None])
+def _at(results: Results, metric: str, test_set: SetKey) -> Spread:
+    return spread(results.at(metric, test_set)[:, :, None])
 
 
-def _entries(found: Spread, lower: bool, *, intervals: bool = False) -> list[Entry]:
-    ties = found.marked(lower)
-    out = []
-    for method, value in enumerate(found.value):
-        low, high = found.interval(method) if intervals else (math.nan, math.nan)
-        out.append(Entry(float(value), low, high, method in ties))
-    return out
+def _entries(scores: Spread, lower: bool, *, intervals: bool = False) -> list[Entry]:
+    bold = scores.marked(lower)
+    entries = []
+    for method, value in enumerate(scores.value):
+        low, high = scores.interval(method) if intervals else (math.nan, math.nan)
+        entries.append(Entry(float(value), low, high, method in bold))
+    return entries
 
 
 def _lower(metric: str) -> bool:
-    return words_of(metric).better == "lower"
+    return metric_text(metric).better == "lower"
 
 
 def rank_correlation(first: Array, second: Array) -> float:
-    """Pearson's correlation of the ranks, ties at their mean rank."""
+    """Return Spearman's ρ of the pairs whose second value is finite; NaN if there are fewer than three.
+
+    It is rounded to 12 digits, so that equal correlations compare as equal.
+    """
     known = np.isfinite(second)
     if known.sum() < 3:
         return math.nan
-    ranks = [_ranks(values[known]) for values in (first, second)]
-    centred = [each - each.mean() for each in ranks]
-    scale = math.sqrt(float((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
-    return round(float((centred[0] * centred[1]).sum()) / scale, 12) if scale else math.nan
-
-
-def _ranks(values: Array) -> Array:
-    below = (values[:, None] > values[None]).sum(1)
-    equal = (values[:, None] == values[None]).sum(1)
-    ranks: Array = below + (equal - 1) / 2
-    return ranks
+    return round(spearman_rho(first[known], second[known]), 12)
 
 
 def _plain(shift: str) -> str:
