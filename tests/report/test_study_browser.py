@@ -276,7 +276,7 @@ def test_beta_ablation_and_training(tmp_path, new_page, synthetic_study):
     assert page.js("document.querySelectorAll('[data-chart=ablation] g[aria-label=dot] circle').length") == 3 * 3
     assert page.js("document.querySelectorAll('[data-chart=ablation] g[aria-label=line] path').length") == 3
     page.choose("metric", "nll")
-    assert page.js("document.querySelector('[data-chart=ablation] h3').textContent") == "NLL against β"
+    assert page.js("document.querySelector('[data-chart=ablation] h3').textContent") == "NLL by β"
     before = page.js("document.querySelector('[data-chart=training] svg').outerHTML")
     page.choose("quantity", "accuracy")
     assert page.js("document.querySelector('[data-chart=training] svg').outerHTML") != before

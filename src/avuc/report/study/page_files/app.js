@@ -1,20 +1,20 @@
 "use strict";
-// Controls, and drawing when something changes or comes into view.
+// The controls. Charts are drawn when their data change or when they come into view.
 const BOXES = ["ece", "uce", "nll", "brier", "accuracy", "avu_auc"].filter((key) => D.values[key]);
 const overMethods = (f) => chosen().flatMap(({ n }) => f(n).map((row) => ({ ...row, m: n })));
 const CHARTS = {
   main: (width, box) => {
     const metric = metricOf(state.metric), shift = state.shift && !state.shift.startsWith("ood:") ? plain(state.shift) : "all shifts";
     box.querySelector("[data-title]").textContent = `${metric.title}, ${shift}`;
-    box.querySelector("figcaption").textContent = `${metric.meaning ? metric.meaning[0].toUpperCase() + metric.meaning.slice(1) + ". " : ""}Boxes in the order of the methods above; a box spans the quartiles over shifts and seeds.`;
+    box.querySelector("figcaption").textContent = `${metric.meaning ? metric.meaning[0].toUpperCase() + metric.meaning.slice(1) + ". " : ""}Boxes are in the order of the methods above. A box shows the quartiles over shifts and seeds.`;
     return boxes(width, state.metric);
   },
-  accuracyConfidence: (w) => lines(w, "Accuracy above a confidence", overMethods((n) => byConfidence(n, judgedCells())), "at", "accuracy", { xLabel: "confidence of at least", yLabel: "accuracy", yPercent: true }),
-  countConfidence: (w) => lines(w, "Share of images above a confidence", overMethods((n) => byConfidence(n, judgedCells())), "at", "count", { xLabel: "confidence of at least", yLabel: "share of images", yPercent: true, domain: [0, 1] }),
-  pAccurateCertain: (w) => lines(w, "Share right among certain, by threshold", overMethods((n) => byEntropy(n, judgedCells())), "at", "pac", { xLabel: "entropy threshold (nats)", yLabel: "p(right | certain)", yPercent: true }),
-  pUncertainWrong: (w) => lines(w, "Share uncertain among wrong, by threshold", overMethods((n) => byEntropy(n, judgedCells())), "at", "pui", { xLabel: "entropy threshold (nats)", yLabel: "p(uncertain | wrong)", yPercent: true, domain: [0, 1] }),
-  reliability: (w) => reliability(w, "Reliability diagram", chosen().map(({ n }) => ({ m: n, bins: diagram("r", n, judgedCells()) })), "stated confidence", "share that is right"),
-  uncertainty: (w) => reliability(w, "Uncertainty reliability diagram", chosen().map(({ n }) => ({ m: n, bins: diagram("u", n, judgedCells()) })), "stated uncertainty", "share that is wrong"),
+  accuracyConfidence: (w) => lines(w, "Accuracy by minimum confidence", overMethods((n) => byConfidence(n, labelledCells())), "at", "accuracy", { xLabel: "minimum confidence", yLabel: "accuracy", yPercent: true }),
+  countConfidence: (w) => lines(w, "Share of images by minimum confidence", overMethods((n) => byConfidence(n, labelledCells())), "at", "count", { xLabel: "minimum confidence", yLabel: "share of images", yPercent: true, domain: [0, 1] }),
+  pAccurateCertain: (w) => lines(w, "p(right | certain) by threshold", overMethods((n) => byEntropy(n, labelledCells())), "at", "pac", { xLabel: "entropy threshold (nats)", yLabel: "p(right | certain)", yPercent: true }),
+  pUncertainWrong: (w) => lines(w, "p(uncertain | wrong) by threshold", overMethods((n) => byEntropy(n, labelledCells())), "at", "pui", { xLabel: "entropy threshold (nats)", yLabel: "p(uncertain | wrong)", yPercent: true, domain: [0, 1] }),
+  reliability: (w) => reliability(w, "Reliability diagram", chosen().map(({ n }) => ({ m: n, bins: diagram("r", n, labelledCells()) })), "confidence", "accuracy"),
+  uncertainty: (w) => reliability(w, "Uncertainty diagram", chosen().map(({ n }) => ({ m: n, bins: diagram("u", n, labelledCells()) })), "uncertainty (entropy / log C)", "error rate"),
   avu: avuChart,
   tempered: temperedChart,
   temperatures: temperatureCurves,
@@ -23,7 +23,7 @@ const CHARTS = {
 };
 const GRIDS = { maps: drawMaps, densities: drawDensities };
 
-// only what is in view is drawn at once; the rest when it comes into view, at leisure, or before printing
+// charts in view are drawn at once; the others when they come into view, when the browser is idle, or before printing
 const stale = new Set(), seen = new Set();
 const observer = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
@@ -39,7 +39,7 @@ function paint(name) {
   if (GRIDS[name]) return GRIDS[name](box);
   const holder = box.querySelector("[data-plot]"), width = Math.max(240, holder.clientWidth || 400);
   const chart = chosen().length || !CHARTS[name].length ? CHARTS[name](width, box) : null;
-  // the keys of a legend stand beside their names
+  // colour keys of legends are next to their names, so screen readers skip them
   if (chart) for (const key of chart.querySelectorAll("svg:not([aria-label])")) key.setAttribute("aria-hidden", "true");
   holder.replaceChildren(chart || make("p", "Choose a method above.", { class: "hint" }));
 }
@@ -54,8 +54,8 @@ function draw(...wanted) {
   for (const name of wanted) { stale.add(name); if (seen.has(name)) paint(name); }
   idle();
 }
-const names_ = () => [...Object.keys(CHARTS), ...Object.keys(GRIDS)];
-const drawAll = () => draw(...names_());
+const chartNames = () => [...Object.keys(CHARTS), ...Object.keys(GRIDS)];
+const drawAll = () => draw(...chartNames());
 
 function card(m, extra) {
   const figure = make("figure"), title = make("h3"), holder = make("div", null, { "data-plot": "" });
@@ -74,7 +74,7 @@ function drawMaps(box) {
   }));
 }
 const gridWidth = (box) => { const all = box.clientWidth, columns = Math.max(1, Math.floor((all + 14) / 364)); return (all - 14 * (columns - 1)) / columns; };
-// one stop for Tab in each map; arrow keys walk, Enter and a press open
+// Tab stops once at each heatmap; arrow keys move between cells, Enter and a click open one
 function keys(rects, rows, m) {
   const across = D.severities.length;
   rects.forEach((rect, n) => {
@@ -96,8 +96,8 @@ function keys(rects, rows, m) {
 function drawDensities(box) {
   const width = Math.max(280, Math.min(560, gridWidth(box))), cells = densityCells();
   box.replaceChildren(...chosen().map(({ n }) => {
-    const far = mean(cells.map((cell) => meanAt("wasserstein", n, cell)));
-    const { figure, holder } = card(n, far == null ? "" : ` W = ${far.toFixed(3)}`);
+    const distance = mean(cells.map((cell) => meanAt("wasserstein", n, cell)));
+    const { figure, holder } = card(n, distance == null ? "" : ` W = ${distance.toFixed(3)}`);
     holder.append(density(width - 30, n));
     return figure;
   }));
@@ -113,8 +113,8 @@ function legends() {
   for (const box of document.querySelectorAll("[data-legend]")) {
     box.replaceChildren(...chosen().map(({ n }) => { const item = make("span"); item.append(swatch(n), named(n)); return item; }));
   }
-  for (const box of document.querySelectorAll("[data-set]")) box.textContent = judgedWords();
-  for (const box of document.querySelectorAll("[data-other]")) box.textContent = densityWords();
+  for (const box of document.querySelectorAll("[data-set]")) box.textContent = labelledSetText();
+  for (const box of document.querySelectorAll("[data-other]")) box.textContent = densitySetText();
 }
 function changed() {
   byId("severity").disabled = state.shift.startsWith("ood:");
@@ -152,7 +152,7 @@ function start() {
   temperatureStart();
   trainingStart();
   galleryStart();
-  for (const name of names_()) { const box = boxOf(name); if (box) observer.observe(box); }
+  for (const name of chartNames()) { const box = boxOf(name); if (box) observer.observe(box); }
   changed();
   let width = document.documentElement.clientWidth, timer;
   window.addEventListener("resize", () => {

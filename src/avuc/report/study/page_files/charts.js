@@ -1,5 +1,5 @@
 "use strict";
-// Every chart is a function from the state to an SVG made by Observable Plot.
+// Every chart is a function that returns an SVG made by Observable Plot.
 const names = () => D.methods.map((m) => m.name);
 const colours = () => ({ domain: d3.range(D.methods.length), range: D.methods.map((_, n) => `var(--m${n})`) });
 const symbols = () => ({ domain: d3.range(D.methods.length), range: D.methods.map((m) => m.symbol) });
@@ -14,7 +14,7 @@ function plot(width, title, options) {
     color: colours(), ...options,
   });
 }
-// a line for each method, its symbol at every few points, the value under the pointer
+// a line for each method, with its symbol at every few points and a tooltip
 function lines(width, title, rows, x, y, { xLabel, yLabel, yPercent, domain, xTicks } = {}) {
   const known = rows.filter((row) => row[y] != null);
   const every = Math.max(1, Math.round((d3.max(d3.rollups(known, (v) => v.length, (r) => r.m), (g) => g[1]) || 1) / 8));
@@ -23,7 +23,7 @@ function lines(width, title, rows, x, y, { xLabel, yLabel, yPercent, domain, xTi
     marks.push(Plot.line(mine, { x, y, stroke: "m", strokeWidth: 2, strokeDasharray: dash(m) }));
     marks.push(Plot.dot(mine.filter((_, n) => (n + m) % every === 0), { x, y, stroke: "m", fill: "m", symbol: "m", r: 2.8 }));
   }
-  marks.push(Plot.tip(known, Plot.pointer({ x, y, title: (r) => `${named(r.m)}\n${xLabel}: ${shown(r[x])}\n${yLabel}: ${shown(r[y], { percent: yPercent })}` })));
+  marks.push(Plot.tip(known, Plot.pointer({ x, y, title: (r) => `${named(r.m)}\n${xLabel}: ${formatted(r[x])}\n${yLabel}: ${formatted(r[y], { percent: yPercent })}` })));
   return plot(width, title, {
     x: { label: xLabel, ticks: xTicks, tickFormat: xTicks ? "d" : undefined }, y: { label: yLabel, grid: true, domain, tickFormat: yPercent ? ".0%" : undefined }, symbol: symbols(), marks,
   });
@@ -41,7 +41,7 @@ function boxRows(key) {
 }
 function boxes(width, key) {
   const metric = metricOf(key), rows = boxRows(key), small = width < 480;
-  // so many boxes would be hairlines on a phone: lines through the medians instead
+  // too many boxes for a narrow screen: draw lines through the medians instead
   if (small && chosen().length > 4) return lines(width, `Median ${metric.title} by intensity of the shift`, boxSummary(rows), "level", "median", { xLabel: "intensity of the shift", yLabel: `median ${metric.title}`, yPercent: metric.percent, xTicks: [0, ...D.severities] });
   const summary = boxSummary(rows), lowest = d3.min(rows, (r) => r.v) >= 0 && !["accuracy", "avu_auc"].includes(key);
   return plot(width, `${metric.title} by intensity of the shift`, {
@@ -49,27 +49,27 @@ function boxes(width, key) {
     fx: { label: "intensity of the shift", tickFormat: (level) => (level ? String(level) : "clean"), padding: small ? 0.08 : 0.14 },
     y: { label: metric.title + (metric.better ? `, ${metric.better} is better` : ""), grid: true, zero: lowest, tickFormat: metric.percent ? ".0%" : undefined },
     marks: [
-      // the marks that Plot.boxY is made of, on quartiles computed once instead of in every facet of every mark
+      // the marks of Plot.boxY, with quartiles that are computed once instead of once per facet and mark
       Plot.ruleX(summary, { x: "m", fx: "level", y1: "from", y2: "to", stroke: "m" }),
       Plot.barY(summary, { x: "m", fx: "level", y1: "low", y2: "high", fill: "m", fillOpacity: 0.45, ariaLabel: "box" }),
       Plot.tickY(summary, { x: "m", fx: "level", y: "median", stroke: "m", strokeWidth: 2 }),
       Plot.dot(summary.flatMap((box) => box.outliers.map((v) => ({ ...box, v }))), { x: "m", fx: "level", y: "v", stroke: "m", r: small ? 1 : 1.6 }),
-      Plot.tip(summary, Plot.pointer({ x: "m", fx: "level", y: "median", title: (r) => `${named(r.m)}, ${r.level ? "intensity " + r.level : "clean"}\nmedian ${shown(r.median, metric)}\nquartiles ${shown(r.low, metric)} … ${shown(r.high, metric)}\n${r.count} values` })),
+      Plot.tip(summary, Plot.pointer({ x: "m", fx: "level", y: "median", title: (r) => `${named(r.m)}, ${r.level ? "intensity " + r.level : "clean"}\nmedian ${formatted(r.median, metric)}\nquartiles ${formatted(r.low, metric)} … ${formatted(r.high, metric)}\n${r.count} values` })),
     ],
   });
 }
-// median, quartiles, whiskers to the last value within 1.5 quartile ranges, and what lies beyond them
+// median, quartiles, whiskers to the last value within 1.5 interquartile ranges, and outliers
 function boxSummary(rows) {
-  const one = (group) => {
+  const summary = (group) => {
     const v = Float64Array.from(group, (r) => r.v).sort();
     const [low, median, high] = [0.25, 0.5, 0.75].map((q) => d3.quantileSorted(v, q)), reach = 1.5 * (high - low);
     const inside = v.filter((x) => x >= low - reach && x <= high + reach);
     return { low, median, high, from: inside[0], to: inside.at(-1), outliers: [...v.filter((x) => x < low - reach || x > high + reach)], count: v.length };
   };
-  return d3.flatRollup(rows, one, (r) => r.m, (r) => r.level).map(([m, level, stats]) => ({ m, level, ...stats }));
+  return d3.flatRollup(rows, summary, (r) => r.m, (r) => r.level).map(([m, level, stats]) => ({ m, level, ...stats }));
 }
 
-// one map for each method; colours on one scale, worst is dark
+// one heatmap for each method; all share one colour scale, on which dark is worst
 function mapScale(key, list) {
   const all = list.flatMap(({ n }) => D.shifts.flatMap((s) => D.severities.map((l) => meanAt(key, n, cellAt(s, l))))).filter((v) => v != null);
   const [low, high] = all.length ? d3.extent(all) : [0, 1];
@@ -84,8 +84,8 @@ function map(width, key, m, domain) {
     style: { background: "none", color: "inherit", fontSize: "11px" },
     x: { label: "intensity", domain: D.severities, type: "band" }, y: { label: null, domain: D.shifts, tickFormat: plain },
     marks: [
-      Plot.cell(rows, { x: "level", y: "shift", fill: (r) => (r.v == null ? "var(--line)" : d3.interpolateCividis(tone(r.v))), inset: 0.5, ariaLabel: (r) => `${plain(r.shift)}, intensity ${r.level}: ${shown(r.v, metric)}` }),
-      Plot.text(rows, { x: "level", y: "shift", text: (r) => shown(r.v, metric), fill: (r) => (r.v == null ? "var(--ink)" : tone(r.v) > 0.52 ? "#000" : "#fff"), pointerEvents: "none", fontSize: 10 }),
+      Plot.cell(rows, { x: "level", y: "shift", fill: (r) => (r.v == null ? "var(--line)" : d3.interpolateCividis(tone(r.v))), inset: 0.5, ariaLabel: (r) => `${plain(r.shift)}, intensity ${r.level}: ${formatted(r.v, metric)}` }),
+      Plot.text(rows, { x: "level", y: "shift", text: (r) => formatted(r.v, metric), fill: (r) => (r.v == null ? "var(--ink)" : tone(r.v) > 0.52 ? "#000" : "#fff"), pointerEvents: "none", fontSize: 10 }),
     ],
   });
   return { svg, rows };
@@ -96,11 +96,11 @@ function density(width, m) {
   const sets = [["clean", histogram("e", m, [cellAt("clean", 0)])], ["other", histogram("e", m, densityCells())]];
   const rows = sets.flatMap(([group, parts]) => {
     if (!parts.length) return [];
-    const counts = added(parts), total = d3.sum(counts) || 1;
+    const counts = summed(parts), total = d3.sum(counts) || 1;
     return counts.map((count, n) => ({ group, x: step * (n + 0.5), y: count / total }));
   });
   return Plot.plot({
-    width, height: 170, marginLeft: 44, marginBottom: 34, ariaLabel: `Entropy of ${named(m)} on clean images and on others`,
+    width, height: 170, marginLeft: 44, marginBottom: 34, ariaLabel: `Entropy of ${named(m)} on clean and on other images`,
     style: { background: "none", color: "inherit", fontSize: "11px" },
     x: { label: "entropy (nats)", domain: [0, D.top] }, y: { label: null, grid: true, tickFormat: ".0%", ticks: [0.01, 0.05, 0.2, 0.5, 1], type: "sqrt" },
     color: { domain: ["clean", "other"], range: ["var(--first)", "var(--outside)"] },
@@ -111,14 +111,14 @@ function density(width, m) {
     ],
   });
 }
-// other data where there is some and none is chosen, else the chosen set
+// the chosen test sets; by default out-of-distribution data if there are any
 function densityCells() {
   if (state.shift.startsWith("ood:") || !D.outside.length || state.shift) return chosenCells();
   return [cellAt(D.outside[0], 0)];
 }
-const densityWords = () => state.shift.startsWith("ood:") || !D.outside.length || state.shift ? chosenWords() : plain(D.outside[0]);
+const densitySetText = () => state.shift.startsWith("ood:") || !D.outside.length || state.shift ? chosenText() : plain(D.outside[0]);
 
-function reliability(width, title, groups, across, up) {
+function reliability(width, title, groups, xLabel, yLabel) {
   const rows = groups.flatMap(({ m, bins, ghost }) => bins.map((b) => ({ ...b, m, ghost })));
   const most = d3.max(rows, (r) => r.n) || 1, marks = [Plot.line([[0, 0], [1, 1]], { stroke: "var(--soft)", strokeDasharray: "4,3" })];
   for (const { m, bins, ghost } of groups) {
@@ -126,6 +126,6 @@ function reliability(width, title, groups, across, up) {
     marks.push(Plot.line(bins, { x: "stated", y: "observed", stroke: colour, strokeWidth: ghost ? 1.2 : 2, strokeDasharray: dash(m) }));
     marks.push(Plot.dot(bins, { x: "stated", y: "observed", fill: colour, r: (b) => 2 + 5 * Math.sqrt(b.n / most), symbol: D.methods[m].symbol }));
   }
-  marks.push(Plot.tip(rows, Plot.pointer({ x: "stated", y: "observed", title: (r) => `${named(r.m)}\nsays ${shown(r.stated, { percent: true })}, is ${shown(r.observed, { percent: true })}\n${r.n.toLocaleString("en")} images` })));
-  return plot(width, title, { x: { label: across, domain: [0, 1], tickFormat: ".0%" }, y: { label: up, domain: [0, 1], grid: true, tickFormat: ".0%" }, symbol: { type: "identity" }, r: { type: "identity" }, marks });
+  marks.push(Plot.tip(rows, Plot.pointer({ x: "stated", y: "observed", title: (r) => `${named(r.m)}\n${xLabel}: ${formatted(r.stated, { percent: true })}\n${yLabel}: ${formatted(r.observed, { percent: true })}\n${r.n.toLocaleString("en")} images` })));
+  return plot(width, title, { x: { label: xLabel, domain: [0, 1], tickFormat: ".0%" }, y: { label: yLabel, domain: [0, 1], grid: true, tickFormat: ".0%" }, symbol: { type: "identity" }, r: { type: "identity" }, marks });
 }

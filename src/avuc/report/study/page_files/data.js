@@ -1,12 +1,12 @@
 "use strict";
-// The study's numbers, and what is computed from them for a choice of methods and sets.
+// The study's numbers, and what is computed from them for the chosen methods and test sets.
 const D = JSON.parse(document.getElementById("data").textContent);
-const place = new Map(D.cells.map(([shift, severity], n) => [shift + "|" + severity, n]));
-const cellAt = (shift, severity) => place.get(shift + "|" + severity);
+const cellIndex = new Map(D.cells.map(([shift, severity], n) => [shift + "|" + severity, n]));
+const cellAt = (shift, severity) => cellIndex.get(shift + "|" + severity);
 const metricOf = (key) => D.metrics.find((m) => m.key === key);
 const plain = (shift) => shift.replace(/^ood:/, "").replaceAll("_", " ");
 const mean = (xs) => { const known = xs.filter((x) => x != null); return known.length ? d3.mean(known) : null; };
-const shown = (value, metric) => value == null ? "–" : metric && metric.percent ? d3.format(".1%")(value) : Math.abs(value) < 10 ? value.toFixed(3) : value.toFixed(1);
+const formatted = (value, metric) => value == null ? "–" : metric && metric.percent ? d3.format(".1%")(value) : Math.abs(value) < 10 ? value.toFixed(3) : value.toFixed(1);
 const seedsAt = (key, m, cell) => cell === undefined || !D.values[key] ? [] : D.values[key][m].map((seed) => seed[cell]).filter((v) => v != null);
 const meanAt = (key, m, cell) => mean(seedsAt(key, m, cell));
 
@@ -18,37 +18,37 @@ const state = {
 };
 const chosen = () => D.methods.map((m, n) => ({ ...m, n })).filter((m) => state.methods.has(m.n));
 
-// the cells that the choice of shift and intensity means
+// the test sets of the chosen shift and intensity
 function chosenCells() {
   if (state.shift.startsWith("ood:")) return [cellAt(state.shift, 0)];
   if (!state.severity) return [cellAt("clean", 0)];
   const shifts = state.shift ? [state.shift] : D.shifts;
   return shifts.map((shift) => cellAt(shift, state.severity)).filter((c) => c !== undefined);
 }
-function chosenWords() {
+function chosenText() {
   if (state.shift.startsWith("ood:")) return plain(state.shift);
   if (!state.severity) return "clean images";
   return `${state.shift ? plain(state.shift) : "all shifts"} at intensity ${state.severity}`;
 }
-// data of another kind has no right answers: what needs them looks at clean images then
-function judgedCells() {
+// out-of-distribution data have no labels: charts that need labels show clean images instead
+function labelledCells() {
   return state.shift.startsWith("ood:") ? [cellAt("clean", 0)] : chosenCells();
 }
-const judgedWords = () => state.shift.startsWith("ood:") ? "clean images" : chosenWords();
+const labelledSetText = () => state.shift.startsWith("ood:") ? "clean images" : chosenText();
 
-const added = (lists) => lists.length ? lists[0].map((_, n) => d3.sum(lists, (list) => list[n])) : [];
-// counts of right and wrong (or of all, outside), pooled over cells
+const summed = (lists) => lists.length ? lists[0].map((_, n) => d3.sum(lists, (list) => list[n])) : [];
+// counts of right and wrong predictions (or of all out-of-distribution images), summed over test sets
 function histogram(name, m, cells) {
-  const found = cells.map((cell) => D.curves[m][cell]).filter((c) => c && c[name].length).map((c) => c[name]);
-  return found.length ? found[0].map((_, group) => added(found.map((f) => f[group]))) : [];
+  const curves = cells.map((cell) => D.curves[m][cell]).filter((c) => c && c[name].length).map((c) => c[name]);
+  return curves.length ? curves[0].map((_, group) => summed(curves.map((c) => c[group]))) : [];
 }
 function diagram(name, m, cells) {
-  const found = cells.map((cell) => D.curves[m][cell]).filter((c) => c && c[name]).map((c) => c[name]);
-  if (!found.length) return [];
-  const [count, stated, observed] = [0, 1, 2].map((k) => added(found.map((f) => f[k])));
+  const curves = cells.map((cell) => D.curves[m][cell]).filter((c) => c && c[name]).map((c) => c[name]);
+  if (!curves.length) return [];
+  const [count, stated, observed] = [0, 1, 2].map((k) => summed(curves.map((c) => c[k])));
   return count.map((n, bin) => ({ bin, n, stated: stated[bin] / n, observed: observed[bin] / n })).filter((b) => b.n);
 }
-// shares against thresholds, exact at the edges of the histogram's bins
+// shares by threshold, exact at the edges of the histogram bins
 function byConfidence(m, cells) {
   const [right, wrong] = histogram("c", m, cells);
   if (!wrong) return [];
@@ -71,7 +71,7 @@ function byEntropy(m, cells) {
     return { at: D.top * (bin + 1) / bins, pac: r + w ? r / (r + w) : null, pui: mistakes ? 1 - w / mistakes : null };
   });
 }
-// single images: entropy as a share of log C, and whether the answer was right
+// single images: entropy as a share of log C, and whether the prediction was right
 function unpack(text) {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const words = new DataView(bytes.buffer);

@@ -1,9 +1,9 @@
 "use strict";
-// The AvU explorer, the temperature slider, the details of a cell, training, β and the gallery.
+// The AvU explorer, the temperature slider, the details of a heatmap cell, training curves, β and the gallery.
 const byId = (id) => document.getElementById(id);
 function make(tag, text, attributes = {}) {
   const element = document.createElement(tag);
-  if (text != null) element.textContent = text;  // never as markup: names come from files
+  if (text != null) element.textContent = text;  // as text, never as HTML: names come from files
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   return element;
 }
@@ -11,7 +11,7 @@ function options(select, pairs, value) {
   select.replaceChildren(...pairs.map(([key, text]) => make("option", text, { value: key })));
   if (value !== undefined) select.value = value;
 }
-const cellWords = ([shift, severity]) => (shift === "clean" ? "clean images" : severity ? `${plain(shift)}, intensity ${severity}` : plain(shift));
+const cellText = ([shift, severity]) => (shift === "clean" ? "clean images" : severity ? `${plain(shift)}, intensity ${severity}` : plain(shift));
 const methodPairs = (rows) => [...new Set(rows.map((r) => r.method))].map((m) => [m, named(m)]);
 
 const avu = { current: null, samples: [] };
@@ -24,7 +24,7 @@ function avuStart() {
   if (!D.shown.length) return;
   byId("avu").hidden = false;
   options(byId("avu-method"), methodPairs(D.shown));
-  options(byId("avu-set"), [...new Set(D.shown.map((s) => s.cell))].map((c) => [c, cellWords(D.cells[c])]));
+  options(byId("avu-set"), [...new Set(D.shown.map((s) => s.cell))].map((c) => [c, cellText(D.cells[c])]));
   byId("avu-threshold").value = 120;
   const again = () => { avuFind(); avuShow(); draw("avu"); };
   byId("avu-method").addEventListener("change", again);
@@ -48,13 +48,13 @@ function avuShow() {
   byId("v-avu").textContent = total ? ((n.ac + n.iu) / total).toFixed(3) : "–";
   byId("v-pac").textContent = share(n.ac, n.ac + n.ic);
   byId("v-pui").textContent = share(n.iu, n.ic + n.iu);
-  const wrong = avu.current ? avu.current.mistakes.filter((one) => one.entropy <= threshold * D.top) : [];
+  const wrong = avu.current ? avu.current.mistakes.filter((mistake) => mistake.entropy <= threshold * D.top) : [];
   const all = avu.current && avu.current.rows > total ? ` among ${total.toLocaleString("en")} of ${avu.current.rows.toLocaleString("en")} images` : "";
-  byId("mistakes-title").textContent = wrong.length ? `Wrong and certain: ${n.ic}${all}; the ${wrong.length} surest` : n.ic ? `Wrong and certain: ${n.ic}${all}` : "None is wrong and certain here";
-  byId("mistakes").replaceChildren(...wrong.map((one) => {
+  byId("mistakes-title").textContent = n.ic || wrong.length ? `Wrong and certain: ${n.ic}${all}${wrong.length ? `; the ${wrong.length} with the lowest entropy` : ""}` : "No image is wrong and certain at this threshold";
+  byId("mistakes").replaceChildren(...wrong.map((mistake) => {
     const item = make("li");
-    item.append(make("img", null, { src: "data:image/png;base64," + D.pictures[one.picture], alt: `An image of ${one.is}, taken for ${one.said}` }));
-    item.append(`${one.is}, said ${one.said} (${d3.format(".0%")(one.confidence)})`);
+    item.append(make("img", null, { src: "data:image/png;base64," + D.pictures[mistake.picture], alt: `True class ${mistake.is}, predicted ${mistake.said}` }));
+    item.append(`${mistake.is}, predicted ${mistake.said} (${d3.format(".0%")(mistake.confidence)})`);
     return item;
   }));
 }
@@ -101,7 +101,7 @@ function temperedChart(width) {
   if (!t) return null;
   const one = d3.minIndex(t.temperature, (x) => Math.abs(Math.log(x)));
   const groups = [{ m: t.method, bins: bins(t, one), ghost: true }, { m: t.method, bins: bins(t, n) }];
-  return reliability(width, `Reliability at temperature ${t.temperature[n]}`, groups, "stated confidence", "share that is right");
+  return reliability(width, `Reliability at temperature ${t.temperature[n]}`, groups, "confidence", "accuracy");
 }
 function temperatureCurves(width) {
   const t = tempered(), n = +byId("t-slider").value;
@@ -109,7 +109,7 @@ function temperatureCurves(width) {
   const high = d3.max(t.nll), colour = `var(--m${t.method})`;
   const rows = t.temperature.map((T, k) => ({ T, ece: eceOf(bins(t, k)), nll: t.nll[k] == null ? null : t.nll[k] / high }));
   return plot(width, "ECE and NLL by temperature", {
-    x: { type: "log", base: 2, label: "temperature", tickFormat: (t) => String(t), ticks: [0.25, 0.5, 1, 2, 4, 8] }, y: { label: "ECE; NLL / largest", grid: true, zero: true },
+    x: { type: "log", base: 2, label: "temperature", tickFormat: (t) => String(t), ticks: [0.25, 0.5, 1, 2, 4, 8] }, y: { label: "ECE; NLL / largest NLL", grid: true, zero: true },
     marks: [
       Plot.line(rows, { x: "T", y: "ece", stroke: colour, strokeWidth: 2 }), Plot.line(rows, { x: "T", y: "nll", stroke: colour, strokeWidth: 2, strokeDasharray: "5,4" }),
       Plot.ruleX([1], { stroke: "var(--line)" }), Plot.dot([rows[n]], { x: "T", y: "ece", fill: colour, r: 6 }), Plot.dot([rows[n]], { x: "T", y: "nll", fill: colour, r: 6 }),
@@ -118,44 +118,44 @@ function temperatureCurves(width) {
 }
 
 function openDetails(m, cell) {
-  const metrics = D.metrics.filter((one) => meanAt(one.key, m, cell) != null), table = make("table"), body = make("tbody");
-  for (const one of metrics) {
-    const row = make("tr"), all = seedsAt(one.key, m, cell);
-    row.append(make("th", one.title, { scope: "row" }), make("td", shown(mean(all), one), { class: "n" }));
-    row.append(make("td", all.length > 1 ? `${shown(d3.min(all), one)} … ${shown(d3.max(all), one)}` : one.meaning));
+  const metrics = D.metrics.filter((metric) => meanAt(metric.key, m, cell) != null), table = make("table"), body = make("tbody");
+  for (const metric of metrics) {
+    const row = make("tr"), all = seedsAt(metric.key, m, cell);
+    row.append(make("th", metric.title, { scope: "row" }), make("td", formatted(mean(all), metric), { class: "n" }));
+    row.append(make("td", all.length > 1 ? `seeds: ${formatted(d3.min(all), metric)} … ${formatted(d3.max(all), metric)}` : metric.meaning));
     body.append(row);
   }
   table.append(body);
   const charts = make("div", null, { class: "flow" }), width = Math.min(300, document.documentElement.clientWidth * 0.8);
   const bins = diagram("r", m, [cell]);
-  if (bins.length) charts.append(reliability(width, "Reliability", [{ m, bins }], "stated confidence", "share that is right"));
+  if (bins.length) charts.append(reliability(width, "Reliability diagram", [{ m, bins }], "confidence", "accuracy"));
   const picture = D.gallery.find((g) => g.shift === D.cells[cell][0] && g.severity === D.cells[cell][1]);
-  if (picture) charts.append(make("img", null, { src: "data:image/png;base64," + picture.png, alt: "One of these images", style: "width:140px;image-rendering:pixelated" }));
-  byId("details-title").textContent = `${named(m)}: ${cellWords(D.cells[cell])}`;
+  if (picture) charts.append(make("img", null, { src: "data:image/png;base64," + picture.png, alt: "Example image", style: "width:140px;image-rendering:pixelated" }));
+  byId("details-title").textContent = `${named(m)}: ${cellText(D.cells[cell])}`;
   byId("details-body").replaceChildren(charts, table);
   byId("details").showModal();
 }
 
-const WORDS = { nll: "NLL", validation_nll: "validation NLL", accuracy: "accuracy", validation_accuracy: "validation accuracy", avuc: "AvUC loss", avu: "AvU", kl: "KL", total: "total loss", uncertainty_right: "entropy where right", uncertainty_wrong: "entropy where wrong" };
+const QUANTITIES = { nll: "NLL", validation_nll: "validation NLL", accuracy: "accuracy", validation_accuracy: "validation accuracy", avuc: "AvUC loss", avu: "AvU", kl: "KL", total: "total loss", uncertainty_right: "entropy of right predictions", uncertainty_wrong: "entropy of wrong predictions" };
 function trainingStart() {
-  const keys = Object.keys(WORDS).filter((key) => D.training.some((t) => t[key]));
+  const keys = Object.keys(QUANTITIES).filter((key) => D.training.some((t) => t[key]));
   if (!keys.length) return;
   byId("training").hidden = false;
-  options(byId("quantity"), keys.map((key) => [key, WORDS[key]]));
+  options(byId("quantity"), keys.map((key) => [key, QUANTITIES[key]]));
   byId("quantity").addEventListener("change", () => draw("training"));
 }
 function trainingChart(width) {
   const key = byId("quantity").value;
   const rows = chosen().flatMap(({ n }) => (D.training[n][key] || []).map((v, k) => ({ m: n, epoch: D.training[n].epoch[k] + 1, v })));
-  return lines(width, `${WORDS[key]} by epoch`, rows, "epoch", "v", { xLabel: "epoch", yLabel: WORDS[key] });
+  return lines(width, `${QUANTITIES[key]} by epoch`, rows, "epoch", "v", { xLabel: "epoch", yLabel: QUANTITIES[key] });
 }
 
 const betas = () => D.methods.map((m, n) => ({ ...m, n })).filter((m) => m.beta != null);
 function ablationChart(width) {
   const metric = metricOf(state.metric), levels = [0, ...D.severities];
   const rows = betas().flatMap(({ n, beta }) => levels.map((level) => ({ beta, level, v: mean((level ? D.shifts : ["clean"]).map((s) => meanAt(state.metric, n, cellAt(s, level)))) }))).filter((r) => r.v != null);
-  byId("ablation").querySelector("[data-title]").textContent = `${metric.title} against β`;
-  return plot(width, `${metric.title} against the weight of AvUC`, {
+  byId("ablation").querySelector("[data-title]").textContent = `${metric.title} by β`;
+  return plot(width, `${metric.title} by the weight of the AvUC loss`, {
     x: { label: "β" }, y: { label: metric.title, grid: true, zero: true }, color: { type: "linear", domain: [0, 6], interpolate: d3.interpolateCividis, legend: false },
     marks: [
       Plot.line(d3.sort(rows, (r) => r.beta), { x: "beta", y: "v", z: "level", stroke: "level", strokeWidth: 2 }), Plot.dot(rows, { x: "beta", y: "v", fill: "level", r: 3.5 }),
@@ -170,7 +170,7 @@ function galleryStart() {
   byId("gallery").hidden = false;
   const table = byId("gallery-table"), body = make("tbody"), head = make("tr");
   const find = (shift, severity) => D.gallery.find((g) => g.shift === shift && g.severity === severity);
-  const picture = (found, words) => { const cell = make("td"); if (found) cell.append(make("img", null, { src: "data:image/png;base64," + found.png, alt: words })); return cell; };
+  const picture = (image, text) => { const cell = make("td"); if (image) cell.append(make("img", null, { src: "data:image/png;base64," + image.png, alt: text })); return cell; };
   head.append(make("td"), make("th", "clean", { scope: "col" }), ...D.severities.map((level) => make("th", String(level), { scope: "col" })));
   for (const shift of [...D.shifts, ...D.outside]) {
     const row = make("tr"), outside = shift.startsWith("ood:");
