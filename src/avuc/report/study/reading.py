@@ -61,9 +61,11 @@ def read_results(store: Store) -> Results:
     with _as_written(store, "the list of runs"):
         seconds = sum(_seconds(store, run) for run in store.runs())
     sizes = store.select("SELECT rows FROM cells WHERE shift='clean' LIMIT 1")
-    held_out = " (evaluated on held-out training images, not on test images)" if recipe.data.evaluate_on_validation else ""
+    data = without_folder(recipe.data.source)
+    if recipe.data.evaluate_on_validation:
+        data += " (evaluated on held-out training images, not on test images)"
     source = (
-        f"{without_folder(recipe.data.source)}{held_out}, {recipe.net.name}, up to {recipe.study.samples} samples per prediction; "
+        f"{data}, {recipe.net.name}, up to {recipe.study.samples} samples per prediction; "
         f"{len(store.done()):,} evaluations (one method with one seed on one test set), computed in {_time(seconds)}"
     )
     results = Results(
