@@ -1,9 +1,9 @@
-"""How fast the report of a large study opens: 12 methods × 5 seeds × 97 sets × every metric, in headless Chromium.
+"""How fast the report of a large study opens: 12 methods × 5 seeds × 97 test sets × every metric, in headless Chromium.
 
     python benchmarks/bench_report_page.py [FOLDER]
 
-Makes a synthetic store of that size (its numbers are noise around a trend, its structure that of a real one), writes
-the page, opens it and changes each control; prints what a reader would wait for.
+Makes a synthetic study of that size (noise around a trend, with the structure of a real study), writes the page, opens it
+and changes each control. Prints how long a reader waits.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main() -> None:
         store.close()
         page = folder / "report.html"
         write_study_page(results, page)
-        count = sum(int(np.isfinite(found).sum()) for found in results.values.values())
+        count = sum(int(np.isfinite(values).sum()) for values in results.values.values())
         print(f"{count:,} values; written in {time.perf_counter() - began:.1f} s, {page.stat().st_size / 1e6:.2f} MB")
         for line in measure(page):
             print(line)
@@ -98,7 +98,7 @@ def measure(page_file: Path) -> list[str]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if module.CHROMIUM is None:
-        return ["no Chromium binary here: not opened (apt-get install -y chromium)"]
+        return ["Chromium is not installed, so the page was not opened (apt-get install -y chromium)"]
     browser = module.Browser(module.CHROMIUM)
     try:
         page = module.Page(browser)
@@ -111,10 +111,10 @@ def measure(page_file: Path) -> list[str]:
         ]
         for name, value in (("metric", "nll"), ("severity", "3"), ("shift", "fog")):
             page.js("byId('controls').scrollIntoView()")
-            time.sleep(0.3)  # until the page has noticed what is in view
+            time.sleep(0.3)  # until the page knows which charts are in view
             change = f"const e = byId('{name}'); e.value = {json.dumps(value)}; e.dispatchEvent(new Event('change'));"
             code = f"(async () => {{ const t = performance.now(); {change} {FRAME} return performance.now() - t; }})()"
-            out.append(f"{name} → {value}: what is in view is drawn again after {page.js(code):.0f} ms")
+            out.append(f"{name} → {value}: charts in view are drawn again after {page.js(code):.0f} ms")
             page.settled()
         return out
     finally:

@@ -1,4 +1,4 @@
-"""The screenshots of this folder, from a study's report.
+"""Make the screenshots of this folder from the report of a study:
 
 python docs/demo-report/make.py REPORT.html
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 BROWSER = HERE.parents[1] / "tests" / "report" / "conftest.py"
-# name: width, height, dark, what to bring to the top
+# name: width, height, dark mode, CSS selector of the element at the top
 SHOTS = {
     "top": (1280, 1240, False, "h1"),
     "maps": (1280, 1240, False, "#explore"),
@@ -32,10 +32,10 @@ def main() -> None:
     spec.loader.exec_module(module)
     browser = module.Browser(module.CHROMIUM)
     try:
-        for name, (width, height, dark, place) in SHOTS.items():
+        for name, (width, height, dark, selector) in SHOTS.items():
             page = module.Page(browser, width, height, dark=dark)
             page.open(Path(sys.argv[1]))
-            top = page.js(f"document.querySelector('{place}').getBoundingClientRect().top + scrollY - 16")
+            top = page.js(f"document.querySelector('{selector}').getBoundingClientRect().top + scrollY - 16")
             clip = {"x": 0, "y": max(0, top), "width": width, "height": height, "scale": 1}
             data = page.send("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"]
             (HERE / f"{name}.png").write_bytes(base64.b64decode(data))

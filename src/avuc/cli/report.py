@@ -14,7 +14,6 @@ from avuc.core.errors import InputError
 if TYPE_CHECKING:
     from avuc.report.study.results import Results
 
-__all__ = ["COMMAND", "conclude"]
 
 DAMAGED = 65  # EX_DATAERR: the page is written, without the results that the damaged file has lost
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["COLOURS", "SYMBOLS", "colour_of", "symbol_of"]
-
 # (on a light page, on a dark page). First the colours of Okabe and Ito, with a contrast of at least 3:1 to the page;
 # then hues between them. Neighbours in the list also differ in lightness, for readers who cannot see hues.
 COLOURS = (

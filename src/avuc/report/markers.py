@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from avuc.core.errors import InputError
 
-__all__ = ["block_names", "fill"]
-
 BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end: (?P=name) -->)", re.DOTALL)
 BEGIN = re.compile(r"<!-- generated: ([\w-]+) -->")
 FIGURE = re.compile(r"(<!-- figure: (?P<of>[^>]*?) -->).*?(<!-- end -->)")

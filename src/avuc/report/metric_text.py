@@ -10,31 +10,6 @@ if TYPE_CHECKING:
     from avuc.evaluation.compare import Comparison
     from avuc.evaluation.result import EvaluationResult
 
-__all__ = [
-    "CHANGE_HEAD",
-    "DETECTION_HEAD",
-    "DETECTION_TEXT",
-    "DETECTION_WORDS",
-    "METRIC_HEAD",
-    "METRIC_TEXT",
-    "METRIC_WORDS",
-    "RANKING_HEAD",
-    "MetricText",
-    "Row",
-    "Words",
-    "change_rows",
-    "compared_verdict",
-    "detection_rows",
-    "metric_rows",
-    "metric_text",
-    "number",
-    "percent",
-    "ranking_rows",
-    "ranking_verdict",
-    "replicates_text",
-    "verdict",
-    "words_of",
-]
 
 Row = tuple[str, ...]
 METRIC_HEAD = ("metric", "value", "95 % interval", "better", "what it means")
@@ -54,7 +29,7 @@ class MetricText(NamedTuple):
 
 METRIC_TEXT = {
     "accuracy": MetricText("Accuracy", "share of correct predictions", "higher", True),
-    "nll": MetricText("NLL", "−log probability of the true class, in nats", "lower"),
+    "nll": MetricText("NLL", "−log p of the true class, in nats", "lower"),
     "brier": MetricText("Brier score", "squared error of the probabilities", "lower"),
     "ece": MetricText("ECE", "gap between confidence and accuracy", "lower"),
     "classwise_ece": MetricText("Classwise ECE", "the same gap, class by class", "lower"),
@@ -62,11 +37,11 @@ METRIC_TEXT = {
     "debiased_ece": MetricText("Debiased ECE", "root-mean-square gap, corrected for noise", "lower"),
     "mce": MetricText("MCE", "the gap in the worst bin", "lower"),
     "uce": MetricText("UCE", "gap between uncertainty and error rate", "lower"),
-    "avu": MetricText("AvU", "share right and certain or wrong and uncertain", "higher"),
+    "avu": MetricText("AvU", "right and certain, or wrong and uncertain", "higher"),
     "avu_auc": MetricText("AvU-AUC", "area under AvU over all thresholds", "higher"),
     "p_accurate_given_certain": MetricText("p(right | certain)", "accuracy when it is certain", "higher", True),
     "p_uncertain_given_inaccurate": MetricText(
-        "p(uncertain | wrong)", "share of its mistakes that it is uncertain about", "higher", True
+        "p(uncertain | wrong)", "share of mistakes that are uncertain", "higher", True
     ),
     "aurc": MetricText("AURC", "error rate, averaged over all coverages", "lower"),
     "mean_entropy": MetricText("Mean entropy", "average uncertainty, in nats"),
@@ -77,8 +52,8 @@ DETECTION_TEXT = {
     "aupr_in": MetricText("AUPR-in", "average precision for finding test data", "higher"),
     "aupr_out": MetricText("AUPR-out", "average precision for finding OOD data", "higher"),
     "detection_accuracy": MetricText("Detection accuracy", "mean of TPR and TNR at the best threshold", "higher", True),
-    "fpr95": MetricText("FPR at 95 % TPR", "test data rejected to detect 95 % of OOD data", "lower", True),
-    "wasserstein": MetricText("Wasserstein", "distance of the two entropy distributions, in nats", "higher"),
+    "fpr95": MetricText("FPR at 95 % TPR", "test data rejected to find 95 % of OOD", "lower", True),
+    "wasserstein": MetricText("Wasserstein", "distance between the entropies, in nats", "higher"),
 }
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ROLES", "light", "style_variables"]
-
 # role -> (on a light page, on a dark page). Light colours are unique, so a colour in a drawing identifies its role.
 ROLES: dict[str, tuple[str, str]] = {
     "page": ("#fbfbfa", "#14171b"),

@@ -12,8 +12,6 @@ from html import escape
 
 from avuc.core.text import visible
 
-__all__ = ["Cell", "Entry", "Table"]
-
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # some spreadsheets treat full-width signs the same
 
 

@@ -13,15 +13,6 @@ from avuc.report.palette import ROLES, light
 if TYPE_CHECKING:
     from avuc.evaluation.result import EvaluationResult, Series
 
-__all__ = [
-    "avu_chart",
-    "confidence_chart",
-    "entropy_chart",
-    "loss_chart",
-    "reliability_chart",
-    "risk_chart",
-    "uncertainty_chart",
-]
 
 Named = Sequence[tuple[str, "EvaluationResult"]]
 SIZE = (5.2, 4.0)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from avuc.evaluation.compare import Comparison
     from avuc.evaluation.result import EvaluationResult
 
-__all__ = ["assessment_page", "comparison_page", "ranking_page"]
 
 STYLE = """
 *{box-sizing:border-box}

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from avuc.study.store import Store
 
-__all__ = ["Effort", "Run", "effort_of"]
-
 
 @dataclass(frozen=True)
 class Run:

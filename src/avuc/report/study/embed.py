@@ -14,8 +14,6 @@ from avuc.report.colours import colour_of, symbol_of
 from avuc.report.metric_text import metric_text
 from avuc.report.study.result_arrays import CLEAN, Results, finite_mean
 
-__all__ = ["method_styles", "payload", "safe_json", "top_entropy"]
-
 Array = NDArray[np.float64]
 MOST_PICTURES = 1_000_000  # base64 characters of all pictures; beyond that, fewer mistakes of each method are kept
 MOST_SETS = 4  # test sets with single images: clean images and the worst shifts

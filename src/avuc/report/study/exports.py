@@ -16,8 +16,6 @@ from avuc.report.study.figures import all_figures, saved
 from avuc.report.study.result_arrays import Results
 from avuc.report.study.tables import all_tables
 
-__all__ = ["file_names", "write_figures", "write_tables"]
-
 LONGEST = 160  # bytes of a file name; most file systems allow 255
 
 

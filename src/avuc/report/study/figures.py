@@ -23,8 +23,6 @@ from avuc.report.study.intervals import spread
 from avuc.report.study.pooled import by_confidence, by_entropy, diagram, histogram
 from avuc.report.study.result_arrays import CLEAN, Results, SetKey, finite_mean
 
-__all__ = ["all_figures", "saved"]
-
 Paint = Callable[[Any], None]  # draws on a matplotlib Figure
 BOXES = ("ece", "uce", "nll", "brier", "accuracy", "avu_auc")
 MARKERS = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D", "star": "*", "cross": "P", "wye": "1"}

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from avuc.report.study.result_arrays import finite_mean
 
-__all__ = ["LEVEL", "REPLICATES", "STATISTICS", "Spread", "percentile_interval", "spread"]
-
 Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]
 REPLICATES = 1000

@@ -18,8 +18,6 @@ from avuc.report.study.tables import all_tables
 from avuc.report.study.verdict import alarms, verdict
 from avuc.report.table import Table
 
-__all__ = ["study_page", "write_study_page"]
-
 SCRIPTS = ("d3.min.js", "plot.min.js", "data.js", "charts.js", "explore.js", "app.js")
 
 

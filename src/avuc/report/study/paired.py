@@ -19,19 +19,6 @@ from avuc.report.study.paper_comparison import Figure
 from avuc.report.study.result_arrays import CLEAN, Results, SetKey
 from avuc.report.study.tables import rank_correlation
 
-__all__ = [
-    "Difference",
-    "compare_over_seeds",
-    "compare_over_shifts",
-    "complete_seeds",
-    "over_images",
-    "over_seeds",
-    "over_shifts",
-    "pairs_by_seed",
-    "shift_values",
-    "trend",
-]
-
 Array = NDArray[np.float64]
 GROUPS = ("right", "wrong", "outside")
 

@@ -21,8 +21,6 @@ from avuc.report.study.intervals import STATISTICS
 from avuc.report.study.result_arrays import CLEAN, Results, SetKey, finite_mean
 from avuc.report.study.tables import rank_correlation
 
-__all__ = ["Figure", "Published", "figure", "outside_cell", "outside_set", "published_value", "read_published"]
-
 Array = NDArray[np.float64]
 COLUMNS = ("table", "dataset", "method", "shift", "intensity", "metric", "statistic", "printed", "unit")
 

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from avuc.report.study.result_arrays import Results, SetKey
 
-__all__ = ["Bins", "by_confidence", "by_entropy", "diagram", "histogram"]
-
 Array = NDArray[np.float64]
 
 

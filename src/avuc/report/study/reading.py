@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from avuc.study.store import Store
     from avuc.study.stored_recipe import StoredMethod, StoredRecipe
 
-__all__ = ["read_results"]
 
 # every metric is a share or a few nats; avuc computes no larger value
 LARGEST = 1e12

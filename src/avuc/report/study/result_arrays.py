@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from avuc.report.metric_text import DETECTION_TEXT, METRIC_TEXT
 
-__all__ = ["CLEAN", "METRICS", "MethodFacts", "Results", "SetKey", "finite_mean"]
-
 Array = NDArray[np.float64]
 SetKey = tuple[str, int]  # a set of images: the shift ("clean", "fog", "ood:svhn") and its intensity, 0 if it has none
 CLEAN: SetKey = ("clean", 0)

@@ -14,8 +14,6 @@ from avuc.report.study.intervals import STATISTICS, Spread, spread
 from avuc.report.study.result_arrays import CLEAN, Results, SetKey
 from avuc.report.table import Cell, Entry, Table
 
-__all__ = ["all_tables", "rank_correlation", "ranking"]
-
 Array = NDArray[np.float64]
 SCORES = ("ece", "uce", "nll", "brier", "accuracy", "avu_auc")
 DETECTION = ("auroc", "aupr_in", "aupr_out", "detection_accuracy", "fpr95")

@@ -11,8 +11,6 @@ from avuc.report.metric_text import metric_text
 from avuc.report.study.intervals import Spread, spread
 from avuc.report.study.result_arrays import CLEAN, Results
 
-__all__ = ["Verdict", "alarms", "verdict"]
-
 Verdict = list[str]
 # with fewer validation errors, the mean entropy of the errors is mostly chance
 FEWEST_ERRORS = 30
