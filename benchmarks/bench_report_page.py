@@ -2,8 +2,8 @@
 
     python benchmarks/bench_report_page.py [FOLDER]
 
-Makes a synthetic study of that size (noise around a trend, with the structure of a real study), writes the page, opens it
-and changes each control. Prints how long a reader waits.
+Makes a synthetic study of that size (noise around a trend, with the structure of a real study), writes the page, opens
+it and changes each control. Prints how long a reader waits.
 """
 
 from __future__ import annotations
