@@ -69,11 +69,13 @@ def ranking(results: Results) -> Table:
         for method in order
     ]
     common, shifted = len(results.common("nll")), sum(bool(key[1]) for key in results.test_sets)
-    sets = f"the {common} shifted test sets that all methods have" if common < shifted else "shifts and intensities"
+    sets = (
+        f" and the {common} shifted test sets that all methods have" if common < shifted else ", shifts and intensities"
+    )
     return Table(
         "ranking",
         "Ranking, lowest NLL first",
-        f"Means over seeds and {sets}, with 95 % intervals. {MARKS}",
+        f"Means over seeds{sets}, with 95 % intervals. {MARKS}",
         ["method", "seeds", "samples", *(title for title, _, _ in columns)],
         rows,
     )
