@@ -168,7 +168,7 @@ def test_a_difference_common_to_all_shifts_is_found_and_the_spread_of_shifts_is_
     assert found.high - found.low < 0.02
     assert found.says("lower") == "better"
     assert found.says("higher") == "worse"
-    assert over_shifts(second, second, lambda values: float(values.mean())).says("lower") == "not told apart"
+    assert over_shifts(second, second, lambda values: float(values.mean())).says("lower") == "not significant"
     assert over_shifts(first, second, lambda values: float(values.mean())) == found  # no chance between two calls
 
 
@@ -176,7 +176,7 @@ def test_one_shift_has_no_interval():
     found = over_shifts(np.ones((2, 1, 1)), np.zeros((2, 1, 1)), lambda values: float(values.mean()))
     assert found.value == 1
     assert math.isnan(found.low)
-    assert found.says("lower") == "one run each"
+    assert found.says("lower") == "no interval"
 
 
 def test_over_seeds_is_welchs_interval():
@@ -195,7 +195,7 @@ def test_rows_from_the_same_networks_are_compared_seed_by_seed():
     reference = stats.ttest_rel(first, second).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((reference.low, reference.high))
     assert found.says("higher") == "better"
-    assert over_seeds(first, second).says("higher") == "not told apart"
+    assert over_seeds(first, second).says("higher") == "not significant"
     # a step between seeds that is larger than anything else is common to both, so it moves nothing
     steps = np.array([0.0, 5.0, 9.0])[:, None, None]
     noise = np.random.default_rng(0).normal(size=(2, 3, 16, 1)) / 100

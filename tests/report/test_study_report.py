@@ -132,7 +132,7 @@ def test_spread_knows_what_it_does_not_know():
 
 
 def test_ties_are_paired():
-    """Shifts differ far more than methods; on the same shifts the methods are told apart all the same."""
+    """Shifts differ far more than methods; on the same shifts they are still significantly different."""
     found = spread(scores([0.10, 0.11, 0.101], [1] * 3, [1] * 3, noise=0.02)["ece"])
     assert found.interval(0)[1] > found.interval(1)[0]
     assert found.ties(lower=True) == {0, 2}

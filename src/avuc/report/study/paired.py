@@ -33,9 +33,9 @@ class Difference(NamedTuple):
     def says(self, better: str) -> str:
         """Return what the interval says of the first method; `better` is "lower" or "higher"."""
         if math.isnan(self.low):
-            return "one run each"
+            return "no interval"
         if self.low <= 0 <= self.high:
-            return "not told apart"
+            return "not significant"
         return "better" if (self.value < 0) == (better == "lower") else "worse"
 
 

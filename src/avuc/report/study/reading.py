@@ -36,9 +36,9 @@ def read_results(store: Store) -> Results:
     recipe = store.stored_recipe()
     rows = [_checked(store, row) for row in store.rows()]
     if store.lost and not rows:
-        raise InputError(f"{store.damage()}; avuc study computes them again")
+        raise InputError(f"{store.damage()}; run avuc study again to compute them")
     if not any(row[2] != "validation" for row in rows):
-        raise InputError(f"{store.path}: no results yet; run avuc study again, it goes on where it stopped")
+        raise InputError(f"{store.path}: no results yet; run avuc study again to continue it")
     present = {row[0] for row in rows if row[2] != "validation"}
     order = [row for row in recipe.methods if row.name in present]
     if not order:
