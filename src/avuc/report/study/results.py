@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from avuc.core.errors import InputError
-from avuc.report.study.reading import read_results
-from avuc.report.study.result_arrays import CLEAN, METRICS, MethodFacts, Results
-
-__all__ = ["CLEAN", "MethodFacts", "Results", "read_results", "side_by_side"]
+from avuc.report.study.reading import read_results as read_results
+from avuc.report.study.result_arrays import CLEAN as CLEAN
+from avuc.report.study.result_arrays import METRICS, MethodFacts, Results
 
 
 def side_by_side(first: Results, second: Results, names: tuple[str, str]) -> Results:
