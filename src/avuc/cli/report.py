@@ -12,7 +12,7 @@ from avuc.cli.console import Console
 from avuc.core.errors import InputError
 
 if TYPE_CHECKING:
-    from avuc.report.study.results import Results
+    from avuc.report.study.result_arrays import Results
 
 
 DAMAGED = 65  # EX_DATAERR: the page is written, without the results that the damaged file has lost
