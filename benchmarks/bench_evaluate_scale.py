@@ -1,12 +1,12 @@
-"""`avuc evaluate` on large files: time, rows per second, and peak memory beside the size of the file.
+"""`avuc evaluate` on large files: time, rows per second, and peak memory compared with the size of the file.
 
     python benchmarks/bench_evaluate_scale.py              # 5 million rows and 50,000 × 1,000
     python benchmarks/bench_evaluate_scale.py --large      # and 50 million × 10, 500,000 × 1,000 (2 GB each)
 
 Files are written in blocks into a temporary folder (at most two at a time) and removed after use. Each line is one
-run of the command in a process of its own; the ratios are of processor time, which a busy machine changes less than
-elapsed time. The peer lines compute what these libraries can of the same .npy file in a process of their own:
-torchmetrics' and netcal's ECE, which need all probabilities in memory.
+run of the command in its own process. Ratios compare processor time, which depends less on other load than elapsed
+time. The lines of other libraries show the ECE of torchmetrics and netcal for the same .npy file, also in their own
+process; both need all probabilities in memory.
 """
 
 from __future__ import annotations

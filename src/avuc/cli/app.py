@@ -31,6 +31,7 @@ COMMANDS: dict[str, Command] = {
     "report": REPORT,
     "shifts": SHIFTS,
 }
+"""Name of each command -> the command."""
 # problems with a file that the user named and can fix: exit code 2, not 1
 USER_ERRORS = {
     errno.ENOENT,
@@ -57,7 +58,14 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command and return its exit code.
+
+    Args:
+        argv: the arguments without the name of the program (default: those of this process).
+
+    >>> main(["evaluate", "missing.npz"])  # one line on standard error
+    2
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller (avuc … >&-): the output files are still wanted
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115

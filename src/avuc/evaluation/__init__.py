@@ -15,14 +15,13 @@ files/       read and write saved predictions of any format
 """
 
 from avuc.evaluation.compare import Comparison, compare
-from avuc.evaluation.evaluate import MetricValues, evaluate, metric_values
+from avuc.evaluation.evaluate import evaluate, metric_values
 from avuc.evaluation.large import evaluate_large
 from avuc.evaluation.result import EvaluationResult
 
 __all__ = [
     "Comparison",
     "EvaluationResult",
-    "MetricValues",
     "compare",
     "evaluate",
     "evaluate_large",

@@ -30,19 +30,41 @@ Change = tuple[float, float, float]  # value, low, high
 
 @dataclass(frozen=True)
 class Comparison:
-    """Metrics before and after a calibrator, on the same rows."""
+    """Metrics before and after a calibrator, on the same rows. `compare` returns it.
+
+    Args:
+        method: name of the calibration method.
+        temperature: the fitted temperature; None for methods without one.
+        how: which rows the metrics come from, as text.
+        before: result without the calibrator.
+        after: result with the calibrator.
+        change: after − before of every metric: (value, low, high).
+        warnings: what the user must know before using the calibrator.
+        curve: the loss at each temperature that was tried; empty for methods without a temperature.
+        check: whether the fitted calibrator is worse than none.
+        notes: remarks about the fit.
+        refused: the comparison of the fitted calibrator, if it was rejected as worse than none.
+
+    >>> import tempfile, numpy as np
+    >>> from avuc.evaluation.files import read_scores
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/a.npz", logits=np.tile([[9.0, 0.0], [0.0, 9.0]], (20, 1)), labels=[0, 1, 1, 0] * 10)
+    ...     _, comparison = compare(read_scores(f"{folder}/a.npz"), "temperature", replicates=0)
+    >>> comparison.change["nll"][0] < 0, comparison.refused
+    (True, None)
+    """
 
     method: str
     temperature: float | None
-    how: str  # which rows the metrics come from
+    how: str
     before: EvaluationResult
     after: EvaluationResult
-    change: dict[str, Change]  # after − before, with its interval
+    change: dict[str, Change]
     warnings: list[str]
-    curve: Series  # the loss over T
-    check: CalibratorCheck  # whether the fitted calibrator is worse than no calibrator
-    notes: list[str] = field(default_factory=list)  # remarks about the fit
-    refused: Comparison | None = None  # of the fitted calibrator, if it was rejected as worse than none
+    curve: Series
+    check: CalibratorCheck
+    notes: list[str] = field(default_factory=list)
+    refused: Comparison | None = None
 
     @property
     def shown(self) -> Comparison:

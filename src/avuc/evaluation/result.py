@@ -17,7 +17,34 @@ Series = dict[str, list[float]]  # one curve: the values of each axis
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Metrics, intervals and curves of one set of predictions."""
+    """Metrics, intervals and curves of one set of predictions. `evaluate` returns it.
+
+    Args:
+        n: number of rows.
+        num_classes: number of classes.
+        samples: number of Monte Carlo samples behind the probabilities.
+        threshold: entropy in nats up to which a prediction counts as certain.
+        bins: bins of ECE and UCE.
+        confidence: mean confidence.
+        metrics: every metric of `avuc.metrics.METRICS`.
+        intervals: (low, high) of the 95 % interval of each metric; empty without replicates.
+        detection: metrics of out-of-distribution detection; empty without out-of-distribution data.
+        outside: number of out-of-distribution rows.
+        curves: the values behind the charts.
+        detection_intervals: (low, high) of the 95 % interval of each detection metric.
+        replicates: number of bootstrap resamples behind the intervals.
+        bootstrap: what was resampled for the metrics: "rows", or "cells" of similar rows.
+        detection_bootstrap: the same for the detection metrics.
+        expected_entropy: mean over the rows of the expected entropy, in nats.
+        mutual_information: mean over the rows of the mutual information, in nats.
+
+    >>> import torch
+    >>> from avuc import Predictions
+    >>> from avuc.evaluation import evaluate
+    >>> result = evaluate(Predictions(torch.tensor([[0.8, 0.2], [0.6, 0.4]]), torch.tensor([0, 1])), replicates=0)
+    >>> result.n, result.metrics["accuracy"], result.as_json()["replicates"]
+    (2, 0.5, 0)
+    """
 
     n: int
     num_classes: int
@@ -28,13 +55,13 @@ class EvaluationResult:
     metrics: dict[str, float]
     intervals: dict[str, Bounds]
     detection: dict[str, float] = field(default_factory=dict)
-    outside: int = 0  # rows of the out-of-distribution file
+    outside: int = 0
     curves: dict[str, Series] = field(default_factory=dict)
     detection_intervals: dict[str, Bounds] = field(default_factory=dict)
-    replicates: int = 0  # bootstrap resamples behind the intervals
-    bootstrap: str = "rows"  # what was resampled: rows, or cells of similar rows
+    replicates: int = 0
+    bootstrap: str = "rows"
     detection_bootstrap: str = "rows"
-    expected_entropy: float = math.nan  # means over the rows, in nats
+    expected_entropy: float = math.nan
     mutual_information: float = math.nan
 
     def as_json(self) -> dict[str, Any]:
