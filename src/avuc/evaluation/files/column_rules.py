@@ -143,8 +143,8 @@ def _heads(suffixes: Sequence[str]) -> list[str] | None:
     """
     patterns = (r"(.*[_.\- ])([^_.\- ]+)", r"([^_.\- ]+[_.\- ])(.*)")
     for pattern in patterns:
-        found = [re.fullmatch(pattern, suffix, re.DOTALL) for suffix in suffixes]
-        pairs = [(match[1], match[2]) for match in found if match]
+        matches = [re.fullmatch(pattern, suffix, re.DOTALL) for suffix in suffixes]
+        pairs = [(match[1], match[2]) for match in matches if match]
         heads, ends = {head for head, _ in pairs}, {end for _, end in pairs}
         if len(pairs) == len(suffixes) == len(heads) * len(ends) and min(len(heads), len(ends)) > 1:
             return [head for head, _ in pairs]

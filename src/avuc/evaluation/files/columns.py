@@ -56,19 +56,19 @@ class TableSample(Protocol):
     """Cells of a table that are known before all of it is read."""
 
     def is_number(self, name: str) -> bool:
-        """Whether the column holds numbers."""
+        """Return whether the column contains numbers."""
 
     def is_list(self, name: str) -> bool:
-        """Whether every cell of the column holds a list."""
+        """Return whether every cell of the column contains a list."""
 
     def text(self, name: str) -> str:
-        """One cell of a column that holds no numbers, for messages."""
+        """Return one cell of a column without numbers, for messages."""
 
     def rows(self, names: Sequence[str]) -> np.ndarray:
-        """Some rows (n, len(names)) of these columns of numbers, in float64."""
+        """Return some rows (n, len(names)) of these columns of numbers, in float64."""
 
     def labels(self, name: str) -> frozenset[str]:
-        """The distinct labels of all rows, as text; whole numbers without a decimal point."""
+        """Return the distinct labels of all rows as text; integers without a decimal point."""
 
 
 def ordered_classes(path: Path, names: list[str], suffixes: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

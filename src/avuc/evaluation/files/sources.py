@@ -60,8 +60,8 @@ class FileSource:
     def blocks(self, rows: int) -> Iterator[Tensor]:
         stored = self.shape[::-1] if self._column_major else self.shape
         axis = _row_axis(self.shape)
-        place = len(self.shape) - 1 - axis if self._column_major else axis
-        count, outer, inner = stored[place], math.prod(stored[:place]), math.prod(stored[place + 1 :])
+        row_axis = len(self.shape) - 1 - axis if self._column_major else axis
+        count, outer, inner = stored[row_axis], math.prod(stored[:row_axis]), math.prod(stored[row_axis + 1 :])
         stride = inner * self._itemsize
         # no buffer: a block is read directly into its own memory
         with self.path.open("rb", buffering=0) as stream:
@@ -71,7 +71,7 @@ class FileSource:
                 for part in range(outer):
                     stream.seek(self._offset + (part * count + start) * stride)
                     read_exactly(self.path, stream, memoryview(raw)[part * here * stride : (part + 1) * here * stride])
-                block = self._decode(raw).reshape(*stored[:place], here, *stored[place + 1 :])
+                block = self._decode(raw).reshape(*stored[:row_axis], here, *stored[row_axis + 1 :])
                 yield block.permute(*range(block.ndim)[::-1]) if self._column_major else block
 
 
