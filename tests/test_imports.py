@@ -49,7 +49,9 @@ def imports_of(path: Path) -> Iterator[tuple[int, str]]:
             if node.module == "avuc":
                 yield from ((node.lineno, f"avuc.{alias.name}") for alias in node.names)
             elif node.module and node.module.startswith("avuc."):
-                yield node.lineno, node.module
+                for alias in node.names:  # `from avuc.package import module` imports the module
+                    inner = f"{node.module}.{alias.name}"
+                    yield node.lineno, inner if inner in MODULES else node.module
 
 
 MODULES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
