@@ -33,9 +33,9 @@ from avuc.gpu.stacked.steps import StackedSteps
 from avuc.methods import SVI, Method, Objective, Vanilla
 from avuc.nets import resnet20
 from avuc.train import Job, TrainSettings, fit_many
-from avuc.training.captured import FastSteps
+from avuc.training.captured import CapturedSteps
 from avuc.training.distributed import Ranks
-from avuc.training.model_trainer import Member
+from avuc.training.model_trainer import ModelTrainer
 from avuc.training.steps import EagerSteps, Steps
 
 AVUC = Objective("avuc", beta=3.0, warmup_epochs=0, threshold=1.0, kl_weight=0.1)
@@ -73,9 +73,11 @@ class Bench:
         images = torch.randint(256, (count, 32, 32, 3), generator=generator, dtype=torch.uint8)
         return Dataset(images, torch.randint(10, (count,), generator=generator), 10, "random bytes")
 
-    def members(self, method: Method, objective: Objective, settings: TrainSettings, count: int = 1) -> list[Member]:
+    def trainers(
+        self, method: Method, objective: Objective, settings: TrainSettings, count: int = 1
+    ) -> list[ModelTrainer]:
         return [
-            Member(
+            ModelTrainer(
                 method,
                 net,
                 objective,
@@ -90,13 +92,13 @@ class Bench:
             for seed in range(count)
         ]
 
-    def joint(self, members: list[Member], fast: bool, stacked: bool = False) -> Steps:
-        steps: Steps = FastSteps(members, self.data, say) if fast else EagerSteps(members, self.data)
+    def joint(self, trainers: list[ModelTrainer], fast: bool, stacked: bool = False) -> Steps:
+        steps: Steps = CapturedSteps(trainers, self.data, say) if fast else EagerSteps(trainers, self.data)
         if stacked:
-            steps = StackedSteps(members, self.data, say)
+            steps = StackedSteps(trainers, self.data, say)
         steps.prepare([self.batch])
-        for member in members:
-            member.begin(0)
+        for trainer in trainers:
+            trainer.begin(0)
         return steps
 
     def milliseconds(self, step: Callable[[], Any], steps: int | None = None) -> float:
@@ -142,7 +144,7 @@ class Bench:
                 say(f"  {way}: needs a GPU")
                 continue
             for kind, (method, objective) in kinds.items():
-                steps = self.joint(self.members(method, objective, settings), fast)
+                steps = self.joint(self.trainers(method, objective, settings), fast)
                 rows = self.indices(1)
                 self.add(f"step, {kind}, {way}", self.milliseconds(lambda s=steps, r=rows: s(r)), "ms")
 
@@ -150,8 +152,8 @@ class Bench:
         """Several models in one step."""
         fast = self.device.type == "cuda"
         for count in sorted({max(1, self.models // 2), self.models}):
-            members = self.members(SVI(), AVUC, self.settings, count)
-            steps = self.joint(members, fast)
+            trainers = self.trainers(SVI(), AVUC, self.settings, count)
+            steps = self.joint(trainers, fast)
             rows = self.indices(count)
             ms = self.milliseconds(lambda s=steps, r=rows: s(r))
             self.add(f"joint step of {count} SVI-AvUC models", ms, "ms")
@@ -159,9 +161,9 @@ class Bench:
     def stacked(self) -> None:
         """Several models as one stacked network, beside a stream for each."""
         for count in (1, 8, 16) if self.device.type == "cuda" else (2,):
-            members = self.members(SVI(), AVUC, self.settings, count)
+            trainers = self.trainers(SVI(), AVUC, self.settings, count)
             started = time.perf_counter()
-            steps = self.joint(members, False, stacked=True)
+            steps = self.joint(trainers, False, stacked=True)
             self.wait()
             self.add(f"stacked, {count} SVI-AvUC models: compiling and capturing", time.perf_counter() - started, "s")
             if getattr(steps, "instead", None) is not None:
@@ -170,8 +172,8 @@ class Bench:
             ms = self.milliseconds(lambda s=steps, r=rows: s(r))
             self.add(f"stacked, joint step of {count} SVI-AvUC models", ms, "ms")
         if self.device.type == "cuda":
-            members = self.members(SVI(), AVUC, self.settings, 8)
-            steps, rows = self.joint(members, True), self.indices(8)
+            trainers = self.trainers(SVI(), AVUC, self.settings, 8)
+            steps, rows = self.joint(trainers, True), self.indices(8)
             self.add("on streams, joint step of 8 SVI-AvUC models", self.milliseconds(lambda: steps(rows)), "ms")
 
     def fit(self) -> None:
@@ -239,7 +241,7 @@ class Bench:
         ms = self.milliseconds(step, min(self.steps, 50))
         self.add("bayesian-torch, ResNet-20 example step, float32", ms, "ms")
         self.add("bayesian-torch, images/s", self.batch / ms * 1e3, "images/s")
-        ours = self.joint(self.members(SVI(), AVUC, self.settings), self.device.type == "cuda")
+        ours = self.joint(self.trainers(SVI(), AVUC, self.settings), self.device.type == "cuda")
         rows_of_ours = self.indices(1)
         mine = self.milliseconds(lambda: ours(rows_of_ours))
         self.add("avuc, SVI-AvUC, one model, images/s", self.batch / mine * 1e3, "images/s")

@@ -1,4 +1,4 @@
-"""Training: `fit_calibrated`, the default; `fit` a method to data, `fit_many` several at once, and their settings."""
+"""Training: `fit_calibrated` with default settings, `fit` for one method, `fit_many` for several models at once."""
 
 from avuc.training.default import Calibrated, fit_calibrated
 from avuc.training.fit import fit, fit_many

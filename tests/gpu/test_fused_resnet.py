@@ -35,7 +35,7 @@ class PlainKernel:
     packs: ClassVar[int] = 0
 
     @classmethod
-    def reason_against(cls, net: nn.Module, device: torch.device) -> str | None:
+    def unsupported_reason(cls, net: nn.Module, device: torch.device) -> str | None:
         return cls.against
 
     def __init__(self, net: nn.Module) -> None:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from avuc.bayes import BayesianModule
+from avuc.core.accelerators import TrainingSteps
 from avuc.data import Dataset
 from avuc.gpu.stacked import steps as stacked
-from avuc.gpu.stacked.choice import reason_against, signature
+from avuc.gpu.stacked.choice import signature, unsupported_reason
 from avuc.gpu.stacked.layers import block_gradient, norm, norm_gradient
 from avuc.gpu.stacked.steps import StackedSteps
 from avuc.methods import METHODS, SVI, SWAG, Ensemble, Method, Objective, Vanilla
@@ -22,12 +23,12 @@ from avuc.nets import small_cnn
 from avuc.nets.resnet_cifar import CifarResNet
 from avuc.train import Fitted, Job, TrainSettings, fit_many
 from avuc.training import fit as fit_module
-from avuc.training.captured import Captured, unchanged
-from avuc.training.checkpoint import load_member, member_tensors
+from avuc.training.captured import Captured
+from avuc.training.checkpoint import load_trainer, trainer_tensors
 from avuc.training.compiled import attach, compiling
 from avuc.training.distributed import Ranks
-from avuc.training.model_trainer import Member
-from avuc.training.steps import Diverged, EagerSteps, Steps
+from avuc.training.model_trainer import ModelTrainer
+from avuc.training.steps import Diverged, EagerSteps, Steps, unchanged
 
 SETTINGS = TrainSettings(epochs=3, batch_size=12, pad=1, learning_rate=1e-3, checkpoint_seconds=0.0)
 AVUC = Objective("avuc", threshold=1.0, warmup_epochs=0, kl_weight=0.1)
@@ -57,9 +58,9 @@ def made(
     settings: TrainSettings = SETTINGS,
     factory: Callable[[torch.Generator], nn.Module] = net,
     device: str = "cpu",
-) -> list[Member]:
+) -> list[ModelTrainer]:
     return [
-        Member(
+        ModelTrainer(
             method,
             factory,
             objective,
@@ -95,21 +96,21 @@ def silent(line: str) -> None:
 
 def epochs(steps: Steps, count: int, first: int = 0, sizes: Sequence[int] = (8, 5)) -> list[list[dict[str, Any]]]:
     """Epochs of batches of these sizes; the records of each model."""
-    records: list[list[dict[str, Any]]] = [[] for _ in steps.members]
+    records: list[list[dict[str, Any]]] = [[] for _ in steps.trainers]
     for epoch in range(first, first + count):
         steps.prepare(sizes)
-        orders = [member.order(60, epoch) for member in steps.members]
-        for member in steps.members:
-            member.begin(epoch)
+        orders = [trainer.order(60, epoch) for trainer in steps.trainers]
+        for trainer in steps.trainers:
+            trainer.begin(epoch)
         for indices in torch.stack(orders)[:, : sum(sizes)].split(list(sizes), 1):
-            steps(indices.to(steps.members[0].device))
-        for own, member in zip(records, steps.members, strict=True):
-            own.append(member.end(epoch))
+            steps(indices.to(steps.trainers[0].device))
+        for own, trainer in zip(records, steps.trainers, strict=True):
+            own.append(trainer.end(epoch))
     return records
 
 
-def everything(member: Member) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in member_tensors(member).items()}
+def everything(trainer: ModelTrainer) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in trainer_tensors(trainer).items()}
 
 
 def assert_close(ours: dict[str, Tensor], theirs: dict[str, Tensor], atol: float, rtol: float = 1e-4) -> None:
@@ -185,12 +186,12 @@ def test_models_go_on_alone_and_come_back(optimizer: str, pictures: Dataset, dou
     first = made(MIXED, settings)
     steps = StackedSteps(first, pictures, silent)
     epochs(steps, 1)
-    saved = [everything(member) for member in first]
+    saved = [everything(trainer) for trainer in first]
     epochs(steps, 1, 1)  # what was saved is no view
     resumed = made(MIXED, settings)
-    for member, tensors in zip(resumed, saved, strict=True):
-        load_member(member, tensors)
-    assert len({signature(member) for member in resumed}) == 1
+    for trainer, tensors in zip(resumed, saved, strict=True):
+        load_trainer(trainer, tensors)
+    assert len({signature(trainer) for trainer in resumed}) == 1
     half = StackedSteps(resumed[:3], pictures, silent)
     other = EagerSteps(resumed[3:], pictures)
     for epoch in (1, 2):
@@ -203,44 +204,44 @@ def test_models_go_on_alone_and_come_back(optimizer: str, pictures: Dataset, dou
 
 
 def test_released_models_share_nothing(pictures: Dataset) -> None:
-    members = made(MIXED)
-    steps = StackedSteps(members, pictures, silent)
+    trainers = made(MIXED)
+    steps = StackedSteps(trainers, pictures, silent)
     epochs(steps, 1)
-    before = [everything(member) for member in members]
+    before = [everything(trainer) for trainer in trainers]
     common = {leaf.untyped_storage().data_ptr() for leaf in (*steps.stack.leaves, steps.stack.statistics)}
-    assert all(p.untyped_storage().data_ptr() in common for member in members for p in member.parameters)
+    assert all(p.untyped_storage().data_ptr() in common for trainer in trainers for p in trainer.parameters)
     steps.release()
     steps.release()
-    places = [t.untyped_storage().data_ptr() for member in members for t in member.state()]
+    places = [t.untyped_storage().data_ptr() for trainer in trainers for t in trainer.state()]
     assert len(set(places)) == len(places)
     assert not common & set(places)
-    for member, tensors in zip(members, before, strict=True):
-        assert_close(everything(member), tensors, atol=0, rtol=0)
+    for trainer, tensors in zip(trainers, before, strict=True):
+        assert_close(everything(trainer), tensors, atol=0, rtol=0)
 
 
 def test_trial_steps_leave_no_trace(pictures: Dataset) -> None:
-    members, untouched = made(MIXED), made(MIXED)
-    steps, expected = StackedSteps(members, pictures, silent), StackedSteps(untouched, pictures, silent)
-    with unchanged(members):
-        steps(torch.arange(12).expand(len(members), 12))
+    trainers, untouched = made(MIXED), made(MIXED)
+    steps, expected = StackedSteps(trainers, pictures, silent), StackedSteps(untouched, pictures, silent)
+    with unchanged(trainers):
+        steps(torch.arange(12).expand(len(trainers), 12))
     epochs(steps, 1)
     epochs(expected, 1)
-    for one, other in zip(members, untouched, strict=True):
+    for one, other in zip(trainers, untouched, strict=True):
         assert_close(everything(one), everything(other), atol=0, rtol=0)
 
 
 def test_a_bad_model_is_named(pictures: Dataset) -> None:
-    members = made(MIXED)
-    steps = StackedSteps(members, pictures, silent)
-    for member in members:
-        member.begin(0)
-    model = members[3].model
+    trainers = made(MIXED)
+    steps = StackedSteps(trainers, pictures, silent)
+    for trainer in trainers:
+        trainer.begin(0)
+    model = trainers[3].model
     assert isinstance(model, BayesianModule)
     with torch.no_grad():
         model.mu.fill_(torch.nan)
     with pytest.raises(Diverged) as caught:
-        steps(torch.arange(12).expand(len(members), 12))
-    assert caught.value.member is members[3]
+        steps(torch.arange(12).expand(len(trainers), 12))
+    assert caught.value.trainer is trainers[3]
     assert caught.value.term == "logits"
 
 
@@ -259,8 +260,8 @@ def test_whole_fits_and_resumes(pictures: Dataset, tmp_path: Path, monkeypatch: 
     expected = fitted(None)
     seen: list[StackedSteps] = []
 
-    def stack_all(loop: fit_module.Loop, members: Sequence[Member], data: Dataset) -> list[Steps]:
-        seen.append(StackedSteps(members, data, silent))
+    def stack_all(loop: fit_module.Loop, trainers: Sequence[ModelTrainer], data: Dataset) -> list[Steps]:
+        seen.append(StackedSteps(trainers, data, silent))
         return [seen[-1]]
 
     monkeypatch.setattr(fit_module.Loop, "_new_steps", stack_all)
@@ -290,14 +291,14 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Captures run their step again instead; the list has the batch size of each."""
     sizes: list[int] = []
 
-    def taken(step: Callable[[], None], members: Sequence[Member], indices: Tensor) -> Any:
+    def taken(step: Callable[[], None], trainers: Sequence[ModelTrainer], indices: Tensor) -> Any:
         sizes.append(indices.shape[1])
         return Captured(Replayed(step), indices)  # type: ignore[arg-type]
 
     monkeypatch.setattr(stacked, "captured", taken)
     monkeypatch.setattr(stacked, "tried", lambda step, device: [step() for _ in range(2)])
     monkeypatch.setattr(stacked, "compiled", lambda piece: piece)
-    monkeypatch.setattr(stacked, "attach", lambda member, level: None)
+    monkeypatch.setattr(stacked, "attach", lambda trainer, level: None)
     return sizes
 
 
@@ -336,12 +337,12 @@ def test_what_cannot_be_captured_goes_on_otherwise(
 ) -> None:
     """With the weights as they were, in tensors of the models' own."""
 
-    def fails(step: Callable[[], None], members: Sequence[Member], indices: Tensor) -> Any:
+    def fails(step: Callable[[], None], trainers: Sequence[ModelTrainer], indices: Tensor) -> Any:
         raise RuntimeError("no graphs here")
 
     monkeypatch.setattr(stacked, "captured", fails)
-    monkeypatch.setattr(stacked, "fresh_generators", lambda members, device: None)
-    monkeypatch.setattr(stacked, "FastSteps", lambda members, data, say: EagerSteps(members, data))
+    monkeypatch.setattr(stacked, "fresh_generators", lambda trainers, device: None)
+    monkeypatch.setattr(stacked, "CapturedSteps", lambda trainers, data, say: EagerSteps(trainers, data))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     alone, together = made(ALIKE), made(ALIKE)
     said: list[str] = []
@@ -381,8 +382,8 @@ REFUSED: dict[str, tuple[Method, Callable[[torch.Generator], nn.Module], str]] =
     "other net": (SVI(), lambda g: small_cnn(10, (8, 8, 3), width=4, generator=g), "not a CIFAR ResNet"),
     "a net of the user's": (Vanilla(), lambda g: Hooked(1, 10, (8, 8, 3), generator=g), "not a CIFAR ResNet"),
     "option B": (Vanilla(), lambda g: CifarResNet(1, 10, (8, 8, 3), shortcut="B", generator=g), "option B"),
-    "flipout": (SVI(estimator="flipout"), net, "one draw"),
-    "several draws": (SVI(train_draws=2), net, "one draw"),
+    "flipout": (SVI(estimator="flipout"), net, "one weight sample"),
+    "several draws": (SVI(train_draws=2), net, "one weight sample"),
     "another method": (Unknown(), net, "method vanilla"),
     "hooks": (Vanilla(), hooked, "hooks"),
     "frozen weights": (Vanilla(), frozen, "frozen"),
@@ -391,14 +392,14 @@ REFUSED: dict[str, tuple[Method, Callable[[torch.Generator], nn.Module], str]] =
 
 @pytest.mark.parametrize(("method", "factory", "reason"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_cannot_be_stacked(method: Method, factory: Callable[[torch.Generator], nn.Module], reason: str) -> None:
-    (member,) = made([(method, Objective())], factory=factory)
-    assert reason in str(reason_against(member, pictures))
+    (trainer,) = made([(method, Objective())], factory=factory)
+    assert reason in str(unsupported_reason(trainer, pictures))
 
 
 def test_what_can_be_stacked_together(pictures: Dataset) -> None:
-    members = made([*MIXED, (Ensemble(members=2, member=SVI()), AVUC)])
-    assert [reason_against(member, pictures) for member in members] == [None] * len(members)
-    assert len({signature(member) for member in members}) == 1
+    trainers = made([*MIXED, (Ensemble(members=2, member=SVI()), AVUC)])
+    assert [unsupported_reason(trainer, pictures) for trainer in trainers] == [None] * len(trainers)
+    assert len({signature(trainer) for trainer in trainers}) == 1
     deeper, other_constants = (
         made(PLAIN[:1], factory=factory)[0]
         for factory in (
@@ -407,30 +408,29 @@ def test_what_can_be_stacked_together(pictures: Dataset) -> None:
         )
     )
     dropping = made([*DROPPED[:1], *LAST_DROPPED[:1]])
-    assert [reason_against(member, pictures) for member in dropping] == [None, None]
-    assert len({signature(member) for member in (members[0], deeper, other_constants, *dropping)}) == 4
+    assert [unsupported_reason(trainer, pictures) for trainer in dropping] == [None, None]
+    assert len({signature(trainer) for trainer in (trainers[0], deeper, other_constants, *dropping)}) == 4
 
 
 def test_who_trains_with_whom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stacks of even sizes by signature; what cannot be stacked on streams; every model once."""
 
     class Noted:
-        def __init__(self, members: Sequence[Member], data: Dataset, say: Callable[[str], None]) -> None:
-            self.members = members
+        def __init__(self, trainers: Sequence[ModelTrainer], data: Dataset, say: Callable[[str], None]) -> None:
+            self.trainers = trainers
 
     class NotedStack(Noted):
         pass
 
-    monkeypatch.setattr(fit_module, "FastSteps", Noted)
-    monkeypatch.setattr(fit_module, "StackedSteps", NotedStack)
-    monkeypatch.setattr(fit_module, "reason_against", lambda name, data: "flipout" if name[0] == "f" else None)
-    monkeypatch.setattr(fit_module, "signature", lambda name: name[0])
+    monkeypatch.setattr(fit_module, "CapturedSteps", Noted)
+    stacked = TrainingSteps(lambda name, data: "flipout" if name[0] == "f" else None, lambda name: name[0], NotedStack)
+    monkeypatch.setattr(fit_module, "training_steps", lambda: stacked)
     loop = object.__new__(fit_module.Loop)
-    loop.settings, loop.ranks, loop.say = replace(SETTINGS, at_once=4), Ranks(), silent
+    loop.settings, loop.ranks, loop.say = replace(SETTINGS, models_per_step=4), Ranks(), silent
     data: Any = type("OnGPU", (), {"device": torch.device("cuda")})()
     names: list[Any] = ["f1", "a1", "b1", "a2", "f2", "a3", "a4", "a5", "a6"]
     steps = loop._new_steps(names, data)
-    assert [(type(one), list(one.members)) for one in steps] == [
+    assert [(type(one), list(one.trainers)) for one in steps] == [
         (Noted, ["f1", "f2"]),
         (NotedStack, ["a1", "a2", "a3"]),
         (NotedStack, ["a4", "a5", "a6"]),
@@ -491,10 +491,10 @@ def test_the_pieces_trace_whole(traced: Callable[..., Any], pictures: Dataset, d
     alone, together = made(cases), made(cases)
     steps = StackedSteps(together, pictures, silent)
     indices = torch.arange(24).view(2, 12)
-    for member in (*alone, *together):
-        member.begin(0)
-    for member in together:
-        attach(member, "none")
+    for trainer in (*alone, *together):
+        trainer.begin(0)
+    for trainer in together:
+        attach(trainer, "none")
     EagerSteps(alone, pictures)(indices)
     with compiling():
         steps.joint(indices, traced)
@@ -546,7 +546,7 @@ def test_stacked_on_a_gpu(stacks: list[StackedSteps], tmp_path: Path, capsys: py
     assert not stacks
     found = totals(settings, tmp_path)
     assert capsys.readouterr().err == ""  # no slower way was taken
-    assert [len(one.members) for one in stacks] == [3]
+    assert [len(one.trainers) for one in stacks] == [3]
     for ours, theirs in zip(found, expected, strict=True):
         assert ours == pytest.approx(theirs, rel=2e-2)
     for checkpoint in tmp_path.glob("*/checkpoint-000004.safetensors"):

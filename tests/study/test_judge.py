@@ -18,9 +18,10 @@ from avuc.data import Dataset
 from avuc.methods.vanilla import DeterministicPosterior
 from avuc.nets import small_cnn
 from avuc.prediction import predict
+from avuc.prediction.logits import kept_logits
 from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
-from avuc.study.judge import Variant, judge, kept_logits, predict_all
+from avuc.study.judge import Variant, judge, predict_all
 
 
 def dataset(rows: int, seed: int) -> Dataset:

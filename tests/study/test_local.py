@@ -16,10 +16,10 @@ from avuc import metrics, predict
 from avuc.calibration import Calibrator
 from avuc.cli import main
 from avuc.core.errors import InputError
+from avuc.prediction.logits import kept_logits
 from avuc.predictions import Predictions
 from avuc.study import Store, load_recipe, run_study
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
-from avuc.study.judge import kept_logits
 from avuc.study.worker import StudyWorker
 
 
@@ -95,9 +95,9 @@ def test_calibrator_and_threshold_come_from_validation_data(recipe, work, store)
 
 
 def test_kept_logits_stay_in_bounds(work, monkeypatch):
-    from avuc.study import judge
+    from avuc.prediction import logits as logits_module
 
-    monkeypatch.setattr(judge, "MOST_KEPT_NUMBERS", 40 * 10 * 8)
+    monkeypatch.setattr(logits_module, "MOST_KEPT_NUMBERS", 40 * 10 * 8)
     logits, labels = kept_logits(work.posterior(ModelKey("SVI", 0)), work.data.validation, 20, seed=0)
     assert logits.shape == (8, 40, 10)
     assert len(labels) == 40

@@ -35,7 +35,7 @@ class Stop(Exception):
 
 
 def assert_equal(one: Calibrated, other: Calibrated) -> None:
-    for ours, theirs in ((one.first, other.first), (one.second, other.second)):
+    for ours, theirs in ((one.network_fit, other.network_fit), (one.posterior_fit, other.posterior_fit)):
         for (name, tensor), same in zip(
             ours.models[0].state_dict().items(), theirs.models[0].state_dict().values(), strict=True
         ):
@@ -50,19 +50,19 @@ def assert_equal(one: Calibrated, other: Calibrated) -> None:
     ("avuc", "second", "kind"), [(False, "MOPED-SVI", "plain"), (True, "MOPED-AvUC", "avuc")], ids=["elbo", "avuc"]
 )
 def test_the_steps_are_those_of_the_recipe(avuc: bool, second: str, kind: str) -> None:
-    recipe, plan = load_recipe("cifar10-best"), default_plan(avuc=avuc)
-    for step, name in ((plan.first, "SGD"), (plan.second, second)):
-        row = recipe.row(name)
-        assert (step.method, step.objective) == (row.method, row.objective)
-        assert step.settings == replace(row.train, checkpoint_every=1)
-    assert recipe.row(second).start == "SGD"
-    assert recipe.row(f"{second} + TS").of == second
-    assert isinstance(plan.first.method, Vanilla)
-    assert isinstance(plan.second.method, SVI)
-    assert plan.second.method.moped
-    assert plan.second.objective.kind == kind
+    recipe, plan = load_recipe("cifar10-best"), default_plan(use_avuc_loss=avuc)
+    for step, name in ((plan.network, "SGD"), (plan.posterior, second)):
+        config = recipe.method(name)
+        assert (step.method, step.objective) == (config.method, config.objective)
+        assert step.settings == replace(config.train, checkpoint_every=1)
+    assert recipe.method(second).init_from == "SGD"
+    assert recipe.method(f"{second} + TS").reuse_model == second
+    assert isinstance(plan.network.method, Vanilla)
+    assert isinstance(plan.posterior.method, SVI)
+    assert plan.posterior.method.moped
+    assert plan.posterior.objective.kind == kind
     assert type(plan.calibrator) is TemperatureScaling
-    assert default_plan(plan.first.settings.epochs, avuc=avuc)[:2] == plan[:2]
+    assert default_plan(plan.network.settings.epochs, use_avuc_loss=avuc)[:2] == plan[:2]
 
 
 def schedule(settings: TrainSettings) -> tuple[int, dict[int, float]]:
@@ -80,18 +80,18 @@ def schedule(settings: TrainSettings) -> tuple[int, dict[int, float]]:
     ],
 )
 def test_other_epochs_keep_the_shares(epochs: int, first: Any, second: Any, warm_up: int) -> None:
-    plan = default_plan(epochs, avuc=True)
-    assert schedule(plan.first.settings) == first
-    assert schedule(plan.second.settings) == second
-    assert plan.second.objective.warmup_epochs == warm_up
+    plan = default_plan(epochs, use_avuc_loss=True)
+    assert schedule(plan.network.settings) == first
+    assert schedule(plan.posterior.settings) == second
+    assert plan.posterior.objective.warmup_epochs == warm_up
 
 
 @pytest.mark.parametrize("epochs", [*range(1, 13), 33, 67, 150, 230])
 def test_every_number_of_epochs_has_a_schedule(epochs: int) -> None:
-    usual, plan = default_plan(avuc=True), default_plan(epochs, avuc=True)
-    assert plan.first.settings.epochs == epochs
-    assert 1 <= plan.second.objective.warmup_epochs < plan.second.settings.epochs  # AvUC has its turn
-    for step, recipe in ((plan.first, usual.first), (plan.second, usual.second)):
+    usual, plan = default_plan(use_avuc_loss=True), default_plan(epochs, use_avuc_loss=True)
+    assert plan.network.settings.epochs == epochs
+    assert 1 <= plan.posterior.objective.warmup_epochs < plan.posterior.settings.epochs  # AvUC has its turn
+    for step, recipe in ((plan.network, usual.network), (plan.posterior, usual.posterior)):
         count, whole = step.settings.epochs, recipe.settings.epochs
         assert step.settings.rate(0) == recipe.settings.learning_rate
         for epoch in range(
@@ -105,8 +105,8 @@ def test_every_number_of_epochs_has_a_schedule(epochs: int) -> None:
 def test_each_step_is_a_fit_and_the_temperature_that_of_its_draws(
     avuc: bool, net: Factory, train: Dataset, held_out: Dataset
 ) -> None:
-    found = fit_calibrated(net, train, held_out, epochs=4, avuc=avuc, seed=3, progress=False)
-    first, second, _ = default_plan(4, avuc=avuc)
+    found = fit_calibrated(net, train, held_out, epochs=4, use_avuc_loss=avuc, seed=3, progress=False)
+    first, second, _ = default_plan(4, use_avuc_loss=avuc)
     here: dict[str, Any] = {"validation": held_out, "seed": 3, "progress": False}
     settings = replace(first.settings, precision="float32", pad=1)
     plain = fit(first.method, net, train, settings=settings, **here)
@@ -115,9 +115,9 @@ def test_each_step_is_a_fit_and_the_temperature_that_of_its_draws(
     logits = Predictor(tuned.posterior, seed=3).logits(held_out.images, DRAWS)
     scaler = TemperatureScaling().fit(logits, held_out.labels)
     assert_equal(found, Calibrated(tuned.posterior, scaler, plain, tuned))
-    assert found.posterior is found.second.posterior
-    assert found.second.threshold == tuned.threshold
-    assert (found.second.threshold is not None) == (found.second.history[-1]["avuc"] > 0) == avuc
+    assert found.posterior is found.posterior_fit.posterior
+    assert found.posterior_fit.threshold == tuned.threshold
+    assert (found.posterior_fit.threshold is not None) == (found.posterior_fit.history[-1]["avuc"] > 0) == avuc
 
     ours = found.predict(held_out.images, held_out.labels, samples=8, seed=5)
     theirs = predict(
@@ -260,7 +260,7 @@ def test_a_stream_trains_without_augmix_and_says_so(
         return mlp(10, (8, 8, 3), hidden=(8,), generator=generator)
 
     colour = replace(held_out, images=held_out.images.expand(-1, -1, -1, 3))
-    size = default_plan().first.settings.batch_size
+    size = default_plan().network.settings.batch_size
     streams = [Stream(list_folder(pictures), n, train=True, size=8, workers=0) for n in (size, 30)]
     found = fit_calibrated(net, streams[0], colour, epochs=1, progress=False)
     said = capsys.readouterr().err
@@ -290,3 +290,39 @@ def test_refusals(
     refused("seed must not be negative", seed=-1)
     monkeypatch.setattr(calibrated, "Ranks", lambda: SimpleNamespace(size=2))
     refused("one process, found 2 ranks; start it without torchrun")
+
+
+# names of version 0.1.0
+
+
+def test_old_names_still_work(
+    plain_net: Factory, train: Dataset, held_out: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[Any] = [object() for _ in range(4)]
+    result = Calibrated(*parts)
+    with pytest.warns(DeprecationWarning, match=r"Calibrated\.first is now network_fit"):
+        assert result.first is result.network_fit
+    with pytest.warns(DeprecationWarning, match=r"Calibrated\.second is now posterior_fit"):
+        assert result.second is result.posterior_fit
+    with pytest.warns(DeprecationWarning, match=r"default_plan\(avuc=\) is now use_avuc_loss"):
+        plan = default_plan(avuc=True)
+    assert plan[:2] == default_plan(use_avuc_loss=True)[:2]
+    with pytest.warns(DeprecationWarning, match=r"Plan\.first is now network"):
+        assert plan.first is plan.network
+    with pytest.warns(DeprecationWarning, match=r"Plan\.second is now posterior"):
+        assert plan.second is plan.posterior
+
+    asked = []
+
+    def noted(epochs: int | None, *, use_avuc_loss: bool) -> None:
+        asked.append(use_avuc_loss)
+        raise Stop
+
+    monkeypatch.setattr(calibrated, "default_plan", noted)
+    for avuc in (True, False):
+        with (
+            pytest.warns(DeprecationWarning, match=r"fit_calibrated\(avuc=\) is now use_avuc_loss"),
+            pytest.raises(Stop),
+        ):
+            fit_calibrated(plain_net, train, held_out, avuc=avuc)
+    assert asked == [True, False]

@@ -13,10 +13,10 @@ from avuc.data import Dataset
 from avuc.methods import METHODS, SVI, SWAG, Ensemble, Method, Objective, Vanilla
 from avuc.train import Fitted, Job, TrainSettings, fit_many
 from avuc.training import compiled
-from avuc.training.captured import unchanged
 from avuc.training.compiled import LEVELS, attach, compiling
 from avuc.training.distributed import Ranks
-from avuc.training.model_trainer import Member
+from avuc.training.model_trainer import ModelTrainer
+from avuc.training.steps import unchanged
 
 SETTINGS = TrainSettings(epochs=4, batch_size=107, learning_rate=1e-3, pad=1, flip=True, checkpoint_seconds=0.0)
 AVUC = Objective("avuc", warmup_epochs=1, kl_weight=0.1)
@@ -39,8 +39,8 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def member(method: Method, net: Factory, objective: Objective, rows: int, seed: int = 0) -> Member:
-    return Member(
+def trainer(method: Method, net: Factory, objective: Objective, rows: int, seed: int = 0) -> ModelTrainer:
+    return ModelTrainer(
         method,
         net,
         objective,
@@ -75,7 +75,7 @@ def test_compiled_pieces_compute_the_same(
     # two batch sizes for one case; tracing takes most of the time
     data, curves = train.subset(range(250 if method == SVI() and objective == AVUC else 214)), {}
     for level in LEVELS:
-        model = member(method, normalised_net, objective, len(data))
+        model = trainer(method, normalised_net, objective, len(data))
         attach(model, level)
         curve = []
         with compiling():
@@ -99,7 +99,7 @@ def test_models_share_what_is_compiled(train: Dataset, normalised_net: Factory, 
     torch._dynamo.utils.counters.clear()
     counts = []
     for seed in range(4):
-        model = member(SVI(), normalised_net, AVUC, len(train), seed)
+        model = trainer(SVI(), normalised_net, AVUC, len(train), seed)
         attach(model, "all")
         model.begin(0)
         model.step(*model.batch(train, torch.arange(107)), 107)
@@ -114,7 +114,7 @@ def test_trial_steps_leave_no_trace(optimizer: str, begun: bool, train: Dataset,
     states = []
     for trials in (0, 3):
         settings = replace(SETTINGS, optimizer=optimizer, ema_decay=0.9)
-        model = Member(
+        model = ModelTrainer(
             SVI(),
             normalised_net,
             AVUC,

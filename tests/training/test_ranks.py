@@ -21,6 +21,11 @@ from avuc.data import Dataset
 from avuc.methods import METHODS, SVI, Method, Objective, Vanilla
 from avuc.nets import mlp, small_cnn
 from avuc.train import TrainSettings, fit
+from avuc.training import compiled
+from avuc.training.compiled_steps import CompiledSteps
+from avuc.training.distributed import Ranks
+from avuc.training.model_trainer import ModelTrainer
+from avuc.training.steps import EagerSteps
 
 Factory = Callable[[torch.Generator], nn.Module]
 # 107 rows and a last batch of 3: uneven shares, and with 4 ranks one that has no row at all
@@ -130,12 +135,12 @@ checkpoint_seconds = 0.0
 SLOW = """
 import os, sys, time, torch
 torch.set_num_threads(1)
-from avuc.training.model_trainer import Member
-step = Member.step
-def slow(member, *args):
-    step(member, *args)
+from avuc.training.model_trainer import ModelTrainer
+step = ModelTrainer.step
+def slow(trainer, *args):
+    step(trainer, *args)
     time.sleep(float(os.environ["PAUSE"]))
-Member.step = slow
+ModelTrainer.step = slow
 from avuc.cli import app
 from avuc.cli.train import COMMAND
 app.COMMANDS.setdefault("train", COMMAND)
@@ -215,3 +220,125 @@ def test_methods_with_noise_of_their_own_train_under_ranks() -> None:
     assert draws_for_each_row(METHODS["dropout"]())
     assert draws_for_each_row(SVI(estimator="flipout"))
     assert not draws_for_each_row(SVI())
+
+
+# compiled steps
+
+COMPILED: dict[str, tuple[Method, Objective]] = {
+    "svi-avuc": (SVI(), Objective("avuc", warmup_epochs=1, kl_weight=0.1)),
+    "svi-auavuc": (SVI(), Objective("auavuc", warmup_epochs=1)),
+}
+
+
+def traced_rank(rank: int, port: int, images: Tensor, labels: Tensor, out: str) -> None:
+    """Train eagerly and compiled, and save both. Graphs are traced whole but run without the slow code generator."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    traced: dict[object, object] = {}
+
+    def quickly(function: Callable[..., object]) -> object:
+        if function not in traced:
+            traced[function] = torch.compile(function, fullgraph=True, dynamic=False, backend="aot_eager")
+        return traced[function]
+
+    compiled.compiled = quickly  # type: ignore[assignment]
+    data, results = Dataset(images, labels, 10), {}
+    settings = replace(SETTINGS, batch_size=25)
+    for name in ("eager", "compiled"):
+        trainers = [
+            ModelTrainer(
+                method,
+                normalised,
+                objective,
+                settings,
+                num_train=len(data),
+                num_classes=10,
+                seed=seed,
+                index=0,
+                device=torch.device("cpu"),
+                ranks=Ranks(),
+            )
+            for seed, (method, objective) in enumerate(COMPILED.values())
+        ]
+        lines: list[str] = []
+        steps = EagerSteps(trainers, data) if name == "eager" else CompiledSteps(trainers, data, lines.append)
+        graphs, curves = [], []
+        for epoch in range(3):
+            steps.prepare([25, 1])
+            prepared = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+            for trainer in trainers:
+                trainer.begin(epoch)
+            for indices in torch.stack([trainer.order(len(data), epoch) for trainer in trainers]).split(25, dim=1):
+                steps(indices)
+            graphs.append((prepared, torch._dynamo.utils.counters["stats"]["unique_graphs"]))
+            curves.append([trainer.end(epoch)["total"] for trainer in trainers])
+        states = [trainer.model.state_dict() for trainer in trainers]
+        level = steps.levels[0] if isinstance(steps, CompiledSteps) else "none"
+        results[name] = {"states": states, "curves": curves, "graphs": graphs, "lines": lines, "level": level}
+    torch.save(results, f"{out}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_compiled_steps_of_ranks_are_eager_steps(digits: Dataset, tmp_path: Path) -> None:
+    """Batch normalisation and AvUC sum over ranks inside the compiled graphs. The last batch has one row: rank 0 has
+    none, and that step is eager."""
+    data = digits.subset(range(51))
+    mp.spawn(traced_rank, (free_port(), data.images, data.labels, str(tmp_path)), nprocs=2)
+    for rank in range(2):
+        results = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        eager, quick = results["eager"], results["compiled"]
+        assert quick["level"] == "all"
+        assert quick["graphs"][0][0] > 5  # the pieces were compiled before the first step
+        for prepared, after in quick["graphs"]:
+            assert after == prepared  # and no step compiled anything
+        assert quick["graphs"][2] == quick["graphs"][1]  # nor does a new epoch in the same phase
+        assert eager["graphs"] == [(0, 0)] * 3
+        assert len(quick["lines"]) == 1
+        assert "2 ranks are compiled, but not captured" in quick["lines"][0]
+        assert "the objective runs eagerly (AUAvUC gathers rows" in quick["lines"][0]
+        for ours, theirs in zip(quick["curves"], eager["curves"], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-5)
+        for ours, theirs in zip(quick["states"], eager["states"], strict=True):
+            for key, value in theirs.items():
+                torch.testing.assert_close(ours[key], value, rtol=1e-4, atol=1e-5, msg=key)
+
+
+def failing_rank(rank: int, port: int, images: Tensor, labels: Tensor, out: str) -> None:
+    """Rank 1 cannot compile."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+
+    def compile_it(function: Callable[..., object]) -> object:
+        def fail(*args: object) -> object:
+            raise RuntimeError("no compiler here")
+
+        return fail if rank == 1 else function
+
+    compiled.compiled = compile_it  # type: ignore[assignment]
+    data = Dataset(images, labels, 10)
+    common = {"num_train": 50, "num_classes": 10, "seed": 0, "index": 0, "device": torch.device("cpu")}
+    trainer = ModelTrainer(Vanilla(), normalised, Objective(), SETTINGS, ranks=Ranks(), **common)  # type: ignore[arg-type]
+    lines: list[str] = []
+    steps = CompiledSteps([trainer], data, lines.append)
+    before = [tensor.clone() for tensor in trainer.state()]
+    steps.prepare([50])
+    unchanged = all(
+        torch.equal(a.nan_to_num(7), b.nan_to_num(7)) for a, b in zip(before, trainer.state(), strict=False)
+    )
+    trainer.begin(0)
+    steps(torch.arange(50)[None])
+    results = {"level": steps.levels[0], "lines": lines, "unchanged": unchanged, "state": trainer.model.state_dict()}
+    torch.save(results, f"{out}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_a_rank_that_cannot_compile_makes_all_ranks_eager(digits: Dataset, tmp_path: Path) -> None:
+    data = digits.subset(range(50))
+    mp.spawn(failing_rank, (free_port(), data.images, data.labels, str(tmp_path)), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    for result in (first, second):
+        assert result["level"] == "none"
+        assert result["unchanged"]
+        assert [line for line in result["lines"] if "RuntimeError: no compiler here" in line]
+    for key, value in first["state"].items():
+        assert torch.equal(value, second["state"][key]), key

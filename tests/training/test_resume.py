@@ -162,17 +162,17 @@ from avuc.data.arrays import Dataset
 from avuc.methods import SVI, Objective
 from avuc.nets import mlp
 from avuc.train import TrainSettings, fit
-from avuc.training.model_trainer import Member
+from avuc.training.model_trainer import ModelTrainer
 
 file = numpy.load(sys.argv[1])
 data = Dataset(torch.from_numpy(file["images"]), torch.from_numpy(file["labels"]), 10, "digits")
-directory, pause, step = Path(sys.argv[2]), float(sys.argv[3]), Member.step
+directory, pause, step = Path(sys.argv[2]), float(sys.argv[3]), ModelTrainer.step
 
-def slow(member, *args):
-    step(member, *args)
+def slow(trainer, *args):
+    step(trainer, *args)
     time.sleep(pause)
 
-Member.step = slow
+ModelTrainer.step = slow
 fitted = fit(
     SVI(), lambda g: mlp(10, (8, 8, 1), hidden=(32,), generator=g), data, seed=3, directory=directory, progress=False,
     settings=TrainSettings(epochs=5, batch_size=128, pad=0, flip=False, checkpoint_seconds=0.0),

@@ -15,7 +15,7 @@ from avuc.data import Augmentation, Dataset, as_input, augment
 from avuc.methods import Objective, Vanilla
 from avuc.train import TrainSettings, fit
 from avuc.training.distributed import Ranks
-from avuc.training.model_trainer import Member
+from avuc.training.model_trainer import ModelTrainer
 
 Factory = Callable[[torch.Generator], nn.Module]
 QUICK = TrainSettings(epochs=2, batch_size=100, learning_rate=3e-3, pad=1, flip=False)
@@ -67,32 +67,32 @@ def test_settings_refuse(change: dict[str, object], message: str) -> None:
         TrainSettings(**change)  # type: ignore[arg-type]
 
 
-def a_member(net: Factory, settings: TrainSettings) -> Member:
+def a_trainer(net: Factory, settings: TrainSettings) -> ModelTrainer:
     device = torch.device("cpu")
     common = {"num_train": 500, "num_classes": 10, "seed": 3, "index": 0, "device": device, "ranks": Ranks()}
-    member = Member(Vanilla(), net, Objective(), settings, **common)  # type: ignore[arg-type]
-    member.begin(1)
-    return member
+    trainer = ModelTrainer(Vanilla(), net, Objective(), settings, **common)  # type: ignore[arg-type]
+    trainer.begin(1)
+    return trainer
 
 
 @pytest.mark.parametrize("change", [{}, {"augmentation": "augmix"}, {"pad": 0}, {"augmentation": "augmix", "pad": 0}])
 def test_a_batch_is_drawn_and_applied(train: Dataset, plain_net: Factory, change: dict[str, object]) -> None:
     settings = replace(QUICK, **change)  # type: ignore[arg-type]
-    member, again = a_member(plain_net, settings), a_member(plain_net, settings)
+    trainer, again = a_trainer(plain_net, settings), a_trainer(plain_net, settings)
     policy = Augmentation(settings.augmentation, pad=settings.pad, flip=settings.flip)
-    assert member.augmentation == policy
+    assert trainer.augmentation == policy
     for rows in (torch.arange(100), torch.arange(100, 137)):
-        images, labels = member.batch(train, rows)
+        images, labels = trainer.batch(train, rows)
         drawn = policy.draw(len(rows), again.augmenting, "cpu")
         assert torch.equal(images, as_input(policy.apply(train.images, rows, drawn)))
         assert torch.equal(labels, train.labels[rows])
 
 
 def test_crops_are_those_of_earlier_runs(train: Dataset, plain_net: Factory) -> None:
-    member, again = (a_member(plain_net, replace(QUICK, flip=True)) for _ in range(2))
+    trainer, again = (a_trainer(plain_net, replace(QUICK, flip=True)) for _ in range(2))
     rows = torch.arange(50)
     cropped = augment(train.images, rows, again.augmenting, pad=1, flip=True)
-    assert torch.equal(member.batch(train, rows)[0], as_input(cropped))
+    assert torch.equal(trainer.batch(train, rows)[0], as_input(cropped))
 
 
 def test_training_with_augmix_repeats_and_is_another_run(train: Dataset, plain_net: Factory, tmp_path: Path) -> None:
@@ -106,3 +106,23 @@ def test_training_with_augmix_repeats_and_is_another_run(train: Dataset, plain_n
     assert not all(torch.equal(one, other) for one, other in zip(weights[0], weights[2], strict=True))
     with pytest.raises(InputError, match=r"train\.augmentation is not set, was 'augmix'"):
         fit(Vanilla(), plain_net, train, settings=QUICK, seed=1, progress=False, directory=tmp_path / "a")
+
+
+# names of version 0.1.0
+
+
+def test_the_old_name_of_models_per_step_still_works() -> None:
+    with pytest.warns(DeprecationWarning, match=r"TrainSettings\(at_once=\) is now models_per_step"):
+        settings = TrainSettings(at_once=3)  # type: ignore[call-arg]
+    assert settings == TrainSettings(models_per_step=3)
+    with pytest.warns(DeprecationWarning, match=r"TrainSettings\.at_once is now models_per_step"):
+        assert settings.at_once == 3
+    with pytest.raises(InputError, match="at_once is the old name of models_per_step; give models_per_step only"):
+        TrainSettings(at_once=3, models_per_step=3)  # type: ignore[call-arg]
+    with pytest.raises(InputError, match="models_per_step must be at least 1, found 0"):
+        TrainSettings(models_per_step=0)
+
+
+def test_models_per_step_is_no_part_of_a_runs_identity() -> None:
+    """Version 0.1.0 left `at_once` out, so its checkpoints match whatever the new setting is."""
+    assert TrainSettings(models_per_step=3).identity() == TrainSettings().identity()

@@ -107,8 +107,8 @@ def run_default(args: Namespace, recipe: TrainingRecipe, device: str) -> None:
         device=device,
         directory=args.out,
     )
-    show("first, the network", fitted.first)
-    show("second, its posterior", fitted.second)
+    show("first, the network", fitted.network_fit)
+    show("second, its posterior", fitted.posterior_fit)
     console.line(f"temperature {fitted.calibrator.temperature_:.4f}, from {len(validation)} held-out images")
     console.line(f"wrote {args.out}")
 

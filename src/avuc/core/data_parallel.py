@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,6 +14,28 @@ from avuc.core.errors import InputError
 
 # None: the default group if torch.distributed is running; False: this process alone.
 Group = dist.ProcessGroup | None | bool
+
+_rehearsing = False
+
+
+@contextlib.contextmanager
+def rehearsal() -> Iterator[None]:
+    """While open, the functions of this module send nothing: a sum over ranks is the rank's own part.
+
+    A rank can compile and try a step inside, without the other ranks. The compiled code is the same as outside.
+    """
+    global _rehearsing
+    before, _rehearsing = _rehearsing, True
+    try:
+        yield
+    finally:
+        _rehearsing = before
+
+
+def all_reduce_sum(values: Tensor, group: dist.ProcessGroup | None = None) -> None:
+    """Replace `values` by their sum over ranks, in place and without gradient."""
+    if not _rehearsing:
+        dist.all_reduce(values, group=group)
 
 
 def world_size(group: Group) -> int:
@@ -31,13 +55,18 @@ def sum_over_ranks(values: Tensor, group: Group = None) -> Tensor:
     mean gradients are those of one process with the whole batch.
     """
     ranks = world_size(group)
-    return values if ranks == 1 else _SumOverRanks.apply(values, _resolved(group), ranks)
+    if ranks == 1:
+        return values
+    if group is None and torch.compiler.is_compiling():
+        return _compiled_sum(values, ranks)  # type: ignore[no-any-return, unused-ignore]
+    summed: Tensor = _SumOverRanks.apply(values, _resolved(group), ranks)
+    return summed
 
 
 def reduce_extremum(value: Tensor, group: Group, *, largest: bool) -> Tensor:
     """Return the largest or smallest entry over all ranks, without gradient."""
     value = (value.detach().amax() if largest else value.detach().amin()) if value.numel() else _nothing(value, largest)
-    if world_size(group) > 1:
+    if world_size(group) > 1 and not _rehearsing:
         dist.all_reduce(value, dist.ReduceOp.MAX if largest else dist.ReduceOp.MIN, group=_resolved(group))
     return value
 
@@ -66,7 +95,7 @@ class _SumOverRanks(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, group: dist.ProcessGroup | None, ranks: int) -> Tensor:
         ctx.ranks, ctx.group = ranks, group
         total = values.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=group)
+        all_reduce_sum(total, group)
         return total
 
     @staticmethod
@@ -76,9 +105,32 @@ class _SumOverRanks(torch.autograd.Function):
         return gradient * ctx.ranks, None, None
 
 
+# `_SumOverRanks` as an operator, which a compiler keeps as one call
+@torch.library.custom_op("avuc::sum_over_ranks", mutates_args=(), schema="(Tensor values, int ranks) -> Tensor")
+def _compiled_sum(values: Tensor, ranks: int) -> Tensor:
+    total = values.clone(memory_format=torch.contiguous_format)
+    all_reduce_sum(total)
+    return total
+
+
+@_compiled_sum.register_fake
+def _(values: Tensor, ranks: int) -> Tensor:
+    return torch.empty_like(values, memory_format=torch.contiguous_format)
+
+
+def _keep_ranks(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
+    ctx.ranks = inputs[1]
+
+
+_compiled_sum.register_autograd(lambda ctx, gradient: (gradient * ctx.ranks, None), setup_context=_keep_ranks)
+
+
 class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, group: dist.ProcessGroup | None, ranks: int) -> Tensor:
+        if _rehearsing:
+            ctx.start, ctx.rows, ctx.ranks, ctx.group = 0, rows.shape[0], ranks, group
+            return rows.clone()
         counts = [torch.zeros(1, dtype=torch.long, device=rows.device) for _ in range(ranks)]
         dist.all_gather(counts, torch.tensor([rows.shape[0]], device=rows.device), group=group)
         sizes = [int(count) for count in counts]

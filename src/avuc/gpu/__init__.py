@@ -24,10 +24,10 @@ def prediction_backends() -> Sequence[BackendClass]:
 
 def training_steps() -> TrainingSteps:
     """Return how several CIFAR ResNets are trained as one network with a model axis."""
-    from avuc.gpu.stacked.choice import reason_against, signature
+    from avuc.gpu.stacked.choice import signature, unsupported_reason
     from avuc.gpu.stacked.steps import StackedSteps
 
-    return TrainingSteps(reason_against, signature, StackedSteps)
+    return TrainingSteps(unsupported_reason, signature, StackedSteps)
 
 
 def augmix_kernel() -> AugmixKernel:

@@ -57,7 +57,7 @@ class FusedResNetBackend:
             return None
         net = found.build()
         assert isinstance(net, CifarResNet)
-        if _is_modified(net) or kernel().reason_against(net, options.device) is not None:
+        if _is_modified(net) or kernel().unsupported_reason(net, options.device) is not None:
             return None
         return cls(source, found.key, net, options.memory)
 

@@ -118,11 +118,16 @@ class ObjectiveLoss(nn.Module):
                 threshold=objective.threshold,
                 uncertainty=objective.uncertainty,
             )
+        self._set_warming_up()
 
     @property
     def warming_up(self) -> bool:
         """Whether the AvUC term is not active yet."""
-        return self.objective.kind != "plain" and self.epoch < self.objective.warmup_epochs
+        return self._warming_up
+
+    def _set_warming_up(self) -> None:
+        # stored, because torch.compile would compile the loss again for every epoch if it read the epoch
+        self._warming_up = self.objective.kind != "plain" and self.epoch < self.objective.warmup_epochs
 
     def forward(self, logits: Tensor, labels: Tensor, kl: Tensor | float = 0.0) -> Terms:
         """Return the parts of the loss.
@@ -162,6 +167,7 @@ class ObjectiveLoss(nn.Module):
     def epoch_end(self) -> None:
         """Call after each epoch; the last warm-up epoch sets the threshold."""
         self.epoch += 1
+        self._set_warming_up()
         if self.avuc is not None:
             self.avuc.epoch_end()
 
@@ -174,3 +180,4 @@ class ObjectiveLoss(nn.Module):
 
     def set_extra_state(self, state: Tensor) -> None:
         self.epoch = int(state)
+        self._set_warming_up()

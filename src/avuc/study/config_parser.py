@@ -16,7 +16,7 @@ from avuc.core.errors import InputError
 from avuc.methods import METHODS, Method, Objective
 from avuc.nets import NETS
 from avuc.study.config import MethodConfig, Recipe, plain
-from avuc.study.keys import new_key, with_new_keys, with_old_keys
+from avuc.study.keys import new_key, with_new_keys
 from avuc.study.sections import CalibratorSpec, DataConfig, NetConfig, StudySettings
 from avuc.study.tables import Location, build, did_you_mean, hints_of, known_keys
 from avuc.training.settings import TrainSettings
@@ -141,9 +141,7 @@ def _named(table: Any, name: str, location: Location) -> _Named:
 
 def _train(table: Any, location: Location, base: TrainSettings | None = None) -> TrainSettings:
     """`TrainSettings` from a table; keys that it lacks are those of `base`."""
-    known_keys(table, [new_key("train", name) for name in hints_of(TrainSettings)], location)
-    if "models_per_step" not in hints_of(TrainSettings):
-        table = with_old_keys({"train": table})["train"]
+    known_keys(table, hints_of(TrainSettings), location)
     return build(TrainSettings, {**(plain(base) if base is not None else {}), **table}, location)
 
 

@@ -125,7 +125,7 @@ class Plan:
             # streams of files have an order for each seed, so models of different seeds cannot share batches
             own = key.seed if self.recipe.data.stream else None
             groups = found.setdefault((bool(method.init_from), method.train, own), [[]])
-            limit = models_per_step or _models_per_step(method)
+            limit = models_per_step or method.train.models_per_step
             members = sum(self.members(other) for other in groups[-1])
             if groups[-1] and members + method.method.members > limit:
                 groups.append([])
@@ -136,9 +136,3 @@ class Plan:
         """Return how many networks a model has."""
         method = self.recipe.method(key.method).method
         return 1 if method is None else method.members
-
-
-def _models_per_step(method: MethodConfig) -> int:
-    settings = vars(method.train)
-    value: int = settings["models_per_step"] if "models_per_step" in settings else settings["at_once"]
-    return value

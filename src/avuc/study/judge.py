@@ -13,20 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from avuc import metrics
 from avuc._old_names import forward
 from avuc.calibration import Calibrator
-from avuc.core.errors import InputError
 from avuc.data import Dataset
 from avuc.evaluation.evaluate import metric_values
 from avuc.metrics import calibration
 from avuc.metrics.avu import avu_curves_from_statistics
 from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.posterior import Posterior
+from avuc.prediction.logits import predictor_for
 from avuc.prediction.predictor import Predictor, Reading
 from avuc.predictions import Predictions
 from avuc.study.records import MetricsAndCurves
@@ -34,9 +32,6 @@ from avuc.study.records import MetricsAndCurves
 __getattr__ = forward(__name__)
 
 HISTOGRAM_BINS = 50
-# of the logits that calibrators are fitted on: 1 GiB as float32
-MOST_KEPT_NUMBERS = 1 << 28
-FEWEST_KEPT_SAMPLES = 8
 
 
 @dataclass(frozen=True)
@@ -59,36 +54,12 @@ def predict_all(
         variants: how the logits are used.
         seed: of the posterior samples.
     """
-    predictor = _predictor(model, seed)
+    predictor = predictor_for(model, seed)
     readings = [Reading(variant.samples, variant.calibrator) for variant in variants]
     different = list(dict.fromkeys(readings))
     # copied to the CPU now, before the next set occupies the device: threads call `judge` while that set runs
     predictions = [one.to("cpu") for one in predictor.read(data.images, data.labels, different)]
     return [predictions[different.index(reading)] for reading in readings]
-
-
-def kept_logits(model: Posterior | Predictor, data: Dataset, samples: int, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Return (S, N, C) logits on the CPU and their labels, to fit calibrators on.
-
-    They are the samples that `predict` uses, in the same order. If all of them do not fit into 1 GiB, fewer samples are
-    kept; if eight samples do not fit, evenly spaced images.
-    """
-    predictor = _predictor(model, seed)
-    each, num_draws = predictor.logits(data.images[:1], 1).shape[2], predictor.posterior.num_draws
-    draws = samples if num_draws is None else min(samples, num_draws)
-    few = max(min(draws, FEWEST_KEPT_SAMPLES), min(draws, MOST_KEPT_NUMBERS // (len(data) * each)))
-    most = max(1, MOST_KEPT_NUMBERS // (few * each))
-    if len(data) > most:
-        data = data.subset((torch.arange(most) * len(data)).div(most, rounding_mode="floor"))
-    return predictor.logits(data.images, few), data.labels.cpu()
-
-
-def _predictor(model: Posterior | Predictor, seed: int) -> Predictor:
-    if not isinstance(model, Predictor):
-        return Predictor(model, seed=seed, memory=0)
-    if model.seed != seed:
-        raise InputError(f"the predictor has seed {model.seed}, expected seed {seed}")
-    return model
 
 
 def judge(

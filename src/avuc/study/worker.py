@@ -19,13 +19,14 @@ from avuc.core.errors import InputError
 from avuc.data import Dataset
 from avuc.methods.batch_norm import PerDrawBatchNorm, evenly_spaced
 from avuc.posterior import Posterior, seeded_generator
+from avuc.prediction.logits import kept_logits
 from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
 from avuc.study.checkpoints import drop_optimizer_state
 from avuc.study.config import MethodConfig, Recipe
 from avuc.study.examples import examples_of, thumbnail
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
-from avuc.study.judge import Variant, judge, kept_logits, predict_all
+from avuc.study.judge import Variant, judge, predict_all
 from avuc.study.names import slugs
 from avuc.study.net import make_net
 from avuc.study.records import Evaluation, Trained

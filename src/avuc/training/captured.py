@@ -1,58 +1,56 @@
-"""The fast path on CUDA: a joint step of several models as one CUDA graph, a stream for each, over compiled pieces.
+"""Joint steps of several models on CUDA as one CUDA graph over compiled pieces, with one stream per model.
 
-What a replay reads lies in fixed places: the rows of the step in a buffer that is filled before it, learning rate and
-KL weight in tensors, random numbers in generators that the graph knows. Trial steps that compiling and capturing need
-are taken back afterwards. Whatever cannot be captured runs eagerly, and one line says why.
+A replay reads its input from fixed tensors: the row numbers from a buffer that is filled before each replay, learning
+rate and KL weight from tensors, random numbers from generators that are registered with the graph. Compiling and
+capturing need trial steps, which are undone. If a step cannot be captured it runs eagerly, and one line says why.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from avuc._old_names import forward
 from avuc.data.arrays import Dataset
 from avuc.training.compiled import LEVELS, attach, compiling
-from avuc.training.model_trainer import Member
-from avuc.training.steps import Diverged, take
+from avuc.training.model_trainer import ModelTrainer
+from avuc.training.steps import Diverged, error_text, take, unchanged
 
-__all__ = ["Captured", "FastSteps", "captured", "fresh_generators", "tried", "unchanged"]
-
-# cuDNN, cuBLAS and the compiler settle within this many steps
+# cuDNN, cuBLAS and the compiler have made their choices after this many steps
 TRIAL_STEPS = 3
 
 
 class Captured(NamedTuple):
+    """A captured step and the buffer (models, batch) it reads its row numbers from."""
+
     graph: torch.cuda.CUDAGraph
     indices: Tensor
 
 
-class FastSteps:
-    """A joint step of models on a GPU; see `Steps`."""
+class CapturedSteps:
+    """Joint steps on a GPU; see `Steps`."""
 
-    def __init__(self, members: Sequence[Member], data: Dataset, say: Callable[[str], None]) -> None:
-        settings = members[0].settings
-        self.members, self.data, self.say = members, data, say
+    def __init__(self, trainers: Sequence[ModelTrainer], data: Dataset, say: Callable[[str], None]) -> None:
+        settings = trainers[0].settings
+        self.trainers, self.data, self.say = trainers, data, say
         self.capturing = settings.capture
-        # the objective counts epochs, so that outside a graph it would be compiled anew for each of them
-        levels = list(LEVELS) if self.capturing else list(LEVELS[1:])
-        self.levels = levels if settings.compile else [LEVELS[-1]]
-        self.streams = [torch.cuda.Stream(members[0].device) for _ in members] if len(members) > 1 else []
+        self.levels = list(LEVELS) if settings.compile else [LEVELS[-1]]
+        self.streams = [torch.cuda.Stream(trainers[0].device) for _ in trainers] if len(trainers) > 1 else []
         self.graphs: dict[int, Captured] = {}
         self.ready: set[int] = set()
         self.phase: tuple[bool, ...] = ()
 
     def prepare(self, sizes: Sequence[int]) -> None:
-        """Before an epoch: compile and capture a step for each batch size, unless that is done."""
-        for member in self.members:
-            member.model.train()
-            member.loss.train()
-        phase = tuple(member.loss.warming_up for member in self.members)
+        """Compile and capture a step for each batch size, unless that is done."""
+        for trainer in self.trainers:
+            trainer.model.train()
+            trainer.loss.train()
+        phase = tuple(trainer.loss.warming_up for trainer in self.trainers)
         if phase != self.phase:
-            # the objective does something else from now on
+            # the objective computes something else from this epoch on
             self.phase, self.graphs, self.ready = phase, {}, set()
         for rows in sorted(set(sizes), reverse=True):
             if rows not in self.ready:
@@ -67,25 +65,28 @@ class FastSteps:
             captured.indices.copy_(indices)
             captured.graph.replay()
 
+    def release(self) -> None:
+        self.graphs, self.ready = {}, set()
+
     def _prepare(self, rows: int) -> None:
         while True:
             level = self.levels[0]
-            for member in self.members:
-                attach(member, level)
+            for trainer in self.trainers:
+                attach(trainer, level)
             try:
-                indices = torch.arange(rows, device=self.data.device).expand(len(self.members), rows).contiguous()
+                indices = torch.arange(rows, device=self.data.device).expand(len(self.trainers), rows).contiguous()
                 with compiling():
-                    with unchanged(self.members):
+                    with unchanged(self.trainers):
                         tried(lambda: self._joint(indices), self.data.device)  # noqa: B023  (called at once)
                     if self.capturing:
-                        self.graphs[rows] = captured(lambda: self._joint(indices), self.members, indices)  # noqa: B023
+                        self.graphs[rows] = captured(lambda: self._joint(indices), self.trainers, indices)  # noqa: B023
                 return
             except Diverged:
                 raise
-            except Exception as error:  # compiler and driver fail in many ways; every one of them has a slower way out
-                reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}"
+            except Exception as error:  # compiler and driver fail in many ways; for each there is a slower way
+                reason = error_text(error)
                 torch.cuda.synchronize()
-                fresh_generators(self.members, self.data.device)
+                fresh_generators(self.trainers, self.data.device)
                 if len(self.levels) > 1:
                     self.levels.pop(0)
                     self.say(f"training: the step fails with {level} of it compiled ({reason}); now {self.levels[0]}")
@@ -98,22 +99,22 @@ class FastSteps:
 
     def _joint(self, indices: Tensor) -> None:
         if not self.streams:
-            self._step(self.members[0], indices[0])
+            self._step(self.trainers[0], indices[0])
             return
         main = torch.cuda.current_stream()
-        for member, stream, rows in zip(self.members, self.streams, indices, strict=True):
+        for trainer, stream, rows in zip(self.trainers, self.streams, indices, strict=True):
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
-                self._step(member, rows)
+                self._step(trainer, rows)
         for stream in self.streams:
             main.wait_stream(stream)
 
-    def _step(self, member: Member, rows: Tensor) -> None:
-        take(member, *member.batch(self.data, rows), len(rows))
+    def _step(self, trainer: ModelTrainer, rows: Tensor) -> None:
+        take(trainer, *trainer.batch(self.data, rows), len(rows))
 
 
 def tried(step: Callable[[], None], device: torch.device) -> None:
-    """The steps before a capture, aside from the main stream."""
+    """Run the trial steps before a capture, on a stream of their own."""
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -123,38 +124,23 @@ def tried(step: Callable[[], None], device: torch.device) -> None:
     torch.cuda.synchronize()
 
 
-def captured(step: Callable[[], None], members: Sequence[Member], indices: Tensor) -> Captured:
-    """A joint step that reads `indices`, as a graph that knows the models' generators."""
+def captured(step: Callable[[], None], trainers: Sequence[ModelTrainer], indices: Tensor) -> Captured:
+    """Return a joint step that reads `indices`, as a graph in which the models' generators are registered."""
     graph = torch.cuda.CUDAGraph()
-    for member in members:
-        for generator in (member.noise, member.augmenting):
+    for trainer in trainers:
+        for generator in (trainer.noise, trainer.augmenting):
             graph.register_generator_state(generator)
-        member.optimizer.zero_grad(set_to_none=True)
+        trainer.optimizer.zero_grad(set_to_none=True)
     with torch.cuda.graph(graph):
         step()
     return Captured(graph, indices)
 
 
-def fresh_generators(members: Sequence[Member], device: torch.device) -> None:
-    """A capture that broke off leaves its generators waiting for the end of it."""
+def fresh_generators(trainers: Sequence[ModelTrainer], device: torch.device) -> None:
+    """Give all generators a new state. A capture that failed leaves them in a state that waits for its end."""
     default = torch.cuda.default_generators[device.index]
-    for generator in (default, *(g for member in members for g in (member.noise, member.augmenting))):
+    for generator in (default, *(g for trainer in trainers for g in (trainer.noise, trainer.augmenting))):
         generator.graphsafe_set_state(torch.Generator(device=device).graphsafe_get_state())
 
 
-@contextlib.contextmanager
-def unchanged(members: Sequence[Member]) -> Iterator[None]:
-    """Whatever steps are taken inside, the models are afterwards as they were. Streams of random numbers are not: each
-    epoch starts them anew."""
-    before = {id(tensor): tensor.detach().clone() for member in members for tensor in member.state()}
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for member in members:
-                for tensor in member.state():
-                    if id(tensor) in before:
-                        tensor.copy_(before[id(tensor)])
-                    else:
-                        tensor.zero_()  # moments that the first step made; they begin at 0
-                member.optimizer.zero_grad(set_to_none=True)
+__getattr__ = forward(__name__)

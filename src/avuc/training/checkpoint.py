@@ -1,9 +1,10 @@
-"""Checkpoints: one file per kept epoch, tensors and JSON in the safetensors layout, written whole or not at all.
+"""Checkpoints: one file per saved epoch, with tensors and JSON in the safetensors format. Writes are atomic.
 
     model.<m>.<name>  loss.<m>.<name>  average.<m>.<i>  best.<m>.<name>  optimizer.<m>.<i>.<slot>  meter.<m>
 
-Metadata "avuc" is JSON: format, epoch (how many are done), history, identity (what was trained, to refuse another run)
-and the best validation. No state of a random generator is needed: each epoch's streams start from (seed, epoch).
+<m> is the number of the model, <i> the number of a tensor in its list. The metadata "avuc" is JSON: format, epoch
+(number of finished epochs), history, identity (what was trained, so that another run is refused), the best validation
+result. The state of random generators is not saved: each epoch seeds them from (seed, epoch).
 """
 
 from __future__ import annotations
@@ -19,19 +20,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from avuc._old_names import forward
 from avuc.core.errors import InputError
 from avuc.core.tensor_file import read_tensors, write_tensors
-from avuc.training.model_trainer import Member
+from avuc.training.model_trainer import ModelTrainer
 
-__all__ = ["Checkpoint", "latest", "load_member", "member_tensors", "save"]
-
-KEPT = 2
+KEPT = 2  # number of checkpoints that stay in the folder
 NAME = re.compile(r"checkpoint-(\d{6})\.safetensors")
 
 
 @dataclass
 class Checkpoint:
-    """What is known after `epoch` epochs."""
+    """The state of a run after `epoch` epochs."""
 
     epoch: int
     history: list[dict[str, Any]]
@@ -44,11 +44,11 @@ class Checkpoint:
 
 
 def save(directory: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint, then remove those before the one before it."""
+    """Write a checkpoint, remove all but the last two, and return the path."""
     directory.mkdir(parents=True, exist_ok=True)
-    # from a device once: the checksum and the file both read them
+    # copied from the device once, because the checksum and the file both read them
     tensors = {name: tensor.detach().cpu() for name, tensor in checkpoint.tensors.items()}
-    told = {
+    metadata = {
         "format": 1,
         "epoch": checkpoint.epoch,
         "history": checkpoint.history,
@@ -60,11 +60,11 @@ def save(directory: Path, checkpoint: Checkpoint) -> Path:
     }
     path = directory / f"checkpoint-{checkpoint.epoch:06d}.safetensors"
     try:
-        write_tensors(path, tensors, {"avuc": json.dumps(told)})
+        write_tensors(path, tensors, {"avuc": json.dumps(metadata)})
     except OSError as error:
         raise InputError(
-            f"{path}: cannot write the checkpoint ({error.strerror}); the run stops here, checkpoints before it are "
-            "whole: make room and run the same command again"
+            f"{path}: cannot write the checkpoint ({error.strerror}); the run stops here, earlier checkpoints are "
+            "intact: make room and run the same command again"
         ) from error
     for old in sorted(_files(directory))[:-KEPT]:
         old.unlink(missing_ok=True)
@@ -72,39 +72,52 @@ def save(directory: Path, checkpoint: Checkpoint) -> Path:
 
 
 def latest(directory: Path, identity: Mapping[str, str], say: Callable[[str], None]) -> Checkpoint | None:
-    """The newest sound checkpoint; a damaged one is named and passed over. Another run's is refused."""
+    """Return the newest checkpoint that is not damaged, or None.
+
+    Args:
+        directory: folder of the run.
+        identity: what is being trained; the checkpoint of another run is refused.
+        say: gets one line about each damaged checkpoint.
+    """
     for path in sorted(_files(directory), reverse=True):
         try:
-            found = _read(path)
+            checkpoint = _read(path)
         except (InputError, ValueError, KeyError, TypeError) as error:
             say(f"{path}: damaged checkpoint ({error}); going back to the one before")
             continue
         different = [
-            f"{key} is {identity.get(key, 'not set')}, was {found.identity.get(key, 'not set')}"
-            for key in sorted({*identity, *found.identity})
-            if identity.get(key) != found.identity.get(key)
+            f"{key} is {identity.get(key, 'not set')}, was {checkpoint.identity.get(key, 'not set')}"
+            for key in sorted({*identity, *checkpoint.identity})
+            if identity.get(key) != checkpoint.identity.get(key)
         ]
         if different:
             raise InputError(
                 f"{path}: made by another run ({'; '.join(different[:4])}); choose another folder, or remove this one"
             )
-        return found
+        return checkpoint
     return None
 
 
 def _read(path: Path) -> Checkpoint:
     mapped, metadata = read_tensors(path)
-    told = json.loads(metadata["avuc"])
+    content = json.loads(metadata["avuc"])
     tensors = {name: tensor.clone() for name, tensor in mapped.items()}
-    if checksum(tensors) != told["checksum"]:
+    if checksum(tensors) != content["checksum"]:
         raise InputError("the tensors do not have the stored checksum")
     return Checkpoint(
-        told["epoch"], told["history"], told["identity"], tensors, told["best"], told["stopped"], told["seconds"], path
+        content["epoch"],
+        content["history"],
+        content["identity"],
+        tensors,
+        content["best"],
+        content["stopped"],
+        content["seconds"],
+        path,
     )
 
 
 def checksum(tensors: Mapping[str, Tensor]) -> int:
-    """CRC-32 of all bytes, in the order of the names."""
+    """Return the CRC-32 of all bytes, in the order of the names."""
     value = 0
     for name in sorted(tensors):
         host = tensors[name].detach().cpu().contiguous()
@@ -120,34 +133,37 @@ def _files(directory: Path) -> list[Path]:
 # one model's part
 
 
-def member_tensors(member: Member) -> dict[str, Tensor]:
-    """Everything needed to go on with a model, named."""
-    prefix = member.index
-    tensors = {f"model.{prefix}.{name}": tensor for name, tensor in member.model.state_dict().items()}
-    tensors |= {f"loss.{prefix}.{name}": tensor for name, tensor in member.loss.state_dict().items()}
-    tensors |= {f"average.{prefix}.{place}": tensor for place, tensor in enumerate(member.average)}
-    tensors[f"meter.{prefix}"] = member.meters.threshold
-    for place, parameter in enumerate(member.parameters):
-        for slot, value in member.optimizer.state.get(parameter, {}).items():
+def trainer_tensors(trainer: ModelTrainer) -> dict[str, Tensor]:
+    """Return by name every tensor that is needed to resume a model."""
+    prefix = trainer.index
+    tensors = {f"model.{prefix}.{name}": tensor for name, tensor in trainer.model.state_dict().items()}
+    tensors |= {f"loss.{prefix}.{name}": tensor for name, tensor in trainer.loss.state_dict().items()}
+    tensors |= {f"average.{prefix}.{number}": tensor for number, tensor in enumerate(trainer.average)}
+    tensors[f"meter.{prefix}"] = trainer.meters.threshold
+    for number, parameter in enumerate(trainer.parameters):
+        for slot, value in trainer.optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
-                tensors[f"optimizer.{prefix}.{place}.{slot}"] = value
+                tensors[f"optimizer.{prefix}.{number}.{slot}"] = value
     return tensors
 
 
 @torch.no_grad()
-def load_member(member: Member, tensors: Mapping[str, Tensor]) -> None:
-    """Put a model back to where `member_tensors` found it."""
-    prefix = member.index
-    member.model.load_state_dict(_under(tensors, f"model.{prefix}."))
-    member.loss.load_state_dict(_under(tensors, f"loss.{prefix}."))
-    for place, average in enumerate(member.average):
-        average.copy_(tensors[f"average.{prefix}.{place}"])
-    member.meters.threshold.copy_(tensors[f"meter.{prefix}"])
+def load_trainer(trainer: ModelTrainer, tensors: Mapping[str, Tensor]) -> None:
+    """Restore a model from the tensors of `trainer_tensors`."""
+    prefix = trainer.index
+    trainer.model.load_state_dict(_under(tensors, f"model.{prefix}."))
+    trainer.loss.load_state_dict(_under(tensors, f"loss.{prefix}."))
+    for number, average in enumerate(trainer.average):
+        average.copy_(tensors[f"average.{prefix}.{number}"])
+    trainer.meters.threshold.copy_(tensors[f"meter.{prefix}"])
     for name, value in _under(tensors, f"optimizer.{prefix}.").items():
-        number, slot = name.split(".", 1)
-        parameter = member.parameters[int(number)]
-        member.optimizer.state[parameter][slot] = value.to(parameter.device, copy=True)
+        index, slot = name.split(".", 1)
+        parameter = trainer.parameters[int(index)]
+        trainer.optimizer.state[parameter][slot] = value.to(parameter.device, copy=True)
 
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+__getattr__ = forward(__name__)

@@ -1,8 +1,8 @@
-"""The pieces of a step as torch.compile makes them; one compiled function of each kind serves all models.
+"""The pieces of a step, compiled by `torch.compile`. All models share one compiled function for each piece.
 
-Random numbers stay outside: a compiled graph cannot read a generator that was passed in, and every model has its own.
-So noise is drawn eagerly, and what is done with it is compiled. Methods that draw inside the net (dropout, flipout)
-run it as it is.
+A compiled graph cannot use a generator that is passed in, and every model has its own. So random numbers are drawn
+eagerly, and what is computed from them is compiled. Methods that draw random numbers inside the network (dropout,
+flipout) run the network eagerly.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from avuc.bayes import BayesianModule
 from avuc.data.augmentation import Augmentation
 from avuc.methods import ObjectiveLoss, Terms
 from avuc.training.meters import accumulate
-from avuc.training.model_trainer import Member, draws_for_each_row
+from avuc.training.model_trainer import ModelTrainer, draws_for_each_row
 
-__all__ = ["LEVELS", "attach", "compiled", "compiling"]
-
-# how much is compiled
+# how much of a step is compiled
 LEVELS = ("all", "the net", "none")
 
 
@@ -56,64 +54,83 @@ _made: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the compiled form of a function; the same one in every call."""
     if function not in _made:
         _made[function] = torch.compile(function, fullgraph=True, dynamic=False)
     return _made[function]
 
 
 def compiling() -> Any:
-    """Around the first calls: several models, two batch sizes and two phases of the objective are all expected."""
+    """Return a context for first calls. Several models, batch sizes and phases of the objective compile in it."""
     return torch._dynamo.config.patch(recompile_limit=256)
 
 
-def attach(member: Member, level: str) -> None:
-    """Make a model's step use the compiled pieces of a level."""
-    model, method = member.model, member.method
-    member.forward, member.kl = member.logits, lambda: method.kl(model)
-    member.terms, member.meters.accumulate = member.loss, accumulate
-    member.augment = member.augmentation.apply
+def eager_pieces(trainer: ModelTrainer) -> dict[str, str]:
+    """Return the pieces of a model's step that are never compiled, and why."""
+    model, pieces = trainer.model, {}
+    if draws_for_each_row(trainer.method):
+        pieces["network"] = f"{trainer.method.name} draws random numbers inside it"
+    elif isinstance(model, BayesianModule) and model.recurrent:
+        pieces["network"] = "it has recurrent layers"
+    if trainer.ranks.size > 1 and trainer.loss.objective.kind == "auavuc":
+        pieces["objective"] = "AUAvUC gathers rows of all ranks, and their number is known only at run time"
+    return pieces
+
+
+def attach(trainer: ModelTrainer, level: str) -> None:
+    """Make a model's step use compiled pieces.
+
+    Args:
+        trainer: the model; `trainer.step` uses the pieces from now on.
+        level: one of `LEVELS`.
+    """
+    model, method = trainer.model, trainer.method
+    trainer.forward, trainer.kl = trainer.logits, lambda: method.kl(model)
+    trainer.terms, trainer.meters.accumulate = trainer.loss, accumulate
+    trainer.augment = trainer.augmentation.apply
     if level == "none":
         return
-    bayesian = isinstance(model, BayesianModule)
-    if not draws_for_each_row(method) and not (bayesian and model.recurrent):
+    bayesian, eager = isinstance(model, BayesianModule), eager_pieces(trainer)
+    if "network" not in eager:
         pieces: dict[str, Callable[..., Any]] = {"run": run_drawn}
         if level == "all":
             pieces["weights"] = weights_of
-        member.forward = _drawn_forward(member, pieces) if bayesian else _net_forward(member)
+        trainer.forward = _drawn_forward(trainer, pieces) if bayesian else _net_forward(trainer)
     if level == "all":
-        compiled_augment, augmentation = compiled(augmented), member.augmentation
-        member.augment = lambda images, indices, drawn: compiled_augment(augmentation, images, indices, drawn)
+        compiled_augment, augmentation = compiled(augmented), trainer.augmentation
+        trainer.augment = lambda images, indices, drawn: compiled_augment(augmentation, images, indices, drawn)
         if bayesian:
             compiled_kl = compiled(kl_of)
-            member.kl = lambda: compiled_kl(model)
-        compiled_terms, loss = compiled(terms_of), member.loss
-        member.terms = lambda logits, labels, kl: compiled_terms(loss, logits, labels, kl)
-        member.meters.accumulate = compiled(accumulate)
+            trainer.kl = lambda: compiled_kl(model)
+        if "objective" not in eager:
+            compiled_terms, loss = compiled(terms_of), trainer.loss
+            trainer.terms = lambda logits, labels, kl: compiled_terms(loss, logits, labels, kl)
+        trainer.meters.accumulate = compiled(accumulate)
 
 
-def _net_forward(member: Member) -> Callable[[Tensor], Tensor]:
-    model, method, run = member.model, member.method, compiled(run_net)
+def _net_forward(trainer: ModelTrainer) -> Callable[[Tensor], Tensor]:
+    model, method, run = trainer.model, trainer.method, compiled(run_net)
 
     class Compiled(nn.Module):
-        """What the method calls in place of the model."""
+        """Replaces the model when the method calls it."""
 
         def forward(self, images: Tensor) -> Tensor:
             logits: Tensor = run(model, images)
             return logits
 
-    stand_in = Compiled()
-    return lambda images: method.logits(stand_in, images)
+    replacement = Compiled()
+    return lambda images: method.logits(replacement, images)
 
 
-def _drawn_forward(member: Member, pieces: dict[str, Callable[..., Any]]) -> Callable[[Tensor], Tensor]:
-    """The model's own forward, with the named steps of it compiled while it runs."""
-    model = member.model
+def _drawn_forward(trainer: ModelTrainer, pieces: dict[str, Callable[..., Any]]) -> Callable[[Tensor], Tensor]:
+    """Return the model's own forward pass; the methods named in `pieces` are compiled while it runs."""
+    model = trainer.model
     faster = {name: _Bound(compiled(piece), model) for name, piece in pieces.items()}
 
     def forward(images: Tensor) -> Tensor:
         model.__dict__.update(faster)
         try:
-            return member.logits(images)
+            return trainer.logits(images)
         finally:
             for name in faster:
                 del model.__dict__[name]
@@ -122,6 +139,8 @@ def _drawn_forward(member: Member, pieces: dict[str, Callable[..., Any]]) -> Cal
 
 
 class _Bound:
+    """A function with its first argument, the model."""
+
     def __init__(self, function: Callable[..., Any], model: nn.Module) -> None:
         self.function, self.model = function, model
 

@@ -1,46 +1,79 @@
-"""`fit_calibrated`: the default way of training, in one call: the best single model of our studies, for any network.
+"""`fit_calibrated`: the default training in one call, which gave the best single model of our studies.
 
-Step 1 is a plain network, step 2 a posterior around it, tuned by the ELBO (or with the repaired AvUC loss), step 3 a
-temperature for its draws, learned on held-out images. All their numbers are those of a row of a shipped recipe.
+Step 1 trains a network, step 2 a posterior around it (by the ELBO, optionally with the repaired AvUC loss), step 3 a
+temperature for the posterior's samples, on held-out images. The settings are those of the shipped recipe
+`cifar10-best`, written here as plain data; a test compares the two.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from avuc.calibration import Calibrator
+from avuc.calibration import Calibrator, TemperatureScaling
 from avuc.core.errors import InputError
 from avuc.data.arrays import Dataset
-from avuc.methods import Method, Objective
+from avuc.methods import SVI, Method, Objective, Vanilla
 from avuc.posterior import Posterior
 from avuc.prediction import predict
+from avuc.prediction.logits import kept_logits
 from avuc.predictions import Predictions
-from avuc.study.judge import kept_logits
-from avuc.study.recipe import load_recipe
 from avuc.training.distributed import Ranks
 from avuc.training.fit import fit
 from avuc.training.model_trainer import Net
 from avuc.training.run import Data, Fitted
 from avuc.training.settings import TrainSettings
 
-__all__ = ["Calibrated", "Plan", "Step", "default_plan", "fit_calibrated"]
+T = TypeVar("T")
 
+# the shipped recipe with the same numbers, and its method without and with the AvUC loss
 RECIPE, ROW, WITH_AVUC = "cifar10-best", "MOPED-SVI + TS", "MOPED-AvUC + TS"
-# of the recipe's images; crops of others are as wide for their size
+# width and height of the recipe's images; the padding of crops is scaled to images of other sizes
 SIDE = 32
-# of the posterior, for the temperature
+# posterior samples that the temperature is fitted on
 DRAWS = 32
+
+POSTERIOR_SETTINGS = TrainSettings(
+    epochs=30,
+    batch_size=107,
+    optimizer="adam",
+    learning_rate=3e-4,
+    milestones=(15, 22, 27),
+    factors=(0.3, 0.1, 0.03),
+    pad=4,
+    flip=True,
+    augmentation="augmix",
+    precision="bfloat16",
+    validate_every=10,
+    checkpoint_every=10,
+    models_per_step=10,
+)
+NETWORK_SETTINGS = replace(
+    POSTERIOR_SETTINGS,
+    epochs=200,
+    optimizer="sgd",
+    learning_rate=0.1,
+    nesterov=True,
+    weight_decay=5e-4,
+    milestones=(100, 150, 180),
+    factors=(0.2, 0.04, 0.008),
+    validate_every=20,
+    checkpoint_every=20,
+)
+POSTERIOR_METHOD = SVI(moped=True, delta=0.1)
+ELBO_OBJECTIVE = Objective(kl_weight=0.1)
+AVUC_OBJECTIVE = Objective("avuc", beta=3.0, variant="monotone", warmup_epochs=2, kl_weight=0.1)
 
 
 class Step(NamedTuple):
-    """What `fit` trains: its arguments of these names."""
+    """The arguments of `fit` for one step."""
 
     method: Method
     objective: Objective
@@ -48,21 +81,55 @@ class Step(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The three steps of the default; the calibrator is not fitted yet."""
+    """The three steps of the default: the network, the posterior, and a calibrator that is not fitted yet."""
 
-    first: Step
-    second: Step
+    network: Step
+    posterior: Step
     calibrator: Calibrator
+
+    @property
+    def first(self) -> Step:
+        """Old name of `network`."""
+        return _renamed("Plan.first", "network", self.network)
+
+    @property
+    def second(self) -> Step:
+        """Old name of `posterior`."""
+        return _renamed("Plan.second", "posterior", self.posterior)
 
 
 @dataclass(frozen=True, eq=False)
 class Calibrated:
-    """A classifier that was trained to know when it is wrong: a posterior, and a temperature for its draws."""
+    """The result of `fit_calibrated`: a posterior and a temperature for its samples.
+
+    Args:
+        posterior: for `avuc.predict` and `avuc.Predictor`.
+        calibrator: the fitted temperature.
+        network_fit: training of the network (step 1).
+        posterior_fit: training of the posterior around it (step 2).
+
+    >>> from avuc.data import load_dataset
+    >>> from avuc.nets import mlp
+    >>> data = load_dataset("mnist5k").subset(range(0, 4000, 20))
+    >>> result = fit_calibrated(lambda g: mlp(generator=g), data, data, epochs=1, flip=False, progress=False)
+    >>> result.posterior_fit.epochs, result.predict(data.images[:3], samples=2).probs.shape
+    (2, torch.Size([3, 10]))
+    """
 
     posterior: Posterior
     calibrator: Calibrator
-    first: Fitted  # the plain network
-    second: Fitted  # the posterior around it
+    network_fit: Fitted
+    posterior_fit: Fitted
+
+    @property
+    def first(self) -> Fitted:
+        """Old name of `network_fit`."""
+        return _renamed("Calibrated.first", "network_fit", self.network_fit)
+
+    @property
+    def second(self) -> Fitted:
+        """Old name of `posterior_fit`."""
+        return _renamed("Calibrated.second", "posterior_fit", self.posterior_fit)
 
     def predict(
         self,
@@ -74,7 +141,10 @@ class Calibrated:
         dtype: torch.dtype | None = None,
         progress: bool = False,
     ) -> Predictions:
-        """`avuc.predict` through the calibrator; for many sets of images give both to a `Predictor`."""
+        """Return calibrated predictions; the arguments are those of `avuc.predict`.
+
+        To predict many sets of images, pass the posterior and the calibrator to a `Predictor`.
+        """
         return predict(
             self.posterior,
             images,
@@ -93,34 +163,40 @@ def fit_calibrated(
     validation: Dataset,
     *,
     epochs: int | None = None,
-    avuc: bool = False,
+    use_avuc_loss: bool = False,
     flip: bool = True,
     seed: int = 0,
     device: torch.device | str = "cpu",
     directory: str | Path | None = None,
     progress: bool = True,
+    avuc: bool | None = None,
 ) -> Calibrated:
-    """Train a network, a posterior around it and a temperature, as the recipe `cifar10-best` does (docs/training.md).
+    """Train a network, a posterior around it and a temperature, as the recipe `cifar10-best` does.
 
-    net, data, seed, device: as `fit` takes them. A `Stream` has crops and flips of its own instead of AugMix.
-    validation: held-out images; the temperature is learned on them.
-    epochs: of the first step, 200 by the recipe; the second has 30 for each 200, and schedules keep their shares.
-    avuc: tune the posterior with the repaired AvUC loss, too; on CIFAR-10 it was no better (docs/reproduction.md).
-    flip: also learn from mirrored images. Not where a mirror changes what they show: digits, text.
-    directory: its folders `first` and `second` are `fit`'s, `calibrator.json` comes last; the same call goes on from
-        what is there, and only reads back what is finished.
+    Args:
+        net, data, seed, device, progress: as in `fit`. A `Stream` uses its own crops and flips instead of AugMix.
+        validation: held-out images; the temperature is fitted on them.
+        epochs: epochs of the network, 200 by default. The posterior gets 30 for each 200, and all schedules are scaled.
+        use_avuc_loss: also use the repaired AvUC loss for the posterior. On CIFAR-10 it was not better
+            (docs/reproduction.md).
+        flip: also train on mirrored images. Use False where a mirrored image means something else: digits, text.
+        directory: folder for the results: the folders `first` (network) and `second` (posterior), as written by `fit`,
+            and `calibrator.json`. The same call resumes from there, and only reads back what is finished.
+        avuc: old name of `use_avuc_loss`.
 
     >>> from avuc.data import load_dataset
     >>> from avuc.nets import small_cnn
     >>> data = load_dataset("mnist5k")
     >>> train, held_out = data.subset(range(0, 4000, 20)), data.subset(range(10, 4000, 20))
-    >>> found = fit_calibrated(lambda g: small_cnn(10, (28, 28, 1), width=4, generator=g), train, held_out,
-    ...                        epochs=2, flip=False, progress=False)
-    >>> found.predict(held_out.images[:5], samples=4).probs.shape, found.calibrator.temperature_ > 0
+    >>> result = fit_calibrated(lambda g: small_cnn(10, (28, 28, 1), width=4, generator=g), train, held_out,
+    ...                         epochs=2, flip=False, progress=False)
+    >>> result.predict(held_out.images[:5], samples=4).probs.shape, result.calibrator.temperature_ > 0
     (torch.Size([5, 10]), True)
     """
+    if avuc is not None:
+        use_avuc_loss = _renamed("fit_calibrated(avuc=)", "use_avuc_loss", avuc)
     _check(data, validation)
-    plan = default_plan(epochs, avuc=avuc)
+    plan = default_plan(epochs, use_avuc_loss=use_avuc_loss)
     folder = None if directory is None else Path(directory)
     if not isinstance(data, Dataset):
         print(f"{data.files.name}: a stream of files has its own crops and flips, so no AugMix", file=sys.stderr)
@@ -147,48 +223,52 @@ def fit_calibrated(
         )
 
     if folder is not None and not any((folder / "second").glob("checkpoint-*")):
-        (folder / "calibrator.json").unlink(missing_ok=True)  # of weights that are gone
-    first = trained("first", plan.first, net)
-    second = trained("second", plan.second, first.models[0])
+        (folder / "calibrator.json").unlink(missing_ok=True)  # it was fitted to weights that are gone
+    network_fit = trained("first", plan.network, net)
+    posterior_fit = trained("second", plan.posterior, network_fit.models[0])
+    posterior = posterior_fit.posterior
     if folder is not None and (folder / "calibrator.json").exists():
-        return Calibrated(second.posterior, Calibrator.load(folder / "calibrator.json"), first, second)
-    calibrator = plan.calibrator.fit(*kept_logits(second.posterior, validation, DRAWS, seed=seed))
+        return Calibrated(posterior, Calibrator.load(folder / "calibrator.json"), network_fit, posterior_fit)
+    calibrator = plan.calibrator.fit(*kept_logits(posterior, validation, DRAWS, seed=seed))
     if folder is not None:
         calibrator.save(folder / "calibrator.json")
-    return Calibrated(second.posterior, calibrator, first, second)
+    return Calibrated(posterior, calibrator, network_fit, posterior_fit)
 
 
-def default_plan(epochs: int | None = None, *, avuc: bool = False) -> Plan:
-    """The three steps as the recipe has them, or scaled to so many epochs of the first one.
+def default_plan(epochs: int | None = None, *, use_avuc_loss: bool = False, avuc: bool | None = None) -> Plan:
+    """Return the three steps of the default.
+
+    Args:
+        epochs: epochs of the network; None for the recipe's 200. Schedules are scaled with it.
+        use_avuc_loss: also use the AvUC loss for the posterior.
+        avuc: old name of `use_avuc_loss`.
 
     >>> [(step.settings.epochs, step.settings.milestones) for step in default_plan(20)[:2]]
     [(20, (10, 15, 18)), (3, (2,))]
     """
-    recipe = load_recipe(RECIPE)
-    third = recipe.row(WITH_AVUC if avuc else ROW)
-    second = recipe.row(third.of)
-    first = recipe.row(second.start)
-    assert first.method is not None
-    assert second.method is not None
-    assert third.calibrator is not None
-    plan = Plan(
-        Step(first.method, first.objective, first.train),
-        Step(second.method, second.objective, second.train),
-        third.calibrator.make(),
-    )
-    whole = first.train.epochs
+    if avuc is not None:
+        use_avuc_loss = _renamed("default_plan(avuc=)", "use_avuc_loss", avuc)
+    whole = NETWORK_SETTINGS.epochs
     if epochs is not None and epochs < 1:
         raise InputError(f"fit_calibrated: epochs must be at least 1, or None for the recipe's {whole}; found {epochs}")
     share = 1.0 if epochs is None else epochs / whole
-    # two epochs at least of the second step: its warm-up, and one with the AvUC loss
-    return plan._replace(first=_scaled(plan.first, share, 1), second=_scaled(plan.second, share, 2))
+    network = Step(Vanilla(), Objective(), NETWORK_SETTINGS)
+    posterior = Step(POSTERIOR_METHOD, AVUC_OBJECTIVE if use_avuc_loss else ELBO_OBJECTIVE, POSTERIOR_SETTINGS)
+    # the posterior gets at least two epochs: one of warm-up and one with the AvUC loss
+    return Plan(_scaled(network, share, 1), _scaled(posterior, share, 2), TemperatureScaling())
+
+
+def _renamed(old: str, new: str, value: T) -> T:
+    warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=3)
+    return value
 
 
 def _scaled(step: Step, share: float, least: int) -> Step:
+    """Return a step with `share` of its epochs, at least `least`, and its schedules scaled alike."""
     settings, objective = step.settings, step.objective
     epochs = max(least, round(settings.epochs * share))
     share = epochs / settings.epochs
-    # of several milestones in one epoch the last counts
+    # if several milestones fall into one epoch, the last one counts
     factors = {max(1, round(m * share)): f for m, f in zip(settings.milestones, settings.factors, strict=True)}
     factors = {milestone: factor for milestone, factor in factors.items() if milestone < epochs}
     settings = replace(
@@ -197,7 +277,7 @@ def _scaled(step: Step, share: float, least: int) -> Step:
         milestones=tuple(factors),
         factors=tuple(factors.values()),
         kl_anneal_epochs=round(settings.kl_anneal_epochs * share),
-        checkpoint_every=1,  # and 30 seconds: an epoch may be long elsewhere than on the recipe's GPU
+        checkpoint_every=1,  # and `checkpoint_seconds`: an epoch may take long on another machine
     )
     if objective.kind != "plain":
         objective = replace(objective, warmup_epochs=max(1, round(objective.warmup_epochs * share)))
@@ -205,7 +285,7 @@ def _scaled(step: Step, share: float, least: int) -> Step:
 
 
 def _check(data: Data, validation: Dataset) -> None:
-    """Before the first epoch, what would be missing after the last."""
+    """Raise an error before the first epoch for input that would fail after the last one."""
     if not isinstance(validation, Dataset):
         raise InputError(
             "fit_calibrated: the temperature is learned on held-out images; give them as validation, a Dataset "
@@ -225,5 +305,5 @@ def _check(data: Data, validation: Dataset) -> None:
     if (ranks := Ranks().size) > 1:
         raise InputError(
             f"fit_calibrated trains in one process, found {ranks} ranks; start it without torchrun, or train a method "
-            "with fit, which knows ranks"
+            "with fit, which supports ranks"
         )

@@ -1,4 +1,4 @@
-"""`fit`: the one training loop, for every method and objective; `fit_many` for several models at once."""
+"""`fit`: the training loop for every method and objective; `fit_many` trains several models at once."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from avuc.core.accelerators import training_steps
 from avuc.core.errors import InputError
 from avuc.core.progress import Progress
 from avuc.data.arrays import Dataset
-from avuc.gpu.stacked.choice import reason_against, signature
-from avuc.gpu.stacked.steps import StackedSteps
 from avuc.methods import Method, Objective
-from avuc.training.captured import FastSteps
+from avuc.training.captured import CapturedSteps
+from avuc.training.compiled_steps import CompiledSteps
 from avuc.training.distributed import Ranks
 from avuc.training.log import summary
-from avuc.training.model_trainer import Member, Net
+from avuc.training.model_trainer import ModelTrainer, Net
 from avuc.training.run import Data, Fitted, Job, Run
 from avuc.training.settings import TrainSettings
 from avuc.training.steps import Diverged, EagerSteps, Steps, check
 
-__all__ = ["OutOfTime", "fit", "fit_many"]
-
 
 class OutOfTime(Exception):
-    """Training has stopped at the end of an epoch because its time was over; the same call goes on from there."""
+    """Training stopped at the end of an epoch because the given time is over. The same call resumes it."""
 
 
 def fit(
@@ -46,16 +44,21 @@ def fit(
     directory: str | Path | None = None,
     progress: bool = True,
 ) -> Fitted:
-    """Train a method on data; the result holds its posterior.
+    """Train a method and return the result, which holds its posterior.
 
-    net: a function of a `torch.Generator` that makes the network (each model of an ensemble gets its own start), or a
-        network, whose weights are where training starts.
-    data: a `Dataset`, which moves to the device once, or a `Stream`, whose batches come from files.
-    validation: looked at after epochs; only it can stop training early (`settings.patience`).
-    directory: checkpoints and `log.jsonl` go there, and a run that was interrupted goes on from there; a finished one
-        is only read back.
-
-    Everything random follows from `seed`.
+    Args:
+        method: what to train, for example `avuc.methods.SVI()`.
+        net: a function that takes a `torch.Generator` and returns a network (each model of an ensemble then starts
+            differently), or a network, whose weights are the start. The network is copied.
+        data: a `Dataset`, which is moved to the device once, or a `Stream` of batches from files.
+        objective: the loss; cross-entropy or the negative ELBO by default.
+        settings: how to train; the paper's CIFAR-10 recipe by default.
+        validation: held-out images that are evaluated after epochs. `settings.patience` and `settings.keep` need them.
+        seed: determines everything random.
+        device: where to train.
+        directory: folder for checkpoints and `log.jsonl`. The same call resumes an interrupted run from there, and
+            only reads back a finished one.
+        progress: show a progress bar.
 
     >>> from avuc.data import load_dataset
     >>> from avuc.methods import SVI
@@ -83,17 +86,30 @@ def fit(
 def fit_many(
     jobs: Sequence[Job], *, device: torch.device | str = "cpu", progress: bool = True, until: float | None = None
 ) -> list[Fitted]:
-    """Train several jobs side by side: seeds, methods, members of ensembles. Each ends as it would have alone.
+    """Train several jobs and return their results. Each job ends as it would have ended alone.
 
-    Jobs that share their data and settings take their steps together, on a GPU as one captured graph: CIFAR ResNets as
-    one stacked network, others with a stream for each model. Groups that differ in these follow one another.
+    Jobs with the same data and settings take their steps together, on a GPU as one CUDA graph. Jobs that differ in data
+    or settings are trained one after the other.
 
-    until: a value of `time.monotonic()`; once it is past, no further epoch begins: checkpoints are written and
-        `OutOfTime` is raised.
+    Args:
+        jobs: what to train: other seeds, methods or ensembles.
+        device: where to train.
+        progress: show a progress bar.
+        until: a value of `time.monotonic()`. After that time no epoch starts; checkpoints are written and `OutOfTime`
+            is raised.
+
+    >>> from avuc.data import load_dataset
+    >>> from avuc.methods import SVI, Vanilla
+    >>> from avuc.nets import mlp
+    >>> data = load_dataset("mnist5k").subset(range(0, 4000, 40))
+    >>> settings = TrainSettings(epochs=1, pad=0, flip=False)
+    >>> jobs = [Job(method, lambda g: mlp(generator=g), data, Objective(), settings) for method in (Vanilla(), SVI())]
+    >>> [len(fitted.history) for fitted in fit_many(jobs, progress=False)]
+    [1, 1]
     """
-    place = torch.device(device)
-    if str(place) == "cuda":
-        place = torch.device("cuda", torch.cuda.current_device())
+    device = torch.device(device)
+    if str(device) == "cuda":
+        device = torch.device("cuda", torch.cuda.current_device())
     directories = [job.directory.resolve() for job in jobs if job.directory is not None]
     if len(set(directories)) != len(directories):
         raise InputError("fit_many: two jobs have the same directory; give each its own")
@@ -103,19 +119,19 @@ def fit_many(
     groups: dict[tuple[int, TrainSettings], list[int]] = {}
     for number, job in enumerate(jobs):
         groups.setdefault((id(job.data), job.settings), []).append(number)
-    devices = [place] if place.type == "cuda" else []
+    devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         for numbers in groups.values():
             data = jobs[numbers[0]].data
-            data = data.to(place) if isinstance(data, Dataset) else data
-            runs = [Run(jobs[number], place, ranks, say) for number in numbers]
+            data = data.to(device) if isinstance(data, Dataset) else data
+            runs = [Run(jobs[number], device, ranks, say) for number in numbers]
             Loop(runs, data, ranks, say, progress=progress and ranks.first, until=until).run()
             done |= {number: run.fitted(data) for number, run in zip(numbers, runs, strict=True)}
     return [done[number] for number in range(len(jobs))]
 
 
 class Loop:
-    """The epochs of runs that share data and settings, in lockstep."""
+    """The epochs of runs that share data and settings. All runs are in the same epoch."""
 
     def __init__(
         self,
@@ -135,11 +151,12 @@ class Loop:
         self._steps: dict[tuple[int, ...], list[Steps]] = {}
 
     def run(self) -> None:
+        """Train until all epochs are done."""
         epochs = range(min(run.epoch for run in self.runs), self.settings.epochs)
         bar = Progress("training", len(epochs) * self.steps_per_epoch) if self.progress and epochs else None
         try:
             for epoch in epochs:
-                # after a kill runs may stand at different epochs; those ahead wait until the others catch up
+                # after a kill, runs may be at different epochs; those ahead wait for the others
                 active = [run for run in self.runs if run.epoch == epoch and not run.stopped]
                 if not active:
                     continue
@@ -157,7 +174,7 @@ class Loop:
         except RuntimeError as error:
             if self.ranks.size == 1:
                 raise
-            raise self._lost(error, epoch) from error
+            raise self._rank_lost(error, epoch) from error
         finally:
             self._release()
             for run in self.runs:
@@ -166,7 +183,7 @@ class Loop:
                 bar.close()
 
     def _check_time(self) -> None:
-        """Between epochs. The first rank's clock decides: all ranks stop at the same epoch."""
+        """Raise `OutOfTime` if the time is over. Rank 0's clock decides, so that all ranks stop at the same epoch."""
         if self.until is None or not self.ranks.from_first(time.monotonic() >= self.until):
             return
         for run in self.runs:
@@ -175,84 +192,82 @@ class Loop:
         raise OutOfTime("training: its time is over")
 
     def _epoch(self, active: Sequence[Run], epoch: int, bar: Progress | None) -> None:
-        members = [member for run in active for member in run.members]
-        for indices, steps in self._begun(members, epoch):
-            steps(indices)
+        trainers = [trainer for run in active for trainer in run.trainers]
+        for batch, step in self._batches(trainers, epoch):
+            step(batch)
             if bar is not None:
                 bar.advance()
-        for member in members:
-            check(member)
+        for trainer in trainers:
+            check(trainer)
 
-    def _begun(self, members: Sequence[Member], epoch: int) -> Iterator[tuple[Any, Callable[[Any], None]]]:
-        """Start an epoch: its batches, and what to do with each."""
+    def _batches(self, trainers: Sequence[ModelTrainer], epoch: int) -> Iterator[tuple[Any, Callable[[Any], None]]]:
+        """Begin an epoch and yield its batches, each with the function that takes a step on it."""
         data, size = self.data, self.settings.batch_size
-        steps = self._joint_steps(members, data) if isinstance(data, Dataset) else []
-        torch.manual_seed(members[0].global_seed(epoch))
-        members = [member for one in steps for member in one.members] or members
-        for member in members:
-            member.begin(epoch)
+        steps = self._joint_steps(trainers, data) if isinstance(data, Dataset) else []
+        torch.manual_seed(trainers[0].global_seed(epoch))
+        trainers = [trainer for part in steps for trainer in part.trainers] or trainers
+        for trainer in trainers:
+            trainer.begin(epoch)
         if not isinstance(data, Dataset):
             for batch in data.epoch(epoch):
-                yield batch, EagerSteps(members).on_stream
+                yield batch, EagerSteps(trainers).on_stream
             return
 
         def joint(indices: Tensor) -> None:
-            for one, part in zip(steps, indices.split([len(one.members) for one in steps]), strict=True):
-                one(part)
+            for part, rows in zip(steps, indices.split([len(part.trainers) for part in steps]), strict=True):
+                part(rows)
 
-        orders = torch.stack([member.order(self.rows, epoch) for member in members]).to(data.device)
+        orders = torch.stack([trainer.order(self.rows, epoch) for trainer in trainers]).to(data.device)
         for indices in orders.split(size, dim=1):
             yield indices, joint
 
-    def _joint_steps(self, members: Sequence[Member], data: Dataset) -> list[Steps]:
-        """How these models take their steps: kept, because capturing them takes time."""
-        key = tuple(id(member) for member in members)
+    def _joint_steps(self, trainers: Sequence[ModelTrainer], data: Dataset) -> list[Steps]:
+        """Return the steps of these models. They are kept, because capturing takes time."""
+        key = tuple(id(trainer) for trainer in trainers)
         if key not in self._steps:
-            self._release()  # models have stopped, or caught up: other graphs from now on
-            self._steps[key] = self._new_steps(members, data)
+            self._release()  # a model has stopped or caught up, so other models train together now
+            self._steps[key] = self._new_steps(trainers, data)
         sizes = [self.settings.batch_size] * (self.rows >= self.settings.batch_size)
         sizes += [self.rows % self.settings.batch_size] * (self.rows % self.settings.batch_size > 0)
-        for one in self._steps[key]:
-            one.prepare(sizes)
+        for part in self._steps[key]:
+            part.prepare(sizes)
         return self._steps[key]
 
-    def _new_steps(self, members: Sequence[Member], data: Dataset) -> list[Steps]:
+    def _new_steps(self, trainers: Sequence[ModelTrainer], data: Dataset) -> list[Steps]:
         settings = self.settings
-        fast = data.device.type == "cuda" and (settings.capture or settings.compile)
-        if fast and self.ranks.size > 1:
-            self.say(f"training: the steps of {self.ranks.size} ranks run eagerly, neither compiled nor captured")
-        if not fast or self.ranks.size > 1:
-            return [EagerSteps(members, data)]
-        groups: dict[Hashable, list[Member]] = {}
-        for member in members:
-            kind = signature(member) if reason_against(member, data) is None else None
-            groups.setdefault(kind, []).append(member)
+        if data.device.type != "cuda" or not (settings.capture or settings.compile):
+            return [EagerSteps(trainers, data)]
+        if self.ranks.size > 1:
+            return [(CompiledSteps(trainers, data, self.say) if settings.compile else EagerSteps(trainers, data))]
+        stacked = training_steps()
+        groups: dict[Hashable, list[ModelTrainer]] = {}
+        for trainer in trainers:
+            supported = stacked is not None and stacked.unsupported_reason(trainer, data) is None
+            groups.setdefault(stacked.signature(trainer) if stacked and supported else None, []).append(trainer)
         steps: list[Steps] = []
         for kind, group in groups.items():
-            # parts of even sizes: what is compiled for one serves the next
-            count = -(-len(group) // settings.at_once)
+            make = CapturedSteps if kind is None or stacked is None else stacked.steps
+            # parts of equal size, so that they share what is compiled
+            count = -(-len(group) // settings.models_per_step)
             bounds = [len(group) * part // count for part in range(count + 1)]
-            for start, stop in pairwise(bounds):
-                part = group[start:stop]
-                steps.append((FastSteps if kind is None else StackedSteps)(part, data, self.say))
+            steps += [make(group[start:stop], data, self.say) for start, stop in pairwise(bounds)]
         return steps
 
     def _release(self) -> None:
         for steps in self._steps.values():
-            for one in steps:
-                if isinstance(one, StackedSteps):
-                    one.release()
+            for part in steps:
+                part.release()
         self._steps.clear()
 
     def _diverged(self, error: Diverged, epoch: int) -> InputError:
-        run = next(run for run in self.runs if error.member in run.members)
+        run = next(run for run in self.runs if error.trainer in run.trainers)
         saved = "there is no checkpoint" if run.saved is None else f"the last good checkpoint is {run.saved}"
         return InputError(
-            f"training {run.job.method.name} (seed {run.job.seed}, model {error.member.index}): epoch {epoch}, "
+            f"training {run.job.method.name} (seed {run.job.seed}, model {error.trainer.index}): epoch {epoch}, "
             f"{error}; {saved}; a lower learning_rate, clip_norm or precision float32 may help"
         )
 
-    def _lost(self, error: RuntimeError, epoch: int) -> InputError:
+    def _rank_lost(self, error: RuntimeError, epoch: int) -> InputError:
         saved = self.runs[0].saved
         again = "there is no checkpoint yet" if saved is None else f"the last checkpoint is {saved}"
         reason = str(error).splitlines()[0][:160] if str(error) else type(error).__name__

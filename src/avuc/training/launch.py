@@ -1,4 +1,4 @@
-"""Start the ranks of a data-parallel run where torchrun has set them up, and end them with a clear word."""
+"""Join the process group of a data-parallel run that torchrun has started, and leave it at the end."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import torch.distributed as dist
 
 from avuc.core.errors import InputError
 
-__all__ = ["launched"]
-
 
 @contextlib.contextmanager
 def launched(device: str, *, timeout_seconds: float = 600.0) -> Iterator[torch.device]:
-    """The device of this process; under torchrun inside a process group (NCCL for GPUs, gloo otherwise).
+    """Yield the device of this process; under torchrun, inside a process group (NCCL for GPUs, gloo otherwise).
 
-    A rank that waits longer than the timeout for the others gives up: nobody hangs for ever on a machine that is gone.
+    Args:
+        device: "cuda" takes the GPU with the number of the local rank.
+        timeout_seconds: a rank that waits longer than this for the others raises an error.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield torch.device(device)
         return
     gpu = torch.device(device).type == "cuda"
-    place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if gpu else torch.device(device)
+    own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if gpu else torch.device(device)
     if gpu:
-        torch.cuda.set_device(place)
+        torch.cuda.set_device(own)
     limit = datetime.timedelta(seconds=timeout_seconds)
     try:
         dist.init_process_group("nccl" if gpu else "gloo", timeout=limit)
@@ -37,8 +37,8 @@ def launched(device: str, *, timeout_seconds: float = 600.0) -> Iterator[torch.d
             "start them with torchrun"
         ) from error
     try:
-        yield place
+        yield own
     finally:
-        # with a peer gone an orderly goodbye is not possible; ours must not hide the reason
+        # this fails if another rank is gone; the error must not hide the reason
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()

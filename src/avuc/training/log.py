@@ -1,4 +1,4 @@
-"""The record of a run: one line of JSON per model and epoch, and TensorBoard where asked."""
+"""The log of a run: one line of JSON per model and epoch, and optionally TensorBoard."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from typing import Any
 from avuc.core.atomic import write_text
 from avuc.core.errors import require
 
-__all__ = ["Log", "summary"]
-
 FILE = "log.jsonl"
 
 
 class Log:
-    """`log.jsonl` in a directory. Begun from the history of the checkpoint, so that no epoch is there twice."""
+    """`log.jsonl` in a directory. It starts with the history of the checkpoint, so that no epoch appears twice."""
 
     def __init__(self, directory: Path, history: Sequence[dict[str, Any]], *, tensorboard: bool) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -29,7 +27,7 @@ class Log:
             self.board = module.SummaryWriter(str(directory / "tensorboard"), purge_step=_next_epoch(history))
 
     def add(self, records: Sequence[dict[str, Any]]) -> None:
-        """Append an epoch in one write: a reader sees whole lines."""
+        """Append the records of an epoch in one write, so that a reader sees whole lines."""
         handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         try:
             os.write(handle, "".join(_line(record) for record in records).encode())
@@ -49,16 +47,16 @@ class Log:
 
 
 def summary(records: Sequence[dict[str, Any]]) -> str:
-    """An epoch in a few words, models averaged.
+    """Return an epoch in a few words, averaged over models.
 
     >>> summary([{"nll": 0.5, "kl": 0.0, "avuc": 0.0, "avu": None, "accuracy": 0.9, "images_per_second": 4000.0}])
     'nll 0.500 acc 0.900 4,000 images/s'
     """
     parts = []
-    shown = {"nll": "nll", "kl": "kl", "avuc": "avuc", "avu": "avu", "accuracy": "acc", "validation_nll": "val"}
-    for name, short in shown.items():
+    labels = {"nll": "nll", "kl": "kl", "avuc": "avuc", "avu": "avu", "accuracy": "acc", "validation_nll": "val"}
+    for name, short in labels.items():
         values = [record[name] for record in records if record.get(name) is not None]
-        # a term that a method does not have is 0 throughout
+        # a term that the method does not have is 0 in all records
         if values and (any(values) or name not in ("kl", "avuc")):
             parts.append(f"{short} {sum(values) / len(values):.3f}")
     speed = sum(record["images_per_second"] for record in records)

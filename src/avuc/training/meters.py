@@ -1,4 +1,4 @@
-"""What an epoch is judged by, summed on the device and read once at its end."""
+"""The metrics of an epoch, summed on the device and read once at its end."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from avuc.losses.quadrants import Uncertainty, sample_statistics
 from avuc.methods import Terms
 from avuc.uncertainty import highest_certain
 
-__all__ = ["Meters", "accumulate"]
-
-# sums over rows, but for the last two: over steps
+# sums over rows, except the last two, which are sums over steps
 SUMS = ("rows", "nll", "kl", "avuc", "total", "right", "u_right", "u_wrong", "judged", "good", "gradient", "steps")
 WATCHED = ("logits", "nll", "kl", "avuc", "gradient")
 
 
 class Meters:
-    """Sums of one model's epoch, and the first step at which something stopped being finite.
+    """The sums of one model in one epoch, and the first step at which a term was NaN or infinite.
 
-    `threshold` is what AvU is counted with: the objective's own, or where it has none (yet) the midpoint of the mean
-    uncertainties of right and wrong predictions of the epoch before.
+    `threshold` is used for AvU: the objective's threshold or, if it has none (yet), the midpoint between the mean
+    uncertainties of accurate and inaccurate predictions of the epoch before.
     """
 
     def __init__(self, device: torch.device, uncertainty: Uncertainty) -> None:
@@ -33,31 +31,33 @@ class Meters:
         self.sums = torch.zeros(len(SUMS), dtype=dtype, device=device)
         self.bad = torch.full((len(WATCHED),), -1, dtype=torch.int64, device=device)
         self.threshold = torch.full((), math.nan, device=device)
-        self.accumulate: Callable[..., None] = accumulate  # or its compiled form
+        self.accumulate: Callable[..., None] = accumulate  # `compiled.attach` replaces it
 
     @property
     def state(self) -> list[Tensor]:
+        """Every tensor that a step changes."""
         return [self.sums, self.bad, self.threshold]
 
     def begin(self) -> None:
+        """Start an epoch."""
         self.sums.zero_()
         self.bad.fill_(-1)
 
     def add(self, logits: Tensor, labels: Tensor, terms: Terms, gradient: Tensor) -> None:
-        """One step. A rank without rows adds a step and nothing else."""
+        """Add one step. A rank without rows only counts the step."""
         given = logits.detach(), labels, *(term.detach() for term in terms), gradient
         self.accumulate(self.sums, self.bad, self.threshold, self.uncertainty, *given)
 
     def first_bad(self) -> tuple[int, str] | None:
-        """The step (from 0) at which a term was first NaN or infinite, and which term it was."""
-        found = [(step, order) for order, step in enumerate(self.bad.tolist()) if step >= 0]
-        if not found:
+        """Return the first step (from 0) at which a term was NaN or infinite and the name of the term, or None."""
+        bad = [(step, order) for order, step in enumerate(self.bad.tolist()) if step >= 0]
+        if not bad:
             return None
-        step, order = min(found)
+        step, order = min(bad)
         return step, WATCHED[order]
 
     def read(self, sum_over_ranks: Callable[[Tensor], Tensor]) -> dict[str, float | None]:
-        """The epoch's means, over all ranks; moves the threshold on for the next epoch."""
+        """Return the means of the epoch over all ranks, and set the threshold for the next epoch."""
         total = dict(zip(SUMS, sum_over_ranks(self.sums).tolist(), strict=True))
         rows, right = total["rows"], total["right"]
         wrong = rows - right
@@ -85,13 +85,13 @@ def accumulate(
     total: Tensor,
     gradient: Tensor,
 ) -> None:
-    """Add a step to `sums` and `bad`, in place; nothing here has a gradient, and nothing is read back."""
+    """Add a step to `sums` and `bad`, in place and without reading anything back to the CPU."""
     rows = sample_statistics(logits, labels, uncertainty, -100, None)
     u, right = rows.uncertainty.to(sums.dtype), rows.correct
     count = u.new_full((), len(labels))
     some = count > 0
     judged = torch.where(threshold.isnan(), 0, count)
-    # sure and right, or unsure and wrong
+    # accurate and certain, or inaccurate and uncertain
     good = (right ^ (u > highest_certain(threshold))).sum() * (judged > 0)
     means = [torch.where(some, term.to(sums.dtype), 0) * count for term in (nll, kl, avuc, total)]
     added = [count, *means, right.sum(), (u * right).sum(), (u * ~right).sum(), judged, good, gradient]

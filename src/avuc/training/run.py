@@ -1,4 +1,4 @@
-"""One job of training and its progress: models, history, checkpoints, validation, early stopping."""
+"""One training job and its progress: models, history, checkpoints, validation, early stopping."""
 
 from __future__ import annotations
 
@@ -21,20 +21,30 @@ from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
 from avuc.posterior import Posterior
 from avuc.prediction import predict
-from avuc.training.checkpoint import Checkpoint, latest, load_member, member_tensors, save
+from avuc.training.checkpoint import Checkpoint, latest, load_trainer, save, trainer_tensors
 from avuc.training.distributed import Ranks
 from avuc.training.log import Log
-from avuc.training.model_trainer import Member, Net
+from avuc.training.model_trainer import ModelTrainer, Net
 from avuc.training.settings import TrainSettings
-
-__all__ = ["Data", "Fitted", "Job", "Run"]
 
 Data = Dataset | Stream
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What `fit` is asked to train; see there."""
+    """The arguments of `fit`, as `fit_many` takes them.
+
+    Args:
+        method, net, data, objective, settings, validation, seed, directory: as in `fit`.
+
+    >>> from avuc.data import load_dataset
+    >>> from avuc.methods import Vanilla
+    >>> from avuc.nets import mlp
+    >>> data = load_dataset("mnist5k")
+    >>> jobs = [Job(Vanilla(), lambda g: mlp(generator=g), data, Objective(), TrainSettings(), seed=s) for s in (0, 1)]
+    >>> [job.seed for job in jobs], jobs[0].num_train
+    ([0, 1], 4000)
+    """
 
     method: Method
     net: Net
@@ -74,31 +84,50 @@ class Job:
 
     @property
     def num_train(self) -> int:
+        """Number of training images."""
         return len(self.data) if isinstance(self.data, Dataset) else len(self.data.files)
 
     def identity(self) -> dict[str, str]:
-        """What was trained on what, as text: a checkpoint of anything else is refused."""
+        """Return what is trained on which data, as text. The checkpoint of a run with another identity is refused."""
         data = self.data if isinstance(self.data, Dataset) else self.data.files
         labels = hashlib.sha256(torch.as_tensor(data.labels).cpu().numpy().tobytes()).hexdigest()[:16]
-        told = {"method": repr(self.method), "seed": str(self.seed), "data": f"{data.name} {len(data)} {labels}"}
-        told |= {f"objective.{f.name}": repr(getattr(self.objective, f.name)) for f in fields(self.objective)}
-        return told | {f"train.{name}": value for name, value in self.settings.identity().items()}
+        identity = {"method": repr(self.method), "seed": str(self.seed), "data": f"{data.name} {len(data)} {labels}"}
+        identity |= {f"objective.{f.name}": repr(getattr(self.objective, f.name)) for f in fields(self.objective)}
+        return identity | {f"train.{name}": value for name, value in self.settings.identity().items()}
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A trained method. `history` has one record per model and epoch, as in `log.jsonl`."""
+    """The result of training; `fit` and `fit_many` return it.
+
+    Args:
+        models: the trained networks, one per member of an ensemble.
+        posterior: for `avuc.predict` and `avuc.Predictor`.
+        history: one record per model and epoch, as in `log.jsonl`.
+        threshold: the objective's uncertainty threshold, the mean over models if there are several.
+        epochs: number of epochs trained; fewer than asked for after early stopping.
+        seconds: training time.
+
+    >>> from avuc.data import load_dataset
+    >>> from avuc.methods import Vanilla
+    >>> from avuc.nets import mlp
+    >>> from avuc.train import fit
+    >>> data = load_dataset("mnist5k").subset(range(0, 4000, 40))
+    >>> fitted = fit(Vanilla(), lambda g: mlp(generator=g), data, settings=TrainSettings(epochs=1), progress=False)
+    >>> len(fitted.models), fitted.epochs, fitted.threshold
+    (1, 1, None)
+    """
 
     models: list[nn.Module]
     posterior: Posterior
     history: list[dict[str, Any]]
-    threshold: float | None  # the objective's, the mean over models where there are several
-    epochs: int  # trained; fewer than asked for after an early stop
+    threshold: float | None
+    epochs: int
     seconds: float
 
 
 class Run:
-    """A job under way."""
+    """A job in progress."""
 
     def __init__(self, job: Job, device: torch.device, ranks: Ranks, say: Callable[[str], None]) -> None:
         self.job, self.ranks = job, ranks
@@ -110,8 +139,8 @@ class Run:
         self.saved_at = time.monotonic()
         self.validation = None if job.validation is None else job.validation.to(device)
         num_classes = job.data.num_classes if isinstance(job.data, Dataset) else job.data.files.num_classes
-        self.members = [
-            Member(
+        self.trainers = [
+            ModelTrainer(
                 job.method,
                 job.net,
                 job.objective,
@@ -134,34 +163,34 @@ class Run:
         directory = self.job.directory
         if directory is None:
             return
-        # the first rank's disk decides: a clear line from there is better than ranks that start apart
-        found = self.ranks.from_first(latest(directory, self.job.identity(), say) if self.ranks.first else None)
-        if found is None:
+        # rank 0's disk decides, so that all ranks start from the same checkpoint
+        checkpoint = self.ranks.from_first(latest(directory, self.job.identity(), say) if self.ranks.first else None)
+        if checkpoint is None:
             return
-        for member in self.members:
-            load_member(member, found.tensors)
-        self.epoch, self.history, self.best = found.epoch, found.history, found.best
-        self.stopped, self.seconds, self.saved = found.stopped, found.seconds, found.path
-        self.best_tensors = {name: t for name, t in found.tensors.items() if name.startswith("best.")}
+        for trainer in self.trainers:
+            load_trainer(trainer, checkpoint.tensors)
+        self.epoch, self.history, self.best = checkpoint.epoch, checkpoint.history, checkpoint.best
+        self.stopped, self.seconds, self.saved = checkpoint.stopped, checkpoint.seconds, checkpoint.path
+        self.best_tensors = {name: t for name, t in checkpoint.tensors.items() if name.startswith("best.")}
 
     def finish(self, epoch: int, rows: int, seconds: float) -> list[dict[str, Any]]:
-        """After the steps of an epoch: records, validation, checkpoint."""
+        """Finish an epoch: validate, write log and checkpoint, and return the records."""
         settings = self.job.settings
         records: list[dict[str, Any]] = []
-        for member in self.members:
+        for trainer in self.trainers:
             record = {
                 "epoch": epoch,
-                "member": member.index,
+                "member": trainer.index,
                 "learning_rate": settings.rate(epoch),
-                **member.end(epoch),
+                **trainer.end(epoch),
             }
             records.append({**record, "seconds": seconds, "images_per_second": rows / seconds})
         last = epoch + 1 == settings.epochs
         if self.validation is not None and (last or (epoch + 1) % settings.validate_every == 0):
-            found = self._validate(self.validation)
+            result = self._validate(self.validation)
             for record in records:
-                record |= found
-            self._judge(epoch, found)
+                record |= result
+            self._choose_epoch(epoch, result)
         self.epoch, self.seconds = epoch + 1, self.seconds + seconds
         self.history += records
         if self.log is not None:
@@ -171,19 +200,19 @@ class Run:
         return records
 
     def _due(self, epoch: int) -> bool:
-        """Whether enough epochs and seconds lie behind the last checkpoint; the first rank's clock decides."""
+        """Return whether a checkpoint is due by epochs and seconds. Rank 0's clock decides."""
         settings = self.job.settings
         if (epoch + 1) % settings.checkpoint_every or not settings.checkpoint_seconds:
             return (epoch + 1) % settings.checkpoint_every == 0
         return self.ranks.from_first(time.monotonic() - self.saved_at >= settings.checkpoint_seconds)
 
     def _validate(self, data: Dataset) -> dict[str, float]:
-        for member in self.members:
-            member.swap_average()
+        for trainer in self.trainers:
+            trainer.swap_average()
         posterior = self._posterior(None)
-        # as the steps run; on a GPU whole CIFAR ResNets have a kernel for it
+        # the precision of the training steps; on a GPU there is a kernel for CIFAR ResNets in bfloat16
         half = data.device.type == "cuda" and self.job.settings.precision == "bfloat16"
-        found = predict(
+        predictions = predict(
             posterior,
             data.images,
             data.labels,
@@ -193,34 +222,34 @@ class Run:
             compiled=None if half else False,
             progress=False,
         )
-        for member in self.members:
-            member.swap_average()
-            member.model.train()
+        for trainer in self.trainers:
+            trainer.swap_average()
+            trainer.model.train()
         threshold = self.threshold
         return {
-            "validation_nll": metrics.nll(found.probs, found.labels),
-            "validation_accuracy": metrics.accuracy(found.probs, found.labels),
+            "validation_nll": metrics.nll(predictions.probs, predictions.labels),
+            "validation_accuracy": metrics.accuracy(predictions.probs, predictions.labels),
             "validation_avu": metrics.avu(
-                found.probs, found.labels, threshold="auto" if threshold is None else threshold
+                predictions.probs, predictions.labels, threshold="auto" if threshold is None else threshold
             ),
         }
 
-    def _judge(self, epoch: int, found: dict[str, float]) -> None:
-        """Early stopping and the choice of the epoch, by validation data alone."""
+    def _choose_epoch(self, epoch: int, result: dict[str, float]) -> None:
+        """Decide by the validation result whether this epoch is the best one and whether to stop."""
         settings = self.job.settings
         if not settings.patience and settings.keep == "last":
             return
-        # in either case the smallest one is the best
+        # smaller is better for both
         metric = "nll" if settings.patience else "error"
-        value = found["validation_nll"] if settings.patience else 1 - found["validation_accuracy"]
+        value = result["validation_nll"] if settings.patience else 1 - result["validation_accuracy"]
         if self.ranks.from_first(not self.best or value < self.best[metric]):
             self.best = {"epoch": epoch, metric: value}
             self.best_tensors = {}
-            for member in self.members:
-                member.swap_average()
-                state = member.model.state_dict()
-                self.best_tensors |= {f"best.{member.index}.{k}": t.detach().clone() for k, t in state.items()}
-                member.swap_average()
+            for trainer in self.trainers:
+                trainer.swap_average()
+                state = trainer.model.state_dict()
+                self.best_tensors |= {f"best.{trainer.index}.{k}": t.detach().clone() for k, t in state.items()}
+                trainer.swap_average()
         self.stopped = bool(settings.patience) and epoch - self.best["epoch"] >= settings.patience
 
     def _save(self) -> None:
@@ -229,8 +258,8 @@ class Run:
             return
         if self.ranks.first:
             tensors = dict(self.best_tensors)
-            for member in self.members:
-                tensors |= member_tensors(member)
+            for trainer in self.trainers:
+                tensors |= trainer_tensors(trainer)
             checkpoint = Checkpoint(
                 self.epoch, self.history, self.job.identity(), tensors, self.best, self.stopped, self.seconds
             )
@@ -239,29 +268,29 @@ class Run:
 
     @property
     def threshold(self) -> float | None:
-        known = [member.threshold for member in self.members if member.threshold is not None]
+        known = [trainer.threshold for trainer in self.trainers if trainer.threshold is not None]
         return sum(known) / len(known) if known else None
 
     def _posterior(self, images: Tensor | None) -> Posterior:
-        models = [member.model for member in self.members]
+        models = [trainer.model for trainer in self.trainers]
         try:
             return self.job.method.posterior(models, images=images)
         except InputError:
-            # SWAG has nothing to draw from before it has collected: judged by its present weights until then
+            # SWAG cannot sample before it has collected weights; until then its current weights are validated
             return EnsemblePosterior([DeterministicPosterior(model) for model in models])
 
     def fitted(self, data: Data) -> Fitted:
-        """The end of training: averaged or best weights in place."""
-        for member in self.members:
+        """Return the result of training, with the averaged or best weights."""
+        for trainer in self.trainers:
             if self.best_tensors:
-                prefix = f"best.{member.index}."
+                prefix = f"best.{trainer.index}."
                 state = {k.removeprefix(prefix): t for k, t in self.best_tensors.items() if k.startswith(prefix)}
-                member.model.load_state_dict(state)
+                trainer.model.load_state_dict(state)
             else:
-                member.swap_average()
-            member.optimizer.zero_grad(set_to_none=True)
-            member.model.eval()
-        models = [member.model for member in self.members]
+                trainer.swap_average()
+            trainer.optimizer.zero_grad(set_to_none=True)
+            trainer.model.eval()
+        models = [trainer.model for trainer in self.trainers]
         posterior = self.job.method.posterior(models, images=data.images if isinstance(data, Dataset) else None)
         return Fitted(models, posterior, self.history, self.threshold, self.epoch, self.seconds)
 

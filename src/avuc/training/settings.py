@@ -1,14 +1,15 @@
-"""How to train: numbers and words only, so that a recipe can hold them; and what they say about each epoch."""
+"""`TrainSettings`: how to train. Only numbers and words, so that a recipe can hold them."""
 
 from __future__ import annotations
 
+import functools
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from avuc.core.errors import InputError
 from avuc.data.augmentation import Policy
-
-__all__ = ["TrainSettings"]
 
 Optimizer = Literal["adam", "sgd"]
 Precision = Literal["float32", "bfloat16"]
@@ -22,39 +23,50 @@ Choices = {
     "keep": get_args(Keep),
 }
 
-# what may differ between a run and the run that goes on with it: none of them changes what is computed
-FREE = ("capture", "compile", "at_once", "checkpoint_every", "checkpoint_seconds", "tensorboard")
+# These settings do not change the result, so a resumed run may use other values.
+FREE = ("capture", "compile", "models_per_step", "checkpoint_every", "checkpoint_seconds", "tensorboard")
 # Settings added later are left out of the run's identity at their old default, so that old checkpoints still match.
 LATER = {"augmentation": "crop", "reset_optimizer": False, "keep": "last"}
 
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """The defaults are the paper's CIFAR-10 recipe (appendix B): Adam, 200 epochs, batches of 107.
+    """Settings of a training run. The defaults are the paper's CIFAR-10 recipe (appendix B).
 
-    learning_rate is multiplied by factors[i] from epoch milestones[i] on (0.1, 0.01, 0.001, 0.0005: of the first rate).
-    weight_decay: of everything but a posterior's ρ, which it would pull to σ = 0.69.
-    pad, flip: random crops from images padded by `pad` pixels, random horizontal flips.
-    augmentation: "crop" is only that, "augmix" mixes in random changes that are none of the test shifts (docs/data.md).
-    kl_anneal_epochs: the KL's weight rises linearly from 0 at epoch 0 to its full value at that epoch (0: full always).
-    clip_norm: largest norm of the whole gradient (0: no clipping). ema_decay: train on, but hand out the moving average
-        of weights and statistics (0: off).
-    patience: stop after that many epochs without a better validation NLL, and go back to the best one (0: never).
-    reset_optimizer: the optimiser forgets its moments at the start of every epoch, as the authors' released code does,
-        which makes a new Adam each time.
-    keep: the weights that are handed out: "last", or "best_accuracy": those of the epoch with the best accuracy on the
-        validation data (the first of equals).
-    validate_every, validation_draws: how often the validation data are looked at, and with how many posterior draws.
-    precision: "bfloat16" runs the net under autocast; losses and metrics stay float32 or better.
-    compile, capture: the fast path on CUDA; at_once: how many models share one captured step.
-    checkpoint_every, checkpoint_seconds: at least so many epochs and seconds between checkpoints (1 and 0: one after
-        each epoch); the last one is always written.
-    sync_batch_norm, rank_noise: across the ranks of a distributed run; see docs/training.md.
+    Args:
+        epochs: number of epochs.
+        batch_size: rows per step, over all ranks together.
+        optimizer: "adam" or "sgd".
+        learning_rate: learning rate at the start.
+        milestones, factors: from epoch milestones[i] on, the rate is learning_rate · factors[i].
+        momentum, nesterov: of SGD.
+        weight_decay: applied to all weights except a posterior's ρ, which it would pull to σ = 0.69.
+        reset_optimizer: clear the optimizer's moments at the start of every epoch, as the authors' released code does.
+        pad, flip: random crops of images padded by `pad` pixels, random horizontal flips.
+        augmentation: "crop" for crops and flips only, "augmix" to add AugMix (docs/data.md).
+        kl_anneal_epochs: the KL weight rises linearly from 0 to its full value over this many epochs (0: always full).
+        clip_norm: largest norm of the whole gradient (0: no clipping).
+        ema_decay: decay of a moving average of weights and batch-norm statistics, which is returned instead of the
+            last weights (0: off).
+        patience: stop after this many epochs without a better validation NLL and return the best epoch (0: never).
+        keep: weights to return: "last", or "best_accuracy" for the epoch with the best validation accuracy (the first
+            one if several are equal).
+        validate_every, validation_draws: epochs between validations, and posterior samples used for each.
+        precision: "bfloat16" runs the network under autocast; losses and metrics stay float32 or better.
+        compile, capture: use `torch.compile` and CUDA graphs on a GPU.
+        models_per_step: number of models that share one joint step.
+        checkpoint_every, checkpoint_seconds: write a checkpoint after at least this many epochs and seconds (1 and 0:
+            after every epoch). The last checkpoint is always written.
+        tensorboard: also write a TensorBoard log.
+        sync_batch_norm, rank_noise: used with several ranks only; see docs/training.md.
 
     >>> settings = TrainSettings()
     >>> [round(settings.rate(epoch) / settings.learning_rate, 4) for epoch in (0, 79, 80, 120, 160, 180)]
     [1.0, 1.0, 0.1, 0.01, 0.001, 0.0005]
     """
+
+    # Names of version 0.1.0 that the constructor and recipes still accept, and what they are called today.
+    renamed: ClassVar[Mapping[str, str]] = {"at_once": "models_per_step"}
 
     epochs: int = 200
     batch_size: int = 107
@@ -62,7 +74,7 @@ class TrainSettings:
     learning_rate: float = 1.189e-3
     milestones: tuple[int, ...] = (80, 120, 160, 180)
     factors: tuple[float, ...] = (0.1, 0.01, 0.001, 0.0005)
-    momentum: float = 0.9  # of SGD
+    momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 0.0
     reset_optimizer: bool = False
@@ -79,7 +91,7 @@ class TrainSettings:
     precision: Precision = "float32"
     compile: bool = True
     capture: bool = True
-    at_once: int = 8
+    models_per_step: int = 8
     checkpoint_every: int = 1
     checkpoint_seconds: float = 30.0
     tensorboard: bool = False
@@ -90,7 +102,14 @@ class TrainSettings:
         for name, choices in Choices.items():
             if getattr(self, name) not in choices:
                 raise InputError(f"train: {name} must be one of {', '.join(choices)}; found {getattr(self, name)!r}")
-        for name in ("epochs", "batch_size", "validate_every", "validation_draws", "checkpoint_every", "at_once"):
+        for name in (
+            "epochs",
+            "batch_size",
+            "validate_every",
+            "validation_draws",
+            "checkpoint_every",
+            "models_per_step",
+        ):
             if getattr(self, name) < 1:
                 raise InputError(f"train: {name} must be at least 1, found {getattr(self, name)}")
         for name in ("weight_decay", "pad", "kl_anneal_epochs", "clip_norm", "patience", "checkpoint_seconds"):
@@ -110,15 +129,40 @@ class TrainSettings:
             )
 
     def rate(self, epoch: int) -> float:
-        """The learning rate of an epoch, counted from 0."""
+        """Return the learning rate of an epoch, counted from 0."""
         passed = [factor for start, factor in zip(self.milestones, self.factors, strict=True) if epoch >= start]
         return self.learning_rate * (passed[-1] if passed else 1.0)
 
     def kl_share(self, epoch: int) -> float:
-        """How much of the KL's weight an epoch has."""
+        """Return the fraction of the KL weight that applies in an epoch, counted from 0."""
         return min(1.0, epoch / self.kl_anneal_epochs) if self.kl_anneal_epochs else 1.0
 
     def identity(self) -> dict[str, str]:
-        """What makes another run of it, name by name."""
+        """Return the settings that change the result, by name. Two runs with equal identities are the same run."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in FREE}
         return {name: repr(value) for name, value in values.items() if name not in LATER or value != LATER[name]}
+
+    @property
+    def at_once(self) -> int:
+        """Old name of `models_per_step`."""
+        warnings.warn("TrainSettings.at_once is now models_per_step", DeprecationWarning, stacklevel=2)
+        return self.models_per_step
+
+
+def _accept_old_names(init: Callable[..., None]) -> Callable[..., None]:
+    """Let a constructor take the names in `TrainSettings.renamed`, with a warning that gives the new name."""
+
+    @functools.wraps(init)
+    def accept(self: TrainSettings, *args: Any, **values: Any) -> None:
+        for old, new in TrainSettings.renamed.items():
+            if old in values:
+                if new in values:
+                    raise InputError(f"train: {old} is the old name of {new}; give {new} only")
+                warnings.warn(f"TrainSettings({old}=) is now {new}", DeprecationWarning, stacklevel=2)
+                values[new] = values.pop(old)
+        init(self, *args, **values)
+
+    return accept
+
+
+TrainSettings.__init__ = _accept_old_names(TrainSettings.__init__)  # type: ignore[method-assign]

@@ -1,75 +1,111 @@
-"""How a joint step of several models is run: one after the other, or (captured.py) as one CUDA graph."""
+"""Joint steps: one training step of several models. Here the protocol and the eager steps.
+
+`captured.py` has steps as one CUDA graph, `compiled_steps.py` compiled steps of several ranks. The optional folder
+`avuc.gpu` offers steps of several models as one stacked network, found through `avuc.core.accelerators`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from avuc.core.errors import InputError
 from avuc.data.arrays import Dataset, as_input
-from avuc.training.model_trainer import Member, NotFinite
-
-__all__ = ["Diverged", "EagerSteps", "Steps", "check", "take"]
+from avuc.training.model_trainer import ModelTrainer, NotFinite
 
 
 class Diverged(InputError):
     """Training produced NaN or infinity."""
 
-    def __init__(self, member: Member, step: int, term: str) -> None:
-        self.member, self.step, self.term = member, step, term
+    def __init__(self, trainer: ModelTrainer, step: int, term: str) -> None:
+        self.trainer, self.step, self.term = trainer, step, term
         super().__init__(f"step {step}: the {term} became NaN or infinite")
 
 
 class Steps(Protocol):
-    """A joint step of `members`."""
+    """A joint step of several models. All implementations compute the same, up to rounding."""
 
-    members: Sequence[Member]
+    trainers: Sequence[ModelTrainer]
 
     def prepare(self, sizes: Sequence[int]) -> None:
-        """Before an epoch with batches of these sizes."""
+        """Get ready for an epoch with batches of these sizes."""
 
     def __call__(self, indices: Tensor) -> None:
-        """Row m of `indices` (M, rows) are the images of model m."""
+        """Take one step. Row m of `indices` (models, batch) has the numbers of the training images of model m."""
+
+    def release(self) -> None:
+        """Free what the steps hold; the models keep their state."""
 
 
 class EagerSteps:
-    """The plain way; on a CPU each step is checked at once."""
+    """Steps one model after the other. On a CPU every step is checked for NaN at once."""
 
-    def __init__(self, members: Sequence[Member], data: Dataset | None = None) -> None:
-        self.members, self.data = members, data
+    def __init__(self, trainers: Sequence[ModelTrainer], data: Dataset | None = None) -> None:
+        self.trainers, self.data = trainers, data
 
     def prepare(self, sizes: Sequence[int]) -> None:
         return
 
     def __call__(self, indices: Tensor) -> None:
         assert self.data is not None
-        for member, rows in zip(self.members, indices, strict=True):
-            take(member, *member.batch(self.data, rows), len(rows))
-            if member.device.type == "cpu":
-                check(member)
+        for trainer, rows in zip(self.trainers, indices, strict=True):
+            take(trainer, *trainer.batch(self.data, rows), len(rows))
+            if trainer.device.type == "cpu":
+                check(trainer)
 
     def on_stream(self, batch: tuple[Tensor, Tensor]) -> None:
-        """The same batch of pictures and labels, from files, for all models."""
+        """Take one step of every model on the same batch of images and labels, read from files."""
         images, labels = batch
-        share = self.members[0].ranks.share(len(labels))
-        for member in self.members:
-            take(member, as_input(images[share]), labels[share], len(labels))
-            if member.device.type == "cpu":
-                check(member)
+        share = self.trainers[0].ranks.share(len(labels))
+        for trainer in self.trainers:
+            take(trainer, as_input(images[share]), labels[share], len(labels))
+            if trainer.device.type == "cpu":
+                check(trainer)
+
+    def release(self) -> None:
+        return
 
 
-def take(member: Member, images: Tensor, labels: Tensor, rows: int) -> None:
-    """One step of one model."""
+def take(trainer: ModelTrainer, images: Tensor, labels: Tensor, rows: int) -> None:
+    """Take one step of one model; raise `Diverged` if its loss reports NaN."""
     try:
-        member.step(images, labels, rows)
+        trainer.step(images, labels, rows)
     except NotFinite as error:
-        raise Diverged(member, int(member.meters.sums[-1]), str(error)) from error
+        raise Diverged(trainer, int(trainer.meters.sums[-1]), str(error)) from error
 
 
-def check(member: Member) -> None:
-    """Raise if anything has stopped being finite since the epoch began."""
-    found = member.meters.first_bad()
-    if found is not None:
-        raise Diverged(member, *found)
+def check(trainer: ModelTrainer) -> None:
+    """Raise `Diverged` if a term has become NaN or infinite since the epoch began."""
+    bad = trainer.meters.first_bad()
+    if bad is not None:
+        raise Diverged(trainer, *bad)
+
+
+@contextlib.contextmanager
+def unchanged(trainers: Sequence[ModelTrainer]) -> Iterator[None]:
+    """Undo all steps taken inside.
+
+    Random generators are not restored: each epoch seeds them again.
+    """
+    before = {id(tensor): tensor.detach().clone() for trainer in trainers for tensor in trainer.state()}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for trainer in trainers:
+                for tensor in trainer.state():
+                    if id(tensor) in before:
+                        tensor.copy_(before[id(tensor)])
+                    else:
+                        tensor.zero_()  # a moment that the first step created; moments start at 0
+                trainer.optimizer.zero_grad(set_to_none=True)
+
+
+def error_text(error: Exception) -> str:
+    """Return the type and the first line of an error, for a message of one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200] if lines else ''}"

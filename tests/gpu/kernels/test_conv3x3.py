@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from avuc.core.errors import InputError
 from avuc.gpu.kernels import conv3x3, conv3x3_launch
-from avuc.gpu.kernels.conv3x3 import reason_against, stacked_conv3x3, stacked_conv3x3_sums
+from avuc.gpu.kernels.conv3x3 import stacked_conv3x3, stacked_conv3x3_sums, unsupported_reason
 from avuc.gpu.kernels.conv3x3_launch import Kernels, Shape
 
 # (height, channels in, channels out, stride): every convolution of a CIFAR ResNet
@@ -198,17 +198,17 @@ def test_blocks_fit_where_they_should() -> None:
 
 def test_reasons_against_the_kernels() -> None:
     cpu = torch.device("cpu")
-    assert "CUDA" in str(reason_against((2, 3, 32, 32, 16), (2, 16, 3, 3, 16), 1, torch.bfloat16, cpu))
+    assert "CUDA" in str(unsupported_reason((2, 3, 32, 32, 16), (2, 16, 3, 3, 16), 1, torch.bfloat16, cpu))
 
 
 @pytest.mark.gpu
 def test_reasons_on_a_gpu() -> None:
     cuda = torch.device("cuda")
-    assert reason_against((2, 3, 32, 32, 16), (2, 16, 3, 3, 16), 1, torch.bfloat16, cuda) is None
-    assert "float32" in str(reason_against((2, 3, 32, 32, 16), (2, 16, 3, 3, 16), 1, torch.float32, cuda))
-    assert "stride 2" in str(reason_against((2, 3, 8, 8, 64), (2, 64, 3, 3, 64), 2, torch.bfloat16, cuda))
-    assert "32x16" in str(reason_against((2, 3, 32, 16, 16), (2, 16, 3, 3, 16), 1, torch.bfloat16, cuda))
-    assert "no images" in str(reason_against((2, 0, 32, 32, 16), (2, 16, 3, 3, 16), 1, torch.bfloat16, cuda))
+    assert unsupported_reason((2, 3, 32, 32, 16), (2, 16, 3, 3, 16), 1, torch.bfloat16, cuda) is None
+    assert "float32" in str(unsupported_reason((2, 3, 32, 32, 16), (2, 16, 3, 3, 16), 1, torch.float32, cuda))
+    assert "stride 2" in str(unsupported_reason((2, 3, 8, 8, 64), (2, 64, 3, 3, 64), 2, torch.bfloat16, cuda))
+    assert "32x16" in str(unsupported_reason((2, 3, 32, 16, 16), (2, 16, 3, 3, 16), 1, torch.bfloat16, cuda))
+    assert "no images" in str(unsupported_reason((2, 0, 32, 32, 16), (2, 16, 3, 3, 16), 1, torch.bfloat16, cuda))
 
 
 def gradients(case: Case) -> tuple[Tensor, Tensor | None, Tensor]:

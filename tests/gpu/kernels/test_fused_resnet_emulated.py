@@ -39,8 +39,8 @@ def test_predictor(kind: str, emulated: Callable[..., Any], monkeypatch: pytest.
 
     class Emulated(ResNetForward):
         @staticmethod
-        def reason_against(net: nn.Module, device: torch.device) -> str | None:
-            reason = ResNetForward.reason_against(net, device)
+        def unsupported_reason(net: nn.Module, device: torch.device) -> str | None:
+            reason = ResNetForward.unsupported_reason(net, device)
             return None if reason == "cpu is no CUDA device" else reason
 
         def logits(self, images: Tensor, packed: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from avuc.core.errors import InputError
 from avuc.gpu.kernels import norm as kernels_norm
-from avuc.gpu.kernels.norm import Kernels, block_gradient, norm, norm_gradient, reason_against
+from avuc.gpu.kernels.norm import Kernels, block_gradient, norm, norm_gradient, unsupported_reason
 from avuc.gpu.stacked import layers as plain
 from avuc.gpu.stacked.net import Part, StackedResNet, norm_layers, weight_layers
 from avuc.nets.resnet_cifar import CifarResNet
@@ -219,7 +219,7 @@ def test_shapes_that_do_not_fit_are_named(emulated: Emulate) -> None:
 
 
 def test_reasons_against_the_kernels() -> None:
-    assert "CUDA" in str(reason_against(torch.zeros(1, 1, 8, 8, 16, dtype=torch.bfloat16)))
+    assert "CUDA" in str(unsupported_reason(torch.zeros(1, 1, 8, 8, 16, dtype=torch.bfloat16)))
 
 
 @pytest.mark.gpu
@@ -228,14 +228,14 @@ def test_reasons_on_a_gpu() -> None:
         return torch.zeros(shape, dtype=dtype, device="cuda")
 
     x = zeros(2, 3, 8, 8, 32)
-    assert reason_against(x) is None
-    assert reason_against(x, x) is None
-    assert reason_against(x, zeros(2, 3, 16, 16, 16)) is None
-    assert "float32" in str(reason_against(x.float()))
-    assert "shape" in str(reason_against(zeros(2, 3, 8, 8, 48)))
-    assert "none" in str(reason_against(zeros(2, 0, 8, 8, 32)))
-    assert "shortcut" in str(reason_against(x, zeros(2, 3, 16, 16, 32)))
-    assert "shortcut" in str(reason_against(zeros(2, 3, 8, 8, 16), zeros(2, 3, 16, 16, 8)))
+    assert unsupported_reason(x) is None
+    assert unsupported_reason(x, x) is None
+    assert unsupported_reason(x, zeros(2, 3, 16, 16, 16)) is None
+    assert "float32" in str(unsupported_reason(x.float()))
+    assert "shape" in str(unsupported_reason(zeros(2, 3, 8, 8, 48)))
+    assert "none" in str(unsupported_reason(zeros(2, 0, 8, 8, 32)))
+    assert "shortcut" in str(unsupported_reason(x, zeros(2, 3, 16, 16, 32)))
+    assert "shortcut" in str(unsupported_reason(zeros(2, 3, 8, 8, 16), zeros(2, 3, 16, 16, 8)))
 
 
 @pytest.mark.gpu
@@ -326,7 +326,7 @@ def test_a_whole_network_with_the_kernels(emulated: Emulate, monkeypatch: pytest
         used.append(source)
         return emulated(source, defines)
 
-    monkeypatch.setattr(kernels_norm.build, "reason_against", lambda device: None)
+    monkeypatch.setattr(kernels_norm.build, "unsupported_reason", lambda device: None)
     monkeypatch.setattr(kernels_norm, "_kernels", lambda device: Kernels(counted, 2))
     found = stacked_pass(*args)
     assert len(used) == 13 * 3  # a pass forward and two backward of every convolution

@@ -221,7 +221,7 @@ def without_statistics() -> CifarResNet:
     ],
 )
 def test_reasons_against(net: nn.Module, words: str) -> None:
-    assert words in str(ResNetForward.reason_against(net, torch.device("cpu")))
+    assert words in str(ResNetForward.unsupported_reason(net, torch.device("cpu")))
 
 
 def test_errors_say_what_was_expected(emulated: Emulate) -> None:
@@ -243,7 +243,7 @@ def test_errors_say_what_was_expected(emulated: Emulate) -> None:
 def test_exact_on_the_gpu(count: int) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     net = a_net(3, 100).to(device)
-    assert ResNetForward.reason_against(net, device) is None
+    assert ResNetForward.unsupported_reason(net, device) is None
     forward = ResNetForward(net)
     draws = [{name: value.to(device) for name, value in whole_numbers(a_net(3, 100), seed).items()} for seed in (3, 4)]
     images = (some_images(count) % 8).permute(0, 3, 1, 2).float().to(device)

@@ -1,5 +1,5 @@
-"""Kernels in CUDA C++ for what no library does fast: compiled when first used, on GPUs with bf16 tensor cores.
+"""CUDA C++ kernels for GPUs with bf16 tensor cores, compiled when they are first used (docs/kernels.md).
 
-Each has the same mathematics in plain torch beside it, which runs everywhere else. `device.cuh` names the few GPU
-instructions they are made of; the tests run the very same sources on a CPU against an emulation of these.
+Each kernel has the same mathematics in plain torch next to it, which runs everywhere else. `device.cuh` names the GPU
+instructions the kernels use; the tests run the same sources on a CPU, with an emulation of these instructions.
 """

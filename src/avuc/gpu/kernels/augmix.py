@@ -1,4 +1,4 @@
-"""Crop, flip and AugMix on a GPU in one launch; `avuc.data.augmix` is the same in plain torch."""
+"""Crop, flip and AugMix of a batch in one kernel launch; `avuc.data.augmix` does the same in plain torch."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from avuc.gpu.kernels.build import KernelError, program, reason_against
-
-__all__ = ["augmix_images", "shared_bytes", "usable"]
+from avuc.gpu.kernels.build import KernelError, program, unsupported_reason
 
 SOURCE = "augmix.cu"
 THREADS = 256
-MOST_SHARED = 96 * 1024  # what a block may have on every GPU that kernels run on
+MOST_SHARED = 96 * 1024  # shared memory that a block may use on every supported GPU
 log = logging.getLogger("avuc.gpu.kernels")
 
 Build = Callable[[str, Mapping[str, int], torch.device], Any]
 
 
 def shared_bytes(height: int, width: int, channels: int) -> int:
-    """An image as floats and three times as bytes; counts and tables of its channels."""
+    """Return the shared memory of a block: an image once as floats and three times as bytes, histograms, tables."""
     return 7 * height * width * channels + (4 + 1) * 256 * channels
 
 
 def usable(images: Tensor, pad: int, flip: bool) -> bool:
-    """Whether the kernel runs on the images' device and an image fits into a block's memory."""
+    """Return whether the kernel runs on the images' device and an image fits into a block's shared memory."""
     height, width, channels = images.shape[1:]
     if images.device.type != "cuda" or shared_bytes(height, width, channels) > MOST_SHARED:
         return False
@@ -37,7 +35,7 @@ def usable(images: Tensor, pad: int, flip: bool) -> bool:
 
 @cache
 def _compiles(height: int, width: int, channels: int, pad: int, flip: bool, device: torch.device) -> bool:
-    if reason_against(device) is not None:
+    if unsupported_reason(device) is not None:
         return False
     try:
         program(SOURCE, _defines(height, width, channels, pad, flip), device)
@@ -57,8 +55,16 @@ def augmix_images(
     strengths: tuple[float, float],
     build: Build = program,
 ) -> Tensor:
-    """What `Augmentation("augmix", pad, flip, severity).apply(images, indices, drawn)` gives, uint8 `(B, H, W, C)`;
-    `strengths` are the least and the greatest."""
+    """Return `Augmentation("augmix", pad, flip, severity).apply(images, indices, drawn)`, uint8 (B, H, W, C).
+
+    Args:
+        images: all training images, uint8 (N, H, W, C).
+        indices: numbers of the images of the batch (B,).
+        drawn: random numbers from `Augmentation.draw`.
+        pad, flip: as in `Augmentation`.
+        strengths: smallest and largest strength of a change.
+        build: compiles the kernel; tests pass an emulator.
+    """
     height, width, channels = images.shape[1:]
     out = torch.empty(len(indices), height, width, channels, dtype=torch.uint8, device=images.device)
     if len(out):

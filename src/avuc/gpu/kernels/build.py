@@ -1,6 +1,6 @@
-"""CUDA sources to running kernels: NVRTC, which comes with torch, compiles; the driver loads and launches.
+"""Compiles CUDA sources with NVRTC, which comes with torch, and launches the kernels through the CUDA driver.
 
-No compiler, no header and no C++ extension is needed on the machine.
+The machine needs no compiler, no header and no C++ extension.
 """
 
 from __future__ import annotations
@@ -19,21 +19,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Argument", "KernelError", "Program", "packed_arguments", "program", "reason_against", "source_of"]
-
 Argument = Tensor | int | float
 FIRST_CAPABILITY = (8, 0)  # bf16 on tensor cores
-# CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, …_PREFERRED_SHARED_MEMORY_CARVEOUT (in per cent)
+# CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT (in per cent)
 MAX_DYNAMIC_SHARED, CARVEOUT = 8, 9
 _LOCK = threading.Lock()
 
 
 class KernelError(RuntimeError):
-    """A kernel does not compile, load or launch."""
+    """A kernel cannot be compiled, loaded or launched."""
 
 
-def reason_against(device: torch.device) -> str | None:
-    """Why kernels cannot run on a device; None where they can."""
+def unsupported_reason(device: torch.device) -> str | None:
+    """Return why kernels cannot run on a device, or None if they can."""
     if device.type != "cuda":
         return f"{device.type} is no CUDA device"
     if torch.version.hip is not None:
@@ -48,14 +46,15 @@ def reason_against(device: torch.device) -> str | None:
 
 
 def source_of(name: str) -> str:
+    """Return the text of a source file."""
     return resources.files("avuc.gpu.kernels").joinpath(name).read_text(encoding="utf-8")
 
 
 def program(source: str, defines: Mapping[str, int] | None = None, device: torch.device | None = None) -> Program:
-    """The kernels of a source file for a device, compiled once for each set of `defines`."""
-    place = torch.device("cuda", torch.cuda.current_device()) if device is None or device.index is None else device
+    """Return the kernels of a source file for a device, compiled once for each set of `defines`."""
+    device = torch.device("cuda", torch.cuda.current_device()) if device is None or device.index is None else device
     with _LOCK:
-        return _program(source, tuple(sorted((defines or {}).items())), place)
+        return _program(source, tuple(sorted((defines or {}).items())), device)
 
 
 @cache
@@ -64,7 +63,7 @@ def _program(source: str, defines: tuple[tuple[str, int], ...], device: torch.de
 
 
 class Program:
-    """A loaded module of kernels."""
+    """The loaded kernels of one source file."""
 
     def __init__(self, source: str, defines: tuple[tuple[str, int], ...], device: torch.device) -> None:
         self.source, self.device = source, device
@@ -80,7 +79,10 @@ class Program:
     def launch(
         self, name: str, *, grid: tuple[int, int, int], block: int, args: Sequence[Argument], shared: int = 0
     ) -> None:
-        """Run a kernel on torch's current stream. Tensors go as pointers, whole numbers as int32, others as float32."""
+        """Run a kernel on torch's current stream.
+
+        Tensors are passed as pointers, Python integers as int32, other numbers as float32.
+        """
         driver = _driver()
         _make_current(self.device)
         function = self._function(name)
@@ -95,14 +97,14 @@ class Program:
 
     def _function(self, name: str) -> ctypes.c_void_p:
         if name not in self._functions:
-            found = ctypes.c_void_p()
-            _check(_driver().cuModuleGetFunction(ctypes.byref(found), self._module, name.encode()), f"{name}: find")
-            self._functions[name] = found
+            function = ctypes.c_void_p()
+            _check(_driver().cuModuleGetFunction(ctypes.byref(function), self._module, name.encode()), f"{name}: find")
+            self._functions[name] = function
         return self._functions[name]
 
 
 def packed_arguments(args: Sequence[Argument]) -> tuple[list[Any], Any]:
-    """The arguments as C values, and the array of pointers to them that a launch takes; keep both until it returns."""
+    """Return the arguments as C values, and the array of pointers to them. Keep both until the launch returns."""
     kept: list[Any] = []
     for value in args:
         if isinstance(value, Tensor):
@@ -121,16 +123,16 @@ def _compiled(source: str, defines: tuple[tuple[str, int], ...], architecture: s
     header, name = ctypes.c_char_p(source_of("device.cuh").encode()), ctypes.c_char_p(b"device.cuh")
     included = (1, ctypes.byref(header), ctypes.byref(name))
     text = source_of(source).encode()
-    _told(nvrtc.nvrtcCreateProgram(ctypes.byref(handle), text, source.encode(), *included), source)
+    _check_nvrtc(nvrtc.nvrtcCreateProgram(ctypes.byref(handle), text, source.encode(), *included), source)
     try:
         options = [f"--gpu-architecture={architecture}", "--std=c++17"] + [f"-D{key}={value}" for key, value in defines]
         array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         if nvrtc.nvrtcCompileProgram(handle, len(options), array):
             raise KernelError(f"{source}: {_log(nvrtc, handle)}")
         size = ctypes.c_size_t()
-        _told(nvrtc.nvrtcGetCUBINSize(handle, ctypes.byref(size)), source)
+        _check_nvrtc(nvrtc.nvrtcGetCUBINSize(handle, ctypes.byref(size)), source)
         image = ctypes.create_string_buffer(size.value)
-        _told(nvrtc.nvrtcGetCUBIN(handle, image), source)
+        _check_nvrtc(nvrtc.nvrtcGetCUBIN(handle, image), source)
         return image.raw
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(handle))
@@ -144,7 +146,7 @@ def _log(nvrtc: Any, handle: ctypes.c_void_p) -> str:
     return log.value.decode(errors="replace").strip()
 
 
-def _told(code: int, what: str) -> None:
+def _check_nvrtc(code: int, what: str) -> None:
     if code:
         raise KernelError(f"{what}: NVRTC error {code}")
 
@@ -157,13 +159,13 @@ def _check(code: int, what: str) -> None:
 
 
 def _make_current(device: torch.device) -> None:
-    """A thread that has not touched the GPU yet (autograd's, a pool's) has no context."""
+    """Give this thread a CUDA context; a thread that has not used the GPU yet has none."""
     driver, current = _driver(), ctypes.c_void_p()
     _check(driver.cuCtxGetCurrent(ctypes.byref(current)), "context")
     if not current.value:
-        place, context = ctypes.c_int(), ctypes.c_void_p()
-        _check(driver.cuDeviceGet(ctypes.byref(place), device.index), "device")
-        _check(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), place), "context")
+        number, context = ctypes.c_int(), ctypes.c_void_p()
+        _check(driver.cuDeviceGet(ctypes.byref(number), device.index), "device")
+        _check(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number), "context")
         _check(driver.cuCtxSetCurrent(context), "context")
 
 
@@ -188,9 +190,9 @@ def _nvrtc() -> Any:
 
 
 def _installed(major: str) -> list[str]:
-    """Where pip, conda and the CUDA toolkit put it."""
+    """Return the paths where pip, conda and the CUDA toolkit install NVRTC."""
     packages = Path(torch.__file__).parent.parent
     homes = [Path(home) for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
-    found = [*packages.glob(f"nvidia/*/lib/libnvrtc.so.{major}*"), *packages.glob("torch/lib/libnvrtc*.so*")]
-    found += [path for home in homes for path in home.glob(f"lib*/libnvrtc.so.{major}*")]
-    return [str(path) for path in found if "builtins" not in path.name and "alt" not in path.name]
+    paths = [*packages.glob(f"nvidia/*/lib/libnvrtc.so.{major}*"), *packages.glob("torch/lib/libnvrtc*.so*")]
+    paths += [path for home in homes for path in home.glob(f"lib*/libnvrtc.so.{major}*")]
+    return [str(path) for path in paths if "builtins" not in path.name and "alt" not in path.name]

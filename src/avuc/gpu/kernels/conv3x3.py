@@ -1,10 +1,10 @@
-"""The 3×3 convolutions of several networks at once: each model has its own weights and its own images.
+"""3×3 convolutions of several models at once; each model has its own weights and its own images.
 
     y[m, n, oy, ox, co] = Σ_{dy, dx, ci}  x[m, n, s·oy + dy − 1, s·ox + dx − 1, ci] · w[m, co, dy, dx, ci]
 
-padding 1, stride s of 1 or 2, channels last. cuDNN runs such a batch as M small calls, far from the memory's speed.
-On a GPU, bf16 images in the shapes of a CIFAR ResNet go through conv3x3.cu, which rounds float32 weights to bf16, sums
-in float32 and gives the same bits every time; everything else goes through torch, model by model.
+with padding 1, stride s of 1 or 2, channels last. cuDNN needs M small calls for such a batch, far below the memory's
+speed. On a GPU, bf16 activations in the shapes of a CIFAR ResNet use conv3x3.cu, which rounds float32 weights to bf16,
+sums in float32 and gives the same bits every time. Everything else uses torch, one model after the other.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from torch.nn import functional as F
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 from avuc.core.errors import InputError
-from avuc.gpu.kernels.conv3x3_launch import kernels_on, partial_sums, reason_against
-
-__all__ = ["reason_against", "stacked_conv3x3", "stacked_conv3x3_sums"]
+from avuc.gpu.kernels.conv3x3_launch import kernels_on, partial_sums, unsupported_reason
 
 
 def stacked_conv3x3(x: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
-    """x (M, N, H, W, Cin), weight (M, Cout, 3, 3, Cin) -> (M, N, H/stride, W/stride, Cout), differentiable in both.
+    """Return the convolution (M, N, H/stride, W/stride, Cout), differentiable in x and weight.
+
+    Args:
+        x: (M, N, H, W, Cin).
+        weight: (M, Cout, 3, 3, Cin).
+        stride: 1 or 2.
 
     >>> stacked_conv3x3(torch.ones(2, 1, 4, 4, 3), torch.ones(2, 5, 3, 3, 3)).shape
     torch.Size([2, 1, 4, 4, 5])
@@ -34,9 +37,9 @@ def stacked_conv3x3(x: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
 
 
 def stacked_conv3x3_sums(x: Tensor, weight: Tensor, stride: int = 1) -> tuple[Tensor, Tensor]:
-    """The same y, and what batch normalisation needs of it: Σ y and Σ y² over images and pixels, (M, 2, Cout) float32.
+    """Return the convolution y, and Σ y and Σ y² over images and pixels (M, 2, Cout) for batch normalisation.
 
-    The kernels add these up as they write y, so it need not be read again.
+    The kernels compute the sums while they write y, so y is not read again.
 
     >>> y, sums = stacked_conv3x3_sums(torch.ones(2, 1, 4, 4, 3), torch.ones(2, 5, 3, 3, 3))
     >>> bool((sums[:, 0] == y.sum((1, 2, 3))).all())
@@ -58,7 +61,7 @@ def _check(x: Tensor, weight: Tensor, stride: int) -> None:
 
 
 def _fast(x: Tensor, x_shape: Sequence[int], weight_shape: Sequence[int], stride: int) -> bool:
-    return x.is_cuda and reason_against(x_shape, weight_shape, stride, x.dtype, x.device) is None
+    return x.is_cuda and unsupported_reason(x_shape, weight_shape, stride, x.dtype, x.device) is None
 
 
 @torch.library.custom_op("avuc::conv3x3", mutates_args=())
@@ -73,7 +76,7 @@ def _forward(x: Tensor, weight: Tensor, stride: int) -> Tensor:
 
 @torch.library.custom_op("avuc::conv3x3_sums", mutates_args=())
 def _forward_sums(x: Tensor, weight: Tensor, stride: int) -> tuple[Tensor, Tensor]:
-    """y and sums of y and y² over parts of the images (M, parts, 2, Cout), only ever to be added up over the parts."""
+    """Return y, and sums of y and y² over parts of the images (M, parts, 2, Cout); the caller adds up the parts."""
     if _fast(x, x.shape, weight.shape, stride):
         return kernels_on(x.device).forward(_aligned(x), _readable(weight), stride, sums=True)
     y = _forward(x, weight, stride)
@@ -112,7 +115,7 @@ def _weight_gradient(grad: Tensor, x: Tensor, stride: int, dtype: torch.dtype) -
 
 
 def _aligned(tensor: Tensor) -> Tensor:
-    """The kernels read 16 bytes at a time; a view may start anywhere."""
+    """Return a contiguous tensor whose address is a multiple of 16 bytes, as the kernels need it."""
     tensor = tensor.contiguous()
     return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
 
@@ -161,12 +164,12 @@ def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
     x, weight, ctx.stride = inputs
     y = output[0] if isinstance(output, tuple) else None
     ctx.save_for_backward(x, weight, y)
-    ctx.set_materialize_grads(False)  # sums without a gradient must not cost a pass over y
+    ctx.set_materialize_grads(False)  # if the sums have no gradient, y need not be read
 
 
 def _backward(ctx, grad, of_sums=None):  # type: ignore[no-untyped-def]
     x, weight, y = ctx.saved_tensors
-    if of_sums is not None:  # the parts were added up: each has the same gradient
+    if of_sums is not None:  # the parts are added up, so each has the same gradient
         by_sum, by_square = (of_sums[:, 0, i, None, None, None, :] for i in range(2))
         through = by_sum + 2 * by_square * y
         grad = (through if grad is None else grad + through).to(y.dtype)

@@ -1,4 +1,4 @@
-"""Launches of conv3x3.cu: how its work is cut into blocks for each shape of a CIFAR ResNet."""
+"""Launches of conv3x3.cu: how the work is split into blocks for each layer shape of a CIFAR ResNet."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from torch import Tensor
 
 from avuc.gpu.kernels import build
 
-__all__ = ["TUNINGS", "Kernels", "Shape", "Tuning", "kernels_on", "partial_sums", "reason_against", "shared_bytes"]
-
 SOURCE = "conv3x3.cu"
 Shape = tuple[int, int, int, int]  # height and width of x, channels in, channels out, stride
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """How a kernel is cut into blocks: see the defines in conv3x3.cu."""
+    """How the work of a kernel is split into blocks; the defines in conv3x3.cu explain the values."""
 
     warps: int = 8
     images: int = 1
@@ -28,7 +26,7 @@ class Tuning:
     min_blocks: int = 2
     tiles: int = 2
     split: int = 1
-    waves: int = 1  # blocks for each place on the GPU
+    waves: int = 1  # blocks per block that fits on the GPU at once
 
     def defines(self) -> dict[str, int]:
         names = ("warps", "images", "buffers", "min_blocks", "tiles", "split")
@@ -50,11 +48,11 @@ TUNINGS: dict[Shape, tuple[Tuning, Tuning, Tuning]] = {
 }
 
 
-def reason_against(
+def unsupported_reason(
     x_shape: Sequence[int], weight_shape: Sequence[int], stride: int, dtype: torch.dtype, device: torch.device
 ) -> str | None:
-    """Why x of this dtype does not go through the fast kernels; None where it does."""
-    if (reason := build.reason_against(device)) is not None:
+    """Return why the kernels do not support x and weight, or None if they do."""
+    if (reason := build.unsupported_reason(device)) is not None:
         return reason
     if dtype != torch.bfloat16:
         return f"{dtype} is not torch.bfloat16"
@@ -66,6 +64,8 @@ def reason_against(
 
 
 class Program(Protocol):
+    """Compiled kernels: `build.Program`, or the tests' emulator."""
+
     def launch(
         self, name: str, *, grid: tuple[int, int, int], block: int, args: Sequence[build.Argument], shared: int = 0
     ) -> None: ...
@@ -73,13 +73,18 @@ class Program(Protocol):
 
 @dataclass(frozen=True)
 class Kernels:
-    """The three kernels on one device: how to get a program, and how many multiprocessors there are to fill."""
+    """The three kernels on one device.
+
+    Args:
+        program: compiles a source with defines.
+        processors: number of multiprocessors of the GPU.
+    """
 
     program: Callable[[str, Mapping[str, int]], Program]
     processors: int
 
     def forward(self, x: Tensor, weight: Tensor, stride: int, sums: bool = False) -> tuple[Tensor, Tensor]:
-        """y, and with `sums` the sums of y and of y² over each block's images (M, blocks, 2, Cout)."""
+        """Return y and, with `sums`, the sums of y and y² over each block's images (M, blocks, 2, Cout)."""
         models, images, side, _, c_in = x.shape
         shape = (side, c_in, weight.shape[1], stride)
         y = x.new_empty((models, images, side // stride, side // stride, weight.shape[1]))
@@ -110,10 +115,10 @@ class Kernels:
         return weight
 
     def blocks(self, models: int, images: int, tuning: Tuning) -> int:
-        """For each model: as many as fill the GPU, of equal work."""
+        """Return the number of blocks per model: enough to fill the GPU, with equal work."""
         groups = -(-images // tuning.images)
-        places = max(1, self.processors * tuning.min_blocks * tuning.waves // (models * tuning.split))
-        return -(-groups // -(-groups // places))
+        resident = max(1, self.processors * tuning.min_blocks * tuning.waves // (models * tuning.split))
+        return -(-groups // -(-groups // resident))
 
     def _run(
         self,
@@ -150,7 +155,7 @@ def shared_bytes(which: int, shape: Shape, tuning: Tuning) -> int:
         tile(side // stride, c_out // (tuning.split if which == WEIGHT_GRADIENT else 1)),
     )
     held = (x, grad, x + grad)[which] * tuning.images * tuning.buffers
-    # the warps of a block meet in the same memory: half of them leave their sums at once
+    # the warps of a block add up their sums in the same memory, half of them at a time
     meeting = tuning.warps // 2 * 32 * 4 * (24 if c_in == 3 else 72) if which == WEIGHT_GRADIENT else 0
     return max(held, meeting)
 
@@ -162,6 +167,6 @@ def kernels_on(device: torch.device) -> Kernels:
 
 
 def partial_sums(x_shape: Sequence[int], weight_shape: Sequence[int], stride: int, device: torch.device) -> int:
-    """How many blocks of a model leave sums of their own."""
+    """Return the number of blocks of a model, each of which writes its own sums."""
     tuning = TUNINGS[x_shape[2], x_shape[4], weight_shape[1], stride][FORWARD]
     return kernels_on(device).blocks(x_shape[0], x_shape[1], tuning)

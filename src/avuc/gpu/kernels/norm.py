@@ -1,7 +1,7 @@
-"""What lies between the convolutions of several CIFAR ResNets: batch normalisation, shortcut and relu, both ways.
+"""Batch normalisation, shortcut and relu of several CIFAR ResNets, forward and backward.
 
-The functions and their arguments are those of `avuc.gpu.stacked.layers`, which runs everywhere; here each is one
-or two launches of norm.cu, for bf16 activations (M, N, H, W, C) on a GPU. Sums are float32 and the same every time.
+The functions and their arguments are those of `avuc.gpu.stacked.layers`, which runs everywhere. Here each function is
+one or two launches of norm.cu, for bf16 activations (M, N, H, W, C) on a GPU. Sums are float32 and deterministic.
 """
 
 from __future__ import annotations
@@ -16,37 +16,36 @@ from torch import Tensor
 from avuc.core.errors import InputError
 from avuc.gpu.kernels import build
 
-__all__ = ["block_gradient", "norm", "norm_gradient", "reason_against"]
-
 SOURCE = "norm.cu"
 CHANNELS = (16, 32, 64)
 THREADS = 512
-RESIDENT = 1024  # threads on a multiprocessor at once, with 64 registers each
-LEAST_TURNS = 4  # of a block that leaves sums: every block of the next pass reads them all
-MOST_NUMBERS = 2**33  # vectors of 8 are counted with 32 bits, of the larger end of a shortcut too
+RESIDENT = 1024  # threads on a multiprocessor at the same time, with 64 registers each
+LEAST_TURNS = 4  # iterations of a block that writes sums; every block of the next pass reads all sums
+MOST_NUMBERS = 2**33  # vectors of 8 numbers are counted with 32 bits
 
 
 def norm(
     x: Tensor, sums: Tensor, affine: Tensor, eps: float, before: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Output, moments and kept, as `Normed` has them. `sums`, Σx and Σx², may be in parts, (M, parts, 2, C): the kernel
-    adds them up."""
+    """Return the values of `Normed`. `sums` may be in parts (M, parts, 2, C), which the kernel adds up."""
     return _kernels(x.device).norm(x, sums, affine, eps, before)
 
 
 def norm_gradient(grad: Tensor, x: Tensor, affine: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of `norm` without shortcut."""
     return _kernels(x.device).norm_gradient(grad, x, affine, kept)
 
 
 def block_gradient(
     direct: Tensor, through: Tensor | None, output: Tensor, x: Tensor, affine: Tensor, kept: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of `norm` with a shortcut."""
     return _kernels(x.device).block_gradient(direct, through, output, x, affine, kept)
 
 
-def reason_against(x: Tensor, before: Tensor | None = None) -> str | None:
-    """Why activations x, with a shortcut from `before`, do not go through the kernels; None where they can."""
-    if (reason := build.reason_against(x.device)) is not None:
+def unsupported_reason(x: Tensor, before: Tensor | None = None) -> str | None:
+    """Return why the kernels do not support activations x with a shortcut from `before`, or None if they do."""
+    if (reason := build.unsupported_reason(x.device)) is not None:
         return reason
     if x.dtype != torch.bfloat16:
         return f"{x.dtype} is not torch.bfloat16"
@@ -60,8 +59,8 @@ def reason_against(x: Tensor, before: Tensor | None = None) -> str | None:
 
 
 def _shortcut(larger: Tensor, smaller: Tensor | None) -> str | None:
-    """Which it is between activations of these shapes: `other` is option A, half the pixels each way, twice the
-    channels; None where there is no such shortcut."""
+    """Return the kind of shortcut between these shapes: "none", "same", or "other" for option A (half the pixels in
+    each direction, twice the channels). None if there is no such shortcut."""
     if smaller is None:
         return "none"
     if smaller.shape == larger.shape:
@@ -72,13 +71,18 @@ def _shortcut(larger: Tensor, smaller: Tensor | None) -> str | None:
 
 
 def _too_narrow(before: Tensor, x: Tensor) -> bool:
-    """The channels around those of option A must be whole vectors."""
+    """Return whether the channels that option A pads are not whole vectors of 8."""
     return before.shape != x.shape and x.shape[4] < 32
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """The kernels on one device: how to get a program, and how many multiprocessors there are to fill."""
+    """The kernels on one device.
+
+    Args:
+        program: compiles a source with defines.
+        processors: number of multiprocessors of the GPU.
+    """
 
     program: Callable[[str, Mapping[str, int]], build.Program]
     processors: int
@@ -105,7 +109,7 @@ class Kernels:
         self, direct: Tensor, through: Tensor | None, output: Tensor, x: Tensor, affine: Tensor, kept: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         kind = _known(_shortcut(output, through), output, through)
-        # the gradient of an average is the same in every pixel
+        # the gradient of average pooling is the same in every pixel
         pooled = direct.stride(2) == direct.stride(3) == 0
         direct = _ready(direct[:, :, 0, 0] if pooled else direct)
         x, output, kept, sums = _ready(x), _ready(output), kept.contiguous(), self._sums(x)
@@ -135,9 +139,9 @@ class Kernels:
         return in_x, in_affine
 
     def _blocks(self, x: Tensor, turns: int = 1) -> int:
-        """For each model: as many as are on the GPU at once, where each has so many turns to take."""
-        places = self.processors * (RESIDENT // THREADS) // x.shape[0]
-        return max(1, min(places, -(-_vectors(x) // (THREADS * turns))))
+        """Return the number of blocks per model: at most what fits on the GPU at once, each with `turns` iterations."""
+        resident = self.processors * (RESIDENT // THREADS) // x.shape[0]
+        return max(1, min(resident, -(-_vectors(x) // (THREADS * turns))))
 
     def _sums(self, x: Tensor) -> Tensor:
         return x.new_empty((x.shape[0], self._blocks(x, LEAST_TURNS), 2, x.shape[4]), dtype=torch.float32)
@@ -165,7 +169,7 @@ def _known(kind: str | None, larger: Tensor, smaller: Tensor | None) -> str:
 
 
 def _vectors(x: Tensor) -> int:
-    """Of a model: 8 channels of a pixel each."""
+    """Return the number of vectors of a model; a vector is 8 channels of one pixel."""
     return x[0].numel() // 8
 
 
@@ -174,13 +178,13 @@ def _pairs(x: Tensor) -> Tensor:
 
 
 def _rows(affine: Tensor) -> tuple[Tensor, int, int]:
-    """Scales and shifts, and how far apart models and rows lie: they are a part of a larger tensor."""
+    """Return scales and shifts with the strides of models and rows; `affine` may be part of a larger tensor."""
     if affine.dtype != torch.float32 or affine.stride(2) != 1:
         affine = affine.float().contiguous()
     return affine, affine.stride(0), affine.stride(1)
 
 
 def _ready(x: Tensor) -> Tensor:
-    """The kernels read 16 bytes at a time; a view may start anywhere."""
+    """Return a contiguous bf16 tensor whose address is a multiple of 16 bytes, as the kernels need it."""
     x = x.to(torch.bfloat16).contiguous()
     return x if x.data_ptr() % 16 == 0 else x.clone()

@@ -1,7 +1,7 @@
-"""A CIFAR ResNet in evaluation mode as one kernel: all images and all draws of the weights in a single launch.
+"""A CIFAR ResNet in evaluation mode as one kernel: all images and all weight samples in a single launch.
 
-One block of threads takes one image through the whole net; the activations never leave the chip. Products are bf16,
-sums float32, and activations are rounded to bf16 after each layer's ReLU, as under autocast.
+One block of threads computes the whole network for one image; activations stay in shared memory. Products are bf16,
+sums are float32, and activations are rounded to bf16 after each layer's ReLU, as under autocast.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from torch import Tensor, nn
 
 from avuc.core.errors import InputError
 from avuc.gpu.kernels.build import Argument, Program, program
-from avuc.gpu.kernels.build import reason_against as no_kernels
+from avuc.gpu.kernels.build import unsupported_reason as no_kernels
 from avuc.nets.common import Normalise
 from avuc.nets.resnet_cifar import BasicBlock, CifarResNet, PadShortcut
-
-__all__ = ["ResNetForward"]
 
 SOURCE = "resnet_forward.cu"
 SHARED = 2 * 34 * 34 * 16 * 2  # two planes of 32×32 pixels and 16 channels with a border, bf16
@@ -33,16 +31,16 @@ class ResNetForward:
 
     >>> from avuc.nets import resnet20
     >>> forward = ResNetForward(resnet20())
-    >>> forward.words  # of 4 bytes in the weights of a draw: two bf16, or a bias
+    >>> forward.words  # numbers of 4 bytes in the packed weights of a sample: two bf16 weights, or one bias
     135356
     """
 
-    # 74 KB of shared memory allow three blocks on a multiprocessor, and these 168 registers for a thread
+    # with 74 KB of shared memory three blocks fit on a multiprocessor, with up to 168 registers per thread
     defines: Mapping[str, int] = {"WARPS": 4, "BLOCKS_PER_SM": 3}
 
     @staticmethod
-    def reason_against(net: nn.Module, device: torch.device) -> str | None:
-        """Why the kernel cannot run this net on this device; None where it can."""
+    def unsupported_reason(net: nn.Module, device: torch.device) -> str | None:
+        """Return why the kernel cannot run this network on this device, or None if it can."""
         if type(net) is not CifarResNet:
             return f"{type(net).__name__} is no CifarResNet"
         for name, layer in net.named_modules():
@@ -60,8 +58,8 @@ class ResNetForward:
                 return f"layer {name} is missing"
             assert isinstance(layer, nn.Conv2d)
             expected = ((outputs, inputs, 3, 3), (stride, stride), (1, 1), (1, 1), "zeros")
-            found = (tuple(layer.weight.shape), layer.stride, layer.padding, layer.dilation, layer.padding_mode)
-            if found != expected:
+            actual = (tuple(layer.weight.shape), layer.stride, layer.padding, layer.dilation, layer.padding_mode)
+            if actual != expected:
                 return f"layer {name} is no {inputs}→{outputs} 3×3 convolution of stride {stride}"
         convolutions = sum(isinstance(layer, nn.Conv2d) for layer in net.modules())
         if convolutions != len(_convolutions(blocks)):
@@ -71,7 +69,7 @@ class ResNetForward:
         return no_kernels(device)
 
     def __init__(self, net: CifarResNet) -> None:
-        """Reads the architecture and the normalisation, not the weights."""
+        """Read the architecture and the input normalisation; the weights are arguments of `logits`."""
         self.blocks, self.classes = len(net.layer1), net.linear.out_features
         self.layers = _convolutions(self.blocks)
         mean, std = [0.0] * 3, [1.0] * 3
@@ -82,12 +80,16 @@ class ResNetForward:
         self._indices: dict[torch.device, Tensor] = {}
         self.products = len(self._index) // 2
         floats = sum(outputs for outputs, _, _ in self.layers.values()) + self.classes * (WIDTHS[-1] + 1)
-        self._padding = -floats % 4  # every draw begins at a multiple of 16 bytes
+        self._padding = -floats % 4  # the weights of every sample start at a multiple of 16 bytes
         self.words = self.products + floats + self._padding
 
     @torch.no_grad()
     def pack(self, weights: Mapping[str, Tensor]) -> Tensor:
-        """The folded weights of one draw by name, in the order in which the kernel reads them: (P,) int32."""
+        """Return the weights of one sample in the order in which the kernel reads them, int32 (P,).
+
+        Args:
+            weights: the weights by name, with batch normalisation folded into the convolutions.
+        """
         missing = [name for name in self.layers if f"{name}.bias" not in weights]
         if missing:
             raise InputError(f"pack takes the weights of a folded net; {missing[0]} has no bias")
@@ -96,7 +98,7 @@ class ResNetForward:
             self._indices[device] = self._index.to(device)
         convolutions = [weights[f"{name}.weight"] for name in self.layers]
         tail = [*(weights[f"{name}.bias"] for name in self.layers), weights["linear.weight"], weights["linear.bias"]]
-        zeros = torch.zeros(4, device=device)  # what the first layer's empty places and the padding are filled with
+        zeros = torch.zeros(4, device=device)  # for unused positions of the first layer, and for padding
         parts = [*convolutions, zeros, *tail, zeros[: self._padding]]
         flat = torch.cat([part.reshape(-1).float() for part in parts])
         start = sum(outputs * inputs * 9 for outputs, inputs, _ in self.layers.values()) + len(zeros)
@@ -109,12 +111,17 @@ class ResNetForward:
         return torch.cat([products, flat[start:].view(torch.int32)])
 
     def logits(self, images: Tensor, packed: Tensor) -> Tensor:
-        """uint8 (N, 32, 32, 3) or floating-point (N, 3, 32, 32) in [0, 1]; packed (D, P) -> (D, N, classes) float32."""
+        """Return the logits (S, N, classes) of all samples, float32.
+
+        Args:
+            images: uint8 (N, 32, 32, 3), or floating point (N, 3, 32, 32) in [0, 1].
+            packed: the weights of S samples (S, P), each row from `pack`.
+        """
         return self.launch(program(SOURCE, self.defines, packed.device), images, packed)
 
     @torch.no_grad()
     def launch(self, built: Program, images: Tensor, packed: Tensor) -> Tensor:
-        """`logits` by this build of the kernel."""
+        """Return `logits`, computed by this build of the kernel."""
         whole = images.dtype == torch.uint8
         shape = (32, 32, 3) if whole else (3, 32, 32)
         if tuple(images.shape[1:]) != shape or not (whole or images.is_floating_point()):
@@ -131,36 +138,36 @@ class ResNetForward:
             raise InputError(f"images are on {images.device}, the weights on {packed.device}; move one of them")
         images = images.contiguous() if whole else images.float().contiguous()
         packed = packed.contiguous()
-        found = torch.empty(len(packed), len(images), self.classes, device=packed.device)
-        if found.numel():
+        logits = torch.empty(len(packed), len(images), self.classes, device=packed.device)
+        if logits.numel():
             by = [b / 255 for b in self._by] if whole else self._by
             sizes = (self.words, self.products, self.blocks, self.classes)
-            args: list[Argument] = [images, int(not whole), packed, *sizes, found, *by, *self._plus]
+            args: list[Argument] = [images, int(not whole), packed, *sizes, logits, *by, *self._plus]
             grid, block = (len(images), len(packed), 1), 32 * self.defines["WARPS"]
             built.launch("resnet_forward", grid=grid, block=block, args=args, shared=SHARED)
-        return found
+        return logits
 
 
 def _convolutions(blocks: int) -> dict[str, tuple[int, int, int]]:
-    """Names of the convolutions in their order, with output channels, input channels and stride."""
-    found = {"conv1": (WIDTHS[0], 3, 1)}
+    """Return the convolutions by name, in order, with output channels, input channels and stride."""
+    layers = {"conv1": (WIDTHS[0], 3, 1)}
     for stage, (before, width) in enumerate(pairwise(WIDTHS), start=1):
         for block in range(blocks):
             new = block == 0 and before != width
-            found[f"layer{stage}.{block}.conv1"] = (width, before if new else width, 2 if new else 1)
-            found[f"layer{stage}.{block}.conv2"] = (width, width, 1)
-    return found
+            layers[f"layer{stage}.{block}.conv1"] = (width, before if new else width, 2 if new else 1)
+            layers[f"layer{stage}.{block}.conv2"] = (width, width, 1)
+    return layers
 
 
 def _fragments(layers: list[tuple[int, int, int]]) -> Tensor:
-    """Where each bf16 of the kernel's weights stands in the concatenated convolution weights (or the zero after them).
+    """Return the index of each bf16 number the kernel reads, in the concatenated convolution weights (and one zero).
 
-    Each layer: [16 output channels][16 input channels][dx][dy][lane][8 outputs of the 16][8 inputs of the 16][2], the
-    B operand of mma.m16n8k16: a lane has output lane/4 and inputs 2(lane%4), + 1. The first layer has 4 pixels × 4
-    channels (3 and 3 of them real) in the place of 16 input channels and dx.
+    The order in each layer is [16 output channels][16 input channels][dx][dy][lane][8 outputs of the 16][8 inputs of
+    the 16][2], the B operand of mma.m16n8k16: a lane has output lane/4 and inputs 2(lane%4), + 1. In the first layer,
+    4 pixels × 4 channels (of which 3 and 3 are used) replace the 16 input channels and dx.
     """
     zero = sum(outputs * inputs * 9 for outputs, inputs, _ in layers)
-    places, start = [], 0
+    indices, start = [], 0
     lane, n = torch.arange(32).view(32, 1, 1, 1), torch.arange(2).view(2, 1, 1)
     half, low = torch.arange(2).view(2, 1), torch.arange(2)
     output, inner = 8 * n + lane // 4, 8 * half + 2 * (lane % 4) + low
@@ -168,13 +175,13 @@ def _fragments(layers: list[tuple[int, int, int]]) -> Tensor:
     for outputs, inputs, _ in layers:
         if inputs == 3:
             pixel, channel = inner // 4, inner % 4
-            place = ((output * 3 + channel) * 3 + dy) * 3 + pixel
-            place = torch.where((pixel < 3) & (channel < 3), start + place, zero)
+            index = ((output * 3 + channel) * 3 + dy) * 3 + pixel
+            index = torch.where((pixel < 3) & (channel < 3), start + index, zero)
         else:
             dx = torch.arange(3).view(3, *[1] * 5)
             step = torch.arange(inputs // 16).view(-1, *[1] * 6)
             pair = torch.arange(outputs // 16).view(-1, *[1] * 7)
-            place = start + (((16 * pair + output) * inputs + 16 * step + inner) * 3 + dy) * 3 + dx
-        places.append(place.reshape(-1))
+            index = start + (((16 * pair + output) * inputs + 16 * step + inner) * 3 + dy) * 3 + dx
+        indices.append(index.reshape(-1))
         start += outputs * inputs * 9
-    return torch.cat(places)
+    return torch.cat(indices)

@@ -1,1 +1,1 @@
-"""CIFAR ResNets that train as one network with a model axis."""
+"""CIFAR ResNets that are trained as one network with a model axis."""

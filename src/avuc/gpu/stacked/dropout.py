@@ -1,4 +1,4 @@
-"""Dropout in a stack: masks for the inputs of the layers that have it, drawn as the hooks of the single model do."""
+"""Dropout in a stack: the same masks, from the same random numbers, as the hooks of the single models draw."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from torch import Tensor
 from avuc.gpu.stacked.net import Drop, Use, weight_layers
 from avuc.methods.dropout import DropoutHook
 from avuc.nets.resnet_cifar import CifarResNet
-from avuc.training.model_trainer import Member
+from avuc.training.model_trainer import ModelTrainer
 
-__all__ = ["Drops", "dropped", "hooks_of"]
-
-Each = Callable[[Callable[[int, Member], None]], None]
+Each = Callable[[Callable[[int, ModelTrainer], None]], None]
 
 
 def hooks_of(net: CifarResNet) -> dict[int, DropoutHook]:
-    """The dropout before each weight layer, by the layer's number."""
+    """Return the dropout before each weight layer, by the number of the layer."""
     layers = enumerate(weight_layers(net).values())
     found = {number: list(layer._forward_pre_hooks.values()) for number, layer in layers}
     return {number: hooks[0] for number, hooks in found.items() if hooks and isinstance(hooks[0], DropoutHook)}
@@ -29,13 +27,19 @@ def dropped(x: Tensor, mask: Tensor, factors: Tensor) -> Tensor:
 
 
 class Drops:
-    """`hooks`: of each model, on some of its layers; `shapes`: what enters one image's layers."""
+    """The dropout of all models in a stack.
+
+    Args:
+        hooks: for each model, its dropout by layer number.
+        shapes: for each layer, the shape of its input for one image.
+        like: a tensor with the dtype and device of the weights.
+    """
 
     def __init__(
         self, hooks: Sequence[dict[int, DropoutHook]], shapes: Sequence[tuple[int, ...]], like: Tensor
     ) -> None:
         self.hooks, self.shapes = hooks, shapes
-        # a model without dropout before a layer where another has it keeps everything there
+        # a model without dropout before a layer where another model has it uses the factor 1
         self.factors = {
             number: torch.tensor(
                 [1 / (1 - own[number].rate) if number in own else 1.0 for own in hooks],
@@ -47,21 +51,21 @@ class Drops:
 
     @torch.no_grad()
     def draw(self, rows: int, dtype: torch.dtype, device: torch.device, each: Each, use: Use) -> Drop:
-        """The masks of one step, each model's from its own generator."""
+        """Draw the masks of one step, each model's from its own generator; return the function that applies them."""
         masks = {
             number: torch.empty(len(self.hooks), rows, *self.shapes[number], dtype=dtype, device=device)
             for number in self.factors
         }
 
-        def fill(row: int, member: Member) -> None:
+        def fill(row: int, trainer: ModelTrainer) -> None:
             for number in masks:
                 mask, hook = masks[number][row], self.hooks[row].get(number)
                 if hook is None:
                     mask.fill_(1)
                     continue
-                # the hook sees the channels first; random numbers go by that order on some devices
+                # the hook of the single model sees channels first, and some devices fill in that order
                 seen = mask.permute(0, 3, 1, 2) if mask.dim() == 4 else mask
-                seen.bernoulli_(1 - hook.rate, generator=member.noise)
+                seen.bernoulli_(1 - hook.rate, generator=trainer.noise)
 
         if masks:
             each(fill)

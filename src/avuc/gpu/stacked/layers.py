@@ -1,8 +1,9 @@
-"""What lies between the convolutions of several CIFAR ResNets at once, forward and backward, as pure functions.
+"""Batch normalisation, shortcut and relu of several CIFAR ResNets at once, forward and backward, as pure functions.
 
-Activations are (M, N, H, W, C): M models, N images of each, channels last; `affine`, `moments`, `kept` are (M, 2, C).
-Statistics and sums are float32 or better whatever the activations are. The functions are written for a compiler, which
-makes two or three kernels of each; the gradients are written out, so that what it fuses does not depend on autograd.
+Activations have the shape (M, N, H, W, C): M models, N images of each, channels last. `affine`, `moments` and `kept`
+have the shape (M, 2, C). Statistics and sums are float32 or better for any dtype of the activations. The functions are
+written for a compiler, which makes two or three kernels of each. The gradients are written out, so that what is fused
+does not depend on autograd.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from torch import Tensor
 from avuc.data.arrays import as_input
 from avuc.data.augmentation import Augmentation
 
-__all__ = ["Normed", "block_gradient", "norm", "norm_gradient", "pooled", "prepared"]
-
 
 class Normed(NamedTuple):
+    """The output of `norm`, and what is needed later."""
+
     output: Tensor
     moments: Tensor  # mean and unbiased variance, for the running statistics
     kept: Tensor  # mean and 1/√(variance + eps), for the gradient
@@ -34,7 +35,7 @@ def prepared(
     std: Tensor | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The rows `indices` (M, N) of the data, augmented and normalised: what the first convolution reads."""
+    """Return the images `indices` (M, N), augmented and normalised: the input of the first convolution."""
     batch = as_input(augmentation.apply(images, indices.reshape(-1), drawn)).permute(0, 2, 3, 1)
     if mean is not None and std is not None:
         batch = (batch - mean) / std
@@ -42,7 +43,10 @@ def prepared(
 
 
 def norm(x: Tensor, sums: Tensor, affine: Tensor, eps: float, before: Tensor | None = None) -> Normed:
-    """relu(batch normalisation of x, by model and channel, + the shortcut from `before`); `sums` are Σx and Σx²."""
+    """Return relu(batch normalisation of x + shortcut from `before`), with statistics by model and channel.
+
+    `sums` (M, 2, C) holds Σx and Σx².
+    """
     wide = _wide(x)
     count = x.shape[1] * x.shape[2] * x.shape[3]
     mean = sums[:, 0] / count
@@ -58,18 +62,18 @@ def norm(x: Tensor, sums: Tensor, affine: Tensor, eps: float, before: Tensor | N
 
 
 def norm_gradient(grad: Tensor, x: Tensor, affine: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of `norm` without shortcut in x and in `affine`."""
+    """Return the gradients of `norm` without shortcut with respect to x and `affine`."""
     scale, shift = _line(affine, kept)
-    # cheaper than to read the output again
+    # computing the sign again is cheaper than reading the output
     return _norm_gradient(torch.where(_wide(x) * scale + shift > 0, _wide(grad), 0), x, affine, kept)
 
 
 def block_gradient(
     direct: Tensor, through: Tensor | None, output: Tensor, x: Tensor, affine: Tensor, kept: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of `norm` with a shortcut, in the sum before the relu, in x and in `affine`.
+    """Return the gradients of `norm` with a shortcut, with respect to the sum before the relu, x and `affine`.
 
-    The next block has read the output in two ways: its branch `direct`ly, its sum `through` the shortcut.
+    The next block reads the output twice: `direct` is the gradient from its branch, `through` that from its shortcut.
     """
     total = _wide(direct)
     if through is not None:
@@ -82,7 +86,7 @@ def _norm_gradient(given: Tensor, x: Tensor, affine: Tensor, kept: Tensor) -> tu
     mean, deviation = _each(kept[:, 0]), _each(kept[:, 1])
     count = x.shape[1] * x.shape[2] * x.shape[3]
     standard = (_wide(x) - mean) * deviation
-    # images first: as many sums as a GPU has room for
+    # two sums, so that the first one has enough parallel work for a GPU
     in_bias = given.sum((2, 3)).sum(1)
     in_weight = (given * standard).sum((2, 3)).sum(1)
     in_x = (given - (_each(in_bias) + standard * _each(in_weight)) / count) * (_each(affine[:, 0]) * deviation)
@@ -98,18 +102,18 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _each(by_channel: Tensor) -> Tensor:
-    """(M, C) as the factors of activations."""
+    """Return (M, C) in a shape that multiplies activations."""
     return by_channel[:, None, None, None, :]
 
 
 def _line(affine: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """Batch normalisation as x·scale + shift."""
+    """Return scale and shift of batch normalisation, x·scale + shift."""
     scale = affine[:, 0] * kept[:, 1]
     return _each(scale), _each(affine[:, 1] - kept[:, 0] * scale)
 
 
 def _shortcut(x: Tensor, shape: torch.Size) -> Tensor:
-    """The identity, or option A: every second pixel, zeros around the channels."""
+    """Return the shortcut: the identity, or option A (every second pixel, channels padded with zeros)."""
     if x.shape == shape:
         return x
     extra = shape[4] - x.shape[4]

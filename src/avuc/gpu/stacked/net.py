@@ -1,4 +1,4 @@
-"""CIFAR ResNets of one architecture as one network with a model axis, forward and backward."""
+"""`StackedResNet`: CIFAR ResNets of one architecture as one network with a model axis, forward and backward."""
 
 from __future__ import annotations
 
@@ -14,34 +14,32 @@ from avuc.gpu.kernels.conv3x3 import stacked_conv3x3_sums
 from avuc.gpu.stacked.layers import Normed, block_gradient, norm, norm_gradient, pooled
 from avuc.nets.resnet_cifar import BasicBlock, CifarResNet
 
-__all__ = ["Drop", "Gradients", "Part", "StackedResNet", "Tape", "Use", "norm_layers", "weight_layers"]
-
-# the gradients of `stacked_conv3x3`, without autograd: it would add up what meets in a block in passes of its own
+# the gradients of `stacked_conv3x3`; autograd would add the gradients that meet in a block in extra passes
 _in_x, _in_weight = torch.ops.avuc.conv3x3_input_gradient, torch.ops.avuc.conv3x3_weight_gradient
 
-Use = Callable[[Callable[..., Any]], Callable[..., Any]]  # a function as it is, or compiled
-Drop = Callable[[int, Tensor], Tensor]  # what enters layer number i, or the gradient in it, with its dropout
+Use = Callable[[Callable[..., Any]], Callable[..., Any]]  # returns the function itself or its compiled form
+Drop = Callable[[int, Tensor], Tensor]  # applies the dropout of layer number i to its input, or to the gradient
 
 
 def weight_layers(net: CifarResNet) -> dict[str, nn.Module]:
-    """Convolutions and the last layer, by name, in the order they are registered, which is that of the forward pass."""
+    """Return convolutions and the last layer by name, in the order of the forward pass."""
     return {name: layer for name, layer in net.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)}
 
 
 def norm_layers(net: CifarResNet) -> dict[str, nn.BatchNorm2d]:
-    """In the order of the forward pass: the norm of convolution i is number i."""
+    """Return the batch-norm layers in the order of the forward pass; number i belongs to convolution i."""
     return {name: layer for name, layer in net.named_modules() if isinstance(layer, nn.BatchNorm2d)}
 
 
 class Part(NamedTuple):
-    """A weight tensor's place in the flat weights of a model; `shape` with the channels last."""
+    """Where a weight tensor starts in the flat weights of a model, and its shape with channels last."""
 
     start: int
     shape: tuple[int, ...]
 
 
 class Kept(NamedTuple):
-    """What the gradient of a convolution and its normalisation needs."""
+    """What the backward pass of a convolution and its normalisation needs."""
 
     x: Tensor
     convolved: Tensor
@@ -51,6 +49,8 @@ class Kept(NamedTuple):
 
 @dataclass
 class Tape:
+    """The result of the forward pass, and what the backward pass needs."""
+
     logits: Tensor
     moments: Tensor  # (M, 2, all channels): means and variances of this batch
     pooled: Tensor
@@ -59,13 +59,18 @@ class Tape:
 
 
 class Gradients(NamedTuple):
+    """The gradients with respect to the flat weights and to `affine`."""
+
     flat: Tensor
     affine: Tensor
 
 
 class StackedResNet:
-    """The function; weights come with each call: `flat` holds every layer's (M, …) tensor, one layer after the other,
-    `affine` (M, 2, all channels) the scales and shifts of the normalisations."""
+    """The network as a function. The weights are arguments of each call.
+
+    `flat` holds the (M, …) weight tensors of all layers, one layer after the other; `affine` (M, 2, all channels) holds
+    the scales and shifts of batch normalisation.
+    """
 
     def __init__(self, net: CifarResNet, parts: dict[str, Part]) -> None:
         self.strides = [layer.stride[0] for layer in weight_layers(net).values() if isinstance(layer, nn.Conv2d)]
@@ -76,11 +81,12 @@ class StackedResNet:
         self.parts = list(parts.values())
 
     def weights(self, flat: Tensor, models: int) -> list[Tensor]:
+        """Return the weight tensor (M, …) of each layer, as views of `flat`."""
         sizes = [models * torch.Size(part.shape).numel() for part in self.parts]
         return [piece.view(models, *part.shape) for piece, part in zip(flat.split(sizes), self.parts, strict=True)]
 
     def input_shapes(self, image: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """What enters each layer, of one image (height, width, channels)."""
+        """Return the shape of each layer's input, for one image of shape (height, width, channels)."""
         height, width, _ = image
         shapes: list[tuple[int, ...]] = []
         for part, stride in zip(self.parts, self.strides, strict=False):
@@ -98,8 +104,8 @@ class StackedResNet:
             number = len(layers)
             x = drop(number, x)
             convolved, sums = stacked_conv3x3_sums(x, convolutions[number], self.strides[number])
-            way = kernels.norm if kernels.reason_against(convolved, before) is None else use(norm)
-            normed = Normed(*way(convolved, sums, scales[number], self.eps, before))
+            function = kernels.norm if kernels.unsupported_reason(convolved, before) is None else use(norm)
+            normed = Normed(*function(convolved, sums, scales[number], self.eps, before))
             layers.append(Kept(x, convolved, convolutions[number], normed))
             return normed.output
 
@@ -118,13 +124,13 @@ class StackedResNet:
         in_affine: list[Tensor] = []
         strides = list(self.strides)
 
-        def layer(found: tuple[Tensor, Tensor]) -> Tensor:
-            """Past the last convolution that is left, from the gradients of its normalisation."""
-            grad, by_affine = found
+        def layer(gradients: tuple[Tensor, Tensor]) -> Tensor:
+            """Go back through the last convolution that is left, from the gradients of its normalisation."""
+            grad, by_affine = gradients
             kept, stride = tape.layers.pop(), strides.pop()
             in_affine.append(by_affine)
             in_weights.append(_in_weight(grad, kept.x, stride, kept.weight.dtype))
-            # nobody asks for the gradient in the images
+            # the gradient with respect to the images is not needed
             return drop(len(strides), _in_x(grad, kept.weight, stride, *kept.x.shape[2:4])) if strides else grad
 
         def last_norm() -> tuple[Tensor, Tensor, Tensor]:
@@ -132,7 +138,7 @@ class StackedResNet:
             return kept.convolved, scales[len(tape.layers) - 1], kept.normed.kept
 
         output = tape.layers[-1].normed.output
-        by_kernel = all(kernels.reason_against(kept.convolved) is None for kept in tape.layers)
+        by_kernel = all(kernels.unsupported_reason(kept.convolved) is None for kept in tape.layers)
         of_block = kernels.block_gradient if by_kernel else use(block_gradient)
         of_norm = kernels.norm_gradient if by_kernel else use(norm_gradient)
         in_last = torch.bmm(in_logits.transpose(1, 2), tape.pooled)
@@ -141,11 +147,11 @@ class StackedResNet:
         direct, through = in_pooled[:, :, None, None].expand(output.shape), None
         for _ in range(self.blocks):
             output = tape.layers[-1].normed.output
-            # what enters the sum of a block: its own branch takes it, and so does the shortcut
-            through, *found = of_block(direct, through, output, *last_norm())
-            grad = layer(tuple(found))
+            # the gradient of a block's sum goes to its branch and to its shortcut
+            through, *gradients = of_block(direct, through, output, *last_norm())
+            grad = layer(tuple(gradients))
             direct = layer(of_norm(grad, *last_norm()))
-        _, *found = of_block(direct, through, tape.layers[-1].normed.output, *last_norm())
-        layer(tuple(found))
+        _, *gradients = of_block(direct, through, tape.layers[-1].normed.output, *last_norm())
+        layer(tuple(gradients))
         flat = torch.cat([grad.reshape(-1) for grad in (*reversed(in_weights), in_last, in_bias)])
         return Gradients(flat, torch.cat(in_affine[::-1], 2))

@@ -1,4 +1,4 @@
-"""A draw of the weights of several models, and the KL of each, as one function of their stacked posteriors."""
+"""One weight sample of several models and the KL of each, as one function of their stacked posteriors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from torch.nn.functional import softplus
 
 from avuc.bayes.module import POSTERIORS
 
-__all__ = ["Kind", "drawn_weights"]
-
 
 class Kind(NamedTuple):
-    """Models whose weights `start` … `stop` have the same kind of posterior."""
+    """Models (`rows`) with the same kind of posterior over the weights `start` … `stop`."""
 
     posterior: str
     start: int
@@ -34,7 +32,7 @@ def drawn_weights(
     priors: Sequence[tuple[Tensor, Tensor]],
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """One draw of all models' weights as `StackedResNet` takes them, and the KL of each model (0 without posterior)."""
+    """Return one weight sample of all models, as `StackedResNet` takes it, and the KL of each (0 if not Bayesian)."""
     weights = mean if rho is None or noise is None else torch.addcmul(mean, softplus(rho), noise)
     flat: Tensor = _Arranged.apply(weights, order, back)
     return flat.to(dtype), _kl(mean, rho, kinds, priors)
@@ -62,7 +60,7 @@ def _rows(tensor: Tensor, rows: tuple[int, ...]) -> Tensor:
 
 
 class _Arranged(torch.autograd.Function):
-    """Numbers in another order, and back: a gather both ways, where autograd would scatter."""
+    """Reorders numbers. The backward pass is a gather too, where autograd would scatter."""
 
     @staticmethod
     def forward(ctx: Any, weights: Tensor, order: Tensor, back: Tensor) -> Tensor:

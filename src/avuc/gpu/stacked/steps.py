@@ -1,11 +1,11 @@
-"""CIFAR ResNets that train as one stacked network: few large kernels instead of many small ones for each model.
+"""`StackedSteps`: joint steps of CIFAR ResNets as one stacked network, with a few large kernels instead of many small.
 
-A joint step draws every model's crops and weight noise from the model's own generators, runs the stacked network once
-forward and once backward, each model's objective on its own logits in between, and one optimiser over all weights. The
-models' parameters, moments and statistics are views of the stacked tensors (stacked_weights.py), so that everything
-between steps goes on as if each model had taken its step alone. On CUDA the batches of the usual size are compiled in
-pieces and all are captured; what fails goes on in `FastSteps`, and one line says why. On a CPU it runs eagerly, which
-is how the tests see that the mathematics is that of the single models.
+A joint step draws each model's crops and weight noise from the model's own generators, runs the stacked network forward
+and backward once, computes each model's objective on its own logits in between, and updates all weights with one
+optimizer. The models' parameters, moments and statistics are views of the stacked tensors (weights.py), so everything
+between steps works as if each model had taken its step alone. On CUDA, steps of the full batch size are compiled, and
+all steps are captured. If that fails the models train in `CapturedSteps`, and one line says why. On a CPU the steps run
+eagerly; the tests use that to compare them with steps of single models.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from avuc.bayes import BayesianModule
-from avuc.core.errors import InputError
+from avuc.core.errors import NonFiniteError
 from avuc.data.arrays import Dataset
 from avuc.gpu.stacked.dropout import Drops, hooks_of
 from avuc.gpu.stacked.layers import prepared
@@ -27,66 +27,64 @@ from avuc.gpu.stacked.weights import Stack, net_of
 from avuc.methods import Terms
 from avuc.nets.common import Normalise
 from avuc.nets.resnet_cifar import CifarResNet
-from avuc.training.captured import Captured, FastSteps, captured, fresh_generators, tried, unchanged
+from avuc.training.captured import Captured, CapturedSteps, captured, fresh_generators, tried
 from avuc.training.compiled import attach, compiled, compiling
-from avuc.training.model_trainer import Member
-from avuc.training.steps import Diverged, Steps, check
-
-__all__ = ["StackedSteps"]
+from avuc.training.model_trainer import ModelTrainer
+from avuc.training.steps import Diverged, Steps, check, error_text, unchanged
 
 
 class StackedSteps:
-    """A joint step of CIFAR ResNets that stacked_choice.py lets train together; see `Steps`."""
+    """Joint steps of CIFAR ResNets that `choice.py` finds supported; see `avuc.training.steps.Steps`."""
 
-    def __init__(self, members: Sequence[Member], data: Dataset, say: Callable[[str], None]) -> None:
-        self.members, self.data, self.say = members, data, say
-        self.stack = Stack(members)
-        net = net_of(members[0])
+    def __init__(self, trainers: Sequence[ModelTrainer], data: Dataset, say: Callable[[str], None]) -> None:
+        self.trainers, self.data, self.say = trainers, data, say
+        self.stack = Stack(trainers)
+        net = net_of(trainers[0])
         assert isinstance(net, CifarResNet)
         self.net = StackedResNet(net, self.stack.parts)
         shapes = self.net.input_shapes(data.images.shape[1:])
-        self.drops = Drops([hooks_of(net_of(member)) for member in members], shapes, self.stack.mean)  # type: ignore[arg-type]
+        self.drops = Drops([hooks_of(net_of(trainer)) for trainer in trainers], shapes, self.stack.mean)  # type: ignore[arg-type]
         constants = net.normalise
         scaling = (constants.mean, constants.std) if isinstance(constants, Normalise) else (None, None)
-        # with the channels last
+        # for channels last
         self.scaling = [None if value is None else value.detach().view(-1) for value in scaling]
-        settings = members[0].settings
+        settings = trainers[0].settings
         self.dtype = torch.bfloat16 if settings.precision == "bfloat16" else self.stack.mean.dtype
         self.fast = data.device.type == "cuda"
-        self.streams = [torch.cuda.Stream(data.device) for _ in members] if self.fast and len(members) > 1 else []
+        self.streams = [torch.cuda.Stream(data.device) for _ in trainers] if self.fast and len(trainers) > 1 else []
         self.graphs: dict[int, Captured] = {}
         self.phase: tuple[bool, ...] = ()
-        self.failed: set[Callable[..., Any]] = set()  # pieces that do not compile
+        self.failed: set[Callable[..., Any]] = set()  # pieces that cannot be compiled
         self.instead: Steps | None = None
 
     def prepare(self, sizes: Sequence[int]) -> None:
-        """Before an epoch: compile and capture a step for each batch size, unless that is done."""
+        """Compile and capture a step for each batch size, unless that is done."""
         if self.instead is not None:
             return self.instead.prepare(sizes)
-        for member in self.members:
-            member.model.train()
-            member.loss.train()
+        for trainer in self.trainers:
+            trainer.model.train()
+            trainer.loss.train()
         if not self.fast:
             return None
-        phase = tuple(member.loss.warming_up for member in self.members)
+        phase = tuple(trainer.loss.warming_up for trainer in self.trainers)
         if phase != self.phase:
-            self.phase, self.graphs = phase, {}  # the objectives do something else from now on
+            self.phase, self.graphs = phase, {}  # the objectives compute something else from now on
         for rows in sorted(set(sizes), reverse=True):
             if rows in self.graphs:
                 continue
             try:
-                # the last batch of an epoch is one of hundreds: compiling for its size would cost more than it saves
+                # only the last batch of an epoch is smaller; compiling for its size would cost more than it saves
                 self.graphs[rows] = self._captured(rows, compile_it=rows == max(sizes))
             except Diverged:
                 raise
-            except Exception as error:  # compiler, kernels and driver fail in many ways; all have a slower way out
+            except Exception as error:  # compiler, kernels and driver fail in many ways; for each there is a slower way
                 torch.cuda.synchronize()
-                fresh_generators(self.members, self.data.device)
+                fresh_generators(self.trainers, self.data.device)
                 self.say(
-                    f"training: {len(self.members)} models cannot train stacked ({_reason(error)}); now on streams"
+                    f"training: {len(self.trainers)} models cannot train stacked ({error_text(error)}); now on streams"
                 )
                 self.release()
-                self.instead = FastSteps(self.members, self.data, self.say)
+                self.instead = CapturedSteps(self.trainers, self.data, self.say)
                 return self.instead.prepare(sizes)
         return None
 
@@ -99,26 +97,26 @@ class StackedSteps:
             graph.graph.replay()
         else:
             self.joint(indices, _as_it_is)
-            for member in self.members:
-                check(member)
+            for trainer in self.trainers:
+                check(trainer)
 
     def release(self) -> None:
-        """The end of stacking: each model has its own tensors again."""
+        """End stacking: each model gets its own tensors again."""
         self.graphs = {}
         self.stack.release()
 
     def _captured(self, rows: int, compile_it: bool) -> Captured:
         use = self._compiled if compile_it else _as_it_is
-        for member in self.members:
-            attach(member, "all" if compile_it else "none")
-        indices = torch.arange(rows, device=self.data.device).expand(len(self.members), rows).contiguous()
+        for trainer in self.trainers:
+            attach(trainer, "all" if compile_it else "none")
+        indices = torch.arange(rows, device=self.data.device).expand(len(self.trainers), rows).contiguous()
         with compiling():
-            with unchanged(self.members):
+            with unchanged(self.trainers):
                 tried(lambda: self.joint(indices, use), self.data.device)
-            return captured(lambda: self.joint(indices, use), self.members, indices)
+            return captured(lambda: self.joint(indices, use), self.trainers, indices)
 
     def _compiled(self, piece: Callable[..., Any]) -> Callable[..., Any]:
-        """A piece compiled, or where that fails as it is: the others need not suffer."""
+        """Return the compiled piece. If compiling fails, this piece alone runs eagerly."""
         if piece in self.failed:
             return piece
         faster = compiled(piece)
@@ -126,9 +124,9 @@ class StackedSteps:
         def run(*args: Any) -> Any:
             try:
                 return faster(*args)
-            except Exception as error:  # as many ways as compilers have
+            except Exception as error:  # compilers fail in many ways
                 self.failed.add(piece)
-                self.say(f"training: {piece.__name__} of the stacked step is not compiled ({_reason(error)})")
+                self.say(f"training: {piece.__name__} of the stacked step is not compiled ({error_text(error)})")
                 return piece(*args)
 
         return run
@@ -136,17 +134,17 @@ class StackedSteps:
     # one step
 
     def joint(self, indices: Tensor, use: Use) -> None:
-        """One step of every model, with each piece as it is or compiled."""
-        stack, data, members = self.stack, self.data, self.members
+        """Take one step of every model. `use` returns each piece as it is, or compiled."""
+        stack, data, trainers = self.stack, self.data, self.trainers
         crops: dict[int, Tensor] = {}
 
-        def draw(row: int, member: Member) -> None:
+        def draw(row: int, trainer: ModelTrainer) -> None:
             stack.draw(row)
-            crops[row] = member.augmentation.draw(indices.shape[1], member.augmenting, data.device)
+            crops[row] = trainer.augmentation.draw(indices.shape[1], trainer.augmenting, data.device)
 
         self._each(draw)
         affine = stack.affine.detach()
-        given = members[0].augmentation, data.images, indices, torch.cat([crops[row] for row in range(len(members))])
+        given = trainers[0].augmentation, data.images, indices, torch.cat([crops[row] for row in range(len(trainers))])
         with torch.no_grad():
             images, labels = use(prepared)(*given, *self.scaling, self.dtype), data.labels[indices]
         places = stack.order, stack.back, stack.kinds, stack.priors, self.dtype
@@ -160,12 +158,12 @@ class StackedSteps:
         )
         gradients = [*torch.autograd.grad(outputs, stack.leaves[:-1], given_to), by_net.affine]
         norms = use(norms_of)(gradients)
-        limit = members[0].settings.clip_norm
+        limit = trainers[0].settings.clip_norm
         if limit:
             gradients = use(clipped)(gradients, norms, limit)
 
-        def count(row: int, member: Member) -> None:
-            member.meters.add(tape.logits[row], labels[row], terms[row], norms[row])
+        def count(row: int, trainer: ModelTrainer) -> None:
+            trainer.meters.add(tape.logits[row], labels[row], terms[row], norms[row])
 
         self._fork(count)
         stack.update(gradients, tape.moments)
@@ -173,44 +171,42 @@ class StackedSteps:
         self._join()
 
     def _objectives(self, logits: Tensor, labels: Tensor, kl: Tensor) -> tuple[list[Terms], list[Tensor], list[Tensor]]:
-        """Each model's loss, and its gradient in the model's logits and KL."""
-        terms: list[Any] = [None] * len(self.members)
+        """Return each model's loss terms and their gradients with respect to the model's logits and KL."""
+        terms: list[Any] = [None] * len(self.trainers)
         in_logits, in_kl = list(terms), list(terms)
 
-        def judge(row: int, member: Member) -> None:
+        def compute(row: int, trainer: ModelTrainer) -> None:
             own, divergence = logits[row].requires_grad_(), kl[row].requires_grad_()
-            bayesian = isinstance(member.model, BayesianModule)
+            bayesian = isinstance(trainer.model, BayesianModule)
             try:
-                found = member.terms(own, labels[row], divergence * member.kl_share if bayesian else 0.0)
-            except InputError as error:
-                if "NaN" in str(error):  # AvUC looks for it where it can
-                    raise Diverged(member, int(member.meters.sums[-1]), "logits") from error
-                raise
-            gradients = torch.autograd.grad(found.total, [own, divergence], allow_unused=True)
-            terms[row] = Terms(*(term.detach() for term in found))
+                own_terms = trainer.terms(own, labels[row], divergence * trainer.kl_share if bayesian else 0.0)
+            except NonFiniteError as error:  # the AvUC loss checks its logits where that is possible
+                raise Diverged(trainer, int(trainer.meters.sums[-1]), "logits") from error
+            gradients = torch.autograd.grad(own_terms.total, [own, divergence], allow_unused=True)
+            terms[row] = Terms(*(term.detach() for term in own_terms))
             in_logits[row], in_kl[row] = (
                 torch.zeros_like(like) if gradient is None else gradient
                 for gradient, like in zip(gradients, (own, divergence), strict=True)
             )
 
-        self._each(judge)
+        self._each(compute)
         return terms, in_logits, in_kl
 
-    def _each(self, function: Callable[[int, Member], None]) -> None:
-        """A function of every model, on its own stream where there are streams."""
+    def _each(self, function: Callable[[int, ModelTrainer], None]) -> None:
+        """Call a function for every model, each on its own stream if there are streams."""
         self._fork(function)
         self._join()
 
-    def _fork(self, function: Callable[[int, Member], None]) -> None:
+    def _fork(self, function: Callable[[int, ModelTrainer], None]) -> None:
         if not self.streams:
-            for row, member in enumerate(self.members):
-                function(row, member)
+            for row, trainer in enumerate(self.trainers):
+                function(row, trainer)
             return
         main = torch.cuda.current_stream()
-        for row, (member, stream) in enumerate(zip(self.members, self.streams, strict=True)):
+        for row, (trainer, stream) in enumerate(zip(self.trainers, self.streams, strict=True)):
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
-                function(row, member)
+                function(row, trainer)
 
     def _join(self) -> None:
         for stream in self.streams:
@@ -218,26 +214,24 @@ class StackedSteps:
 
     @torch.no_grad()
     def _averages(self) -> None:
-        decay = self.members[0].settings.ema_decay
+        decay = self.trainers[0].settings.ema_decay
         if decay:
-            averages = [average for member in self.members for average in member.average]
-            torch._foreach_lerp_(averages, [now for member in self.members for now in member._averaged()], 1 - decay)
+            averages = [average for trainer in self.trainers for average in trainer.average]
+            torch._foreach_lerp_(
+                averages, [now for trainer in self.trainers for now in trainer.averaged_tensors()], 1 - decay
+            )
 
 
 def norms_of(gradients: list[Tensor]) -> Tensor:
-    """The norm of each model's whole gradient."""
+    """Return the norm of each model's whole gradient."""
     squares = [gradient.square().flatten(1).sum(1) for gradient in gradients]
     return torch.stack(squares).sum(0).sqrt()
 
 
 def clipped(gradients: list[Tensor], norms: Tensor, limit: float) -> list[Tensor]:
-    """Each model's gradient with a norm of at most `limit`; as `nn.utils.clip_grads_with_norm_`."""
+    """Return each model's gradient, clipped to the norm `limit` as `nn.utils.clip_grads_with_norm_` does."""
     factors = (limit / (norms + 1e-6)).clamp(max=1.0)
     return [gradient * factors.view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error).strip() else ''}"
 
 
 def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
