@@ -61,7 +61,7 @@ def test_schema_and_equality_with_the_library(validation, outside, capsys):
     assert found["threshold"] == metrics.auto_threshold(predictions.probs, predictions.labels)
     out = capsys.readouterr().out
     assert "The model is overconfident: it says" in out
-    assert "outside rows" in out
+    assert "out-of-distribution rows" in out
     assert "Intervals from 60 bootstrap replicates" in out
 
 
