@@ -51,6 +51,12 @@ SOFT_THRESHOLD = 0.5  # times log C: the default threshold of the soft variant
 class Quadrants(NamedTuple):
     """Soft counts of accurate or inaccurate × certain or uncertain predictions: four tensors without dimensions.
 
+    Args:
+        ac: accurate and certain.
+        au: accurate and uncertain.
+        ic: inaccurate and certain.
+        iu: inaccurate and uncertain.
+
     >>> quadrants = Quadrants(*torch.tensor([6.0, 1.0, 1.0, 2.0]))
     >>> quadrants.ac + quadrants.iu  # predictions where accuracy and certainty agree
     tensor(8.)

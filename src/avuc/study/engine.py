@@ -26,6 +26,7 @@ from avuc.training.fit import OutOfTime
 
 # name -> run(plan, store, directory, devices, progress, until)
 ENGINES: dict[str, Callable[..., None]] = {"local": run_local, "ray": run_ray}
+"""Every engine by name: "local" runs in this process or one per device, "ray" on a Ray cluster."""
 
 
 def run_study(
