@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
 import pytest
 
+import avuc
 from avuc._old_names import MODULES, NAMES
 
 # the `__all__` of every module of version 0.1.0
@@ -51,6 +56,27 @@ def test_an_unknown_name_of_a_moved_module_is_an_attribute_error() -> None:
         _ = home.nonsense
     with pytest.raises(ImportError):
         importlib.import_module("avuc.nonsense")
+
+
+def test_a_leftover_folder_hides_nothing(tmp_path: Path) -> None:
+    """A checkout that is updated keeps folders of moved packages with compiled files; Python takes them for packages."""
+    shutil.copytree(Path(avuc.__file__).parent, tmp_path / "avuc", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "avuc" / "scores" / "__pycache__").mkdir(parents=True)
+    code = "from avuc.scores import read_scores; from avuc.evaluation.files import read_scores as now; assert read_scores is now"
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        check=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+
+
+def test_no_moved_module_exists() -> None:
+    source = Path(avuc.__file__).parents[1]
+    for module in MODULES:
+        path = source.joinpath(*module.split("."))
+        assert not path.with_suffix(".py").exists(), module
+        assert not (path / "__init__.py").exists(), module
 
 
 def test_the_table_has_no_dead_line() -> None:

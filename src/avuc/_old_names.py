@@ -1,7 +1,7 @@
 """Names of version 0.1.0 that have moved or were renamed: they still import, with a warning that says the new name.
 
-`import avuc` puts `Finder` behind Python's own finders, so it is asked only for modules that do not exist any more. A
-module or package that lost a name forwards it with `__getattr__ = forward(__name__)`.
+`import avuc` puts `Finder` before Python's own finders, so that an empty folder left over from an older version does not
+hide a module that moved. A module or package that lost a name forwards it with `__getattr__ = forward(__name__)`.
 """
 
 from __future__ import annotations
@@ -239,4 +239,4 @@ def _is_package(name: str) -> bool:
 def install() -> None:
     """Let Python find the modules of version 0.1.0. Calling it again changes nothing."""
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
-        sys.meta_path.append(Finder())
+        sys.meta_path.insert(0, Finder())
