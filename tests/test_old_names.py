@@ -59,10 +59,10 @@ def test_an_unknown_name_of_a_moved_module_is_an_attribute_error() -> None:
 
 
 def test_a_leftover_folder_hides_nothing(tmp_path: Path) -> None:
-    """A checkout that is updated keeps folders of moved packages with compiled files; Python takes them for packages."""
+    """An updated checkout keeps folders of moved packages with compiled files; Python takes them for packages."""
     shutil.copytree(Path(avuc.__file__).parent, tmp_path / "avuc", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "avuc" / "scores" / "__pycache__").mkdir(parents=True)
-    code = "from avuc.scores import read_scores; from avuc.evaluation.files import read_scores as now; assert read_scores is now"
+    code = "import avuc.scores, avuc.evaluation.files as files; assert avuc.scores.read_scores is files.read_scores"
     subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         check=True,

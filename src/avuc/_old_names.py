@@ -1,7 +1,7 @@
 """Names of version 0.1.0 that have moved or were renamed: they still import, with a warning that says the new name.
 
-`import avuc` puts `Finder` before Python's own finders, so that an empty folder left over from an older version does not
-hide a module that moved. A module or package that lost a name forwards it with `__getattr__ = forward(__name__)`.
+`import avuc` puts `Finder` before Python's own finders, so that a folder left over from an older version does not hide
+a module that moved. A module or package that lost a name forwards it with `__getattr__ = forward(__name__)`.
 """
 
 from __future__ import annotations
