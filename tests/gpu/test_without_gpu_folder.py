@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -56,6 +59,54 @@ for method in (SVI(), Dropout(rate=0.2)):
 torch.save(results, sys.argv[1])
 """
 
+STUDY = """
+import sys, warnings
+import torch
+
+warnings.simplefilter("error")
+torch.set_num_threads(1)
+from avuc.cli import main
+
+code = main(["study", sys.argv[1], "--out", sys.argv[2], "--device", "cpu", "--no-report"])
+assert code in (0, None), code
+"""
+
+RECIPE = """
+[study]
+name = "tiny"
+samples = 3
+shifts = ["contrast"]
+severities = [5]
+
+[data]
+source = "npz"
+root = "{root}"
+validation = 40
+test_images = 40
+
+[net]
+name = "resnet20"
+
+[train]
+epochs = 1
+batch_size = 40
+learning_rate = 2e-3
+milestones = []
+factors = []
+pad = 1
+flip = false
+augmentation = "augmix"
+
+[[methods]]
+name = "Vanilla"
+method = "vanilla"
+
+[[methods]]
+name = "SVI"
+method = {{ kind = "svi", initial_std = 0.02 }}
+objective = {{ kl_weight = 0.1 }}
+"""
+
 
 def run(code: str, *arguments: Path, hidden: bool) -> None:
     if hidden:
@@ -77,3 +128,31 @@ def test_predictions_are_the_same(tmp_path: Path) -> None:
     for name, (probs, entropy) in results[0].items():
         assert torch.equal(probs, results[1][name][0]), name
         assert torch.equal(entropy, results[1][name][1]), name
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Path:
+    import numpy as np
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    pixels = np.round(images * 255 / 16).astype(np.uint8).reshape(-1, 8, 8, 1)
+    np.savez(
+        tmp_path / "digits.npz",
+        x_train=pixels[:160], y_train=labels[:160], x_test=pixels[500:560], y_test=labels[500:560],
+    )  # fmt: skip
+    path = tmp_path / "tiny.toml"
+    path.write_text(RECIPE.format(root=tmp_path / "digits.npz"))
+    return path
+
+
+def test_a_study_is_the_same(recipe_file: Path, tmp_path: Path) -> None:
+    results = []
+    for hidden in (False, True):
+        folder = tmp_path / f"study-{hidden}"
+        run(STUDY, recipe_file, folder, hidden=hidden)
+        with contextlib.closing(sqlite3.connect(folder / "study.sqlite")) as db:
+            results.append(db.execute("SELECT * FROM rows ORDER BY 1, 2, 3, 4, 5").fetchall())
+    assert {row[0] for row in results[0]} == {"Vanilla", "SVI"}
+    assert len(results[0]) > 20
+    assert results[0] == results[1]
