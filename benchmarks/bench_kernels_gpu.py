@@ -7,8 +7,7 @@
 |----------------|--------------------------------------------------------|------------------------------------|
 | resnet_forward | one sample of an SVI ResNet-20 over 10,000 images      | torch.compile                      |
 | conv3x3        | joint training step of 8 SVI-AvUC ResNet-20, batch 107 | cuDNN, one model after the other   |
-| norm           | the same step                                          | the same functions, torch.compile  |
-| conv3x3, norm  | the same step                                          | one CUDA stream per model          |
+| conv3x3        | the same step                                          | one CUDA stream per model          |
 | augmix         | crop, flip and AugMix of the images of that step       | plain torch                        |
 
 Everything is captured in CUDA graphs, except prediction. Compiling takes most of the time, so one process per kind of
@@ -43,8 +42,7 @@ MEASURING_SECONDS = 30.0  # a process that measures longer than this is stopped
 TABLE = (
     ("resnet_forward", "one sample, 10,000 images", "predict: compiled", "predict: kernel"),
     ("conv3x3", "training step, 8 models", "step: without conv3x3", "step: all kernels"),
-    ("norm", "training step, 8 models", "step: without norm", "step: all kernels"),
-    ("conv3x3, norm", "training step, 8 models", "step: on streams", "step: all kernels"),
+    ("conv3x3 (stacks)", "training step, 8 models", "step: on streams", "step: all kernels"),
     ("augmix", "AugMix of 856 images", "augmix: plain torch", "augmix: kernel"),
 )
 
@@ -109,12 +107,6 @@ class Bench:
         finally:
             conv3x3.unsupported_reason = reason
         return {"step: all kernels": (everything, 40, 1), "step: without conv3x3": (without, 40, 1)}
-
-    def norm(self) -> Measured:
-        from avuc.gpu.kernels import norm
-
-        norm.unsupported_reason = off  # type: ignore[assignment]
-        return {"step: without norm": (self._step("stacked"), 40, 1)}
 
     def streams(self) -> Measured:
         return {"step: on streams": (self._step("streams"), 40, 1)}
@@ -236,7 +228,6 @@ class Bench:
 
 
 WORKERS: dict[str, Callable[[Bench], Measured]] = {
-    "norm": Bench.norm,  # it compiles longest
     "training": Bench.training,
     "streams": Bench.streams,
     "predict": Bench.predict,

@@ -19,8 +19,10 @@ from avuc._old_names import MODULES, NAMES
 # the `__all__` of every module of version 0.1.0
 RELEASED: dict[str, list[str]] = json.loads(Path(__file__).with_name("names_0_1_0.json").read_text(encoding="utf-8"))
 
-# helpers inside the readers of saved predictions, rewritten since; nothing documented them
+# helpers inside the readers of saved predictions, rewritten since, and of a kernel that was not worth its code; nothing
+# documented them
 REMOVED = {
+    "avuc.kernels.norm.reason_against",
     "avuc.metrics.checks.check_rows",
     "avuc.scores.checks.check_labels",
     "avuc.scores.checks.check_scores",

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from avuc.gpu.kernels import norm as kernels
 from avuc.gpu.kernels.conv3x3 import stacked_conv3x3_sums
 from avuc.gpu.stacked.layers import Normed, block_gradient, norm, norm_gradient, pooled
 from avuc.nets.resnet_cifar import BasicBlock, CifarResNet
@@ -104,8 +103,7 @@ class StackedResNet:
             number = len(layers)
             x = drop(number, x)
             convolved, sums = stacked_conv3x3_sums(x, convolutions[number], self.strides[number])
-            function = kernels.norm if kernels.unsupported_reason(convolved, before) is None else use(norm)
-            normed = Normed(*function(convolved, sums, scales[number], self.eps, before))
+            normed = Normed(*use(norm)(convolved, sums, scales[number], self.eps, before))
             layers.append(Kept(x, convolved, convolutions[number], normed))
             return normed.output
 
@@ -138,9 +136,7 @@ class StackedResNet:
             return kept.convolved, scales[len(tape.layers) - 1], kept.normed.kept
 
         output = tape.layers[-1].normed.output
-        by_kernel = all(kernels.unsupported_reason(kept.convolved) is None for kept in tape.layers)
-        of_block = kernels.block_gradient if by_kernel else use(block_gradient)
-        of_norm = kernels.norm_gradient if by_kernel else use(norm_gradient)
+        of_block, of_norm = use(block_gradient), use(norm_gradient)
         in_last = torch.bmm(in_logits.transpose(1, 2), tape.pooled)
         in_bias = in_logits.sum(1)
         in_pooled = drop(len(strides), torch.bmm(in_logits, tape.last)) / (output.shape[2] * output.shape[3])
