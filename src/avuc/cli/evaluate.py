@@ -20,6 +20,7 @@ from avuc.cli.inputs import (
     write_all,
 )
 from avuc.cli.tables import show_file, show_result, show_written
+from avuc.core.errors import InputError
 from avuc.core.text import visible
 from avuc.report.metric_text import verdict
 
@@ -33,7 +34,8 @@ EXAMPLES = """\
 examples:
   avuc evaluate test.npz
   avuc evaluate test.npz --ood other.npz --json figures.json --report report.html
-  avuc evaluate logits.npy --labels test.csv --label class"""
+  avuc evaluate logits.npy --labels test.csv --label class
+  avuc evaluate huge.npy --fixed-memory"""
 
 
 def arguments(parser: Parser) -> None:
@@ -43,6 +45,12 @@ def arguments(parser: Parser) -> None:
         metavar="FILE",
         help="predictions on out-of-distribution data; needs no labels; adds detection metrics",
     )
+    parser.add_argument(
+        "--fixed-memory",
+        action="store_true",
+        help="use memory that does not grow with the number of rows: no intervals, and metrics that need the order of "
+        "all rows are given within bounds",
+    )
     add_output_options(parser)
 
 
@@ -50,6 +58,10 @@ def run(args: Namespace) -> int:
     check_outputs({"--json": args.json, "--report": args.report}, [args.file, args.labels, args.ood])
     from avuc.evaluation.files import describe
 
+    if args.fixed_memory and args.replicates:
+        raise InputError(
+            "--replicates: with --fixed-memory no rows are kept, so there are no intervals; leave out one of the two"
+        )
     console = Console()
     file = open_file(args)
     show_file(console, file)
@@ -58,15 +70,14 @@ def run(args: Namespace) -> int:
     if args.ood:
         other = open_other(args, args.ood, file, "both files must come from the same model")
         show_file(console, other, "out of distribution: ")
+    notes = [*file.notes, *(_memory_notes(console, file, other) if args.fixed_memory else ())]
     result = _evaluate(args, file, other)
     page = ""
     if args.report:
         from avuc.report.single.page import assessment_page
 
         page = assessment_page(result, title=visible(Path(args.file).name), source=describe(file))
-    write_all(
-        {args.json: text_job(json_text(result.as_json() | {"notes": list(file.notes)})), args.report: text_job(page)}
-    )
+    write_all({args.json: text_job(json_text(result.as_json() | {"notes": notes})), args.report: text_job(page)})
     console.line()
     show_result(console, result)
     console.line()
@@ -79,16 +90,28 @@ def run(args: Namespace) -> int:
 def _evaluate(args: Namespace, file: Scores, other: Scores | None) -> EvaluationResult:
     from torch import from_numpy
 
-    from avuc.evaluation import evaluate, evaluate_large
+    from avuc.evaluation import evaluate, evaluate_large, evaluate_streaming
     from avuc.evaluation.files import ScoreFile
     from avuc.evaluation.large import entropies
     from avuc.metrics.blockwise import needs_blocks
 
+    if args.fixed_memory:
+        return evaluate_streaming(file, outside=other, threshold=args.threshold, bins=args.bins)
     outside = None if other is None else entropies(other)
     if isinstance(file, ScoreFile) and not needs_blocks(file.num_rows, file.num_classes, file.samples):
         rows = None if outside is None else from_numpy(outside)
         return evaluate(file.predictions(), outside_entropy=rows, **evaluation_options(args, file.num_rows))
     return evaluate_large(file, outside_entropy=outside, **evaluation_options(args, file.num_rows, by_cells=True))
+
+
+def _memory_notes(console: Console, file: Scores, other: Scores | None) -> list[str]:
+    """Print and return what is in memory as a whole despite --fixed-memory."""
+    from avuc.evaluation.streaming import memory_note
+
+    found = [f"{one.path.name}: {note}" for one in (file, other) if one is not None and (note := memory_note(one))]
+    for note in found:
+        console.paragraph(f"note: {note}", lead="  ")
+    return found
 
 
 COMMAND = Command(

@@ -132,6 +132,7 @@ def open_file(args: Namespace) -> ScoreFile | ScoreStream:
     from avuc.evaluation.files import open_scores
     from avuc.metrics.blockwise import bytes_needed
 
+    kept: dict[str, Any] = {"memory": partial(bytes_needed, bins=args.bins, detection=args.ood is not None)}
     return open_scores(
         args.file,
         kind=args.kind,
@@ -141,8 +142,15 @@ def open_file(args: Namespace) -> ScoreFile | ScoreStream:
         max_gb=args.max_gb,
         first_label=args.first_label,
         columns=args.columns,
-        memory=partial(bytes_needed, bins=args.bins, detection=args.ood is not None),
+        **(_fixed_memory(args) if args.fixed_memory else kept),
     )
+
+
+def _fixed_memory(args: Namespace) -> dict[str, Any]:
+    """Return the options of `open_scores` for --fixed-memory: files of every size are read in blocks."""
+    from avuc.metrics.streaming.suite import bytes_needed
+
+    return {"memory": partial(bytes_needed, bins=args.bins), "most_scores": 0}
 
 
 def open_other(args: Namespace, path: str, first: ScoreFile | ScoreStream, why: str) -> ScoreFile | ScoreStream:
@@ -150,6 +158,8 @@ def open_other(args: Namespace, path: str, first: ScoreFile | ScoreStream, why: 
     from avuc.evaluation.files import open_scores
     from avuc.metrics.blockwise import WORKING
 
+    # one float32 entropy per row
+    kept: dict[str, Any] = {"memory": lambda rows, _: WORKING + 4 * rows, "most_scores": 1 << 22}
     other = open_scores(
         path,
         kind=args.kind,
@@ -158,8 +168,7 @@ def open_other(args: Namespace, path: str, first: ScoreFile | ScoreStream, why: 
         columns=args.columns,
         like=first,
         needs_labels=False,
-        memory=lambda rows, _: WORKING + 4 * rows,  # one float32 entropy per row
-        most_scores=1 << 22,
+        **(_fixed_memory(args) if args.fixed_memory else kept),
     )
     return _same_classes(args, path, other, first, why)
 

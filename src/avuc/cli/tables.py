@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from avuc.cli.console import Console
 from avuc.report.metric_text import (
     CHANGE_HEAD,
-    DETECTION_HEAD,
-    METRIC_HEAD,
+    bounds_text,
     change_rows,
     detection_rows,
+    metric_head,
     metric_rows,
     replicates_text,
 )
@@ -32,11 +32,13 @@ def show_file(console: Console, file: ScoreFile | ScoreStream, lead: str = "") -
 
 def show_result(console: Console, result: EvaluationResult) -> None:
     """Print the metrics, and the detection metrics if there are any."""
-    console.table(METRIC_HEAD, metric_rows(result), "<>><<")
+    console.table(metric_head(result), metric_rows(result), "<>><<")
     if result.detection:
         console.line()
         console.line(f"Detection of {result.outside:,} out-of-distribution rows by entropy", "bold")
-        console.table(DETECTION_HEAD, detection_rows(result), "<>><<")
+        console.table(metric_head(result), detection_rows(result), "<>><<")
+    if result.bounds:
+        console.paragraph(bounds_text())
     show_replicates(console, result)
 
 

@@ -7,17 +7,19 @@
     result = evaluate(file.predictions())                # metrics, intervals, curves
     calibrator, comparison = compare(file, "temperature")
 
-result.py    EvaluationResult and its JSON document
-evaluate.py  metric_values, which studies call too; evaluate
-large.py     evaluate_large: the same for files that are read in blocks of rows
-compare.py   compare: fit a calibrator and evaluate it on held-out rows
-files/       read and write saved predictions of any format
+result.py     EvaluationResult and its JSON document
+evaluate.py   metric_values, which studies call too; evaluate
+large.py      evaluate_large: the same for files that are read in blocks of rows
+streaming.py  evaluate_streaming: the same with memory that does not grow with the rows
+compare.py    compare: fit a calibrator and evaluate it on held-out rows
+files/        read and write saved predictions of any format
 """
 
 from avuc.evaluation.compare import Comparison, compare
 from avuc.evaluation.evaluate import evaluate, metric_values
 from avuc.evaluation.large import evaluate_large
 from avuc.evaluation.result import EvaluationResult
+from avuc.evaluation.streaming import evaluate_streaming
 
 __all__ = [
     "Comparison",
@@ -25,5 +27,6 @@ __all__ = [
     "compare",
     "evaluate",
     "evaluate_large",
+    "evaluate_streaming",
     "metric_values",
 ]

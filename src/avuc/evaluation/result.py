@@ -63,6 +63,8 @@ class EvaluationResult:
     detection_bootstrap: str = "rows"
     expected_entropy: float = math.nan
     mutual_information: float = math.nan
+    # the exact value of these metrics lies between two numbers (`evaluate_streaming`); all others are exact
+    bounds: dict[str, Bounds] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return the document that `--json` writes; undefined figures are null."""
@@ -77,6 +79,7 @@ class EvaluationResult:
                 "mutual_information": self.mutual_information,
                 "metrics": self.metrics | {"mean_confidence": self.confidence},
                 "intervals": self.intervals,
+                "bounds": self.bounds,
                 "detection": self.detection,
                 "detection_intervals": self.detection_intervals,
                 "replicates": self.replicates,

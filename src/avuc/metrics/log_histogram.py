@@ -29,3 +29,20 @@ def log_bin_edges() -> Array:
     """Return LOG_BINS + 1 edges: bin i holds edge_i ≤ value < edge_{i+1}."""
     inner = ((np.arange(LOG_BINS - 1, dtype=np.int64) + _FIRST) << (52 - BITS)).view(np.float64)
     return np.concatenate([[0.0], inner, [np.inf]])
+
+
+def in_wider_bins(counts: Array, edges: Array) -> Array:
+    """Return the counts of a log histogram by wider bins; each log bin counts where its middle is.
+
+    Args:
+        counts: (LOG_BINS,) counts.
+        edges: (K + 1,) ascending edges; values beyond an end count in the bin at that end.
+
+    >>> counts = np.bincount(log_bin_index(np.array([0.1, 0.2, 0.7])), minlength=LOG_BINS)
+    >>> in_wider_bins(counts, np.array([0.0, 0.5, 1.0]))
+    array([2., 1.])
+    """
+    bounds = log_bin_edges()
+    bounds[-1] = bounds[-2]
+    index = np.searchsorted(edges[1:-1], (bounds[1:] + bounds[:-1]) / 2, side="right")
+    return np.bincount(index, weights=counts, minlength=len(edges) - 1)

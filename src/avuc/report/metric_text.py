@@ -75,11 +75,27 @@ def in_order(names: Iterable[str]) -> list[str]:
 def metric_rows(result: EvaluationResult) -> list[Row]:
     """Return the table of one result: metric, value, interval, which direction is better, meaning."""
     values = result.metrics | {"mean_confidence": result.confidence}
-    return [_row(name, values[name], result.intervals.get(name)) for name in in_order(values)]
+    ranges = result.bounds or result.intervals
+    return [_row(name, values[name], ranges.get(name)) for name in in_order(values)]
+
+
+def metric_head(result: EvaluationResult) -> Row:
+    """Return the head of that table; its third column has intervals, or bounds if there are any."""
+    return (*METRIC_HEAD[:2], "bounds", *METRIC_HEAD[3:]) if result.bounds else METRIC_HEAD
+
+
+def bounds_text() -> str:
+    """Return which metrics of a result with bounds are exact."""
+    return (
+        "No bootstrap intervals: no rows are kept that could be resampled. A metric with bounds is exact to within "
+        "these bounds, and its value is their middle. All other metrics are exact."
+    )
 
 
 def replicates_text(result: EvaluationResult) -> str:
     """Return how many bootstrap replicates the intervals come from, and what was resampled."""
+    if result.bounds:
+        return "no bootstrap (no rows are kept)"
     if not result.replicates:
         return "no bootstrap (0 replicates)"
     metrics, detection = (
@@ -92,7 +108,8 @@ def replicates_text(result: EvaluationResult) -> str:
 
 def detection_rows(result: EvaluationResult) -> list[Row]:
     """Return the same table for the detection of out-of-distribution rows."""
-    return [_row(name, value, result.detection_intervals.get(name)) for name, value in result.detection.items()]
+    ranges = result.bounds or result.detection_intervals
+    return [_row(name, value, ranges.get(name)) for name, value in result.detection.items()]
 
 
 def change_rows(result: Comparison) -> list[Row]:

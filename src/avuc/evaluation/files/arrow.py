@@ -60,6 +60,11 @@ def arrow_modules() -> tuple[Any, Any]:
     return require("pyarrow", "cli", "a .parquet file"), require("pyarrow.parquet", "cli", "a .parquet file")
 
 
+def is_text(arrow: Any, kind: Any) -> bool:
+    """Return whether a column of this type contains texts."""
+    return bool(arrow.types.is_string(kind) or arrow.types.is_large_string(kind) or arrow.types.is_binary(kind))
+
+
 def stacked(path: Path, held: Any, names: Sequence[str]) -> np.ndarray:
     """Return score columns as (N, C), or as (S, N, C) from one column of lists of lists."""
     first = values(path, held, names[0])

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from avuc.core.errors import InputError
-from avuc.evaluation.files.arrow import LEAVE_OUT, arrow_modules, probe_parquet, stacked, values
+from avuc.evaluation.files.arrow import LEAVE_OUT, arrow_modules, is_text, probe_parquet, stacked, values
 from avuc.evaluation.files.choose_columns import choose_columns
 from avuc.evaluation.files.columns import index_labels
 from avuc.evaluation.files.messages import file_error
 from avuc.evaluation.files.names import RawScores, ReadOptions, check_size
+from avuc.evaluation.files.parquet_labels import distinct_labels, label_source
 
 # rows that are read to find out what a column contains
 HEAD_ROWS = 256
@@ -40,7 +41,8 @@ def read_parquet(path: Path, options: ReadOptions) -> RawScores:
         if columns.label is not None:
             raw.labels_from = f"column {columns.label!r}"
             if options.needs_labels:
-                raw.labels, raw.labels_named = table.label_numbers(columns.label, columns.class_names, raw.labels_from)
+                numbers = table.label_source if options.in_blocks else table.label_numbers
+                raw.labels, raw.labels_named = numbers(columns.label, columns.class_names, raw.labels_from)
     return raw
 
 
@@ -108,7 +110,7 @@ def open_parquet(path: Path, options: ReadOptions, *, probe: bool = True) -> Ite
         with parquet.ParquetFile(path) as plain:
             kinds = {column.name: column.type for column in plain.schema_arrow}
         # repeated texts stay dictionary-encoded: decoded, a file of some kB may need many GB
-        texts = [name for name, kind in kinds.items() if _is_text(arrow, kind)]
+        texts = [name for name, kind in kinds.items() if is_text(arrow, kind)]
         # with a buffer, pages are read one by one instead of all columns of a row group at once
         with parquet.ParquetFile(path, read_dictionary=texts, buffer_size=BUFFER, pre_buffer=False) as file:
             yield _Table(path, file, kinds, options)
@@ -119,10 +121,6 @@ def open_parquet(path: Path, options: ReadOptions, *, probe: bool = True) -> Ite
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise file_error(path, f"not a readable .parquet table ({reason[:160]})", "save the table again") from error
-
-
-def _is_text(arrow: Any, kind: Any) -> bool:
-    return bool(arrow.types.is_string(kind) or arrow.types.is_large_string(kind) or arrow.types.is_binary(kind))
 
 
 @dataclass
@@ -171,13 +169,19 @@ class _Table:
         values, named = index_labels(self.path, words, classes, where)
         return (values[codes] if len(values) else np.empty(0)), named
 
+    def label_source(self, name: str, classes: Sequence[str], where: str) -> tuple[Any, bool]:
+        """Return the same as a source that reads the file later."""
+        self.check([name])
+        reopen = partial(_reopened, self.path, self.options)
+        return label_source(self.path, self.file, name, classes, where, self.options.limit, reopen)
+
     def _label(self, name: str) -> tuple[np.ndarray, list[str] | None]:
         """Return labels as numbers and None; or as indices into distinct texts, and these texts."""
         if name not in self.known:
             arrow, _ = arrow_modules()
             table = self.read([name])
             column = table.column(name)
-            if not arrow.types.is_dictionary(column.type) or not _is_text(arrow, column.type.value_type):
+            if not arrow.types.is_dictionary(column.type) or not is_text(arrow, column.type.value_type):
                 self.known[name] = values(self.path, table, name, label=True), None
                 return self.known[name]
             if column.null_count:
@@ -200,7 +204,7 @@ class _Table:
         """Return the column as text, integers without a decimal point; None if it has empty cells or lists."""
         arrow, _ = arrow_modules()
         column = self.read([name]).column(name)
-        text = arrow.types.is_dictionary(column.type) and _is_text(arrow, column.type.value_type)
+        text = arrow.types.is_dictionary(column.type) and is_text(arrow, column.type.value_type)
         if column.null_count or not (text or self.is_number(name)):
             return None
         codes, words = self._label(name)
@@ -226,10 +230,20 @@ class _Table:
         return np.empty((0, len(names)))
 
     def labels(self, name: str) -> frozenset[str]:
+        if self.options.in_blocks:
+            self.check([name])
+            found = distinct_labels(self.path, self.file, name, self.options.limit)
+            return frozenset(each if isinstance(each, str) else _number_text(each) for each in found)
         codes, words = self._label(name)
         if words is not None:
             return frozenset(words)
         return frozenset(_number_text(number) for number in np.unique(codes)[: 1 << 20].tolist())
+
+
+@contextmanager
+def _reopened(path: Path, options: ReadOptions) -> Iterator[Any]:
+    with open_parquet(path, options, probe=False) as table:
+        yield table.file
 
 
 def _number_text(number: float) -> str:

@@ -19,6 +19,7 @@ from avuc.evaluation.files.score_file import ScoreFile, ScoreStream, as_file_dty
 from avuc.evaluation.files.sources import ArraySource, Source
 from avuc.evaluation.files.summary import Summary
 from avuc.metrics.blockwise import bytes_needed, needs_blocks
+from avuc.metrics.streaming.suite import bytes_needed as fixed_bytes
 
 KINDS = ("auto", "logits", "probs", "percent")
 
@@ -170,7 +171,7 @@ def open_scores(
             check_label_shape(file, where, raw.labels.shape, raw.labels.dtype, shape)
         else:
             raw.labels = None
-        _check_memory(file, raw, memory(rows, classes), ReadOptions(max_gb=max_gb).limit)
+        _check_memory(file, raw, memory, ReadOptions(max_gb=max_gb).limit)
         decision = decide(file, raw, _summary(file, raw, rows), kind, first_label)
     return ScoreStream(
         path=file,
@@ -186,14 +187,19 @@ def open_scores(
     )
 
 
-def _check_memory(path: Path, raw: RawScores, needed: int, limit: int) -> None:
+def _check_memory(path: Path, raw: RawScores, memory: Callable[[int, int], int], limit: int) -> None:
+    shape = raw.scores.shape
+    needed = memory(shape[-2], shape[-1])
     if needed > limit:
-        size = math.prod(raw.scores.shape) * raw.scores.dtype.itemsize
+        size = math.prod(shape) * raw.scores.dtype.itemsize
+        # only where it helps: memory that grows with the rows, and a limit above that of fixed size
+        helps = memory(1, shape[-1]) < needed and fixed_bytes(shape[-2], shape[-1]) <= limit
         raise file_error(
             path,
             f"{raw.scores_from} has {size / 1e9:.3g} GB and needs {needed / 1e9:.3g} GB of memory, above the "
             f"limit of {limit / 1e9:.3g} GB",
-            "if you trust the file, raise the limit with --max-gb or AVUC_MAX_GB",
+            "if you trust the file, raise the limit with --max-gb or AVUC_MAX_GB"
+            + (", or evaluate it with --fixed-memory" if helps else ""),
         )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from avuc.core.errors import InputError
 from avuc.metrics.arrays import Array, as_scores
 from avuc.metrics.detection import DETECTION
-from avuc.metrics.log_histogram import LOG_BINS, log_bin_edges, log_bin_index
+from avuc.metrics.log_histogram import LOG_BINS, in_wider_bins, log_bin_edges, log_bin_index
 from avuc.metrics.selective import harmonic_difference
 from avuc.metrics.streaming.accumulator import Accumulator, Streaming
 
@@ -45,6 +45,10 @@ class StreamingDetection(Streaming):
 
     def _empty(self) -> StreamingDetection:
         return StreamingDetection()
+
+    def entropy_histogram(self, edges: Array) -> tuple[Array, Array]:
+        """Return in-distribution and OOD inputs between the edges; within 1/1024 of an edge, the side may be wrong."""
+        return in_wider_bins(self._state["inside"], edges), in_wider_bins(self._state["outside"], edges)
 
     def compute(self) -> dict[str, float]:
         """Return the metrics of `detection`, each as the middle of its bounds."""

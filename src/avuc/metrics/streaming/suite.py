@@ -16,9 +16,11 @@ import avuc.metrics.calibration as calibration
 import avuc.metrics.selective as selective
 from avuc.core.errors import InputError
 from avuc.metrics.arrays import Array
-from avuc.metrics.avu import QuadrantCounts, area
+from avuc.metrics.avu import AvuCurves, QuadrantCounts, area, avu_curves_from_counts
 from avuc.metrics.binning import BinTable
-from avuc.metrics.log_histogram import LOG_BINS, log_bin_edges, log_bin_index
+from avuc.metrics.blockwise import WORKING
+from avuc.metrics.log_histogram import LOG_BINS, LOWEST, in_wider_bins, log_bin_edges, log_bin_index
+from avuc.metrics.selective import RiskCoverage
 from avuc.metrics.statistics import Statistics, statistics_blocks
 from avuc.metrics.streaming.accumulator import Accumulator, Streaming
 from avuc.metrics.threshold import Threshold, check_threshold, thresholds_between
@@ -31,8 +33,9 @@ Bounds = tuple[float, float]
 class StreamingMetrics(Streaming):
     """Every metric of `METRICS` over batches, with memory that does not grow with the number of predictions.
 
-    Use it for data without end or spread over processes. For one file, or whenever 12 bytes per prediction fit into
-    memory, `avuc.metrics.blockwise` is exact and gives intervals.
+    Use it for data without end, spread over processes, or in a file that is too large for `avuc.metrics.blockwise`
+    (`avuc evaluate --fixed-memory`). Where 12 bytes per prediction fit into memory, `avuc.metrics.blockwise` is exact
+    and gives intervals.
 
     Args:
         num_classes: number of classes C.
@@ -141,8 +144,56 @@ class StreamingMetrics(Streaming):
         """Return the automatic threshold; it is exact, because it is a function of sums."""
         self._rows()
         (wrong_sum, right_sum), (wrong, right) = self._state["entropy"], self._state["rows"]
-        low, high = -float(self._state.maxima[0]), float(self._state.maxima[1])
+        low, high = self._extremes
         return float(midpoint_threshold(right_sum, wrong_sum, right, wrong, low=low, high=high))
+
+    def mean_confidence(self) -> float:
+        """Return the mean confidence; it is exact."""
+        return float(self._state["by_confidence"][1].sum() / self._rows())
+
+    # ---- curves
+
+    def reliability(self) -> calibration.Curve:
+        """Return `reliability_curve`; it is exact."""
+        self._rows()
+        return calibration.curve_from_table(BinTable(*self._state["by_confidence"]))
+
+    def uncertainty_reliability(self) -> calibration.Curve:
+        """Return `uncertainty_reliability_curve`; it is exact."""
+        self._rows()
+        return calibration.curve_from_table(BinTable(*self._state["by_uncertainty"]))
+
+    def avu_curves(self, points: int) -> AvuCurves:
+        """Return `avu_curves`; half of the predictions that share a histogram bin with a threshold count as certain."""
+        self._rows()
+        thresholds = thresholds_between(*self._extremes, points)
+        sure, possible = self._certain(thresholds)
+        (ic, ac), (wrong, right) = (sure + possible) / 2, self._state["rows"]
+        return avu_curves_from_counts(QuadrantCounts(ac, right - ac, ic, wrong - ic), thresholds)
+
+    def risk_curve(self, points: int) -> RiskCoverage:
+        """Return at most `points` exact points of `risk_coverage_curve`, those between two histogram bins.
+
+        The score of a point is the lowest confidence that its last bin can hold.
+        """
+        rows = self._rows()
+        wrong, right = self._state["doubt"]
+        full = np.flatnonzero(wrong + right)
+        full = full[np.unique(np.linspace(0, len(full) - 1, points).round().astype(int))]
+        errors, kept = np.cumsum(wrong)[full], np.cumsum(wrong + right)[full]
+        return RiskCoverage(kept / rows, errors / kept, np.maximum(1 - log_bin_edges()[full + 1], 0))
+
+    def entropy_histogram(self, edges: Array) -> tuple[Array, Array]:
+        """Return correct and wrong predictions between the edges; within 1/1024 of an edge, the side may be wrong."""
+        wrong, right = self._state["entropies"]
+        return in_wider_bins(right, edges), in_wider_bins(wrong, edges)
+
+    # ---- from the state to bounds
+
+    @property
+    def _extremes(self) -> Bounds:
+        """The smallest and the largest entropy."""
+        return -float(self._state.maxima[0]), float(self._state.maxima[1])
 
     def _rows(self) -> float:
         if len(self) == 0:
@@ -153,9 +204,10 @@ class StreamingMetrics(Streaming):
         """Return wrong and correct predictions (2, T) that are surely certain at each threshold, and possibly."""
         below = np.concatenate([np.zeros((2, 1)), np.cumsum(self._state["entropies"], 1)], 1)
         index = log_bin_index(thresholds)
-        everything = thresholds >= float(self._state.maxima[1])
+        lowest, highest = self._extremes
+        everything = thresholds >= highest
         sure = np.where(everything, below[:, -1:], below[:, index])
-        nothing = thresholds < -float(self._state.maxima[0])
+        nothing = thresholds < lowest
         return np.where(nothing, 0, sure), np.where(nothing, 0, np.where(everything, sure, below[:, index + 1]))
 
     def _avu(self, threshold: float) -> dict[str, Bounds]:
@@ -173,9 +225,7 @@ class StreamingMetrics(Streaming):
 
     def _avu_auc(self) -> Bounds:
         rows, wrong = self._rows(), self._state["rows"][0]
-        (ic0, ac0), (ic1, ac1) = self._certain(
-            thresholds_between(-float(self._state.maxima[0]), float(self._state.maxima[1]))
-        )
+        (ic0, ac0), (ic1, ac1) = self._certain(thresholds_between(*self._extremes))
         return float(area((ac0 + wrong - ic1) / rows)), float(area((ac1 + wrong - ic0) / rows))
 
     def _aurc(self) -> Bounds:
@@ -201,11 +251,30 @@ class StreamingMetrics(Streaming):
         share = part * right[index] / np.maximum(count[index], 1)
         most, least = np.minimum(part, right[index]), np.maximum(0, part - wrong[index])
         width = np.minimum(np.diff(log_bin_edges()), 1)[::-1][index]
+        # the bin of the most confident also holds confidences above 1, by at most this much in total
+        above = max(0.0, float(stated[-1] - count[-1] * (1 - 2.0**LOWEST)))
+        moved = np.maximum(most - share, share - least) + part * width + np.where(index == LOG_BINS - 1, above, 0)
         # the sum at an edge enters two bins of the calibration error
-        slack = 2 * float((np.maximum(most - share, share - least) + part * width).sum()) / rows
+        slack = 2 * float(moved.sum()) / rows
         return max(0.0, value - slack), value + slack
 
 
 def _ordered(low: Array, high: Array) -> Bounds:
     """Return both ends; if one is NaN, the ratio is the other end or not defined."""
     return float(np.where(np.isnan(low), high, low)), float(np.where(np.isnan(high), low, high))
+
+
+def bytes_needed(rows: int, num_classes: int, *, bins: int = 15) -> int:
+    """Return the bytes that an evaluation in blocks by `StreamingMetrics` and `StreamingDetection` needs.
+
+    Args:
+        rows: number of predictions, which changes nothing.
+        num_classes: number of classes.
+        bins: number of bins of the calibration errors.
+
+    >>> bytes_needed(10, 1000) == bytes_needed(10**12, 1000)
+    True
+    """
+    state = 8 * (7 * LOG_BINS + (num_classes + 6) * bins + 10)
+    # the sums, those of one block, and the block
+    return WORKING + 2 * state

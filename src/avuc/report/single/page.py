@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from avuc.report.metric_text import (
     CHANGE_HEAD,
-    DETECTION_HEAD,
     METRIC_HEAD,
     RANKING_HEAD,
+    bounds_text,
     change_rows,
     compared_verdict,
     detection_rows,
+    metric_head,
     metric_rows,
     ranking_rows,
     replicates_text,
@@ -101,13 +102,16 @@ def assessment_page(result: EvaluationResult, *, title: str, source: str) -> str
     parts = [
         _verdict(verdict(result)),
         "<h2>Metrics</h2>",
-        _table(METRIC_HEAD, metric_rows(result)),
+        _table(metric_head(result), metric_rows(result)),
     ]
     if result.detection:
         parts += [
             f"<h2>Detecting {result.outside:,} out-of-distribution (OOD) rows by entropy</h2>",
-            _table(DETECTION_HEAD, detection_rows(result)),
+            _table(metric_head(result), detection_rows(result)),
         ]
+    if result.bounds:
+        charts_from = "The charts of AvU and of entropy are drawn from histograms with bins of 1/1024 of their values."
+        parts.append(f'<p class="source">{escape(bounds_text())} {charts_from}</p>')
     parts.append(_charts([("", result)], result))
     return _page(title, source, parts, result)
 
