@@ -146,6 +146,17 @@ def test_the_command_page_has_every_option_of_a_study() -> None:
     assert options == set(re.findall(r"`(--[a-z-]+)", text))
 
 
+def test_the_command_page_has_every_option_of_evaluate() -> None:
+    from avuc.cli.command import Parser
+    from avuc.cli.evaluate import COMMAND
+
+    parser = Parser()
+    COMMAND.arguments(parser)
+    text = (ROOT / "docs" / "command.md").read_text(encoding="utf-8")
+    options = {action.option_strings[0] for action in parser._actions if action.option_strings} - {"-h"}
+    assert options <= set(re.findall(r"(--[a-z-]+)", text))
+
+
 @pytest.mark.parametrize("name", ["train", "study", "metrics", "evaluation", "losses", "calibration"])
 def test_packages_load_when_they_are_first_used(name: str) -> None:
     """`import avuc; avuc.train.fit_calibrated` works without a second import, and `import avuc` alone loads nothing."""

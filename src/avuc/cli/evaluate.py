@@ -20,7 +20,7 @@ from avuc.cli.inputs import (
     write_all,
 )
 from avuc.cli.tables import show_file, show_result, show_written
-from avuc.core.errors import InputError
+from avuc.core.errors import InputError, out_of_memory
 from avuc.core.text import visible
 from avuc.report.metric_text import verdict
 
@@ -71,7 +71,14 @@ def run(args: Namespace) -> int:
         other = open_other(args, args.ood, file, "both files must come from the same model")
         show_file(console, other, "out of distribution: ")
     notes = [*file.notes, *(_memory_notes(console, file, other) if args.fixed_memory else ())]
-    result = _evaluate(args, file, other)
+    try:
+        result = _evaluate(args, file, other)
+    except (MemoryError, RuntimeError) as error:
+        if args.fixed_memory or not out_of_memory(error):
+            raise
+        raise InputError(
+            f"{args.file}: there is not enough memory to evaluate it; use --fixed-memory, or a larger machine"
+        ) from error
     page = ""
     if args.report:
         from avuc.report.single.page import assessment_page

@@ -139,13 +139,13 @@ def memory_bytes(elements: int, itemsize: int) -> int:
     return elements * (itemsize if itemsize == 4 else itemsize + 4)
 
 
-def check_size(path: Path, what: str, size: int, limit: int) -> None:
-    """Raise before memory is allocated if `size` bytes are above the limit."""
+def check_size(path: Path, what: str, size: int, limit: int, remedy: str = "") -> None:
+    """Raise before memory is allocated if `size` bytes are above the limit; `remedy` is added to the usual one."""
     if size > limit:
         raise file_error(
             path,
             f"{what} needs {size / 1e9:.3g} GB, above the limit of {limit / 1e9:.3g} GB",
-            "if you trust the file, raise the limit with --max-gb or AVUC_MAX_GB",
+            f"if you trust the file, raise the limit with --max-gb or AVUC_MAX_GB{remedy}",
         )
 
 

@@ -14,13 +14,15 @@ from avuc.core.atomic import atomic_path
 from avuc.evaluation.files.checks import check_label_shape, check_score_shape, decide
 from avuc.evaluation.files.find import FORMATS, HasScoreNames, file_errors, find_scores
 from avuc.evaluation.files.messages import file_error, listing
-from avuc.evaluation.files.names import RawScores, ReadOptions
+from avuc.evaluation.files.names import RawScores, ReadOptions, check_size, memory_bytes
 from avuc.evaluation.files.score_file import ScoreFile, ScoreStream, as_file_dtype, blocks_of
 from avuc.evaluation.files.sources import ArraySource, Source
 from avuc.evaluation.files.summary import Summary
 from avuc.metrics.blockwise import bytes_needed, needs_blocks
 from avuc.metrics.streaming.suite import bytes_needed as fixed_bytes
 
+# added to a refusal where it helps
+FIXED_MEMORY = "or evaluate it with --fixed-memory"
 KINDS = ("auto", "logits", "probs", "percent")
 
 
@@ -164,6 +166,10 @@ def open_scores(
         beyond = most_scores is not None and math.prod(shape) > most_scores
         rows, classes, draws = shape[-2], shape[-1], shape[0] if len(shape) == 3 else 1
         if not (beyond or needs_blocks(rows, classes, draws)):
+            limit = ReadOptions(max_gb=max_gb).limit
+            held = memory_bytes(math.prod(shape), dtype.itemsize)
+            if rows and fixed_bytes(rows, classes) <= limit:
+                check_size(file, raw.scores_from, held, limit, f", {FIXED_MEMORY}")
             return read_scores(file, kind=kind, first_label=first_label, **options)
         if raw.labels is not None and needs_labels:
             raw.labels = _source(raw.labels)
@@ -199,7 +205,7 @@ def _check_memory(path: Path, raw: RawScores, memory: Callable[[int, int], int],
             f"{raw.scores_from} has {size / 1e9:.3g} GB and needs {needed / 1e9:.3g} GB of memory, above the "
             f"limit of {limit / 1e9:.3g} GB",
             "if you trust the file, raise the limit with --max-gb or AVUC_MAX_GB"
-            + (", or evaluate it with --fixed-memory" if helps else ""),
+            + (f", {FIXED_MEMORY}" if helps else ""),
         )
 
 
