@@ -131,6 +131,17 @@ def test_spread_knows_what_it_does_not_know():
     assert spread(np.zeros((2, 1, 0))).best(lower=True) is None
 
 
+def test_one_seed_on_one_set_has_no_interval_beside_methods_with_more():
+    """On one test set only seeds vary: a method with one seed has no interval, not one of width zero."""
+    values = np.array([[[0.871], [np.nan], [np.nan]], [[0.85], [0.86], [0.87]]])
+    found = spread(values)
+    assert found.value.tolist() == pytest.approx([0.871, 0.86])
+    assert math.isnan(found.interval(0)[0])
+    assert found.interval(1)[0] < 0.86 < found.interval(1)[1]
+    assert math.isnan(found.difference(0, 1)[0])
+    assert found.marked(lower=False) == set()
+
+
 def test_ties_are_paired():
     """Shifts differ far more than methods; on the same shifts they are still significantly different."""
     found = spread(scores([0.10, 0.11, 0.101], [1] * 3, [1] * 3, noise=0.02)["ece"])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from avuc.losses.quadrants import Uncertainty, sample_statistics
 from avuc.methods import Terms
-from avuc.uncertainty import highest_certain
+from avuc.uncertainty import highest_certain, midpoint_threshold
 
 # sums over rows, except the last two, which are sums over steps
 SUMS = ("rows", "nll", "kl", "avuc", "total", "right", "u_right", "u_wrong", "judged", "good", "gradient", "steps")
@@ -61,14 +61,13 @@ class Meters:
         total = dict(zip(SUMS, sum_over_ranks(self.sums).tolist(), strict=True))
         rows, right = total["rows"], total["right"]
         wrong = rows - right
-        groups = [value / n for value, n in ((total["u_right"], right), (total["u_wrong"], wrong)) if n]
         out: dict[str, float | None] = {name: total[name] / rows for name in ("nll", "kl", "avuc", "total")}
         out["accuracy"] = right / rows
         out["avu"] = total["good"] / total["judged"] if total["judged"] else None
         out["gradient_norm"] = total["gradient"] / total["steps"]
         out["uncertainty_right"] = total["u_right"] / right if right else None
         out["uncertainty_wrong"] = total["u_wrong"] / wrong if wrong else None
-        self.threshold.fill_(sum(groups) / len(groups))
+        self.threshold.fill_(float(midpoint_threshold(total["u_right"], total["u_wrong"], right, wrong)))
         return out
 
 

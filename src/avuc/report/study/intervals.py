@@ -86,8 +86,8 @@ def percentile_interval(replicates: Array) -> tuple[float, float]:
 def spread(values: Array, statistic: Statistic | None = None) -> Spread:
     """Return a statistic over shifts of the means over seeds, with bootstrap replicates.
 
-    With one seed only the shifts are resampled, with one shift only the seeds. With one of each the replicates are NaN,
-    because the data do not show how the value varies.
+    With one seed only the shifts are resampled, with one shift only the seeds. A method that has one seed on one shift
+    has NaN replicates, because its data do not show how the value varies.
 
     Args:
         values: (method, seed, shift); NaN where there is no value.
@@ -108,7 +108,10 @@ def spread(values: Array, statistic: Statistic | None = None) -> Spread:
     seed_weights, shift_index = _resamples(seeds, shifts)
     means = _seed_means(values, seed_weights)  # (method, replicate, shift)
     resampled = np.take_along_axis(means, np.broadcast_to(shift_index, means.shape), axis=2)
-    return Spread(value, statistic(resampled))
+    replicates = statistic(resampled)
+    if shifts == 1:
+        replicates[np.isfinite(values).sum((1, 2)) < 2] = np.nan
+    return Spread(value, replicates)
 
 
 def _seed_means(values: Array, weights: Array) -> Array:
