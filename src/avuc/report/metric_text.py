@@ -177,7 +177,7 @@ def _judgement(better: str, value: float, low: float, high: float) -> str:
 def number(value: float, *, percent: bool = False) -> str:
     """Return a value with four digits, or in percent; a dash if it is not defined.
 
-    >>> number(0.12345), number(0.5, percent=True), number(math.nan)
+    >>> number(0.12344), number(0.5, percent=True), number(math.nan)
     ('0.1234', '50.00 %', '–')
     """
     if not math.isfinite(value):
