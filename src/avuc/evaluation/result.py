@@ -79,7 +79,7 @@ class EvaluationResult:
                 "mutual_information": self.mutual_information,
                 "metrics": self.metrics | {"mean_confidence": self.confidence},
                 "intervals": self.intervals,
-                "bounds": self.bounds,
+                **({"bounds": self.bounds} if self.bounds else {}),
                 "detection": self.detection,
                 "detection_intervals": self.detection_intervals,
                 "replicates": self.replicates,
