@@ -591,3 +591,94 @@ def test_differences_pair_seeds_by_their_number():
     many = {seed: 1.0 + seed for seed in range(5)}
     assert difference_text(many, {seed: seed + 0.001 * (seed % 2) for seed in range(5)}, "nll").startswith("**+1.00 (")
     assert difference_text({0: 1.0}, {0: 2.0}, "nll") == "–"
+
+
+# the factorial experiment
+
+
+def factorial_recipe():
+    import factorial
+
+    from avuc.study.recipe import parse_recipe
+
+    matched = {(training, posterior): 0.2 for training in factorial.TRAININGS for posterior in factorial.POSTERIORS}
+    return parse_recipe(factorial.experiment(matched))
+
+
+def test_the_pilot_is_what_its_script_writes_and_reads_no_test_data():
+    import factorial
+
+    from avuc.study.recipe import load_recipe
+
+    path = HOME / "reproduction" / "recipes" / "factorial-pilot.toml"
+    assert path.read_text(encoding="utf-8") == factorial.pilot()
+    recipe = load_recipe(path)
+    assert recipe.data.evaluate_on_validation
+    assert recipe.study.seeds == (100,)  # not a seed of the experiment
+    assert len([method for method in recipe.methods if method.method is not None]) == 3 * (1 + 3 * 6)
+
+
+def test_methods_of_the_factorial_differ_in_their_factors_only():
+    import factorial
+
+    recipe = factorial_recipe()
+    assert len(recipe.methods) == 2 * 36
+    assert recipe.study.seeds == (0, 1, 2, 3, 4)
+    for training in factorial.TRAININGS:
+        for posterior in factorial.POSTERIORS:
+            base = recipe.method(factorial.name_of(training, posterior, "none"))
+            for loss in factorial.LOSSES:
+                method = recipe.method(factorial.name_of(training, posterior, loss))
+                assert (method.method, method.train, method.init_from) == (base.method, base.train, base.init_from)
+                objective = method.objective
+                assert (objective.kl_gradient, objective.kl_weight) == (
+                    base.objective.kl_gradient,
+                    base.objective.kl_weight,
+                )
+                kind, variant = {"AvUC": ("avuc", "paper"), "monotone": ("avuc", "monotone")}.get(
+                    loss, ("confidence_penalty" if loss == "penalty" else "plain", "paper")
+                )
+                assert (objective.kind, objective.variant) == (kind, variant)
+                if kind == "avuc":
+                    assert objective.beta == 3.0
+                tempered = recipe.method(f"{method.name} + TS")
+                assert tempered.reuse_model == method.name
+    trainings = [recipe.method(factorial.name_of(name, "noise", "none")).train for name in factorial.TRAININGS]
+    assert [(train.optimizer, train.weight_decay, train.augmentation) for train in trainings] == [
+        ("adam", 0.0, "crop"),
+        ("sgd", 5e-4, "crop"),
+        ("sgd", 5e-4, "augmix"),
+    ]
+
+
+def test_the_penalty_is_matched_by_confidence():
+    import factorial
+
+    def confidence(name: str) -> float:
+        if name.endswith("AvUC"):
+            return 0.83
+        return 0.95 - 0.3 * float(name.split()[-1])  # β = 0.4 gives 0.83
+
+    assert set(factorial.nearest_penalties(confidence).values()) == {0.4}
+    with pytest.raises(SystemExit, match="is not complete"):
+        factorial.nearest_penalties(lambda name: float("nan"))
+
+
+def test_the_analysis_pairs_losses_within_a_training_and_posterior(tmp_path):
+    from dataclasses import replace
+
+    import factorial
+
+    recipe = factorial_recipe()
+    recipe = replace(recipe, study=replace(recipe.study, shifts=SHIFTS))
+    fake_study(tmp_path / "factorial", recipe)
+    text = factorial.analyse(tmp_path / "factorial")
+    assert text.count("### ") == len(factorial.PRIMARY)
+    lines = [line for line in text.split("### ece, 5")[1].split("### ")[0].splitlines() if line.startswith("| A")]
+    # in the made-up study ECE rises by .002 from method to method, and every method is followed by its calibrated one
+    for line in lines:
+        cells = [cell.strip(" *") for cell in line.split("|")[2:-1]]
+        assert [cell.split()[0] for cell in cells[:3]] != ["–"] * 3
+        values = [float(cell.split()[0].replace("−", "-")) for cell in cells]
+        assert values == pytest.approx([0.004, 0.008, 0.012, -0.008, -0.004], abs=0.004)
+    assert len(lines) == 6  # Adam and AugMix, three posteriors each
