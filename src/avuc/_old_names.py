@@ -10,7 +10,6 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -216,13 +215,18 @@ def forward(module: str) -> Callable[[str], object]:
     return __getattr__
 
 
-class Finder(MetaPathFinder, Loader):
-    """Finds modules of version 0.1.0 that have moved."""
+class Finder:
+    """Finds modules of version 0.1.0 that have moved.
+
+    A finder and loader without their base classes, because `importlib.abc` would take half the time of `import avuc`.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(fullname, self, is_package=_is_package(fullname)) if fullname in MODULES else None
+        if fullname not in MODULES:
+            return None
+        return ModuleSpec(fullname, self, is_package=_is_package(fullname))  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None
