@@ -19,6 +19,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nets", "bayes", "metrics", "calibration", "shifts", "data"),
     ("methods", "prediction"),
     ("training", "evaluation"),
+    ("plot", "deploy"),
+    ("sklearn", "torchmetrics", "lightning", "transformers", "trackers"),
     ("study",),
     ("report",),
     ("cli",),

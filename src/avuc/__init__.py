@@ -20,11 +20,13 @@ if TYPE_CHECKING:
         bayes,
         calibration,
         data,
+        deploy,
         evaluation,
         losses,
         methods,
         metrics,
         nets,
+        plot,
         shifts,
         study,
         train,
@@ -62,12 +64,14 @@ __all__ = [
     "bayes",
     "calibration",
     "data",
+    "deploy",
     "elbo_loss",
     "evaluation",
     "losses",
     "methods",
     "metrics",
     "nets",
+    "plot",
     "predict",
     "shifts",
     "study",
@@ -75,6 +79,9 @@ __all__ = [
     "train",
     "uncertainty",
 ]
+
+# packages that need a library of their own: found as attributes too, but not loaded by `from avuc import *`
+_ADAPTERS = ("lightning", "sklearn", "torchmetrics", "trackers", "transformers")
 
 _HOME = {
     "AvUCLoss": "losses",
@@ -104,7 +111,7 @@ _HOME = {
 def __getattr__(name: str) -> object:
     if name in _HOME:
         value: object = getattr(import_module(f"avuc.{_HOME[name]}"), name)
-    elif name in __all__:
+    elif name in __all__ or name in _ADAPTERS:
         value = import_module(f"avuc.{name}")
     else:
         raise AttributeError(f"module 'avuc' has no attribute {name!r}")
@@ -113,4 +120,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted([*__all__, *_ADAPTERS, "__version__"])
