@@ -12,7 +12,7 @@ import avuc
 
 SOURCE = Path(avuc.__file__).parent
 # modules at the top of the package that are public, besides packages
-PUBLIC_MODULES = {"posterior.py", "predictions.py", "uncertainty.py", "train.py"}
+PUBLIC_MODULES = {"posterior.py", "uncertainty.py", "train.py"}
 
 
 def has_all(path: Path) -> bool:

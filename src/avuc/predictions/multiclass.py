@@ -17,8 +17,6 @@ from avuc.core.errors import InputError
 from avuc.core.probabilities import BOTH_COLUMNS, are_probs, check_probs, looks_like
 from avuc.core.tensor_file import read_tensors, write_tensors
 
-__all__ = ["Predictions"]
-
 FORMAT = "avuc.predictions.v1"
 # elements of one softmax block: bounds the working memory of from_samples
 BLOCK = 1 << 22

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-import avuc.predictions
+import avuc.predictions.multiclass
 from avuc.core.errors import InputError
 from avuc.core.tensor_file import read_tensors, write_tensors
 from avuc.predictions import Predictions
@@ -56,7 +56,7 @@ def test_from_samples_against_the_formulas(s: int, n: int, c: int, seed: int) ->
 def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     z = logits(3, 17, 4)
     whole = Predictions.from_samples(z, labels(17, 4))
-    monkeypatch.setattr(avuc.predictions, "BLOCK", 24)
+    monkeypatch.setattr(avuc.predictions.multiclass, "BLOCK", 24)
     assert torch.equal(Predictions.from_samples(z, labels(17, 4)).probs, whole.probs)
 
 
