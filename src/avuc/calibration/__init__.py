@@ -8,6 +8,7 @@ avu.py               AvUTemperatureScaling, AUAvUTemperatureScaling
 vector.py            VectorScaling: a scale and a bias for each class
 cross_validation.py  check_calibrator: is it better than no calibrator?
 base.py              the base class, parameters and JSON;  inputs.py: checks of logits and labels
+estimator.py         predict_proba, predict and score, as scikit-learn expects them
 scaled_logits.py     logits at any temperature, in one pass;  scalar_search.py: minimum and root on an interval
 """
 

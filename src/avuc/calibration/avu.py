@@ -106,8 +106,10 @@ class AvUTemperatureScaling(TemperatureScaling):
         self.procedure = procedure
         self.points = points
 
-    def _fit(self, logits: Any, labels: Any) -> None:
-        scaled = ScaledLogits.read(logits, labels)
+    def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
+        if sample_weight is not None and self.procedure == "authors":
+            raise InputError("procedure='authors' knows no sample_weight; use procedure='search'")
+        scaled = ScaledLogits.read(logits, labels, sample_weight)
         few = scaled.subsample(GRID_ELEMENTS)
         fixed = scaled.at(1.0).threshold()
 
@@ -118,7 +120,7 @@ class AvUTemperatureScaling(TemperatureScaling):
 
         def coarse(temperature: float) -> float:
             columns = few.at(temperature)
-            likelihood[float(temperature)] = float(columns.nll.mean())
+            likelihood[float(temperature)] = columns.mean(columns.nll)
             return self._loss(columns, fixed, few.num_classes)
 
         minimum = self._grid_and_brent(loss, coarse, rough=True, jumps=self._literal or self.nll_weight == 0)
@@ -142,9 +144,8 @@ class AvUTemperatureScaling(TemperatureScaling):
         return self.objective == "paper"
 
     def _loss(self, columns: ScaledPredictions, fixed: float, num_classes: int) -> float:
-        rows = SampleStatistics(
-            columns.confidence, columns.entropy, columns.correct, torch.ones_like(columns.entropy), num_classes
-        )
+        weight = torch.ones_like(columns.entropy) if columns.weight is None else columns.weight
+        rows = SampleStatistics(columns.confidence, columns.entropy, columns.correct, weight, num_classes)
         if self.objective == "auavuc":
             avu = float(area_loss(rows, self.points, self.variant, group=False))
         else:
@@ -153,7 +154,7 @@ class AvUTemperatureScaling(TemperatureScaling):
             avu = float(torch.log1p((au + ic) / or_empty(ac + iu)))
         if self._literal:
             return avu
-        return self.nll_weight * float(columns.nll.mean()) + self.weight * avu
+        return self.nll_weight * columns.mean(columns.nll) + self.weight * avu
 
     def _threshold(self, columns: ScaledPredictions | None, fixed: float, num_classes: int) -> float:
         if self._literal or self.threshold == "fixed":
@@ -170,13 +171,13 @@ class AvUTemperatureScaling(TemperatureScaling):
         """
         few = scaled.subsample(8 * GRID_ELEMENTS)
         at_one = few.at(1.0)
-        before, nll = _gaps(at_one, few.num_classes), float(at_one.nll.mean())
+        before, nll = _gaps(at_one, few.num_classes), at_one.mean(at_one.nll)
         far, kept = math.log(likeliest), nll - KEPT * max(0.0, nll - few.nll(likeliest))
 
         def no_worse(x: float) -> bool:
             read = few.at(math.exp(x))
             beyond = x * far > 0 and abs(x) > abs(far)
-            likely = float(read.nll.mean()) <= (kept if beyond else nll)
+            likely = read.mean(read.nll) <= (kept if beyond else nll)
             return likely and bool(np.all(_gaps(read, few.num_classes) <= before))
 
         result = minimum
@@ -307,10 +308,11 @@ class AUAvUTemperatureScaling(AvUTemperatureScaling):
 def _gaps(columns: ScaledPredictions, num_classes: int) -> Any:
     """Return ECE and UCE."""
     right = columns.correct.cpu().numpy()
+    weight = None if columns.weight is None else columns.weight.cpu().numpy()
     confidence = columns.confidence.cpu().numpy()
     uncertainty = columns.entropy.cpu().numpy() / math.log(max(num_classes, 2))
-    return np.array([_gap(confidence, right), _gap(uncertainty, ~right)])
+    return np.array([_gap(confidence, right, weight), _gap(uncertainty, ~right, weight)])
 
 
-def _gap(stated: Any, happened: Any) -> float:
-    return float(expected_gap(bin_table(bin_index(stated, BINS), stated, happened, BINS)))
+def _gap(stated: Any, happened: Any, weight: Any) -> float:
+    return float(expected_gap(bin_table(bin_index(stated, BINS), stated, happened, BINS, weight)))

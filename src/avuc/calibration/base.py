@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from avuc.calibration.estimator import ClassifierMethods
 from avuc.calibration.inputs import are_numbers, as_logits, refuse_not_logits
 from avuc.calibration.scaled_logits import limited_threads
 from avuc.core.atomic import write_text
@@ -29,7 +30,7 @@ class CalibrationWarning(UserWarning):
     """A fit succeeded, but its result needs a look before it is used."""
 
 
-class Calibrator(ABC):
+class Calibrator(ClassifierMethods, ABC):
     """Base class: `fit(logits, labels)` learns from held-out data, `transform(logits)` returns calibrated logits.
 
     Constructor arguments are stored unchanged. Attributes that a fit learns end with an underscore. A subclass defines
@@ -54,21 +55,24 @@ class Calibrator(ABC):
         """Rise of ECE that is intended; `check_calibrator` does not count it against the calibrator."""
         return 0.0
 
-    def fit(self, logits: Any, labels: Any) -> Self:
+    def fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> Self:
         """Learn from data that the network was not trained on, and return this calibrator.
 
         Args:
             logits: (N, C), or (S, N, C) for S posterior samples; list, NumPy array or tensor.
             labels: (N,) class numbers.
+            sample_weight: (N,) weights of the rows; a weight of 2 is the same as giving the row twice. Default None:
+                all rows count the same.
         """
         self._check_params()
+        weights = () if sample_weight is None else (sample_weight,)
         with torch.no_grad(), limited_threads(logits):
-            self._fit(logits, labels)
+            self._fit(logits, labels, *weights)
         self.class_names_ = None
         return self
 
     @abstractmethod
-    def _fit(self, logits: Any, labels: Any) -> None:
+    def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
         """Set every learned attribute; the arguments are not checked yet."""
 
     @abstractmethod
@@ -99,9 +103,9 @@ class Calibrator(ABC):
             return self._apply(tensor)
         return self._apply(tensor).numpy()
 
-    def fit_transform(self, logits: Any, labels: Any) -> Any:
+    def fit_transform(self, logits: Any, labels: Any, sample_weight: Any = None) -> Any:
         """Call `fit`, and return `transform` of the same logits."""
-        return self.fit(logits, labels).transform(logits)
+        return self.fit(logits, labels, sample_weight).transform(logits)
 
     # ---- parameters, as scikit-learn expects them
 

@@ -64,7 +64,7 @@ class CautiousTemperatureScaling(TemperatureScaling):
         def surplus(x: float) -> float:
             """Return how far the mean confidence is above the wanted one."""
             read = scaled.at(math.exp(x))
-            return float(read.confidence.mean() - read.correct.double().mean()) + self.caution
+            return read.mean(read.confidence) - read.mean(read.correct) + self.caution
 
         low, high = math.log(start), math.log(self.bounds[1])
         first, last = surplus(low), surplus(high)

@@ -71,6 +71,16 @@ def as_labels(labels: Any, logits: Tensor) -> Tensor:
     return whole
 
 
+def as_weights(sample_weight: Any, rows: int) -> Tensor:
+    """Return the weights of the rows (N,) in float64; they must be finite, not negative and not all 0."""
+    weight = as_tensor(sample_weight, "sample_weight").detach().double()
+    if weight.shape != (rows,):
+        raise InputError(f"sample_weight must be one number for each of {rows} rows; found {tuple(weight.shape)}")
+    if not bool(torch.isfinite(weight).all()) or bool((weight < 0).any()) or not bool((weight > 0).any()):
+        raise InputError("sample_weight must be finite, not negative and not all 0")
+    return weight
+
+
 def logits_from_probs(probs: Any) -> Any:
     """Return logits log max(p, 1e-12) of probabilities, of the same type (array or tensor).
 

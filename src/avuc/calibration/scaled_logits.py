@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avuc.calibration.inputs import as_labels, as_logits, refuse_not_logits
+from avuc.calibration.inputs import as_labels, as_logits, as_weights, refuse_not_logits
 from avuc.metrics.statistics import NLL_FLOOR
 from avuc.uncertainty import entropy, midpoint_threshold
 
@@ -64,11 +64,18 @@ class ScaledPredictions(NamedTuple):
     entropy: Tensor
     correct: Tensor
     nll: Tensor
+    weight: Tensor | None = None  # of each row; None: all rows count the same
 
     def threshold(self) -> float:
         """Return the midpoint of the mean entropies of correct and of wrong predictions."""
         u, right = self.entropy, self.correct
-        return float(midpoint_threshold(u[right].sum(), u[~right].sum(), right.sum(), (~right).sum()))
+        w = torch.ones_like(u) if self.weight is None else self.weight
+        u = u * w
+        return float(midpoint_threshold(u[right].sum(), u[~right].sum(), w[right].sum(), w[~right].sum()))
+
+    def mean(self, column: Tensor) -> float:
+        """Return the (weighted) mean of a column over the rows."""
+        return float(mean_over_rows(column.double(), self.weight))
 
 
 class Derivatives(NamedTuple):
@@ -85,14 +92,15 @@ class ScaledLogits:
     Args:
         logits: (S, N, C), S posterior samples of N rows; S = 1 for an ordinary network.
         labels: (N,) class numbers, int64, on the same device.
+        weight: (N,) weights of the rows, above 0, float64; None: all rows count the same.
 
     >>> scaled = ScaledLogits(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]), torch.tensor([0, 0]))
     >>> scaled.at(1e9).confidence
     tensor([0.5000, 0.5000], dtype=torch.float64)
     """
 
-    def __init__(self, logits: Tensor, labels: Tensor) -> None:
-        self.logits, self.labels = logits.detach(), labels
+    def __init__(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> None:
+        self.logits, self.labels, self.weight = logits.detach(), labels, weight
         self.samples, self.rows, self.num_classes = logits.shape
         self.rows_read = 0
         refuse_not_logits(self.logits)
@@ -104,10 +112,20 @@ class ScaledLogits:
         self.impossible = torch.isneginf(self._gap).all(dim=0)
 
     @classmethod
-    def read(cls, logits: Any, labels: Any) -> Self:
-        """Return the object for logits and labels as a user passes them to `fit`."""
+    def read(cls, logits: Any, labels: Any, sample_weight: Any = None) -> Self:
+        """Return the object for logits, labels and weights as a user passes them to `fit`; rows of weight 0 go."""
         tensor = as_logits(logits)
-        return cls(tensor if tensor.ndim == 3 else tensor.unsqueeze(0), as_labels(labels, tensor))
+        tensor, targets = tensor if tensor.ndim == 3 else tensor.unsqueeze(0), as_labels(labels, tensor)
+        if sample_weight is None:
+            return cls(tensor, targets)
+        weight = as_weights(sample_weight, len(targets)).to(tensor.device)
+        kept = weight > 0
+        return cls(tensor[:, kept], targets[kept], weight[kept])
+
+    @property
+    def total(self) -> float:
+        """Number of rows, or the sum of their weights."""
+        return float(self.rows if self.weight is None else self.weight.sum())
 
     @property
     def passes(self) -> float:
@@ -119,7 +137,8 @@ class ScaledLogits:
         stride = math.ceil(self.logits.numel() / elements)
         if stride <= 1:
             return self
-        return ScaledLogits(self.logits[:, ::stride], self.labels[::stride])
+        weight = None if self.weight is None else self.weight[::stride]
+        return ScaledLogits(self.logits[:, ::stride], self.labels[::stride], weight)
 
     def derivatives(self, s: float, floored: Tensor | None = None) -> Derivatives:
         """Return the mean −log p_y with its slope and curvature in s = 1/T, from one pass; for one sample only.
@@ -134,7 +153,7 @@ class ScaledLogits:
         columns = torch.stack((total.log() - s * gap, mean - gap, second / total - mean * mean))
         held = columns[0] > MOST_NLL if floored is None else floored
         columns = columns.where(~held, columns.new_tensor([[MOST_NLL], [0.0], [0.0]]))
-        value, slope, curvature = columns.mean(dim=1).tolist()
+        value, slope, curvature = mean_over_rows(columns, self.weight).tolist()
         return Derivatives(value, slope, max(curvature, 0.0))
 
     def floored(self, temperature: float) -> Tensor:
@@ -146,7 +165,7 @@ class ScaledLogits:
 
     def nll(self, temperature: float) -> float:
         """Return the mean −log p_y, each at most `MOST_NLL`."""
-        return float(self._nll_rows(temperature).clamp(max=MOST_NLL).mean())
+        return float(mean_over_rows(self._nll_rows(temperature).clamp(max=MOST_NLL), self.weight))
 
     def _nll_rows(self, temperature: float) -> Tensor:
         """Return −log p_y of each row, without the floor."""
@@ -164,7 +183,7 @@ class ScaledLogits:
         total, first = self._moments(s, powers=1, exact=True)
         log_total = total.log()
         losses = (log_total - s * self._gap[0]).clamp(max=MOST_NLL)
-        return ScaledPredictions(1 / total, log_total - s * first / total, self._correct, losses)
+        return ScaledPredictions(1 / total, log_total - s * first / total, self._correct, losses, self.weight)
 
     def _moments(self, s: float, powers: int, exact: bool = False) -> list[Tensor]:
         """Return Σ xᵏ e^{s x} of each row for k = 0 … powers; x is the logit minus the largest one of the row."""
@@ -206,7 +225,7 @@ class ScaledLogits:
             each = s * self._gap[:, rows] - total.squeeze(-1).log()
             losses[rows] = math.log(self.samples) - torch.logsumexp(each, dim=0)
         self.rows_read += self.rows
-        return ScaledPredictions(confidence, u, correct, losses)
+        return ScaledPredictions(confidence, u, correct, losses, self.weight)
 
     def _run_threads(self, work: Callable[[int, int], None]) -> None:
         """Call `work(first, last)` on every thread with an equal range of rows."""
@@ -224,6 +243,11 @@ class ScaledLogits:
         """Return the rows of a block; with several samples blocks are larger, and torch's own threads are used."""
         elements = 1 << 26 if self.logits.is_cuda else BLOCK_ELEMENTS if samples == 1 else 1 << 18
         return max(1, elements // (samples * self.num_classes))
+
+
+def mean_over_rows(columns: Tensor, weight: Tensor | None) -> Tensor:
+    """Return the mean over the last dimension, weighted if `weight` is given."""
+    return columns.mean(dim=-1) if weight is None else (columns * weight).sum(dim=-1) / weight.sum()
 
 
 def _lowest(s: float) -> float:

@@ -101,8 +101,8 @@ class TemperatureScaling(Calibrator):
         scaler.at_bound_, scaler.n_evaluations_, scaler.curve_ = False, 0.0, (np.empty(0), np.empty(0))
         return scaler
 
-    def _fit(self, logits: Any, labels: Any) -> None:
-        scaled = ScaledLogits.read(logits, labels)
+    def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
+        scaled = ScaledLogits.read(logits, labels, sample_weight)
         if scaled.samples == 1:
             minimum = self._newton(scaled)
         else:

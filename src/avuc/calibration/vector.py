@@ -77,9 +77,9 @@ class VectorScaling(Calibrator):
         self.tolerance = tolerance
         self.max_iterations = max_iterations
 
-    def _fit(self, logits: Any, labels: Any) -> None:
-        scaled = ScaledLogits.read(logits, labels)
-        start = TemperatureScaling().fit(logits, labels)
+    def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
+        scaled = ScaledLogits.read(logits, labels, sample_weight)
+        start = TemperatureScaling().fit(logits, labels, sample_weight)
         # θ = (T a − 1, b), which the ridge pulls to 0
         theta = torch.zeros(2, scaled.num_classes, dtype=torch.float64, device=scaled.logits.device)
         unseen = torch.bincount(scaled.labels, minlength=scaled.num_classes) == 0
@@ -119,7 +119,7 @@ class VectorScaling(Calibrator):
             tolerance_change=0.0,
             line_search_fn="strong_wolfe",
         )
-        penalty = self.ridge / scaled.rows
+        penalty = self.ridge / scaled.total
 
         def closure() -> float:
             result = _evaluate(scaled, theta, temperature, floored, unseen)
@@ -210,10 +210,13 @@ def _evaluate(
         losses = math.log(scaled.samples) - joint
         below[rows] = losses > MOST_NLL
         held = below[rows] if floored is None else floored[rows]
-        loss += float(losses.where(~held, MOST_NLL).sum())
-        share = torch.where(held, 0.0, (chosen - joint).exp()).unsqueeze(-1)
+        losses, part = losses.where(~held, MOST_NLL), torch.where(held, 0.0, (chosen - joint).exp())
+        if scaled.weight is not None:
+            losses, part = losses * scaled.weight[rows], part * scaled.weight[rows]
+        loss += float(losses.sum())
+        share = part.unsqueeze(-1)
         residual = log_probs.exp_().scatter_add_(-1, at_label, -torch.ones_like(share)).mul_(share)
         gradient[0] += (residual * base).sum(dim=(0, 1))
         gradient[1] += residual.sum(dim=(0, 1))
     scaled.rows_read += scaled.rows
-    return _Evaluation(loss / scaled.rows, gradient / scaled.rows, below)
+    return _Evaluation(loss / scaled.total, gradient / scaled.total, below)

@@ -80,7 +80,7 @@ def digitise(values: Array, edges: Array) -> Array:
     return np.asarray(np.clip(index, 0, bins - 1, out=index))
 
 
-def bin_table(index: Array, value: Array, event: Array, bins: int) -> BinTable:
+def bin_table(index: Array, value: Array, event: Array, bins: int, weight: Array | None = None) -> BinTable:
     """Sum predictions by bin.
 
     Args:
@@ -88,10 +88,13 @@ def bin_table(index: Array, value: Array, event: Array, bins: int) -> BinTable:
         value: (N,) stated value of each prediction.
         event: (N,) bool, whether the event happened.
         bins: number of bins.
+        weight: (N,) weight of each prediction; None: all count the same.
 
     >>> bin_table(np.array([0, 1, 1]), np.array([0.2, 0.6, 1.0]), np.array([False, True, True]), 2).event
     array([0., 2.])
     """
+    if weight is not None:
+        return BinTable(*(np.bincount(index, weights=weight * each, minlength=bins) for each in (1.0, value, event)))
     return BinTable(
         np.bincount(index, minlength=bins).astype(np.float64),
         np.bincount(index, weights=value, minlength=bins),
