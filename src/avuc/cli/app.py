@@ -10,15 +10,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
+from avuc.cli.apply import COMMAND as APPLY
 from avuc.cli.calibrate import COMMAND as CALIBRATE
 from avuc.cli.command import Command
+from avuc.cli.completion import COMMAND as COMPLETION
 from avuc.cli.demo import COMMAND as DEMO
 from avuc.cli.evaluate import COMMAND as EVALUATE
 from avuc.cli.report import COMMAND as REPORT
 from avuc.cli.shifts import COMMAND as SHIFTS
+from avuc.cli.standard_input import standard_input
 from avuc.cli.study import COMMAND as STUDY
 from avuc.cli.train import COMMAND as TRAIN
 from avuc.core.errors import InputError, MissingExtra, explained
+from avuc.core.progress import without_progress
 from avuc.core.text import visible
 
 # a new command is one file and one line here
@@ -26,10 +30,12 @@ COMMANDS: dict[str, Command] = {
     "demo": DEMO,
     "evaluate": EVALUATE,
     "calibrate": CALIBRATE,
+    "apply": APPLY,
     "train": TRAIN,
     "study": STUDY,
     "report": REPORT,
     "shifts": SHIFTS,
+    "completion": COMPLETION,
 }
 """Name of each command -> the command."""
 # problems with a file that the user named and can fix: exit code 2, not 1
@@ -48,11 +54,13 @@ EXAMPLES = """\
 examples:
   avuc evaluate test.npz --report test.html
   avuc calibrate validation.npz --method temperature --out cal.json --apply test.npz --to test-calibrated.npz
+  avuc apply cal.json other.npz --to other-calibrated.npz
   avuc train recipe.toml --out run
   avuc study demo --out study
   avuc report study
   avuc shifts gallery photo.png --out sheet.png
   avuc demo
+  avuc completion bash
 
 'avuc COMMAND --help' explains each command."""
 
@@ -102,7 +110,8 @@ def _run(arguments: list[str]) -> int:
             args = parser.parse_args(arguments)
         finally:  # also after --help and --version: a closed pipe raises here, not at exit
             sys.stdout.flush()
-        code = COMMANDS[args.command].run(args)
+        with standard_input(args), without_progress(getattr(args, "quiet", False)):
+            code = COMMANDS[args.command].run(args)
     sys.stdout.flush()
     return code
 
@@ -149,4 +158,5 @@ def _parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         command.arguments(sub)
+    parser.set_defaults(program=parser)  # for `completion`
     return parser

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,15 +11,11 @@ from avuc.cli.console import Console
 from avuc.cli.inputs import (
     FILE_HELP,
     add_input_options,
-    add_output_options,
-    check_outputs,
     evaluation_options,
-    json_text,
     read_file,
     read_other,
-    text_job,
-    write_all,
 )
+from avuc.cli.outputs import add_output_options, check_outputs, console_for, file_title, text_job, write_results
 from avuc.cli.tables import show_comparison, show_file, show_warnings, show_written
 from avuc.core.errors import InputError
 from avuc.core.text import visible
@@ -92,7 +89,7 @@ def run(args: Namespace) -> int:
     from avuc.evaluation import compare
     from avuc.evaluation.files import describe, write_scores
 
-    console = Console()
+    console = console_for(args)
     file = read_file(args)
     show_file(console, file)
     other = None
@@ -109,22 +106,21 @@ def run(args: Namespace) -> int:
     if args.report:
         from avuc.report.single.page import comparison_page
 
-        page = comparison_page(result, title=visible(Path(args.file).name), source=describe(file))
+        page = comparison_page(result, title=visible(file_title(args)), source=describe(file))
     jobs = {
         args.out: text_job(calibrator.to_json() + "\n"),
-        args.json: text_job(json_text(result.as_json() | {"notes": list(file.notes)})),
         args.report: text_job(page),
     }
     if other is not None:
         scores = other.calibrated(calibrator)
         jobs[args.to] = lambda path: write_scores(other, scores, path)
-    write_all(jobs)
+    write_results(result.as_json() | {"notes": list(file.notes)}, args.json, jobs)
     console.line()
     show_comparison(console, result)
     console.line()
     for sentence in compared_verdict(result):
         console.paragraph(sentence)
-    show_warnings(console, result.warnings)
+    show_warnings(Console(sys.stderr) if args.quiet else console, result.warnings)
     console.line()
     show_written(console, outputs.values())
     return 0

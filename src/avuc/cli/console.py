@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from avuc.core.text import visible
@@ -20,10 +20,19 @@ MIN_WIDTH, MAX_WIDTH = 60, 120
 
 
 class Console:
-    """Prints to standard output or another stream; colours only on a terminal."""
+    """Prints to standard output or another stream; colours only on a terminal.
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    Args:
+        stream: where to print (default: standard output).
+        quiet: print nothing.
+        aliases: paths and what to print instead of them.
+    """
+
+    def __init__(
+        self, stream: TextIO | None = None, *, quiet: bool = False, aliases: Mapping[str, str] | None = None
+    ) -> None:
         self.stream = sys.stdout if stream is None else stream
+        self.quiet, self.aliases = quiet, dict(aliases or {})
         self.encoding = getattr(self.stream, "encoding", None) or "utf-8"
         terminal = self.stream.isatty()
         self.colour = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
@@ -32,6 +41,10 @@ class Console:
 
     def line(self, text: str = "", style: str = "") -> None:
         """Print one line; control characters, which a file name may contain, become escapes."""
+        if self.quiet:
+            return
+        for path, alias in self.aliases.items():
+            text = text.replace(path, alias)
         text = visible(text)
         try:
             text.encode(self.encoding)

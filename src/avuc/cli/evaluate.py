@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from avuc.cli.command import Command, Namespace, Parser
@@ -10,15 +9,11 @@ from avuc.cli.console import Console
 from avuc.cli.inputs import (
     FILE_HELP,
     add_input_options,
-    add_output_options,
-    check_outputs,
     evaluation_options,
-    json_text,
     open_file,
     open_other,
-    text_job,
-    write_all,
 )
+from avuc.cli.outputs import add_output_options, check_outputs, console_for, file_title, text_job, write_results
 from avuc.cli.tables import show_file, show_result, show_written
 from avuc.core.errors import InputError, out_of_memory
 from avuc.core.text import visible
@@ -35,7 +30,8 @@ examples:
   avuc evaluate test.npz
   avuc evaluate test.npz --ood other.npz --json figures.json --report report.html
   avuc evaluate logits.npy --labels test.csv --label class
-  avuc evaluate huge.npy --fixed-memory"""
+  avuc evaluate huge.npy --fixed-memory
+  python predict.py | avuc evaluate - --format npz --json - | jq .metrics.ece"""
 
 
 def arguments(parser: Parser) -> None:
@@ -62,7 +58,7 @@ def run(args: Namespace) -> int:
         raise InputError(
             "--replicates: with --fixed-memory no rows are kept, so there are no intervals; leave out one of the two"
         )
-    console = Console()
+    console = console_for(args)
     file = open_file(args)
     show_file(console, file)
     file.check_labelled()
@@ -83,8 +79,8 @@ def run(args: Namespace) -> int:
     if args.report:
         from avuc.report.single.page import assessment_page
 
-        page = assessment_page(result, title=visible(Path(args.file).name), source=describe(file))
-    write_all({args.json: text_job(json_text(result.as_json() | {"notes": notes})), args.report: text_job(page)})
+        page = assessment_page(result, title=visible(file_title(args)), source=describe(file))
+    write_results(result.as_json() | {"notes": notes}, args.json, {args.report: text_job(page)})
     console.line()
     show_result(console, result)
     console.line()

@@ -1,27 +1,30 @@
-"""Options for saved predictions, which `evaluate` and `calibrate` share, and checks of the output files."""
+"""Options for saved predictions, which `evaluate`, `calibrate` and `apply` share, and how they are read."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from avuc.cli.command import Namespace, Parser
-from avuc.core.atomic import atomic_path
-from avuc.core.errors import InputError, require
-from avuc.core.files import same_file
+
+# names of version 0.1.0
+from avuc.cli.outputs import add_output_options as add_output_options
+from avuc.cli.outputs import check_outputs as check_outputs
+from avuc.cli.outputs import json_text as json_text
+from avuc.cli.outputs import text_job as text_job
+from avuc.cli.outputs import write_all as write_all
+from avuc.core.errors import InputError
 
 if TYPE_CHECKING:
     from avuc.evaluation.files import ScoreFile, ScoreStream
 
 File = TypeVar("File", "ScoreFile", "ScoreStream", "ScoreFile | ScoreStream")
 
+# the suffixes of `avuc.evaluation.files.find.FORMATS`, without importing torch; a test compares the two
+FORMATS = ("npz", "npy", "safetensors", "parquet", "csv", "tsv")
 # classwise ECE keeps this many bins for each class
 MOST_BINS = 1000
 FILE_HELP = """\
@@ -34,8 +37,19 @@ for --columns and --label."""
 
 def add_input_options(parser: Parser) -> None:
     """Add FILE and the options for reading and evaluating it."""
-    parser.add_argument("file", metavar="FILE", help="saved predictions")
+    add_content_options(parser)
+    add_evaluation_options(parser)
+
+
+def add_content_options(parser: Parser, *, labels: bool = True) -> None:
+    """Add FILE and the options for reading it; `labels`: also those for its labels."""
+    parser.add_argument("file", metavar="FILE", help="saved predictions; -: standard input")
     group = parser.add_argument_group("content of the file")
+    group.add_argument(
+        "--format",
+        choices=FORMATS,
+        help="format of standard input (default: found by its first bytes)",
+    )
     group.add_argument(
         "--kind",
         choices=("auto", "logits", "probs", "percent"),
@@ -43,7 +57,8 @@ def add_input_options(parser: Parser) -> None:
         help="what the scores are; percent: probabilities from 0 to 100; auto: decided by name and values, and printed "
         "(default: auto)",
     )
-    group.add_argument("--labels", metavar="FILE", help="read the labels from another file")
+    if labels:
+        group.add_argument("--labels", metavar="FILE", help="read the labels from another file")
     group.add_argument("--scores-key", metavar="NAME", help="name of the scores, or prefix of their columns")
     group.add_argument(
         "--columns",
@@ -51,15 +66,20 @@ def add_input_options(parser: Parser) -> None:
         help="score columns of a table in class order: cat,dog or first:last or 'prob_*'",
     )
     group.add_argument("--label", "--labels-key", dest="labels_key", metavar="NAME", help="name of the labels")
-    group.add_argument(
-        "--first-label",
-        type=int,
-        choices=(0, 1),
-        help="label of the first class (default: decided by the labels; an error if both fit)",
-    )
+    if labels:
+        group.add_argument(
+            "--first-label",
+            type=int,
+            choices=(0, 1),
+            help="label of the first class (default: decided by the labels; an error if both fit)",
+        )
     group.add_argument(
         "--max-gb", type=_positive, metavar="GB", help="memory limit for the data of a file, in gigabytes (default: 8)"
     )
+
+
+def add_evaluation_options(parser: Parser) -> None:
+    """Add the options for evaluating FILE."""
     group = parser.add_argument_group("evaluation")
     group.add_argument(
         "--threshold",
@@ -80,13 +100,6 @@ def add_input_options(parser: Parser) -> None:
         "for more than 20,000 rows; evaluate uses 1000 again above 100,000 rows)",
     )
     group.add_argument("--seed", type=_whole(0), default=0, metavar="N", help="random seed (default: 0)")
-
-
-def add_output_options(parser: Parser) -> None:
-    """Add --json and --report."""
-    group = parser.add_argument_group("output files")
-    group.add_argument("--json", metavar="OUT.json", help="write the metrics as JSON")
-    group.add_argument("--report", metavar="OUT.html", help="write one HTML page with charts")
 
 
 def read_file(args: Namespace) -> ScoreFile:
@@ -119,6 +132,21 @@ def read_other(args: Namespace, path: str, first: ScoreFile, why: str) -> ScoreF
         needs_labels=False,
     )
     return _same_classes(args, path, other, first, why)
+
+
+def read_unlabelled(args: Namespace) -> ScoreFile:
+    """Read FILE into memory without its labels."""
+    from avuc.evaluation.files import read_scores
+
+    return read_scores(
+        args.file,
+        kind=args.kind,
+        scores_key=args.scores_key,
+        labels_key=args.labels_key,
+        max_gb=args.max_gb,
+        columns=args.columns,
+        needs_labels=False,
+    )
 
 
 def _same_classes(args: Namespace, path: str, other: File, first: ScoreFile | ScoreStream, why: str) -> File:
@@ -182,62 +210,6 @@ def evaluation_options(args: Namespace, rows: int, *, by_cells: bool = False) ->
 def replicates_for(args: Namespace, rows: int) -> int:
     """Return --replicates; by default fewer for many rows, which make each replicate slow and the interval stable."""
     return min(1000, max(200, 20_000_000 // rows)) if args.replicates is None else int(args.replicates)
-
-
-def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None]) -> None:
-    """Raise before any work if an output has no folder, is an input, or is named twice."""
-    seen: dict[str, str] = {}
-    read = [name for name in inputs if name]
-    if any(name.lower().endswith(".npy") for name in read):
-        from avuc.evaluation.files.find import also_read
-
-        read += [str(label_file) for name in read for label_file in also_read(name)]
-    for option, name in outputs.items():
-        if name is None:
-            continue
-        path = Path(name)
-        if not name or path.is_dir():
-            raise InputError(f"{name}: {option} is a folder; give a file name")
-        if path.exists() and not path.is_file():
-            raise InputError(f"{name}: {option} is not a regular file; give a file name")
-        if not path.parent.is_dir():
-            raise InputError(f"{name}: the folder of {option} does not exist; create {path.parent} first")
-        if path.is_symlink() and not path.exists() and os.path.realpath(path) == os.path.abspath(path):
-            raise InputError(f"{name}: {option} is a loop of symbolic links; choose another name")
-        if any(same_file(name, other) for other in read):
-            raise InputError(f"{name}: {option} would overwrite an input file; choose another name")
-        for other, first in seen.items():
-            if same_file(name, other):
-                raise InputError(f"{name}: {option} and {first} are the same file; choose another name")
-        seen[name] = option
-    if outputs.get("--report"):
-        require("matplotlib", "report", "--report")
-
-
-def write_all(jobs: Mapping[str | None, Callable[[Path], object]]) -> None:
-    """Write all files or none: every file is complete under a temporary name before the first is renamed."""
-    with ExitStack() as stack:
-        for name, write in jobs.items():
-            if name is None:
-                continue
-            try:
-                # follow a link to its target, so that the link stays
-                write(stack.enter_context(atomic_path(os.path.realpath(name))))
-            except OSError as error:
-                raise InputError(
-                    f"{name}: cannot be written ({error.strerror or error}); free some space or choose another folder"
-                ) from error
-
-
-def text_job(text: str) -> Callable[[Path], object]:
-    """Return a job for `write_all` that writes a text."""
-    # a file name may contain bytes that are not text in this locale
-    return lambda path: path.write_text(text, encoding="utf-8", errors="backslashreplace")
-
-
-def json_text(document: dict[str, Any]) -> str:
-    """Return a document as JSON text."""
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _whole(least: int, most: int = 999_999_999) -> Callable[[str], int]:

@@ -66,7 +66,7 @@ def show_warnings(console: Console, warnings: Iterable[str]) -> None:
 def show_written(console: Console, names: Iterable[str | None]) -> None:
     """Print the names of the files that were written."""
     for name in names:
-        if name:
+        if name and name != "-":  # standard output
             console.line(f"written: {name}", "dim")
 
 

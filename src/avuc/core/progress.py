@@ -13,6 +13,8 @@ T = TypeVar("T")
 REDRAW_SECONDS = 0.1
 # of `delayed_progress`: work that is done sooner shows no line
 DELAY_SECONDS = 1.0
+# inside `without_progress`
+_silent = False
 
 
 class Progress:
@@ -32,7 +34,7 @@ class Progress:
     ) -> None:
         self.label, self.total, self.done, self.note = label, total, 0, ""
         self.stream = sys.stderr if stream is None else stream
-        self.live = self.stream.isatty()
+        self.live = self.stream.isatty() and not _silent
         self.always = always
         self.started = time.monotonic()
         self._drawn = 0.0
@@ -78,6 +80,17 @@ class Progress:
         width = shutil.get_terminal_size().columns - 1
         self.stream.write("\r" + text[:width].ljust(width))
         self.stream.flush()
+
+
+@contextmanager
+def without_progress(silent: bool = True) -> Iterator[None]:
+    """Show no progress lines inside the block."""
+    global _silent
+    before, _silent = _silent, silent or _silent
+    try:
+        yield
+    finally:
+        _silent = before
 
 
 def track(items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:

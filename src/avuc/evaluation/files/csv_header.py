@@ -21,7 +21,8 @@ T = TypeVar("T")
 
 def find_delimiter(path: Path, header: str) -> str:
     """Return what separates the cells."""
-    delimiter = next((delimiter for delimiter in DELIMITERS if delimiter in header), None)
+    first = ("\t",) if path.suffix.lower() == ".tsv" else ()
+    delimiter = next((delimiter for delimiter in (*first, *DELIMITERS) if delimiter in header), None)
     if delimiter is None and _split_by_spaces(path, header):
         raise file_error(path, "the cells are separated by spaces", "separate them by commas, semicolons or tabs")
     return delimiter or ","

@@ -30,7 +30,8 @@ from avuc.evaluation.files.messages import ambiguous_labels, file_error, listing
 from avuc.evaluation.files.names import LABEL_NAMES, RawScores, ReadOptions, check_unique_names, find_label_name
 from avuc.evaluation.files.parquet import open_parquet, read_parquet, write_parquet
 
-TABLES = (".parquet", ".csv")
+TEXT_TABLES = (".csv", ".tsv")
+TABLES = (".parquet", *TEXT_TABLES)
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,13 @@ FORMATS: dict[str, Format] = {
     ".safetensors": Format(read_safetensors, labels_safetensors, write_safetensors),
     ".parquet": Format(read_parquet, None, write_parquet),
     ".csv": Format(read_csv, None, write_csv),
+    ".tsv": Format(read_csv, None, write_csv),
 }
-TABLE_OPENERS: dict[str, Callable[[Path, ReadOptions], Any]] = {".csv": open_csv, ".parquet": open_parquet}
+TABLE_OPENERS: dict[str, Callable[[Path, ReadOptions], Any]] = {
+    ".csv": open_csv,
+    ".tsv": open_csv,
+    ".parquet": open_parquet,
+}
 # columns that identify rows, besides row numbers and names that end in id
 ID_NAMES = frozenset(["uuid", "key", "name", "file", "filename", "file_name", "path", "image", "image_path"])
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from avuc.core.atomic import atomic_path
 from avuc.evaluation.files.checks import check_label_shape, check_score_shape, decide
-from avuc.evaluation.files.find import FORMATS, HasScoreNames, file_errors, find_scores
+from avuc.evaluation.files.find import FORMATS, TEXT_TABLES, HasScoreNames, file_errors, find_scores
 from avuc.evaluation.files.messages import file_error, listing
 from avuc.evaluation.files.names import RawScores, ReadOptions, check_size, memory_bytes
 from avuc.evaluation.files.score_file import ScoreFile, ScoreStream, as_file_dtype, blocks_of
@@ -39,7 +39,7 @@ def read_scores(
     like: HasScoreNames | None = None,
     needs_labels: bool = True,
 ) -> ScoreFile:
-    """Read saved predictions of any framework from .npz, .npy, .safetensors, .parquet or .csv into memory.
+    """Read saved predictions of any framework from .npz, .npy, .safetensors, .parquet, .csv or .tsv into memory.
 
     No code in the file can run, and memory is allocated only after the header was compared with the size of the file.
     Bad input raises an `InputError` with the file, the problem and the remedy.
@@ -156,7 +156,7 @@ def open_scores(
         "needs_labels": needs_labels,
     }
     # a .csv has no stored row count, and its numbers need less memory than its text
-    if file.suffix.lower() == ".csv":
+    if file.suffix.lower() in TEXT_TABLES:
         return read_scores(file, kind=kind, first_label=first_label, **options)
     with file_errors(file):
         raw = find_scores(file, in_blocks=True, **options)

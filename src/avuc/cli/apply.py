@@ -1,0 +1,94 @@
+"""`avuc apply`: calibrate saved predictions with a saved calibrator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from avuc.cli.command import Command, Namespace, Parser
+from avuc.cli.inputs import FILE_HELP, add_content_options, read_unlabelled
+from avuc.cli.outputs import add_quiet_option, check_outputs, console_for, write_all
+from avuc.cli.tables import show_file, show_written
+from avuc.core.errors import InputError
+
+if TYPE_CHECKING:
+    from avuc.evaluation.files import ScoreFile
+
+TEXT = f"""\
+Write a copy of saved predictions with calibrated scores, in the same format. Logits stay logits and probabilities stay
+probabilities; labels, other arrays and other columns are copied. CAL.json is a calibrator that avuc calibrate --out
+wrote. Labels are not needed.
+
+{FILE_HELP}"""
+EXAMPLES = """\
+examples:
+  avuc apply cal.json test.npz --to test-calibrated.npz
+  cat test.csv | avuc apply cal.json - --to test-calibrated.csv"""
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_argument("calibrator", metavar="CAL.json", help="a calibrator, written by avuc calibrate --out")
+    add_content_options(parser, labels=False)
+    parser.add_argument("--to", metavar="FILE", required=True, help="file for the result, in the format of FILE")
+    add_quiet_option(parser)
+
+
+def run(args: Namespace) -> int:
+    check_outputs({"--to": args.to}, [args.calibrator, args.file])
+    if Path(args.to).suffix.lower() != Path(args.file).suffix.lower():
+        raise InputError(
+            f"{args.to}: --to must have the format of {args.file}; use the suffix {Path(args.file).suffix}"
+        )
+    from avuc.calibration import Calibrator
+    from avuc.evaluation.files import write_scores
+
+    console = console_for(args)
+    calibrator = Calibrator.load(args.calibrator)
+    file = read_unlabelled(args)
+    show_file(console, file)
+    _check_classes(args, calibrator, file)
+    if (calibrator.class_names_ is None) != (file.names is None):
+        named = args.file if calibrator.class_names_ is None else args.calibrator
+        console.paragraph(f"note: only {named} has class names, so classes are matched by position", lead="  ")
+    scores = file.calibrated(calibrator)
+    write_all({args.to: lambda path: write_scores(file, scores, path)})
+    console.line(f"calibrated by {_described(calibrator)}")
+    show_written(console, [args.to])
+    return 0
+
+
+def _check_classes(args: Namespace, calibrator: Any, file: ScoreFile) -> None:
+    """Raise if the classes of the calibrator are not those of the file."""
+    if not hasattr(calibrator, "temperature_"):
+        raise InputError(f"{args.calibrator}: the calibrator is not fitted; write it with avuc calibrate --out")
+    if calibrator.num_classes_ != file.num_classes:
+        raise InputError(
+            f"{args.file}: has {file.num_classes} classes, but {args.calibrator} was fitted on "
+            f"{calibrator.num_classes_}; apply it to scores of the same model"
+        )
+    fitted, found = calibrator.class_names_, file.class_names
+    if fitted and found and file.names is None and all(name.isdecimal() for name in (*fitted, *found)):
+        from avuc.evaluation.files.messages import listing
+
+        # by position, class 3 of 3, 5, 7 would match class 1 of 1, 2, 3
+        raise InputError(
+            f"{args.file}: has the classes {listing(found)}, but the calibrator was fitted on {listing(fitted)}; "
+            "apply it to scores with the same class numbers"
+        )
+
+
+def _described(calibrator: Any) -> str:
+    if calibrator.name == "vector":
+        return "vector scaling"
+    if calibrator.temperature_ == 1:
+        return "temperature 1, which changes nothing"
+    return f"{calibrator.name} scaling, temperature {calibrator.temperature_:.4g}".replace("temperature scaling, ", "")
+
+
+COMMAND = Command(
+    summary="calibrate saved predictions with a saved calibrator",
+    text=TEXT,
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)

@@ -1,0 +1,154 @@
+"""`avuc apply`: the same result as `avuc calibrate --apply`, for every format."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from avuc.calibration import Calibrator
+from avuc.cli import main
+from avuc.evaluation.files import read_scores
+
+from .conftest import overconfident
+
+NAMES = ["ant", "bee", "cat", "dog"]
+
+
+def run(*words):
+    return main([str(word) for word in words])
+
+
+@pytest.fixture
+def calibrator(validation, tmp_path):
+    out = tmp_path / "cal.json"
+    assert run("calibrate", validation, "--method", "vector", "--out", out, "--replicates", 0, "--quiet") == 0
+    return out
+
+
+def write(path, scores, labels):
+    """Save scores in the format of the suffix."""
+    if path.suffix == ".npz":
+        np.savez(path, logits=scores, labels=labels, other=np.arange(3))
+    elif path.suffix == ".npy":
+        np.save(path, scores)
+    elif path.suffix == ".safetensors":
+        from safetensors.numpy import save_file
+
+        save_file({"logits": scores, "labels": labels}, path)
+    elif path.suffix == ".parquet":
+        import pyarrow
+        from pyarrow import parquet
+
+        columns = {f"logits_{k}": scores[:, k] for k in range(4)}
+        parquet.write_table(pyarrow.table(columns | {"label": labels}), path)
+    else:
+        comma = "\t" if path.suffix == ".tsv" else ","
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file, delimiter=comma)
+            writer.writerow(["label", *(f"logits_{k}" for k in range(4))])
+            writer.writerows([[label, *map(float, row)] for label, row in zip(labels, scores, strict=True)])
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy", ".safetensors", ".parquet", ".csv", ".tsv"])
+def test_every_format(calibrator, tmp_path, capsys, suffix):
+    scores, labels = overconfident(120, 5)
+    source, to = write(tmp_path / f"logits{suffix}", scores, labels), tmp_path / f"to{suffix}"
+    assert run("apply", calibrator, source, "--to", to) == 0
+    assert "calibrated by vector scaling" in capsys.readouterr().out
+    options = {"kind": "logits"} if suffix == ".npy" else {}
+    found = read_scores(to, needs_labels=False, **options).scores
+    expected = Calibrator.load(calibrator).transform(torch.from_numpy(scores))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    if suffix != ".npy":
+        assert read_scores(to).labels.tolist() == labels.tolist()
+    if suffix == ".npz":
+        assert np.load(to)["other"].tolist() == [0, 1, 2]
+
+
+def test_draws_and_probabilities(calibrator, tmp_path):
+    scores = np.stack([overconfident(50, seed)[0] for seed in (6, 7)])
+    np.savez(tmp_path / "draws.npz", logits=scores)
+    assert run("apply", calibrator, tmp_path / "draws.npz", "--to", tmp_path / "to.npz") == 0
+    expected = Calibrator.load(calibrator).transform(scores)
+    np.testing.assert_allclose(np.load(tmp_path / "to.npz")["logits"], expected, rtol=1e-5, atol=1e-5)
+    np.savez(tmp_path / "probs.npz", probs=torch.from_numpy(scores[0]).softmax(1).numpy())
+    assert run("apply", calibrator, tmp_path / "probs.npz", "--to", tmp_path / "to.npz") == 0
+    expected = torch.from_numpy(expected[0]).softmax(1)
+    np.testing.assert_allclose(np.load(tmp_path / "to.npz")["probs"], expected, rtol=1e-4, atol=1e-5)
+
+
+def named(path, names, scores, labels=None):
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*(f"logits_{name}" for name in names), *([] if labels is None else ["Y_True"])])
+        for index, row in enumerate(scores):
+            writer.writerow([*map(float, row), *([] if labels is None else [NAMES[labels[index]]])])
+    return path
+
+
+def test_classes_are_checked_by_name(tmp_path, capsys):
+    scores, labels = overconfident(200, 8)
+    fit, order = named(tmp_path / "fit.csv", NAMES, scores, labels), [3, 1, 0, 2]
+    cal, to = tmp_path / "cal.json", tmp_path / "to.csv"
+    assert run("calibrate", fit, "--method", "vector", "--out", cal, "--replicates", 0) == 0
+    other = named(tmp_path / "other.csv", [NAMES[k] for k in order], scores[:, order])
+    assert run("apply", cal, other, "--to", to) == 0
+    expected = Calibrator.load(cal).transform(scores)
+    torch.testing.assert_close(read_scores(to).scores.numpy(), expected[:, order], rtol=1e-4, atol=1e-4)
+    capsys.readouterr()
+    to.unlink()
+    wrong = named(tmp_path / "wrong.csv", [*NAMES[:3], "eel"], scores)
+    assert run("apply", cal, wrong, "--to", to) == 2
+    assert "the calibrator was fitted on 'ant', 'bee', 'cat', 'dog'" in capsys.readouterr().err
+    np.savez(tmp_path / "plain.npz", logits=scores)
+    assert run("apply", cal, tmp_path / "plain.npz", "--to", tmp_path / "to.npz") == 0
+    assert "has class names, so classes are matched by position" in " ".join(capsys.readouterr().out.split())
+    assert not to.exists()
+
+
+def test_class_numbers_are_not_positions(tmp_path, capsys):
+    scores, labels = overconfident(200, 8)
+    np.savez(tmp_path / "fit.npz", logits=scores, labels=labels)
+    cal = tmp_path / "cal.json"
+    assert run("calibrate", tmp_path / "fit.npz", "--method", "vector", "--out", cal, "--replicates", 0) == 0
+    content = json.loads(cal.read_text()) | {"class_names": ["3", "5", "7", "9"]}
+    cal.write_text(json.dumps(content))
+    other = named(tmp_path / "other.csv", ["1", "2", "3", "4"], scores)
+    assert run("apply", cal, other, "--to", tmp_path / "to.csv") == 2
+    assert "same class numbers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["apply", "missing.json", "{file}", "--to", "{to}"], "missing.json"),
+        (["apply", "{cal}", "{file}", "--to", "{file}"], "would overwrite an input file"),
+        (["apply", "{cal}", "{file}", "--to", "{to}.csv"], "must have the format of"),
+        (["apply", "{cal}", "{three}", "--to", "{to}"], "has 3 classes"),
+        (["apply", "{file}", "{file}", "--to", "{to}"], "validation.npz"),
+        (["apply", "{cal}", "{file}", "--to", "{to}", "--format", "npz"], "--format is for standard input"),
+    ],
+)
+def test_bad_input_is_one_line(calibrator, validation, tmp_path, capsys, words, says):
+    np.savez(tmp_path / "three.npz", logits=np.random.default_rng(0).normal(size=(9, 3)))
+    names = {"cal": calibrator, "file": validation, "three": tmp_path / "three.npz", "to": tmp_path / "to.npz"}
+    before = sorted(path.name for path in tmp_path.iterdir())
+    capsys.readouterr()
+    assert run(*(word.format(**names) for word in words)) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_a_calibrator_without_a_fit(tmp_path, validation, capsys):
+    from avuc.calibration import TemperatureScaling
+
+    (tmp_path / "cal.json").write_text(TemperatureScaling().to_json())
+    assert run("apply", tmp_path / "cal.json", validation, "--to", tmp_path / "to.npz") == 2
+    assert "not fitted" in capsys.readouterr().err
