@@ -11,10 +11,19 @@ from torch import Tensor
 
 from avuc.core.data_parallel import Group, sum_over_ranks
 from avuc.core.errors import InputError
+from avuc.losses.accumulation import part_of_total
 from avuc.losses.analytic import analytic_avuc, loss_from_statistics
 from avuc.losses.area import area_loss
 from avuc.losses.inputs import check_shapes, checked_threshold, checked_whole, one_of, refuse_nan, transforming
-from avuc.losses.quadrants import UNCERTAINTIES, VARIANTS, Uncertainty, Variant, sample_statistics
+from avuc.losses.quadrants import (
+    UNCERTAINTIES,
+    VARIANTS,
+    Quadrants,
+    Uncertainty,
+    Variant,
+    quadrants_of,
+    sample_statistics,
+)
 
 
 def avuc_loss(
@@ -27,6 +36,7 @@ def avuc_loss(
     ignore_index: int = -100,
     weights: Tensor | None = None,
     group: Group = None,
+    total: Quadrants | None = None,
 ) -> Tensor:
     """Return the AvUC loss of a batch, a tensor without dimensions (Eq. 3 of the paper).
 
@@ -47,6 +57,8 @@ def avuc_loss(
         group: the data-parallel processes that share a batch. None (default): all; the quadrants are summed over them,
             so N processes under DistributedDataParallel train like one process on the whole batch. False: this process
             alone.
+        total: the quadrants of a larger batch that this one is a part of (gradient accumulation). The losses of all
+            parts then sum to the loss of the larger batch, and so do their gradients (first derivatives only).
 
     >>> logits = torch.tensor([[4.0, 0.0], [0.0, 4.0]])
     >>> avuc_loss(logits, torch.tensor([0, 1]), threshold=0.3).item()  # both accurate and certain
@@ -54,10 +66,19 @@ def avuc_loss(
     """
     one_of("variant", variant, VARIANTS)
     # the analytic pass takes logits (N, C), has no gradient in the weights and cannot be traced or transformed
-    plain = variant == "soft" or check_shapes(logits, labels) or torch.compiler.is_compiling() or transforming()
+    plain = (
+        total is not None
+        or variant == "soft"
+        or check_shapes(logits, labels)
+        or torch.compiler.is_compiling()
+        or transforming()
+    )
     if plain or (isinstance(weights, Tensor) and weights.requires_grad):
         statistics = sample_statistics(logits, labels, uncertainty, ignore_index, weights)
-        loss = loss_from_statistics(statistics, threshold, variant, group)
+        if total is None:
+            loss = loss_from_statistics(statistics, threshold, variant, group)
+        else:
+            loss = part_of_total(quadrants_of(statistics, threshold, variant), total, group)
     else:
         if uncertainty != "entropy":
             one_of("uncertainty", uncertainty, UNCERTAINTIES)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
 
@@ -209,3 +211,22 @@ def may_synchronise(tensor: Tensor) -> bool:
 def transforming() -> bool:
     """Return whether torch.func or forward-mode differentiation is active; both need ordinary torch operations."""
     return bool(torch._C._are_functorch_transforms_active()) or forward_ad._current_level >= 0
+
+
+def outside_transforms() -> contextlib.AbstractContextManager[object]:
+    """Return a context in which tensors of a module can be changed in place, which torch.func refuses otherwise."""
+    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+        return contextlib.nullcontext()
+    return torch._C._DisableFuncTorch()  # type: ignore[no-any-return, unused-ignore]
+
+
+def plain_value(values: Tensor, reduce: Callable[..., Tensor]) -> Tensor:
+    """Return the value of a tensor inside torch.func. `reduce` (a sum or mean) joins the members of a torch.vmap."""
+    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+        return values
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(values):
+        member = functorch.maybe_get_bdim(values) if functorch.is_batchedtensor(values) else None
+        values = functorch.get_unwrapped(values)
+        values = values if member is None else reduce(values, dim=member)
+    return values

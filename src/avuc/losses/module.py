@@ -4,26 +4,42 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from avuc.core.data_parallel import Group, sum_over_ranks, world_size
 from avuc.core.errors import InputError, NonFiniteError
+from avuc.losses.accumulation import running_loss
 from avuc.losses.functional import avuc_loss
-from avuc.losses.inputs import checked_number, checked_whole, look_like_probs, one_of, refuse_nan
-from avuc.losses.quadrants import UNCERTAINTIES, VARIANTS, Uncertainty, Variant, sample_statistics
+from avuc.losses.inputs import (
+    checked_number,
+    checked_whole,
+    look_like_probs,
+    one_of,
+    outside_transforms,
+    plain_value,
+    refuse_nan,
+)
+from avuc.losses.quadrants import (
+    UNCERTAINTIES,
+    VARIANTS,
+    Quadrants,
+    Uncertainty,
+    Variant,
+    quadrants_of,
+    sample_statistics,
+)
+from avuc.losses.state import WarmupState
 from avuc.uncertainty import midpoint_threshold
 
 DEFAULT_WARMUP_EPOCHS = 5
-STATISTICS = ("threshold", "gathered", "pooled")
 # ImageNet in batches of 64 has 20,000: a warm-up epoch longer than this is one that nobody ends
 MANY_BATCHES = 25_000
 
 
-class AvUCLoss(nn.Module):
+class AvUCLoss(WarmupState):
     """The AvUC loss with a threshold that it learns. Add it to the cross-entropy or to the negative ELBO.
 
         β · log(1 + (AU + IC)/(AC + IU))
@@ -47,6 +63,9 @@ class AvUCLoss(nn.Module):
         uncertainty: "entropy" (default), or "mutual_information" for logits (S, N, C).
         ignore_index: label of the predictions to leave out (default −100).
         group: the data-parallel processes that share a batch: None (default) for all, False for this process alone.
+        running: for micro-batches too small for a loss of their own: decay of an average of the quadrants over past
+            batches, for example 0.9, whose loss is used. This is biased: the past comes from older weights and has no
+            gradient. `total` is exact. Default None: every batch has its own loss.
 
     >>> avuc = AvUCLoss(beta=3.0, warmup_epochs=1)
     >>> logits, labels = torch.tensor([[2.0, 0.0], [0.1, 0.0]]), torch.tensor([1, 0])
@@ -56,10 +75,6 @@ class AvUCLoss(nn.Module):
     >>> avuc(logits, labels).item() > 1  # wrong and certain, right and uncertain
     True
     """
-
-    threshold: Tensor
-    gathered: Tensor  # Σ u and count of the predictions of this process; first row inaccurate, second row accurate
-    pooled: Tensor  # the same, summed over all processes at the end of each warm-up epoch
 
     def __init__(
         self,
@@ -72,6 +87,7 @@ class AvUCLoss(nn.Module):
         uncertainty: Uncertainty = "entropy",
         ignore_index: int = -100,
         group: Group = None,
+        running: float | None = None,
     ) -> None:
         super().__init__()
         one_of("variant", variant, VARIANTS)
@@ -91,12 +107,17 @@ class AvUCLoss(nn.Module):
         self.variant, self.uncertainty = variant, uncertainty
         self.warmup_epochs = warmup_epochs if threshold is None and warmup_steps is None else 0
         self.warmup_steps = warmup_steps
+        self.running = None if running is None else checked_number("AvUCLoss: running", running)
+        if self.running is not None and self.running >= 1:
+            raise InputError(f"AvUCLoss: running is a decay below 1, for example 0.9; found {running!r}")
         self.ignore_index, self.group, self.epoch = ignore_index, group, 0
         # these tensors are small and have values to keep, so a meta device is not used for them
         device = "cpu" if torch.get_default_device().type == "meta" else None
         self.threshold = torch.tensor(given, dtype=torch.float32, device=device)
         self.gathered = torch.zeros(2, 2, dtype=torch.float64, device=device)
         self.pooled = torch.zeros(2, 2, dtype=torch.float64, device=device)
+        averages = torch.zeros(5, dtype=torch.float64, device=device)
+        self.averages = None if running is None else averages
         # Training calls: of the warm-up if `warmup_steps` is given, else of this warm-up epoch. A tensor on the host,
         # because torch.compile would compile anew for every value of an integer.
         self.steps = torch.zeros((), dtype=torch.int64, device="cpu")
@@ -107,20 +128,29 @@ class AvUCLoss(nn.Module):
         """Whether the threshold is still being learned."""
         return self._warming_up
 
-    def forward(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    def forward(
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, *, total: Quadrants | None = None
+    ) -> Tensor:
         """Return the loss, a tensor without dimensions; 0 during the warm-up.
 
         Args:
             logits: (N, C), (S, N, C) for S posterior samples, or dense ([S,] N, C, *spatial).
             labels: class indices, (N) or (N, *spatial).
             weights: weight of each prediction, same shape as `labels`. Default None: 1 each.
+            total: the quadrants of the whole batch if this is one of its micro-batches; see `total`.
         """
         if self._warming_up:
             if self.training:
                 self._gather(logits, labels, weights)
-                self._count()
+                with outside_transforms():
+                    self._count()
             dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
             return torch.zeros((), dtype=dtype, device=logits.device)
+        if self.averages is not None and self.running is not None and self.training and total is None:
+            own = torch.stack(self._quadrants(logits, labels, weights))
+            loss = running_loss(sum_over_ranks(own, self.group), self.averages, self.running)
+            refuse_nan(loss, "logits")
+            return self.beta * loss
         loss = avuc_loss(
             logits,
             labels,
@@ -130,8 +160,39 @@ class AvUCLoss(nn.Module):
             ignore_index=self.ignore_index,
             weights=weights,
             group=self.group,
+            total=total,
         )
         return self.beta * loss
+
+    def total(self, batches: Iterable[tuple[Tensor, ...]]) -> Quadrants:
+        """Return the quadrants of a whole batch, summed over its micro-batches: the first of two passes.
+
+        Then `forward(logits, labels, total=total)` of each micro-batch has its part of the gradient of the whole batch:
+        together they give exactly the gradient that one large batch would have. During the warm-up nothing is computed.
+
+        Both passes must see the same logits. A generator that computes them lazily runs here without gradients, and
+        torch's random state is restored afterwards: the second pass draws the same dropout masks if it takes the
+        micro-batches in the same order.
+
+        Args:
+            batches: (logits, labels) or (logits, labels, weights) of each micro-batch.
+
+        >>> net, avuc = torch.nn.Linear(3, 2), AvUCLoss(threshold=0.5)
+        >>> parts = [(torch.randn(4, 3), torch.tensor([0, 1, 1, 0])) for _ in range(8)]
+        >>> total = avuc.total((net(x), y) for x, y in parts)
+        >>> for x, y in parts:
+        ...     avuc(net(x), y, total=total).backward()
+        """
+        device = self.threshold.device
+        sums = torch.zeros(4, dtype=self.gathered.dtype, device=device)
+        if self._warming_up:
+            return Quadrants(*sums)
+        with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            for logits, labels, *weights in batches:
+                own = self._quadrants(logits, labels, weights[0] if weights else None)
+                sums += torch.stack(own).to(sums)
+            refuse_nan(sums, "logits")
+            return Quadrants(*sum_over_ranks(sums, self.group))
 
     def epoch_end(self) -> None:
         """Count an epoch. After the last warm-up epoch, set the threshold."""
@@ -143,13 +204,20 @@ class AvUCLoss(nn.Module):
             self.steps.zero_()
         self.epoch += 1
 
+    def _quadrants(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> Quadrants:
+        statistics = sample_statistics(logits, labels, self.uncertainty, self.ignore_index, weights)
+        return quadrants_of(statistics, self.threshold, self.variant)
+
     @torch.no_grad()
     def _gather(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         predictions = sample_statistics(logits, labels, self.uncertainty, self.ignore_index, weights)
         refuse_nan(predictions.uncertainty, "logits")
         right = predictions.correct.to(self.gathered.dtype)
         groups = torch.stack((1 - right, right)) * predictions.weight
-        self.gathered += torch.stack(((groups * predictions.uncertainty).sum(dim=1), groups.sum(dim=1)), dim=1)
+        sums = torch.stack(((groups * predictions.uncertainty).sum(dim=1), groups.sum(dim=1)), dim=1)
+        sums = plain_value(sums, torch.sum)  # vmap over examples gathers what one batch would
+        with outside_transforms():
+            self.gathered += sums
         if not torch.compiler.is_compiling() and self.steps == 0 and look_like_probs(logits, labels):
             warnings.warn(
                 "AvUCLoss: every row of the logits is non-negative and sums to 1, like probabilities; pass logits, "
@@ -195,83 +263,3 @@ class AvUCLoss(nn.Module):
             raise InputError("AvUCLoss: no prediction was seen in train() mode during the warm-up")
         self.threshold.copy_(midpoint_threshold(sums[1], sums[0], counts[1], counts[0]))
         self._warming_up = False
-
-    def _set_warming_up(self) -> None:
-        # a flag of its own: torch.compile compiles once for each of its two values, not for every epoch
-        if self.warmup_steps is None:
-            self._warming_up = self.epoch < self.warmup_epochs
-        else:
-            self._warming_up = int(self.steps) < self.warmup_steps
-
-    # ---- state
-
-    def statistics(self) -> list[Tensor]:
-        """Return every tensor that training changes in place."""
-        return [self.threshold, self.gathered, self.pooled]
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)
-        device = fn(self.threshold).device  # .half() changes no device, .to(device) changes nothing else
-        for name in STATISTICS:
-            tensor: Tensor = getattr(self, name)
-            if tensor.device != device:
-                # Apple's GPUs have no float64
-                dtype = torch.float32 if name == "threshold" or device.type == "mps" else torch.float64
-                setattr(self, name, tensor.to(device, dtype))
-        return self
-
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        for name in STATISTICS:
-            destination[prefix + name] = getattr(self, name)
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-
-    def _load_from_state_dict(
-        self,
-        state_dict: Any,
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
-        keys = {name: prefix + name for name in STATISTICS}
-        unexpected_keys[:] = [key for key in unexpected_keys if key not in keys.values()]
-        for name, key in keys.items():
-            own: Tensor = getattr(self, name)
-            if key in state_dict and state_dict[key].shape != own.shape:
-                error_msgs.append(f"{key} has shape {tuple(state_dict[key].shape)}, not {tuple(own.shape)}")
-            elif key in state_dict:
-                own.copy_(state_dict[key])
-            elif name == "pooled":  # version 0.1.0 had none
-                self.pooled.zero_()
-            elif strict:
-                missing_keys.append(key)
-        if self.warmup_steps is not None and not self.steps and not self.threshold.isnan():
-            self.steps.fill_(self.warmup_steps)  # the threshold was learned in epochs
-        self._set_warming_up()
-        if not self._warming_up and bool(self.threshold.isnan()):
-            raise InputError(
-                "AvUCLoss: this state was saved before its warm-up ended, and has no threshold; load it into an "
-                f"AvUCLoss with a longer warm-up than {self.warmup_steps or self.warmup_epochs}"
-            )
-
-    def get_extra_state(self) -> Tensor:
-        # epochs alone, as in version 0.1.0, unless steps are what ends the warm-up
-        return torch.tensor(self.epoch if self.warmup_steps is None else [self.epoch, int(self.steps)])
-
-    def set_extra_state(self, state: Tensor) -> None:
-        self.epoch, steps, *_ = [*state.reshape(-1).tolist(), 0]
-        self.steps.fill_(0 if self.warmup_steps is None else steps)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "pooled" not in self.__dict__:  # a module that version 0.1.0 pickled
-            for name in ("threshold", "gathered"):
-                setattr(self, name, self._buffers.pop(name))
-            self.pooled, self.steps = torch.zeros_like(self.gathered), torch.zeros((), dtype=torch.int64)
-            self.warmup_steps = None
-            self._set_warming_up()
