@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-import avuc.predictions.multiclass
+import avuc.predictions.rows
 from avuc.core.errors import InputError
 from avuc.core.tensor_file import read_tensors, write_tensors
 from avuc.predictions import Predictions
@@ -43,7 +43,7 @@ def test_from_logits() -> None:
     assert p.entropy is p.entropy
 
 
-@given(st.integers(1, 5), st.integers(1, 9), st.integers(1, 6), st.integers(0, 50))
+@given(st.integers(1, 5), st.integers(1, 9), st.integers(2, 6), st.integers(0, 50))
 def test_from_samples_against_the_formulas(s: int, n: int, c: int, seed: int) -> None:
     z = logits(s, n, c, seed=seed).double()
     p = Predictions.from_samples(z, labels(n, c))
@@ -56,7 +56,7 @@ def test_from_samples_against_the_formulas(s: int, n: int, c: int, seed: int) ->
 def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     z = logits(3, 17, 4)
     whole = Predictions.from_samples(z, labels(17, 4))
-    monkeypatch.setattr(avuc.predictions.multiclass, "BLOCK", 24)
+    monkeypatch.setattr(avuc.predictions.rows, "BLOCK", 24)
     assert torch.equal(Predictions.from_samples(z, labels(17, 4)).probs, whole.probs)
 
 
@@ -98,7 +98,8 @@ def test_rows_without_labels() -> None:
 @pytest.mark.parametrize(
     ("probs", "targets", "message"),
     [
-        (torch.ones(3), torch.zeros(3, dtype=torch.int64), r"\(N, C\)"),
+        (torch.tensor(1.0), torch.zeros(3, dtype=torch.int64), r"\(N, C\)"),
+        (torch.ones(3, 1), torch.zeros(3, dtype=torch.int64), r"give binary probabilities as \(N,\)"),
         (torch.ones(3, 2, dtype=torch.int64), torch.zeros(3, dtype=torch.int64), r"floating-point"),
         (torch.ones(3, 2), torch.zeros(2, dtype=torch.int64), r"shape \(3,\)"),
         (torch.ones(3, 2), torch.tensor([0, 1, 2]), r"0…1"),

@@ -1,10 +1,11 @@
 """What every method produces and every metric reads.
 
 multiclass.py    Predictions: one class for each row, or for each position of an image or a text
+rows.py          the mean of softmaxes, checks of values
 """
 
 from avuc.predictions.multiclass import FORMAT as FORMAT
-from avuc.predictions.multiclass import HasTransform as HasTransform
 from avuc.predictions.multiclass import Predictions
+from avuc.predictions.rows import HasTransform as HasTransform
 
 __all__ = ["Predictions"]

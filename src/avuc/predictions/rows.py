@@ -1,0 +1,98 @@
+"""Rows of logits and probabilities: the mean of softmaxes, and the checks of values."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from avuc.core.errors import InputError
+from avuc.core.probabilities import are_probs, check_probs, looks_like
+
+# elements of one softmax block: bounds the working memory
+BLOCK = 1 << 22
+# one binary logit for each row is taken for a probability if so many rows are from 0 to 1
+MANY_ROWS = 16
+
+
+class HasTransform(Protocol):
+    """The part of a calibrator that is used here."""
+
+    def transform(self, logits: Tensor) -> Tensor: ...
+
+
+def mean_softmax(logits: Tensor, calibrator: HasTransform | None = None) -> tuple[Tensor, Tensor]:
+    """Return the mean over samples of the softmax, (M, C), and of its entropy, (M).
+
+    Args:
+        logits: (S, M, C).
+        calibrator: its `transform` is applied to the logits of each sample, before the mean.
+
+    >>> mean_softmax(torch.zeros(3, 1, 2))
+    (tensor([[0.5000, 0.5000]]), tensor([0.6931]))
+    """
+    samples, rows, classes = logits.shape
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    probs = torch.zeros(rows, classes, dtype=dtype, device=logits.device)
+    expected = torch.zeros(rows, dtype=dtype, device=logits.device)
+    step = max(1, BLOCK // (samples * classes))
+    for start in range(0, rows, step):
+        some = slice(start, start + step)
+        block = logits[:, some].detach()
+        if calibrator is not None:
+            block = calibrator.transform(block)
+        log_probs = block.to(dtype).log_softmax(-1)
+        if not bool(log_probs.amax(-1).isfinite().all()):
+            raise InputError(f"logits contain NaN or +infinity (rows {start}…{min(rows, start + step) - 1})")
+        each = log_probs.exp()
+        probs[some] = each.mean(0)
+        # the clamp makes 0 log 0 = 0 instead of 0 · −inf = NaN
+        expected[some] = -(each * log_probs.clamp(min=torch.finfo(dtype).min)).sum(-1).mean(0)
+    return probs, expected
+
+
+def refuse_probabilities(logits: Tensor) -> None:
+    """Raise `InputError` if logits (S, M, C) look like probabilities, or are not floating-point."""
+    if not logits.is_floating_point():
+        raise InputError(f"logits must be floating-point, found {logits.dtype}")
+    looks = looks_like(logits)
+    if looks is not None:
+        raise InputError(
+            f"these logits look like {looks} (no row is negative, and each sums to "
+            f"{'100' if looks == 'percentages' else '1'}): pass their logarithm, give probabilities (N, C) "
+            "to Predictions(probs, labels), or pass check=False if these are logits"
+        )
+    if logits.shape[-1] == 2 and binary_probabilities(logits):
+        raise InputError(
+            "these binary logits look like probabilities (all of them are from 0 to 1): pass log(p / (1 − p)), give "
+            "probabilities (N,) to Predictions(probs, labels), or pass check=False if these are logits"
+        )
+
+
+def binary_probabilities(rows: Tensor) -> bool:
+    """Return whether rows (..., 2) made of one logit each, [0, z], look as if z were a probability."""
+    if rows.shape[-2] < MANY_ROWS or bool((rows[..., 0] != 0).any()):
+        return False
+    low, high = rows[..., 1].aminmax()
+    return bool((low >= 0) & (high <= 1))
+
+
+def values_fit(probs: Tensor, labels: Tensor, expected: Tensor) -> bool:
+    """Return whether labels are in range, rows are probabilities and entropies finite; waits for a GPU only once."""
+    if not len(labels):
+        return True
+    low, high = labels.aminmax()
+    in_range = (low >= -1) & (high < probs.shape[1])
+    return bool(in_range & are_probs(probs) & expected.isfinite().all())
+
+
+def check_values(probs: Tensor, labels: Tensor, expected: Tensor) -> None:
+    """Raise `InputError` for labels out of range, rows that are no probabilities and entropies that are not finite."""
+    if values_fit(probs, labels, expected):
+        return
+    low, high = labels.aminmax()
+    if low < -1 or high >= probs.shape[1]:
+        raise InputError(f"labels must be in 0…{probs.shape[1] - 1}, or −1 for none, found {int(low)}…{int(high)}")
+    check_probs(probs)
+    raise InputError("expected_entropy contains NaN or infinity; give one entropy in nats for each row, or None")
