@@ -13,7 +13,8 @@ suite.py             METRICS, evaluate
 intervals.py         bootstrap intervals;  detection_bootstrap.py: those of `detection`;  resampling/: the bootstrap
 blockwise.py         the same metrics for data read in blocks
 streaming/           metrics with a state of fixed size, mergeable over processes
-statistics.py        the one pass over the probabilities;  checks.py, arrays.py: what is accepted
+statistics.py        the one pass over the probabilities;  few_classes.py: of few classes, on the CPU
+checks.py, arrays.py what is accepted
 binning.py, ties.py, sorted_samples.py, log_histogram.py    counts from which metrics are computed
 
 `avu`, `detection` and `intervals` are also names of modules here. The attribute of the package is always the function;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,18 @@ import numpy as np
 from avuc.core.errors import InputError
 
 Array = np.ndarray[Any, np.dtype[Any]]
+# rows that are worked on at a time, so that the steps in between stay in the cache of the processor
+CACHED_ROWS = 1 << 15
+
+
+def cached_parts(rows: int) -> Iterator[slice]:
+    """Yield slices of at most `CACHED_ROWS` rows.
+
+    >>> list(cached_parts(40_000))
+    [slice(0, 32768, None), slice(32768, 40000, None)]
+    """
+    for start in range(0, rows, CACHED_ROWS):
+        yield slice(start, min(start + CACHED_ROWS, rows))
 
 
 def as_scores(values: Any, name: str) -> Array:

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from avuc._old_names import forward
-from avuc.metrics.arrays import Array
+from avuc.metrics.arrays import Array, cached_parts
 from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.metrics.threshold import POINTS, Threshold, resolve_threshold, thresholds_between
-from avuc.metrics.ties import TieGroups, cumulative, group_ties
 from avuc.uncertainty import highest_certain
 
 __getattr__ = forward(__name__)
@@ -154,9 +153,7 @@ def avu_curves(probs: Any, labels: Any, *, points: int = POINTS) -> AvuCurves:
 
 def avu_curves_from_statistics(statistics: Statistics, points: int = POINTS) -> AvuCurves:
     """Return `avu_curves` from the statistics of the predictions."""
-    thresholds = thresholds_between(statistics.entropy.min(), statistics.entropy.max(), points)
-    counts = quadrant_counts(group_ties(statistics.entropy, statistics.correct), thresholds)
-    return avu_curves_from_counts(counts, thresholds)
+    return avu_curves_from_counts(*quadrant_counts_between(statistics, points))
 
 
 def avu_curves_from_counts(counts: QuadrantCounts, thresholds: Array) -> AvuCurves:
@@ -174,11 +171,30 @@ def quadrant_counts_at(statistics: Statistics, threshold: Threshold) -> Quadrant
     return QuadrantCounts(*(np.asarray(np.count_nonzero(mask), np.float64) for mask in masks))
 
 
-def quadrant_counts(groups: TieGroups, thresholds: Array) -> QuadrantCounts:
-    """Return the four counts at each threshold, shape (..., T), from predictions grouped by entropy."""
-    return quadrant_counts_from_cumulative(
-        groups.values, cumulative(groups.right), cumulative(groups.wrong), thresholds
-    )
+def quadrant_counts_between(statistics: Statistics, points: int = POINTS) -> tuple[QuadrantCounts, Array]:
+    """Return the four counts at `points` thresholds from the smallest to the largest entropy, and the thresholds."""
+    entropy, correct = statistics.entropy, statistics.correct
+    low, high = entropy.min(), entropy.max()
+    thresholds = thresholds_between(low, high, points)
+    counts = np.zeros(2 * points)
+    for part in cached_parts(len(entropy)):
+        # wrong and correct predictions by the first threshold that is not below their entropy
+        first = 2 * _first_not_below(entropy[part], thresholds) + correct[part]
+        counts += np.bincount(first, minlength=2 * points)
+    ic, ac = np.cumsum(counts.reshape(-1, 2), 0).T
+    return QuadrantCounts(ac, ac[-1] - ac, ic, ic[-1] - ic), thresholds
+
+
+def _first_not_below(values: Array, thresholds: Array) -> Array:
+    """Return np.searchsorted(thresholds, values) for equally spaced thresholds; no value is outside of them."""
+    low, high, steps = thresholds[0], thresholds[-1], len(thresholds) - 1
+    if high - low <= 1e-9 * steps * high:  # rounding decides where these thresholds are
+        return np.asarray(np.searchsorted(thresholds, values))
+    # never too low: its rounding is smaller than what is added
+    first = np.minimum((values - low) * (steps / (high - low)) + 1e-6, steps).astype(np.int32)
+    first += values > thresholds.take(first)
+    first -= values <= np.append(-np.inf, thresholds).take(first)
+    return np.asarray(first)
 
 
 def quadrant_counts_from_cumulative(

@@ -75,9 +75,10 @@ def digitise(values: Array, edges: Array) -> Array:
     # Truncating values · L never gives a bin that is too low, because each edge is the number nearest to l/L in the
     # values' own precision. The bin is one too high for a value at, or rounded up to, its lower edge.
     bins = len(edges) - 1
-    index = np.minimum(values * bins, bins).astype(np.int32)
-    index -= values <= edges[index]
-    return np.asarray(np.clip(index, 0, bins - 1, out=index))
+    scaled = values * bins
+    index = np.minimum(scaled, bins, out=scaled).astype(np.int32)
+    index -= values <= edges.take(index)
+    return np.asarray(np.maximum(np.minimum(index, bins - 1, out=index), 0, out=index))
 
 
 def bin_table(index: Array, value: Array, event: Array, bins: int, weight: Array | None = None) -> BinTable:
@@ -95,8 +96,6 @@ def bin_table(index: Array, value: Array, event: Array, bins: int, weight: Array
     """
     if weight is not None:
         return BinTable(*(np.bincount(index, weights=weight * each, minlength=bins) for each in (1.0, value, event)))
-    return BinTable(
-        np.bincount(index, minlength=bins).astype(np.float64),
-        np.bincount(index, weights=value, minlength=bins),
-        np.bincount(index[event], minlength=bins).astype(np.float64),
-    )
+    # counted together, without a selection
+    misses, hits = np.bincount(index * 2 + event, minlength=2 * bins).reshape(-1, 2).T.astype(np.float64)
+    return BinTable(misses + hits, np.bincount(index, weights=value, minlength=bins), hits)

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from avuc.metrics.arrays import Array
-from avuc.metrics.binning import BinTable, bin_edges, bin_index, bin_table, check_bins
+from avuc.metrics.arrays import Array, cached_parts
+from avuc.metrics.binning import BinTable, bin_edges, bin_table, check_bins, digitise
 from avuc.metrics.statistics import Statistics, prediction_statistics
-from avuc.metrics.ties import TieGroups, cumulative, group_ties
+from avuc.metrics.ties import cumulative, group_ties
 
 
 class Curve(NamedTuple):
@@ -190,28 +190,20 @@ def uncertainty_reliability_curve(probs: Any, labels: Any, *, bins: int = 15) ->
 
 def confidence_table(statistics: Statistics, bins: int) -> BinTable:
     """Return predictions, summed confidence and correct predictions by bin of confidence."""
-    index = bin_index(statistics.confidence, bins, statistics.dtype)
-    return bin_table(index, statistics.confidence, statistics.correct, bins)
+    return _table(statistics.confidence, statistics.correct, bin_edges(bins, statistics.dtype))
 
 
 def uncertainty_table(statistics: Statistics, bins: int) -> BinTable:
     """Return predictions, summed u / log C and wrong predictions by bin of u / log C."""
-    uncertainty = statistics.uncertainty
-    return bin_table(bin_index(uncertainty, bins), uncertainty, ~statistics.correct, bins)
+    return _table(statistics.uncertainty, ~statistics.correct, bin_edges(bins))
 
 
-def table_from_ties(groups: TieGroups, event: Array, edges: Array) -> BinTable:
-    """Return the table of predictions that are already sorted and grouped by the stated value.
-
-    Args:
-        groups: predictions by stated value, ascending.
-        event: (G,) predictions of each group for which the event happened.
-        edges: (bins + 1,) edges of the bins.
-    """
-    cuts = [0, *np.searchsorted(groups.values, edges[1:-1], side="right"), len(groups.values)]
-    rows = groups.right + groups.wrong
-    columns = (rows, rows * groups.values, event)
-    return BinTable(*(np.array([column[a:b].sum() for a, b in pairwise(cuts)]) for column in columns))
+def _table(values: Array, event: Array, edges: Array) -> BinTable:
+    bins = len(edges) - 1
+    parts = (
+        bin_table(digitise(values[part], edges), values[part], event[part], bins) for part in cached_parts(len(values))
+    )
+    return BinTable(*np.sum(list(parts), axis=0))
 
 
 def expected_gap(table: BinTable) -> Array:
@@ -252,8 +244,15 @@ def equal_mass_gap(right: Array, wrong: Array, stated: Array, bins: int) -> Arra
         stated: (G,) summed confidence.
         bins: number of bins.
     """
-    terms = equal_mass_terms(cumulative(right + wrong)[None], cumulative(stated - right)[None], bins)
-    return np.asarray(np.abs(terms).sum())
+    check_bins(bins)
+    rows, gap = cumulative(right + wrong), stated - right
+    cuts = np.arange(1, bins) / bins * rows[-1]
+    # the group of each cut, and the part of this group that is before the cut
+    group = np.minimum(np.searchsorted(rows, cuts, side="right") - 1, len(gap) - 1)
+    part = (cuts - rows[group]) / np.maximum(rows[group + 1] - rows[group], 1) * gap[group]
+    bounds = np.concatenate([[0], group, [len(gap)]])
+    whole = np.array([gap[first:last].sum() for first, last in pairwise(bounds)])
+    return np.asarray(np.abs(whole + np.append(part, 0) - np.append(0, part)).sum() / rows[-1])
 
 
 def equal_mass_terms(rows: Array, gap: Array, bins: int) -> Array:

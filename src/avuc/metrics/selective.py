@@ -83,7 +83,21 @@ def risk_curve(groups: TieGroups) -> RiskCoverage:
 
 def risk_area(groups: TieGroups) -> Array:
     """Return AURC from counts (..., G) by ascending score."""
-    return risk_area_below(cumulative(groups.right), cumulative(groups.wrong))
+    if groups.wrong.ndim > 1:
+        return risk_area_below(cumulative(groups.right), cumulative(groups.wrong))
+    # An error in a group of m predictions after n surer ones adds 1/j for every later place j. In its own group it adds
+    # Σ_{j=1..m} (j/m)/(n + j) = 1 − n/m (H(n + m) − H(n)), with the harmonic numbers H.
+    below = cumulative(groups.right + groups.wrong)
+    where = np.flatnonzero(groups.wrong)
+    if len(where) == 0:
+        return np.zeros(())
+    k, last, n = groups.wrong.take(where), below[-1] - below.take(where), below[-1] - below.take(where + 1)
+    harmonic = harmonic_numbers(np.concatenate([below[-1:], last, n]))
+    after_last, after_n = harmonic[1 : len(k) + 1], harmonic[len(k) + 1 :]
+    m = last - n
+    # no ties: the difference of the harmonic numbers is 1/(n + 1), without a loss of digits
+    own = np.where(m == 1, 1 / (n + 1), 1 - n / m * (after_last - after_n))
+    return np.asarray((k * (harmonic[0] - after_last + own)).sum() / below[-1])
 
 
 def risk_sum(groups: TieGroups, *, surer: float, errors: float) -> Array:

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import avuc.metrics.few_classes as few_classes
 from avuc._old_names import forward
-from avuc.core.probabilities import check_probs
+from avuc.core.probabilities import WITHIN, check_probs
 from avuc.metrics.arrays import Array
 from avuc.metrics.binning import bin_edges, check_bins, digitise
 from avuc.metrics.checks import checked_inputs
@@ -141,6 +142,14 @@ def _blocks(
 ) -> Iterator[Statistics]:
     dtype = matrix.dtype if isinstance(matrix, Tensor) else _torch_dtype(matrix.dtype)
     done = first
+    on_cpu = not isinstance(matrix, Tensor) or matrix.device.type == "cpu"
+    if on_cpu and matrix.shape[1] <= few_classes.MOST_CLASSES:
+        step = max(1, BLOCK // matrix.shape[1])
+        edges = None if table is None else bin_edges(table.shape[1], dtype)
+        for start in range(first, last, step):
+            rows, labels = matrix[start : min(start + step, last)], targets[start : min(start + step, last)]
+            yield _reduce_few(rows, labels, dtype, edges, table, first_row + start)
+        return
     for block in float_blocks(matrix[first:last]):
         target = torch.from_numpy(targets[done : done + len(block)]).to(block.device)
         yield _reduce(block, target, dtype, table, first_row + done)
@@ -186,6 +195,37 @@ def _reduce(block: Tensor, target: Tensor, dtype: torch.dtype, table: Array | No
         brier=_host((squares - 2 * chosen + 1).clamp_(min=0)),
         labels=_host(target),
         num_classes=block.shape[1],
+        dtype=dtype,
+    )
+
+
+def _reduce_few(
+    rows: Any, labels: Array, dtype: torch.dtype, edges: Array | None, table: Array | None, start: int
+) -> Statistics:
+    if isinstance(rows, Tensor):
+        rows = rows.detach()
+        rows = (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()  # NumPy has no bfloat16
+    columns = few_classes.columns_of(rows)
+    totals, lowest = columns.sum(0), float(columns.min())
+    if not (lowest >= 0 and np.abs(totals - 1).max() <= WITHIN):
+        check_probs(torch.from_numpy(columns.T.copy()), torch.from_numpy(totals), start)
+    confidence = columns.max(0)
+    predicted = few_classes.predicted_classes(columns, confidence)
+    chosen = few_classes.chosen_by(columns, labels)
+    if table is not None and edges is not None:
+        few_classes.add_classwise(columns, labels, chosen, edges, table)
+    brier = np.einsum("kn,kn->n", columns, columns)
+    brier -= 2 * chosen
+    brier += 1
+    return Statistics(
+        confidence=confidence,
+        predicted=predicted,
+        correct=predicted == labels,
+        entropy=few_classes.entropies(columns, lowest),
+        nll=-np.log(np.maximum(chosen, NLL_FLOOR)),
+        brier=np.maximum(brier, 0, out=brier),
+        labels=labels,
+        num_classes=len(columns),
         dtype=dtype,
     )
 

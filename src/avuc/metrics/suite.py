@@ -14,12 +14,11 @@ from avuc.metrics.avu import (
     avu_auc,
     p_accurate_given_certain,
     p_uncertain_given_inaccurate,
-    quadrant_counts,
     quadrant_counts_at,
+    quadrant_counts_between,
 )
-from avuc.metrics.binning import bin_edges
 from avuc.metrics.statistics import Statistics, prediction_statistics
-from avuc.metrics.threshold import Threshold, thresholds_between
+from avuc.metrics.threshold import Threshold
 from avuc.metrics.ties import group_ties
 
 METRICS: dict[str, Callable[..., float]] = {
@@ -73,12 +72,11 @@ def evaluate(predictions: HasProbabilities, *, threshold: Threshold = "auto", bi
 def from_statistics(statistics: Statistics, *, threshold: Threshold = "auto", bins: int = 15) -> dict[str, float]:
     """Return every metric of `METRICS` from statistics that were made with the same `bins`."""
     rows, right = len(statistics), statistics.correct
-    # two sorts serve the bins, the ranks and the thresholds
-    sure, unsure = group_ties(statistics.confidence, right), group_ties(statistics.entropy, right)
+    # one sort: only AURC and the adaptive error need an order
+    sure = group_ties(statistics.confidence, right)
     stated = sure.values * (sure.right + sure.wrong)
-    by_confidence = calibration.table_from_ties(sure, sure.right, bin_edges(bins, statistics.dtype))
-    normalised = unsure._replace(values=statistics.normalised(unsure.values))
-    by_uncertainty = calibration.table_from_ties(normalised, unsure.wrong, bin_edges(bins))
+    by_confidence = calibration.confidence_table(statistics, bins)
+    by_uncertainty = calibration.uncertainty_table(statistics, bins)
     counts = quadrant_counts_at(statistics, threshold)
     assert statistics.classwise is not None
     values = {
@@ -92,7 +90,7 @@ def from_statistics(statistics: Statistics, *, threshold: Threshold = "auto", bi
         "mce": calibration.maximum_gap(by_confidence),
         "uce": calibration.expected_gap(by_uncertainty),
         "avu": counts.avu,
-        "avu_auc": area(quadrant_counts(unsure, thresholds_between(unsure.values[0], unsure.values[-1])).avu),
+        "avu_auc": area(quadrant_counts_between(statistics)[0].avu),
         "p_accurate_given_certain": counts.accurate_given_certain,
         "p_uncertain_given_inaccurate": counts.uncertain_given_inaccurate,
         "aurc": selective.risk_area(sure),

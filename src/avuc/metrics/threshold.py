@@ -46,8 +46,9 @@ def resolve_threshold(statistics: Statistics, threshold: Threshold) -> float:
     if threshold != "auto":
         return check_threshold(threshold)
     entropy, right = statistics.entropy, statistics.correct
-    sums = entropy[right].sum(), entropy[~right].sum()
-    hits = float(right.sum())
+    # products are faster than a selection
+    sums = (entropy * right).sum(), (entropy * ~right).sum()
+    hits = float(np.count_nonzero(right))
     return float(midpoint_threshold(*sums, hits, len(right) - hits, low=entropy.min(), high=entropy.max()))
 
 

@@ -37,15 +37,43 @@ def group_ties(values: Array, correct: Array) -> TieGroups:
     TieGroups(values=array([0.2, 0.5]), right=array([1., 1.]), wrong=array([0., 1.]))
     """
     if values.min() >= 0:
-        # The bits of a float ≥ 0 sort like the float and leave room for the flag: one plain sort instead of an argsort.
-        keys = np.sort(((values + 0.0).view(np.uint64) << np.uint64(1)) | correct.astype(np.uint64))
-        ordered, flags = (keys >> np.uint64(1)).view(np.float64), keys & np.uint64(1)
+        ordered, flags = _sorted_with_flags(values, correct)
     else:
         order = np.argsort(values)
         ordered, flags = values[order], correct[order]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    right = np.add.reduceat(flags.astype(np.float64), starts)
-    return TieGroups(ordered[starts], right, np.diff(starts, append=len(values)) - right)
+    last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))
+    # differences of running sums: faster than np.add.reduceat
+    right = _differences(np.cumsum(flags, dtype=np.int64).take(last))
+    last += 1
+    wrong = _differences(last)
+    wrong -= right
+    last -= 1
+    return TieGroups(ordered.take(last).astype(np.float64), right, wrong)
+
+
+def _differences(sums: Array) -> Array:
+    """Return the terms of which these are the running sums, as float64."""
+    terms = np.empty(len(sums))
+    terms[0] = sums[0]
+    np.subtract(sums[1:], sums[:-1], out=terms[1:])
+    return terms
+
+
+def _sorted_with_flags(values: Array, flags: Array) -> tuple[Array, Array]:
+    """Return values ≥ 0 in ascending order, and their flags as integers.
+
+    The bits of a float ≥ 0 sort like the float and leave room for the flag: one plain sort instead of an argsort.
+    Values that float32 holds exactly, as those of float32 predictions, are sorted as float32, which takes less time.
+    """
+    with np.errstate(over="ignore"):
+        narrow = values.astype(np.float32)
+    kind, unsigned = ("f4", "u4") if (narrow == values).all() else ("f8", "u8")
+    # adding 0 makes 0 of −0
+    keys: Array = np.add(narrow if kind == "f4" else values, 0).view(unsigned)
+    np.left_shift(keys, 1, out=keys)
+    np.bitwise_or(keys, flags, out=keys)
+    keys.sort()
+    return np.right_shift(keys, 1).view(kind), np.bitwise_and(keys, 1)
 
 
 def cumulative(counts: Array) -> Array:
