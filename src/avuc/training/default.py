@@ -26,6 +26,7 @@ from avuc.prediction import predict
 from avuc.prediction.logits import kept_logits
 from avuc.predictions import Predictions
 from avuc.training.distributed import Ranks
+from avuc.training.epochs import OnEpoch, in_part
 from avuc.training.fit import fit
 from avuc.training.model_trainer import Net
 from avuc.training.run import Data, Fitted
@@ -170,6 +171,7 @@ def fit_calibrated(
     directory: str | Path | None = None,
     progress: bool = True,
     avuc: bool | None = None,
+    on_epoch: OnEpoch | None = None,
 ) -> Calibrated:
     """Train a network, a posterior around it and a temperature, as the recipe `cifar10-best` does.
 
@@ -183,6 +185,7 @@ def fit_calibrated(
         directory: folder for the results: the folders `first` (network) and `second` (posterior), as written by `fit`,
             and `calibrator.json`. The same call resumes from there, and only reads back what is finished.
         avuc: old name of `use_avuc_loss`.
+        on_epoch: as in `fit`, with figures named `network/...` and then `posterior/...`; epochs are counted through.
 
     >>> from avuc.data import load_dataset
     >>> from avuc.nets import small_cnn
@@ -201,7 +204,7 @@ def fit_calibrated(
     if not isinstance(data, Dataset):
         print(f"{data.files.name}: a stream of files has its own crops and flips, so no AugMix", file=sys.stderr)
 
-    def trained(name: str, step: Step, start: Net) -> Fitted:
+    def trained(name: str, step: Step, start: Net, call: OnEpoch | None) -> Fitted:
         settings = replace(step.settings, flip=flip and step.settings.flip)
         if torch.device(device).type != "cuda":
             settings = replace(settings, precision="float32")
@@ -220,12 +223,14 @@ def fit_calibrated(
             device=device,
             directory=None if folder is None else folder / name,
             progress=progress,
+            on_epoch=call,
         )
 
     if folder is not None and not any((folder / "second").glob("checkpoint-*")):
         (folder / "calibrator.json").unlink(missing_ok=True)  # it was fitted to weights that are gone
-    network_fit = trained("first", plan.network, net)
-    posterior_fit = trained("second", plan.posterior, network_fit.models[0])
+    network_fit = trained("first", plan.network, net, in_part(on_epoch, "network", 0))
+    later = in_part(on_epoch, "posterior", network_fit.epochs)
+    posterior_fit = trained("second", plan.posterior, network_fit.models[0], later)
     posterior = posterior_fit.posterior
     if folder is not None and (folder / "calibrator.json").exists():
         return Calibrated(posterior, Calibrator.load(folder / "calibrator.json"), network_fit, posterior_fit)

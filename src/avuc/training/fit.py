@@ -20,6 +20,7 @@ from avuc.methods import Method, Objective
 from avuc.training.captured import CapturedSteps
 from avuc.training.compiled_steps import CompiledSteps
 from avuc.training.distributed import Ranks
+from avuc.training.epochs import OnEpoch
 from avuc.training.log import summary
 from avuc.training.model_trainer import ModelTrainer, Net
 from avuc.training.run import Data, Fitted, Job, Run
@@ -43,6 +44,7 @@ def fit(
     device: torch.device | str = "cpu",
     directory: str | Path | None = None,
     progress: bool = True,
+    on_epoch: OnEpoch | None = None,
 ) -> Fitted:
     """Train a method and return the result, which holds its posterior.
 
@@ -59,6 +61,8 @@ def fit(
         directory: folder for checkpoints and `log.jsonl`. The same call resumes an interrupted run from there, and
             only reads back a finished one.
         progress: show a progress bar.
+        on_epoch: called after each epoch with its number (from 0) and a dict of its figures, averaged over the models
+            of an ensemble; on rank 0 only. What it raises ends the training. `avuc.trackers` has ready ones.
 
     >>> from avuc.data import load_dataset
     >>> from avuc.methods import SVI
@@ -79,6 +83,7 @@ def fit(
         validation,
         seed,
         None if directory is None else Path(directory),
+        on_epoch,
     )
     return fit_many([job], device=device, progress=progress)[0]
 
@@ -172,7 +177,7 @@ class Loop:
         except Diverged as error:
             raise self._diverged(error, epoch) from None
         except RuntimeError as error:
-            if self.ranks.size == 1:
+            if self.ranks.size == 1 or any(run.calling for run in self.runs):
                 raise
             raise self._rank_lost(error, epoch) from error
         finally:

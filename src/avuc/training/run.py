@@ -23,6 +23,7 @@ from avuc.posterior import Posterior
 from avuc.prediction import predict
 from avuc.training.checkpoint import Checkpoint, latest, load_trainer, save, trainer_tensors
 from avuc.training.distributed import Ranks
+from avuc.training.epochs import OnEpoch, figures
 from avuc.training.log import Log
 from avuc.training.model_trainer import ModelTrainer, Net
 from avuc.training.settings import TrainSettings
@@ -35,7 +36,7 @@ class Job:
     """The arguments of `fit`, as `fit_many` takes them.
 
     Args:
-        method, net, data, objective, settings, validation, seed, directory: as in `fit`.
+        method, net, data, objective, settings, validation, seed, directory, on_epoch: as in `fit`.
 
     >>> from avuc.data import load_dataset
     >>> from avuc.methods import Vanilla
@@ -54,6 +55,7 @@ class Job:
     validation: Dataset | None = None
     seed: int = 0
     directory: Path | None = None
+    on_epoch: OnEpoch | None = None
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -132,6 +134,7 @@ class Run:
     def __init__(self, job: Job, device: torch.device, ranks: Ranks, say: Callable[[str], None]) -> None:
         self.job, self.ranks = job, ranks
         self.epoch, self.stopped, self.seconds = 0, False, 0.0
+        self.calling = False  # whether the caller's own function is running
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] = {}
         self.best_tensors: dict[str, Tensor] = {}
@@ -197,6 +200,10 @@ class Run:
             self.log.add(records)
         if last or self.stopped or self._due(epoch):
             self._save()
+        if self.job.on_epoch is not None and self.ranks.first:
+            self.calling = True
+            self.job.on_epoch(epoch, figures(records))
+            self.calling = False
         return records
 
     def _due(self, epoch: int) -> bool:

@@ -1,0 +1,29 @@
+"""Epochs to Weights & Biases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avuc.core.errors import require
+from avuc.trackers.tracker import Tracker
+
+
+def wandb(project: str | None = None, *, prefix: str = "", **options: Any) -> Tracker:
+    """Return a tracker that logs every figure of an epoch. Needs `pip install 'avuc[wandb]'`.
+
+    `tracker.run` is the run, for everything else that you want to record.
+
+    Args:
+        project: name of the project.
+        prefix: put before the name of each figure, for example "seed-0/".
+        **options: further arguments of `wandb.init`, for example `name`, `config`, or `mode="offline"`.
+
+    >>> tracker = wandb("digits", name="svi", config={"beta": 3.0}, mode="offline")  # doctest: +SKIP
+    >>> fitted = fit(SVI(), net, data, on_epoch=tracker)  # doctest: +SKIP
+    """
+    run = require("wandb", "wandb", "avuc.trackers.wandb").init(project=project, **options)
+
+    def send(epoch: int, figures: dict[str, float]) -> None:
+        run.log({prefix + name: value for name, value in figures.items()}, step=epoch, commit=True)
+
+    return Tracker(send, run.finish, run)
