@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, Protocol
 
 import avuc.metrics.calibration as calibration
 import avuc.metrics.proper as proper
 import avuc.metrics.selective as selective
+from avuc.metrics.arrays import Array
 from avuc.metrics.avu import (
     area,
     avu,
@@ -69,31 +71,43 @@ def evaluate(predictions: HasProbabilities, *, threshold: Threshold = "auto", bi
     return from_statistics(statistics, threshold=threshold, bins=bins)
 
 
-def from_statistics(statistics: Statistics, *, threshold: Threshold = "auto", bins: int = 15) -> dict[str, float]:
-    """Return every metric of `METRICS` from statistics that were made with the same `bins`."""
-    rows, right = len(statistics), statistics.correct
+def from_statistics(
+    statistics: Statistics, *, threshold: Threshold = "auto", bins: int = 15, names: Iterable[str] = METRICS
+) -> dict[str, float]:
+    """Return every metric of `METRICS`, or those of `names`, from statistics that were made with the same `bins`.
+
+    Only the class-wise error needs the statistics' class-wise table.
+    """
+    right, rows = statistics.correct, len(statistics)
     # one sort: only AURC and the adaptive error need an order
-    sure = group_ties(statistics.confidence, right)
-    stated = sure.values * (sure.right + sure.wrong)
-    by_confidence = calibration.confidence_table(statistics, bins)
-    by_uncertainty = calibration.uncertainty_table(statistics, bins)
-    counts = quadrant_counts_at(statistics, threshold)
-    assert statistics.classwise is not None
-    values = {
-        "accuracy": right.mean(),
-        "nll": statistics.nll.mean(),
-        "brier": statistics.brier.mean(),
-        "ece": calibration.expected_gap(by_confidence),
-        "classwise_ece": calibration.classwise_gap(statistics.classwise, rows),
-        "adaptive_ece": calibration.equal_mass_gap(sure.right, sure.wrong, stated, bins),
-        "debiased_ece": calibration.debiased_gap(by_confidence),
-        "mce": calibration.maximum_gap(by_confidence),
-        "uce": calibration.expected_gap(by_uncertainty),
-        "avu": counts.avu,
-        "avu_auc": area(quadrant_counts_between(statistics)[0].avu),
-        "p_accurate_given_certain": counts.accurate_given_certain,
-        "p_uncertain_given_inaccurate": counts.uncertain_given_inaccurate,
-        "aurc": selective.risk_area(sure),
-        "mean_entropy": statistics.entropy.mean(),
+    sure = cache(lambda: group_ties(statistics.confidence, right))
+    by_confidence = cache(lambda: calibration.confidence_table(statistics, bins))
+    counts = cache(lambda: quadrant_counts_at(statistics, threshold))
+
+    def classwise() -> Array:
+        assert statistics.classwise is not None
+        return calibration.classwise_gap(statistics.classwise, rows)
+
+    def adaptive() -> Array:
+        groups = sure()
+        stated = groups.values * (groups.right + groups.wrong)
+        return calibration.equal_mass_gap(groups.right, groups.wrong, stated, bins)
+
+    formulas: dict[str, Callable[[], Any]] = {
+        "accuracy": right.mean,
+        "nll": statistics.nll.mean,
+        "brier": statistics.brier.mean,
+        "ece": lambda: calibration.expected_gap(by_confidence()),
+        "classwise_ece": classwise,
+        "adaptive_ece": adaptive,
+        "debiased_ece": lambda: calibration.debiased_gap(by_confidence()),
+        "mce": lambda: calibration.maximum_gap(by_confidence()),
+        "uce": lambda: calibration.expected_gap(calibration.uncertainty_table(statistics, bins)),
+        "avu": lambda: counts().avu,
+        "avu_auc": lambda: area(quadrant_counts_between(statistics)[0].avu),
+        "p_accurate_given_certain": lambda: counts().accurate_given_certain,
+        "p_uncertain_given_inaccurate": lambda: counts().uncertain_given_inaccurate,
+        "aurc": lambda: selective.risk_area(sure()),
+        "mean_entropy": statistics.entropy.mean,
     }
-    return {name: float(value) for name, value in values.items()}
+    return {name: float(formulas[name]()) for name in names}
