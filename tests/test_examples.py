@@ -43,6 +43,20 @@ def test_example_file(path: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(path)], cwd=tmp_path, check=True, timeout=300, capture_output=True)
 
 
+# pages whose Python is run, all blocks of a page in one namespace
+RUN_PAGES = ("scikit-learn.md",)
+
+
+@pytest.mark.parametrize("name", RUN_PAGES)
+def test_code_of_a_page(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / name).read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "page"}
+    for block in blocks:
+        exec(compile(block, name, "exec"), namespace)
+
+
 def test_readme_links_exist() -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / "README.md").read_text()):
         assert (ROOT / target).exists(), target

@@ -245,3 +245,24 @@ def test_draws_of_probabilities_and_percentages_are_refused(scale):
     probs = np.exp(draws) / np.exp(draws).sum(-1, keepdims=True)
     with pytest.raises(InputError, match=r"look like (probabilities|percentages)"):
         check_calibrator(TemperatureScaling(), scale * probs, rng.integers(0, 4, 40))
+
+
+def test_weights_of_the_rows(make_logits):
+    """Equal weights change nothing; rows of weight 0 do not count; ECE is not judged."""
+    logits, labels = make_logits(rows=200, temperature=3.0)
+    plain = check_calibrator(TemperatureScaling(), logits, labels)
+    weighted = check_calibrator(TemperatureScaling(), logits, labels, sample_weight=np.full(200, 0.7))
+    assert set(weighted.figures) == {"nll", "brier"}
+    for name, figure in weighted.figures.items():
+        assert figure == pytest.approx(plain.figures[name])
+    half = np.arange(200) < 100
+    some = check_calibrator(TemperatureScaling(), logits, labels, sample_weight=half)
+    fewer = check_calibrator(TemperatureScaling(), logits[:100], labels[:100])
+    assert some.figures["nll"] == pytest.approx(fewer.figures["nll"])
+    assert (some.rows, some.given) == (100, 200)
+    weight = np.random.default_rng(0).random(200)
+    uneven = check_calibrator(TemperatureScaling(), logits, labels, sample_weight=weight).figures["nll"]
+    nll = -torch.log_softmax(torch.as_tensor(logits), 1).numpy()[np.arange(200), labels]
+    assert uneven.before == pytest.approx(np.average(nll, weights=weight))
+    # more rows would not count for more: the interval is wider than with equal weights
+    assert uneven.high - uneven.low > 0.9 * (plain.figures["nll"].high - plain.figures["nll"].low)

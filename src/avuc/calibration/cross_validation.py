@@ -7,11 +7,12 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from avuc.calibration.base import Calibrator
-from avuc.calibration.inputs import as_labels, as_logits
+from avuc.calibration.inputs import as_labels, as_logits, as_weights
 from avuc.core.errors import InputError
 from avuc.metrics.arrays import Array
 from avuc.metrics.intervals import Bootstrap, compared_intervals
@@ -101,6 +102,7 @@ def check_calibrator(
     bins: int = 15,
     seed: int = 0,
     elements: int = CHECK_ELEMENTS,
+    sample_weight: Any = None,
 ) -> CalibratorCheck:
     """Return whether a calibrator is better than none, by cross-validation on the data it is fitted on.
 
@@ -115,6 +117,8 @@ def check_calibrator(
         bins: number of bins of ECE.
         seed: of the split and of the bootstrap.
         elements: more logits than this are checked on a random sample of the rows.
+        sample_weight: (N,) weights of the rows, for the fits and for the means of NLL and the Brier score; ECE is then
+            not judged. None: all rows count the same.
 
     >>> from avuc.calibration import TemperatureScaling
     >>> import numpy as np
@@ -129,19 +133,28 @@ def check_calibrator(
         raise InputError(f"folds must be a whole number, at least 2; found {folds!r}")
     scores = as_logits(logits).detach()
     targets = as_labels(labels, scores)
-    given = len(targets)
-    most = max(2 * folds, elements // max(1, scores.numel() // given))
-    if most < given:
-        some = _order(given, seed)[:most].sort().values.to(scores.device)
+    given, weight = len(targets), None
+    if sample_weight is not None:
+        weight = as_weights(sample_weight, given)
+        kept = weight > 0
+        scores, targets, weight = scores[..., kept.to(scores.device), :], targets[kept.to(targets.device)], weight[kept]
+    rows = len(targets)
+    most = max(2 * folds, elements // max(1, scores.numel() // rows))
+    if most < rows:
+        some = _order(rows, seed)[:most].sort().values
+        weight = None if weight is None else weight[some.to(weight.device)]
+        some = some.to(scores.device)
         scores, targets = scores[..., some, :], targets[some]
     scores, targets = scores.cpu(), targets.cpu()
     before = _predictions(scores, targets)
     folds = min(folds, len(targets))
-    after = before if folds < 2 else cross_fit_predictions(calibrator, scores, targets, folds, seed)
-    return check_predictions(calibrator, before, after, folds=folds, bins=bins, seed=seed, given=given)
+    after = before if folds < 2 else cross_fit_predictions(calibrator, scores, targets, folds, seed, weight)
+    return check_predictions(calibrator, before, after, folds=folds, bins=bins, seed=seed, given=given, weight=weight)
 
 
-def cross_fit_predictions(calibrator: Calibrator, logits: Tensor, labels: Tensor, folds: int, seed: int) -> Predictions:
+def cross_fit_predictions(
+    calibrator: Calibrator, logits: Tensor, labels: Tensor, folds: int, seed: int, weight: Tensor | None = None
+) -> Predictions:
     """Return predictions in which every row is calibrated by a fit on other rows.
 
     Args:
@@ -150,6 +163,7 @@ def cross_fit_predictions(calibrator: Calibrator, logits: Tensor, labels: Tensor
         labels: (N,) class numbers, int64.
         folds: parts of the cross-validation.
         seed: of the split.
+        weight: (N,) weights of the rows, above 0; None: all rows count the same.
     """
     probs = torch.empty(logits.shape[-2:], dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32)
     expected = torch.empty(len(labels), dtype=probs.dtype)
@@ -158,7 +172,8 @@ def cross_fit_predictions(calibrator: Calibrator, logits: Tensor, labels: Tensor
         rest[part] = False
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the fit on all rows has warned already
-            fitted = type(calibrator)(**calibrator.get_params()).fit(logits[..., rest, :], labels[rest])
+            some = {} if weight is None else {"sample_weight": weight.cpu()[rest]}
+            fitted = type(calibrator)(**calibrator.get_params()).fit(logits[..., rest, :], labels[rest], **some)
         held = _predictions(logits[..., part, :], labels[part], fitted)
         probs[part], expected[part] = held.probs.to(probs.dtype), held.expected_entropy.to(probs.dtype)
     return Predictions(probs, labels, expected, logits.shape[0] if logits.ndim == 3 else 1)
@@ -174,6 +189,7 @@ def check_predictions(
     seed: int = 0,
     given: int | None = None,
     statistics: tuple[Statistics, Statistics] | None = None,
+    weight: Tensor | None = None,
 ) -> CalibratorCheck:
     """Return the check from predictions without a calibrator and cross-fitted ones, on the same rows.
 
@@ -186,17 +202,17 @@ def check_predictions(
         seed: of the bootstrap.
         given: number of rows that the user gave; None: those of `before`.
         statistics: of before and after, if they are known already.
+        weight: (N,) weights of the rows; ECE is then not judged. None: all rows count the same.
     """
     rows = len(before)
     common: dict[str, Any] = {"method": calibrator.name, "rows": rows, "given": given or rows, "folds": folds}
     first, second = statistics or tuple(
         prediction_statistics(one.probs, one.labels, bins=bins) for one in (before, after)
     )
-    figures = {
-        "nll": _paired(first.nll, second.nll),
-        "brier": _paired(first.brier, second.brier),
-        "ece": _ece(before, after, first, second, bins, seed),
-    }
+    weights = None if weight is None else weight.cpu().numpy()
+    figures = {name: _paired(getattr(first, name), getattr(second, name), weights) for name in ("nll", "brier")}
+    if weights is None:
+        figures["ece"] = _ece(before, after, first, second, bins, seed)
     if folds < 2:
         alone = "there is only one row, so nothing can be held out to judge the calibrator by"
         return CalibratorCheck(figures=figures, reasons=(alone,), tradeoffs=(), **common)
@@ -205,7 +221,8 @@ def check_predictions(
     beyond = {name: one.low > 0 for name, one in figures.items()}
     much = {name: one.change > margins[name] for name, one in figures.items()}
     refuse = {name: beyond[name] and much[name] for name in figures}
-    refuse["ece"] &= not figures["nll"].high < 0
+    if "ece" in refuse:
+        refuse["ece"] &= not figures["nll"].high < 0
     reasons = tuple(_sentence(name, figures[name]) for name in figures if refuse[name])
     worse = tuple(name for name in figures if not refuse[name] and (beyond[name] or much[name]))
     tradeoffs = tuple(
@@ -222,13 +239,17 @@ def _sentence(name: str, figure: MetricChange) -> str:
     )
 
 
-def _paired(before: Array, after: Array) -> MetricChange:
-    """Return the mean difference of paired rows with Student's interval."""
-    difference = after - before
-    change, rows = float(difference.mean()), len(difference)
-    error = float(difference.std(ddof=1)) / math.sqrt(rows) if rows > 1 else math.inf
+def _paired(before: Array, after: Array, weight: Array | None) -> MetricChange:
+    """Return the (weighted) mean difference of paired rows with Student's interval."""
+    difference, rows = after - before, len(before)
+    share = np.full(rows, 1 / rows) if weight is None else weight / weight.sum()
+    change = float((share * difference).sum())
+    spread = float((share**2 * (difference - change) ** 2).sum())
+    error = math.sqrt(spread * rows / (rows - 1)) if rows > 1 else math.inf
     reach = _student_quantile(rows - 1) * error if error else 0.0
-    return MetricChange(float(before.mean()), float(after.mean()), change, change - reach, change + reach)
+    return MetricChange(
+        float((share * before).sum()), float((share * after).sum()), change, change - reach, change + reach
+    )
 
 
 def _student_quantile(freedom: int) -> float:

@@ -1,0 +1,67 @@
+"""What a fitted classifier says about each row, as logits; labels of any kind as class numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.special import log_softmax
+
+from avuc.calibration import logits_from_probs
+from avuc.core.errors import InputError
+from avuc.metrics.statistics import NLL_FLOOR
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def classifier_logits(estimator: Any, X: Any, classes: Array) -> Array:
+    """Return log-probabilities (N, C) in float64, with the columns in the order of `classes`.
+
+    They are log max(p, 1e-12) of `predict_proba`, or log softmax of `decision_function` if there is no `predict_proba`.
+    A class that the estimator does not know is given the floor 1e-12.
+
+    Args:
+        estimator: a fitted classifier.
+        X: rows.
+        classes: (C,) sorted class labels, those of the estimator among them.
+    """
+    own = np.asarray(estimator.classes_)
+    if hasattr(estimator, "predict_proba"):
+        scores = logits_from_probs(np.asarray(estimator.predict_proba(X), dtype=np.float64))
+    elif hasattr(estimator, "decision_function"):
+        margins = np.asarray(estimator.decision_function(X), dtype=np.float64)
+        if margins.ndim == 1:
+            margins = np.stack((np.zeros_like(margins), margins), axis=1)
+        if margins.shape[1] != len(own):
+            raise InputError(
+                f"{type(estimator).__name__}.decision_function has {margins.shape[1]} columns for {len(own)} classes; "
+                "use one-vs-rest (decision_function_shape='ovr') or predict_proba"
+            )
+        scores = log_softmax(margins, axis=1)
+    else:
+        raise InputError(f"{type(estimator).__name__} has neither predict_proba nor decision_function; use another one")
+    if len(own) == len(classes):
+        return np.asarray(scores)
+    every = np.full((len(scores), len(classes)), np.log(NLL_FLOOR))
+    every[:, np.searchsorted(classes, own)] = scores
+    return every
+
+
+def class_numbers(labels: Any, classes: Array) -> Array:
+    """Return the column of each label (N,) in `classes`, which need not be sorted.
+
+    >>> class_numbers(["b", "a", "b"], np.array(["a", "b"])).tolist()
+    [1, 0, 1]
+    """
+    given = np.asarray(labels)
+    order = np.argsort(classes, kind="stable")
+    try:
+        place = np.minimum(np.searchsorted(classes[order], given), len(classes) - 1)
+        numbers = order[place]
+        wrong = classes[numbers] != given
+    except TypeError as error:  # text and numbers cannot be compared
+        raise InputError(f"labels and the classes of the estimator are of different kinds ({error})") from error
+    if np.any(wrong):
+        known = ", ".join(repr(name) for name in classes[:8].tolist()) + (", …" if len(classes) > 8 else "")
+        raise InputError(f"label {given[wrong].tolist()[0]!r} is not a class of the estimator; it knows {known}")
+    return numbers
