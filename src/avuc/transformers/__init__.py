@@ -4,4 +4,8 @@ from avuc.core.errors import require
 
 require("transformers", "transformers", "avuc.transformers")
 
-__all__: list[str] = []
+from avuc.transformers.metrics import compute_metrics
+from avuc.transformers.objective import AvUCObjective
+from avuc.transformers.trainer import AvUCTrainer
+
+__all__ = ["AvUCObjective", "AvUCTrainer", "compute_metrics"]

@@ -1,0 +1,177 @@
+"""`AvUCObjective`: cross-entropy plus AvUC as the loss of `Trainer`, with a state that survives checkpoints."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import TrainerCallback
+
+from avuc.core.errors import InputError
+from avuc.losses import AvUCLoss
+from avuc.transformers.rows import logits_of, rows_of
+
+# name of our entry in `trainer_state.json`
+KEY = "avuc.AvUCLoss"
+STATISTICS = ("threshold", "gathered", "pooled")
+
+
+class AvUCObjective(TrainerCallback):
+    """Cross-entropy plus AvUC, for `Trainer`: a `compute_loss_func` and a callback in one. `AvUCTrainer` uses it.
+
+        Trainer(..., compute_loss_func=objective, callbacks=[objective])
+
+    As a callback it ends the epochs of `avuc` and keeps its threshold in the checkpoints (`trainer_state.json`), so
+    training resumes with it. Evaluation does not count for the threshold, and its loss is the cross-entropy alone, so
+    that "eval_loss" before and after the warm-up can be compared.
+
+    With gradient accumulation the AvUC loss of each micro-batch is computed on its own and averaged over the
+    micro-batches. This is not the AvUC loss of the whole batch, but close to it for micro-batches of 64 predictions or
+    more; each labelled token is one prediction.
+
+    If the model is a posterior (`avuc.bayes.BayesianModule`), its KL/num_train is added too: the loss is the negative
+    ELBO plus AvUC.
+
+    Args:
+        avuc: the AvUC loss. Default None: `AvUCLoss()`, with a warm-up of 5 epochs.
+        loss: a function (outputs, labels, num_items_in_batch) -> loss that replaces the cross-entropy. Default None.
+        label_smoothing: of the cross-entropy (default 0).
+        shift_labels: whether position t predicts the label of position t + 1, as in causal language models (default
+            False).
+        kl_weight: factor of the KL of a posterior (default 1).
+
+    >>> objective = AvUCObjective(AvUCLoss(beta=1.0, warmup_steps=1))
+    >>> outputs, labels = {"logits": torch.zeros(2, 3)}, torch.tensor([0, 1])
+    >>> round(objective(outputs, labels).item(), 4)  # the warm-up: log 3
+    1.0986
+    """
+
+    def __init__(
+        self,
+        avuc: AvUCLoss | None = None,
+        *,
+        loss: Callable[..., Tensor] | None = None,
+        label_smoothing: float = 0.0,
+        shift_labels: bool = False,
+        kl_weight: float = 1.0,
+    ) -> None:
+        if avuc is not None and not isinstance(avuc, AvUCLoss):
+            raise InputError(f"AvUCObjective: avuc must be an AvUCLoss, found {type(avuc).__name__}")
+        self.avuc = AvUCLoss() if avuc is None else avuc
+        self.loss, self.label_smoothing, self.shift_labels = loss, label_smoothing, shift_labels
+        self.kl_weight = kl_weight
+        self.micro_batches = 1  # of one optimiser step
+        self._posterior: Any = None
+        self._num_train = 0
+        self._replicas = 1  # what Trainer multiplies the loss by
+        self._is_callback = False
+
+    def __call__(self, outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Tensor:
+        """Return the loss of a batch; in evaluation, where gradients are off, the cross-entropy alone.
+
+        Args:
+            outputs: of the model; its logits are (N, C) or (N, T, C).
+            labels: class numbers, (N) or (N, T); those that are −100 are left out.
+            num_items_in_batch: number of labels in all micro-batches of this step, as `Trainer` gives it. Default None:
+                this batch is the only one.
+        """
+        logits, classes = rows_of(logits_of(outputs), labels, shift_labels=self.shift_labels)
+        classes = classes.to(logits.device)
+        if self.loss is not None:
+            base = self.loss(outputs, labels, num_items_in_batch)
+        else:
+            base = self._cross_entropy(logits, classes, num_items_in_batch)
+        if not torch.is_grad_enabled():
+            return base
+        if self.avuc.warmup_epochs and not self._is_callback:
+            raise InputError(
+                "AvUCObjective: the warm-up counts epochs, and only a callback sees them; give Trainer callbacks="
+                "[objective] too, or use AvUCTrainer, or AvUCLoss(warmup_steps=...)"
+            )
+        self.avuc.to(logits.device).train()
+        extra: Tensor = self.avuc(logits, classes)
+        if self._posterior is not None:
+            extra = extra + self.kl_weight * self._posterior.kl() / self._num_train
+        # Trainer adds up the micro-batches without dividing by their number, and may multiply by the number of ranks
+        share = self.micro_batches * (1 if num_items_in_batch is None else self._replicas)
+        return base + extra / share
+
+    def _cross_entropy(self, logits: Tensor, labels: Tensor, items: Any) -> Tensor:
+        total = F.cross_entropy(
+            logits.float(),
+            labels,
+            reduction="sum",
+            ignore_index=self.avuc.ignore_index,
+            label_smoothing=self.label_smoothing,
+        )
+        if items is None:
+            items = (labels != self.avuc.ignore_index).sum() * (self.micro_batches if torch.is_grad_enabled() else 1)
+        # DataParallel repeats the number for each GPU
+        items = items.reshape(-1)[0].to(total.device) if isinstance(items, Tensor) else torch.tensor(items)
+        mean: Tensor = total / items.clamp(min=1)
+        return mean
+
+    # ---- as a callback
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        """Note the settings of the run; restore the threshold if the run resumes."""
+        self._is_callback = True
+        self.micro_batches = args.gradient_accumulation_steps
+        if self.label_smoothing == 0.0:
+            self.label_smoothing = args.label_smoothing_factor
+        average = getattr(args, "average_tokens_across_devices", False)
+        self._replicas = (max(args.n_gpu, 1) if args.n_gpu > 1 else args.world_size) if average else 1
+        module = _unwrapped(model)
+        if hasattr(module, "kl"):
+            self._posterior, self._num_train = module, len(kwargs["train_dataloader"].dataset)
+        stored = state.stateful_callbacks.get(KEY)
+        if stored is not None:
+            self._restore(stored)
+            # a checkpoint after the last step of an epoch was written before the epoch ended
+            while self.avuc.epoch < int(state.epoch or 0):
+                self.avuc.epoch_end()
+        elif state.global_step > 0:
+            warnings.warn(
+                "AvUCObjective: the checkpoint has no AvUC state, so the warm-up starts again; give the objective to "
+                "Trainer(callbacks=[...]) in the run that writes checkpoints",
+                stacklevel=2,
+            )
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Put the state into that of `Trainer`, which may write a checkpoint next."""
+        state.stateful_callbacks[KEY] = self._stored()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the epoch of `avuc`."""
+        self.avuc.epoch_end()
+        state.stateful_callbacks[KEY] = self._stored()
+
+    def _stored(self) -> dict[str, Any]:
+        """Return the state as plain numbers: `trainer_state.json` holds it without pickle."""
+        numbers: dict[str, Any] = {name: getattr(self.avuc, name).tolist() for name in STATISTICS}
+        if math.isnan(numbers["threshold"]):
+            numbers["threshold"] = None  # JSON has no NaN
+        return numbers | {"epoch": self.avuc.epoch, "steps": int(self.avuc.steps)}
+
+    def _restore(self, stored: Any) -> None:
+        state = self.avuc.state_dict()
+        try:
+            for name in STATISTICS:
+                value = math.nan if stored[name] is None else stored[name]
+                state[name] = torch.tensor(value, dtype=state[name].dtype).reshape(state[name].shape)
+            epoch, steps = int(stored["epoch"]), int(stored["steps"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"trainer_state.json: the entry {KEY!r} is damaged ({error!r})") from error
+        state["_extra_state"] = torch.tensor(epoch if self.avuc.warmup_steps is None else [epoch, steps])
+        self.avuc.load_state_dict(state)
+
+
+def _unwrapped(model: Any) -> Any:
+    while isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        model = model.module
+    return model

@@ -1,0 +1,89 @@
+"""`AvUCTrainer`: `Trainer` with the AvUC loss."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import Trainer, TrainingArguments
+
+from avuc.bayes import BayesianModule
+from avuc.core.errors import InputError
+from avuc.losses import AvUCLoss
+from avuc.transformers.objective import AvUCObjective
+
+
+class AvUCTrainer(Trainer):
+    """`transformers.Trainer` that minimises cross-entropy + AvUC, for sequence and token classification.
+
+    See `AvUCObjective` for what is computed. The model may be a posterior, `to_bayesian(model)`; the loss is then the
+    negative ELBO + AvUC.
+
+    Args:
+        model: a Transformers model for classification, or `avuc.to_bayesian` of one.
+        args: `TrainingArguments`.
+        avuc: an `AvUCLoss`, or an `AvUCObjective`. Default None: `AvUCLoss()`, with a warm-up of 5 epochs.
+        **kwargs: of `Trainer`; a `compute_loss_func` replaces the cross-entropy.
+
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    >>> trainer = AvUCTrainer(BertForSequenceClassification(config), avuc=AvUCLoss(beta=1.0, warmup_steps=100))
+    >>> trainer.objective.avuc.warming_up
+    True
+    """
+
+    objective: AvUCObjective
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        args: TrainingArguments | None = None,
+        *,
+        avuc: AvUCLoss | AvUCObjective | None = None,
+        **kwargs: Any,
+    ) -> None:
+        loss = kwargs.pop("compute_loss_func", None)
+        if isinstance(avuc, AvUCObjective):
+            if loss is not None:
+                raise InputError("AvUCTrainer: give compute_loss_func or an AvUCObjective, not both")
+            self.objective = avuc
+        else:
+            self.objective = AvUCObjective(avuc, loss=loss)
+        if isinstance(model, BayesianModule):
+            args = _for_posterior(args)
+        callbacks = [*(kwargs.pop("callbacks", None) or []), self.objective]
+        super().__init__(model, args, compute_loss_func=self.objective, callbacks=callbacks, **kwargs)
+        if _predicts_the_next_token(self.model):
+            self.objective.shift_labels = True
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Run `Trainer.training_step`; the last step of an epoch may have fewer micro-batches than the others."""
+        steps = getattr(self, "current_gradient_accumulation_steps", None)
+        self.objective.micro_batches = steps or self.args.gradient_accumulation_steps
+        return super().training_step(*args, **kwargs)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log the threshold too, as soon as it is known."""
+        threshold = float(self.objective.avuc.threshold)
+        if "loss" in logs and math.isfinite(threshold):
+            logs["avuc_threshold"] = threshold
+        super().log(logs, *args, **kwargs)
+
+
+def _for_posterior(args: TrainingArguments | None) -> TrainingArguments:
+    """Return arguments for a module whose `forward` takes any keyword: its signature names no columns."""
+    args = TrainingArguments("trainer_output") if args is None else copy.copy(args)
+    args.remove_unused_columns = False
+    if args.label_names is None:
+        args.label_names = ["labels"]
+    return args
+
+
+def _predicts_the_next_token(model: Any) -> bool:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    inner: Any = model.module if isinstance(model, BayesianModule) else model
+    inner = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+    return type(inner).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()

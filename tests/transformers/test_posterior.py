@@ -1,0 +1,96 @@
+"""A posterior over the weights of a LoRA adapter, and of a whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from peft import LoraConfig, get_peft_model
+from transformers import TrainingArguments
+
+from avuc import to_bayesian
+from avuc.bayes import BayesianModule
+from avuc.losses import AvUCLoss, elbo_loss
+from avuc.posterior import seeded_generator
+from avuc.transformers import AvUCTrainer, compute_metrics
+
+Settings = Callable[..., TrainingArguments]
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def adapter(tiny_model: Make) -> BayesianModule:
+    lora = LoraConfig(r=2, target_modules=["query", "value"], task_type="SEQ_CLS")
+    return to_bayesian(get_peft_model(tiny_model(), lora), layers=lambda name, module: "lora_" in name, initial_std=0.1)
+
+
+def test_only_the_adapter_is_random(adapter: BayesianModule, rows: Make) -> None:
+    assert [slot.name.split(".")[-3] for slot in adapter.layout.slots] == ["lora_A", "lora_B"] * 2
+    trainable = {name for name, weight in adapter.named_parameters() if weight.requires_grad}
+    assert {"mu", "rho"} < trainable
+    assert all("classifier" in name for name in trainable - {"mu", "rho"})
+    data = rows(4, tokens=False)
+    first, second = (adapter(input_ids=data.ids, attention_mask=data.mask).logits for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+def test_the_elbo_falls_and_the_base_model_stays(adapter: BayesianModule, rows: Make) -> None:
+    data = rows(32, tokens=False)
+    frozen = {name: p.clone() for name, p in adapter.named_parameters() if not p.requires_grad}
+    optimiser = torch.optim.Adam([p for p in adapter.parameters() if p.requires_grad], lr=0.02)
+    losses = []
+    torch.manual_seed(0)
+    for _ in range(30):
+        logits = adapter(input_ids=data.ids, attention_mask=data.mask).logits
+        loss = elbo_loss(logits, data.labels, adapter.kl(), num_train=32)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    after = dict(adapter.named_parameters())
+    assert frozen
+    assert all(torch.equal(value, after[name]) for name, value in frozen.items())
+
+
+def test_a_sample_of_the_adapter_is_a_function(adapter: BayesianModule, rows: Make) -> None:
+    data = rows(4, tokens=False)
+    inputs = {"input_ids": data.ids, "attention_mask": data.mask}
+    one, same, other = (adapter.draw(seeded_generator(seed))(**inputs).logits for seed in (0, 0, 1))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+def test_trainer_minimises_elbo_plus_avuc(adapter: BayesianModule, settings: Settings, rows: Make) -> None:
+    """Oracle: the logged loss of each step is cross-entropy + KL/num_train, recomputed with the same noise."""
+    data = rows(16, tokens=False)
+    args = settings(per_device_train_batch_size=16, num_train_epochs=1, learning_rate=0.0)
+    trainer = AvUCTrainer(
+        adapter, args, avuc=AvUCLoss(warmup_steps=100), train_dataset=data, compute_metrics=compute_metrics
+    )
+    adapter.generator = torch.Generator().manual_seed(5)
+    trainer.train()
+    adapter.generator = torch.Generator().manual_seed(5)
+    logits = adapter.train()(input_ids=data.ids, attention_mask=data.mask).logits
+    expected = F.cross_entropy(logits, data.labels) + adapter.kl() / 16
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected.item(), rel=1e-5)
+    assert "eval_ece" in trainer.evaluate(rows(8, tokens=False, seed=1))
+
+
+def test_a_posterior_survives_a_checkpoint(
+    adapter: BayesianModule, settings: Settings, rows: Make, tmp_path: Path
+) -> None:
+    args = settings(save_strategy="steps", save_steps=2, max_steps=2)
+    AvUCTrainer(adapter, args, avuc=AvUCLoss(warmup_steps=1), train_dataset=rows(16, tokens=False)).train()
+    learned = adapter.mu.detach().clone()
+    with torch.no_grad():
+        adapter.mu.zero_()
+    again = AvUCTrainer(
+        adapter, settings(max_steps=2), avuc=AvUCLoss(warmup_steps=1), train_dataset=rows(16, tokens=False)
+    )
+    again.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2"))
+    assert torch.equal(adapter.mu, learned)
