@@ -18,7 +18,6 @@ from avuc.transformers.rows import logits_of, rows_of
 
 # name of our entry in `trainer_state.json`
 KEY = "avuc.AvUCLoss"
-STATISTICS = ("threshold", "gathered", "pooled")
 
 
 class AvUCObjective(TrainerCallback):
@@ -32,7 +31,7 @@ class AvUCObjective(TrainerCallback):
 
     With gradient accumulation the AvUC loss of each micro-batch is computed on its own and averaged over the
     micro-batches. This is not the AvUC loss of the whole batch, but close to it for micro-batches of 64 predictions or
-    more; each labelled token is one prediction.
+    more; each labelled token is one prediction. For smaller ones use `AvUCLoss(running=0.9)`, which is biased.
 
     If the model is a posterior (`avuc.bayes.BayesianModule`), its KL/num_train is added too: the loss is the negative
     ELBO plus AvUC.
@@ -153,21 +152,19 @@ class AvUCObjective(TrainerCallback):
 
     def _stored(self) -> dict[str, Any]:
         """Return the state as plain numbers: `trainer_state.json` holds it without pickle."""
-        numbers: dict[str, Any] = {name: getattr(self.avuc, name).tolist() for name in STATISTICS}
-        if math.isnan(numbers["threshold"]):
-            numbers["threshold"] = None  # JSON has no NaN
-        return numbers | {"epoch": self.avuc.epoch, "steps": int(self.avuc.steps)}
+        numbers = {name: tensor.tolist() for name, tensor in self.avuc.state_dict().items()}
+        # JSON has no NaN
+        return {name: None if value != value else value for name, value in numbers.items()}
 
     def _restore(self, stored: Any) -> None:
         state = self.avuc.state_dict()
         try:
-            for name in STATISTICS:
-                value = math.nan if stored[name] is None else stored[name]
-                state[name] = torch.tensor(value, dtype=state[name].dtype).reshape(state[name].shape)
-            epoch, steps = int(stored["epoch"]), int(stored["steps"])
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            for name in state.keys() & {*stored}:
+                value = torch.tensor(math.nan if stored[name] is None else stored[name], dtype=state[name].dtype)
+                # epochs, and steps where they are counted, have one number or two
+                state[name] = value if name == "_extra_state" else value.reshape(state[name].shape)
+        except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"trainer_state.json: the entry {KEY!r} is damaged ({error!r})") from error
-        state["_extra_state"] = torch.tensor(epoch if self.avuc.warmup_steps is None else [epoch, steps])
         self.avuc.load_state_dict(state)
 
 
