@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -20,8 +20,8 @@ from avuc.core.private_copy import private_copy
 
 __all__ = ["Draw", "NetDraw", "Posterior", "evaluating", "seeded_generator"]
 
-Draw = Callable[[Tensor], Tensor]
-"""A sample of a posterior: a function from images to logits (N, C)."""
+Draw = Callable[..., Any]
+"""A sample of a posterior: a function from images, or whatever the network takes, to logits (N, C)."""
 
 
 @runtime_checkable
@@ -67,10 +67,11 @@ class NetDraw:
     net: nn.Module
     weights: Mapping[str, Tensor]
 
-    def __call__(self, images: Tensor) -> Tensor:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         net = private_copy(self.net).eval()  # another thread may be using the net itself
-        logits: Tensor = functional_call(net, dict(self.weights), (images,))
-        return logits
+        if not self.weights:
+            return net(*args, **kwargs)
+        return functional_call(net, dict(self.weights), args, kwargs)
 
 
 @contextlib.contextmanager

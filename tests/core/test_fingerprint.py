@@ -40,6 +40,8 @@ def cnn(seed: int = 0) -> nn.Module:
 class Scaled(nn.Module):
     """A network with a plain attribute, a list of numbers and a dropout layer of its own."""
 
+    takes_bytes = True
+
     def __init__(self) -> None:
         super().__init__()
         self.conv, self.bn = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)

@@ -198,7 +198,7 @@ def test_a_kernel_that_does_not_compile(kernel: type[PlainKernel], monkeypatch: 
 def test_nothing_of_it_on_a_cpu() -> None:
     predictor = low(DeterministicPosterior(net()))
     predictor(*pictures())
-    assert predictor._special is None
+    assert predictor._runner.special is None
 
 
 @pytest.mark.gpu
@@ -210,8 +210,8 @@ def test_on_a_gpu(kind: str) -> None:
     for seed in (0, 1):
         images, labels = pictures(700, seed=seed)
         found = predictor(images, labels)
-        assert isinstance(predictor._special, FusedResNetBackend)
-        assert not predictor._generic
+        assert isinstance(predictor._runner.special, FusedResNetBackend)
+        assert not predictor._runner.generic
         exact = predict(posterior, images, labels, samples=24, compiled=False, progress=False)
         assert (found.probs - exact.probs).abs().max() < 0.05
         assert (found.probs - exact.probs).abs().mean() < 0.003

@@ -67,7 +67,7 @@ def test_a_draw_is_normalised_as_in_training() -> None:
 def test_with_no_spread_and_true_averages_nothing_changes() -> None:
     bayesian, some = small(initial_std=1e-7), images(256)
     bayesian.module[1].momentum = None
-    bayesian.train()
+    bayesian.train().takes_bytes = True
     bayesian(some.permute(0, 3, 1, 2).float() / 255)
     bayesian.eval()
     usual = predict(bayesian, images(8, 1), samples=2, progress=False)

@@ -72,8 +72,11 @@ class Own:
 
 
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
-    "a plain net": (lambda: predict(net(), images()), "found SmallCNN.*DeterministicPosterior"),
-    "no posterior": (lambda: predict("net", images()), "found str, which has no draw"),
+    "no posterior": (lambda: predict("net", images()), "a network .nn.Module.*found str, which has no draw"),
+    "a class": (lambda: predict(nn.Linear, images()), "found the class Linear"),
+    "nothing at all": (lambda: predict(None, images()), "found NoneType"),
+    "no networks": (lambda: predict([], images()), "at least one network"),
+    "a list of other things": (lambda: predict([net(), "net"], images()), "found str"),
     "a list of images": (lambda: predict(one(net()), [[1.0]]), "found list"),
     "one number": (lambda: predict(one(net()), torch.tensor(1.0)), "found a 0-dimensional one"),
     "no images": (lambda: predict(one(net()), images(0)), "at least one image"),
@@ -92,7 +95,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "whole numbers": (lambda: predict(one(net()), as_input(images()).long()), "its weights are float32.*or pass uint8"),
     "labels, too few": (lambda: predict(one(net()), images(), torch.zeros(5).long()), r"one per image, \(6,\)"),
     "labels, one-hot": (lambda: predict(one(net()), images(), torch.zeros(6, 5).long()), r"found \(6, 5\)"),
-    "labels, floats": (lambda: predict(one(net()), images(), torch.zeros(6)), "class numbers, found torch.float32"),
+    "labels, floats": (lambda: predict(one(net()), images(), torch.full((6,), 0.5)), "found 0.5: real-valued targets"),
     "labels, out of range": (lambda: predict(one(net()), images(), torch.full((6,), 5)), "labels must be in 0…4"),
     "no samples": (lambda: predict(one(net()), images(), samples=0), "positive whole number"),
     "half a sample": (
@@ -296,7 +299,7 @@ def test_images_of_a_gpu_are_waited_for_on_the_way_to_the_host() -> None:
 
     batches = Batches(torch.rand(4, 3).as_subclass(Watched), None, 2, torch.device("cpu"))
     for batch in batches:
-        assert batch.input.shape == (2, 3)
+        assert batch.input.args[0].shape == (2, 3)
     assert asked == [False, False]
 
 

@@ -272,12 +272,21 @@ def test_one_image_two_classes_many_classes() -> None:
 
 
 @pytest.mark.parametrize("labelled", [True, False])
-def test_one_output_is_refused(labelled: bool) -> None:
-    """The softmax of one number is 1: every prediction of a sigmoid's net would be certain and the same."""
+@pytest.mark.parametrize("column", [True, False])
+def test_one_output_is_binary(labelled: bool, column: bool) -> None:
+    """A logit z is the row [0, z]: softmax([0, z])[1] = sigmoid(z)."""
+
+    class One(LinearPosterior):
+        def draw(self, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+            function = super().draw(generator)
+            return lambda x: function(x) if column else function(x)[:, 0]
+
     x, _ = data(5)
-    labels = torch.zeros(5, dtype=torch.int64) if labelled else None
-    with pytest.raises(InputError, match=r"one output .*\(2, 1\).*torch.cat\(\[torch.zeros_like\(z\), z\], dim=1\)"):
-        predict(LinearPosterior(classes=1), x, labels, samples=4, batch_size=2)
+    labels = torch.tensor([0, 1, 1, 0, 1]) if labelled else None
+    found = predict(One(classes=1), x, labels, samples=4, batch_size=2)
+    z = stored(LinearPosterior(classes=1), x, 4, 0)
+    same(found, Predictions.from_samples(torch.cat([torch.zeros_like(z), z], -1), labels))
+    torch.testing.assert_close(found.probs[:, 1], z[..., 0].sigmoid().mean(0))
 
 
 def test_probabilities_exactly_0_and_1() -> None:
@@ -326,26 +335,26 @@ def test_bad_logits_name_the_draw_and_the_batch(bad: float) -> None:
         ({"samples": "auto", "tolerance": 0.0}, "tolerance must be positive"),
         ({"samples": "auto", "tolerance": float("nan")}, "tolerance must be positive"),
         ({"labels": torch.zeros(3, dtype=torch.int64)}, r"one per image, \(11,\); found \(3,\)"),
-        ({"images": torch.zeros(0, 4)}, "at least one image"),
-        ({"images": torch.zeros(11, 4, 4, dtype=torch.uint8)}, "height, width, channels"),
+        ({"data": torch.zeros(0, 4)}, "at least one image"),
+        ({"data": torch.zeros(11, 4, 4, dtype=torch.uint8)}, "height, width, channels"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"labels": torch.full((11,), 3)}, "labels must be in 0…2"),
     ],
 )
 def test_bad_arguments(change: dict, message: str) -> None:
     x, labels = data()
-    arguments = {"images": x, "labels": labels, "samples": 2} | change
+    arguments = {"data": x, "labels": labels, "samples": 2} | change
     with pytest.raises(InputError, match=message):
         predict(LinearPosterior(), **arguments)
 
 
 def test_a_draw_of_the_wrong_shape() -> None:
-    class Flat(LinearPosterior):
+    class Wrong(LinearPosterior):
         def draw(self, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
-            return lambda x: x[:, 0]
+            return lambda x: x[1:]
 
-    with pytest.raises(InputError, match=r"logits \(11, classes\), found \(11,\)"):
-        predict(Flat(), *data(), samples=2)
+    with pytest.raises(InputError, match=r"logits \(11, classes\), found \(10, 4\)"):
+        predict(Wrong(), *data(), samples=2)
 
 
 @pytest.mark.parametrize("name", posteriors())

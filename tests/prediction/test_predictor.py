@@ -127,7 +127,7 @@ def test_memory_is_bounded() -> None:
     for memory, kept in ((0, 0), (int(3.5 * weights), 2), (100 * weights, 8)):
         predictor = Predictor(posterior, samples=8, memory=memory)
         predictor(*digits())
-        (plain,) = predictor._generic.values()
+        (plain,) = predictor._runner.generic.values()
         assert len(plain._kept) == kept
         assert 0 <= plain._memory_left <= memory
 
@@ -243,4 +243,4 @@ def test_auto_and_images_let_go() -> None:
     found = predictor(images, labels)
     equal(found, predict(posterior, images, labels, samples="auto", tolerance=0.02))
     assert 8 <= found.samples < 1024
-    assert predictor._special._features == []
+    assert predictor._runner.special._features == []

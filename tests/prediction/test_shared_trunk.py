@@ -42,7 +42,7 @@ def check(posterior: object, x: Tensor, used: bool, draws: int = 20) -> Predicto
         expected = torch.stack([posterior.draw(seeded_generator(0, s))(x) for s in range(draws)])
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     # a backend that does not support a sample is replaced by the generic one
-    assert (isinstance(predictor._special, SharedTrunkBackend) and not predictor._generic) == used
+    assert (isinstance(predictor._runner.special, SharedTrunkBackend) and not predictor._runner.generic) == used
     return predictor
 
 
@@ -85,9 +85,9 @@ def test_the_net_runs_once_for_all_draws() -> None:
     posterior = to_bayesian(Counted(), layers="last")
     predictor = Predictor(posterior, samples=50)
     predictor(inputs())
-    assert predictor._special._runner.module.rows == 7
+    assert predictor._runner.special._runner.module.rows == 7
     predictor(inputs(5))
-    assert predictor._special._runner.module.rows == 12
+    assert predictor._runner.special._runner.module.rows == 12
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,8 @@ class Twice(nn.Module):
 class Reader(nn.Module):
     """Reads the rows of an image one after the other."""
 
+    takes_bytes = True
+
     def __init__(self) -> None:
         super().__init__()
         self.lstm, self.out = nn.LSTM(12, 16, batch_first=True), nn.Linear(16, 10)

@@ -105,6 +105,7 @@ class BayesianModule(nn.Module):
     """
 
     num_draws: int | None = None  # no limit on the number of different samples
+    takes_bytes = False  # whether it was made for uint8 images, scaled to [0, 1]
     mu: nn.Parameter
     rho: nn.Parameter
     prior_mean: Tensor

@@ -62,6 +62,8 @@ class FusedResNetBackend:
         return cls(source, found.key, net, options.memory)
 
     def begin(self, batches: Batches) -> bool:
+        if batches.images is None or batches.arguments.exact:
+            return False
         floats = batches.images.dtype in (torch.float32, torch.bfloat16, torch.float16)
         shape = (32, 32, 3) if batches.bytes else (3, 32, 32)
         self.samples_per_chunk = samples_per_chunk(batches.size, self.classes, batches.device)

@@ -41,6 +41,7 @@ class PerDrawBatchNorm(nn.Module):
     """
 
     images: Tensor
+    takes_bytes = True  # uint8 images, scaled to [0, 1]
 
     def __init__(self, posterior: Posterior, images: Tensor) -> None:
         super().__init__()

@@ -133,6 +133,7 @@ class DropoutPosterior(nn.Module):
     """
 
     num_draws: int | None = None
+    takes_bytes = True  # uint8 images, scaled to [0, 1]
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -174,13 +175,12 @@ class MaskDraw:
         self._calls: Counter[int] = Counter()
         self._made: dict[tuple[int, ...], Tensor] = {}
 
-    def __call__(self, images: Tensor) -> Tensor:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         net = private_copy(self.net).eval()  # another thread may use the net itself
         this_pass = MaskDraw(net, _masks(net), self.seed)
         this_pass._made = self._made
         this_pass.masks.draw = this_pass
-        logits: Tensor = net(images)
-        return logits
+        return net(*args, **kwargs)
 
     def mask(self, place: int, rate: float, x: Tensor, channels: bool) -> Tensor:
         """Return the mask of a layer, scaled by 1/(1 − q); a layer called twice in one pass has two masks."""

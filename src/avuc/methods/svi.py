@@ -67,6 +67,7 @@ class SVI(Method):
             initial_std=self.initial_std,
         )
         model.generator = generator
+        model.takes_bytes = True  # methods train with uint8 images, scaled to [0, 1]
         return model
 
     def logits(self, model: nn.Module, images: Tensor) -> Tensor:

@@ -134,6 +134,7 @@ class SWAGPosterior(nn.Module):
 
     num_draws: int | None = None
     images: Tensor | None
+    takes_bytes = True  # uint8 images, scaled to [0, 1]
 
     def __init__(self, model: SWAGModel, images: Tensor | None = None) -> None:
         super().__init__()

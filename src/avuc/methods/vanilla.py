@@ -43,6 +43,7 @@ class DeterministicPosterior(nn.Module):
     """
 
     num_draws: int | None = 1
+    takes_bytes = True  # uint8 images, scaled to [0, 1]
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()

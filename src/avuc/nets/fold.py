@@ -11,7 +11,6 @@ as it is. This is the only folding in the package; the GPU kernels get their wei
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from avuc.core.private_copy import private_copy
 from avuc.nets.trace import trace
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -37,6 +37,8 @@ def conv_bn_pairs(module: nn.Module) -> list[tuple[str, str]]:
     >>> conv_bn_pairs(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU()))
     [('0', '1')]
     """
+    if not any(type(layer) in NORMALISATIONS for layer in module.modules()):
+        return []
     traced = trace(module)
     if traced is None:
         return []
@@ -161,7 +163,7 @@ def fold(module: nn.Module, pairs: bool = True) -> Folded:
     True
     """
     found = conv_bn_pairs(module) if pairs else []
-    slim = copy.deepcopy(module).eval().requires_grad_(False)
+    slim = private_copy(module).eval()
     eps = []
     for conv_name, bn_name in found:
         conv, bn = slim.get_submodule(conv_name), slim.get_submodule(bn_name)

@@ -14,6 +14,8 @@ from avuc.nets.common import ImageShape, channels, he_normal, normalise
 class MLP(nn.Module):
     """Linear layers with ReLU between them; `hidden` has the widths between them (empty: logistic regression)."""
 
+    takes_bytes = True  # uint8 images, scaled to [0, 1]
+
     def __init__(
         self,
         num_classes: int = 10,

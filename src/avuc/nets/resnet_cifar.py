@@ -64,6 +64,8 @@ class CifarResNet(nn.Module):
     The second and the third stage halve the image.
     """
 
+    takes_bytes = True  # uint8 images, scaled to [0, 1]
+
     def __init__(
         self,
         blocks: int,

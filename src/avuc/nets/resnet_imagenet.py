@@ -47,6 +47,8 @@ class Bottleneck(nn.Module):
 class ImageNetResNet(nn.Module):
     """Four stages of bottleneck blocks, `blocks` in each; ResNet-50 is (3, 4, 6, 3)."""
 
+    takes_bytes = True  # uint8 images, scaled to [0, 1]
+
     def __init__(
         self,
         blocks: Sequence[int] = (3, 4, 6, 3),

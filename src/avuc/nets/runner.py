@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from avuc.core.fingerprint import structure
 from avuc.nets.fold import Folded, fold, state_of
 
 Weights = dict[str, Tensor]
-Compiled = Callable[[Weights, Tensor], Tensor]
+Compiled = Callable[..., Any]
 
 # autotuned convolutions, but no CUDA graphs: the weights of each sample would have to be copied into the graph
 MODE = "max-autotune-no-cudagraphs"
@@ -88,17 +89,19 @@ class Runner:
         """The folded network in evaluation mode; its own weights are meaningless, use `base`."""
         return self._folded.module
 
-    def function(self, weights: Mapping[str, Tensor]) -> Callable[[Tensor], Tensor]:
+    def function(self, weights: Mapping[str, Tensor]) -> Callable[..., Any]:
         """Return the network with these weights, by their names in the original module, as a function of images."""
         return self.with_folded(self.weights(weights))
 
-    def with_folded(self, weights: Weights) -> Callable[[Tensor], Tensor]:
+    def with_folded(self, weights: Weights) -> Callable[..., Any]:
         """Return the network with the weights that `weights` returned, as a function of images."""
         values = {**self._base, **self._laid_out(weights)}
         module, compiled = self._folded.module, self._compiled
+        if not weights and compiled is None and not self._folded.pairs and not self._channels_last:
+            return module  # it shares the weights of the original
         if compiled is not None:
-            return lambda images: _one_at_a_time(compiled, values, images)
-        return lambda images: functional_call(module, values, (images,))
+            return lambda *args, **kwargs: _one_at_a_time(compiled, values, *args, **kwargs)
+        return lambda *args, **kwargs: functional_call(module, values, args, kwargs)
 
     def _laid_out(self, weights: Weights) -> Weights:
         if not self._channels_last:
@@ -109,9 +112,9 @@ class Runner:
         }
 
 
-def _one_at_a_time(compiled: Compiled, weights: Weights, images: Tensor) -> Tensor:
+def _one_at_a_time(compiled: Compiled, weights: Weights, *args: Any, **kwargs: Any) -> Any:
     with _LOCK:
-        return compiled(weights, images)
+        return compiled(weights, *args, **kwargs)
 
 
 def _compiled(module: nn.Module, key: nn.Module, folded: bool, mode: str) -> tuple[Folded, Compiled]:
@@ -126,9 +129,8 @@ def _compiled(module: nn.Module, key: nn.Module, folded: bool, mode: str) -> tup
         return shared
     slim = fold(module, folded)
 
-    def run(weights: Weights, images: Tensor) -> Tensor:
-        logits: Tensor = functional_call(slim.module, weights, (images,))
-        return logits
+    def run(weights: Weights, *args: Any, **kwargs: Any) -> Any:
+        return functional_call(slim.module, weights, args, kwargs)
 
     compiled = torch.compile(run, mode=mode, dynamic=False)
     _COMPILED[key] = (description, slim, compiled)

@@ -17,6 +17,8 @@ class SmallCNN(nn.Module):
     The convolutions have `width`, 2·`width` and 4·`width` channels; the second and the third halve the image.
     """
 
+    takes_bytes = True  # uint8 images, scaled to [0, 1]
+
     def __init__(
         self,
         num_classes: int = 10,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from avuc.core.errors import InputError, NonFiniteError
-from avuc.core.probabilities import looks_like
+from avuc.prediction.arguments import Arguments, Array, tensor_of
 from avuc.predictions import Predictions
 
 if TYPE_CHECKING:
@@ -39,34 +38,29 @@ MISFITS = (
     "must match the size of tensor",
     "Dimension out of range",
 )
-
-
-def check_posterior(posterior: object) -> None:
-    """Raise an error if the argument is not a posterior; the message says how to make one."""
-    if not callable(getattr(posterior, "draw", None)) or not hasattr(posterior, "num_draws"):
-        kind = type(posterior).__name__
-        remedy = "a class with draw(generator) and num_draws"
-        if isinstance(posterior, nn.Module):
-            remedy = (
-                "wrap a plain net in avuc.methods.vanilla.DeterministicPosterior, or make it Bayesian (to_bayesian)"
-            )
-        raise InputError(f"predict needs a posterior, found {kind}, which has no draw() and num_draws; {remedy}")
-    count = getattr(posterior, "num_draws", None)
-    if count is None:
-        return
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise InputError(f"the posterior's num_draws must be None or a whole number from 1 up, found {count!r}")
-    if count > 1 and not callable(getattr(posterior, "member", None)):
-        raise InputError(
-            f"the posterior has num_draws={count} but no member(index): random samples would use some members twice "
-            "and others never; add the method, or set num_draws to None"
-        )
+# parts of Python's messages about arguments that a function does not take
+WRONG_CALLS = (
+    "unexpected keyword argument",
+    "required positional argument",
+    "positional arguments but",
+    "positional argument but",
+    "multiple values for argument",
+)
 
 
 def check_seed(seed: object) -> None:
     """Raise an error if the seed is not an integer from 0 up."""
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise InputError(f"seed must be a whole number from 0 up, found {seed!r}")
+
+
+def refuse_bytes(model: object) -> InputError:
+    """Return the error for uint8 images and a network that was not told how to scale them."""
+    return InputError(
+        f"uint8 images for {type(model).__name__}, which was not told how to scale them: pass float tensors as the "
+        "network expects them, or inputs=, a function from a batch to (input, labels); or set takes_bytes = True on a "
+        "network made for images (N, C, H, W) scaled to [0, 1]"
+    )
 
 
 def number_of_samples(posterior: Posterior, samples: int | str, tolerance: float, max_samples: int) -> tuple[int, bool]:
@@ -85,15 +79,8 @@ def number_of_samples(posterior: Posterior, samples: int | str, tolerance: float
     return wanted, automatic
 
 
-def check_images(images: object) -> None:
-    """Raise an error for what cannot be images, and for uint8 images with the channels first."""
-    if not isinstance(images, Tensor | np.ndarray) or images.ndim == 0:
-        kind = f"a {images.ndim}-dimensional one" if isinstance(images, Tensor | np.ndarray) else type(images).__name__
-        raise InputError(f"images must be a tensor or an array with one image in each row, found {kind}")
-    if len(images) == 0:
-        raise InputError("predict needs at least one image, found none")
-    if images.dtype not in (torch.uint8, np.uint8):
-        return
+def check_images(images: Array) -> None:
+    """Raise an error for uint8 images that are not (N, height, width, channels)."""
     shape = tuple(images.shape)
     if images.ndim != 4:
         raise InputError(f"uint8 images must be (N, height, width, channels), found {shape}")
@@ -104,15 +91,11 @@ def check_images(images: object) -> None:
         )
 
 
-def tensor_of(images: Tensor | np.ndarray) -> Tensor:
-    """Return the images as a tensor. An array is copied: it may be read-only, reversed or of another byte order."""
-    if isinstance(images, Tensor):
-        return images
-    return torch.from_numpy(np.array(images, dtype=images.dtype.newbyteorder("=")))
-
-
-def warn_about_images(images: Tensor | np.ndarray) -> None:
+def warn_about_images(data: Arguments) -> None:
     """Warn about float images that look like bytes or have the channels last: floats are used as they are."""
+    images = data.only
+    if images is None or data.exact or images.ndim != 4:
+        return
     few = tensor_of(images[:FEW]).detach()
     if few.ndim != 4 or not few.is_floating_point():
         return
@@ -142,53 +125,6 @@ def warn_about_net(posterior: object) -> None:
             return
 
 
-def logits_of(output: Any, rows: int) -> Tensor:
-    """Return the logits from a network's output.
-
-    The output may be a tensor; an object or mapping with "logits", as in Hugging Face; or a tuple or list with exactly
-    one tensor of shape (rows, classes).
-
-    >>> logits_of({"logits": torch.zeros(2, 3), "loss": torch.tensor(0.1)}, 2).shape
-    torch.Size([2, 3])
-    """
-    if isinstance(output, Tensor):
-        return output
-    named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    if isinstance(named, Tensor):
-        return named
-    kind = f"a {type(output).__name__}"
-    if isinstance(output, tuple | list):
-        tensors = [part for part in output if isinstance(part, Tensor)]
-        fitting = [part for part in tensors if part.is_floating_point() and part.ndim == 2 and len(part) == rows]
-        if len(fitting) == 1:
-            return fitting[0]
-        kind += f" with the tensors {', '.join(str(tuple(part.shape)) for part in tensors) or 'none'}"
-    elif isinstance(output, Mapping):
-        kind += f" with the keys {', '.join(map(repr, list(output)[:6])) or 'none'}"
-    raise InputError(
-        f"the network returns {kind}, and which part holds the logits ({rows}, classes) is not clear; "
-        "wrap it in a module whose forward returns the tensor of logits alone"
-    )
-
-
-def check_outputs(logits: Tensor) -> None:
-    """Raise an error if the outputs (N, C) are not the logits of a classifier."""
-    if not logits.is_floating_point():
-        raise InputError(f"the network's outputs must be floating-point logits, found {logits.dtype}")
-    if logits.shape[-1] < 2:
-        raise InputError(
-            f"the network has one output for each image, found {tuple(logits.shape)}, but predict needs at least two "
-            "classes for the softmax; for a sigmoid output z return both columns, "
-            "torch.cat([torch.zeros_like(z), z], dim=1)"
-        )
-    looks = looks_like(logits)
-    if looks is not None:
-        raise InputError(
-            f"the network's outputs look like {looks} (not negative, every row has the same sum), but predict needs "
-            "logits: remove the network's last softmax, or return the logarithm of its outputs"
-        )
-
-
 def warn_about_spread(predictions: Predictions) -> None:
     """Warn if several samples of a posterior all give the same prediction."""
     error = predictions.monte_carlo_error
@@ -199,7 +135,7 @@ def warn_about_spread(predictions: Predictions) -> None:
         )
 
 
-def refuse_nan(flags: list[Tensor], first: int, size: int, rows: int) -> None:
+def refuse_nan(flags: list[Tensor], first: int, size: int, rows: int, start: tuple[int, int] = (0, 0)) -> None:
     """Raise an error that names the first sample and batch with NaN.
 
     Args:
@@ -207,40 +143,54 @@ def refuse_nan(flags: list[Tensor], first: int, size: int, rows: int) -> None:
         first: index of the first sample in `flags`.
         size: images per batch.
         rows: number of images.
+        start: numbers of batches and images before these.
     """
     places = torch.cat(flags).nonzero()
     if not len(places):
         return
     sample, batch = (int(number) for number in places[0])
-    low, high = batch * size, min((batch + 1) * size, rows) - 1
+    low, high = start[1] + batch * size, start[1] + min((batch + 1) * size, rows) - 1
     raise NonFiniteError(
-        f"sample {first + sample}, batch {batch} (images {low}…{high}): "
+        f"sample {first + sample}, batch {start[0] + batch} (images {low}…{high}): "
         "the logits hold NaN or +infinity; look for NaN in the images or the weights, or for an overflow in low "
         "precision (dtype=None avoids it)"
     )
 
 
-def explanation(error: RuntimeError, posterior: object, images: Tensor | np.ndarray) -> InputError | None:
-    """Return a one-line error if torch's error means that the network does not fit the images, else None."""
+def explanation(error: Exception, posterior: object, data: Arguments) -> InputError | None:
+    """Return a one-line error if torch's or Python's error means that the network does not fit the data, else None."""
     text = " ".join(str(error).split())
+    if isinstance(error, TypeError):
+        if not any(words in text for words in WRONG_CALLS):
+            return None
+        return InputError(
+            f"the network cannot be called with {data.describe()} ({text[:160]}); pass inputs=, a function from a "
+            "batch to (what the network takes, labels or None), for example "
+            "inputs=lambda batch: (batch['image'], batch['label'])"
+        )
     if not any(words in text for words in MISFITS):
         return None
-    found = f"images {tuple(images.shape)} {images.dtype}"
     tensors = [*posterior.parameters(), *posterior.buffers()] if isinstance(posterior, nn.Module) else []
     floats = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
     devices = {str(tensor.device) for tensor in tensors}
-    given = tensor_of(images[:1])
+    given = None if data.only is None else tensor_of(data.only[:1]).dtype
     if len(devices) > 1:
         remedy = f"its weights are on {', '.join(sorted(devices))}: move them to one device, or pass device="
     elif "device" in text:
         remedy = "pass device= with the device that its weights are on"
-    elif given.dtype != torch.uint8 and floats and given.dtype not in floats:
+    elif given is not None and not data.scaled and floats and given not in floats:
         wanted = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in floats))
         remedy = f"its weights are {wanted}: convert the images with .to(torch.{wanted.split(', ')[0]}), or pass uint8"
+    elif data.only is None:
+        remedy = "give each argument in the shape and type that the network takes, or pass inputs="
     else:
         remedy = "float images must have the shape that the network takes, usually (N, channels, height, width)"
-    return InputError(f"the posterior cannot take {found} ({text[:160]}); {remedy}")
+    return InputError(f"the posterior cannot take {data.describe()} ({text[:160]}); {remedy}")
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, UserWarning, stacklevel=6)
+    """Warn at the line outside of this package that called it."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("avuc."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, UserWarning, stacklevel=level)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +15,8 @@ from torch import Tensor, nn
 from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
 from avuc.data.arrays import as_input
-from avuc.prediction.checks import check_images, tensor_of
-
-Images = Tensor | np.ndarray
+from avuc.prediction.arguments import Arguments, tensor_of
+from avuc.prediction.checks import check_images
 
 # how many numbers a batch of images has: 10,000 CIFAR images on a GPU, what fits into a core's cache on a CPU
 BATCH_NUMBERS = {"cuda": 30_720_000}
@@ -29,57 +29,92 @@ class Batch:
 
     number: int
     rows: slice
-    source: Tensor | np.ndarray
+    source: Arguments
     device: torch.device
+    whole: bool = False  # the batch is the whole dataset, whose arguments are then used as they are
 
     def __len__(self) -> int:
         return int(self.rows.stop - self.rows.start)
 
     @cached_property
-    def stored(self) -> Tensor:
-        """The images as they were given, on the device."""
-        part = tensor_of(self.source[self.rows])
+    def arguments(self) -> Arguments:
+        """The arguments as they were given, on the device."""
         # only copies to a GPU may be asynchronous: a copy to the CPU could be read before it is complete
-        return part.to(self.device, non_blocking=self.device.type == "cuda")
+        asynchronous = self.device.type == "cuda"
+        part = self.source if self.whole else self.source[self.rows]
+        return part.map(lambda array: tensor_of(array).to(self.device, non_blocking=asynchronous))
 
     @property
-    def input(self) -> Tensor:
-        """The images as a network takes them: uint8 is scaled to [0, 1] with the channels first."""
-        return as_input(self.stored) if self.stored.dtype == torch.uint8 else self.stored
+    def stored(self) -> Tensor:
+        """The images as they were given, on the device."""
+        only = self.arguments.only
+        assert isinstance(only, Tensor)
+        return only
+
+    @property
+    def input(self) -> Arguments:
+        """The arguments as a network takes them: uint8 images are scaled to [0, 1] with the channels first."""
+        return Arguments((as_input(self.stored),), {}) if self.source.scaled else self.arguments
 
 
 class Batches:
-    """The batches of a dataset, in order. The images are moved to the device once if they fit, else batch by batch."""
+    """The batches of a dataset, in order. The data are moved to the device once if they fit, else batch by batch.
+
+    Args:
+        data: the arguments of the network, with all rows; or a tensor or an array of images.
+        labels: one for each row, in any layout; None if there are none.
+        size: rows per batch; None: what suits the device.
+        device: where the network is.
+        rows: number of rows; None: that of `data`.
+        count: how many such datasets follow one another, the batches of a loader.
+    """
 
     def __init__(
-        self, images: Tensor | np.ndarray, labels: Tensor | np.ndarray | None, size: int | None, device: torch.device
+        self,
+        data: Arguments | Tensor | np.ndarray,
+        labels: Any,
+        size: int | None,
+        device: torch.device,
+        rows: int | None = None,
+        count: int = 1,
     ) -> None:
-        check_images(images)
+        arguments = Arguments.of(data)
+        if arguments.scaled and arguments.only is not None:
+            check_images(arguments.only)
+        self.rows = arguments.rows() if rows is None else rows
+        if self.rows == 0:
+            raise InputError("predict needs at least one image, found none")
         if size is None:
             numbers = BATCH_NUMBERS.get(device.type, BATCH_NUMBERS_ELSEWHERE)
-            size = min(max(numbers // max(1, math.prod(images.shape[1:])), 32), 16_384)
+            each = sum(math.prod(array.shape[1:]) for _, array in arguments.arrays())
+            size = min(max(numbers // max(1, each), 32), 16_384)
         if size < 1:
             raise InputError(f"batch_size must be at least 1, found {size}")
-        self.rows, self.size, self.device = len(images), size, device
-        self.labels = torch.full((self.rows,), -1) if labels is None else as_tensor(labels, "labels")
-        if self.labels.shape == (self.rows, 1):
-            self.labels = self.labels[:, 0]
-        if self.labels.shape != (self.rows,):
+        if size < self.rows:
+            arguments.rows()  # an error if they cannot be cut into batches
+        self.size, self.device, self.expected_rows = size, device, count * self.rows
+        self.labels = None if labels is None else as_tensor(labels, "labels")
+        if self.labels is not None and (self.labels.ndim == 0 or len(self.labels) != self.rows):
             raise InputError(f"labels must be one per image, ({self.rows},); found {tuple(self.labels.shape)}")
-        self.images = images
+        self.arguments = arguments
         # each sample reads every image again, so they are kept on the GPU if that leaves enough memory for the network
-        if device.type == "cuda" and images.nbytes <= torch.cuda.mem_get_info(device)[0] // 4:
-            self.images = tensor_of(images).to(device)
+        if device.type == "cuda" and arguments.nbytes <= torch.cuda.mem_get_info(device)[0] // 4:
+            self.arguments = arguments.map(lambda array: tensor_of(array).to(device))
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """Shape of one image as it was given."""
-        return tuple(self.images.shape[1:])
+        """Shape of one image as it was given; of the first argument if there are several."""
+        return next((tuple(array.shape[1:]) for _, array in self.arguments.arrays()), ())
+
+    @property
+    def images(self) -> Tensor | np.ndarray | None:
+        """The images, if they are the only argument."""
+        return self.arguments.only
 
     @property
     def bytes(self) -> bool:
-        """Whether the images are uint8."""
-        return self.images.dtype in (torch.uint8, np.uint8)
+        """Whether the images are uint8 and scaled for the network."""
+        return self.arguments.scaled
 
     def __len__(self) -> int:
         return -(-self.rows // self.size)
@@ -87,10 +122,10 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         for number, start in enumerate(range(0, self.rows, self.size)):
             rows = slice(start, min(start + self.size, self.rows))
-            yield Batch(number, rows, self.images, self.device)
+            yield Batch(number, rows, self.arguments, self.device, len(self) == 1)
 
 
-def device_of(posterior: object, images: Images, device: torch.device | None) -> torch.device:
+def device_of(posterior: object, data: Arguments, device: torch.device | None) -> torch.device:
     """Return the device to predict on: `device`, to which the posterior is moved, or by default the posterior's own."""
     tensors = [*posterior.parameters(), *posterior.buffers()] if isinstance(posterior, nn.Module) else []
     if device is not None:
@@ -101,7 +136,8 @@ def device_of(posterior: object, images: Images, device: torch.device | None) ->
         return device
     for tensor in tensors:
         return tensor.device
-    return images.device if isinstance(images, Tensor) else torch.device("cpu")
+    devices = (array.device for _, array in data.arrays() if isinstance(array, Tensor))
+    return next(devices, torch.device("cpu"))
 
 
 def _with_index(device: torch.device) -> torch.device:

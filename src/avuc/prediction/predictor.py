@@ -4,61 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from avuc.core.accelerators import prediction_backends
 from avuc.core.errors import InputError, NonFiniteError
-from avuc.core.fingerprint import Fingerprint, fingerprint
 from avuc.core.progress import Progress
-from avuc.posterior import Draw, Posterior, seeded_generator
-from avuc.prediction.backends.backend import Backend, BackendClass, BackendOptions
-from avuc.prediction.backends.generic import GenericBackend
-from avuc.prediction.backends.shared_trunk import SharedTrunkBackend
-from avuc.prediction.checks import (
-    check_outputs,
-    check_posterior,
-    check_seed,
-    explanation,
-    number_of_samples,
-    refuse_nan,
-    warn_about_images,
-    warn_about_net,
-    warn_about_spread,
-)
-from avuc.prediction.inputs import Batch, Batches, Images, device_of
-from avuc.prediction.running_sums import SampleSums, monte_carlo_error
+from avuc.core.renamed import renamed
+from avuc.core.tasks import IGNORE_INDEX
+from avuc.posterior import Posterior
+from avuc.prediction.backends.backend import BackendOptions
+from avuc.prediction.checks import check_seed, refuse_bytes, warn_about_spread
+from avuc.prediction.data import DATASET_BATCH, Examples, Inputs, Loaded, parts_of, source_of
+from avuc.prediction.inputs import Batches
+from avuc.prediction.joined import joined
+from avuc.prediction.model import posterior_of, takes_bytes
+from avuc.prediction.outputs import Logits
+from avuc.prediction.reading import Plan, averages
+from avuc.prediction.reading import Reading as Reading
+from avuc.prediction.rows import RowLayout
+from avuc.prediction.sample_runner import SampleRunner
+from avuc.prediction.task import Task
 from avuc.predictions import HasTransform, Predictions
 
-# with fewer images × samples than this, compiling costs more than it saves
-WORTH_COMPILING = 500_000
-# how many single samples run between two checks for NaN: each check makes the GPU wait for the host
-CHECK_EVERY = 16
-# fewer samples give no usable estimate of the Monte Carlo error
-FEWEST_SAMPLES = 8
 # default limit of `Predictor(memory=)`, in bytes
 MEMORY = 1 << 30
 
 
-@dataclass(frozen=True)
-class Reading:
-    """One of several predictions from the same samples (`Predictor.read`).
-
-    Attributes:
-        samples: how many of the samples to use; None: all.
-        calibrator: its `transform` is applied to the logits of each sample; None: no calibration.
-    """
-
-    samples: int | None = None
-    calibrator: HasTransform | None = None
-
-
 class Predictor:
-    """Predict many datasets with one posterior: `predictor(images, labels)` returns the same as `predict`.
+    """Predict many datasets with one model: `predictor(data, labels)` returns the same as `predict`.
 
     Threads may share a `Predictor`; their calls run one after the other.
 
@@ -67,8 +43,13 @@ class Predictor:
     cannot be detected: call `forget()` after such a change.
 
     Args:
-        posterior: what a method returns.
+        model: a network, a list of networks, or a posterior.
         samples: number of samples, or "auto".
+        inputs: function from a batch to (what the network takes, labels).
+        logits: function from the network's output to its logits.
+        task: "multiclass", "binary" or "multilabel"; None decides between the first two.
+        class_dim: dimension of the classes in the network's output.
+        ignore_index: label of positions that are left out.
         seed: seed of the samples.
         tolerance: for `samples="auto"`.
         max_samples: for `samples="auto"`.
@@ -78,7 +59,7 @@ class Predictor:
         compiled: whether to compile; None decides.
         fold_batch_norm: whether to fold batch normalisation. All arguments up to here are explained at `predict`.
         memory: bytes of sampled weights that are kept from one call to the next. Samples that do not fit are prepared
-            again in each call.
+            again in each call, and for each batch of a DataLoader.
 
     >>> from avuc.bayes import to_bayesian
     >>> from avuc.nets import mlp
@@ -87,11 +68,17 @@ class Predictor:
     [torch.Size([5, 3]), torch.Size([6, 3])]
     """
 
+    @renamed(posterior="model")
     def __init__(
         self,
-        posterior: Posterior,
+        model: Posterior | nn.Module | Sequence[nn.Module],
         *,
         samples: int | Literal["auto"] = 128,
+        inputs: Inputs | None = None,
+        logits: Logits | None = None,
+        task: str | None = None,
+        class_dim: int | None = None,
+        ignore_index: int | None = IGNORE_INDEX,
         seed: int = 0,
         tolerance: float = 0.005,
         max_samples: int = 1024,
@@ -102,207 +89,157 @@ class Predictor:
         fold_batch_norm: bool = True,
         memory: int = MEMORY,
     ) -> None:
-        check_posterior(posterior)
+        self.posterior = posterior_of(model)
         check_seed(seed)
-        self._requested_samples = (samples, tolerance, max_samples)
-        self.limit, self.automatic = number_of_samples(posterior, *self._requested_samples)
-        self.posterior, self.seed, self.tolerance = posterior, seed, tolerance
-        self.batch_size, self.dtype, self.compiled = batch_size, dtype, compiled
-        self.fold_batch_norm, self.memory = fold_batch_norm, memory
-        self._requested_device = None if device is None else torch.device(device)
-        self._device = torch.device("cpu")
-        self._state: tuple[torch.device, Fingerprint] | None = None
-        self._outputs_checked = False  # since the posterior last changed
+        if logits is not None and not callable(logits):
+            raise InputError(f"logits must be a function from the network's output, found {type(logits).__name__}")
+        self.seed, self.tolerance, self.batch_size = seed, tolerance, batch_size
+        self.task = Task(task, class_dim, ignore_index)
+        self._model, self._inputs = model, inputs
         self._lock = threading.RLock()
-        self._first: Draw | None = None  # sample 0, drawn to select a backend
-        self._special: Backend | None = None  # a backend for this kind of samples
-        self._generic: dict[bool | str, GenericBackend] = {}  # by whether, and how, it compiles
+        where = None if device is None else torch.device(device)
+        options = BackendOptions(torch.device("cpu"), dtype, fold_batch_norm, compiled, memory, logits)
+        self._runner = SampleRunner(self.posterior, seed, (samples, tolerance, max_samples), where, options, self.task)
 
+    @renamed(images="data")
     def __call__(
-        self,
-        images: Images,
-        labels: Images | None = None,
-        *,
-        calibrator: HasTransform | None = None,
-        progress: bool = False,
+        self, data: Any, labels: Any = None, *, calibrator: HasTransform | None = None, progress: bool = False
     ) -> Predictions:
         """Return the posterior's mean prediction for each image; see `predict`."""
-        return self.read(images, labels, [Reading(None, calibrator)], progress=progress)[0]
+        return self.read(data, labels, [Reading(None, calibrator)], progress=progress)[0]
 
-    @torch.no_grad()
-    def read(
-        self, images: Images, labels: Images | None, readings: Sequence[Reading], *, progress: bool = False
-    ) -> list[Predictions]:
+    @renamed(images="data")
+    def read(self, data: Any, labels: Any, readings: Sequence[Reading], *, progress: bool = False) -> list[Predictions]:
         """Return several predictions from the same samples; the network runs only once for all of them."""
-        with self._lock:
-            return self._read(images, labels, readings, progress)
-
-    def _read(
-        self, images: Images, labels: Images | None, readings: Sequence[Reading], progress: bool
-    ) -> list[Predictions]:
-        batches = self._begin(images, labels)
-        limits = [self._limit(reading.samples) for reading in readings]
-        limit, automatic = max(limits), self.automatic and all(reading.samples is None for reading in readings)
-        sums = [SampleSums(batches.rows, self._device) for _ in readings]
-        largest = limits.index(limit)
-        used, checked, error = 0, 0, None
-        chunk_flags: list[Tensor] = []  # which samples of a chunk held NaN, batch by batch
-        unchecked: list[Tensor] = []  # the same (samples, batches) since the last check
-        with Progress("samples", None if automatic else limit) if progress else contextlib.nullcontext() as bar:
-            for samples, batch, logits in self._chunks(batches, limit, 1 if automatic else limit):
-                for number, (total, reading, most) in enumerate(zip(sums, readings, limits, strict=True)):
-                    if most > samples.start:
-                        flags = total.add(
-                            batch.rows, _probabilities(logits[: most - samples.start], reading.calibrator)
-                        )
-                        if number == largest:
-                            chunk_flags.append(flags)
-                if batch.rows.stop < batches.rows:
-                    continue
-                used = samples.stop
-                unchecked.append(torch.stack(chunk_flags, 1))
-                chunk_flags.clear()
-                # chunks of several samples take little time: one check after the last is enough
-                if automatic or used == limit or (len(samples) == 1 and (used == 1 or used % CHECK_EVERY == 0)):
-                    refuse_nan(unchecked, checked, batches.size, batches.rows)
-                    unchecked.clear()
-                    checked = used
-                if automatic and used >= FEWEST_SAMPLES:
-                    error = monte_carlo_error(sums[0].probs, sums[0].squares, used)
-                if bar is not None:
-                    bar.advance(len(samples), note="" if error is None else f"error {error:.4f}")
-                if error is not None and error <= self.tolerance:
-                    break
-        predictions = [self._predictions(total, batches, min(n, used)) for total, n in zip(sums, limits, strict=True)]
+        source = source_of(data, labels, self._inputs, self.batch_size)
+        if isinstance(source, Loaded):
+            parts = list(self._stream(source, readings, source.count, progress))
+            predictions = [joined(list(group)) for group in zip(*parts, strict=True)]
+        else:
+            predictions = self._whole(source, readings, progress)
+        most = max(predictions, key=lambda made: made.samples)
+        if not len(most):
+            raise InputError(f"every label is ignore_index ({self.task.ignore_index}): there is nothing to predict")
         if self.posterior.num_draws is None:
-            warn_about_spread(predictions[largest])
+            warn_about_spread(most)
         return predictions
 
-    @torch.no_grad()
-    def logits(self, images: Images, samples: int | None = None) -> Tensor:
-        """Return the logits (S, N, C) of the first samples, on the CPU: calibrators are fitted on them."""
-        with self._lock:
-            return self._logits(images, samples)
+    def stream(
+        self, data: Any, labels: Any = None, *, calibrator: HasTransform | None = None, progress: bool = False
+    ) -> Iterator[Predictions]:
+        """Yield the predictions of one batch after the other, for data whose predictions do not fit into memory.
 
-    def _logits(self, images: Images, samples: int | None) -> Tensor:
-        batches = self._begin(images, None)
-        limit = self._limit(samples)
-        result = torch.empty(0)
-        for chunk, batch, logits in self._chunks(batches, limit, limit):
-            if not bool(logits.amax().isfinite()):
+        Each batch is loaded once. `avuc.metrics.StreamingMetrics.update` takes what this yields.
+
+        >>> predictor = Predictor(nn.Linear(4, 3), batch_size=2)
+        >>> [len(part) for part in predictor.stream(torch.rand(5, 4))]
+        [2, 2, 1]
+        """
+        source: Any = source_of(data, labels, self._inputs, self.batch_size)
+        count = source.count if isinstance(source, Loaded) else None
+        if isinstance(source, Examples):
+            size = self.batch_size or DATASET_BATCH
+            count, source = -(-source.rows // size), parts_of(source, size)
+        for (part,) in self._stream(source, [Reading(None, calibrator)], count, progress):
+            yield part
+
+    @renamed(images="data")
+    def logits(self, data: Any, samples: int | None = None) -> Tensor:
+        """Return the logits (S, N, C) of the first samples, on the CPU: calibrators are fitted on them."""
+        return self.labelled_logits(data, None, samples)[0]
+
+    @torch.no_grad()
+    def labelled_logits(self, data: Any, labels: Any = None, samples: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return the logits (S, M, C) of the first samples with their labels (M,), −1 for none, on the CPU.
+
+        A calibrator is fitted on these; the labels may come from a DataLoader.
+        """
+        source: Any = source_of(data, labels, self._inputs, self.batch_size)
+        found, begun = [], False
+        for examples in [source] if isinstance(source, Examples) else source:
+            with self._lock:
+                if not begun:
+                    self._runner.begin(examples.arguments)
+                    begun = True
+                found.append(self._logits(examples, self._limit(samples)))
+        return torch.cat([logits for logits, _ in found], 1), torch.cat([labels for _, labels in found])
+
+    def _logits(self, examples: Examples, limit: int) -> tuple[Tensor, Tensor]:
+        batches = self._batches(examples)
+        layout, result = RowLayout(batches.labels, self.task), torch.empty(0)
+        for chunk, batch, logits in self._runner.chunks(batches, limit, limit):
+            rows = layout.rows(logits, batch)
+            if rows.numel() and not bool(rows.amax().isfinite()):
                 where = f"samples {chunk.start}…{chunk.stop - 1}, images {batch.rows.start}…{batch.rows.stop - 1}"
                 raise NonFiniteError(
                     f"{where}: the logits hold NaN or +infinity; look for NaN in the images or the weights"
                 )
             if result.numel() == 0:
-                result = torch.empty(limit, batches.rows, logits.shape[-1], dtype=logits.dtype)
-            result[chunk.start : chunk.stop, batch.rows] = logits.cpu()
-        return result
+                result = torch.empty(limit, layout.total(batches.rows), rows.shape[-1], dtype=rows.dtype)
+            result[chunk.start : chunk.stop, layout.place(batch)] = rows.cpu()
+        labels = layout.labels
+        return result, torch.full((result.shape[1],), -1) if labels is None else labels.cpu()
 
-    def _chunks(self, batches: Batches, limit: int, most: int) -> Iterator[tuple[range, Batch, Tensor]]:
-        """Yield (samples, batch, logits (samples, images, classes)): `limit` samples, at most `most` at a time."""
-        try:
-            yield from self._run(batches, limit, most)
-        except RuntimeError as error:
-            line = explanation(error, self.posterior, batches.images)
-            if line is None:
-                raise
-            raise line from error
+    def _whole(self, examples: Examples, readings: Sequence[Reading], progress: bool) -> list[Predictions]:
+        """Return the predictions for a dataset in memory: each sample runs over all of it before the next one."""
+        with self._lock:
+            self._runner.begin(examples.arguments)
+            plan = self._plan(readings)
+            total = None if plan.tolerance is not None else max(plan.limits)
+            with Progress("samples", total) if progress else contextlib.nullcontext() as bar:
+                return self._averages(self._batches(examples), plan, bar)[0]
 
-    def _run(self, batches: Batches, limit: int, most: int) -> Iterator[tuple[range, Batch, Tensor]]:
-        backend, used = self._backend(batches, limit), 0
-        try:
-            while used < limit:
-                samples = range(used, min(used + most, used + backend.samples_per_chunk, limit))
-                if not backend.ready(samples):
-                    backend.end()
-                    self._special, backend = None, self._generic_backend(batches, limit)
-                    continue
-                for batch in batches:
-                    logits = backend.logits(samples, batch)
-                    if logits.ndim != 3 or logits.shape[1] != len(batch):
-                        found = tuple(logits.shape[1:])
-                        raise InputError(f"a sample must return logits ({len(batch)}, classes), found {found}")
-                    if not self._outputs_checked:
-                        check_outputs(logits[0])
-                        self._outputs_checked = True
-                    # at least float32 for everything that follows
-                    yield samples, batch, logits if logits.dtype == torch.float64 else logits.float()
-                used = samples.stop
-        finally:
-            backend.end()
+    def _stream(
+        self, source: Iterable[Examples], readings: Sequence[Reading], count: int | None, progress: bool
+    ) -> Iterator[list[Predictions]]:
+        """Yield the predictions of each batch: all samples run over it before the next one is loaded.
+
+        With `samples="auto"` the first batch decides how many samples there are.
+        """
+        begun: object = None
+        plan, size, number, start = None, 0, 0, 0
+        with Progress("batches", count) if progress else contextlib.nullcontext() as bar:
+            for examples in source:
+                with self._lock:  # not while the next batch is loaded, or while the caller works on this one
+                    if plan is None or self._runner.state is not begun:
+                        self._runner.begin(examples.arguments)
+                        begun = self._runner.state
+                    plan = plan or self._plan(readings)
+                    size = size or self.batch_size or examples.rows
+                    batches = self._batches(examples, size, count)
+                    made, used = self._averages(batches, plan._replace(start=(number, start)), None)
+                    if plan.tolerance is not None:
+                        plan = plan._replace(limits=[used] * len(readings), tolerance=None)
+                number, start = number + len(batches), start + examples.rows
+                if bar is not None:
+                    bar.advance()
+                yield made
+
+    def _plan(self, readings: Sequence[Reading]) -> Plan:
+        automatic = self._runner.automatic and all(reading.samples is None for reading in readings)
+        limits = [self._limit(reading.samples) for reading in readings]
+        return Plan(readings, limits, self.tolerance if automatic else None, self.posterior.num_draws)
+
+    @torch.no_grad()
+    def _averages(self, batches: Batches, plan: Plan, bar: Progress | None) -> tuple[list[Predictions], int]:
+        limit = max(plan.limits)
+        chunks = self._runner.chunks(batches, limit, limit if plan.tolerance is None else 1)
+        return averages(chunks, batches, self.task, plan, bar)
 
     def forget(self) -> None:
         """Drop the samples that are kept; needed only after a change of the posterior that cannot be detected."""
         with self._lock:
-            self._first, self._special, self._generic, self._state = None, None, {}, None
-            self._outputs_checked = False
+            self._runner.forget()
 
     def _limit(self, samples: int | None) -> int:
         if samples is None:
-            return self.limit
+            return self._runner.limit
         if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
             raise InputError(f"samples must be a positive whole number, found {samples}")
         return samples if self.posterior.num_draws is None else min(samples, self.posterior.num_draws)
 
-    def _predictions(self, sums: SampleSums, batches: Batches, used: int) -> Predictions:
-        error = monte_carlo_error(sums.probs, sums.squares, used, self.posterior.num_draws)
-        return sums.predictions(batches.labels, used, error)
-
-    def _begin(self, images: Images, labels: Images | None) -> Batches:
-        device = device_of(self.posterior, images, self._requested_device)
-        batches = Batches(images, labels, self.batch_size, device)
-        state = (device, fingerprint(self.posterior))
-        if state != self._state:
-            self.forget()
-            self.limit, self.automatic = number_of_samples(self.posterior, *self._requested_samples)
-            warn_about_net(self.posterior)
-            self._state, self._device = state, device
-            self._special = self._special_backend()
-        warn_about_images(images)
-        return batches
-
-    def _options(self) -> BackendOptions:
-        return BackendOptions(self._device, self.dtype, self.fold_batch_norm, self.compiled, self.memory)
-
-    def _special_backend(self) -> Backend | None:
-        """Return the first backend that supports these samples, other than the generic one."""
-        first = self._first = self._sample(0)
-        classes: list[BackendClass] = [SharedTrunkBackend, *prediction_backends()]
-        for kind in classes:
-            backend = kind.for_sample(self._sample, first, self._options())
-            if backend is not None:
-                return backend
-        return None
-
-    def _backend(self, batches: Batches, limit: int) -> Backend:
-        if self._special is not None and self._special.begin(batches):
-            return self._special
-        return self._generic_backend(batches, limit)
-
-    def _generic_backend(self, batches: Batches, limit: int) -> GenericBackend:
-        compiled = self.compiled
-        if compiled is None:
-            compiled = self._device.type == "cuda" and limit * batches.rows >= WORTH_COMPILING
-        if compiled not in self._generic:
-            self._generic.clear()  # the limit of memory is for both together
-            self._generic[compiled] = GenericBackend(self._sample, replace(self._options(), compiled=compiled))
-        self._generic[compiled].begin(batches)
-        return self._generic[compiled]
-
-    def _sample(self, index: int) -> Draw:
-        if index == 0 and self._first is not None:
-            first, self._first = self._first, None
-            return first
-        member = getattr(self.posterior, "member", None)
-        if self.posterior.num_draws is not None and member is not None:
-            chosen: Draw = member(index)
-            return chosen
-        return self.posterior.draw(seeded_generator(self.seed, index, device=self._device))
-
-
-def _probabilities(logits: Tensor, calibrator: HasTransform | None) -> Tensor:
-    """Return softmax probabilities; the calibrator gets the logits of all samples as rows (samples × images, C)."""
-    if calibrator is not None:
-        logits = calibrator.transform(logits.flatten(0, 1)).view(logits.shape)
-    return logits.softmax(-1)
+    def _batches(self, examples: Examples, size: int | None = None, count: int | None = None) -> Batches:
+        if examples.arguments.scaled and not takes_bytes(self._model):
+            raise refuse_bytes(self._model)
+        size = size or self.batch_size
+        return Batches(examples.arguments, examples.labels, size, self._runner.device, examples.rows, count or 1)

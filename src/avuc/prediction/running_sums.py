@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,12 +32,22 @@ def monte_carlo_error(sums: Tensor, squares: Tensor, samples: int, num_samples: 
     0.1
     """
     left = 1.0 if num_samples is None else 1.0 - samples / num_samples
-    if left == 0.0:
+    if left == 0.0 or not len(sums):
         return 0.0
     if samples < 2:
         return None
     variance = ((squares - sums.square() / samples) / (samples - 1)).clamp(min=0)
     return math.sqrt(float(variance.amax(-1).mean()) / samples * left)
+
+
+class Place(NamedTuple):
+    """Where rows come from, as in `Predictions`; by default one row for each example."""
+
+    shape: tuple[int, ...] | None = None
+    positions: Tensor | None = None
+
+
+ONE_EACH = Place()
 
 
 class SampleSums:
@@ -64,7 +75,8 @@ class SampleSums:
         self.entropy[rows] += entropy(batch).sum(0, dtype=self.dtype)
         return batch.flatten(1).isnan().any(1)
 
-    def predictions(self, labels: Tensor, samples: int, error: float | None) -> Predictions:
-        """Return the means over so many samples."""
+    def predictions(self, labels: Tensor, samples: int, error: float | None, place: Place = ONE_EACH) -> Predictions:
+        """Return the means over so many samples, for the rows at `place`."""
         probs, expected = (self.probs / samples).float(), (self.entropy / samples).float()
-        return Predictions(probs, labels, expected, samples, error)
+        shape: Any = place.shape
+        return Predictions(probs, labels, expected, samples, error, shape, place.positions, ignore_index=None)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from avuc.bayes import WeightDraw
 from avuc.posterior import Draw, NetDraw
 from avuc.prediction.inputs import Batch, Batches
+from avuc.prediction.outputs import Logits
 
 # index of a sample → the sample
 SampleSource = Callable[[int], Draw]
@@ -42,6 +43,7 @@ class BackendOptions:
         fold_batch_norm: whether batch normalisation may be folded into convolutions.
         compiled: as in `predict`; None means that the backend decides.
         memory: bytes of sampled weights to keep for the next dataset.
+        logits: returns the logits from the network's output; None: they are found.
     """
 
     device: torch.device
@@ -49,6 +51,7 @@ class BackendOptions:
     fold_batch_norm: bool
     compiled: bool | str | None
     memory: int
+    logits: Logits | None = None
 
 
 class Backend(Protocol):
@@ -63,7 +66,7 @@ class Backend(Protocol):
         """Prepare the samples with these indices. Return False if this backend does not support one of them."""
 
     def logits(self, samples: range, batch: Batch) -> Tensor:
-        """Return the logits (samples, images, classes) of the samples that were prepared last."""
+        """Return the logits (samples, images, …) of the samples that were prepared last."""
 
     def end(self) -> None:
         """Release the dataset."""

@@ -7,6 +7,7 @@ the network. A sample is then a set of values for these buffers, and runs like a
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,9 +46,9 @@ def masked_net(net: nn.Module) -> nn.Module | None:
     return made
 
 
-def mask_shapes(sample: MaskDraw, image: Tensor) -> Shapes | None:
+def mask_shapes(sample: MaskDraw, *args: Any, **kwargs: Any) -> Shapes | None:
     """Return the shape of each layer's mask for an image (1, …); None if a layer is not called exactly once."""
-    sample(image)
+    sample(*args, **kwargs)
     names = {hook.place: name for name, hook in dropout_hooks(sample.net).items()}
     # keys of `_made` are (place of the hook, number of the call, *shape)
     if sorted(place for place, *_ in sample._made) != sorted(names):

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from avuc.methods.dropout import MaskDraw
+from avuc.nets.fold import state_of
 from avuc.nets.runner import Runner
 from avuc.posterior import Draw
+from avuc.prediction.arguments import tensor_of
 from avuc.prediction.backends.backend import (
     BackendOptions,
     NetWithWeights,
@@ -18,8 +20,8 @@ from avuc.prediction.backends.backend import (
     net_with_weights,
 )
 from avuc.prediction.backends.dropout_masks import Shapes, mask_shapes, masked_net, masks_of
-from avuc.prediction.checks import logits_of
 from avuc.prediction.inputs import Batch, Batches
+from avuc.prediction.outputs import logits_of
 
 
 class GenericBackend:
@@ -60,13 +62,14 @@ class GenericBackend:
         assert self._batches is not None
         device, dtype = self.options.device, self.options.dtype
         autocast = torch.autocast(device.type, dtype) if dtype is not None else contextlib.nullcontext()
-        images = batch.input
+        given, rows = batch.input, len(batch)
         # a compiled function takes batches of one size only, so the last batch is filled up with its first image
-        missing = self._batches.size - len(images) if self.options.compiled else 0
+        missing = self._batches.size - rows if self.options.compiled else 0
         if missing > 0:
-            images = torch.cat([images, images[:1].expand(missing, *images.shape[1:])])
+            given = given.map(lambda part: _filled(tensor_of(part), missing))
+            rows += missing
         with autocast:
-            logits = logits_of(self._current(images), len(images))
+            logits = logits_of(self._current(*given.args, **given.kwargs), rows, self.options.logits)
         return logits[: len(batch)][None]
 
     def end(self) -> None:
@@ -87,7 +90,9 @@ class GenericBackend:
                 compiled=self.options.compiled or False,
             )
             self._runners[found.key] = runner
-            size = bytes_of(runner.base.values())
+            # weights that the network itself holds take no memory of their own
+            held = {tensor.data_ptr() for tensor in state_of(found.key).values()}
+            size = bytes_of(value for value in runner.base.values() if value.data_ptr() not in held)
         weights = runner.weights(found.weights)
         function = runner.with_folded(weights)
         size += bytes_of(weights.values())
@@ -101,8 +106,9 @@ class GenericBackend:
         net = sample.net
         if net not in self._mask_shapes:
             assert self._batches is not None
-            image = next(iter(self._batches)).input[:1]
-            self._mask_shapes[net] = mask_shapes(sample, image) if masked_net(net) is not None else None
+            image = next(iter(self._batches)).input[0:1]
+            can = masked_net(net) is not None
+            self._mask_shapes[net] = mask_shapes(sample, *image.args, **image.kwargs) if can else None
         shapes = self._mask_shapes[net]
         if shapes is None:
             return None
@@ -113,3 +119,8 @@ class GenericBackend:
             return made
 
         return NetWithWeights(net, build, masks_of(sample, shapes, self.options.device))
+
+
+def _filled(tensor: Tensor, missing: int) -> Tensor:
+    """Return a tensor with so many copies of its first row added."""
+    return torch.cat([tensor, tensor[:1].expand(missing, *tensor.shape[1:])])

@@ -84,7 +84,8 @@ class SharedTrunkBackend:
                 calls.clear()
                 autocast = torch.autocast(device, self.dtype) if self.dtype is not None else contextlib.nullcontext()
                 with autocast:
-                    logits = self._trunk(batch.input)
+                    given = batch.input
+                    logits = self._trunk(*given.args, **given.kwargs)
                 if len(calls) != 1 or calls[0][1] is not logits or len(calls[0][0]) != 1:
                     return False
                 features = calls[0][0][0]

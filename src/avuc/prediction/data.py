@@ -1,0 +1,207 @@
+"""What `predict` accepts as data: tensors, arrays and mappings in memory, or batches from a DataLoader or Dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
+from torch.utils.data import Dataset as TorchDataset
+
+from avuc.core.errors import InputError
+from avuc.data.arrays import Dataset
+from avuc.data.stream import Stream
+from avuc.prediction.arguments import Arguments, Array
+
+Inputs = Callable[[Any], tuple[Any, Any]]
+"""A function from a batch to (what the network takes, labels or None)."""
+
+ACCEPTED = "a tensor, a NumPy array, a mapping of tensors, a DataLoader or a Dataset"
+PAIR = (
+    "pass inputs=, a function from a batch to (what the network takes, labels or None), for example "
+    "inputs=lambda batch: (batch['image'], batch['label'])"
+)
+LABEL_KEYS = ("labels", "label")
+# examples per batch of a Dataset and of arrays for `inputs=`, if batch_size is not given
+DATASET_BATCH = 64
+
+
+class Examples(NamedTuple):
+    """Examples in memory: a whole dataset, or one batch that was loaded.
+
+    Attributes:
+        arguments: what the network is called with.
+        labels: the labels in any layout, or None.
+        rows: number of examples.
+    """
+
+    arguments: Arguments
+    labels: Any
+    rows: int
+
+
+class Loaded:
+    """Batches that are loaded one after the other, each of them once."""
+
+    def __init__(self, batches: Iterable[Any], inputs: Inputs | None, labels: Any = None) -> None:
+        self.batches, self.inputs, self.labels = batches, inputs, labels
+
+    @property
+    def count(self) -> int | None:
+        """Number of batches, if it is known."""
+        try:
+            return len(self.batches)  # type: ignore[arg-type]
+        except TypeError:  # a DataLoader of an iterable dataset
+            return None
+
+    def __iter__(self) -> Iterator[Examples]:
+        """Yield the batches; those without examples are left out."""
+        start = 0
+        for batch in self.batches:
+            examples = _examples(batch, self.inputs)
+            if self.labels is not None:
+                if examples.labels is not None:
+                    raise _two_labels()
+                examples = examples._replace(labels=self.labels[start : start + examples.rows])
+            start += examples.rows
+            if examples.rows:
+                yield examples
+        if start == 0:
+            raise InputError("predict needs at least one image, found none: the data have no batches")
+        if self.labels is not None and len(self.labels) != start:
+            raise InputError(f"labels must be one per image, ({start},); found {len(self.labels)}")
+
+
+def source_of(data: Any, labels: Any, inputs: Inputs | None, batch_size: int | None) -> Examples | Loaded:
+    """Return the data as examples in memory, or as batches that are loaded one after the other.
+
+    Args:
+        data: what `predict` was given.
+        labels: labels in the order of the data, or None.
+        inputs: a function from a batch to (what the network takes, labels); it is called once for each batch.
+        batch_size: examples per batch, for a Dataset and for arrays with `inputs`.
+
+    >>> source_of({"x": torch.rand(3, 2), "labels": torch.tensor([0, 1, 1])}, None, None, None).labels
+    tensor([0, 1, 1])
+    """
+    if isinstance(data, Examples | Loaded):
+        return data
+    if inputs is not None and not callable(inputs):
+        raise InputError(f"inputs must be a function from a batch to (input, labels), found {type(inputs).__name__}")
+    if isinstance(data, Stream):
+        return _loaded(data.epoch(), inputs, labels)
+    if isinstance(data, TorchDataset) and not isinstance(data, TensorDataset):
+        return _loaded(DataLoader(data, batch_size=batch_size or DATASET_BATCH), inputs, labels)
+    if isinstance(data, DataLoader) or (hasattr(data, "dataset") and hasattr(data, "__iter__")):
+        if labels is not None and not isinstance(getattr(data, "sampler", None), SequentialSampler):
+            raise InputError(
+                "labels= must be in the order of the data, and this loader may change the order; let it yield "
+                "(input, labels), or pass labels=None"
+            )
+        return _loaded(data, inputs, labels)
+    if isinstance(data, Dataset):
+        data = TensorDataset(data.images, data.labels)
+    if isinstance(data, TensorDataset):
+        whole: Any = data.tensors
+    elif isinstance(data, Array | Mapping):
+        whole = data
+    else:
+        raise InputError(f"data must be {ACCEPTED}; found {_described(data)}")
+    if inputs is not None:
+        return _loaded(_parts(whole, batch_size or DATASET_BATCH), inputs, labels)
+    found = _examples(whole, None)
+    if labels is not None and found.labels is not None:
+        raise _two_labels()
+    return found._replace(labels=found.labels if labels is None else labels)
+
+
+def _loaded(batches: Iterable[Any], inputs: Inputs | None, labels: Any) -> Loaded:
+    return Loaded(batches, inputs, labels)
+
+
+def _two_labels() -> InputError:
+    return InputError("the data hold labels, and labels= is given too; leave one of them out")
+
+
+def parts_of(examples: Examples, size: int) -> Iterator[Examples]:
+    """Yield examples in memory in parts of at most `size`."""
+    if size < 1:
+        raise InputError(f"batch_size must be at least 1, found {size}")
+    examples.arguments.rows()
+    for start in range(0, examples.rows, size):
+        rows = slice(start, min(start + size, examples.rows))
+        labels = None if examples.labels is None else examples.labels[rows]
+        yield Examples(examples.arguments[rows], labels, rows.stop - start)
+
+
+def _parts(whole: Any, size: int) -> list[Any]:
+    """Return parts of a tensor, of a tuple of tensors or of a mapping of tensors, each as it was given."""
+    arguments = Arguments.of(whole)
+    starts = range(0, arguments.rows(), size)
+    if isinstance(whole, Mapping):
+        return [arguments[start : start + size].kwargs for start in starts]
+    if isinstance(whole, tuple):
+        return [arguments[start : start + size].args for start in starts]
+    return [whole[start : start + size] for start in starts]
+
+
+def _examples(batch: Any, inputs: Inputs | None) -> Examples:
+    if inputs is None:
+        given, labels = _split(batch)
+    else:
+        found = inputs(batch)
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise InputError(
+                "inputs= must return a pair (what the network takes, labels or None); found "
+                f"{_described(found)}; a tuple of positional arguments is the first part of the pair"
+            )
+        given, labels = found
+    arguments = Arguments.of(given, exact=inputs is not None)
+    if inputs is None:
+        for name, value in (*enumerate(arguments.args), *arguments.kwargs.items()):
+            _check(name, value)
+    if labels is not None and hasattr(labels, "__len__"):
+        # with `inputs=` the rows of a tensor need not be the examples: nodes of several graphs
+        return Examples(arguments, labels, len(labels) if inputs is not None else arguments.rows())
+    return Examples(arguments, labels, arguments.rows())
+
+
+def _split(batch: Any) -> tuple[Any, Any]:
+    """Return (what the network takes, labels or None) of a batch in one of the usual forms."""
+    if isinstance(batch, Array):
+        return batch, None
+    if isinstance(batch, Mapping):
+        present = [key for key in LABEL_KEYS if key in batch]
+        if len(present) > 1:
+            raise InputError(f"a batch has both {present[0]!r} and {present[1]!r}; {PAIR}")
+        rest = {key: value for key, value in batch.items() if key not in present}
+        return rest, batch[present[0]] if present else None
+    if isinstance(batch, tuple | list) and len(batch) in (1, 2):
+        first, *rest_of_it = batch
+        if isinstance(first, Array | Mapping | tuple | list):
+            return first, rest_of_it[0] if rest_of_it else None
+    raise InputError(
+        f"a batch must be a tensor, a mapping of tensors or a pair (input, labels); found {_described(batch)}; {PAIR}"
+    )
+
+
+def _check(name: object, value: Any) -> None:
+    what = f"batch[{name!r}]" if isinstance(name, str) else "the network's input"
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "fiub":
+        raise InputError(f"{what} must be numbers, found an array of dtype {value.dtype}; {PAIR}")
+    if not isinstance(value, Array):
+        raise InputError(f"{what} must be a tensor or an array, found {_described(value)}; {PAIR}")
+    if isinstance(value, Tensor) and value.layout != torch.strided:
+        raise InputError(f"{what} is a sparse tensor; use .to_dense(), or {PAIR}")
+    if value.ndim == 0:
+        raise InputError(f"{what} must have one row for each example, found a 0-dimensional one")
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        kinds = ", ".join(type(part).__name__ for part in value[:4]) + (", …" if len(value) > 4 else "")
+        return f"{type(value).__name__} of {len(value)} ({kinds})" if value else f"an empty {type(value).__name__}"
+    return type(value).__name__

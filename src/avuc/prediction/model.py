@@ -1,0 +1,68 @@
+"""A posterior from what `predict` was given: a posterior, a plain network, or a list of networks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from avuc.core.errors import InputError
+from avuc.methods.ensemble import EnsemblePosterior
+from avuc.methods.vanilla import DeterministicPosterior
+from avuc.posterior import Posterior
+
+ACCEPTED = "a network (nn.Module), a list of networks (an ensemble), or a posterior with draw(generator) and num_draws"
+
+
+def posterior_of(model: Any) -> Posterior:
+    """Return the model as a posterior: a network has one sample, a list of networks one for each.
+
+    >>> posterior_of([nn.Linear(2, 3), nn.Linear(2, 3)]).num_draws
+    2
+    """
+    if isinstance(model, list | tuple):
+        if not model:
+            raise InputError("an ensemble needs at least one network, found an empty list")
+        return EnsemblePosterior([posterior_of(member) for member in model])
+    if not _draws(model):
+        if isinstance(model, nn.Module):
+            return DeterministicPosterior(model)
+        kind = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise InputError(f"predict needs {ACCEPTED}; found {kind}, which has no draw() and num_draws")
+    _check_count(model)
+    posterior: Posterior = model
+    return posterior
+
+
+def takes_bytes(model: Any) -> bool:
+    """Return whether uint8 images, scaled to [0, 1], are what the model was made for.
+
+    This holds for the networks of `avuc.nets`, for posteriors that the methods of this package made, and for posteriors
+    that are not modules. Any other network may expect another mean and scale.
+
+    >>> from avuc.nets import mlp
+    >>> takes_bytes(mlp(3)), takes_bytes(nn.Linear(2, 3))
+    (True, False)
+    """
+    if isinstance(model, list | tuple):
+        return all(takes_bytes(member) for member in model)
+    if not isinstance(model, nn.Module):
+        return True
+    return any(getattr(module, "takes_bytes", False) is True for module in model.modules())
+
+
+def _draws(model: Any) -> bool:
+    return not isinstance(model, type) and callable(getattr(model, "draw", None)) and hasattr(model, "num_draws")
+
+
+def _check_count(posterior: Any) -> None:
+    count = posterior.num_draws
+    if count is None:
+        return
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise InputError(f"the posterior's num_draws must be None or a whole number from 1 up, found {count!r}")
+    if count > 1 and not callable(getattr(posterior, "member", None)):
+        raise InputError(
+            f"the posterior has num_draws={count} but no member(index): random samples would use some members twice "
+            "and others never; add the method, or set num_draws to None"
+        )

@@ -1,0 +1,73 @@
+"""What a network returns: where its logits are, and whether they are logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from avuc.core.errors import InputError
+from avuc.core.probabilities import looks_like
+from avuc.prediction.task import Task
+
+Logits = Callable[[Any], Tensor]
+"""A function from a network's output to its logits."""
+
+
+def logits_of(output: Any, rows: int, function: Logits | None = None) -> Tensor:
+    """Return the logits from a network's output.
+
+    The output may be a tensor; an object or mapping with "logits", as in Hugging Face; or a tuple or list with exactly
+    one tensor of shape (rows, classes), or exactly one with a row of another shape for each example.
+
+    Args:
+        output: what the network returned.
+        rows: number of examples.
+        function: returns the logits from the output; None: as above.
+
+    >>> import torch
+    >>> logits_of({"logits": torch.zeros(2, 3), "loss": torch.tensor(0.1)}, 2).shape
+    torch.Size([2, 3])
+    """
+    if function is not None:
+        found = function(output)
+        if not isinstance(found, Tensor):
+            raise InputError(f"logits= must return a tensor of logits, found {type(found).__name__}")
+        return found
+    if isinstance(output, Tensor):
+        return output
+    named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if isinstance(named, Tensor):
+        return named
+    kind = f"a {type(output).__name__}"
+    if isinstance(output, tuple | list):
+        tensors = [part for part in output if isinstance(part, Tensor)]
+        fitting = [part for part in tensors if part.is_floating_point() and part.ndim and len(part) == rows]
+        matrices = [part for part in fitting if part.ndim == 2] or fitting
+        if len(matrices) == 1:
+            return matrices[0]
+        kind += f" with the tensors {', '.join(str(tuple(part.shape)) for part in tensors) or 'none'}"
+    elif isinstance(output, Mapping):
+        kind += f" with the keys {', '.join(map(repr, list(output)[:6])) or 'none'}"
+    raise InputError(
+        f"the network returns {kind}, and which part holds the logits ({rows}, classes) is not clear; "
+        "pass logits=, a function from this output to the tensor of logits"
+    )
+
+
+def check_outputs(logits: Tensor, task: Task) -> None:
+    """Raise an error if the outputs (N, …) of a network are not the logits of a classifier."""
+    if not logits.is_floating_point():
+        raise InputError(f"the network's outputs must be floating-point logits, found {logits.dtype}")
+    if logits.ndim < 2 or task.name == "multilabel":
+        return
+    axis = 1 if task.class_dim is None else task.class_dim
+    if not -logits.ndim <= axis < logits.ndim or logits.shape[axis] < 2:
+        return
+    looks = looks_like(logits.movedim(axis, -1))
+    if looks is not None:
+        raise InputError(
+            f"the network's outputs look like {looks} (not negative, every row has the same sum), but predict needs "
+            "logits: remove the network's last softmax, or return the logarithm of its outputs"
+        )

@@ -1,0 +1,113 @@
+"""One pass of the samples over a dataset in memory: running sums for one or several readings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from avuc.core.progress import Progress
+from avuc.prediction.checks import refuse_nan
+from avuc.prediction.inputs import Batch, Batches
+from avuc.prediction.rows import RowLayout
+from avuc.prediction.running_sums import Place, SampleSums, monte_carlo_error
+from avuc.prediction.task import Task
+from avuc.predictions import HasTransform, Predictions
+
+# how many single samples run between two checks for NaN: each check makes the GPU wait for the host
+CHECK_EVERY = 16
+# fewer samples give no usable estimate of the Monte Carlo error
+FEWEST_SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One of several predictions from the same samples (`Predictor.read`).
+
+    Attributes:
+        samples: how many of the samples to use; None: all.
+        calibrator: its `transform` is applied to the logits of each sample; None: no calibration.
+    """
+
+    samples: int | None = None
+    calibrator: HasTransform | None = None
+
+
+class Plan(NamedTuple):
+    """How the samples run over one dataset.
+
+    Attributes:
+        readings: the predictions to make.
+        limits: the most samples of each.
+        tolerance: the Monte Carlo error at which to stop; None: run all samples.
+        num_draws: how many samples the posterior has; None: no limit.
+        start: numbers of batches and images that came before, for messages.
+    """
+
+    readings: Sequence[Reading]
+    limits: Sequence[int]
+    tolerance: float | None
+    num_draws: int | None
+    start: tuple[int, int] = (0, 0)
+
+
+# samples, batch, logits (samples, images, …)
+Chunk = tuple[range, Batch, Tensor]
+
+
+def averages(
+    chunks: Iterable[Chunk], batches: Batches, task: Task, plan: Plan, bar: Progress | None
+) -> tuple[list[Predictions], int]:
+    """Return the predictions of each reading, and the number of samples that were used."""
+    layout = RowLayout(batches.labels, task)
+    limits, limit = plan.limits, max(plan.limits)
+    largest = limits.index(limit)
+    sums: list[SampleSums] = []
+    used, checked, error = 0, 0, None
+    chunk_flags: list[Tensor] = []  # which samples of a chunk held NaN, batch by batch
+    unchecked: list[Tensor] = []  # the same (samples, batches) since the last check
+    for samples, batch, logits in chunks:
+        rows = layout.rows(logits, batch)
+        sums = sums or [SampleSums(layout.total(batches.rows), rows.device) for _ in plan.readings]
+        for number, (total, reading, most) in enumerate(zip(sums, plan.readings, limits, strict=True)):
+            if most > samples.start:
+                flags = total.add(layout.place(batch), probabilities(rows[: most - samples.start], reading.calibrator))
+                if number == largest:
+                    chunk_flags.append(flags)
+        if batch.rows.stop < batches.rows:
+            continue
+        used = samples.stop
+        unchecked.append(torch.stack(chunk_flags, 1))
+        chunk_flags.clear()
+        # chunks of several samples take little time: one check after the last is enough
+        automatic = plan.tolerance is not None
+        if automatic or used == limit or (len(samples) == 1 and (used == 1 or used % CHECK_EVERY == 0)):
+            refuse_nan(unchecked, checked, batches.size, batches.rows, plan.start)
+            unchecked.clear()
+            checked = used
+        if automatic and used >= FEWEST_SAMPLES:
+            error = monte_carlo_error(sums[0].probs, sums[0].squares, used)
+        if bar is not None:
+            bar.advance(len(samples), note="" if error is None else f"error {error:.4f}")
+        if plan.tolerance is not None and error is not None and error <= plan.tolerance:
+            break
+    made = [_predictions(total, layout, min(n, used), plan) for total, n in zip(sums, limits, strict=True)]
+    return made, used
+
+
+def probabilities(logits: Tensor, calibrator: HasTransform | None) -> Tensor:
+    """Return softmax probabilities; the calibrator gets the logits of all samples as rows (samples × images, C)."""
+    if calibrator is not None:
+        logits = calibrator.transform(logits.flatten(0, 1)).view(logits.shape)
+    return logits.softmax(-1)
+
+
+def _predictions(sums: SampleSums, layout: RowLayout, used: int, plan: Plan) -> Predictions:
+    error = monte_carlo_error(sums.probs, sums.squares, used, plan.num_draws)
+    labels = layout.labels
+    if labels is None:
+        labels = torch.full((len(sums.probs),), -1)
+    return sums.predictions(labels, used, error, Place(layout.shape, layout.positions))
