@@ -144,7 +144,7 @@ def test_paired_needs_the_same_rows(world: World) -> None:
         paired_intervals(predictions(probs, labels), predictions(probs, (labels + 1) % 3))
 
 
-@pytest.mark.parametrize(("rows", "classes"), [(1, 2), (2, 3), (30, 1), (40, 12), (300, 3)])
+@pytest.mark.parametrize(("rows", "classes"), [(1, 2), (2, 3), (40, 12), (300, 3)])
 def test_every_interval_contains_its_value(rows: int, classes: int, awkward: World) -> None:
     for seed in range(6):
         p, q = (predictions(*awkward(rows, classes, seed=seed)) for _ in range(2))

@@ -1,5 +1,7 @@
 """Metrics of a classifier's predictions: functions of probabilities (N, C) and labels (N,), with sums in float64.
 
+Dense (N, C, *spatial) and binary (N,) probabilities are taken, too (`avuc.core.tasks`).
+
 `evaluate` computes all of them in one pass, `METRICS` lists them, `intervals` adds confidence intervals. Names are
 loaded when they are first used, so the modules that need only NumPy (`detection`, `rank_correlation`, `binning`,
 `resampling.percentile`) can be imported without torch.
@@ -9,7 +11,7 @@ calibration.py       calibration errors and reliability curves
 avu.py               accuracy versus uncertainty; threshold.py: the uncertainty threshold
 selective.py         risk–coverage curve and its area
 detection.py         out-of-distribution detection;  rank_correlation.py: Spearman's ρ
-suite.py             METRICS, evaluate
+suite.py             METRICS, evaluate;  multilabel.py: for each label of a multi-label model
 intervals.py         bootstrap intervals;  detection_bootstrap.py: those of `detection`;  resampling/: the bootstrap
 blockwise.py         the same metrics for data read in blocks
 streaming/           metrics with a state of fixed size, mergeable over processes
@@ -17,8 +19,8 @@ statistics.py        the one pass over the probabilities;  few_classes.py: of fe
 checks.py, arrays.py what is accepted
 binning.py, ties.py, sorted_samples.py, log_histogram.py    counts from which metrics are computed
 
-`avu`, `detection` and `intervals` are also names of modules here. The attribute of the package is always the function;
-import from the modules with `from avuc.metrics.avu import …`.
+`avu`, `detection`, `intervals` and `multilabel` are also names of modules here. The attribute of the package is always
+the function; import from the modules with `from avuc.metrics.avu import …`.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
         paired_bootstrap,
         paired_intervals,
     )
+    from avuc.metrics.multilabel import MultiLabelMetrics, multilabel
     from avuc.metrics.proper import accuracy, brier, mean_entropy, nll
     from avuc.metrics.rank_correlation import spearman
     from avuc.metrics.resampling.percentile import Interval
@@ -69,6 +72,7 @@ __all__ = [
     "AvuCurves",
     "Curve",
     "Interval",
+    "MultiLabelMetrics",
     "RiskCoverage",
     "StreamingDetection",
     "StreamingMetrics",
@@ -90,6 +94,7 @@ __all__ = [
     "intervals",
     "mce",
     "mean_entropy",
+    "multilabel",
     "nll",
     "p_accurate_given_certain",
     "p_uncertain_given_inaccurate",
@@ -107,6 +112,7 @@ _HOME = {
     "AvuCurves": "avu",
     "Curve": "calibration",
     "Interval": "resampling.percentile",
+    "MultiLabelMetrics": "multilabel",
     "RiskCoverage": "selective",
     "StreamingDetection": "streaming",
     "StreamingMetrics": "streaming",
@@ -128,6 +134,7 @@ _HOME = {
     "intervals": "intervals",
     "mce": "calibration",
     "mean_entropy": "proper",
+    "multilabel": "multilabel",
     "nll": "proper",
     "p_accurate_given_certain": "avu",
     "p_uncertain_given_inaccurate": "avu",

@@ -19,6 +19,7 @@ import numpy as np
 
 from avuc._old_names import forward
 from avuc.metrics.arrays import Array, cached_parts
+from avuc.metrics.checks import any_layout
 from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.metrics.threshold import POINTS, Threshold, resolve_threshold, thresholds_between
 from avuc.uncertainty import highest_certain
@@ -73,6 +74,7 @@ class AvuCurves(NamedTuple):
     certain: Array
 
 
+@any_layout
 def avu(probs: Any, labels: Any, *, threshold: Threshold = "auto") -> float:
     """Return AvU: the share of predictions that are correct and certain, or wrong and uncertain. Higher is better.
 
@@ -89,6 +91,7 @@ def avu(probs: Any, labels: Any, *, threshold: Threshold = "auto") -> float:
     return float(quadrant_counts_at(prediction_statistics(probs, labels), threshold).avu)
 
 
+@any_layout
 def p_accurate_given_certain(probs: Any, labels: Any, *, threshold: Threshold = "auto") -> float:
     """Return p(accurate | certain) = n_AC / (n_AC + n_IC); NaN if no prediction is certain. Higher is better.
 
@@ -103,6 +106,7 @@ def p_accurate_given_certain(probs: Any, labels: Any, *, threshold: Threshold = 
     return float(quadrant_counts_at(prediction_statistics(probs, labels), threshold).accurate_given_certain)
 
 
+@any_layout
 def p_uncertain_given_inaccurate(probs: Any, labels: Any, *, threshold: Threshold = "auto") -> float:
     """Return p(uncertain | inaccurate) = n_IU / (n_IC + n_IU); NaN if no prediction is wrong. Higher is better.
 
@@ -117,6 +121,7 @@ def p_uncertain_given_inaccurate(probs: Any, labels: Any, *, threshold: Threshol
     return float(quadrant_counts_at(prediction_statistics(probs, labels), threshold).uncertain_given_inaccurate)
 
 
+@any_layout
 def avu_auc(probs: Any, labels: Any) -> float:
     """Return the area under AvU as a function of the threshold (AvU-AUC). Higher is better.
 
@@ -134,6 +139,7 @@ def avu_auc(probs: Any, labels: Any) -> float:
     return float(area(avu_curves_from_statistics(prediction_statistics(probs, labels)).avu))
 
 
+@any_layout
 def avu_curves(probs: Any, labels: Any, *, points: int = POINTS) -> AvuCurves:
     """Return AvU, p(accurate | certain), p(uncertain | inaccurate) and the certain share at `points` thresholds.
 

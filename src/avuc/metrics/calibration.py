@@ -14,6 +14,7 @@ import numpy as np
 
 from avuc.metrics.arrays import Array, cached_parts
 from avuc.metrics.binning import BinTable, bin_edges, bin_table, check_bins, digitise
+from avuc.metrics.checks import any_layout
 from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.metrics.ties import cumulative, group_ties
 
@@ -39,6 +40,7 @@ class Curve(NamedTuple):
     observed: Array
 
 
+@any_layout
 def ece(probs: Any, labels: Any, *, bins: int = 15) -> float:
     """Return the expected calibration error (Guo et al. 2017, https://arxiv.org/abs/1706.04599). Lower is better.
 
@@ -58,6 +60,7 @@ def ece(probs: Any, labels: Any, *, bins: int = 15) -> float:
     return float(expected_gap(confidence_table(prediction_statistics(probs, labels), bins)))
 
 
+@any_layout
 def mce(probs: Any, labels: Any, *, bins: int = 15) -> float:
     """Return the maximum calibration error (Guo et al. 2017, https://arxiv.org/abs/1706.04599). Lower is better.
 
@@ -76,6 +79,7 @@ def mce(probs: Any, labels: Any, *, bins: int = 15) -> float:
     return float(maximum_gap(confidence_table(prediction_statistics(probs, labels), bins)))
 
 
+@any_layout
 def debiased_ece(probs: Any, labels: Any, *, bins: int = 15) -> float:
     """Return the debiased L2 calibration error (Kumar et al. 2019, https://arxiv.org/abs/1909.10155). Lower is better.
 
@@ -95,6 +99,7 @@ def debiased_ece(probs: Any, labels: Any, *, bins: int = 15) -> float:
     return float(debiased_gap(confidence_table(prediction_statistics(probs, labels), bins)))
 
 
+@any_layout
 def uce(probs: Any, labels: Any, *, bins: int = 15) -> float:
     """Return the uncertainty calibration error (Laves et al. 2019, https://arxiv.org/abs/1909.13550). Lower is better.
 
@@ -114,6 +119,7 @@ def uce(probs: Any, labels: Any, *, bins: int = 15) -> float:
     return float(expected_gap(uncertainty_table(prediction_statistics(probs, labels), bins)))
 
 
+@any_layout
 def classwise_ece(probs: Any, labels: Any, *, bins: int = 15) -> float:
     """Return the class-wise calibration error (Kull et al. 2019, https://arxiv.org/abs/1910.12656). Lower is better.
 
@@ -135,6 +141,7 @@ def classwise_ece(probs: Any, labels: Any, *, bins: int = 15) -> float:
     return float(classwise_gap(statistics.classwise, len(statistics)))
 
 
+@any_layout
 def adaptive_ece(probs: Any, labels: Any, *, bins: int = 15) -> float:
     """Return the calibration error over bins of equal size (Nguyen & O'Connor 2015). Lower is better.
 
@@ -157,6 +164,7 @@ def adaptive_ece(probs: Any, labels: Any, *, bins: int = 15) -> float:
     return float(equal_mass_gap(groups.right, groups.wrong, groups.values * (groups.right + groups.wrong), bins))
 
 
+@any_layout
 def reliability_curve(probs: Any, labels: Any, *, bins: int = 15) -> Curve:
     """Return mean confidence and accuracy for each bin of confidence: the points of a reliability diagram.
 
@@ -171,6 +179,7 @@ def reliability_curve(probs: Any, labels: Any, *, bins: int = 15) -> Curve:
     return curve_from_table(confidence_table(prediction_statistics(probs, labels), bins))
 
 
+@any_layout
 def uncertainty_reliability_curve(probs: Any, labels: Any, *, bins: int = 15) -> Curve:
     """Return mean normalised entropy u / log C and error rate for each bin of u / log C.
 

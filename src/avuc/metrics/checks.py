@@ -2,15 +2,132 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from torch import Tensor
 
-from avuc.core.arrays import as_array
+from avuc.core.arrays import as_array, as_tensor
 from avuc.core.errors import InputError
 from avuc.core.probabilities import BOTH_COLUMNS
+from avuc.core.tasks import IGNORE_INDEX, as_rows
 from avuc.metrics.arrays import Array
+
+R_co = TypeVar("R_co", covariant=True)
+# what `any_layout` puts in place of these texts of a docstring
+LAYOUTS = {
+    "probs: (N, C) probabilities; list, NumPy array or tensor.": (
+        "probs: (N, C) probabilities; dense (N, C, *spatial); or binary, of class 1, (N,) or (N, 1). List, NumPy\n"
+        "            array or tensor."
+    ),
+    "labels: (N,) class numbers": "labels: (N,) or (N, *spatial) class numbers",
+}
+OPTION_LINES = """
+        class_dim: dimension of the classes in `probs`. Default None: the last one for (N, C), else 1.
+        ignore_index: rows with this label are left out (default −100); None: no row is."""
+
+
+class ProbsAndLabels(NamedTuple):
+    """Rows of probabilities (M, C) with labels (M,)."""
+
+    probs: Any
+    labels: Any
+
+
+class Metric(Protocol[R_co]):
+    """A function of probabilities and labels of any layout; `options` are those of its own."""
+
+    __name__: str
+
+    def __call__(
+        self, probs: Any, labels: Any, *, class_dim: int | None = None, ignore_index: int | None = -100, **options: Any
+    ) -> R_co: ...
+
+
+def any_layout(function: Callable[..., R_co]) -> Metric[R_co]:
+    """Let a function of rows (N, C) and labels (N,) take every layout, with the options class_dim and ignore_index.
+
+    The two options are added to its signature and to the Args of its docstring.
+    """
+
+    @wraps(function)
+    def metric(
+        probs: Any,
+        labels: Any,
+        *,
+        class_dim: int | None = None,
+        ignore_index: int | None = IGNORE_INDEX,
+        **options: Any,
+    ) -> R_co:
+        return function(*metric_rows(probs, labels, class_dim=class_dim, ignore_index=ignore_index), **options)
+
+    own = inspect.signature(function)
+    added = [p for p in inspect.signature(metric, follow_wrapped=False).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    metric.__signature__ = own.replace(parameters=[*own.parameters.values(), *added])  # type: ignore[attr-defined]
+    metric.__doc__ = _layout_doc(function.__doc__)
+    return metric
+
+
+def metric_rows(
+    probs: Any,
+    labels: Any,
+    *,
+    class_dim: int | None = None,
+    ignore_index: int | None = IGNORE_INDEX,
+    none_is_fine: bool = False,
+) -> ProbsAndLabels:
+    """Return rows and labels of any layout; (N, C) and (N,) are returned as they are, and checked later.
+
+    Args:
+        probs: probabilities of any layout of `avuc.core.tasks`, without draws.
+        labels: class numbers.
+        class_dim: dimension of the classes. Default None: the last one for (N, C), else 1.
+        ignore_index: rows with this label are left out (default −100); None: no row is.
+        none_is_fine: whether all rows may be left out.
+
+    >>> metric_rows([0.9, 0.2, 0.4], [1, 0, -100]).probs.tolist()
+    [[0.09999999999999998, 0.9], [0.8, 0.2]]
+    """
+    matrix = probs.detach() if isinstance(probs, Tensor) else as_array(probs, "probabilities")
+    targets = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else as_array(labels, "labels")
+    plain = matrix.ndim == 2 and matrix.shape[1] > 1 and class_dim in (None, 1, -1) and targets.ndim == 1
+    if plain and len(targets) == len(matrix):
+        ignored = None if ignore_index is None else targets == ignore_index
+        if ignored is None or not ignored.any():
+            return ProbsAndLabels(matrix, targets)
+        rows, kept = matrix[_like(~ignored, matrix)], targets[~ignored]
+    elif 0 in matrix.shape:  # refused later, with its own message
+        return ProbsAndLabels(matrix, targets)
+    else:
+        found = as_rows(
+            as_tensor(matrix, "probabilities"),
+            as_tensor(targets, "labels"),
+            kind="probs",
+            class_dim=class_dim,
+            ignore_index=ignore_index,
+        )
+        assert found.labels is not None
+        rows, kept = found.scores, found.labels.numpy()
+    if not len(kept) and not none_is_fine:
+        raise InputError(f"every label is ignore_index ({ignore_index}), so there are no samples; at least 1 is needed")
+    return ProbsAndLabels(rows, kept)
+
+
+def _like(mask: Array, matrix: Any) -> Any:
+    return as_tensor(mask, "mask").to(matrix.device) if isinstance(matrix, Tensor) else mask
+
+
+def _layout_doc(text: str | None) -> str | None:
+    """Return the docstring of a function of rows with the layouts and the two options."""
+    if text is None:  # python -OO
+        return None
+    for rows, layouts in LAYOUTS.items():
+        text = text.replace(rows, layouts)
+    before, after = text.split("\n\n    >>> ", 1)
+    return f"{before}{OPTION_LINES}\n\n    >>> {after}"
 
 
 def checked_inputs(probs: Any, labels: Any) -> tuple[Any, Array]:

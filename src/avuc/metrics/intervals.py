@@ -16,8 +16,10 @@ from torch import Tensor, from_numpy
 
 from avuc._old_names import forward
 from avuc.core.errors import InputError
+from avuc.core.tasks import IGNORE_INDEX
 from avuc.metrics.arrays import Array
 from avuc.metrics.blockwise import BlockwiseStatistics
+from avuc.metrics.checks import metric_rows
 from avuc.metrics.resampling.grouped_rows import grouped_errors
 from avuc.metrics.resampling.percentile import (
     Errors,
@@ -71,7 +73,7 @@ def intervals(
     """Return confidence intervals of metrics, all from the same resamples.
 
     Args:
-        predictions: anything with `probs` (N, C) and `labels` (N,), such as `avuc.Predictions`.
+        predictions: anything with `probs` and `labels` of a layout that metrics take, such as `avuc.Predictions`.
         names: metrics of `METRICS`; None: all.
         replicates: number of resamples.
         level: confidence level.
@@ -85,8 +87,9 @@ def intervals(
     >>> intervals(p, ["accuracy"], replicates=200)["accuracy"].value
     0.5
     """
-    statistics = prediction_statistics(predictions.probs, predictions.labels, bins=bins)
-    return intervals_of(predictions.probs, statistics, names, Bootstrap(replicates, level, seed, threshold, bins))
+    probs, labels = metric_rows(predictions.probs, predictions.labels)
+    statistics = prediction_statistics(probs, labels, bins=bins)
+    return intervals_of(probs, statistics, names, Bootstrap(replicates, level, seed, threshold, bins))
 
 
 def intervals_of(
@@ -154,9 +157,10 @@ def paired_intervals(
     >>> paired_intervals(a, b, ["nll"], replicates=200)["nll"].high < 0
     True
     """
-    both = [prediction_statistics(one.probs, one.labels, bins=bins) for one in (a, b)]
+    rows = [metric_rows(one.probs, one.labels) for one in (a, b)]
+    both = [prediction_statistics(*one, bins=bins) for one in rows]
     how = Bootstrap(replicates, level, seed, threshold, bins)
-    compared = compared_intervals((a.probs, b.probs), both, names, how)
+    compared = compared_intervals([one.probs for one in rows], both, names, how)
     return {name: one.difference for name, one in compared.items()}
 
 
@@ -197,7 +201,15 @@ def compared_intervals(
 
 
 def bootstrap(
-    metric: Callable[..., float], probs: Any, labels: Any, *, replicates: int = 1000, level: float = 0.95, seed: int = 0
+    metric: Callable[..., float],
+    probs: Any,
+    labels: Any,
+    *,
+    replicates: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    class_dim: int | None = None,
+    ignore_index: int | None = IGNORE_INDEX,
 ) -> Interval:
     """Return a bootstrap interval of any function `metric(probs, labels)`.
 
@@ -205,19 +217,22 @@ def bootstrap(
     percentile intervals.
 
     Args:
-        metric: function of (N, C) probabilities and (N,) labels that returns a number.
-        probs: (N, C) probabilities; list, NumPy array or tensor.
+        metric: function of (N, C) probabilities and (N,) labels that returns a number; other layouts are rows here.
+        probs: (N, C) probabilities, or another layout that metrics take; list, NumPy array or tensor.
         labels: (N,) class numbers.
         replicates: number of resamples.
         level: confidence level.
         seed: of the resamples.
+        class_dim: dimension of the classes in `probs`. Default None: the last one for (N, C), else 1.
+        ignore_index: rows with this label are left out (default −100); None: no row is.
 
     >>> from avuc.metrics import accuracy
     >>> bootstrap(accuracy, [[0.8, 0.2], [0.6, 0.4]] * 50, [0, 1] * 50, replicates=200).value
     0.5
     """
     check_bootstrap(replicates, level)
-    interval = error_interval(*_replicate(metric, probs, labels, replicates, seed), level)
+    rows = metric_rows(probs, labels, class_dim=class_dim, ignore_index=ignore_index)
+    interval = error_interval(*_replicate(metric, *rows, replicates, seed), level)
     return clip_to_range(_name(metric), interval)
 
 
@@ -230,6 +245,8 @@ def paired_bootstrap(
     replicates: int = 1000,
     level: float = 0.95,
     seed: int = 0,
+    class_dim: int | None = None,
+    ignore_index: int | None = IGNORE_INDEX,
 ) -> Interval:
     """Return a bootstrap interval of metric(a) − metric(b) for two models on the same inputs.
 
@@ -238,13 +255,15 @@ def paired_bootstrap(
     this level.
 
     Args:
-        metric: function of (N, C) probabilities and (N,) labels that returns a number.
-        probs_a: (N, C) probabilities of the first model.
-        probs_b: (N, C) probabilities of the second model, for the same inputs in the same order.
+        metric: function of (N, C) probabilities and (N,) labels that returns a number; other layouts are rows here.
+        probs_a: (N, C) probabilities of the first model, or another layout that metrics take.
+        probs_b: those of the second model, for the same inputs in the same order.
         labels: (N,) class numbers.
         replicates: number of resamples.
         level: confidence level.
         seed: of the resamples.
+        class_dim: dimension of the classes in both. Default None: the last one for (N, C), else 1.
+        ignore_index: rows with this label are left out (default −100); None: no row is.
 
     >>> from avuc.metrics import nll
     >>> a, b = [[0.8, 0.2]] * 40, [[0.7, 0.3]] * 40
@@ -252,7 +271,8 @@ def paired_bootstrap(
     True
     """
     check_bootstrap(replicates, level)
-    (a, error_a), (b, error_b) = (_replicate(metric, probs, labels, replicates, seed) for probs in (probs_a, probs_b))
+    both = (metric_rows(probs, labels, class_dim=class_dim, ignore_index=ignore_index) for probs in (probs_a, probs_b))
+    (a, error_a), (b, error_b) = (_replicate(metric, *rows, replicates, seed) for rows in both)
     return difference_interval(_name(metric), a, error_a, b, error_b, level)
 
 

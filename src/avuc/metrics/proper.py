@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from avuc.metrics.checks import any_layout
 from avuc.metrics.statistics import prediction_statistics
 
 
+@any_layout
 def accuracy(probs: Any, labels: Any) -> float:
     """Return the share of predictions whose most probable class is the label. Higher is better.
 
@@ -22,6 +24,7 @@ def accuracy(probs: Any, labels: Any) -> float:
     return float(prediction_statistics(probs, labels).correct.mean())
 
 
+@any_layout
 def nll(probs: Any, labels: Any) -> float:
     """Return the mean negative log-likelihood in nats. Lower is better; it is a proper score.
 
@@ -40,6 +43,7 @@ def nll(probs: Any, labels: Any) -> float:
     return float(prediction_statistics(probs, labels).nll.mean())
 
 
+@any_layout
 def brier(probs: Any, labels: Any) -> float:
     """Return the Brier score (Brier 1950), from 0 to 2. Lower is better; it is a proper score.
 
@@ -57,6 +61,7 @@ def brier(probs: Any, labels: Any) -> float:
     return float(prediction_statistics(probs, labels).brier.mean())
 
 
+@any_layout
 def mean_entropy(probs: Any, labels: Any) -> float:
     """Return the mean predictive entropy in nats, from 0 to log C.
 

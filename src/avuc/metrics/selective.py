@@ -10,6 +10,7 @@ import torch
 
 from avuc.core.errors import InputError
 from avuc.metrics.arrays import Array
+from avuc.metrics.checks import any_layout
 from avuc.metrics.statistics import prediction_statistics
 from avuc.metrics.ties import TieGroups, cumulative, group_ties
 
@@ -36,6 +37,7 @@ class RiskCoverage(NamedTuple):
     score: Array
 
 
+@any_layout
 def risk_coverage_curve(probs: Any, labels: Any, *, score: Score = "confidence") -> RiskCoverage:
     """Return the error rate of the kept predictions as coverage grows, one point for each distinct score.
 
@@ -50,6 +52,7 @@ def risk_coverage_curve(probs: Any, labels: Any, *, score: Score = "confidence")
     return risk_curve(_ranked(probs, labels, score))
 
 
+@any_layout
 def aurc(probs: Any, labels: Any, *, score: Score = "confidence") -> float:
     """Return the area under the risk–coverage curve (Geifman & El-Yaniv 2017, https://arxiv.org/abs/1705.08500).
 

@@ -19,6 +19,7 @@ from avuc.metrics.avu import (
     quadrant_counts_at,
     quadrant_counts_between,
 )
+from avuc.metrics.checks import metric_rows
 from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.metrics.threshold import Threshold
 from avuc.metrics.ties import group_ties
@@ -58,7 +59,7 @@ def evaluate(predictions: HasProbabilities, *, threshold: Threshold = "auto", bi
     Each value equals that of the metric's own function.
 
     Args:
-        predictions: anything with `probs` (N, C) and `labels` (N,), such as `avuc.Predictions`.
+        predictions: anything with `probs` and `labels` of a layout that metrics take, such as `avuc.Predictions`.
         threshold: entropy in nats up to which a prediction is certain; "auto": see `auto_threshold`.
         bins: number of bins of the calibration errors.
 
@@ -67,7 +68,7 @@ def evaluate(predictions: HasProbabilities, *, threshold: Threshold = "auto", bi
     >>> evaluate(Predictions(torch.tensor([[0.8, 0.2], [0.6, 0.4]]), torch.tensor([0, 1])))["accuracy"]
     0.5
     """
-    statistics = prediction_statistics(predictions.probs, predictions.labels, bins=bins)
+    statistics = prediction_statistics(*metric_rows(predictions.probs, predictions.labels), bins=bins)
     return from_statistics(statistics, threshold=threshold, bins=bins)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from avuc.core.errors import InputError
 from avuc.metrics.arrays import Array
+from avuc.metrics.checks import any_layout
 from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.uncertainty import midpoint_threshold
 
@@ -24,6 +25,7 @@ Threshold = float | Literal["auto"]
 POINTS = 21
 
 
+@any_layout
 def auto_threshold(probs: Any, labels: Any) -> float:
     """Return the midpoint of the mean entropies of correct and of wrong predictions, in nats.
 

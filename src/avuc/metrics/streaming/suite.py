@@ -15,10 +15,12 @@ import numpy as np
 import avuc.metrics.calibration as calibration
 import avuc.metrics.selective as selective
 from avuc.core.errors import InputError
+from avuc.core.tasks import IGNORE_INDEX
 from avuc.metrics.arrays import Array
 from avuc.metrics.avu import AvuCurves, QuadrantCounts, area, avu_curves_from_counts
 from avuc.metrics.binning import BinTable
 from avuc.metrics.blockwise import WORKING
+from avuc.metrics.checks import metric_rows
 from avuc.metrics.log_histogram import LOG_BINS, LOWEST, in_wider_bins, log_bin_edges, log_bin_index
 from avuc.metrics.selective import RiskCoverage
 from avuc.metrics.statistics import Statistics, statistics_blocks
@@ -70,13 +72,23 @@ class StreamingMetrics(Streaming):
             },
         )
 
-    def update(self, probs: Any, labels: Any) -> StreamingMetrics:
-        """Add a batch; a batch that raises InputError changes nothing.
+    def update(
+        self, probs: Any, labels: Any, *, class_dim: int | None = None, ignore_index: int | None = IGNORE_INDEX
+    ) -> StreamingMetrics:
+        """Add a batch; a batch that raises InputError changes nothing, and neither does one without a row to count.
 
         Args:
-            probs: (N, C) probabilities; list, NumPy array or tensor.
-            labels: (N,) class numbers.
+            probs: (N, C) probabilities; dense (N, C, *spatial); or binary, of class 1, (N,) or (N, 1). List, NumPy
+                array or tensor.
+            labels: (N,) or (N, *spatial) class numbers.
+            class_dim: dimension of the classes in `probs`. Default None: the last one for (N, C), else 1.
+            ignore_index: rows with this label are left out (default −100); None: no row is.
         """
+        if self.num_classes > 1 or class_dim is not None:
+            options: dict[str, Any] = {"class_dim": class_dim, "ignore_index": ignore_index, "none_is_fine": True}
+            probs, labels = metric_rows(probs, labels, **options)
+            if len(labels) == 0 and ignore_index is not None:
+                return self
         if np.ndim(probs) == 2 and np.shape(probs)[1] != self.num_classes:
             raise InputError(f"expected {self.num_classes} classes, found {np.shape(probs)[1]}")
         batch = self._empty()
