@@ -90,17 +90,6 @@ def test_arrays_and_lists_are_refused_in_one_line(which: str) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_one_output_of_a_sigmoid() -> None:
-    z, labels = batch(classes=2)[0][:, :1], torch.arange(12) % 2
-    for targets in (labels, labels[:, None], labels[:, None].float()):
-        with pytest.raises(InputError, match=r"two columns, logits \[0, z\]: torch.cat\(\[torch.zeros_like"):
-            avuc_loss(z, targets, 0.5)
-    # the remedy gives the probabilities of the sigmoid
-    both = torch.cat([torch.zeros_like(z), z], dim=1)
-    torch.testing.assert_close(both.softmax(-1)[:, 1], z.sigmoid()[:, 0])
-    assert avuc_loss(both, labels, 0.5).isfinite()
-
-
 def test_labels_in_one_column_are_named() -> None:
     logits, labels = batch()
     with pytest.raises(InputError, match=r"labels \(12, 1\) .*use labels.squeeze\(1\)"):

@@ -319,7 +319,7 @@ def test_nan_is_an_error_that_says_so(bad: float, draws: int) -> None:
     ("logits", "labels", "message"),
     [
         (torch.zeros(3, 2), torch.zeros(4, dtype=torch.long), "labels"),
-        (torch.zeros(3), torch.zeros(3, dtype=torch.long), "found scores"),
+        (torch.zeros(3), torch.zeros(4, dtype=torch.long), "found scores"),
         (torch.zeros(3, 2), torch.zeros(3), "labels must be integers"),
         (torch.zeros(3, 2), torch.tensor([0, 1, 2]), "labels must be 0 … 1"),
         (torch.zeros(3, 2), torch.tensor([0, 1, -1]), "labels must be 0 … 1"),

@@ -30,6 +30,8 @@ BEST = best_temperature(LOGITS, LABELS)
 MASKED = np.where(ONE_HOT[:, [1, 2, 3, 4, 0]] == 1, -np.inf, LOGITS)
 SOME = np.arange(ROWS) % 10 == 3
 THRESHOLD = 0.7
+# one logit z is two classes with logits [0, z]
+ONE_LOGIT = own_avuc(softmax(np.stack((np.zeros(ROWS), LOGITS[:, 0]), axis=1)), (LABELS == 0).astype(int), THRESHOLD)
 LOSS = own_avuc(PROBS, LABELS, THRESHOLD)
 RANGE = r"0 ?… ?4|0…|0 … "
 
@@ -179,7 +181,8 @@ CASES = [
     loss("arrays", LOGITS, LABELS, refused=r"tensor"),
     loss("NaN", torch.where(torch.tensor(SOME)[:, None], math.nan, T_LOGITS), T_LABELS, None, r"NaN"),
     loss("transposed", T_LOGITS.T, T_LABELS, None, r"\(N, C\)"),
-    loss("(N, 1) of a sigmoid", T_LOGITS[:, :1], (T_LABELS == 0).long(), None, r"class|column"),
+    loss("(N, 1) of a sigmoid", T_LOGITS[:, :1], (T_LABELS == 0).long(), ONE_LOGIT),
+    loss("(N,) of a sigmoid", T_LOGITS[:, 0], T_LABELS == 0, ONE_LOGIT),
     PythonCase(
         "AvUCLoss: one epoch of warm-up", lambda: module(T_LABELS), own_module(np.ones(ROWS, bool)), room="losses"
     ),

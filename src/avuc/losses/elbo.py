@@ -11,6 +11,7 @@ from torch import Tensor
 
 from avuc.core.errors import InputError
 from avuc.losses.inputs import at_least_float32, check_shapes, checked_number, checked_whole
+from avuc.losses.layout import Task, standard_layout
 
 
 def elbo_loss(
@@ -21,6 +22,8 @@ def elbo_loss(
     num_train: int,
     kl_weight: float | Tensor = 1.0,
     ignore_index: int = -100,
+    task: Task | None = None,
+    class_dim: int | None = None,
 ) -> Tensor:
     """Return the negative evidence lower bound per training example, a tensor without dimensions.
 
@@ -35,6 +38,8 @@ def elbo_loss(
         num_train: number of examples in the training set, not the number of batches.
         kl_weight: factor of the KL (default 1); below 1 the posterior is tempered.
         ignore_index: label of the predictions to leave out (default −100).
+        task, class_dim: the layout of `logits`, as in `avuc_loss`. For binary and multi-label logits the cross-entropy
+            is the binary one, averaged over all decisions.
 
     >>> round(elbo_loss(torch.zeros(1, 2), torch.tensor([0]), 50.0, num_train=100).item(), 4)  # log 2 + 50/100
     1.1931
@@ -42,9 +47,11 @@ def elbo_loss(
     checked_whole("elbo_loss: num_train is the size of the training set and", num_train, least=1)
     if not isinstance(kl_weight, Tensor):
         checked_number("elbo_loss: kl_weight", kl_weight)
-    logits = at_least_float32(logits)
-    samples = check_shapes(logits, labels)
-    _check_kl(kl, labels.shape[0], num_train)
+    logits, standard = standard_layout(logits, labels, task, class_dim)
+    logits, rows = at_least_float32(logits), len(labels) if labels.ndim else 0
+    samples = check_shapes(logits, standard)
+    labels = standard
+    _check_kl(kl, rows, num_train)
     labels = labels.long()
     if samples:
         logits, labels = logits.flatten(0, 1), labels.expand(samples, *labels.shape).flatten(0, 1)

@@ -15,6 +15,7 @@ from avuc.losses.accumulation import part_of_total
 from avuc.losses.analytic import analytic_avuc, loss_from_statistics
 from avuc.losses.area import area_loss
 from avuc.losses.inputs import check_shapes, checked_threshold, checked_whole, one_of, refuse_nan, transforming
+from avuc.losses.layout import Task, standard_layout
 from avuc.losses.quadrants import (
     UNCERTAINTIES,
     VARIANTS,
@@ -37,6 +38,8 @@ def avuc_loss(
     weights: Tensor | None = None,
     group: Group = None,
     total: Quadrants | None = None,
+    task: Task | None = None,
+    class_dim: int | None = None,
 ) -> Tensor:
     """Return the AvUC loss of a batch, a tensor without dimensions (Eq. 3 of the paper).
 
@@ -47,8 +50,8 @@ def avuc_loss(
 
     Args:
         logits: (N, C), (S, N, C) for S posterior samples, or dense ([S,] N, C, *spatial). With samples, p is the mean
-            of their softmax probabilities.
-        labels: class indices, (N) or (N, *spatial).
+            of their softmax probabilities. Binary: one logit per label, (N) or (N, 1). Multi-label: (N, L).
+        labels: class indices, (N) or (N, *spatial); 0 and 1 for binary, and (N, L) for multi-label logits.
         threshold: largest uncertainty, in nats, that counts as certain. None only for the soft variant (log(C)/2).
         variant: "paper" (default), "stopgrad", "monotone" or "soft"; see `avuc_quadrants`.
         uncertainty: "entropy" (default), or "mutual_information" for logits (S, N, C).
@@ -59,12 +62,16 @@ def avuc_loss(
             alone.
         total: the quadrants of a larger batch that this one is a part of (gradient accumulation). The losses of all
             parts then sum to the loss of the larger batch, and so do their gradients (first derivatives only).
+        task: "multiclass", "binary" or "multilabel". Default None: binary for one number per label, else multiclass;
+            multi-label is never guessed.
+        class_dim: the dimension of the classes, −1 for the (N, T, C) of language models. Default None: the one after N.
 
     >>> logits = torch.tensor([[4.0, 0.0], [0.0, 4.0]])
     >>> avuc_loss(logits, torch.tensor([0, 1]), threshold=0.3).item()  # both accurate and certain
     0.0
     """
     one_of("variant", variant, VARIANTS)
+    logits, labels = standard_layout(logits, labels, task, class_dim)
     # the analytic pass takes logits (N, C), has no gradient in the weights and cannot be traced or transformed
     plain = (
         total is not None
@@ -100,6 +107,8 @@ def auavuc_loss(
     ignore_index: int = -100,
     weights: Tensor | None = None,
     group: Group = None,
+    task: Task | None = None,
+    class_dim: int | None = None,
 ) -> Tensor:
     """Return minus the logarithm of the area under soft AvU over all thresholds (appendix F of the paper).
 
@@ -116,6 +125,7 @@ def auavuc_loss(
         ignore_index: label of the predictions to leave out (default −100).
         weights: weight of each prediction, same shape as `labels`. Default None: 1 each.
         group: the data-parallel processes that share a batch; see `avuc_loss`.
+        task, class_dim: the layout of `logits`, as in `avuc_loss`.
 
     >>> logits = torch.tensor([[4.0, 0.0], [0.0, 0.2]])
     >>> auavuc_loss(logits, torch.tensor([0, 0]), points=None).item()  # accurate and certain, inaccurate and uncertain
@@ -125,6 +135,7 @@ def auavuc_loss(
         raise InputError("auavuc_loss: the soft variant has no hard threshold to move; use paper, stopgrad or monotone")
     if points is not None:
         checked_whole("auavuc_loss: points (or None for the exact area)", points, least=2)
+    logits, labels = standard_layout(logits, labels, task, class_dim)
     statistics = sample_statistics(logits, labels, uncertainty, ignore_index, weights)
     one_of("variant", variant, VARIANTS)
     loss = area_loss(statistics, points, variant, group)
@@ -140,6 +151,8 @@ def confidence_penalty(
     ignore_index: int = -100,
     weights: Tensor | None = None,
     group: Group = None,
+    task: Task | None = None,
+    class_dim: int | None = None,
 ) -> Tensor:
     """Return minus the mean uncertainty of the predictions (Pereyra et al. 2017, arXiv 1701.06548).
 
@@ -155,10 +168,12 @@ def confidence_penalty(
         ignore_index: label of the predictions to leave out (default −100).
         weights: weight of each prediction, same shape as `labels`. Default None: 1 each.
         group: the data-parallel processes that share a batch; see `avuc_loss`.
+        task, class_dim: the layout of `logits`, as in `avuc_loss`.
 
     >>> round(confidence_penalty(torch.zeros(3, 2), torch.tensor([0, 1, 0])).item(), 4)  # −log 2
     -0.6931
     """
+    logits, labels = standard_layout(logits, labels, task, class_dim)
     statistics = sample_statistics(logits, labels, uncertainty, ignore_index, weights)
     # a prediction of weight 0 may be NaN
     used = torch.where(statistics.weight > 0, statistics.uncertainty, 0.0)

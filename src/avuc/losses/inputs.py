@@ -15,8 +15,6 @@ from torch.autograd import forward_ad
 from avuc.core.errors import InputError, NonFiniteError
 from avuc.core.probabilities import are_probs, check_probs, looks_like
 
-ONE_OUTPUT = "a network with one output z needs two columns, logits [0, z]: torch.cat([torch.zeros_like(z), z], dim=1)"
-
 # ---- numbers
 
 
@@ -93,14 +91,14 @@ def check_shapes(scores: Tensor, labels: Tensor) -> int:
     )
     if not fits:
         if scores.ndim == 2 and labels.shape == (scores.shape[0], 1):
-            remedy = ONE_OUTPUT if scores.shape[1] == 1 else "class indices of shape (N): use labels.squeeze(1)"
             raise InputError(
-                f"avuc: labels {tuple(labels.shape)} do not go with scores {tuple(scores.shape)}; {remedy}"
+                f"avuc: labels {tuple(labels.shape)} do not go with scores {tuple(scores.shape)}; class indices of "
+                "shape (N): use labels.squeeze(1)"
             )
         if labels.ndim >= 2 and scores.shape[-labels.ndim :] == labels.shape:
             raise InputError(
                 "avuc: labels must be integers, class indices of shape (N); found one-hot or soft labels of shape "
-                f"{tuple(labels.shape)}: use labels.argmax(-1)"
+                f"{tuple(labels.shape)}: use labels.argmax(-1), or task='multilabel' for independent labels"
             )
         raise InputError(
             "avuc: scores (N, C) or (S, N, C) go with labels (N), and (N, C, *spatial) or (S, N, C, *spatial) with "
@@ -135,10 +133,6 @@ def label_weights(
         if low >= 0 and high < num_classes and not 0 <= ignore_index < num_classes:
             return weights
         if bool(((labels != ignore_index) & ((labels < 0) | (labels >= num_classes))).any()):
-            if num_classes == 1 and low >= 0 and high == 1:
-                raise InputError(
-                    f"avuc: the scores have one column, for one class, but some labels are 1; {ONE_OUTPUT}"
-                )
             raise InputError(
                 f"avuc: labels must be 0 … {num_classes - 1} (or ignore_index={ignore_index}); found {low} … {high}"
             )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from avuc.core.data_parallel import Group, sum_over_ranks, world_size
 from avuc.core.errors import InputError, NonFiniteError
+from avuc.core.tasks import TASKS
 from avuc.losses.accumulation import running_loss
 from avuc.losses.functional import avuc_loss
 from avuc.losses.inputs import (
@@ -22,6 +23,7 @@ from avuc.losses.inputs import (
     plain_value,
     refuse_nan,
 )
+from avuc.losses.layout import Task, standard_layout
 from avuc.losses.quadrants import (
     UNCERTAINTIES,
     VARIANTS,
@@ -66,6 +68,8 @@ class AvUCLoss(WarmupState):
         running: for micro-batches too small for a loss of their own: decay of an average of the quadrants over past
             batches, for example 0.9, whose loss is used. This is biased: the past comes from older weights and has no
             gradient. `total` is exact. Default None: every batch has its own loss.
+        task, class_dim: the layout of the logits, as in `avuc_loss`. Default None: binary for one logit per label, else
+            multiclass with the classes after N.
 
     >>> avuc = AvUCLoss(beta=3.0, warmup_epochs=1)
     >>> logits, labels = torch.tensor([[2.0, 0.0], [0.1, 0.0]]), torch.tensor([1, 0])
@@ -88,6 +92,8 @@ class AvUCLoss(WarmupState):
         ignore_index: int = -100,
         group: Group = None,
         running: float | None = None,
+        task: Task | None = None,
+        class_dim: int | None = None,
     ) -> None:
         super().__init__()
         one_of("variant", variant, VARIANTS)
@@ -104,7 +110,9 @@ class AvUCLoss(WarmupState):
             raise InputError(
                 "AvUCLoss: without a warm-up to learn it from a threshold must be given; found warmup_epochs=0"
             )
-        self.variant, self.uncertainty = variant, uncertainty
+        if task is not None:
+            one_of("task", task, TASKS)
+        self.variant, self.uncertainty, self.task, self.class_dim = variant, uncertainty, task, class_dim
         self.warmup_epochs = warmup_epochs if threshold is None and warmup_steps is None else 0
         self.warmup_steps = warmup_steps
         self.running = None if running is None else checked_number("AvUCLoss: running", running)
@@ -134,14 +142,17 @@ class AvUCLoss(WarmupState):
         """Return the loss, a tensor without dimensions; 0 during the warm-up.
 
         Args:
-            logits: (N, C), (S, N, C) for S posterior samples, or dense ([S,] N, C, *spatial).
-            labels: class indices, (N) or (N, *spatial).
+            logits: (N, C), (S, N, C) for S posterior samples, dense ([S,] N, C, *spatial), one per label for a binary
+                task, or (N, L) for a multi-label one.
+            labels: class indices, (N) or (N, *spatial); 0 and 1 for binary and multi-label logits.
             weights: weight of each prediction, same shape as `labels`. Default None: 1 each.
             total: the quadrants of the whole batch if this is one of its micro-batches; see `total`.
         """
+        given = logits
+        logits, labels = standard_layout(logits, labels, self.task, self.class_dim)
         if self._warming_up:
             if self.training:
-                self._gather(logits, labels, weights)
+                self._gather(logits, labels, weights, look=logits is given)
                 with outside_transforms():
                     self._count()
             dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
@@ -161,6 +172,7 @@ class AvUCLoss(WarmupState):
             weights=weights,
             group=self.group,
             total=total,
+            task="multiclass",
         )
         return self.beta * loss
 
@@ -189,7 +201,8 @@ class AvUCLoss(WarmupState):
             return Quadrants(*sums)
         with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             for logits, labels, *weights in batches:
-                own = self._quadrants(logits, labels, weights[0] if weights else None)
+                rows = standard_layout(logits, labels, self.task, self.class_dim)
+                own = self._quadrants(*rows, weights[0] if weights else None)
                 sums += torch.stack(own).to(sums)
             refuse_nan(sums, "logits")
             return Quadrants(*sum_over_ranks(sums, self.group))
@@ -209,7 +222,7 @@ class AvUCLoss(WarmupState):
         return quadrants_of(statistics, self.threshold, self.variant)
 
     @torch.no_grad()
-    def _gather(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+    def _gather(self, logits: Tensor, labels: Tensor, weights: Tensor | None, *, look: bool) -> None:
         predictions = sample_statistics(logits, labels, self.uncertainty, self.ignore_index, weights)
         refuse_nan(predictions.uncertainty, "logits")
         right = predictions.correct.to(self.gathered.dtype)
@@ -218,7 +231,8 @@ class AvUCLoss(WarmupState):
         sums = plain_value(sums, torch.sum)  # vmap over examples gathers what one batch would
         with outside_transforms():
             self.gathered += sums
-        if not torch.compiler.is_compiling() and self.steps == 0 and look_like_probs(logits, labels):
+        # `look`: rows [0, z] made of binary logits may look like probabilities
+        if look and not torch.compiler.is_compiling() and self.steps == 0 and look_like_probs(logits, labels):
             warnings.warn(
                 "AvUCLoss: every row of the logits is non-negative and sums to 1, like probabilities; pass logits, "
                 "before the softmax",

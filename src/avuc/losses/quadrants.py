@@ -36,6 +36,7 @@ from avuc.losses.inputs import (
     refuse_logits,
     refuse_nan,
 )
+from avuc.losses.layout import Task, standard_layout
 from avuc.losses.softmax_statistics import softmax_statistics
 from avuc.uncertainty import entropy, highest_certain, mutual_information
 
@@ -87,6 +88,8 @@ def avuc_quadrants(
     uncertainty: Tensor | None = None,
     ignore_index: int = -100,
     weights: Tensor | None = None,
+    task: Task | None = None,
+    class_dim: int | None = None,
 ) -> Quadrants:
     """Return the four soft quadrants (AC, AU, IC, IU) of probabilities, Eq. 4 of the paper for the default variant.
 
@@ -105,11 +108,13 @@ def avuc_quadrants(
         uncertainty: used instead of the entropy of `probs`, for example mutual information; same shape as `labels`.
         ignore_index: label of the predictions to leave out (default −100).
         weights: weight of each prediction, same shape as `labels`; None (default) gives each the weight 1.
+        task, class_dim: the layout of `probs`, as in `avuc_loss`.
 
     >>> quadrants = avuc_quadrants(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([0, 1]), threshold=0.3)
     >>> [round(value.item(), 3) for value in quadrants]  # accurate, certain: 1; inaccurate, uncertain: .5·tanh(log 2)
     [1.0, 0.0, 0.0, 0.3]
     """
+    probs, labels = standard_layout(probs, labels, task, class_dim, "probs")
     if check_shapes(probs, labels):
         raise InputError(f"avuc_quadrants: give the mean over samples, (N, C); found {tuple(probs.shape)}")
     with torch.autocast(probs.device.type, enabled=False):

@@ -12,7 +12,7 @@ from avuc.core.errors import InputError
 
 STATISTICS = ("threshold", "gathered", "pooled")
 # attributes that modules pickled by earlier versions do not have
-ADDED: dict[str, Any] = {"running": None, "averages": None}
+ADDED: dict[str, Any] = {"running": None, "averages": None, "task": None, "class_dim": None}
 
 
 class WarmupState(nn.Module):
