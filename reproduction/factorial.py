@@ -31,8 +31,18 @@ from pathlib import Path
 
 RECIPES = Path(__file__).parent / "recipes"
 PENALTIES = (0.05, 0.1, 0.2, 0.4, 0.8)
-# (training, posterior) → β of the confidence penalty, from the pilot; the experiment is not run before it is filled in
-MATCHED: dict[tuple[str, str], float] = {}
+# (training, posterior) → β of the confidence penalty, from the pilot
+MATCHED: dict[tuple[str, str], float] = {
+    ("Adam", "none"): 0.1,
+    ("Adam", "noise"): 0.4,
+    ("Adam", "MOPED"): 0.05,
+    ("SGD", "none"): 0.8,
+    ("SGD", "noise"): 0.8,
+    ("SGD", "MOPED"): 0.05,
+    ("AugMix", "none"): 0.8,
+    ("AugMix", "noise"): 0.4,
+    ("AugMix", "MOPED"): 0.05,
+}
 
 TRAININGS = {
     "Adam": {},
