@@ -1,4 +1,4 @@
-"""Publish finished studies: small copies of their SQLite files, without pictures, with tables and figures beside.
+"""Publish finished studies: small copies of their SQLite files without pictures, and tables; figures of the main study.
 
     python reproduction/publish.py out/reproduce reproduction/results/cifar10
 
@@ -37,8 +37,8 @@ MAIN = "paper"
 FILE = "study.sqlite"
 # intensity 3 of this shift is in the paper's figures
 ALSO_DRAWN = ("gaussian_blur", 3)
-# the report draws the others again in a minute
-DRAWN, DRAWN_OF_OTHERS = r"box-(ece|uce|nll|brier|accuracy|avu_auc)|entropy-svhn.*", r"box-(ece|uce|nll)"
+# figures that are published, of the main study only; `avuc report` draws all figures of any study in a minute
+DRAWN = r"box-(ece|uce|nll|brier|accuracy|avu_auc)|entropy-svhn.*"
 
 
 def studies_below(folder: Path) -> dict[str, Path]:
@@ -133,8 +133,9 @@ def write_beside(folder: Path, drawn: str = DRAWN) -> None:
     finally:
         store.close()
     write_tables(results, folder / "tables")
-    (folder / "figures").mkdir(exist_ok=True)
-    figures = [figure for figure in all_figures(results) if re.fullmatch(drawn, figure[0])]
+    figures = [figure for figure in all_figures(results) if re.fullmatch(drawn, figure[0])] if drawn else []
+    if figures:
+        (folder / "figures").mkdir(exist_ok=True)
     files = file_names([name for name, _, _ in figures])
     for name, size, paint in figures:
         with atomic_path(folder / "figures" / f"{files[name]}.png") as path:
@@ -148,7 +149,7 @@ def main(source: Path, target: Path, *, figures: bool = True) -> None:
     for name, folder in found.items():
         into = target if name == MAIN else target / name
         small_copy(folder, into)
-        write_beside(into, "" if not figures else DRAWN if name == MAIN else DRAWN_OF_OTHERS)
+        write_beside(into, DRAWN if figures and name == MAIN else "")
         print(f"{folder / FILE} -> {into / FILE}: {(into / FILE).stat().st_size / 1e6:.1f} MB")
 
 
