@@ -4,6 +4,7 @@
 
 STUDY is a folder that `avuc study cifar10-code` filled, with its models. For every trained SVI and SVI-AvUC model, each
 reading changes one thing about how SVHN is detected among clean test images; its AUROC is one line of the CSV file.
+`--recipe` and `--methods` read the models of other studies.
 Nothing is trained, and no reading is chosen by its result: all of them are written.
 """
 
@@ -126,7 +127,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="CSV file to write")
     parser.add_argument("--recipe", default="cifar10-code", help="recipe of the study (default: cifar10-code)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change the recipe")
-    parser.add_argument("--methods", default="SVI,SVI-AvUC", help="rows to read (default: SVI,SVI-AvUC)")
+    parser.add_argument(
+        "--methods",
+        action="append",
+        metavar="METHOD",
+        help="a method to read; may be repeated (default: SVI and SVI-AvUC)",
+    )
     parser.add_argument("--samples", type=int, default=128, help="posterior draws (default: 128)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args(arguments)
@@ -134,11 +140,13 @@ def main(arguments: list[str] | None = None) -> int:
     work = StudyWorker(recipe, args.study, args.device, progress=False)
     clean = work.data.test.images
     svhn = torch.from_numpy(np.load(args.svhn, allow_pickle=False)).to(args.device)
-    names = args.methods.split(",")
+    names = args.methods or ["SVI", "SVI-AvUC"]
     keys = [ModelKey(name, seed) for name in names for seed in recipe.seeds(recipe.row(name))]
     keys = [key for key in keys if work.holds(key)]
     if not keys:
-        raise InputError(f"{args.study}: no trained models of {args.methods}; run avuc study {args.recipe} there first")
+        raise InputError(
+            f"{args.study}: no trained models of {', '.join(names)}; run avuc study {args.recipe} there first"
+        )
     with atomic_path(args.out) as path, path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(["method", "seed", "reading", "auroc"])

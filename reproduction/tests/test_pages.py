@@ -618,6 +618,14 @@ def test_the_pilot_is_what_its_script_writes_and_reads_no_test_data():
     assert len([method for method in recipe.methods if method.method is not None]) == 3 * (1 + 3 * 6)
 
 
+def test_the_experiment_uses_the_penalties_that_the_pilot_chose():
+    import factorial
+
+    assert factorial.nearest_penalties(factorial.read_pilot().__getitem__) == factorial.MATCHED
+    path = HOME / "reproduction" / "recipes" / "factorial.toml"
+    assert path.read_text(encoding="utf-8") == factorial.experiment(factorial.MATCHED)
+
+
 def test_methods_of_the_factorial_differ_in_their_factors_only():
     import factorial
 
