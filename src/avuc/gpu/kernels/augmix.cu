@@ -1,5 +1,5 @@
-// Crop, flip and AugMix of a batch in one launch: one block for each image, which stays in shared memory throughout.
-// Only the operations that were drawn are computed. The same mathematics as avuc/data/augmix.py, which explains it.
+// Crop, flip and AugMix of a batch in one launch. Each block computes one image, which stays in shared memory. Only the
+// operations that were drawn are computed. avuc/data/augmix.py has the same mathematics in torch, and explains it.
 #include "device.cuh"
 
 #ifdef AVUC_EMULATED
@@ -9,12 +9,12 @@ static inline void count_one(int* counter) { ++*counter; }
 AVUC_DEVICE void count_one(int* counter) { atomicAdd(counter, 1); }
 #endif
 
-// HEIGHT, WIDTH, CHANNELS, PAD and FLIPS (2, or 1 without flips) are given to the compiler
+// Required macros: HEIGHT, WIDTH, CHANNELS, PAD and FLIPS (2, or 1 without flips).
 constexpr int PIXELS = HEIGHT * WIDTH, SIZE = PIXELS * CHANNELS, PLACES = 2 * PAD + 1;
 constexpr int CHAINS = 3, DEPTH = 3, SLOTS = CHAINS * DEPTH, COLUMNS = 2 + 2 * CHAINS + 2 * SLOTS;
 enum { AUTOCONTRAST, EQUALIZE, POSTERIZE, SOLARIZE, ROTATE, SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y, OPERATIONS };
 
-// a uniform integer below `bound`; the product may round up to it
+// Returns a uniform integer below `bound`. min is needed because the product may round up to `bound`.
 AVUC_DEVICE int below(float uniform, int bound) { return min(static_cast<int>(uniform * bound), bound - 1); }
 
 AVUC_DEVICE float negative_exponential(float uniform) { return fminf(logf(1 - uniform), -1e-9f); }
@@ -25,12 +25,12 @@ AVUC_DEVICE float largest(float value) {
   return value;
 }
 
-// The table of one channel from how often its values occur, by one warp, eight values to a lane. Counts are below 2^24,
-// so floats hold them exactly.
+// One warp computes the lookup table of one channel from the counts of its values, eight values per lane. Counts are
+// below 2^24, so they are exact in float32.
 AVUC_DEVICE void table_from_counts(const int* counts, uint8_t* table, int operation) {
   int first = 8 * lane();
   int count[8], before[8], sum = 0;
-  float high = -1, low = -256;  // low is kept as its negative
+  float high = -1, low = -256;  // `low` stores the negative, so that a maximum finds the lowest
   AVUC_UNROLL
   for (int i = 0; i < 8; ++i) {
     count[i] = counts[first + i];
@@ -40,7 +40,7 @@ AVUC_DEVICE void table_from_counts(const int* counts, uint8_t* table, int operat
   if (operation == AUTOCONTRAST) {
     int highest = static_cast<int>(largest(high)), lowest = -static_cast<int>(largest(low));
     double scale = 255.0 / (highest > lowest ? highest - lowest : 1);
-    // the choices keep a compiler from fusing products and subtraction, which rounds differently
+    // the conditions keep the compiler from fusing product and subtraction, which would round differently
     double start = lowest * scale;
     start = start > 0 ? start : 0;
     AVUC_UNROLL
@@ -52,14 +52,14 @@ AVUC_DEVICE void table_from_counts(const int* counts, uint8_t* table, int operat
     }
     return;
   }
-  float others = 0, total = static_cast<float>(sum);  // pixels in the lanes before this one; in those seen so far
+  float others = 0, total = static_cast<float>(sum);  // pixels in lanes before this one; in all lanes added so far
   AVUC_UNROLL
   for (int mask = 1; mask < 32; mask *= 2) {
     float other = shuffle_xor(total, mask);
     if (lane() & mask) others += other;
     total += other;
   }
-  float under = 0;  // the highest value that occurs
+  float under = 0;  // pixels below the highest value that occurs
   AVUC_UNROLL
   for (int i = 0; i < 8; ++i) {
     before[i] += static_cast<int>(others);
@@ -128,7 +128,7 @@ AVUC_DEVICE void move_pixels(const uint8_t* from, uint8_t* to, int operation, fl
   }
 }
 
-// Shared memory: mixed float[SIZE], counts int[CHANNELS·256], table, image and two buffers, bytes.
+// Shared memory: mixed float[SIZE], counts int[CHANNELS·256], then as bytes: table, image and two buffers.
 extern "C" AVUC_GLOBAL void AVUC_BOUNDS(256, 4)
     augmix_images(const uint8_t* images, const long long* indices, const float* drawn, uint8_t* out, float weakest,
                   float range) {
@@ -171,7 +171,7 @@ extern "C" AVUC_GLOBAL void AVUC_BOUNDS(256, 4)
       from = to;
     }
     float weight = share * negative_exponential(number[2 + chain]) / sum;
-    // each thread touches only its own pixels here and when it next writes a buffer: no barrier is needed
+    // no barrier is needed: here and at its next write to a buffer, each thread uses only its own pixels
     for (int p = thread(); p < PIXELS; p += threads())
       AVUC_UNROLL
       for (int c = 0; c < CHANNELS; ++c) mixed[p * CHANNELS + c] += weight * from[p * CHANNELS + c];

@@ -1,17 +1,19 @@
-// 3×3 convolutions (padding 1, stride 1 or 2) of several models at once, channels last, bf16 on tensor cores with
-// float32 sums: forward, gradient by input, gradient by weight. One model is one block_y.
+// 3×3 convolutions of several models: forward pass, input gradient and weight gradient. Padding is 1, stride is 1 or 2,
+// memory is channels last. Products are bf16 on tensor cores, sums are float32. block_y is the number of the model.
 //
-// All three walk down the rows of the images: a row of 16 pixels that has been read from shared memory serves the
-// three rows of the filter at once, so it is read three times (once for each column of the filter) and not nine.
-// A strip is 16 output pixels side by side; where a row has only 8, it spans two images. A unit of work of a warp is
-// ROWS output rows of a strip, for a slice of the channels.
+// All three passes go down the rows of the images. A row of 16 pixels is read from shared memory three times, once for
+// each column of the filter, because each read is used for all three rows of the filter. A simple loop would read it
+// nine times. A strip is 16 neighbouring output pixels; if rows have only 8 pixels, a strip covers two images. A warp
+// computes one unit at a time: ROWS output rows of a strip, for a slice of the channels.
 //
-// Defines: SIDE (height and width of x), C_IN, C_OUT, STRIDE, PASS, WEIGHT_FLOAT (weights in float32, else bf16), and to
-// tune: WARPS of a block, IMAGES a block reads at once, BUFFERS it has for them, MIN_BLOCKS to fit in a multiprocessor,
-// TILES of 8 channels that a warp makes (forward and input gradient), SPLIT (weight gradient: blocks that share C_OUT).
+// Required macros: SIDE (height and width of x), C_IN, C_OUT, STRIDE, PASS, WEIGHT_FLOAT (1: weights are float32, 0:
+// bf16).
+// Macros for tuning: WARPS per block, IMAGES that a block reads at once, BUFFERS for them, MIN_BLOCKS per
+// multiprocessor, TILES of 8 channels per warp (forward and input gradient), SPLIT (weight gradient: number of blocks
+// that share C_OUT).
 #include "device.cuh"
 
-#ifndef SUMS  // forward: also sum y and y² for batch normalisation
+#ifndef SUMS  // 1: the forward pass also computes the sums of y and y² for batch normalisation
 #define SUMS 0
 #endif
 #define FORWARD 0
@@ -31,20 +33,22 @@ AVUC_DEVICE void put(weight_t* w, float v) { *w = static_cast<uint16_t>(pack_bf1
 constexpr int THREADS = 32 * WARPS;
 constexpr int OUT = SIDE / STRIDE;  // height and width of y
 constexpr int ROWS = 8;
-// Three channels: a pixel in shared memory holds its row of the filter's window, 9 numbers and 7 zeros, for one column.
+// With three input channels, a pixel in shared memory stores one row of its 3×3 window: 9 numbers, then 7 zeros.
 constexpr bool COLOURS = C_IN == 3;
 constexpr int X_CHANNELS = COLOURS ? 16 : C_IN;
 [[maybe_unused]] constexpr int COLUMNS = COLOURS ? 1 : 3;
 
-// An image in shared memory: [row][column][channel] with a column of zeros before, between and after the rows, the
-// padding of both neighbours. The 16-byte parts of a pixel are permuted so that 8 neighbours lie in different banks.
+// An image in shared memory is [row][column][channel]. A column of zeros before, between and after the rows is the
+// padding; neighbouring rows share it. The 16-byte parts of a pixel are permuted, so that 8 neighbouring pixels are in
+// different memory banks.
 template <int WIDTH, int C>
 struct Tile {
   static constexpr int PARTS = C / 8, PIXEL = 2 * C, ROW = (WIDTH + 1) * PIXEL, BYTES = WIDTH * ROW + PIXEL;
   static constexpr int SHIFT = C == 16 ? 2 : C == 32 ? 1 : 0;
 };
+// Returns the offset of a part in its row. `column` is from -1 to WIDTH. Part + 2k is at place ^ 32k.
 template <int WIDTH, int C>
-AVUC_DEVICE int place(int column, int part) {  // in a row; column from -1 to WIDTH; part + 2k is at place ^ 32k
+AVUC_DEVICE int place(int column, int part) {
   using T = Tile<WIDTH, C>;
   return (column + 1) * T::PIXEL + 16 * (part ^ ((column >> T::SHIFT) & (T::PARTS - 1)));
 }
@@ -58,11 +62,11 @@ AVUC_DEVICE void clear_padding(unsigned char* tile, unsigned count) {
     clear16(tile + i / EACH * T::BYTES + i % EACH / T::PARTS * T::ROW + 16 * (i % T::PARTS));
 }
 
-// channels [0, C) of an image whose pixels have PITCH channels; of no image: zeros
+// Loads channels [0, C) of an image whose pixels have PITCH channels. If the image is not there, writes zeros.
 template <int WIDTH, int C, int PITCH>
 AVUC_DEVICE void load(unsigned char* tile, const uint16_t* image, bool there) {
   using T = Tile<WIDTH, C>;
-  constexpr unsigned ACROSS = WIDTH * T::PARTS, DOWN = THREADS / ACROSS;  // a thread keeps its column and part
+  constexpr unsigned ACROSS = WIDTH * T::PARTS, DOWN = THREADS / ACROSS;  // each thread has one column and part
   static_assert(THREADS % ACROSS == 0 && WIDTH % DOWN == 0, "the threads must cover whole rows");
   const unsigned row = thread() / ACROSS, column = thread() % ACROSS / T::PARTS, part = thread() % T::PARTS;
   unsigned char* to = tile + row * T::ROW + place<WIDTH, C>(column, part);
@@ -106,10 +110,10 @@ AVUC_DEVICE void load_x(unsigned char* tile, const uint16_t* image, bool there) 
   }
 }
 
-// Where the units of a group of images lie, for rows of WIDTH strips' pixels.
+// The position of a unit in a group of images whose output rows have WIDTH pixels.
 template <int WIDTH>
 struct Strips {
-  static constexpr int SPAN = WIDTH < 16 ? 16 / WIDTH : 1;  // images of a strip
+  static constexpr int SPAN = WIDTH < 16 ? 16 / WIDTH : 1;  // images in a strip
   static constexpr int ACROSS = WIDTH < 16 ? 1 : WIDTH / 16, DOWN = WIDTH / ROWS;
   static constexpr int UNITS = IMAGES / SPAN * ACROSS * DOWN;
   static_assert(IMAGES % SPAN == 0, "IMAGES must fill the strips");
@@ -122,7 +126,7 @@ AVUC_DEVICE Strips<WIDTH> unit_at(unsigned unit) {
   return {static_cast<int>(image), static_cast<int>(left), static_cast<int>(top)};
 }
 
-// Sums of what a thread has written, for each of its channels: of the numbers and of their squares.
+// For each channel of a thread: the sum of the numbers it has written, and the sum of their squares.
 struct Moments {
   float sums[2][TILES][2];
 };
@@ -133,7 +137,7 @@ AVUC_DEVICE void write_slice(uint16_t* to, const float numbers[TILES][4], int ha
   AVUC_UNROLL
   for (int t = 0; t < TILES; ++t) {
     words[t] = pack_bf16(numbers[t][2 * half], numbers[t][2 * half + 1]);
-    if constexpr (SUMMED) {  // as they are rounded, so that the normalised numbers have mean zero
+    if constexpr (SUMMED) {  // of the rounded numbers, so that their normalised mean is zero
       const float low = low_bf16(words[t]), high = high_bf16(words[t]);
       moments.sums[0][t][0] += low, moments.sums[1][t][0] += low * low;
       moments.sums[0][t][1] += high, moments.sums[1][t][1] += high * high;
@@ -152,9 +156,10 @@ AVUC_DEVICE void clear(float sums[TILES][4]) {
 
 #if PASS != WEIGHT_GRADIENT
 
-// The right operand of every tap, in registers for as long as the block lives: column n of tile t is a channel that is
-// made, its rows are the channels summed over. TURNED: the gradient by input exchanges them. With two tiles, the columns
-// are dealt out so that the four numbers that a thread gets of a pixel are neighbours in memory.
+// The right operand of the products for every filter position. It stays in registers while the block runs. Column n of
+// tile t is a channel of the result; its rows are the channels that are summed over. TURNED exchanges the two, for the
+// input gradient. With two tiles, columns are ordered so that the four results of a thread for a pixel are neighbours
+// in memory.
 template <int KSTEPS, int FILTER_COLUMNS>
 struct Filter {
   uint32_t words[3][FILTER_COLUMNS][KSTEPS][TILES][2];
@@ -165,7 +170,7 @@ template <int MADE, int REDUCED, bool TURNED, bool MIRRORED, int KSTEPS, int FIL
 AVUC_DEVICE void load_filter(Filter<KSTEPS, FILTER_COLUMNS>& filter, const weight_t* weight, int slice) {
   const int n = lane() / 4, k = 2 * (lane() % 4);
   const int channel = slice * 8 * TILES + (TILES == 2 ? 4 * (n / 2) + n % 2 : n);
-  constexpr int ALONG = TURNED ? 1 : 9 * REDUCED, NEXT = TURNED ? 9 * MADE : 1;  // from a channel to the next
+  constexpr int ALONG = TURNED ? 1 : 9 * REDUCED, NEXT = TURNED ? 9 * MADE : 1;  // distances between channels
   const weight_t* from = weight + channel * ALONG + k * NEXT;
   AVUC_UNROLL
   for (int dy = 0; dy < 3; ++dy)
@@ -178,7 +183,7 @@ AVUC_DEVICE void load_filter(Filter<KSTEPS, FILTER_COLUMNS>& filter, const weigh
           AVUC_UNROLL
           for (int half = 0; half < 2; ++half) {
             uint32_t& word = filter.words[dy][dx][step][t][half];
-            if constexpr (COLOURS) {  // 9 weights of a row of the window
+            if constexpr (COLOURS) {  // 9 weights: one row of the window
               const weight_t* at = from + 2 * t * ALONG + 9 * dy + 8 * half;
               word = half == 0 ? weight_pair(at, 1) : k == 0 ? pack_bf16(value(at), 0.0f) : 0;
             } else {
@@ -188,7 +193,7 @@ AVUC_DEVICE void load_filter(Filter<KSTEPS, FILTER_COLUMNS>& filter, const weigh
           }
 }
 
-// Correlation with stride STEP: the forward pass, and the gradient by input of stride 1.
+// Correlation with stride STEP: the forward pass, and the input gradient for stride 1.
 template <int WIDTH, int REDUCED, int MADE, int STEP, int FILTER_COLUMNS, bool SUMMED>
 AVUC_DEVICE void correlate(const unsigned char* tiles, const Filter<REDUCED / 16, FILTER_COLUMNS>& filter, uint16_t* y,
                            int images, unsigned unit, unsigned slice, Moments& moments) {
@@ -204,7 +209,7 @@ AVUC_DEVICE void correlate(const unsigned char* tiles, const Filter<REDUCED / 16
     from[dx] = (at.image + (span == 2 ? pixel / 8 : 0)) * T::BYTES + STEP * at.top * T::ROW +
                place<WIDTH, REDUCED>(column, lane() / 16);
   }
-  // pixels lane / 4 and + 8 of each row
+  // a thread writes pixels lane / 4 and lane / 4 + 8 of each row
   const int second = span == 2 ? MADE_WIDTH * MADE_WIDTH * MADE : 8 * MADE;
   uint16_t* to = y + static_cast<size_t>((at.image * MADE_WIDTH + at.top) * MADE_WIDTH + at.left + lane() / 4) * MADE +
                  slice * 8 * TILES + 2 * TILES * (lane() % 4);
@@ -244,8 +249,9 @@ AVUC_DEVICE void correlate(const unsigned char* tiles, const Filter<REDUCED / 16
   }
 }
 
-// The gradient by input of stride 2. Output row 2s gets filter row 1 of gradient row s; row 2s + 1 gets filter row 2 of
-// row s and filter row 0 of row s + 1; columns alike. So each gradient row gives to three rows in two kinds of columns.
+// The input gradient for stride 2. Output row 2s is the product of filter row 1 with gradient row s. Output row 2s + 1
+// is the sum of filter row 2 with gradient row s and filter row 0 with gradient row s + 1. The same holds for columns.
+// So each gradient row contributes to three output rows, each with even and odd columns.
 template <int WIDTH, int REDUCED, int MADE>
 AVUC_DEVICE void spread(const unsigned char* tiles, const Filter<REDUCED / 16, 3>& filter, uint16_t* x, int images,
                         unsigned unit, unsigned slice, Moments& unused) {
@@ -264,7 +270,7 @@ AVUC_DEVICE void spread(const unsigned char* tiles, const Filter<REDUCED / 16, 3
                  slice * 8 * TILES + 2 * TILES * (lane() % 4);
   const bool second_there = span == 1 || at.image + 1 < images;
 
-  float even[2][TILES][4], odd[2][2][TILES][4];  // [column's kind], [row's turn][column's kind]
+  float even[2][TILES][4], odd[2][2][TILES][4];  // [even or odd column], [row % 2][even or odd column]
   AVUC_UNROLL
   for (int kind = 0; kind < 2; ++kind) clear(even[kind]), clear(odd[0][kind]), clear(odd[1][kind]);
   AVUC_UNROLL
@@ -283,7 +289,7 @@ AVUC_DEVICE void spread(const unsigned char* tiles, const Filter<REDUCED / 16, 3
               mma_16816(odd[j % 2][1][n], a, filter.words[2][dx][step][n]);
             }
             if (j > 0) mma_16816(odd[(j + 1) % 2][1][n], a, filter.words[0][dx][step][n]);
-            if (dx == 2) {  // the same pixels under the middle column
+            if (dx == 2) {  // the middle column of the filter uses the same pixels
               if (j < ROWS) {
                 mma_16816(even[0][n], a, filter.words[1][1][step][n]);
                 mma_16816(odd[j % 2][0][n], a, filter.words[2][1][step][n]);
@@ -312,8 +318,8 @@ AVUC_DEVICE void spread(const unsigned char* tiles, const Filter<REDUCED / 16, 3
 }
 #endif
 
-// Brings groups of IMAGES images in turn, `use(buffer, first image)` on each. `bring(buffer, first image)` starts the
-// copies; `prepare()` runs while the first are on their way, and with two buffers the next group comes during a use.
+// Calls `use(buffer, first image)` for each group of IMAGES images. `bring(buffer, first image)` starts the copies of a
+// group. `prepare()` runs while the first group is copied. With two buffers, the next group is copied during `use`.
 template <int BYTES, class Bring, class Prepare, class Use>
 AVUC_DEVICE void each_group(unsigned char* memory, int images, Bring bring, Prepare prepare, Use use) {
   const int groups = (images + IMAGES - 1) / IMAGES;
@@ -344,7 +350,7 @@ AVUC_DEVICE void each_group(unsigned char* memory, int images, Bring bring, Prep
 }
 
 #if PASS == FORWARD
-// The block's sums, added in an order that never changes, to [sum or squares][channel] of `out`.
+// Writes the sums of the block to `out` [sum or sum of squares][channel]. The order of additions is always the same.
 AVUC_DEVICE void meet(float* memory, const Moments& moments, float* out, unsigned warp) {
   constexpr unsigned SLICE = 8 * TILES, SLICES = C_OUT / SLICE;
   AVUC_UNROLL
@@ -367,7 +373,7 @@ AVUC_DEVICE void meet(float* memory, const Moments& moments, float* out, unsigne
   }
 }
 
-// With SUMS, each block leaves Σ y and Σ y² of its images in `partials` (models, blocks_x, 2, C_OUT).
+// With SUMS, each block writes Σ y and Σ y² of its images to `partials` (models, blocks_x, 2, C_OUT).
 extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, MIN_BLOCKS) void forward(const uint16_t* x, const weight_t* weight,
                                                                     uint16_t* y, float* partials, int images) {
   using T = Tile<SIDE, X_CHANNELS>;
@@ -438,9 +444,9 @@ AVUC_KERNEL(input_gradient)
 #endif
 
 #if PASS == WEIGHT_GRADIENT
-constexpr int D_CHANNELS = C_OUT / SPLIT;  // of the gradient that a block takes
+constexpr int D_CHANNELS = C_OUT / SPLIT;  // channels of the gradient that a block reads
 
-// A warp's 16 output by 16 input channels of every tap, as a sum over the pixels of one unit.
+// Adds the products of one unit's pixels to a warp's sums: 16 output × 16 input channels for every filter position.
 AVUC_DEVICE void add_products(float sums[3][COLUMNS][2][4], const unsigned char* xs, const unsigned char* grads,
                               int unit, int out_tile, int in_tile) {
   using X = Tile<SIDE, X_CHANNELS>;
@@ -483,7 +489,7 @@ AVUC_DEVICE void add_products(float sums[3][COLUMNS][2][4], const unsigned char*
   }
 }
 
-// Each block leaves its sums in `partials` (models, blocks_x, C_OUT, 3, 3, C_IN); block_z takes a share of C_OUT.
+// Each block writes its sums to `partials` (models, blocks_x, C_OUT, 3, 3, C_IN). block_z selects a part of C_OUT.
 extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, MIN_BLOCKS) void weight_gradient(const uint16_t* grad, const uint16_t* x,
                                                                             float* partials, int images) {
   using X = Tile<SIDE, X_CHANNELS>;
@@ -521,7 +527,7 @@ extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, MIN_BLOCKS) void weight_gradient(con
   barrier();
   float* meeting = reinterpret_cast<float*>(memory) + lane();
   AVUC_UNROLL
-  for (unsigned half = PARTS / 2; half >= 1; half /= 2) {  // in an order that never changes
+  for (unsigned half = PARTS / 2; half >= 1; half /= 2) {  // always in the same order
     if (part >= half && part < 2 * half)
       AVUC_UNROLL
       for (int i = 0; i < NUMBERS; ++i) meeting[(((part - half) * SHARES + share) * NUMBERS + i) * 32] = flat[i];
@@ -553,7 +559,8 @@ extern "C" AVUC_GLOBAL AVUC_BOUNDS(THREADS, MIN_BLOCKS) void weight_gradient(con
 }
 AVUC_KERNEL(weight_gradient)
 
-// weight (models, C_OUT, 3, 3, C_IN) = the partials of each model, added in a fixed order; four weights a lane
+// Writes the sum of each model's partials to `weight` (models, C_OUT, 3, 3, C_IN), always added in the same order. A
+// lane computes four weights.
 extern "C" AVUC_GLOBAL void add_partials(const float* partials, weight_t* weight, int count) {
   constexpr int SIZE = C_OUT * 9 * C_IN;
   float4* memory = reinterpret_cast<float4*>(shared_memory());

@@ -1,17 +1,19 @@
-// A CIFAR ResNet (widths 16, 32, 64; option A; 32×32 images; batch normalisation folded) for one image and one draw of
-// its weights in each block: activations never leave the shared memory, products are bf16, sums float32.
+// The forward pass of a CIFAR ResNet (widths 16, 32, 64; option A; 32×32 images; batch normalisation folded). Each
+// block computes one image with one weight sample. Activations stay in shared memory. Products are bf16, sums are
+// float32.
 //
-// Two planes live in shared memory: `x`, what a residual block begins with, and `mid`, between its convolutions. The
-// second convolution adds `x` to its sums and writes over it. A plane is [W + 2][W + 2][C] bf16 with a border of zeros;
-// the 16-byte units of a pixel are swapped by its column, so that 8 neighbours lie in all 32 banks.
+// Shared memory has two planes: `x` is the input of a residual block, `mid` is between its two convolutions. The second
+// convolution adds `x` to its sums and overwrites it. A plane is [W + 2][W + 2][C] bf16 with a border of zeros. The
+// 16-byte units of a pixel are permuted by its column, so that 8 neighbouring pixels use all 32 memory banks.
 //
-// A warp makes ROWS tiles of 16 pixels × 16 output channels, one below the other. An input row, shifted by dx, is
-// loaded once and serves the (up to) three output rows whose window it is in: 10 loads for 48 products.
+// A warp computes pieces: ROWS tiles of 16 pixels × 16 output channels, one below the other. It loads each input row,
+// shifted by dx, once and uses it for up to three output rows: 10 loads for 48 products.
 //
-// Clocks of a multiprocessor for one 16→16 layer of stage 1, in 8 such pieces of 3 shifts: 1152 mma of 2 clocks = 2304;
-// 240 ldmatrix of 4 clocks = 960 and 256 stores (+ 256 loads of the residual) = 512 on the shared memory beside them.
-// Stages 2 and 3 have as many products; a piece there has 10 loads for 48 and 6 loads for 24. Weights come from L2 in
-// the order of the fragments, two shifts ahead of their use: 0.5 MB for an image of ResNet-20.
+// Cost of one 16→16 layer of stage 1 in clocks of a multiprocessor, for 8 pieces with 3 shifts each: 1152 mma of 2
+// clocks are 2304. At the same time, shared memory needs 960 for 240 ldmatrix of 4 clocks, and 512 for 256 stores (and
+// 256 loads of the residual). Stages 2 and 3 have as many products; their pieces have 10 loads for 48 products and 6
+// loads for 24. Weights are read from L2 in the order of the fragments, two shifts before they are used: 0.5 MB per
+// image of ResNet-20.
 #include "device.cuh"
 
 #ifndef WARPS
@@ -23,7 +25,7 @@
 #define THREADS (WARPS * 32)
 
 AVUC_DEVICE int warp() { return thread() / 32; }
-// pack_bf16 of what is positive, zero for the rest; NaN stays NaN
+// pack_bf16 after relu; NaN stays NaN
 AVUC_DEVICE uint32_t pack_relu(float low, float high) {
 #ifdef AVUC_EMULATED
   return pack_bf16(low < 0 ? 0 : low, high < 0 ? 0 : high);
@@ -42,17 +44,18 @@ template <int C, int W>
 struct Plane {
   static constexpr int UNITS = C / 8, PIXEL = 2 * C, ROW = (W + 2) * PIXEL, BYTES = (W + 2) * ROW;
 };
-// offset of a 16-byte unit of a pixel; y and x count the border
+// Returns the offset of a 16-byte unit of a pixel. y and x include the border.
 template <class P>
 AVUC_DEVICE int unit(int y, int x, int u) {
   return y * P::ROW + x * P::PIXEL + 16 * (u ^ (x * P::UNITS / 8 % P::UNITS));
 }
 
-// the image, four channels for each pixel (the last is zero), columns to 36: a fragment's row is 4 neighbours
+// The image has four channels per pixel (the last is zero) and 36 columns. A row of a fragment is 4 neighbouring
+// pixels.
 constexpr int IMAGE_ROW = 36 * 8, IMAGE_BYTES = 34 * IMAGE_ROW;
 constexpr int PLANE_BYTES = Plane<16, 32>::BYTES;
 
-// the pieces of a layer: tiles of 16 pixels are half a row, a row, or rows y and y + 4 of the 8×8 image
+// The pieces of a layer. A tile of 16 pixels is half a row, a row, or rows y and y + 4 of an 8×8 image.
 template <int COUT, int W>
 struct Pieces {
   static constexpr int ACROSS = W == 32 ? 2 : 1, APART = W == 8 ? 4 : 0, DOWN = W == 8 ? 4 : W, PAIRS = COUT / 16;
@@ -75,14 +78,14 @@ AVUC_DEVICE void load_weights(uint32_t (&w)[3][4], const uint4* from) {
     w[dy][0] = four.x, w[dy][1] = four.y, w[dy][2] = four.z, w[dy][3] = four.w;
   }
 }
-// those of the first steps; all of them, where there are no more than three
+// Loads the weights of the first two steps, or of all steps if there are at most three.
 template <int STEPS>
 AVUC_DEVICE void first_weights(Ring& w, const uint4* weights) {
   AVUC_UNROLL for (int s = 0; s < (STEPS > 3 ? 2 : STEPS); ++s) load_weights(w[s], weights + 96 * s);
 }
 
-// sum += the convolution over all steps; a step is 16 channels at one shift dx; `load(step - dx, dx, r, a)` gives
-// input row r of it
+// Adds the convolution over all steps to `sum`. A step is 16 input channels at one shift dx. `load(step - dx, dx, r,
+// a)` loads its input row r into `a`.
 template <int STEPS, int ROWS, int STRIDE, class Load>
 AVUC_DEVICE void accumulate(float (&sum)[ROWS][2][4], Ring& w, const uint4* weights, Load load) {
   constexpr int INPUTS = STRIDE * (ROWS - 1) + 3, SHIFTS = STEPS < 3 ? STEPS : 3;
@@ -143,7 +146,7 @@ AVUC_DEVICE void convolution(unsigned char* in, unsigned char* out, const uint4*
   for (int index = warp(); index < Piece::COUNT; index += WARPS) {
     const Piece piece = piece_of<Piece>(index);
     const uint4* here = weights + piece.pair * STEPS * 96;
-    // a warp's further pieces of stage 1 have the same weights, and they are all in registers
+    // in stage 1 all pieces of a warp have the same weights, which stay in registers
     if (STEPS > 3 || Piece::PAIRS > 1 || index < WARPS) first_weights<STEPS>(w, here);
     const int m = lane() % 16, x = piece.left + (Piece::APART ? m % 8 : m), y = piece.top + m / 8 * Piece::APART;
     int start[3];
@@ -151,7 +154,7 @@ AVUC_DEVICE void convolution(unsigned char* in, unsigned char* out, const uint4*
     float sum[Piece::ROWS][2][4];
     begin_with(sum, bias, piece.pair);
     accumulate<STEPS, Piece::ROWS, STRIDE>(sum, w, here, [&](int first, int dx, int r, uint32_t* a) {
-      // 16 more channels are 32 bytes on, swapped like the first 16
+      // the next 16 channels are 32 bytes further and permuted like the first 16
       ldmatrix_x4(a, in + (start[dx] ^ first / 3 * 32) + r * In::ROW);
     });
     store<Plane<COUT, W>>(sum, out, piece, residual);
@@ -169,7 +172,7 @@ AVUC_DEVICE void first_convolution(unsigned char* image, unsigned char* out, con
     float sum[Piece::ROWS][2][4];
     begin_with(sum, bias, 0);
     accumulate<1, Piece::ROWS, 1>(sum, w, weights, [&](int, int, int r, uint32_t* a) {
-      AVUC_UNROLL for (int i = 0; i < 4; ++i)  // 8 pixels on, 2 pixels on (8 products), both
+      AVUC_UNROLL for (int i = 0; i < 4; ++i)  // the next 8 pixels, the next 2 pixels (8 products), both
         a[i] = at<uint32_t>(image, start + r * IMAGE_ROW + i % 2 * 64 + i / 2 * 16);
     });
     store<Plane<16, 32>>(sum, out, piece, false);
@@ -191,7 +194,7 @@ AVUC_DEVICE void clear_border(unsigned char* plane) {
 
 struct Scale { float by[3], plus[3]; };
 
-// floats: (3, 32, 32) float32, else (32, 32, 3) uint8
+// Reads an image: (3, 32, 32) float32 if `floats`, else (32, 32, 3) uint8.
 AVUC_DEVICE void read_image(unsigned char* image, const unsigned char* from, bool floats, const Scale& scale) {
   for (int i = thread(); i < IMAGE_BYTES / 8; i += THREADS) {
     const int y = i / 36 - 1, x = i % 36 - 1;
@@ -216,7 +219,7 @@ AVUC_DEVICE void advance(Weights& weights) {
   weights.products += CIN * COUT * 9 / 8, weights.bias += COUT;
 }
 
-// the second convolution of a block, and all blocks after the first: x -> mid -> x
+// Computes the second convolution of a block and all following blocks of the stage: x -> mid -> x.
 template <int C, int W>
 AVUC_DEVICE void residual_blocks(unsigned char* x, unsigned char* mid, Weights& weights, int convolutions) {
 #pragma unroll 1
@@ -228,8 +231,8 @@ AVUC_DEVICE void residual_blocks(unsigned char* x, unsigned char* mid, Weights& 
   }
 }
 
-// The first convolution of a stage that halves the image, x -> mid, and its shortcut in place of x: every second pixel,
-// a quarter of the new channels zero before the old ones, a quarter after.
+// Computes the first convolution of a stage that halves the image, x -> mid, and overwrites x with the shortcut: every
+// second pixel, with zeros in the first and the last quarter of the new channels.
 template <int C, int W>
 AVUC_DEVICE void halve(unsigned char* x, unsigned char* mid, Weights& weights) {
   using In = Plane<C / 2, 2 * W>;
@@ -253,7 +256,7 @@ AVUC_DEVICE void halve(unsigned char* x, unsigned char* mid, Weights& weights) {
   barrier();
 }
 
-// the mean over the pixels, then the linear layer: weight (classes, 64), bias (classes)
+// Computes the mean over the pixels, then the linear layer: weight (classes, 64), bias (classes).
 AVUC_DEVICE void classify(unsigned char* x, unsigned char* scratch, const float* linear, int classes, float* logits) {
   using In = Plane<64, 8>;
   float2* part = reinterpret_cast<float2*>(scratch);
