@@ -8,13 +8,13 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
+from avuc.core.palette import ROLES
 from avuc.evaluation import compare, evaluate
 from avuc.evaluation.files import read_scores
 from avuc.evaluation.result import json_value
 from avuc.metrics import METRICS
 from avuc.predictions import Predictions
 from avuc.report.metric_text import METRIC_TEXT, number, percent, verdict
-from avuc.report.palette import ROLES
 from avuc.report.single.page import assessment_page, comparison_page, ranking_page
 
 NASTY = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
@@ -32,7 +33,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
-import sklearn
 from avuc import metrics
 from avuc.calibration import CALIBRATORS, CalibrationWarning, Calibrator, TemperatureScaling, logits_from_probs
 from avuc.core.errors import InputError

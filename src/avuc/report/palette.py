@@ -1,27 +1,9 @@
-"""The colours of the pages by role, for light and for dark pages; distinct for colour-blind readers (Okabe and Ito)."""
+"""The colours of the pages by role, as CSS variables."""
 
 from __future__ import annotations
 
-# role -> (on a light page, on a dark page). Light colours are unique, so a colour in a drawing identifies its role.
-ROLES: dict[str, tuple[str, str]] = {
-    "page": ("#fbfbfa", "#14171b"),
-    "card": ("#ffffff", "#1c2026"),
-    "ink": ("#1d2229", "#e7eaee"),
-    "soft": ("#59626e", "#a6b0bc"),
-    "line": ("#d5dae0", "#39414b"),
-    "first": ("#0072b2", "#5ab4ea"),  # the model; after calibration
-    "second": ("#8a929c", "#8f99a5"),  # before calibration
-    "right": ("#009e73", "#34c99f"),
-    "wrong": ("#d55e00", "#ff8a3d"),
-    "outside": ("#a3578a", "#e09cc6"),
-    "warn": ("#8a5a00", "#f2c14e"),
-    "warnback": ("#fff4d6", "#3a2f12"),
-}
-
-
-def light(role: str) -> str:
-    """Return the colour of a role on a light page."""
-    return ROLES[role][0]
+from avuc.core.palette import ROLES as ROLES
+from avuc.core.palette import light as light
 
 
 def style_variables() -> str:

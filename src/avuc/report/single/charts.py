@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from avuc.core.errors import require
-from avuc.report.palette import ROLES, light
+from avuc.core.palette import CHART_STYLE, ROLES, light
 
 if TYPE_CHECKING:
     from avuc.evaluation.result import EvaluationResult, Series
@@ -18,25 +18,7 @@ Named = Sequence[tuple[str, "EvaluationResult"]]
 SIZE = (5.2, 4.0)
 # by number of results: one model; before and after calibration; an uncalibrated model and two calibrations
 STYLES = {1: ["first"], 2: ["second", "first"], 3: ["second", "first", "wrong"]}
-SETTINGS: Any = {
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": light("line"),
-    "grid.linewidth": 0.6,
-    "axes.edgecolor": light("line"),
-    "axes.labelcolor": light("ink"),
-    "text.color": light("ink"),
-    "xtick.color": light("soft"),
-    "ytick.color": light("soft"),
-    "legend.fontsize": 9,
-    "lines.linewidth": 1.8,
-}
+SETTINGS = CHART_STYLE
 
 
 def reliability_chart(results: Named) -> str:

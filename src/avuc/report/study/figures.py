@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from avuc.core.errors import require
+from avuc.core.palette import light
 from avuc.core.text import short
 from avuc.report.colours import colour_of, symbol_of
 from avuc.report.metric_text import metric_text
-from avuc.report.palette import light
 from avuc.report.single import charts
 from avuc.report.study.embed import top_entropy
 from avuc.report.study.intervals import spread

@@ -1,0 +1,191 @@
+"""AvU by threshold, risk by coverage, and the entropies of right and wrong predictions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from avuc.core.errors import InputError
+from avuc.core.palette import light
+from avuc.metrics.avu import area, quadrant_counts_between
+from avuc.metrics.selective import risk_area, risk_curve
+from avuc.metrics.threshold import resolve_threshold
+from avuc.metrics.ties import group_ties
+from avuc.plot.axes import (
+    CURVE,
+    DASHED,
+    DOTTED,
+    Axes,
+    axes_or_new,
+    band,
+    legend,
+    next_colour,
+    share_interval,
+    statistics_of,
+)
+from avuc.predictions import Predictions
+from avuc.uncertainty import entropy
+
+# points of a curve; more cannot be seen, and make files large
+POINTS = 400
+
+
+def avu_curve(
+    predictions: Any,
+    labels: Any = None,
+    *,
+    parts: bool | None = None,
+    points: int = 101,
+    level: float = 0.95,
+    label: str | None = None,
+    color: Any = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw AvU by the entropy up to which a prediction is certain, and return the Axes.
+
+    The bands are intervals at each threshold. A dotted line shows the automatic threshold.
+
+    Args:
+        predictions: `Predictions`, or probabilities (N, C).
+        labels: class numbers, (N), if `predictions` are probabilities.
+        parts: whether p(right | certain) and p(uncertain | wrong) are drawn, too. Default None: if the axes are empty.
+        points: number of thresholds from the smallest to the largest entropy.
+        level: confidence level of the bands (default 0.95).
+        label: name in the legend. Default None: AvU with its area.
+        color: any colour of matplotlib. Default None: the next one of avuc's.
+        ax: matplotlib Axes to draw on. Default None: new ones; `ax.figure` is their figure.
+
+    >>> avu_curve([[0.9, 0.1], [0.5, 0.5]], [0, 1]).get_xlabel()
+    'entropy threshold: certain up to here (nats)'
+    """
+    statistics = statistics_of(predictions, labels, "avu_curve")
+    counts, thresholds = quadrant_counts_between(statistics, points)
+    few, _ = quadrant_counts_between(statistics)  # those of the metric avu_auc
+    ax = axes_or_new(ax, "avu_curve")
+    parts = not any(line.get_gid() == CURVE for line in ax.lines) if parts is None else parts
+    color = next_colour(ax, color)
+    lines: list[tuple[str, Any, Any, Any]] = [
+        (label or f"AvU, area {float(area(few.avu)):.3f}", color, counts.ac + counts.iu, sum(counts)),
+    ]
+    if parts:
+        lines += [
+            ("p(right | certain)", light("right"), counts.ac, counts.ac + counts.ic),
+            ("p(uncertain | wrong)", light("wrong"), counts.iu, counts.ic + counts.iu),
+        ]
+    for number, (name, colour, events, rows) in enumerate(lines):
+        known = rows > 0
+        if known.any():
+            band(ax, thresholds[known], *share_interval(events[known], rows[known], level), colour)
+            (line,) = ax.plot(thresholds[known], events[known] / rows[known], color=colour, label=name)
+            line.set_gid(CURVE if number == 0 else None)
+    ax.axvline(resolve_threshold(statistics, "auto"), color=color, linewidth=1, linestyle=DOTTED)
+    ax.set(xlabel="entropy threshold: certain up to here (nats)", ylabel="share", ylim=(0, 1.03))
+    legend(ax)
+    return ax
+
+
+def risk_coverage(
+    predictions: Any,
+    labels: Any = None,
+    *,
+    level: float = 0.95,
+    label: str | None = None,
+    color: Any = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the error rate of the most confident rows by their share, and return the Axes.
+
+    The band is the interval of the error rate at each coverage.
+
+    Args:
+        predictions: `Predictions`, or probabilities (N, C).
+        labels: class numbers, (N), if `predictions` are probabilities.
+        level: confidence level of the band (default 0.95).
+        label: name in the legend. Default None: the area under the curve.
+        color: any colour of matplotlib. Default None: the next one of avuc's.
+        ax: matplotlib Axes to draw on. Default None: new ones; `ax.figure` is their figure.
+
+    >>> risk_coverage([[0.9, 0.1], [0.6, 0.4]], [0, 1]).get_ylabel()
+    'error rate'
+    """
+    statistics = statistics_of(predictions, labels, "risk_coverage")
+    groups = group_ties(statistics.confidence, statistics.correct)
+    curve = risk_curve(groups)
+    shown = np.unique(np.linspace(0, len(curve.risk) - 1, POINTS).round().astype(int))
+    coverage, risk = curve.coverage[shown], curve.risk[shown]
+    rows = coverage * len(statistics)
+    ax = axes_or_new(ax, "risk_coverage")
+    color = next_colour(ax, color)
+    low, high = share_interval(risk * rows, rows, level)
+    band(ax, coverage, low, high, color)
+    name = label or f"AURC {float(risk_area(groups)):.3f}"
+    (line,) = ax.plot(coverage, risk, color=color, label=name, marker="o" if len(risk) == 1 else None)
+    line.set_gid(CURVE)
+    ax.axhline(risk[-1], color=color, linewidth=1, linestyle=DASHED)
+    # the first few rows have a band up to 1, which would hide the curve
+    seen = high[rows >= min(30, rows[-1])]
+    top = max(ax.get_ylim()[1] if len(ax.lines) > 2 else 0.0, 1.1 * float(np.max(seen)), 1.1 * float(np.max(risk)))
+    ax.set(xlabel="coverage: share of rows answered, most confident first", ylabel="error rate", xlim=(0, 1))
+    ax.set_ylim(0, min(top, 1.03))
+    legend(ax)
+    return ax
+
+
+def entropy_histogram(
+    predictions: Any,
+    labels: Any = None,
+    *,
+    outside: Any = None,
+    bins: int = 30,
+    level: float = 0.95,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the distribution of the entropies of right and of wrong predictions, and return the Axes.
+
+    The bands are intervals of each bar.
+
+    Args:
+        predictions: `Predictions`, or probabilities (N, C).
+        labels: class numbers, (N), if `predictions` are probabilities.
+        outside: out-of-distribution predictions, `Predictions` or probabilities (M, C). Default None: none are drawn.
+        bins: number of bins from 0 to log C.
+        level: confidence level of the bands (default 0.95).
+        ax: matplotlib Axes to draw on. Default None: new ones; `ax.figure` is their figure.
+
+    >>> entropy_histogram([[0.9, 0.1], [0.5, 0.5]], [0, 1]).get_xlabel()
+    'entropy (nats)'
+    """
+    if bins < 1:
+        raise InputError(f"bins must be at least 1, found {bins}")
+    statistics = statistics_of(predictions, labels, "entropy_histogram")
+    groups = {
+        "right": statistics.entropy[statistics.correct],
+        "wrong": statistics.entropy[~statistics.correct],
+    }
+    top = float(np.log(max(statistics.num_classes, 2)))
+    if outside is not None:
+        probs = outside.probs if hasattr(outside, "probs") else outside
+        unlabelled = Predictions(probs, torch.full((len(probs),), -1))
+        groups["outside"] = entropy(unlabelled.probs.double()).cpu().numpy()
+        top = max(top, float(np.log(unlabelled.num_classes)))
+    ax = axes_or_new(ax, "entropy_histogram")
+    edges = np.linspace(0, top, bins + 1)
+    width = top / bins
+    for role, values in groups.items():
+        if not len(values):
+            continue
+        counts, _ = np.histogram(np.clip(values, 0, top), edges)
+        low, high = (np.repeat(end / width, 2) for end in share_interval(counts, len(values), level))
+        color = light(role)
+        name = {"outside": "out of distribution"}.get(role, role)
+        steps = np.repeat(edges, 2)[1:-1]
+        band(ax, steps, low, high, color)
+        ax.stairs(
+            counts / len(values) / width, edges, color=color, linewidth=1.8, label=f"{name} ({len(values):,} rows)"
+        )
+    ax.set(xlabel="entropy (nats)", ylabel="density", xlim=(0, top))
+    ax.set_ylim(bottom=0)
+    legend(ax)
+    return ax
