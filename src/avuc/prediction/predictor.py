@@ -129,7 +129,7 @@ class Predictor:
     ) -> Iterator[Predictions]:
         """Yield the predictions of one batch after the other, for data whose predictions do not fit into memory.
 
-        Each batch is loaded once. `avuc.metrics.StreamingMetrics.update` takes what this yields.
+        Each batch is loaded once. `StreamingMetrics.update(part.probs, part.labels)` takes what this yields.
 
         >>> predictor = Predictor(nn.Linear(4, 3), batch_size=2)
         >>> [len(part) for part in predictor.stream(torch.rand(5, 4))]
