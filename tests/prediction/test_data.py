@@ -305,7 +305,7 @@ def test_uint8_images() -> None:
     foreign = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     for model in (foreign, [foreign], [own, foreign], to_bayesian(foreign)):
         for source in (images, images.numpy(), DataLoader(images, batch_size=4)):
-            with pytest.raises(InputError, match="not told how to scale them: pass float tensors .* inputs="):
+            with pytest.raises(InputError, match=r"not told how to scale them: pass float tensors .* inputs="):
                 predict(model, source)
     scaled = predict(foreign, images, labels, inputs=lambda x: (x.permute(0, 3, 1, 2) / 255, None))
     same(scaled, predict(foreign, images.permute(0, 3, 1, 2) / 255, labels))

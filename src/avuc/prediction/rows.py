@@ -48,7 +48,7 @@ class RowLayout:
         self.task, self._labels = task, labels
         self._known: dict[int, BatchRows] = {}
         self._ends: list[int] = []  # number of rows up to the end of each batch
-        self._one_label_each = labels is not None and labels.numel() == len(labels)
+        self._one_label_each = labels is not None and labels.ndim == 1
 
     def rows(self, logits: Tensor, batch: Batch) -> Tensor:
         """Return the logits (S, n, …) of a batch as rows (S, M, C)."""
