@@ -129,7 +129,18 @@ CASES = [
     Case("one-hot labels, bool", npz(**logits(ONE_HOT == 1)), TRUTH, r"argmax"),
     Case("soft labels", npz(**logits(0.9 * ONE_HOT + 0.02)), TRUTH, r"class numbers|argmax"),
     Case("multi-hot labels", npz(probs=PROBS, labels=(PROBS > 0.25).astype(int)), None, r"multi|several|more than one"),
-    Case("labels as text in .npz", npz(**logits(np.array(names_of(LABELS)))), None, r"int64|class number"),
+    Case(
+        "labels as text in .npz",
+        npz(**logits(np.array(names_of(LABELS)))),
+        TRUTH,
+        r"--classes",
+        (("--classes", ",".join(NAMES)),),
+    ),
+    Case(
+        "labels as text in .npz, and class names",
+        npz(**logits(np.array(names_of(LABELS))), class_names=np.array(NAMES)),
+        TRUTH,
+    ),
     Case("labels as Python objects", npz(**logits(np.array(names_of(LABELS), object))), None, r"numbers"),
     Case(
         "names as labels, columns in another order",

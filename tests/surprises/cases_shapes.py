@@ -28,6 +28,8 @@ SQUARE, SQUARE_LABELS = data(20, 20, seed=21, margin=4.5)
 FEW = np.random.default_rng(22).normal(size=(20, 20, CLASSES)) * 0.5 + LOGITS[:20]  # S = N
 CUBE = np.random.default_rng(23).normal(size=(CLASSES, 400, CLASSES)) * 0.5 + LOGITS  # S = C
 
+DENSE = LOGITS.reshape(4, 10, 10, CLASSES).transpose(0, 3, 1, 2)
+
 
 def case(name: str, scores: np.ndarray, truth: Truth | None, remedy: str | None = None, **more: object) -> Case:
     key = str(more.pop("key", "logits"))
@@ -80,7 +82,37 @@ CASES = [
     case("as many draws as rows", FEW, Truth(softmax(FEW).mean(0), LABELS[:20], 20), r"S, N, C", labels=LABELS[:20]),
     case("classes before rows (S, C, N)", DRAWN.transpose(0, 2, 1), DRAWN_TRUTH, AXES),
     case("one draw axis of length 1 (1, N, C), probabilities", PROBS[None], TRUTH, key="probs"),
-    case("dense predictions (N, C, H, W)", np.zeros((8, 5, 4, 4)), None, r"\(N, C\)", labels=np.zeros((8, 4, 4), int)),
+    case("dense predictions (N, C, H, W)", DENSE, TRUTH, labels=LABELS.reshape(4, 10, 10)),
+    case(
+        "dense predictions (N, H, W, C)",
+        DENSE.transpose(0, 2, 3, 1),
+        TRUTH,
+        r"--class-dim 3",
+        follow=(("--class-dim", "3"), ("--class-dim", "-1")),
+        labels=LABELS.reshape(4, 10, 10),
+    ),
+    case(
+        "tokens (N, T, C), as many classes as tokens",
+        LOGITS.reshape(80, 5, 5),
+        TRUTH,
+        r"--class-dim 1 or --class-dim 2",
+        follow=(("--class-dim", "2"),),
+        labels=LABELS.reshape(80, 5),
+    ),
+    case(
+        "dense predictions with the label 255 for borders",
+        np.concatenate([DENSE, DENSE[:1]]),
+        TRUTH,
+        r"--ignore-index 255",
+        follow=(("--ignore-index", "255"),),
+        labels=np.concatenate([LABELS, np.full(100, 255)]).reshape(5, 10, 10),
+    ),
+    case(
+        "dense draws (S, N, C, L)",
+        DRAWN.reshape(6, 40, 10, 5).transpose(0, 1, 3, 2),
+        DRAWN_TRUTH,
+        labels=LABELS.reshape(40, 10),
+    ),
     case("flattened scores", LOGITS.ravel(), TRUTH, r"column per class|reshape"),
     # ---- memory
     case("Fortran order", np.asfortranarray(LOGITS), TRUTH),

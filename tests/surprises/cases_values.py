@@ -39,8 +39,6 @@ LOGIT_KIND, PROB_KIND = (("--kind", "logits"),), (("--kind", "probs"),)
 PERCENT = r"--kind percent|divide.*100"
 PERCENT_KIND = (("--kind", "percent"),)
 ROUNDED = r"round|digits|divide|normali"
-BOTH = r"\[1 − p, p\]|both columns|one column per class|1 - p"
-MARGIN = r"\[0, z\]|\[[−-]z"  # [1 − z, z] would be another model
 LARGE = r"float32|row"
 
 
@@ -161,7 +159,7 @@ CASES = [
     ),
     Case("log2-probabilities, named logits", file(logits=np.log2(PROBS)), TRUTH, r"log2|base 2|natural"),
     Case("log10-probabilities, named scores", file(scores=np.log10(PROBS)), TRUTH, r"log10|base 10|natural|--kind"),
-    Case("binary log-odds, one column", file(LABELS2, logits=LOGITS2[:, 1:] - LOGITS2[:, :1]), TRUTH2, MARGIN),
+    Case("binary log-odds, one column", file(LABELS2, logits=LOGITS2[:, 1:] - LOGITS2[:, :1]), TRUTH2),
     # ---- kinds under another name
     Case("probabilities, named logits", file(logits=PROBS), TRUTH, KIND, PROB_KIND),
     Case("probabilities, named predictions", file(predictions=PROBS), TRUTH),
@@ -201,16 +199,25 @@ CASES = [
         r"class number|multi-label|one label per row",
     ),
     # ---- binary
-    Case("probability of the positive class (N,)", file(LABELS2, probs=PROBS2[:, 1]), TRUTH2, BOTH),
-    Case("probability of the positive class (N, 1)", file(LABELS2, probs=PROBS2[:, 1:]), TRUTH2, BOTH),
+    Case("probability of the positive class (N,)", file(LABELS2, probs=PROBS2[:, 1]), TRUTH2),
+    Case("probability of the positive class (N, 1)", file(LABELS2, probs=PROBS2[:, 1:]), TRUTH2),
     Case(
         "probability of the positive class in a .csv",
         text(lines([label(LABELS2), ("prob", [float(p) for p in PROBS2[:, 1]])])),
         TRUTH2,
-        BOTH,
     ),
     Case("predict_proba of a binary classifier (N, 2)", file(LABELS2, predictions=PROBS2), TRUTH2),
-    Case("margins of a support vector machine (N,)", file(LABELS2, scores=LOGITS2[:, 1] - LOGITS2[:, 0]), None, MARGIN),
+    Case(
+        "margins of a support vector machine (N,)",
+        file(LABELS2, scores=LOGITS2[:, 1] - LOGITS2[:, 0]),
+        TRUTH2,
+        r"--kind logits if these are the log-odds",
+        (("--kind", "logits"),),
+    ),
+    Case("confidence of the predicted class", file(LABELS2, probs=PROBS2.max(1)), None, r"confidences"),
+    Case(
+        "the predicted class, named predictions", file(LABELS2, predictions=PROBS2.argmax(1)), None, r"predicted class"
+    ),
     Case("outputs of a regression (N,)", file(np.sort(LOGITS[:, 0]), predictions=LOGITS[:, 0]), None, r"column|class"),
     Case("outputs of a regression (N, 2)", file(LOGITS[:, 0], predictions=LOGITS[:, :2]), None, r"class number"),
     # ---- missing, infinite

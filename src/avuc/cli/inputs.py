@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 from collections.abc import Callable
 from functools import partial
@@ -28,8 +29,9 @@ FORMATS = ("npz", "npy", "safetensors", "parquet", "csv", "tsv")
 # classwise ECE keeps this many bins for each class
 MOST_BINS = 1000
 FILE_HELP = """\
-FILE is .npz, .npy, .safetensors, .parquet or .csv. It contains scores named logits, probs, predictions or scores, of
-shape (N, C), or (S, N, C) for S Monte Carlo draws, and labels named labels, y, targets or ground_truth. The labels of
+FILE is .npz, .npy, .safetensors, .parquet, .csv or .tsv. It contains scores named logits, probs, predictions or
+scores, of shape (N, C), or (S, N, C) for S Monte Carlo draws, and labels named labels, y, targets or ground_truth.
+Binary scores are one number per row, (N,); dense scores are (N, C, H, W) with labels (N, H, W). The labels of
 logits.npy are in labels.npy in the same folder. A table has one column per class (logits_0, logits_1, … or prob_cat,
 prob_dog, …) or one list column, and a label column. If it is unclear which columns are the scores, the command asks
 for --columns and --label."""
@@ -74,6 +76,38 @@ def add_content_options(parser: Parser, *, labels: bool = True) -> None:
             help="label of the first class (default: decided by the labels; an error if both fit)",
         )
     group.add_argument(
+        "--classes",
+        type=_names,
+        metavar="NAMES",
+        help="names of the classes in the order of the scores, cat,dog, if labels are names and the scores have none",
+    )
+    group.add_argument(
+        "--task",
+        choices=("auto", "multiclass", "binary", *(("multilabel",) if labels else ())),
+        default="auto",
+        help="binary: one number per label; multilabel: one decision per label, never guessed (default: auto, by shape)"
+        if labels
+        else "binary: one number per row or position (default: auto, by shape)",
+    )
+    group.add_argument(
+        "--class-dim",
+        type=_dimension,
+        metavar="N",
+        help="dimension of the classes of dense scores, -1: the last (default: 1, if the labels fit)",
+    )
+    if labels:
+        group.add_argument(
+            "--ignore-index",
+            type=_dimension,
+            metavar="LABEL",
+            help="leave out rows with this label (default: -100 for dense scores, else no row)",
+        )
+        group.add_argument(
+            "--positive",
+            metavar="LABEL",
+            help="label that one number per row stands for (default: 1, or the second of two names in the alphabet)",
+        )
+    group.add_argument(
         "--max-gb", type=_positive, metavar="GB", help="memory limit for the data of a file, in gigabytes (default: 8)"
     )
 
@@ -102,51 +136,34 @@ def add_evaluation_options(parser: Parser) -> None:
     group.add_argument("--seed", type=_whole(0), default=0, metavar="N", help="random seed (default: 0)")
 
 
+def _content(args: Namespace, *, labels: bool = True) -> dict[str, Any]:
+    """Return the options of `read_scores` that say what a file contains."""
+    shared = {name: getattr(args, name) for name in ("kind", "scores_key", "columns", "class_dim", "max_gb")}
+    if not labels:
+        return shared | {"needs_labels": False, "task": "auto" if args.task == "multilabel" else args.task}
+    named = ("labels", "labels_key", "first_label", "classes", "task", "ignore_index", "positive")
+    return shared | {name: getattr(args, name) for name in named}
+
+
 def read_file(args: Namespace) -> ScoreFile:
     """Read FILE into memory."""
     from avuc.evaluation.files import read_scores
 
-    return read_scores(
-        args.file,
-        kind=args.kind,
-        labels=args.labels,
-        scores_key=args.scores_key,
-        labels_key=args.labels_key,
-        max_gb=args.max_gb,
-        first_label=args.first_label,
-        columns=args.columns,
-    )
+    return read_scores(args.file, **_content(args))
 
 
 def read_other(args: Namespace, path: str, first: ScoreFile, why: str) -> ScoreFile:
     """Read a second file (--apply) with the same number of classes; it needs no labels."""
     from avuc.evaluation.files import read_scores
 
-    other = read_scores(
-        path,
-        kind=args.kind,
-        scores_key=args.scores_key,
-        max_gb=args.max_gb,
-        columns=args.columns,
-        like=first,
-        needs_labels=False,
-    )
-    return _same_classes(args, path, other, first, why)
+    return _same_classes(args, path, read_scores(path, like=first, **_content(args, labels=False)), first, why)
 
 
 def read_unlabelled(args: Namespace) -> ScoreFile:
     """Read FILE into memory without its labels."""
     from avuc.evaluation.files import read_scores
 
-    return read_scores(
-        args.file,
-        kind=args.kind,
-        scores_key=args.scores_key,
-        labels_key=args.labels_key,
-        max_gb=args.max_gb,
-        columns=args.columns,
-        needs_labels=False,
-    )
+    return read_scores(args.file, labels_key=args.labels_key, classes=args.classes, **_content(args, labels=False))
 
 
 def _same_classes(args: Namespace, path: str, other: File, first: ScoreFile | ScoreStream, why: str) -> File:
@@ -163,13 +180,7 @@ def open_file(args: Namespace) -> ScoreFile | ScoreStream:
     kept: dict[str, Any] = {"memory": partial(bytes_needed, bins=args.bins, detection=args.ood is not None)}
     return open_scores(
         args.file,
-        kind=args.kind,
-        labels=args.labels,
-        scores_key=args.scores_key,
-        labels_key=args.labels_key,
-        max_gb=args.max_gb,
-        first_label=args.first_label,
-        columns=args.columns,
+        **_content(args),
         **(_fixed_memory(args) if args.fixed_memory else kept),
     )
 
@@ -190,12 +201,8 @@ def open_other(args: Namespace, path: str, first: ScoreFile | ScoreStream, why: 
     kept: dict[str, Any] = {"memory": lambda rows, _: WORKING + 4 * rows, "most_scores": 1 << 22}
     other = open_scores(
         path,
-        kind=args.kind,
-        scores_key=args.scores_key,
-        max_gb=args.max_gb,
-        columns=args.columns,
         like=first,
-        needs_labels=False,
+        **_content(args, labels=False),
         **(_fixed_memory(args) if args.fixed_memory else kept),
     )
     return _same_classes(args, path, other, first, why)
@@ -219,6 +226,20 @@ def _whole(least: int, most: int = 999_999_999) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def _dimension(text: str) -> int:
+    if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer")
+    return int(text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Return the names in a line of comma-separated values."""
+    try:
+        return tuple(name.strip() for name in next(csv.reader([text], strict=True, skipinitialspace=True), []))
+    except csv.Error as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
 
 
 def _positive(text: str) -> float:

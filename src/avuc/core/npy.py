@@ -30,7 +30,9 @@ class NpyHeader(NamedTuple):
     length: int  # bytes before the first number
 
 
-def read_header(stream: IO[bytes], size: int, path: str | Path, what: str = "the array") -> NpyHeader:
+def read_header(
+    stream: IO[bytes], size: int, path: str | Path, what: str = "the array", *, text: bool = False
+) -> NpyHeader:
     """Read and check the header of a .npy stream; afterwards the stream is at the first number.
 
     Args:
@@ -38,6 +40,7 @@ def read_header(stream: IO[bytes], size: int, path: str | Path, what: str = "the
         size: length of the .npy data in bytes.
         path: the file, for error messages.
         what: the array in the file, for error messages.
+        text: whether an array of texts is accepted too.
 
     Raises:
         InputError: if this is no .npy array of real numbers, or if its header does not agree with `size`.
@@ -48,7 +51,7 @@ def read_header(stream: IO[bytes], size: int, path: str | Path, what: str = "the
             f"{path}: {what} holds Python objects (a pickle), which could run code when opened; save plain numbers, "
             "for example numpy.asarray(scores, dtype='float32')"
         )
-    if header.dtype.kind not in "fiub":
+    if header.dtype.kind not in ("fiubU" if text else "fiub") or not header.dtype.itemsize:
         raise InputError(
             f"{path}: {what} has dtype {header.dtype}, not real numbers; save float32 scores and int64 labels"
         )

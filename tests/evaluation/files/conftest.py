@@ -39,9 +39,9 @@ def save(tmp_path: Path) -> Save:
         elif suffix == ".parquet":
             columns: dict[str, Any] = {f"{name}_{i}": scores[:, i] for i in range(scores.shape[1])}
             pq.write_table(pa.table(columns | ({} if labels is None else {label: np.asarray(labels)})), path)
-        elif suffix == ".csv":
+        elif suffix in (".csv", ".tsv"):
             with path.open("w", newline="") as file:
-                writer = csv.writer(file)
+                writer = csv.writer(file, delimiter="," if suffix == ".csv" else "\t")
                 head = [f"{name}_{i}" for i in range(scores.shape[1])]
                 writer.writerow(head if labels is None else [label, *head])
                 for i, row in enumerate(scores.tolist()):

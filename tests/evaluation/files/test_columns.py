@@ -202,7 +202,7 @@ def test_columns_option(given, names):
         ("c:a", "comes after"),
         ("q*", "no column matches 'q*'"),
         ("", "no column"),
-        ("a", "at least two columns"),
+        ("", "--columns lists no column"),
     ],
 )
 def test_columns_option_refused(given, says):
@@ -415,10 +415,15 @@ def test_listed_columns_with_a_common_beginning(tmp_path, suffix):
 
 
 def test_one_column_of_scores(tmp_path, refused):
+    """It was refused before binary scores were read."""
     _, labels = model(2)
     for name in ("prob", "score", "z"):
-        line = refused(write(tmp_path / "a.csv", {name: labels * 0.5, "label": labels}))
-        assert "save both columns: [1 − p, p] for probabilities p, [0, z] for log-odds" in line
+        path = write(tmp_path / "a.csv", {name: labels * 0.5 + 0.1, "label": labels})
+        if name == "z":
+            assert "--columns z if it is the score of class 1, else save one column per class" in refused(path)
+        file = read_scores(path, columns="z" if name == "z" else None)
+        assert file.kind == "probs"
+        np.testing.assert_allclose(file.scores[:, 1], labels * 0.5 + 0.1, rtol=1e-6)
 
 
 def test_lists_in_a_table(tmp_path, refused):
@@ -447,7 +452,6 @@ def test_decimals_are_numbers(tmp_path):
         ("2,-0.31,0.5\n1,0.2,0.4\n", "no header line"),
         ("cat,-0.31,0.5\ndog,0.2,0.4\n", "no header line"),
         ("17,3\n4,5\n", "no header line"),
-        ("label;logits_0;logits_1\n0;0,5;-2,1\n", "with a decimal point"),
         ('label,logits_0,logits_1\n0,"0,5","-2,1"\n', "with a decimal point"),
         ("label logits_0 logits_1\n0 0.5 -2\n", "separate them by commas, semicolons or tabs"),
         ("label,cat,dog\n0,20 %,80 %\n", "pass --kind percent"),

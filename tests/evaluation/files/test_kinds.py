@@ -128,8 +128,8 @@ def test_logits_near_zero_stay_as_they_are(save):
         ((9, 5, 4), 9, "scores.transpose(2, 0, 1) if they are last"),
         ((4, 5, 9), 9, "scores.transpose(0, 2, 1)"),
         ((9, 5, 1), 9, "scores.squeeze(-1)"),
-        ((9,), 9, "[0, z] for log-odds"),
-        ((9, 1), 9, "[0, z] for log-odds"),
+        ((18,), 9, "save one column per class"),
+        ((2, 9, 5, 1), 9, "expected (N, C) or (S, N, C)"),
     ],
 )
 def test_axes_in_another_order(save, refused, shape, labels, says):
@@ -144,7 +144,7 @@ def test_axes_in_another_order(save, refused, shape, labels, says):
         ([0.0, float("nan"), 2.0], "remove the rows without a label"),
         ([0.5, 1.0, 2.0], "name other labels with --label"),
         ([[0, 1, 2]], "save labels.reshape(-1)"),
-        ([[1, 1, 0], [0, 1, 0], [0, 0, 1]], "several labels per row are not supported"),
+        ([[1, 1, 0], [0, 1, 0], [0, 0, 1]], "pass --task multilabel if every label is a decision of its own"),
     ],
 )
 def test_labels_that_are_no_class_numbers(save, refused, labels, says):

@@ -85,8 +85,11 @@ def test_labels_in_words_are_looked_up_among_the_classes(tmp_path, refused, suff
 def test_labels_in_words_for_scores_without_names(tmp_path, refused):
     np.save(tmp_path / "logits.npy", LOGITS)
     other = write(tmp_path / "b.csv", {"label": NAMES[LABELS]})
-    line = refused(tmp_path / "logits.npy", "--labels", str(other), where=other)
-    assert line.endswith("use labels 0 … C−1\n")
+    line = refused(tmp_path / "logits.npy", "--labels", str(other))
+    assert "not in alphabetical order" in line
+    assert line.endswith("name the classes in the order of the scores with --classes NAME,NAME,…\n")
+    file = read_scores(tmp_path / "logits.npy", labels=other, classes=NAMES.tolist())
+    assert file.labels.tolist() == LABELS.tolist()
 
 
 def test_labels_without_a_header(tmp_path, refused):

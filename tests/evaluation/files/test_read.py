@@ -133,7 +133,8 @@ def test_labels_from_another_file(save, data, tmp_path, suffix):
     where = tmp_path / "truth"
     where.mkdir()
     scores = save(suffix, logits)
-    other = {".npz": ".csv", ".npy": ".npz", ".safetensors": ".parquet", ".parquet": ".safetensors", ".csv": ".npy"}
+    other = {".npz": ".csv", ".npy": ".npz", ".safetensors": ".parquet", ".parquet": ".tsv", ".csv": ".npy"}
+    other[".tsv"] = ".safetensors"
     if other[suffix] == ".npy":
         beside = where / "anything.npy"
         np.save(beside, labels[:, None])

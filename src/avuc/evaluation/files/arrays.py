@@ -13,6 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -54,19 +55,22 @@ with suppress(ImportError):  # Python may have been built without it
 
     BAD_ARCHIVE = (*BAD_ARCHIVE, LZMAError)
 
-Load = Callable[[str], Any]  # from the name of an array to the array
+# from the name of an array, and whether it may be text, to the array
+Load = Callable[[str, bool], Any]
+# names of an array of class names
+CLASS_NAMES = ("class_names", "classes")
 
 
 def read_npz(path: Path, options: ReadOptions) -> RawScores:
     """Read scores and labels from an archive; other members are never unpacked."""
     with _archive(path) as (archive, members):
-        return _scores_by_name(path, list(members), options, lambda key: _member(path, archive, members[key], options))
+        return _scores_by_name(path, list(members), options, partial(_member, path, archive, members, options))
 
 
 def labels_npz(path: Path, options: ReadOptions) -> tuple[Any, str]:
     """Read only the labels, and say where they were."""
     with _archive(path) as (archive, members):
-        return _labels_by_name(path, list(members), options, lambda key: _member(path, archive, members[key], options))
+        return _labels_by_name(path, list(members), options, partial(_member, path, archive, members, options))
 
 
 def write_npz(source: Path, destination: Path, raw: RawScores, scores: Tensor) -> None:
@@ -91,7 +95,7 @@ def read_npy(path: Path, options: ReadOptions) -> RawScores:
     word, label_file = neighbouring_labels(path)
     raw = RawScores(_npy(path, options), f"file {path.name!r}", word or "", ())
     if label_file is not None and options.needs_labels:
-        raw.labels, raw.labels_from = _npy(label_file, options), f"file {label_file.name!r}"
+        raw.labels, raw.labels_from = _npy(label_file, options, True), f"file {label_file.name!r}"
     return raw
 
 
@@ -103,7 +107,7 @@ def neighbouring_labels(path: Path) -> tuple[str | None, Path | None]:
 
 def labels_npy(path: Path, options: ReadOptions) -> tuple[Any, str]:
     """Read the array as labels, and say where they were."""
-    return _npy(path, options), f"file {path.name!r}"
+    return _npy(path, options, True), f"file {path.name!r}"
 
 
 def write_npy(source: Path, destination: Path, raw: RawScores, scores: Tensor) -> None:
@@ -115,7 +119,7 @@ def write_npy(source: Path, destination: Path, raw: RawScores, scores: Tensor) -
 def read_safetensors(path: Path, options: ReadOptions) -> RawScores:
     """Read scores and labels; other tensors are mapped, not loaded."""
     tensors, metadata = read_tensors(path)
-    raw = _scores_by_name(path, list(tensors), options, lambda key: _tensor(path, tensors, key, options))
+    raw = _scores_by_name(path, list(tensors), options, partial(_tensor, path, tensors, options))
     if metadata.get("format") == FORMAT and raw.keys == ("probs",):
         _add_draws(path, raw, tensors, metadata, options)
     return raw
@@ -124,7 +128,7 @@ def read_safetensors(path: Path, options: ReadOptions) -> RawScores:
 def labels_safetensors(path: Path, options: ReadOptions) -> tuple[Any, str]:
     """Read only the labels, and say where they were."""
     tensors, _ = read_tensors(path)
-    return _labels_by_name(path, list(tensors), options, lambda key: _tensor(path, tensors, key, options))
+    return _labels_by_name(path, list(tensors), options, partial(_tensor, path, tensors, options))
 
 
 def write_safetensors(source: Path, destination: Path, raw: RawScores, scores: Tensor) -> None:
@@ -146,20 +150,34 @@ def _scores_by_name(path: Path, names: Sequence[str], options: ReadOptions, load
             f"contains no array named {listing(SCORE_NAMES)} (its arrays: {listing(names)})",
             "name the scores with --scores-key",
         )
-    raw = RawScores(load(key), f"key {key!r}", key, (key,), notes=other_scores_note(key, names, options))
+    raw = RawScores(load(key, False), f"key {key!r}", key, (key,), notes=other_scores_note(key, names, options))
     check_chosen(path, key, raw.scores.shape, names, options)
     label, others = find_label_name(path, names, options.labels_key)
     if label is not None:
-        raw.labels, raw.labels_from = load(label), repr(label)
+        raw.labels, raw.labels_from = load(label, True), repr(label)
         raw.notes += other_labels_note(others)
+        if is_text(raw.labels):
+            raw.class_names = _class_names(names, load)
     return raw
+
+
+def _class_names(names: Sequence[str], load: Load) -> tuple[str, ...] | None:
+    """Return the class names that the file has beside text labels; None if it has none."""
+    key = next((name for name in CLASS_NAMES if name in names), None)
+    found: Any = None if key is None else load(key, True)
+    return tuple(found.tolist()) if is_text(found) and found.ndim == 1 else None
+
+
+def is_text(array: Any) -> bool:
+    """Return whether this is a NumPy array of texts."""
+    return isinstance(array, np.ndarray) and array.dtype.kind == "U"
 
 
 def _labels_by_name(path: Path, names: Sequence[str], options: ReadOptions, load: Load) -> tuple[Any, str]:
     key, _ = find_label_name(path, names, options.labels_key)
     if key is None:
         raise file_error(path, f"contains no labels (its arrays: {listing(names)})", "name the labels with --label")
-    return load(key), f"{key!r} of {path.name!r}"
+    return load(key, True), f"{key!r} of {path.name!r}"
 
 
 @contextmanager
@@ -186,7 +204,15 @@ def _key(member: str) -> str:
     return member.removesuffix(".npy")
 
 
-def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, options: ReadOptions) -> Any:
+def _member(
+    path: Path,
+    archive: zipfile.ZipFile,
+    members: dict[str, zipfile.ZipInfo],
+    options: ReadOptions,
+    key: str,
+    text: bool = False,
+) -> Any:
+    info = members[key]
     what = f"key {_key(info.filename)!r}"
     if not options.in_blocks:
         check_size(path, what, info.file_size, options.limit)
@@ -195,14 +221,23 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, options
         raise file_error(path, problem, "save it again with numpy.savez")
     if options.in_blocks:
         with archive.open(info) as member:
-            header = read_header(member, info.file_size, path, what)
-        # draws and column-major arrays would need jumps in a compressed stream: such a member is read whole
-        if len(header.shape) == 1 or (len(header.shape) == 2 and not header.fortran_order):
+            header = read_header(member, info.file_size, path, what, text=text)
+        # a column-major array would need jumps in a compressed stream: such a member is read whole, as are texts
+        if (len(header.shape) == 1 or not header.fortran_order) and header.dtype.kind != "U":
             dtype, decode = numpy_decoder(header.dtype)
             itemsize = header.dtype.itemsize
-            return StreamSource(path, lambda: _data(path, info, header), header.shape, dtype, itemsize, decode)
+            whole = partial(_whole_member, path, info, options)
+            return StreamSource(path, lambda: _data(path, info, header), header.shape, dtype, itemsize, decode, whole)
         check_size(path, what, info.file_size, options.limit)
     with archive.open(info) as member:
+        return _array(path, what, member, info.file_size, options.limit, text)
+
+
+def _whole_member(path: Path, info: zipfile.ZipInfo, options: ReadOptions) -> Any:
+    """Read a member of an archive as a whole."""
+    what = f"key {_key(info.filename)!r}"
+    check_size(path, what, info.file_size, options.limit)
+    with _archive(path) as (archive, members), archive.open(members[_key(info.filename)]) as member:
         return _array(path, what, member, info.file_size, options.limit)
 
 
@@ -214,24 +249,26 @@ def _data(path: Path, info: zipfile.ZipInfo, header: NpyHeader) -> Iterator[IO[b
         yield member
 
 
-def _npy(path: Path, options: ReadOptions) -> Any:
+def _npy(path: Path, options: ReadOptions, text: bool = False) -> Any:
     size = path.stat().st_size
     with path.open("rb") as stream:
         if options.in_blocks:
-            shape, fortran_order, dtype, length = read_header(stream, size, path)
-            kind, decode = numpy_decoder(dtype)
-            return FileSource(path, length, shape, kind, dtype.itemsize, decode, column_major=fortran_order)
-        return _array(path, "the array", stream, size, options.limit)
+            shape, fortran_order, dtype, length = read_header(stream, size, path, text=text)
+            if dtype.kind != "U":
+                kind, decode = numpy_decoder(dtype)
+                return FileSource(path, length, shape, kind, dtype.itemsize, decode, column_major=fortran_order)
+            stream.seek(0)
+        return _array(path, "the array", stream, size, options.limit, text)
 
 
-def _array(path: Path, what: str, stream: IO[bytes], size: int, limit: int) -> np.ndarray:
+def _array(path: Path, what: str, stream: IO[bytes], size: int, limit: int, text: bool = False) -> np.ndarray:
     """Read .npy data of `size` bytes into memory, if it fits the limit."""
-    header = read_header(stream, size, path, what)
+    header = read_header(stream, size, path, what, text=text)
     check_size(path, what, memory_bytes(math.prod(header.shape), header.dtype.itemsize), limit)
     return read_data(stream, header, path, what)
 
 
-def _tensor(path: Path, tensors: dict[str, Tensor], key: str, options: ReadOptions) -> Any:
+def _tensor(path: Path, tensors: dict[str, Tensor], options: ReadOptions, key: str, text: bool = False) -> Any:
     tensor = tensors[key]
     if options.in_blocks:
         dtype, shape, offset = tensor_places(path)[key]

@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from avuc.evaluation.files.binary import decide_binary_kind, decide_binary_labels
 from avuc.evaluation.files.kinds import decide_kind
 from avuc.evaluation.files.messages import BINARY_REMEDY, file_error, listing
 from avuc.evaluation.files.names import EXACT_RANGE, RawScores
 from avuc.evaluation.files.summary import LabelSummary, ScoreSummary, Summary
 
+REGRESSION = "avuc evaluates classifiers, not regression"
 # with this many rows per class, a note says if no row has label 0
 ROWS_PER_CLASS = 10
 
@@ -27,12 +29,19 @@ class Decision:
     scale: float = 1.0  # the number that stands for probability 1: 100 for percentages
     first_label: int = 0  # label of the first class
     label_numbers: tuple[int, ...] | None = None  # label of each class, if they are not consecutive
+    binary: bool = False  # one number per row, for class 1
     notes: tuple[str, ...] = ()
 
     def scores(self, block: Any) -> Tensor:
         """Return a block of scores in float32; each row of probabilities is divided by its sum."""
+        given = torch.as_tensor(block)
+        if self.binary and self.kind == "logits":
+            return _in_float32(torch.cat((torch.zeros_like(given), given), -1))
+        if self.binary:
+            share = (given.to(torch.float32) / self.scale).clamp(0, 1)
+            return torch.cat((1 - share, share), -1)
         if self.kind == "logits":
-            return _in_float32(torch.as_tensor(block))
+            return _in_float32(given)
         scores = torch.as_tensor(block).to(torch.float32).contiguous().clamp_min(0)
         return scores / scores.sum(-1, keepdim=True)
 
@@ -64,7 +73,12 @@ def _in_float32(logits: Tensor) -> Tensor:
 
 
 def decide(
-    path: Path, raw: RawScores, summary: Summary, kind: str = "auto", first_label: int | None = None
+    path: Path,
+    raw: RawScores,
+    summary: Summary,
+    kind: str = "auto",
+    first_label: int | None = None,
+    positive: str | None = None,
 ) -> Decision:
     """Decide the kind of the scores and the first label; raise an `InputError` if that is ambiguous.
 
@@ -74,20 +88,32 @@ def decide(
         summary: of all rows.
         kind: `auto`, `logits`, `probs` or `percent`.
         first_label: label of the first class, 0 or 1; None: decide.
+        positive: label of the class that one number per row stands for; None: decide.
     """
     check_finite(path, raw, summary.scores)
-    kind, scale, notes = decide_kind(path, raw, summary.scores, kind)
+    binary = summary.scores.classes == 1
+    kind, scale, notes = (decide_binary_kind if binary else decide_kind)(path, raw, summary.scores, kind)
+    if binary and summary.labels is None:
+        raw.class_names = None
     if summary.labels is None:
-        return Decision(kind, scale, notes=tuple(notes))
-    first, numbers, label_notes = decide_labels(path, raw, summary.labels, summary.scores.classes, first_label)
-    return Decision(kind, scale, first, numbers, (*notes, *label_notes))
+        return Decision(kind, scale, binary=binary, notes=tuple(notes))
+    if binary:
+        first, numbers, label_notes = decide_binary_labels(path, raw, summary, kind, first_label, positive)
+    else:
+        first, numbers, label_notes = decide_labels(path, raw, summary.labels, summary.scores.classes, first_label)
+    return Decision(kind, scale, first, numbers, binary, (*notes, *label_notes))
+
+
+def check_score_type(path: Path, where: str, dtype: torch.dtype) -> None:
+    """Raise for scores that are not real numbers."""
+    if dtype == torch.bool or dtype.is_complex:
+        raise file_error(path, f"{where} contains {dtype}, not scores", "save logits or probabilities")
 
 
 def check_score_shape(path: Path, where: str, shape: Sequence[int], dtype: torch.dtype) -> None:
     """Raise for scores of an unsupported shape or type."""
     shape = tuple(shape)
-    if dtype == torch.bool or dtype.is_complex:
-        raise file_error(path, f"{where} contains {dtype}, not scores", "save logits or probabilities")
+    check_score_type(path, where, dtype)
     if len(shape) not in (2, 3):
         remedy = (
             f"save one column per class; {BINARY_REMEDY}" if len(shape) < 2 else "save (N, C), or (S, N, C) for S draws"
@@ -111,13 +137,15 @@ def check_label_shape(
     if len(shape) != 1 and not (len(shape) == 2 and shape[1] == 1):
         remedy = "save one label per row"
         if len(shape) == 2:
-            remedy = "save class numbers: of one-hot labels, labels.argmax(1); several labels per row are not supported"
+            remedy = (
+                "save class numbers: of one-hot labels, labels.argmax(1); several labels per row need --task multilabel"
+            )
         raise file_error(path, f"{where} have shape {shape}, expected ({rows},)", remedy)
     if shape[0] != rows:
         raise file_error(
             path, f"{rows:,} rows of scores but {shape[0]:,} {where}", _shape_remedy(shape[0], tuple(scores_shape))
         )
-    if dtype == torch.bool or dtype.is_complex:
+    if dtype.is_complex or (dtype == torch.bool and scores_shape[-1] != 2):
         raise file_error(path, f"{where} are {dtype}", "save integer class numbers 0 … C−1")
 
 
@@ -157,9 +185,9 @@ def decide_labels(
         raise file_error(path, f"{where} are not integers: {value:g} at row {row}", _label_remedy(value))
     if raw.labels_named:  # class names, already converted to numbers
         return 0, None, []
-    numbers = _class_numbers(raw.class_names)
+    numbers, dense = _class_numbers(raw.class_names), raw.layout is not None and raw.layout.dense
     if first_label is not None:
-        _check_range(path, where, summary, classes, first_label)
+        _check_range(path, where, summary, classes, first_label, dense)
         return first_label, None, []
     consecutive = numbers is None or numbers == tuple(range(numbers[0], numbers[0] + classes))
     if numbers is not None and (not consecutive or numbers[0] > 1):
@@ -169,7 +197,7 @@ def decide_labels(
     if first == 1 and summary.low == 0:
         first = 0
         notes.append("the score columns are numbered from 1, but some labels are 0; labels were read as starting at 0")
-    _check_range(path, where, summary, classes, first)
+    _check_range(path, where, summary, classes, first, dense)
     if summary.low >= 1 and summary.high < classes:
         counts = summary.right_from_0, summary.right_from_1
         if counts[1 - first] > counts[first]:
@@ -208,11 +236,12 @@ def _decide_by_number(
 
 
 def _label_remedy(value: float) -> str:
-    remove = ", remove the rows without a label," if value != value else ""
-    return f"save class numbers 0 … C−1{remove} or name other labels with --label"
+    if value == value:
+        return f"{REGRESSION}: save class numbers 0 … C−1, or name other labels with --label"
+    return "save class numbers 0 … C−1, remove the rows without a label, or name other labels with --label"
 
 
-def _check_range(path: Path, where: str, summary: LabelSummary, classes: int, first: int) -> None:
+def _check_range(path: Path, where: str, summary: LabelSummary, classes: int, first: int, dense: bool = False) -> None:
     last = first + classes - 1
     if summary.low >= first and summary.high <= last:
         return
@@ -229,6 +258,8 @@ def _check_range(path: Path, where: str, summary: LabelSummary, classes: int, fi
         hint += "; remove the rows without a label"
     if first == 0 and summary.low == 1 and summary.high == classes:
         hint = "pass --first-label 1, or subtract 1 from the labels"
+    elif dense:
+        hint += f"; pass --ignore-index {value:.0f} to leave these positions out"
     raise file_error(path, f"{where} are out of range: {value:.0f} at row {row}", hint)
 
 

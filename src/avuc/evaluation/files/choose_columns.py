@@ -6,6 +6,7 @@ import csv
 import fnmatch
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from avuc.core.errors import InputError
 from avuc.evaluation.files.column_rules import prefixed_columns, unprefixed_columns
 from avuc.evaluation.files.columns import SCORE_PREFIXES, Columns, TableSample, begins, number_suffixes, suffix_of
 from avuc.evaluation.files.messages import ambiguous_labels, file_error, listing, quoted
-from avuc.evaluation.files.names import ReadOptions, check_unique_names, find_label_name
+from avuc.evaluation.files.names import ReadOptions, check_class_names, check_unique_names, find_label_name
 
 
 def choose_columns(
@@ -37,20 +38,40 @@ def choose_columns(
     check_unique_names(path, names)
     label, other_labels = find_label_name(path, names, options.labels_key, "label column")
     given = options.columns
-    if given is None and len(options.prefer) > 1 and set(options.prefer) <= set(names):
+    if given is None and _can_prefer(options.prefer, names, sample):
         given = options.prefer
     if given is not None:
         chosen = expand_columns(path, names, given)
+        if len(chosen) == 1 and sample is not None and sample.is_list(chosen[0]):
+            problem = f"--columns lists one column, {chosen[0]!r}, which contains lists"
+            raise file_error(path, problem, f"pass --scores-key {chosen[0]}")
         if label in chosen and options.labels_key is None:
             label = None
-        return _listed_columns(path, chosen, label, sample)
+        return _named_classes(path, _listed_columns(path, chosen, label, sample), options)
     others = [name for name in names if name != label and name not in other_labels]
     columns = prefixed_columns(path, others, options, sample, label)
     if columns is None:
         columns = unprefixed_columns(path, names, others, label, options, sample)
     if other_labels and label is not None and options.needs_labels:
         raise ambiguous_labels(path, [label, *other_labels])
-    return columns
+    return _named_classes(path, columns, options)
+
+
+def _can_prefer(prefer: Sequence[str], names: Sequence[str], sample: TableSample | None) -> bool:
+    """Return whether the table has the score columns of another file of the same model."""
+    if not prefer or not set(prefer) <= set(names):
+        return False
+    return len(prefer) > 1 or (sample is not None and not sample.is_list(prefer[0]))
+
+
+def _named_classes(path: Path, columns: Columns, options: ReadOptions) -> Columns:
+    """Return the columns with the class names of --classes."""
+    classes = options.classes
+    if classes is None:
+        return columns
+    if len(columns.scores) > 1:  # one column is a binary score, or has lists
+        check_class_names(path, classes, len(columns.scores))
+    return replace(columns, class_names=tuple(classes))
 
 
 def expand_columns(path: Path, names: Sequence[str], given: str | Sequence[str]) -> tuple[str, ...]:
@@ -83,9 +104,9 @@ def expand_columns(path: Path, names: Sequence[str], given: str | Sequence[str])
             raise file_error(path, f"contains no column {item!r} (it has {listing(names)})", "correct --columns")
     if len(set(chosen)) < len(chosen):
         raise file_error(path, "--columns lists a column twice", "list each column once")
-    if len(chosen) < 2:
-        remedy = "list at least two columns, one per class, or name a list column with --scores-key"
-        raise file_error(path, f"--columns lists {len(chosen) or 'no'} column", remedy)
+    if not chosen:
+        remedy = "list one column per class, or the column with the score of class 1"
+        raise file_error(path, "--columns lists no column", remedy)
     return tuple(chosen)
 
 

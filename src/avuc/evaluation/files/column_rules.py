@@ -19,6 +19,7 @@ from avuc.evaluation.files.columns import (
     Columns,
     TableSample,
     begins,
+    binary_column,
     columns_summing_to_one,
     is_number,
     is_row_number,
@@ -186,6 +187,12 @@ def unprefixed_columns(
     row_numbers = [name for name in others if is_row_number(name)]
     skipped = {*texts, *row_numbers}
     pool = [name for name in others if name not in skipped]
+    one = binary_column(pool[0]) if len(pool) == 1 else None
+    if one is not None and not any(binary_column(name) for name in texts):  # such a text may be a list of scores
+        kind, name = one
+        ignored = list(dict.fromkeys([*row_numbers, *texts]))
+        notes = (f"columns {listing(ignored, 4)} were ignored: not scores",) if ignored else ()
+        return Columns((pool[0],), kind, (name,), label, notes)
     if len(pool) == 1 and not texts:
         raise single_score_column(path, pool[0])
     if len(pool) < 2:

@@ -13,10 +13,18 @@ import numpy as np
 
 from avuc.core.errors import InputError
 from avuc.core.probabilities import MOST_ROUNDING, rounding_error
-from avuc.evaluation.files.messages import BINARY_REMEDY, file_error, listing, number_hint, quoted
+from avuc.evaluation.files.messages import file_error, listing, number_hint, quoted
+from avuc.evaluation.files.names import Named
 
 SCORE_PREFIXES = {"logits": "logits", "logit": "logits", "probs": "probs", "prob": "probs"} | {
     name: name for name in ("predictions", "scores", "score")
+}
+# a single column with one of these names is the score of class 1; the value is the kind, if the name says it
+BINARY_NAMES = {"p": "probs", "p1": "probs", "proba": "probs", "probability": "probs", "y_prob": "probs"} | {
+    "y_proba": "probs",
+    "pred_proba": "probs",
+    "y_score": "",
+    "y_logit": "logits",
 }
 # names of columns that count the rows
 ROW_NUMBER_NAMES = frozenset({"", "id", "index", "row", "__index_level_0__"})
@@ -95,8 +103,11 @@ def number_suffixes(names: Iterable[str]) -> list[int] | None:
     return [int(match[2]) for match in matches if match]
 
 
-def index_labels(path: Path, labels: Sequence[str], classes: Sequence[str], where: str) -> tuple[np.ndarray, bool]:
-    """Return text labels as numbers, and whether they were class names."""
+def index_labels(path: Path, labels: Sequence[str], classes: Sequence[str], where: str) -> tuple[np.ndarray, Named]:
+    """Return text labels as numbers, and whether they were class names.
+
+    If the classes have no names, the numbers are indices into the sorted texts, which are returned too.
+    """
     number = {name: index for index, name in enumerate(classes)}
     distinct = set(labels)
     if not (distinct and distinct <= number.keys() and not all(name.isdecimal() for name in distinct)):
@@ -104,14 +115,19 @@ def index_labels(path: Path, labels: Sequence[str], classes: Sequence[str], wher
             return np.array([float(label) for label in labels]), False
         except ValueError:
             pass
+    if len(classes) < 2:
+        if "" in distinct:
+            raise file_error(path, f"{where}: some rows have no label", "label every row, or remove these rows")
+        words = tuple(sorted(distinct))
+        position = {word: index for index, word in enumerate(words)}
+        return np.array([position[label] for label in labels], dtype=np.int64), words
     unknown = sorted(distinct - number.keys())
     if unknown:
         raise file_error(
             path,
             f"{where}: {listing(unknown, 3)} is neither a number nor a class name ({listing(classes, 5)})",
-            "use labels 0 … C−1 or the names of the score columns, or choose other score columns with --columns"
-            if classes
-            else "use labels 0 … C−1",
+            "use labels 0 … C−1 or the names of the score columns, choose other score columns with --columns, or name "
+            "the classes with --classes",
         )
     return np.array([number[label] for label in labels], dtype=np.int64), True
 
@@ -210,6 +226,23 @@ def no_score_columns(path: Path, names: Sequence[str], texts: Sequence[str], sam
     return file_error(path, f"contains no score columns (it has {listing(names)}{detail})", remedy)
 
 
+def binary_column(name: str) -> tuple[str, str] | None:
+    """Return the kind and the class that the name of a single score column says; None: it is no name of a score.
+
+    >>> binary_column("prob_dog"), binary_column("y_score"), binary_column("age")
+    (('probs', 'dog'), ('', ''), None)
+    """
+    plain = name.lower()
+    if plain in BINARY_NAMES:
+        return BINARY_NAMES[plain], ""
+    for prefix, kind in SCORE_PREFIXES.items():
+        suffix = suffix_of(name, prefix)
+        if begins(name, prefix) and suffix.lower() not in OTHER_DATA_NAMES:
+            return kind, suffix
+    return None
+
+
 def single_score_column(path: Path, name: str) -> InputError:
     """Return the error for a table with only one numeric column besides the label."""
-    return file_error(path, f"only column {name!r} can contain scores", BINARY_REMEDY)
+    binary = f"pass --columns {shlex.quote(name)} if it is the score of class 1"
+    return file_error(path, f"only column {name!r} can contain scores", f"{binary}, else save one column per class")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import warnings
 from array import array
 from collections.abc import Iterator, Sequence
@@ -20,10 +21,13 @@ from avuc.evaluation.files.choose_columns import choose_columns
 from avuc.evaluation.files.columns import index_labels, is_number
 from avuc.evaluation.files.csv_header import MAX_LINE, REMEDY, check_header, find_delimiter, first_line, read_text_table
 from avuc.evaluation.files.messages import file_error, number_hint, quoted
-from avuc.evaluation.files.names import EXACT_RANGE, RawScores, ReadOptions, check_size
+from avuc.evaluation.files.names import EXACT_RANGE, Named, RawScores, ReadOptions, check_size
 
 # rows that are read to find out what a column contains
 HEAD_ROWS = 256
+# 1,234 may be a thousand or a decimal; 0,234 is a decimal
+THOUSANDS = r"[+-]?[1-9]\d{0,2},\d{3}"
+COMMA_TO_POINT = str.maketrans({",": ".", ".": "!"})
 # memory of a short Python string
 TEXT_BYTES = 100
 
@@ -46,6 +50,8 @@ def read_csv(path: Path, options: ReadOptions) -> RawScores:
         raise file_error(path, f"{rows:,} lines but {len(scores):,} rows of numbers", "save one line per sample")
     raw = RawScores(scores, columns.scores_from, columns.name, columns.scores, class_names=columns.class_names)
     raw.notes = list(columns.notes)
+    if table.uses_comma(columns.scores):
+        raw.notes.append("numbers were read with a decimal comma: 0,25 is 0.25")
     if columns.label is not None:
         raw.labels_from = f"column {columns.label!r}"
     if columns.label is not None and options.needs_labels:
@@ -62,7 +68,7 @@ def open_csv(path: Path, options: ReadOptions) -> Iterator[_Table]:
 def write_csv(source: Path, destination: Path, raw: RawScores, scores: Tensor) -> None:
     """Write the table again, line by line, with new numbers in the score columns."""
     table = _Table.open(source, ReadOptions(max_gb=2**30))
-    positions = [table.position[name] for name in raw.keys]
+    positions, comma = [table.position[name] for name in raw.keys], table.uses_comma(raw.keys)
     with (
         source.open(encoding="utf-8-sig", newline="") as lines,
         destination.open("w", encoding="utf-8", newline="") as out,
@@ -72,7 +78,7 @@ def write_csv(source: Path, destination: Path, raw: RawScores, scores: Tensor) -
         rows = (row for row in reader if row)  # a blank line is not a sample
         for row, values in zip(rows, scores, strict=True):
             for position, value in zip(positions, values.tolist(), strict=True):
-                row[position] = f"{value:.9g}"
+                row[position] = f"{value:.9g}".replace(".", ",") if comma else f"{value:.9g}"
             writer.writerow(row)
 
 
@@ -83,7 +89,7 @@ class _Column:
     codes: array[int]
     texts: list[str]
 
-    def numbers(self, path: Path, classes: Sequence[str], where: str) -> tuple[np.ndarray, bool]:
+    def numbers(self, path: Path, classes: Sequence[str], where: str) -> tuple[np.ndarray, Named]:
         """Return the column as class numbers, and whether the texts were class names."""
         values, named = index_labels(path, self.texts, classes, where)
         return values[np.frombuffer(self.codes, np.int64)], named
@@ -98,6 +104,7 @@ class _Table:
     delimiter: str
     limit: int
     read: dict[str | None, _Column] = field(default_factory=dict)  # columns read so far
+    commas: dict[str, bool] = field(default_factory=dict)  # columns that were asked for a decimal comma
 
     @classmethod
     def open(cls, path: Path, options: ReadOptions) -> _Table:
@@ -155,14 +162,15 @@ class _Table:
 
         if name not in self.read:
             read_text_table(self.path, read)
-            self.read[name] = _Column(codes, list(known))
+            comma = name is not None and self._has_comma(name)
+            self.read[name] = _Column(codes, [text.replace(",", ".") if comma else text for text in known])
         return self.read[name]
 
     def numbers(self, names: Sequence[str], rows: int, dtype: Any) -> np.ndarray:
         """Return (rows, len(names)) numbers of these columns."""
         positions = [self.position[name] for name in names]
         try:
-            return _load_numbers(self.path, positions, self.delimiter, rows, dtype)
+            return _load_numbers(self.path, positions, self.delimiter, rows, dtype, self.uses_comma(names))
         except ValueError as error:
             read_text_table(self.path, lambda: self._check_numbers(names))
             reason = str(error).splitlines()[0][:200]
@@ -170,12 +178,15 @@ class _Table:
 
     def _check_numbers(self, names: Sequence[str]) -> None:
         """Raise for the first cell of these columns that is not a number."""
+        comma = self.uses_comma(names)
+        number = is_comma_number if comma else is_number
         for line, row in self._lines():
             for name in names:
                 text = row[self.position[name]].strip()
-                if not is_number(text):
+                if not number(text):
                     problem = f"line {line}: column {name!r} contains {quoted(text)}, not a number"
-                    raise file_error(self.path, f"not a readable .csv table ({problem})", number_hint(text) or REMEDY)
+                    remedy = "other cells have a decimal comma: use it in all of them" if comma else REMEDY
+                    raise file_error(self.path, f"not a readable .csv table ({problem})", number_hint(text) or remedy)
 
     def _lines(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the number of each line after the header, and its cells."""
@@ -191,7 +202,7 @@ class _Table:
                     )
                 yield reader.line_num, row
 
-    def label_numbers(self, name: str, classes: Sequence[str], where: str) -> tuple[np.ndarray, bool]:
+    def label_numbers(self, name: str, classes: Sequence[str], where: str) -> tuple[np.ndarray, Named]:
         return self.column(name).numbers(self.path, classes, where)
 
     def cells(self, name: str) -> list[str]:
@@ -204,7 +215,20 @@ class _Table:
     def is_number(self, name: str) -> bool:
         position = self.position[name]
         cells = [row[position] for row in self.head if row[position]]
-        return not cells or any(is_number(cell) for cell in cells)
+        return not cells or any(is_number(cell) for cell in cells) or self._has_comma(name)
+
+    def uses_comma(self, names: Sequence[str]) -> bool:
+        """Return whether numbers of these columns have a decimal comma: 0,25."""
+        return any(self._has_comma(name) for name in names)
+
+    def _has_comma(self, name: str) -> bool:
+        """Return whether the first rows of a column have a decimal comma; 1,234 alone may be a thousand."""
+        if name not in self.commas:
+            cells = [row[self.position[name]] for row in self.head]
+            clear = any(is_comma_number(cell) and not re.fullmatch(THOUSANDS, cell) for cell in cells if "," in cell)
+            clear = clear and self.delimiter != ","
+            self.commas[name] = clear and all(is_comma_number(cell) for cell in cells if cell)
+        return self.commas[name]
 
     def is_list(self, name: str) -> bool:
         return False
@@ -214,9 +238,9 @@ class _Table:
 
     def rows(self, names: Sequence[str]) -> np.ndarray:
         positions = [self.position[name] for name in names]
-        return np.array([[_number(row[position]) for position in positions] for row in self.head]).reshape(
-            -1, len(names)
-        )
+        commas = [self._has_comma(name) for name in names]
+        cells = ([_number(row[p], comma) for p, comma in zip(positions, commas, strict=True)] for row in self.head)
+        return np.array(list(cells)).reshape(-1, len(names))
 
     def labels(self, name: str) -> frozenset[str]:
         return frozenset(_whole(text) for text in self.column(name).texts)
@@ -237,11 +261,14 @@ def _bounded(file: TextIO, delimiter: str, width: int) -> Iterator[str]:
         yield line
 
 
-def _load_numbers(path: Path, positions: list[int], delimiter: str, rows: int, dtype: Any) -> np.ndarray:
+def _load_numbers(
+    path: Path, positions: list[int], delimiter: str, rows: int, dtype: Any, comma: bool = False
+) -> np.ndarray:
     with path.open(encoding="utf-8-sig", newline="") as lines, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about blank lines
         return np.loadtxt(
-            lines,
+            # a point in a number with a decimal comma separates thousands: it must not be read as 1.5
+            (line.translate(COMMA_TO_POINT) for line in lines) if comma else lines,
             dtype=dtype,
             delimiter=delimiter,
             quotechar='"',
@@ -253,7 +280,14 @@ def _load_numbers(path: Path, positions: list[int], delimiter: str, rows: int, d
         )
 
 
-def _number(text: str) -> float:
+def is_comma_number(text: str) -> bool:
+    """Return whether the text is a number without a decimal point, with or without a decimal comma."""
+    return "." not in text and is_number(text.replace(",", ".", 1))
+
+
+def _number(text: str, comma: bool = False) -> float:
+    if comma:
+        return float(text.replace(",", ".")) if is_comma_number(text) else np.nan
     return float(text) if is_number(text) else np.nan
 
 

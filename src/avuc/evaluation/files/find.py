@@ -13,6 +13,7 @@ import numpy as np
 from avuc.core.errors import InputError, out_of_memory
 from avuc.core.files import check_regular, open_regular
 from avuc.evaluation.files.arrays import (
+    is_text,
     labels_npy,
     labels_npz,
     labels_safetensors,
@@ -24,10 +25,10 @@ from avuc.evaluation.files.arrays import (
     write_npz,
     write_safetensors,
 )
-from avuc.evaluation.files.columns import is_row_number
+from avuc.evaluation.files.columns import index_labels, is_row_number
 from avuc.evaluation.files.csv import open_csv, read_csv, write_csv
 from avuc.evaluation.files.messages import ambiguous_labels, file_error, listing
-from avuc.evaluation.files.names import LABEL_NAMES, RawScores, ReadOptions, check_unique_names, find_label_name
+from avuc.evaluation.files.names import LABEL_NAMES, Named, RawScores, ReadOptions, check_unique_names, find_label_name
 from avuc.evaluation.files.parquet import open_parquet, read_parquet, write_parquet
 
 TEXT_TABLES = (".csv", ".tsv")
@@ -93,6 +94,7 @@ def find_scores(
     columns: str | Sequence[str] | None = None,
     like: HasScoreNames | None = None,
     needs_labels: bool = True,
+    classes: Sequence[str] | None = None,
     in_blocks: bool = False,
 ) -> RawScores:
     """Return the unchecked scores and labels of a file; with `in_blocks`, as sources that read the file later.
@@ -106,6 +108,7 @@ def find_scores(
         columns,
         prefer=() if like is None or scores_key is not None else like.raw.keys,
         needs_labels=needs_labels and labels is None,
+        classes=classes,
         in_blocks=in_blocks,
     )
     form = _format(file)
@@ -113,9 +116,17 @@ def find_scores(
         raise file_error(file, "has no named columns", "leave out --columns, or name the scores with --scores-key")
     raw = form.read(file, options)
     raw.limit = options.limit
+    if classes is not None:
+        raw.class_names = tuple(classes)
     if labels is not None:
         label_file, label_options = Path(labels), ReadOptions(None, labels_key, max_gb, in_blocks=in_blocks)
         add_labels(file, raw, label_file, label_options, _format(label_file).labels)
+    if is_text(raw.labels):
+        words, codes = np.unique(raw.labels.reshape(-1), return_inverse=True)
+        texts = [str(word).strip() for word in words]
+        where = f"labels from {raw.labels_from}"
+        values, raw.labels_named = index_labels(file, texts, raw.class_names or (), where)
+        raw.labels = values[codes].reshape(raw.labels.shape)
     return raw
 
 
@@ -152,7 +163,7 @@ class LabelTable(Protocol):
 
     @property
     def names(self) -> list[str]: ...
-    def label_numbers(self, name: str, classes: Sequence[str], where: str) -> tuple[np.ndarray, bool]:
+    def label_numbers(self, name: str, classes: Sequence[str], where: str) -> tuple[np.ndarray, Named]:
         """Return the labels as numbers, and whether they were class names."""
         ...
 

@@ -9,11 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from avuc.core.errors import InputError
 from avuc.evaluation.files.messages import file_error, listing
 
+if TYPE_CHECKING:
+    from avuc.evaluation.files.layout import Layout
+
+Named = bool | tuple[str, ...]
 SCORE_NAMES = ("logits", "probs", "predictions", "scores")
 LABEL_NAMES = ("labels", "y", "targets", "ground_truth")
 # also accepted for labels, in upper or lower case, with spaces or hyphens instead of underscores
@@ -33,6 +37,7 @@ class ReadOptions:
     columns: str | Sequence[str] | None = None  # score columns of a table, in class order
     prefer: Sequence[str] = ()  # used like `columns` if the table has all of them
     needs_labels: bool = True  # False: labels come from another file or are not used
+    classes: Sequence[str] | None = None  # names of the classes in the order of the scores
     in_blocks: bool = False  # return `avuc.evaluation.files.sources.Source`s instead of arrays
 
     @property
@@ -62,10 +67,12 @@ class RawScores:
     labels_from: str | None = None
     class_names: tuple[str, ...] | None = None
     notes: list[str] = field(default_factory=list)
-    labels_named: bool = False  # the labels were class names, and are now class numbers
+    # True: the labels were class names, and are now class numbers; a tuple: indices into these names, which are sorted
+    labels_named: Named = False
     limit: int = int(MAX_GB * 1e9)  # bytes that `write_scores` may unpack
     draws: int = 1  # number of draws that the scores are the mean of
     expected_entropy: Any = None  # (N) mean entropy of these draws
+    layout: Layout | None = None  # of the scores in the file
 
 
 def choose_name(path: Path, names: Sequence[str], key: str | None, usual: Sequence[str], what: str) -> str | None:
@@ -91,6 +98,13 @@ def check_unique_names(path: Path, names: Sequence[str]) -> None:
             f"several entries have the same name: {listing(duplicates)}",
             "give every array or column its own name",
         )
+
+
+def check_class_names(path: Path, names: Sequence[str], classes: int) -> None:
+    """Raise unless --classes has a different name for every class."""
+    if len(names) != classes or len(set(names)) < len(names):
+        problem = f"--classes names {len(set(names))} different classes, but there are {classes} scores per row"
+        raise file_error(path, problem, "name every class once, in the order of the scores")
 
 
 def find_label_name(

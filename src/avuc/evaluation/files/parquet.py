@@ -19,7 +19,7 @@ from avuc.evaluation.files.arrow import LEAVE_OUT, arrow_modules, is_text, probe
 from avuc.evaluation.files.choose_columns import choose_columns
 from avuc.evaluation.files.columns import index_labels
 from avuc.evaluation.files.messages import file_error
-from avuc.evaluation.files.names import RawScores, ReadOptions, check_size
+from avuc.evaluation.files.names import Named, RawScores, ReadOptions, check_size
 from avuc.evaluation.files.parquet_labels import distinct_labels, label_source
 
 # rows that are read to find out what a column contains
@@ -162,14 +162,14 @@ class _Table:
         self.check(names, whole=True)
         return self.file.read(columns=names, use_threads=False)
 
-    def label_numbers(self, name: str, classes: Sequence[str], where: str) -> tuple[np.ndarray, bool]:
+    def label_numbers(self, name: str, classes: Sequence[str], where: str) -> tuple[np.ndarray, Named]:
         codes, words = self._label(name)
         if words is None:
             return codes, False
         values, named = index_labels(self.path, words, classes, where)
         return (values[codes] if len(values) else np.empty(0)), named
 
-    def label_source(self, name: str, classes: Sequence[str], where: str) -> tuple[Any, bool]:
+    def label_source(self, name: str, classes: Sequence[str], where: str) -> tuple[Any, Named]:
         """Return the same as a source that reads the file later."""
         self.check([name])
         reopen = partial(_reopened, self.path, self.options)
@@ -265,7 +265,7 @@ def _starts(path: str, depth: int) -> Iterator[str]:
 def _scores(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> tuple[np.ndarray, Any]:
     """Return scores (N, C), or (S, N, C) from one column of lists of lists; and the class names of several columns."""
     scores = stacked(table.path, table.read(list(names)), names)
-    return scores, None if len(names) == 1 else classes
+    return scores, None if len(names) == 1 and table.is_list(names[0]) else classes
 
 
 def _source(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> tuple[TableSource, Any]:
@@ -279,7 +279,7 @@ def _source(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> 
     rows = table.file.metadata.num_rows
     shape = (*sample.shape[:-2], rows, sample.shape[-1]) if sample.ndim > 1 else (rows,)
     source = TableSource(table.path, table.options, shape, sample.dtype, names)
-    return source, None if len(names) == 1 else classes
+    return source, None if len(names) == 1 and table.is_list(names[0]) else classes
 
 
 class TableSource:

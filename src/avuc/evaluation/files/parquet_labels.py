@@ -14,7 +14,7 @@ from torch import Tensor
 from avuc.evaluation.files.arrow import LEAVE_OUT, arrow_modules, is_text, values
 from avuc.evaluation.files.columns import index_labels
 from avuc.evaluation.files.messages import file_error
-from avuc.evaluation.files.names import check_size
+from avuc.evaluation.files.names import Named, check_size
 
 # rows of a label column that are read at a time
 BATCH_ROWS = 1 << 16
@@ -49,7 +49,7 @@ class LabelSource:
 
 def label_source(
     path: Path, file: Any, name: str, classes: Sequence[str], where: str, limit: int, open_file: Open
-) -> tuple[LabelSource, bool]:
+) -> tuple[LabelSource, Named]:
     """Return the source of a label column, and whether its labels are class names.
 
     Args:
@@ -61,7 +61,8 @@ def label_source(
         limit: memory limit in bytes for the distinct texts.
         open_file: opens the table again.
     """
-    rows, numbers, named = file.metadata.num_rows, None, False
+    rows, numbers = file.metadata.num_rows, None
+    named: Named = False
     if _has_text(file, name):
         words = distinct_texts(path, file, name, limit)
         found, named = index_labels(path, words, classes, where)

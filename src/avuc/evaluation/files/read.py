@@ -1,29 +1,29 @@
-"""Read, open and write saved predictions."""
+"""Read saved predictions into memory, or open them to read them in blocks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from avuc.core.atomic import atomic_path
-from avuc.evaluation.files.checks import check_label_shape, check_score_shape, decide
-from avuc.evaluation.files.find import FORMATS, TEXT_TABLES, HasScoreNames, file_errors, find_scores
-from avuc.evaluation.files.messages import file_error, listing
-from avuc.evaluation.files.names import RawScores, ReadOptions, check_size, memory_bytes
-from avuc.evaluation.files.score_file import ScoreFile, ScoreStream, as_file_dtype, blocks_of
-from avuc.evaluation.files.sources import ArraySource, Source
+from avuc.evaluation.files.class_order import order_classes
+from avuc.evaluation.files.find import TEXT_TABLES, HasScoreNames, file_errors, find_scores
+from avuc.evaluation.files.messages import file_error
+from avuc.evaluation.files.names import RawScores, ReadOptions, check_class_names, check_size, memory_bytes
+from avuc.evaluation.files.reading import Reading
+from avuc.evaluation.files.score_file import ScoreFile, ScoreStream, blocks_of
+from avuc.evaluation.files.sources import ArraySource, Source, counted_along
 from avuc.evaluation.files.summary import Summary
 from avuc.metrics.blockwise import bytes_needed, needs_blocks
 from avuc.metrics.streaming.suite import bytes_needed as fixed_bytes
 
 # added to a refusal where it helps
 FIXED_MEMORY = "or evaluate it with --fixed-memory"
-KINDS = ("auto", "logits", "probs", "percent")
 
 
 def read_scores(
@@ -38,6 +38,11 @@ def read_scores(
     columns: str | Sequence[str] | None = None,
     like: HasScoreNames | None = None,
     needs_labels: bool = True,
+    classes: Sequence[str] | None = None,
+    task: str = "auto",
+    class_dim: int | None = None,
+    ignore_index: int | None = None,
+    positive: str | None = None,
 ) -> ScoreFile:
     """Read saved predictions of any framework from .npz, .npy, .safetensors, .parquet, .csv or .tsv into memory.
 
@@ -55,6 +60,11 @@ def read_scores(
         columns: score columns of a table in class order: names, a range `a:b`, a pattern `prob_*`.
         like: a file of the same model; a table with the same score columns is read in the same way.
         needs_labels: False to read no labels.
+        classes: names of the classes in the order of the scores, for labels that are names.
+        task: `auto`, `multiclass`, or `binary` for one number per label.
+        class_dim: dimension of the classes of dense scores; −1 for the last (default: 1, if the labels fit).
+        ignore_index: label of rows that are left out (default: −100 for dense scores, else no row is left out).
+        positive: label of the class that one number per row stands for (default: 1, or the second in the alphabet).
 
     >>> import tempfile, numpy as np
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -62,9 +72,9 @@ def read_scores(
     ...     read_scores(f"{folder}/test.npz").kind
     'probs'
     """
-    if kind not in KINDS:
-        raise file_error(Path(path), f"unknown kind {kind!r}", f"use one of {listing(KINDS)}")
-    file = Path(path)
+    file, known = Path(path), None if like is None else like.raw.layout
+    reading = Reading(kind, first_label, task, class_dim, ignore_index, positive, known)
+    reading.check(file)
     with file_errors(file):
         raw = find_scores(
             file,
@@ -75,15 +85,24 @@ def read_scores(
             columns=columns,
             like=like,
             needs_labels=needs_labels,
+            classes=classes,
         )
-        return _decided(file, raw, kind, first_label, needs_labels)
+        return _decided(file, raw, reading, needs_labels)
 
 
-def _decided(path: Path, raw: RawScores, kind: str, first_label: int | None, needs_labels: bool) -> ScoreFile:
-    scores, labels = _shaped(path, raw, needs_labels)
+def _decided(path: Path, raw: RawScores, reading: Reading, needs_labels: bool) -> ScoreFile:
+    raw.scores = torch.as_tensor(raw.scores)
+    raw.labels = None if raw.labels is None else torch.as_tensor(raw.labels)
+    raw.layout = layout = reading.layout(path, raw, needs_labels)
+    scores, labels = layout.rows(raw.scores), None
+    if raw.labels is not None and needs_labels:
+        total = scores.shape[-2]
+        scores, labels = layout.kept(scores, raw.labels.reshape(-1))
+        _note_left_out(path, raw, total, total - scores.shape[-2])
+        _check_classes(path, raw, [(scores, labels)])
     dtype = scores.dtype if scores.is_floating_point() else torch.float32
     raw.scores, raw.labels = None, None
-    decision = decide(path, raw, Summary.of(scores, labels), kind, first_label)
+    decision = reading.decide(path, raw, Summary.of(scores, labels))
     return ScoreFile(
         path=path,
         scores=decision.scores(scores),
@@ -101,15 +120,32 @@ def _decided(path: Path, raw: RawScores, kind: str, first_label: int | None, nee
     )
 
 
-def _shaped(path: Path, raw: RawScores, needs_labels: bool) -> tuple[Tensor, Tensor | None]:
-    """Return the arrays as tensors, after checks of their shapes and types."""
-    scores = torch.as_tensor(raw.scores)
-    check_score_shape(path, raw.scores_from, scores.shape, scores.dtype)
-    if raw.labels is None or not needs_labels:
-        return scores, None
-    labels = torch.as_tensor(raw.labels)
-    check_label_shape(path, f"labels from {raw.labels_from}", labels.shape, labels.dtype, scores.shape)
-    return scores, labels.reshape(-1)
+def _note_left_out(path: Path, raw: RawScores, total: int, left_out: int) -> None:
+    """Note how many rows were left out; raise if no row is left."""
+    layout = raw.layout
+    assert layout is not None
+    if left_out == total:
+        raise file_error(path, f"every label is {layout.ignore}, which marks rows to leave out", "label some rows")
+    if left_out:
+        raw.layout = replace(layout, left_out=left_out)
+        what = "positions" if layout.dense else "rows"
+        raw.notes.append(f"{left_out:,} of {total:,} {what} have the label {layout.ignore} and were left out")
+    if layout.dense:
+        raw.notes.append(
+            "positions of one sample are not independent, so intervals, which resample positions, are too narrow"
+        )
+
+
+def _check_classes(path: Path, raw: RawScores, blocks: Iterable[tuple[Tensor, Tensor | None]]) -> None:
+    """Check the number of class names, and give classes the names of text labels."""
+    assert raw.layout is not None
+    classes = raw.layout.flat[-1]
+    if classes == 1:
+        return
+    if raw.class_names is not None and len(raw.class_names) != classes:
+        check_class_names(path, raw.class_names, classes)
+    if isinstance(raw.labels_named, tuple):
+        order_classes(path, raw, blocks, classes)
 
 
 def open_scores(
@@ -124,12 +160,17 @@ def open_scores(
     columns: str | Sequence[str] | None = None,
     like: HasScoreNames | None = None,
     needs_labels: bool = True,
+    classes: Sequence[str] | None = None,
+    task: str = "auto",
+    class_dim: int | None = None,
+    ignore_index: int | None = None,
+    positive: str | None = None,
     memory: Callable[[int, int], int] = bytes_needed,
     most_scores: int | None = None,
 ) -> ScoreFile | ScoreStream:
     """Read like `read_scores`, but return a `ScoreStream` for a large file, which is then read in blocks.
 
-    Large means more than 100,000 rows or 134 million scores. A .csv is always read into memory.
+    Large means more than 100,000 rows or 134 million scores. A .csv or .tsv is always read into memory.
 
     Args:
         path: the file. The arguments that are not listed here are those of `read_scores`.
@@ -143,9 +184,9 @@ def open_scores(
     ...     open_scores(f"{folder}/test.npz").num_rows
     2
     """
-    file = Path(path)
-    if kind not in KINDS:
-        raise file_error(file, f"unknown kind {kind!r}", f"use one of {listing(KINDS)}")
+    file, known = Path(path), None if like is None else like.raw.layout
+    reading = Reading(kind, first_label, task, class_dim, ignore_index, positive, known)
+    reading.check(file)
     options: dict[str, Any] = {
         "labels": labels,
         "scores_key": scores_key,
@@ -154,34 +195,43 @@ def open_scores(
         "columns": columns,
         "like": like,
         "needs_labels": needs_labels,
+        "classes": classes,
     }
+
+    def whole() -> ScoreFile:
+        asked = {name: getattr(reading, name) for name in reading.__dataclass_fields__ if name != "like"}
+        return read_scores(file, **asked, **options)
+
     # a .csv has no stored row count, and its numbers need less memory than its text
     if file.suffix.lower() in TEXT_TABLES:
-        return read_scores(file, kind=kind, first_label=first_label, **options)
+        return whole()
     with file_errors(file):
         raw = find_scores(file, in_blocks=True, **options)
         raw.scores = _source(raw.scores)
-        shape, dtype = raw.scores.shape, raw.scores.dtype
-        check_score_shape(file, raw.scores_from, shape, dtype)
+        raw.labels = None if raw.labels is None else _source(raw.labels)
+        raw.layout = layout = reading.layout(file, raw, needs_labels)
+        shape, dtype = layout.flat, raw.scores.dtype
         beyond = most_scores is not None and math.prod(shape) > most_scores
-        rows, classes, draws = shape[-2], shape[-1], shape[0] if len(shape) == 3 else 1
-        if not (beyond or needs_blocks(rows, classes, draws)):
+        rows, classes_here, draws = shape[-2], max(shape[-1], 2), shape[0] if layout.draws else 1
+        if not (beyond or needs_blocks(rows, classes_here, draws)):
             limit = ReadOptions(max_gb=max_gb).limit
             held = memory_bytes(math.prod(shape), dtype.itemsize)
-            if rows and fixed_bytes(rows, classes) <= limit:
+            if rows and fixed_bytes(rows, classes_here) <= limit:
                 check_size(file, raw.scores_from, held, limit, f", {FIXED_MEMORY}")
-            return read_scores(file, kind=kind, first_label=first_label, **options)
-        if raw.labels is not None and needs_labels:
-            raw.labels = _source(raw.labels)
-            where = f"labels from {raw.labels_from}"
-            check_label_shape(file, where, raw.labels.shape, raw.labels.dtype, shape)
-        else:
-            raw.labels = None
+            return whole()
+        raw.scores = counted_along(raw.scores, layout.row_axis)
+        raw.labels = counted_along(raw.labels, 0) if raw.labels is not None and needs_labels else None
         _check_memory(file, raw, memory, ReadOptions(max_gb=max_gb).limit)
-        decision = decide(file, raw, _summary(file, raw, rows), kind, first_label)
+        if raw.labels is not None:
+            _check_classes(file, raw, blocks_of(raw.scores, raw.labels, layout))
+        summary = _summary(file, raw, rows)
+        kept = summary.scores.rows
+        if raw.labels is not None:
+            _note_left_out(file, raw, rows, rows - kept)
+        decision = reading.decide(file, raw, summary)
     return ScoreStream(
         path=file,
-        shape=tuple(shape),
+        shape=(*shape[:-2], kept, max(shape[-1], 2)),
         kind=decision.kind,
         scores_from=raw.scores_from,
         labels_from=raw.labels_from,
@@ -194,12 +244,13 @@ def open_scores(
 
 
 def _check_memory(path: Path, raw: RawScores, memory: Callable[[int, int], int], limit: int) -> None:
-    shape = raw.scores.shape
-    needed = memory(shape[-2], shape[-1])
+    assert raw.layout is not None
+    rows, classes = raw.layout.flat[-2], max(raw.layout.flat[-1], 2)
+    needed = memory(rows, classes)
     if needed > limit:
-        size = math.prod(shape) * raw.scores.dtype.itemsize
+        size = math.prod(raw.scores.shape) * raw.scores.dtype.itemsize
         # only where it helps: memory that grows with the rows, and a limit above that of fixed size
-        helps = memory(1, shape[-1]) < needed and fixed_bytes(shape[-2], shape[-1]) <= limit
+        helps = memory(1, classes) < needed and fixed_bytes(rows, classes) <= limit
         raise file_error(
             path,
             f"{raw.scores_from} has {size / 1e9:.3g} GB and needs {needed / 1e9:.3g} GB of memory, above the "
@@ -210,13 +261,16 @@ def _check_memory(path: Path, raw: RawScores, memory: Callable[[int, int], int],
 
 
 def _summary(path: Path, raw: RawScores, rows: int) -> Summary:
-    summary, done = None, 0
-    for scores, labels in blocks_of(raw.scores, raw.labels):
+    summary, done, layout = None, 0, raw.layout
+    assert layout is not None
+    for scores, labels in blocks_of(raw.scores, raw.labels, layout):
         # in float32, which decides what is finite
         block = Summary.of(scores.to(torch.float32), labels, start=done)
         summary = block if summary is None else summary.merge(block)
         done += scores.shape[-2]
-    if summary is None or done != rows:
+    if summary is None and layout.ignore is not None:
+        _note_left_out(path, raw, rows, rows)
+    if summary is None or (done != rows and layout.ignore is None):
         raise file_error(path, f"should have {rows:,} rows but has {done:,}", "save the file again")
     return summary
 
@@ -224,32 +278,3 @@ def _summary(path: Path, raw: RawScores, rows: int) -> Summary:
 def _source(array: object) -> Source:
     """Return the array as a source."""
     return array if hasattr(array, "blocks") else ArraySource(array)  # type: ignore[return-value]
-
-
-def write_scores(file: ScoreFile, scores: Tensor, destination: str | Path) -> None:
-    """Write a copy of the file with new scores, in the same format; everything else is kept.
-
-    Logits that are too large for the type of the file are shifted so that the largest logit of their row is 0, which
-    changes no probability. NaN and infinity are an error.
-
-    Args:
-        file: the file, from `read_scores`.
-        scores: new scores of the same shape and kind, for example `file.calibrated(calibrator)`.
-        destination: path of the copy.
-
-    >>> import tempfile, numpy as np
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     np.savez(f"{folder}/a.npz", logits=[[4.0, 0.0]], labels=[0])
-    ...     file = read_scores(f"{folder}/a.npz")
-    ...     write_scores(file, file.scores / 2, f"{folder}/b.npz")
-    ...     read_scores(f"{folder}/b.npz").scores.tolist()
-    [[2.0, 0.0]]
-    """
-    if scores.shape != file.scores.shape:
-        raise file_error(
-            file.path, f"has scores of shape {tuple(file.scores.shape)}, not {tuple(scores.shape)}", "keep the shape"
-        )
-    new = scores.detach().cpu()
-    new = as_file_dtype(file.path, new * file.scale if file.scale != 1 else new, file.dtype, file.kind)
-    with atomic_path(destination) as temporary:
-        FORMATS[file.path.suffix.lower()].write(file.path, temporary, file.raw, new)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from avuc.calibration import TemperatureScaling, logits_from_probs
 from avuc.core.errors import InputError
 from avuc.evaluation.files.checks import Decision
 from avuc.evaluation.files.find import no_labels
+from avuc.evaluation.files.layout import Layout
 from avuc.evaluation.files.messages import file_error, listing
 from avuc.evaluation.files.names import RawScores
 from avuc.evaluation.files.sources import Source, paired_blocks
@@ -203,7 +205,8 @@ class ScoreStream:
     def parts(self) -> Iterator[ScoreFile]:
         """Yield consecutive rows as files of their own."""
         done = 0
-        for scores, labels in blocks_of(self.raw.scores, self.raw.labels):
+        assert self.raw.layout is not None
+        for scores, labels in blocks_of(self.raw.scores, self.raw.labels, self.raw.layout):
             block, expected = slice(done, done + scores.shape[-2]), self.raw.expected_entropy
             done += scores.shape[-2]
             yield ScoreFile(
@@ -223,14 +226,23 @@ class ScoreStream:
             )
 
 
-def blocks_of(scores: Source, labels: Source | None) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
-    """Return an iterator over scores and labels of the same rows, about `BLOCK` scores at a time."""
-    shape = scores.shape
-    rows = max(1, BLOCK // (shape[-1] * (shape[0] if len(shape) == 3 else 1)))
-    blocks = scores.blocks(rows)
-    if labels is None:
-        return ((block, None) for block in blocks)
-    return iter(paired_blocks(blocks, labels.blocks(rows)))
+def blocks_of(
+    scores: Source, labels: Source | None, layout: Layout
+) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+    """Yield rows and their labels, about `BLOCK` scores at a time, without the rows that the layout leaves out."""
+    shape, axis = scores.shape, layout.row_axis
+    samples = max(1, BLOCK * shape[axis] // math.prod(shape))
+    blocks: Iterator[tuple[Tensor, Tensor | None]] = ((block, None) for block in scores.blocks(samples))
+    if labels is not None:
+        blocks = iter(paired_blocks(scores.blocks(samples), labels.blocks(samples), axis))
+    most = max(1, BLOCK // (layout.flat[-1] * (shape[0] if layout.draws else 1)))  # one image may be larger
+    for block, here in blocks:
+        flat, known = layout.rows(block), None
+        if here is not None:
+            flat, known = layout.kept(flat, here.reshape(-1))
+        for start in range(0, flat.shape[-2], most):
+            part = slice(start, start + most)
+            yield flat[..., part, :], None if known is None else known[part]
 
 
 class Described(Protocol):
@@ -244,6 +256,8 @@ class Described(Protocol):
     def scores_from(self) -> str: ...
     @property
     def labels_from(self) -> str | None: ...
+    @property
+    def raw(self) -> RawScores: ...
 
 
 def describe(file: Described) -> str:
@@ -262,7 +276,12 @@ def describe(file: Described) -> str:
     draws = f"{file.shape[0]:,} draws of " if len(file.shape) == 3 else ""
     kind = "logits" if file.kind == "logits" else "probabilities"
     labels = f"labels from {file.labels_from}" if file.labels_from else "no labels"
-    return f"{draws}{file.shape[-2]:,} × {file.shape[-1]:,} {kind} from {file.scores_from}, {labels}"
+    layout, sizes = file.raw.layout, f"{file.shape[-2]:,} × {file.shape[-1]:,}"
+    if layout is not None and layout.dense:
+        sizes = " × ".join(f"{side:,}" for side in layout.shape[layout.row_axis :])
+    elif layout is not None and layout.binary:
+        sizes = f"{file.shape[-2]:,} binary"
+    return f"{draws}{sizes} {kind} from {file.scores_from}, {labels}"
 
 
 @dataclass(frozen=True)
@@ -293,19 +312,3 @@ def match_classes(path: Path, names: Sequence[str] | None, calibrator: Any) -> A
             "apply it to scores with the same class names",
         )
     return ReorderedCalibrator(calibrator, [list(names).index(name) for name in fitted])
-
-
-def as_file_dtype(path: Path, scores: Tensor, dtype: torch.dtype, kind: str) -> Tensor:
-    """Return the scores in the type of the file; raise if some are not finite.
-
-    Rows of logits that are too large for the type are shifted so that the largest is 0, and clipped where softmax is 0
-    anyway. Their probabilities stay the same.
-    """
-    cast = scores.to(dtype)
-    overflow = (cast.isinf() & scores.isfinite()).any(-1, keepdim=True)
-    if kind == "logits" and bool(overflow.any()):
-        below = (scores - scores.amax(-1, keepdim=True)).clamp(min=torch.finfo(dtype).min)
-        cast = torch.where(overflow, below.to(dtype), cast)
-    if not bool(cast.isfinite().all()):
-        raise file_error(path, "the new scores contain NaN or infinity", "check the calibrator")
-    return cast

@@ -33,9 +33,10 @@ class ArraySource:
     def __init__(self, array: Any) -> None:
         self._array = torch.as_tensor(array)
         self.shape, self.dtype = tuple(self._array.shape), self._array.dtype
+        self.axis = _row_axis(self.shape)
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
-        axis = _row_axis(self.shape)
+        axis = self.axis
         for start in range(0, self.shape[axis], rows):
             yield self._array.narrow(axis, start, min(rows, self.shape[axis] - start))
 
@@ -54,12 +55,12 @@ class FileSource:
         *,
         column_major: bool = False,
     ) -> None:
-        self.path, self.shape, self.dtype = path, shape, dtype
+        self.path, self.shape, self.dtype, self.axis = path, shape, dtype, _row_axis(shape)
         self._offset, self._itemsize, self._decode, self._column_major = offset, itemsize, decode, column_major
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
         stored = self.shape[::-1] if self._column_major else self.shape
-        axis = _row_axis(self.shape)
+        axis = self.axis
         row_axis = len(self.shape) - 1 - axis if self._column_major else axis
         count, outer, inner = stored[row_axis], math.prod(stored[:row_axis]), math.prod(stored[row_axis + 1 :])
         stride = inner * self._itemsize
@@ -76,9 +77,9 @@ class FileSource:
 
 
 class StreamSource:
-    """A row-major array without draws that can only be read from the start, such as a compressed archive member.
+    """A row-major array that can only be read from the start, such as a compressed archive member.
 
-    `open_data` opens a stream at the first byte of the data.
+    `open_data` opens a stream at the first byte of the data; `whole` reads the array at once, which draws need.
     """
 
     def __init__(
@@ -89,9 +90,10 @@ class StreamSource:
         dtype: torch.dtype,
         itemsize: int,
         decode: Callable[[bytearray], Tensor],
+        whole: Callable[[], Any],
     ) -> None:
-        self.path, self.shape, self.dtype = path, shape, dtype
-        self._open, self._itemsize, self._decode = open_data, itemsize, decode
+        self.path, self.shape, self.dtype, self.axis = path, shape, dtype, 0
+        self._open, self._itemsize, self._decode, self.whole = open_data, itemsize, decode, whole
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
         stride = math.prod(self.shape[1:]) * self._itemsize
@@ -125,17 +127,31 @@ def numpy_decoder(dtype: np.dtype[Any]) -> tuple[torch.dtype, Callable[[bytearra
     return torch.from_numpy(np.empty(0, plain)).dtype, decode
 
 
-def paired_blocks(scores: Iterator[Tensor], labels: Iterator[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield blocks of scores with the labels of the same rows; the label blocks may have other sizes."""
+def paired_blocks(
+    scores: Iterator[Tensor], labels: Iterator[Tensor], axis: int | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield blocks of scores with the labels of the same samples; the label blocks may have other sizes.
+
+    `axis` is the dimension of the scores that counts the samples (default: the last but one).
+    """
     held = torch.empty(0)
     for block in scores:
-        parts, missing = [], block.shape[-2]
+        parts, missing = [], block.shape[-2 if axis is None else axis]
         while missing:
             if not len(held):
-                held = next(labels).reshape(-1)
+                held = next(labels)
             parts.append(held[:missing])
             held, missing = held[missing:], missing - len(parts[-1])
         yield block, parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def counted_along(source: Source, axis: int) -> Source:
+    """Return a source whose blocks are parts of this dimension."""
+    if isinstance(source, StreamSource) and axis:
+        source = ArraySource(source.whole())
+    if isinstance(source, ArraySource | FileSource | StreamSource):
+        source.axis = axis
+    return source
 
 
 def _row_axis(shape: tuple[int, ...]) -> int:

@@ -140,8 +140,8 @@ class LabelSummary:
     low_row: int
     high_row: int
     not_integer: tuple[int, float] | None = None  # row and value of the first label that is not an integer
-    right_from_0: int = 0  # rows whose largest score is at index `label`
-    right_from_1: int = 0  # rows whose largest score is at index `label - 1`
+    right_from_0: int = 0  # rows whose largest score is at index `label`; of one number: if it is a probability
+    right_from_1: int = 0  # rows whose largest score is at index `label - 1`; of one number: if it is a logit
 
     @classmethod
     def of(cls, labels: Any, scores: Any = None, start: int = 0) -> LabelSummary:
@@ -158,7 +158,11 @@ class LabelSummary:
         distinct = np.unique(exact.numpy())
         least, most = int(exact.argmin()), int(exact.argmax())
         right = (0, 0)
-        if scores is not None:
+        if scores is not None and torch.as_tensor(scores).shape[-1] == 1:
+            # one number per row: as a probability, and as a logit
+            one = torch.as_tensor(scores).reshape(-1, rows).to(torch.float32).mean(0)
+            right = (int(((one > 0.5) == exact).sum()), int(((one > 0) == exact).sum()))
+        elif scores is not None:
             predicted = _predicted_classes(torch.as_tensor(scores))
             right = (int((predicted == exact).sum()), int((predicted == exact - 1).sum()))
         return cls(

@@ -1,0 +1,54 @@
+"""Reading: what the user says about the content of a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from avuc.core.errors import InputError
+from avuc.evaluation.files.checks import Decision, decide
+from avuc.evaluation.files.layout import TASKS, Layout, find_layout
+from avuc.evaluation.files.messages import file_error, listing
+from avuc.evaluation.files.names import RawScores
+from avuc.evaluation.files.summary import Summary
+
+KINDS = ("auto", "logits", "probs", "percent")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the user says about the content of a file."""
+
+    kind: str = "auto"
+    first_label: int | None = None
+    task: str = "auto"
+    class_dim: int | None = None
+    ignore_index: int | None = None
+    positive: str | None = None
+    like: Layout | None = None  # of another file of the same model
+
+    def check(self, path: Path) -> None:
+        if self.kind not in KINDS:
+            raise file_error(path, f"unknown kind {self.kind!r}", f"use one of {listing(KINDS)}")
+        if self.task not in TASKS[:3]:
+            raise file_error(path, f"unknown task {self.task!r}", f"use one of {listing(TASKS[:3])}")
+
+    def layout(self, path: Path, raw: RawScores, needs_labels: bool) -> Layout:
+        """Return the layout of the scores; labels that are not needed help, but are not checked."""
+        scores = (tuple(raw.scores.shape), raw.scores.dtype)
+        options: dict[str, Any] = {"class_dim": self.class_dim, "ignore_index": self.ignore_index, "like": self.like}
+        if raw.labels is not None:
+            labels = (f"labels from {raw.labels_from}", tuple(raw.labels.shape), raw.labels.dtype)
+            try:
+                return find_layout(path, raw.scores_from, scores, labels, task=self.task, **options)
+            except InputError:
+                if needs_labels:
+                    raise
+        return find_layout(path, raw.scores_from, scores, None, task=self.task, **options)
+
+    def decide(self, path: Path, raw: RawScores, summary: Summary) -> Decision:
+        if self.positive is not None and summary.scores.classes != 1:
+            problem = f"{raw.scores_from} has {summary.scores.classes} scores per row"
+            raise file_error(path, problem, "leave out --positive, which is for one number per row")
+        return decide(path, raw, summary, self.kind, self.first_label, self.positive)
