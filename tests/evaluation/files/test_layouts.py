@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from avuc.core.errors import InputError
 from avuc.evaluation.files import open_scores, read_scores, write_scores
-from avuc.evaluation.files.layout import Layout, find_layout
+from avuc.evaluation.files.find_layout import find_layout
+from avuc.evaluation.files.layout import Layout
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 2, 60)

@@ -6,8 +6,8 @@ The way from a file to checked scores:
                   arrow.py, csv.py with csv_header.py. The result is `RawScores` (names.py).
 2. find           Arrays are found by name (names.py), columns of a table by choose_columns.py with the rules in
                   column_rules.py and columns.py. Labels may come from a second file (find.py).
-3. lay out        layout.py finds the classes of dense and binary scores, and turns them into rows; class_order.py
-                  gives classes the names of text labels.
+3. lay out        find_layout.py finds the classes of dense and binary scores, layout.py turns them into rows,
+                  class_order.py gives classes the names of text labels.
 4. summarise      summary.py computes a `Summary` of all rows, block by block.
 5. check, decide  checks.py checks shapes, finite scores and labels; kinds.py decides logits, probabilities or
                   percentages, binary.py the same for one number per row. The result is a `Decision`.

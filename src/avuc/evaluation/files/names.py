@@ -9,13 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from avuc.core.errors import InputError
+from avuc.evaluation.files.layout import Layout
 from avuc.evaluation.files.messages import file_error, listing
-
-if TYPE_CHECKING:
-    from avuc.evaluation.files.layout import Layout
 
 Named = bool | tuple[str, ...]
 SCORE_NAMES = ("logits", "probs", "predictions", "scores")

@@ -8,7 +8,8 @@ from typing import Any
 
 from avuc.core.errors import InputError
 from avuc.evaluation.files.checks import Decision, decide
-from avuc.evaluation.files.layout import TASKS, Layout, find_layout
+from avuc.evaluation.files.find_layout import TASKS, find_layout
+from avuc.evaluation.files.layout import Layout
 from avuc.evaluation.files.messages import file_error, listing
 from avuc.evaluation.files.names import RawScores
 from avuc.evaluation.files.summary import Summary
