@@ -6,6 +6,7 @@ value 0 belongs to the first bin.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -48,6 +49,11 @@ def bin_edges(bins: int, dtype: torch.dtype | None = None) -> Array:
     array([0.  , 0.25, 0.5 , 0.75, 1.  ])
     """
     check_bins(bins)
+    return _edges(bins, dtype).copy()
+
+
+@lru_cache(maxsize=16)
+def _edges(bins: int, dtype: torch.dtype | None) -> Array:
     edges = np.arange(bins + 1) / bins
     if dtype is None:
         return edges

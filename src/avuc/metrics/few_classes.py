@@ -16,6 +16,8 @@ from avuc.metrics.binning import digitise
 
 # More classes than this are reduced row by row; classes are counted in int8.
 MOST_CLASSES = 40
+# for fewer rows than this, the time of a call counts more than the time of its work
+FEW_ROWS = 1000
 _TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -32,6 +34,8 @@ def predicted_classes(columns: Array, confidence: Array) -> Array:
     >>> predicted_classes(np.array([[0.4, 0.5], [0.6, 0.5]]), np.array([0.6, 0.5]))
     array([1, 0])
     """
+    if columns.shape[1] < FEW_ROWS:
+        return np.asarray(columns.argmax(0))
     largest = columns == confidence
     found = largest[0].copy()
     missing = ~found
@@ -67,13 +71,13 @@ def add_classwise(columns: Array, labels: Array, chosen: Array, edges: Array, ta
     where = np.flatnonzero(flat > edges[1])
     high = flat.take(where)
     index = digitise(np.concatenate([high, chosen]), edges)
-    index[: len(high)] += _class_offsets(*columns.shape, bins).take(where)
-    index[len(high) :] += (labels * bins).astype(np.int32)
-    # np.bincount of no weights at all returns integers
-    added = np.bincount(index[: len(high)], weights=high, minlength=table.size).astype(np.float64).reshape(table.shape)
-    added[:, 0] += columns.sum(1) - added.sum(1)
+    entries, hits = index[: len(high)], index[len(high) :]
+    entries += _class_offsets(*columns.shape, bins).take(where)
+    hits += labels * bins
+    added = np.bincount(entries, weights=high, minlength=table.size).reshape(table.shape)
     table += added
-    table -= np.bincount(index[len(high) :], minlength=table.size).reshape(table.shape)
+    table[:, 0] += columns.sum(1) - added.sum(1)
+    table -= np.bincount(hits, minlength=table.size).reshape(table.shape)
 
 
 @lru_cache(maxsize=4)

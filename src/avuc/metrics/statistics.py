@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -93,6 +93,10 @@ def prediction_statistics(probs: Any, labels: Any, *, bins: int | None = None, f
     matrix, targets = checked_inputs(probs, labels)
     on_device = isinstance(matrix, Tensor) and matrix.is_cuda
     threads = 1 if on_device or math.prod(matrix.shape) < THREAD_ELEMENTS else torch.get_num_threads()
+    if _few_on_cpu(matrix) and math.prod(matrix.shape) <= BLOCK:
+        table = None if bins is None else classwise_table(matrix.shape[1], bins)
+        (only,) = _blocks(matrix, targets, table, 0, len(targets), first_row)
+        return replace(only, classwise=table)
     cuts = [len(targets) * k // threads for k in range(threads + 1)]
     kinds = {"predicted": np.int64, "correct": np.bool_, "labels": np.int64}
     rows: dict[str, Array] = {
@@ -142,8 +146,7 @@ def _blocks(
 ) -> Iterator[Statistics]:
     dtype = matrix.dtype if isinstance(matrix, Tensor) else _torch_dtype(matrix.dtype)
     done = first
-    on_cpu = not isinstance(matrix, Tensor) or matrix.device.type == "cpu"
-    if on_cpu and matrix.shape[1] <= few_classes.MOST_CLASSES:
+    if _few_on_cpu(matrix):
         step = max(1, BLOCK // matrix.shape[1])
         edges = None if table is None else bin_edges(table.shape[1], dtype)
         for start in range(first, last, step):
@@ -274,6 +277,12 @@ def _add_classwise(block: Tensor, target: Tensor, chosen: Tensor, dtype: torch.d
 def _class_offsets(rows: int, classes: int, bins: int) -> Array:
     """Return class · bins for each entry of a block: a lookup is faster than a division each time."""
     return np.tile(np.arange(classes, dtype=np.int64) * bins, rows)
+
+
+def _few_on_cpu(matrix: Any) -> bool:
+    """Return whether blocks are reduced by columns."""
+    on_cpu = not isinstance(matrix, Tensor) or matrix.device.type == "cpu"
+    return on_cpu and matrix.shape[1] <= few_classes.MOST_CLASSES
 
 
 def _copy(rows: Array) -> Array:

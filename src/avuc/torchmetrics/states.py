@@ -114,12 +114,16 @@ class StatisticsMetric(Metric):
         signed = np.where(found.correct, found.confidence, -found.confidence)
         self.confidence.append(self._kept(signed))
         self.entropy.append(self._kept(found.entropy))
-        self.sums = self.sums + self._kept(np.array([found.nll.sum(), found.brier.sum()]))
-        self.precision = torch.clamp(self.precision, min=_coarseness(probs.dtype))
+        # in place: setting an attribute of a metric takes as long as the sum
+        self.sums.add_(self._kept(np.array([found.nll.sum(), found.brier.sum()])))
+        self.precision.clamp_(min=_coarseness(probs.dtype))
         if found.classwise is not None:
-            self.classwise = self.classwise + self._kept(found.classwise)
+            self.classwise.add_(self._kept(found.classwise))
 
     def _rows(self, preds: Any, target: Any) -> Rows:
+        plain = self.task == "multiclass" and self.class_dim is None and _are_rows(preds, target)
+        if plain and (self.ignore_index is None or not bool((target == self.ignore_index).any())):
+            return Rows(preds.detach(), target, tuple(target.shape), None)
         options: dict[str, Any] = {"kind": self.kind, "ignore_index": self.ignore_index}
         if self.task == "multilabel":
             wide = getattr(preds, "ndim", 2) - getattr(target, "ndim", 2)
@@ -134,7 +138,7 @@ class StatisticsMetric(Metric):
             return scores if scores.ndim == 2 else scores.mean(0)
         if not scores.is_floating_point():
             raise InputError(f"logits must be floating-point, found {scores.dtype}")
-        if self.task == "multiclass" and (looks := looks_like(scores)) is not None:
+        if self.task == "multiclass" and not self.confidence and (looks := looks_like(scores)) is not None:
             raise InputError(f"these logits look like {looks}: give kind='probs' and rows that sum to 1")
         if scores.ndim == 3:
             return mean_softmax(scores)[0]
@@ -175,6 +179,13 @@ def _joined(state: Any) -> np.ndarray[Any, np.dtype[Any]]:
     """Return a state as one array; it is a tensor after a synchronisation."""
     parts = [state] if isinstance(state, Tensor) else state
     return np.concatenate([part.cpu().numpy() for part in parts]) if parts else np.empty(0)
+
+
+def _are_rows(preds: Any, target: Any) -> bool:
+    """Return whether these are tensors (N, C) and (N,), the usual case."""
+    if not (isinstance(preds, Tensor) and isinstance(target, Tensor) and target.dtype == torch.int64):
+        return False
+    return preds.ndim == 2 and preds.shape[1] > 1 and target.shape == preds.shape[:1]
 
 
 def _coarseness(dtype: torch.dtype) -> int:
