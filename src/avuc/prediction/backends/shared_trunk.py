@@ -57,7 +57,7 @@ class SharedTrunkBackend:
     @classmethod
     def for_sample(cls, source: SampleSource, first: Draw, options: BackendOptions) -> SharedTrunkBackend | None:
         """Return this backend if it supports the first sample; `ready` checks the others, `begin` the network."""
-        layer = _sampled_layer(first)
+        layer = sampled_layer(first)
         if layer is None:
             return None
         found = net_with_weights(first)
@@ -66,7 +66,7 @@ class SharedTrunkBackend:
         else:
             assert isinstance(first, MaskDraw)
             key = net = first.net
-        if not _is_plain_linear(net, layer, dropout=found is None):
+        if not is_plain_linear(net, layer, dropout=found is None):
             return None
         return cls(source, key, net, layer, options)
 
@@ -123,7 +123,7 @@ class SharedTrunkBackend:
 
     def _prepare(self, index: int) -> _Head | None:
         sample = self.source(index)
-        if _sampled_layer(sample) != self.layer:
+        if sampled_layer(sample) != self.layer:
             return None
         base = self._runner.base
         weight, bias = base[f"{self._prefix}weight"], base.get(f"{self._prefix}bias")
@@ -147,7 +147,7 @@ class SharedTrunkBackend:
         return head
 
 
-def _sampled_layer(sample: Draw) -> str | None:
+def sampled_layer(sample: Draw) -> str | None:
     """Return the name of the only layer that is sampled; None if there are several, or none."""
     found = net_with_weights(sample)
     if found is not None:
@@ -158,7 +158,7 @@ def _sampled_layer(sample: Draw) -> str | None:
     return next(iter(hooks)) if len(hooks) == 1 else None
 
 
-def _is_plain_linear(net: nn.Module, name: str, dropout: bool) -> bool:
+def is_plain_linear(net: nn.Module, name: str, dropout: bool) -> bool:
     """Return whether a layer computes W x + b and nothing else, with weights that no other layer shares."""
     layers = dict(net.named_modules(remove_duplicate=False))
     layer = layers[name]

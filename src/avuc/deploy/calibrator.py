@@ -1,0 +1,169 @@
+"""A calibrator read from its JSON file, for programs that have NumPy and no torch. docs/deploy.md has the format."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from avuc.core.errors import InputError
+from avuc.core.files import read_text
+
+FORMAT, VERSION = "avuc-calibrator", 1
+METHODS = ("temperature", "cautious", "avuts", "auavuts", "vector")
+KEYS = {"format", "version", "calibrator", "params", "learned", "class_names"}
+MOST_BYTES = 1 << 26
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class NumpyCalibrator:
+    """A fitted calibrator. `load_calibrator` makes it.
+
+    Args:
+        method: name of the calibrator, such as "temperature" or "vector".
+        num_classes: number C of classes.
+        scale: (C,) or a number: 1/T for a temperature.
+        bias: (C,), or None for a temperature.
+        class_names: names of the classes in the order of the logits; None if they have none.
+    """
+
+    method: str
+    num_classes: int
+    scale: Array
+    bias: Array | None
+    class_names: tuple[str, ...] | None
+
+    def transform(self, logits: Any) -> Array:
+        """Return calibrated logits of the same shape, in float32 or float64.
+
+        Two classes may be given by one logit for each row, (N,) or (N, 1).
+
+        Args:
+            logits: (N, C), or (S, N, C) for S posterior samples.
+        """
+        z, two = self._read(logits)
+        if two is not z:
+            calibrated = self._rescaled(two)
+            return np.asarray((calibrated[..., 1] - calibrated[..., 0]).reshape(z.shape))
+        return self._rescaled(z)
+
+    def probs(self, logits: Any) -> Array:
+        """Return calibrated probabilities (N, C); the mean over posterior samples if there are several.
+
+        Args:
+            logits: as for `transform`.
+        """
+        _, two = self._read(logits)
+        z = self._rescaled(two)
+        with np.errstate(over="ignore"):
+            exps = np.exp(z - z.max(axis=-1, keepdims=True))
+        p = exps / exps.sum(axis=-1, keepdims=True)
+        return np.asarray(p.mean(axis=0) if p.ndim == 3 else p)
+
+    def _rescaled(self, z: Array) -> Array:
+        impossible, most = np.isneginf(z), np.finfo(z.dtype).max
+        with np.errstate(over="ignore"):
+            # relative to the largest logit, which changes no probability
+            top = np.where(impossible, 0, np.clip(z - z.max(axis=-1, keepdims=True), -most, 0))
+            if self.bias is None:
+                scaled, below = z * self.scale, np.clip(top * self.scale, -most, 0)
+                lost = (np.isinf(scaled.astype(z.dtype)) & ~impossible).any(axis=-1, keepdims=True)
+                result = np.where(lost, below, scaled)
+            else:
+                total = np.where(impossible, 0, np.exp(top)).sum(axis=-1, keepdims=True)
+                result = np.clip((top - np.log(total)) * self.scale + self.bias, -most, most)
+        return np.where(impossible, -np.inf, result).astype(z.dtype)
+
+    def _read(self, logits: Any) -> tuple[Array, Array]:
+        """Return the logits as given, and with two columns if one logit per row stands for two classes."""
+        z = np.asarray(logits)
+        if z.dtype.kind not in "fiu":
+            raise InputError(f"logits must be real numbers; found {z.dtype}")
+        if z.dtype not in (np.float32, np.float64):
+            z = z.astype(np.float32 if z.dtype == np.float16 else np.float64)
+        two = z
+        if self.num_classes == 2 and (z.ndim == 1 or (z.ndim == 2 and z.shape[-1] == 1)):
+            one = z.reshape(-1)
+            two = np.stack((np.zeros_like(one), one), axis=-1)
+        if two.ndim not in (2, 3) or two.shape[-1] != self.num_classes or not z.size:
+            raise InputError(
+                f"logits must be (rows, {self.num_classes}) or (samples, rows, {self.num_classes}), as in the fit; "
+                f"found shape {z.shape}"
+            )
+        if not np.isfinite(two.max(axis=-1)).all():
+            raise InputError("logits contain NaN or +inf, or a row that is all −inf; remove these rows")
+        return z, two
+
+
+def load_calibrator(path: str | Path) -> NumpyCalibrator:
+    """Return the calibrator in a file that `Calibrator.save` or `avuc calibrate` wrote. Needs NumPy only, not torch.
+
+    Args:
+        path: the JSON file.
+
+    >>> import tempfile
+    >>> from avuc.calibration import TemperatureScaling
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     TemperatureScaling.identity(2).save(f"{folder}/cal.json")
+    ...     calibrator = load_calibrator(f"{folder}/cal.json")
+    >>> calibrator.probs([[0.0, 0.0]])
+    array([[0.5, 0.5]])
+    """
+    try:
+        content = json.loads(read_text(path, MOST_BYTES))
+    except OSError as error:
+        raise InputError(f"{path}: cannot read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not a calibrator, it is not valid JSON ({str(error)[:80]})") from error
+    try:
+        return _calibrator(content)
+    except InputError as error:
+        raise InputError(f"{path}: {error}; write it again with avuc calibrate or Calibrator.save") from error
+
+
+def _calibrator(content: Any) -> NumpyCalibrator:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise InputError(f'not a calibrator (no "format": "{FORMAT}")')
+    if content.get("version") != VERSION:
+        raise InputError(f"version {VERSION} is needed; found {content.get('version')!r}")
+    if unknown := sorted(set(content) - KEYS):
+        raise InputError(f"unknown key {unknown[0]!r}")
+    method, learned = content.get("calibrator"), content.get("learned")
+    if method not in METHODS:
+        raise InputError(f"calibrator must be one of {', '.join(METHODS)}; found {str(method)[:40]!r}")
+    if not isinstance(learned, dict) or not learned:
+        raise InputError("the calibrator was saved before it was fitted, or learned is no object")
+    classes = learned.get("num_classes")
+    if type(classes) is not int or classes < 1:
+        raise InputError(f"num_classes must be a whole number above 0; found {str(classes)[:40]}")
+    names = content.get("class_names")
+    named = isinstance(names, list) and all(isinstance(name, str) for name in names) and len(names) == classes
+    if names is not None and not named:
+        raise InputError(f"class_names must be a list of {classes} names")
+    if method == "vector":
+        scale, bias = (_vector(key, learned.get(key), classes) for key in ("scale", "bias"))
+        return NumpyCalibrator(method, classes, scale, bias, tuple(names) if names else None)
+    temperature = _number("temperature", learned.get("temperature"))
+    if temperature <= 0:
+        raise InputError(f"temperature must be above 0; found {temperature}")
+    return NumpyCalibrator(method, classes, np.array(1 / temperature), None, tuple(names) if names else None)
+
+
+def _number(key: str, value: Any) -> float:
+    try:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # a whole number that no float can hold
+        pass
+    raise InputError(f"{key} must be a finite number; found {str(value)[:40]}")
+
+
+def _vector(key: str, value: Any, classes: int) -> Array:
+    if not isinstance(value, list) or len(value) != classes:
+        raise InputError(f"{key} must be a list of {classes} numbers, one for each class")
+    return np.array([_number(key, entry) for entry in value])

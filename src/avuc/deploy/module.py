@@ -1,0 +1,144 @@
+"""`as_module`: a posterior, its calibrator and its uncertainty as one module with fixed samples, ready for export."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from avuc.core.errors import InputError
+from avuc.deploy.draws import Copies, Inputs, SharedTrunk, fixed_draws
+from avuc.deploy.rescaling import rescaling_of
+from avuc.prediction.checks import check_seed
+from avuc.prediction.model import posterior_of
+from avuc.prediction.outputs import Logits
+
+OUTPUTS = ("probs", "entropy", "expected_entropy", "mutual_information", "confidence", "predicted", "logits")
+
+
+def as_module(
+    posterior: Any,
+    calibrator: Any = None,
+    *,
+    samples: int = 16,
+    seed: int = 0,
+    outputs: Sequence[str] = ("probs", "entropy"),
+    example: Inputs | None = None,
+    logits: Logits | None = None,
+    class_dim: int | None = None,
+) -> Deployed:
+    """Return a module from inputs to predictions, with the samples that `predict` uses for the same seed.
+
+        p_s = softmax(calibrator(f_s(x))),    p̄ = 1/S Σ p_s,    entropy H[p̄],    expected entropy 1/S Σ H[p_s]
+
+    The module has no randomness, so torch.export, torch.jit.trace and torch.onnx.export can export it, with any batch
+    size. It holds copies of the weights: one network for each sample, or, if the samples differ only in the last linear
+    layer, one network and the last layers. It returns a tuple with the wanted outputs in their order.
+
+    Args:
+        posterior: a posterior, a plain network (one sample), or a list of networks (an ensemble).
+        calibrator: a fitted calibrator of `avuc.calibration`, or a module from logits to logits; None: none.
+        samples: number of samples, at most as many as the posterior has.
+        seed: seed of the samples.
+        outputs: any of "probs", "entropy", "expected_entropy", "mutual_information", "confidence" (the largest
+            probability), "predicted" (its class number) and "logits" (log p̄).
+        example: one input (1, …), needed for dropout before several layers: the masks have the shape of their inputs.
+        logits: function from the network's output to its logits, as in `predict`.
+        class_dim: dimension of the network's output that holds the classes. Default None: 1, as in torch's
+            cross-entropy; use −1 for language models. The probabilities come in the layout of the network's output.
+
+    >>> from avuc.bayes import to_bayesian
+    >>> module = as_module(to_bayesian(nn.Linear(4, 3)), samples=8, outputs=("probs", "mutual_information"))
+    >>> probs, information = module(torch.rand(5, 4))
+    >>> probs.shape, information.shape, module.outputs
+    (torch.Size([5, 3]), torch.Size([5]), ('probs', 'mutual_information'))
+    """
+    wanted = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+    if not wanted or not set(wanted) <= set(OUTPUTS):
+        raise InputError(f"outputs: expected some of {', '.join(OUTPUTS)}; found {wanted}")
+    if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
+        raise InputError(f"samples must be a whole number above 0; found {samples!r}")
+    check_seed(seed)
+    draws = fixed_draws(posterior_of(posterior), samples, seed, example, logits)
+    return Deployed(draws, rescaling_of(calibrator), wanted, class_dim)
+
+
+class Deployed(nn.Module):
+    """The module that `as_module` returns; always in evaluation mode.
+
+    Args:
+        draws: module from inputs to the logits of all samples, (S, N, …).
+        rescaling: module from logits (…, C) to calibrated logits.
+        outputs: names of the outputs.
+        class_dim: dimension of the classes in the network's output.
+    """
+
+    def __init__(
+        self, draws: Copies | SharedTrunk, rescaling: nn.Module, outputs: tuple[str, ...], class_dim: int | None
+    ) -> None:
+        super().__init__()
+        self.draws, self.rescaling = draws, rescaling
+        self.outputs, self.class_dim = outputs, class_dim
+        self.eval().requires_grad_(False)
+
+    def train(self, mode: bool = True) -> Self:
+        """Stay in evaluation mode: batch normalisation and dropout must not change."""
+        return super().train(False)
+
+    def forward(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        """Return the outputs, in the order of `outputs`; a mapping of inputs is passed on as keyword arguments."""
+        logits = self.draws(inputs)
+        if logits.dtype not in (torch.float32, torch.float64):
+            logits = logits.float()
+        axis = self._class_axis(logits.ndim)
+        if axis is None:  # one logit for each row
+            logits = torch.stack((torch.zeros_like(logits), logits), dim=-1)
+        elif _is_one(logits, axis):
+            logits = torch.cat((torch.zeros_like(logits), logits), dim=axis).movedim(axis, -1)
+        else:
+            logits = logits.movedim(axis, -1)
+        log_each = torch.log_softmax(self.rescaling(logits), dim=-1)
+        log_mean = torch.logsumexp(log_each, dim=0) - math.log(self.draws.samples)
+        each, mean = log_each.exp(), log_each.exp().mean(dim=0)
+        total, expected = _entropy(mean, log_mean), _entropy(each, log_each).mean(dim=0)
+        confidence, predicted = mean.max(dim=-1)
+        back = -1 if axis is None else axis - 1  # without the dimension of samples
+        found = {
+            "probs": mean.movedim(-1, back),
+            "entropy": total,
+            "expected_entropy": expected,
+            "mutual_information": (total - expected).clamp(min=0),
+            "confidence": confidence,
+            "predicted": predicted,
+            "logits": log_mean.movedim(-1, back),
+        }
+        return tuple(found[name] for name in self.outputs)
+
+    def _class_axis(self, dims: int) -> int | None:
+        """Return the dimension of the classes in the logits (S, N, …); None for one logit in each row, (S, N)."""
+        if dims == 2:
+            return None
+        if self.class_dim is None:
+            return 2
+        return self.class_dim + 1 if self.class_dim >= 0 else dims + self.class_dim
+
+    def extra_repr(self) -> str:
+        return f"outputs={self.outputs}"
+
+
+def _entropy(probs: Tensor, log_probs: Tensor) -> Tensor:
+    """Return −Σ p log p over the last dimension, in nats; a probability of 0 adds 0."""
+    return -(probs * log_probs.clamp(min=-1e30)).sum(dim=-1)
+
+
+def _is_one(logits: Tensor, axis: int) -> bool:
+    """Return whether this dimension has size 1. It does not depend on the batch, so the tracer need not warn."""
+    if not torch.jit.is_tracing():  # type: ignore[attr-defined]
+        return logits.shape[axis] == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
+        return bool(logits.shape[axis] == 1)

@@ -1,0 +1,154 @@
+"""load_calibrator: NumPy alone, equal to the torch calibrators, strict about its file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from avuc.calibration import CALIBRATORS, TemperatureScaling
+from avuc.core.errors import InputError
+from avuc.deploy import load_calibrator
+from avuc.deploy.calibrator import METHODS
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 150)
+    return 3 * (rng.normal(size=(150, 4)) + np.eye(4)[labels]), labels
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_equal_to_the_calibrator_itself(name, dtype, rows, tmp_path):
+    logits, labels = rows[0].astype(dtype), rows[1]
+    calibrator = CALIBRATORS[name]().fit(*rows)
+    calibrator.save(tmp_path / "cal.json")
+    light = load_calibrator(tmp_path / "cal.json")
+    assert (light.method, light.num_classes, light.class_names) == (name, 4, None)
+    tolerance = 1e-12 if dtype == np.float64 else 1e-5
+    found, wanted = light.transform(logits), calibrator.transform(logits)
+    assert found.dtype == wanted.dtype
+    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(light.probs(logits), calibrator.predict_proba(logits), rtol=tolerance, atol=tolerance)
+    draws = np.stack([logits, logits[::-1], 2 * logits])
+    np.testing.assert_allclose(light.probs(draws), calibrator.predict_proba(draws), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(light.transform(draws), calibrator.transform(draws), rtol=tolerance, atol=tolerance)
+    assert len(labels) == len(found)
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_extreme_logits(name, rows, tmp_path):
+    calibrator = CALIBRATORS[name]().fit(*rows)
+    if name != "vector":
+        calibrator.temperature_ = 0.5
+        calibrator.bounds = (0.05, 20.0)
+    calibrator.likeliest_ = 0.5
+    calibrator.save(tmp_path / "cal.json")
+    light = load_calibrator(tmp_path / "cal.json")
+    logits = np.array([[1e308, -1e308, 0, 0], [-np.inf, 0, 1, -np.inf], [-1e4, -2e4, 0, 1e4]])
+    probs = light.probs(logits)
+    assert np.isfinite(probs).all()
+    np.testing.assert_allclose(probs, calibrator.predict_proba(torch.as_tensor(logits)).numpy(), atol=1e-12)
+
+
+def test_one_logit_for_two_classes(tmp_path):
+    scaler = TemperatureScaling.identity(2)
+    scaler.temperature_ = 2.0
+    scaler.class_names_ = ("no", "yes")
+    scaler.save(tmp_path / "cal.json")
+    light = load_calibrator(str(tmp_path / "cal.json"))
+    z = np.array([-1.0, 0.0, 3.0])
+    np.testing.assert_allclose(light.transform(z), z / 2)
+    np.testing.assert_allclose(light.transform(z[:, None]), z[:, None] / 2)
+    np.testing.assert_allclose(light.probs(z)[:, 1], 1 / (1 + np.exp(-z / 2)))
+    assert light.class_names == ("no", "yes")
+
+
+@pytest.mark.parametrize(
+    ("logits", "message"),
+    [
+        (np.zeros((2, 3)), r"logits must be \(rows, 4\)"),
+        (np.zeros(4), r"logits must be \(rows, 4\)"),
+        (np.zeros((0, 4)), "logits must be"),
+        (np.array([[np.nan, 0, 0, 0]]), "NaN"),
+        (np.array([[np.inf, 0, 0, 0]]), r"\+inf"),
+        (np.full((1, 4), -np.inf), "all −inf"),
+        ([["a", "b", "c", "d"]], "must be real numbers"),
+    ],
+)
+def test_wrong_logits(logits, message, rows, tmp_path):
+    TemperatureScaling().fit(*rows).save(tmp_path / "cal.json")
+    with pytest.raises(InputError, match=message):
+        load_calibrator(tmp_path / "cal.json").transform(logits)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("format", "other", "not a calibrator"),
+        ("version", 2, "version 1 is needed; found 2"),
+        ("extra", 1, "unknown key 'extra'"),
+        ("calibrator", "isotonic", "calibrator must be one of temperature"),
+        ("learned", [], "before it was fitted"),
+        ("learned", {}, "before it was fitted"),
+        ("learned.num_classes", 0, "num_classes must be a whole number"),
+        ("learned.num_classes", True, "num_classes must be a whole number"),
+        ("learned.scale", [1.0], "scale must be a list of 4 numbers"),
+        ("learned.bias", [1.0, 2.0, 3.0, "x"], "bias must be a finite number; found x"),
+        ("learned.bias", [1.0, 2.0, 3.0, float("nan")], "bias must be a finite number"),
+        ("learned.bias", [1.0, 2.0, 3.0, 10**400], "bias must be a finite number"),
+        ("class_names", ["a"], "class_names must be a list of 4 names"),
+    ],
+)
+def test_spoiled_files(place, value, message, rows, tmp_path):
+    content = json.loads(CALIBRATORS["vector"]().fit(*rows).to_json())
+    *parents, key = place.split(".")
+    target = content[parents[0]] if parents else content
+    target[key] = value
+    (tmp_path / "cal.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=rf"cal\.json: .*{message}"):
+        load_calibrator(tmp_path / "cal.json")
+
+
+@pytest.mark.parametrize("value", [0, -1.0, "1", None, float("inf")])
+def test_spoiled_temperatures(value, rows, tmp_path):
+    content = json.loads(TemperatureScaling().fit(*rows).to_json())
+    content["learned"]["temperature"] = value
+    (tmp_path / "cal.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"temperature must be (a finite number|above 0)"):
+        load_calibrator(tmp_path / "cal.json")
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"3", b"\xff\xfe", b"[" * 100_000])
+def test_what_is_no_calibrator(text, tmp_path):
+    (tmp_path / "cal.json").write_bytes(text)
+    with pytest.raises(InputError, match=r"cal\.json: .*not a calibrator"):
+        load_calibrator(tmp_path / "cal.json")
+    with pytest.raises(InputError, match=r"nothing\.json: cannot read"):
+        load_calibrator(tmp_path / "nothing.json")
+
+
+def test_the_methods_are_all_calibrators():
+    assert tuple(CALIBRATORS) == METHODS
+
+
+def test_without_torch(rows, tmp_path):
+    calibrator = CALIBRATORS["vector"]().fit(*rows)
+    calibrator.save(tmp_path / "cal.json")
+    np.save(tmp_path / "logits.npy", rows[0])
+    code = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"
+        "import numpy as np\n"
+        "from avuc.deploy import load_calibrator\n"
+        "np.save('probs.npy', load_calibrator('cal.json').probs(np.load('logits.npy')))\n"
+        "assert not any(name.startswith('torch.') for name in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    np.testing.assert_allclose(np.load(tmp_path / "probs.npy"), calibrator.predict_proba(rows[0]), atol=1e-12)

@@ -1,0 +1,231 @@
+"""as_module: the same predictions as `predict`, and the same after every export."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from avuc.bayes import to_bayesian
+from avuc.calibration import CALIBRATORS, TemperatureScaling, VectorScaling
+from avuc.core.errors import InputError
+from avuc.deploy import as_module
+from avuc.deploy.draws import SharedTrunk
+from avuc.deploy.module import OUTPUTS
+from avuc.prediction import predict
+from avuc.predictions import Predictions
+
+KINDS = [
+    "network", "ensemble", "mean field", "radial", "last layer", "tied", "recurrent", "swag", "dropout",
+    "last-layer dropout", "own dropout",
+]  # fmt: skip
+ONNX_WARNING = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
+
+
+def close(found, expected, tolerance):
+    for name, one, other in zip(OUTPUTS, found, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), atol=tolerance, rtol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_predictions_are_those_of_predict(kind, posteriors, images):
+    posterior = posteriors(kind)
+    module = as_module(posterior, samples=4, seed=3, outputs=OUTPUTS, example=images[:1])
+    found = dict(zip(OUTPUTS, module(images), strict=True))
+    wanted = predict(posterior, images, samples=4, seed=3, progress=False)
+    for name in ("probs", "entropy", "expected_entropy", "mutual_information", "confidence"):
+        torch.testing.assert_close(found[name], getattr(wanted, name), atol=1e-6, rtol=1e-5)
+    assert torch.equal(found["predicted"], wanted.probs.argmax(1))
+    torch.testing.assert_close(found["logits"], wanted.probs.log(), atol=1e-5, rtol=1e-5)
+    assert module.draws.samples == {"network": 1, "ensemble": 2}.get(kind, 4)
+    # the last layer alone is sampled: the network before it is there once
+    assert isinstance(module.draws, SharedTrunk) == kind.startswith("last")
+    other = as_module(posterior, samples=4, seed=4, example=images[:1])(images)[0]
+    assert torch.equal(other, found["probs"]) == (kind in ("network", "ensemble"))
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_the_calibrator_acts_on_each_sample(name, posteriors, images):
+    posterior = posteriors("mean field")
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 200)
+    calibrator = CALIBRATORS[name]().fit(2 * (rng.normal(size=(200, 3)) + np.eye(3)[labels]), labels)
+    probs, entropy = as_module(posterior, calibrator, samples=5)(images)
+    wanted = predict(posterior, images, samples=5, calibrator=calibrator, progress=False)
+    torch.testing.assert_close(probs, wanted.probs, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(entropy, wanted.entropy, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_torch_export_with_any_batch_size(kind, posteriors, images):
+    scaler = TemperatureScaling.identity(3)
+    scaler.temperature_ = 1.7
+    module = as_module(posteriors(kind), scaler, samples=2, outputs=OUTPUTS, example=images[:1])
+    batch = torch.export.Dim("batch")
+    exported = torch.export.export(module, (images,), dynamic_shapes=({0: batch},)).module()
+    for size in (2, 9):
+        more = torch.rand(size, 1, 8, 8)
+        close(exported(more), module(more), 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["mean field", "last layer", "dropout"])
+def test_torchscript(kind, posteriors, images):
+    module = as_module(posteriors(kind), samples=3, outputs=OUTPUTS, example=images[:1])
+    traced = torch.jit.trace(module, images)
+    more = torch.rand(9, 1, 8, 8)
+    close(traced(more), module(more), 1e-6)
+
+
+@ONNX_WARNING
+@pytest.mark.parametrize("kind", ["mean field", "last layer", "dropout"])
+def test_onnx(kind, posteriors, images, tmp_path):
+    logits = 2 * torch.eye(3).repeat(4, 1) + torch.rand(12, 3, generator=torch.Generator().manual_seed(0))
+    vector = VectorScaling().fit(logits, [0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 2, 0])
+    module = as_module(posteriors(kind), vector, samples=2, outputs=OUTPUTS, example=images[:1])
+    torch.onnx.export(
+        module,
+        (images,),
+        tmp_path / "net.onnx",
+        dynamo=True,
+        input_names=["images"],
+        output_names=list(module.outputs),
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+        verbose=False,
+    )
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
+    assert [output.name for output in session.get_outputs()] == list(OUTPUTS)
+    for size in (2, 9):
+        more = torch.rand(size, 1, 8, 8)
+        close(session.run(None, {"images": more.numpy()}), module(more), 1e-5)
+
+
+def test_formulas_in_float64():
+    """Against Predictions, which has the definitions, on a function of known logits."""
+    logits = torch.randn(5, 7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3
+    logits[:, 0, 1] = -torch.inf  # a class that is impossible
+
+    class Known:
+        num_draws = 5
+
+        def member(self, index):
+            return lambda rows: logits[index][rows]
+
+        def draw(self, generator):
+            raise AssertionError("members are used once each")
+
+    scaler = TemperatureScaling.identity(4)
+    scaler.temperature_ = 0.7
+    found = as_module(Known(), scaler, outputs=OUTPUTS)(torch.arange(7))
+    wanted = Predictions.from_samples(logits, calibrator=scaler)
+    for name, value in zip(OUTPUTS[:5], found, strict=False):
+        torch.testing.assert_close(value.double(), getattr(wanted, name).double(), atol=1e-6, rtol=1e-6)
+    assert not torch.stack([value.double().isnan().any() for value in found]).any()
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 1)])
+def test_one_logit_means_two_classes(shape):
+    scores = torch.linspace(-2, 2, 6).reshape(shape)
+    probs, entropy = as_module(nn.Identity())(scores)
+    torch.testing.assert_close(probs[:, 1], scores.flatten().sigmoid())
+    assert probs.shape == (6, 2)
+    assert entropy.shape == (6,)
+
+
+def test_dense_outputs_and_language_models():
+    net = nn.Conv2d(2, 5, 1)
+    images = torch.rand(3, 2, 4, 6)
+    module = as_module(to_bayesian(net), samples=3, outputs=("probs", "entropy", "logits", "predicted"))
+    probs, entropy, logits, predicted = module(images)
+    assert probs.shape == logits.shape == (3, 5, 4, 6)
+    assert entropy.shape == predicted.shape == (3, 4, 6)
+    torch.testing.assert_close(probs.sum(1), torch.ones(3, 4, 6))
+    assert torch.equal(predicted, probs.argmax(1))
+    tokens = torch.rand(3, 7, 4)
+    words, uncertainty = as_module(to_bayesian(nn.Linear(4, 5)), samples=2, class_dim=-1)(tokens)
+    assert words.shape == (3, 7, 5)
+    assert uncertainty.shape == (3, 7)
+    torch.testing.assert_close(words.sum(-1), torch.ones(3, 7))
+
+
+def test_a_shared_trunk_with_more_dimensions():
+    posterior = to_bayesian(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5)), layers="last", initial_std=0.5)
+    module = as_module(posterior, samples=3, class_dim=-1)
+    assert isinstance(module.draws, SharedTrunk)
+    tokens = torch.rand(2, 7, 4)
+    flat = as_module(posterior, samples=3)(tokens.flatten(0, 1))[0]
+    torch.testing.assert_close(module(tokens)[0], flat.unflatten(0, (2, 7)))
+
+
+def test_mappings_and_outputs_with_logits():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 3)
+
+        def forward(self, ids, mask):
+            return {"loss": torch.tensor(0.0), "logits": self.inner(ids * mask)}
+
+    batch = {"ids": torch.rand(5, 4), "mask": torch.ones(5, 4)}
+    model = Model()
+    torch.testing.assert_close(as_module(model)(batch)[0], model(**batch)["logits"].softmax(-1))
+    doubled = as_module(model, logits=lambda out: 2 * out["logits"])(batch)[0]
+    torch.testing.assert_close(doubled, (2 * model(**batch)["logits"]).softmax(-1))
+
+
+def test_later_training_does_not_change_the_module(posteriors, images):
+    for kind in ("network", "mean field", "last layer", "dropout", "swag"):
+        posterior = posteriors(kind)
+        grads = [weight.requires_grad for weight in posterior.parameters()]
+        module = as_module(posterior, samples=2, example=images[:1])
+        before = module(images)[0]
+        assert [weight.requires_grad for weight in posterior.parameters()] == grads
+        with torch.no_grad():
+            for tensor in [*posterior.parameters(), *posterior.buffers()]:
+                if tensor.is_floating_point():
+                    tensor.add_(1.0)
+        assert torch.equal(module(images)[0], before), kind
+        assert not any(weight.requires_grad for weight in module.parameters())
+
+
+def test_evaluation_mode_stays(posteriors, images):
+    module = as_module(posteriors("network"))
+    before = module(images)[0]
+    assert not module.train().training
+    assert torch.equal(module(images)[0], before)
+    assert not any(layer.training for layer in module.modules())
+
+
+def test_the_state_has_every_mask(posteriors, images):
+    one = as_module(posteriors("dropout"), samples=2, seed=0, example=images[:1])
+    other = as_module(posteriors("dropout"), samples=2, seed=1, example=images[:1])
+    assert not torch.equal(one(images)[0], other(images)[0])
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(one(images)[0], other(images)[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"outputs": ("probs", "variance")}, "outputs: expected some of probs, entropy"),
+        ({"outputs": ()}, "outputs: expected some of"),
+        ({"samples": 0}, "samples must be a whole number above 0"),
+        ({"samples": True}, "samples must be a whole number"),
+        ({"seed": -1}, "seed"),
+        ({"calibrator": TemperatureScaling()}, "is not fitted"),
+        ({"calibrator": "temperature"}, "calibrator: expected one of avuc.calibration"),
+    ],
+)
+def test_wrong_arguments(arguments, message):
+    with pytest.raises(InputError, match=message):
+        as_module(nn.Linear(2, 3), **arguments)
+
+
+def test_wrong_models(posteriors):
+    with pytest.raises(InputError, match="found str"):
+        as_module("resnet")
+    with pytest.raises(InputError, match="empty list"):
+        as_module([])
+    with pytest.raises(InputError, match=r"give one input of the network, example=images\[:1\]"):
+        as_module(posteriors("dropout"))
