@@ -57,7 +57,7 @@ IN_README = ("Vanilla", "Temp scaling", "Ensemble")
 
 
 def read_studies(folder: Path) -> dict[str, Study]:
-    """The published studies: the folder itself is `paper`, the text's way; the others by their folders' names."""
+    """The published studies: the folder itself is `paper` (as in the text); the others by their folders' names."""
     found = {"paper": folder} if (folder / "study.sqlite").is_file() else {}
     found |= {path.parent.name: path.parent for path in sorted(folder.glob("*/study.sqlite"))}
     studies = {}

@@ -121,7 +121,7 @@ def against_targets(studies: Mapping[str, Study], named: str, also: Sequence[str
 
 def _against_targets(studies: Mapping[str, Study], best: str) -> str:
     other = "SVI-AvUC"
-    head = ["", "target", f"ours: {best}", "met", f"{other}, the text's way", "difference (95 % interval)", "which is"]
+    head = ["", "target", f"ours: {best}", "met", f"{other}, as in the text", "difference (95 % interval)", "which is"]
     lines = []
     for target in targets(studies, best):
         one, two = (_figure(studies[name], row, target) for name, row in (("best", best), ("paper", other)))

@@ -1,4 +1,4 @@
-"""The parts of docs/reproduction.md beyond the paper's tables: the code's way, ablations, curves, the cost."""
+"""The parts of docs/reproduction.md beyond the paper's tables: training as in the code, ablations, curves, the cost."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def code_path(studies: Mapping[str, Study], printed: Sequence[Published]) -> str
     """What the released code does, beside what the text says; the paper's figures as the first lines."""
     if "code" not in studies:
         return NOTHING
-    rows = [(f"{row}, the code's way", studies["code"], row) for row in studies["code"].results.names]
+    rows = [(f"{row}, as in the code", studies["code"], row) for row in studies["code"].results.names]
     if "paper" in studies:
         both = [name for name in ("SVI", "SVI-AvUC") if name in studies["paper"].results.names]
-        rows = [(f"{row}, the text's way", studies["paper"], row) for row in both] + rows
+        rows = [(f"{row}, as in the text", studies["paper"], row) for row in both] + rows
     table = scores(rows)
     for row in ("SVI-AvUC", "SVI"):
         told = [

@@ -15,10 +15,10 @@ FIGURES = (*SCORES, "aurc", "avu_auc")
 # study, row with AvUC, the same without, in words
 PAIRS = (
     ("paper", "Vanilla-AvUC", "Vanilla", "plain network, loss as printed, β = 3"),
-    ("paper", "SVI-AvUC", "SVI", "the text's way: full KL, loss as printed, β = 3"),
-    ("code", "SVI-AvUC", "SVI", "the code's way: no KL gradient, from scratch, loss as printed, β = 3"),
-    ("code", "SVI-AvUC, monotone", "SVI", "the code's way: no KL gradient, from scratch, repaired loss, β = 3"),
-    ("code", "SVI-AUAvUC", "SVI", "the code's way: no KL gradient, from scratch, AUAvUC, β = 3"),
+    ("paper", "SVI-AvUC", "SVI", "as in the text: full KL, loss as printed, β = 3"),
+    ("code", "SVI-AvUC", "SVI", "as in the code: no KL gradient, from scratch, loss as printed, β = 3"),
+    ("code", "SVI-AvUC, monotone", "SVI", "as in the code: no KL gradient, from scratch, repaired loss, β = 3"),
+    ("code", "SVI-AUAvUC", "SVI", "as in the code: no KL gradient, from scratch, AUAvUC, β = 3"),
     ("code-pretrained", "SVI-AvUC", "SVI", "no KL gradient, trained start, loss as printed, β = 3"),
     ("ablation", "base", "beta 0", "light KL, repaired loss, β = 1 (held-out images)"),
     ("ablation", "beta 3", "beta 0", "light KL, repaired loss, β = 3 (held-out images)"),
