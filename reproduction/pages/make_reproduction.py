@@ -211,14 +211,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     printed = read_published(RESULTS / "paper" / "tables.csv")
     notes = tomllib.loads((HERE / "reproduction.toml").read_text(encoding="utf-8"))
     blocks, remarks = all_blocks(studies, printed, notes)
-    stale = []
-    for path, name in PAGES.items():
-        text = path.read_text(encoding="utf-8")
-        new = fill(text, blocks, one_number(studies, printed), name)
-        if new != text:
-            stale.append(name)
-            if not args.check:
-                write_text(path, new)
+    # all pages are made before the first is written, so that a missing number leaves every page as it was
+    find = one_number(studies, printed)
+    pages = {path: (name, path.read_text(encoding="utf-8")) for path, name in PAGES.items()}
+    made = {path: fill(text, blocks, find, name) for path, (name, text) in pages.items()}
+    stale = [name for path, (name, text) in pages.items() if made[path] != text]
+    if not args.check:
+        for path, (_, text) in pages.items():
+            if made[path] != text:
+                write_text(path, made[path])
     used = {name for path in PAGES for name in block_names(path.read_text(encoding="utf-8"))}
     for name in sorted(set(blocks) - used):
         print(f"no page has a place for the block {name!r}", file=sys.stderr)
