@@ -562,6 +562,19 @@ def test_main_fills_the_pages_and_check_sees_a_change(published, tmp_path, monke
     assert make.main([*arguments, "--check"]) == 1
 
 
+def test_a_missing_number_leaves_every_page_as_it_was(published, tmp_path, monkeypatch):
+    texts = {
+        "first.md": "<!-- generated: cifar10 -->\n<!-- end: cifar10 -->\n",
+        "second.md": "x <!-- figure: paper | SVI | accuracy | hail 5 -->?<!-- end -->\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.setattr(make, "PAGES", {tmp_path / name: name for name in texts})
+    with pytest.raises(InputError, match="hail 5: no such number"):
+        make.main(["--results", str(published)])
+    assert {name: (tmp_path / name).read_text(encoding="utf-8") for name in texts} == texts
+
+
 def test_a_published_study_renders(published, tmp_path):
     command = [
         sys.executable,
