@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from matplotlib.figure import Figure
 import avuc.plot as plot
 from avuc import Predictions
 from avuc.calibration import TemperatureScaling, VectorScaling
-from avuc.core.errors import InputError
+from avuc.core.errors import InputError, MissingExtra
 from avuc.metrics import aurc, avu_curves, bootstrap, ece, reliability_curve, risk_coverage_curve
 from avuc.plot.axes import share_interval
 
@@ -261,6 +262,12 @@ def test_boxes_without_numbers_are_refused() -> None:
     ):
         with pytest.raises(InputError, match=problem):
             plot.shift_boxes(bad, metric="uce")
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'avuc\[report\]'"):
+        plot.reliability(sample())
 
 
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from avuc.calibration.estimator import ClassifierMethods
 from avuc.calibration.inputs import are_numbers, as_logits, refuse_not_logits
 from avuc.calibration.scaled_logits import limited_threads
 from avuc.core.atomic import write_text
+from avuc.core.display import html_table
 from avuc.core.errors import InputError
 from avuc.core.files import read_text
 
@@ -130,6 +131,14 @@ class Calibrator(ClassifierMethods, ABC):
         defaults = inspect.signature(type(self).__init__).parameters
         changed = (f"{k}={v!r}" for k, v in self.get_params().items() if v != defaults[k].default)
         return f"{type(self).__name__}({', '.join(changed)})"
+
+    def _repr_html_(self) -> str:
+        rows = [*self.get_params().items()]
+        if hasattr(self, "temperature_"):
+            rows += [(f"{key}_", getattr(self, f"{key}_")) for key in self.learned]
+        # arrays can be long, and a curve is a picture: avuc.plot.temperature_curve
+        shown = [(name, value) for name, value in rows if not isinstance(value, np.ndarray) and name != "curve_"]
+        return html_table(repr(self) + ("" if hasattr(self, "temperature_") else ", not fitted"), ("", ""), shown)
 
     # ---- JSON
 

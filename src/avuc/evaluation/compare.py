@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from avuc.calibration import CALIBRATORS, AvUTemperatureScaling, Calibrator, CalibratorCheck, TemperatureScaling
 from avuc.calibration.cross_validation import check_predictions, cross_fit_predictions
+from avuc.core.display import Displayed, data_frame, text
 from avuc.core.errors import InputError
 from avuc.core.progress import delayed_progress
 from avuc.evaluation.evaluate import evaluate_statistics
@@ -28,8 +29,8 @@ TARGETS = {"ece": ("ECE", False), "avu": ("AvU", True)}
 Change = tuple[float, float, float]  # value, low, high
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Displayed):
     """Metrics before and after a calibrator, on the same rows. `compare` returns it.
 
     Args:
@@ -65,6 +66,24 @@ class Comparison:
     check: CalibratorCheck
     notes: list[str] = field(default_factory=list)
     refused: Comparison | None = None
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame with a row for each metric: metric, before, after, change, low, high."""
+        header, rows = self._table()
+        return data_frame({name: [row[column] for row in rows] for column, name in enumerate(header)})
+
+    def _table(self) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+        before, after = self.before.metrics, self.after.metrics
+        rows = [(name, before[name], after[name], *self.change[name]) for name in before if name in self.change]
+        return ("metric", "before", "after", "change", "low", "high"), rows
+
+    def _facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {"method": self.method}
+        if self.temperature is not None:
+            facts["temperature"] = self.temperature
+        for name in ("nll", "ece"):
+            facts[name] = f"{text(self.before.metrics[name])} → {text(self.after.metrics[name])}"
+        return facts | ({"refused": True} if self.refused else {})
 
     @property
     def shown(self) -> Comparison:

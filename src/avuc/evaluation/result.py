@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from avuc.core.display import Displayed, data_frame
 from avuc.metrics import Interval
 
 Bounds = tuple[float, float]  # low, high
 Series = dict[str, list[float]]  # one curve: the values of each axis
 
 
-@dataclass(frozen=True)
-class EvaluationResult:
+# metrics in the one line of a result
+MAIN = ("accuracy", "nll", "ece", "uce", "avu_auc")
+
+
+@dataclass(frozen=True, repr=False)
+class EvaluationResult(Displayed):
     """Metrics, intervals and curves of one set of predictions. `evaluate` returns it.
 
     Args:
@@ -65,6 +70,24 @@ class EvaluationResult:
     mutual_information: float = math.nan
     # the exact value of these metrics lies between two numbers (`evaluate_streaming`); all others are exact
     bounds: dict[str, Bounds] = field(default_factory=dict)
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame with a row for each metric: metric, value, low, high; detection metrics last."""
+        header, rows = self._table()
+        return data_frame({name: [row[column] for row in rows] for column, name in enumerate(header)})
+
+    def _table(self) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+        missing = (math.nan, math.nan)
+        rows: list[tuple[Any, ...]] = [
+            (name, value, *intervals.get(name, missing))
+            for values, intervals in ((self.metrics, self.intervals), (self.detection, self.detection_intervals))
+            for name, value in values.items()
+        ]
+        return ("metric", "value", "low", "high"), rows
+
+    def _facts(self) -> dict[str, Any]:
+        main = {name: self.metrics[name] for name in MAIN if name in self.metrics}
+        return {"rows": self.n, "classes": self.num_classes} | main
 
     def as_json(self) -> dict[str, Any]:
         """Return the document that `--json` writes; undefined figures are null."""

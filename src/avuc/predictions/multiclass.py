@@ -13,16 +13,18 @@ from torch import Tensor
 
 from avuc import uncertainty
 from avuc.core.arrays import as_tensor
+from avuc.core.display import Displayed
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX, Rows, as_rows
 from avuc.core.tensor_file import read_tensors, write_tensors
+from avuc.predictions.display import facts, frame
 from avuc.predictions.rows import HasTransform, check_values, mean_softmax, refuse_probabilities, values_fit
 
 FORMAT = "avuc.predictions.v1"
 
 
-@dataclass(frozen=True, eq=False)
-class Predictions:
+@dataclass(frozen=True, eq=False, repr=False)
+class Predictions(Displayed):
     """Class probabilities with labels, averaged over posterior samples. Metrics take it, `avuc.predict` returns it.
 
     Tensors, arrays and lists are accepted and stored as tensors. Rows that contain NaN or negative numbers, or do not
@@ -240,6 +242,20 @@ class Predictions:
         probs, expected = mean_softmax(rows.scores, calibrator)
         labels = torch.full((len(probs),), -1, device=probs.device) if rows.labels is None else rows.labels
         return cls(probs, labels, expected, len(rows.scores), None, rows.shape, rows.positions, ignore_index=None)
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame with a row for each prediction: label, predicted, confidence, entropy, correct.
+
+        The index is the position in the flattened labels, if some were left out. A row without a label has the label
+        −1, and NA in the column correct.
+
+        >>> Predictions([[0.9, 0.1], [0.6, 0.4]], [0, 1]).to_frame()["correct"].tolist()
+        [True, False]
+        """
+        return frame(self)
+
+    def _facts(self) -> dict[str, Any]:
+        return facts(self)
 
     def to(self, device: torch.device | str) -> Predictions:
         """Return the same predictions on another device."""
