@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from avuc.posterior import Posterior
     from avuc.prediction.predict import predict
     from avuc.prediction.predictor import Predictor
-    from avuc.predictions import Predictions
+    from avuc.predictions import MultiLabelPredictions, Predictions
 
 __all__ = [
     "AvUCLoss",
@@ -50,6 +50,7 @@ __all__ = [
     "InputError",
     "MissingExtra",
     "Moped",
+    "MultiLabelPredictions",
     "Normal",
     "Posterior",
     "Predictions",
@@ -91,6 +92,7 @@ _HOME = {
     "InputError": "core.errors",
     "MissingExtra": "core.errors",
     "Moped": "bayes",
+    "MultiLabelPredictions": "predictions",
     "Normal": "bayes",
     "Posterior": "posterior",
     "Predictions": "predictions",

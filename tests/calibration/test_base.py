@@ -12,7 +12,7 @@ import torch
 from sklearn.base import clone
 
 import avuc.calibration
-from avuc.calibration import CALIBRATORS, Calibrator, TemperatureScaling, VectorScaling
+from avuc.calibration import CALIBRATORS, Calibrator, MultiLabelCalibrator, TemperatureScaling, VectorScaling
 from avuc.calibration.scaled_logits import ScaledLogits
 from avuc.core.errors import InputError
 
@@ -29,7 +29,8 @@ def fitted(make_logits):
 
 def test_every_calibrator_is_listed_under_its_name():
     found = {c for c in vars(avuc.calibration).values() if isinstance(c, type) and issubclass(c, Calibrator)}
-    assert found - {Calibrator} == set(CALIBRATORS.values())
+    # multi-label models are not one class of many: `avuc calibrate --method` does not offer theirs
+    assert found - {Calibrator, MultiLabelCalibrator} == set(CALIBRATORS.values())
     assert all(kind.name == name for name, kind in CALIBRATORS.items())
 
 

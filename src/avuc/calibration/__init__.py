@@ -1,12 +1,14 @@
 """Calibrators: `fit(logits, labels)` on held-out data, then `transform(logits)`.
 
-Logits are (N, C), or (S, N, C) for S posterior samples.
+Logits are (N, C), or (S, N, C) for S posterior samples. Dense (N, C, *spatial) and binary (N,) logits are taken, too.
 
 temperature.py       TemperatureScaling: minimises the negative log-likelihood
 cautious.py          CautiousTemperatureScaling: slightly underconfident on purpose
 avu.py               AvUTemperatureScaling, AUAvUTemperatureScaling
 vector.py            VectorScaling: a scale and a bias for each class
+multilabel.py        MultiLabelCalibrator: a temperature for each label of a multi-label model
 cross_validation.py  check_calibrator: is it better than no calibrator?
+layouts.py           rows from logits of any layout, and back
 base.py              the base class, parameters and JSON;  inputs.py: checks of logits and labels
 estimator.py         predict_proba, predict and score, as scikit-learn expects them
 scaled_logits.py     logits at any temperature, in one pass;  scalar_search.py: minimum and root on an interval
@@ -17,6 +19,7 @@ from avuc.calibration.base import CalibrationWarning, Calibrator
 from avuc.calibration.cautious import CautiousTemperatureScaling
 from avuc.calibration.cross_validation import CalibratorCheck, check_calibrator
 from avuc.calibration.inputs import logits_from_probs
+from avuc.calibration.multilabel import MultiLabelCalibrator
 from avuc.calibration.temperature import TemperatureScaling
 from avuc.calibration.vector import VectorScaling
 
@@ -28,6 +31,7 @@ __all__ = [
     "Calibrator",
     "CalibratorCheck",
     "CautiousTemperatureScaling",
+    "MultiLabelCalibrator",
     "TemperatureScaling",
     "VectorScaling",
     "check_calibrator",
@@ -43,4 +47,5 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
 }
 """Every calibrator by the name that `avuc calibrate --method` and the JSON files use."""
 
-Calibrator.calibrators = CALIBRATORS
+# `Calibrator.load` also reads those that are not for one class of many
+Calibrator.calibrators = {**CALIBRATORS, MultiLabelCalibrator.name: MultiLabelCalibrator}

@@ -14,11 +14,14 @@ from torch import Tensor
 
 from avuc.calibration.estimator import ClassifierMethods
 from avuc.calibration.inputs import are_numbers, as_logits, refuse_not_logits
+from avuc.calibration.layouts import ClassesLast, fit_rows
 from avuc.calibration.scaled_logits import limited_threads
+from avuc.core.arrays import as_tensor
 from avuc.core.atomic import write_text
 from avuc.core.display import html_table
 from avuc.core.errors import InputError
 from avuc.core.files import read_text
+from avuc.core.tasks import IGNORE_INDEX
 
 FORMAT = "avuc-calibrator"
 VERSION = 1
@@ -56,19 +59,32 @@ class Calibrator(ClassifierMethods, ABC):
         """Rise of ECE that is intended; `check_calibrator` does not count it against the calibrator."""
         return 0.0
 
-    def fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        logits: Any,
+        labels: Any,
+        sample_weight: Any = None,
+        *,
+        class_dim: int | None = None,
+        ignore_index: int | None = IGNORE_INDEX,
+    ) -> Self:
         """Learn from data that the network was not trained on, and return this calibrator.
 
         Args:
-            logits: (N, C), or (S, N, C) for S posterior samples; list, NumPy array or tensor.
-            labels: (N,) class numbers.
+            logits: (N, C); dense (N, C, *spatial); or binary, of class 1, (N,) or (N, 1). S posterior samples are a
+                dimension in front, (S, N, C). List, NumPy array or tensor.
+            labels: (N,) or (N, *spatial) class numbers.
             sample_weight: (N,) weights of the rows; a weight of 2 is the same as giving the row twice. Default None:
                 all rows count the same.
+            class_dim: dimension of the classes in `logits`. Default None: the last one for (N, C) and (S, N, C), else
+                the one after N.
+            ignore_index: rows with this label are left out (default −100); None: no row is.
         """
         self._check_params()
-        weights = () if sample_weight is None else (sample_weight,)
-        with torch.no_grad(), limited_threads(logits):
-            self._fit(logits, labels, *weights)
+        rows = fit_rows(logits, labels, sample_weight, class_dim=class_dim, ignore_index=ignore_index)
+        weights = () if rows.weights is None else (rows.weights,)
+        with torch.no_grad(), limited_threads(rows.logits):
+            self._fit(rows.logits, rows.labels, *weights)
         self.class_names_ = None
         return self
 
@@ -80,7 +96,7 @@ class Calibrator(ClassifierMethods, ABC):
     def _apply(self, logits: Tensor) -> Tensor:
         """Return calibrated logits of a float tensor with the right number of classes."""
 
-    def transform(self, logits: Any) -> Any:
+    def transform(self, logits: Any, *, class_dim: int | None = None) -> Any:
         """Return calibrated logits of the same shape and type (array or tensor); half precision becomes float32.
 
         With posterior samples, the logits of each sample are calibrated, before softmax and mean. Finite logits give
@@ -88,25 +104,30 @@ class Calibrator(ClassifierMethods, ABC):
         probability.
 
         Args:
-            logits: (N, C) or (S, N, C), with as many classes as in the fit.
+            logits: (N, C) or (S, N, C), with as many classes as in the fit; dense (N, C, *spatial); or binary, (N,) or
+                (N, 1), if there are two classes.
+            class_dim: dimension of the classes in `logits`. Default None: the last of up to three dimensions, else 1.
         """
         if not hasattr(self, "temperature_"):
             raise InputError(f"this {type(self).__name__} is not fitted; call fit(logits, labels) or load() first")
         on_host = not (isinstance(logits, Tensor) and logits.is_cuda)
-        tensor = as_logits(logits, peek=on_host)
-        if tensor.shape[-1] != self.num_classes_:
-            raise InputError(
-                f"this {type(self).__name__} was fitted on {self.num_classes_} classes; found {tensor.shape[-1]}"
-            )
+        given = as_tensor(logits, "logits")
+        layout = None
+        if given.ndim not in (2, 3) or class_dim is not None or given.shape[-1] != self.num_classes_:
+            layout = ClassesLast.of(given, self.num_classes_, class_dim, f"this {type(self).__name__}")
+            given = layout.logits
+        tensor = as_logits(given.flatten(0, -2) if given.ndim > 3 else given, peek=on_host)
         if on_host:  # a CUDA tensor would have to wait for its values
             refuse_not_logits(tensor.detach())
-        if isinstance(logits, Tensor):
-            return self._apply(tensor)
-        return self._apply(tensor).numpy()
+        calibrated = self._apply(tensor)
+        if layout is not None:
+            calibrated = layout.back(calibrated.reshape(given.shape))
+        return calibrated if isinstance(logits, Tensor) else calibrated.numpy()
 
-    def fit_transform(self, logits: Any, labels: Any, sample_weight: Any = None) -> Any:
-        """Call `fit`, and return `transform` of the same logits."""
-        return self.fit(logits, labels, sample_weight).transform(logits)
+    def fit_transform(self, logits: Any, labels: Any, sample_weight: Any = None, **layout: Any) -> Any:
+        """Call `fit`, and return `transform` of the same logits; `layout` is class_dim and ignore_index."""
+        fitted = self.fit(logits, labels, sample_weight, **layout)
+        return fitted.transform(logits, class_dim=layout.get("class_dim"))
 
     # ---- parameters, as scikit-learn expects them
 

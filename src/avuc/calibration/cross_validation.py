@@ -13,11 +13,15 @@ from torch import Tensor
 
 from avuc.calibration.base import Calibrator
 from avuc.calibration.inputs import as_labels, as_logits, as_weights
+from avuc.calibration.layouts import fit_rows
+from avuc.calibration.multilabel import MultiLabelCalibrator
+from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
+from avuc.core.tasks import IGNORE_INDEX
 from avuc.metrics.arrays import Array
 from avuc.metrics.intervals import Bootstrap, compared_intervals
 from avuc.metrics.statistics import Statistics, prediction_statistics
-from avuc.predictions import Predictions
+from avuc.predictions import MultiLabelPredictions, Predictions
 
 TITLES = {"nll": "NLL", "brier": "the Brier score", "ece": "ECE"}
 # a calibrator is not refused for a rise of NLL or of the Brier score by less than this share
@@ -103,6 +107,8 @@ def check_calibrator(
     seed: int = 0,
     elements: int = CHECK_ELEMENTS,
     sample_weight: Any = None,
+    class_dim: int | None = None,
+    ignore_index: int | None = IGNORE_INDEX,
 ) -> CalibratorCheck:
     """Return whether a calibrator is better than none, by cross-validation on the data it is fitted on.
 
@@ -111,14 +117,16 @@ def check_calibrator(
 
     Args:
         calibrator: any calibrator, fitted or not; only its parameters are used.
-        logits: (N, C), or (S, N, C) for S posterior samples; list, NumPy array or tensor.
-        labels: (N,) class numbers.
+        logits: (N, C), or (S, N, C) for S posterior samples; dense or binary as for `Calibrator.fit`.
+        labels: (N,) or (N, *spatial) class numbers.
         folds: parts of the cross-validation, at least 2; fewer if there are fewer rows.
         bins: number of bins of ECE.
         seed: of the split and of the bootstrap.
         elements: more logits than this are checked on a random sample of the rows.
         sample_weight: (N,) weights of the rows, for the fits and for the means of NLL and the Brier score; ECE is then
             not judged. None: all rows count the same.
+        class_dim: dimension of the classes in `logits`, as for `Calibrator.fit`.
+        ignore_index: rows with this label are left out (default −100); None: no row is.
 
     >>> from avuc.calibration import TemperatureScaling
     >>> import numpy as np
@@ -131,6 +139,11 @@ def check_calibrator(
     """
     if not isinstance(folds, int) or folds < 2:
         raise InputError(f"folds must be a whole number, at least 2; found {folds!r}")
+    if isinstance(calibrator, MultiLabelCalibrator):
+        return _check_multilabel(calibrator, logits, labels, folds, bins, seed, ignore_index)
+    logits, labels, sample_weight = fit_rows(
+        logits, labels, sample_weight, class_dim=class_dim, ignore_index=ignore_index
+    )
     scores = as_logits(logits).detach()
     targets = as_labels(labels, scores)
     given, weight = len(targets), None
@@ -150,6 +163,32 @@ def check_calibrator(
     folds = min(folds, len(targets))
     after = before if folds < 2 else cross_fit_predictions(calibrator, scores, targets, folds, seed, weight)
     return check_predictions(calibrator, before, after, folds=folds, bins=bins, seed=seed, given=given, weight=weight)
+
+
+def _check_multilabel(
+    calibrator: MultiLabelCalibrator,
+    logits: Any,
+    labels: Any,
+    folds: int,
+    bins: int,
+    seed: int,
+    ignore_index: int | None,
+) -> CalibratorCheck:
+    """Return the check over all label decisions; a row's decisions are in one part of the cross-validation."""
+    scores, targets = as_tensor(logits, "logits").detach().cpu(), as_tensor(labels, "labels").cpu()
+    build = MultiLabelPredictions.from_samples if scores.ndim == 3 else MultiLabelPredictions.from_logits
+    before = build(scores, targets, check=False, ignore_index=ignore_index)
+    folds, calibrated = min(folds, len(targets)), scores.clone()
+    for part in _order(len(targets), seed).tensor_split(folds) if folds > 1 else ():
+        rest = torch.ones(len(targets), dtype=torch.bool)
+        rest[part] = False
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the fit on all rows has warned already
+            fitted = type(calibrator)(**calibrator.get_params())
+            fitted.fit(scores[..., rest, :], targets[rest], ignore_index=ignore_index)
+        calibrated[..., part, :] = fitted.transform(scores[..., part, :])
+    after = build(calibrated, targets, check=False, ignore_index=ignore_index)
+    return check_predictions(calibrator, before.flatten(), after.flatten(), folds=folds, bins=bins, seed=seed)
 
 
 def cross_fit_predictions(
@@ -172,7 +211,7 @@ def cross_fit_predictions(
         rest[part] = False
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the fit on all rows has warned already
-            some = {} if weight is None else {"sample_weight": weight.cpu()[rest]}
+            some: dict[str, Any] = {} if weight is None else {"sample_weight": weight.cpu()[rest]}
             fitted = type(calibrator)(**calibrator.get_params()).fit(logits[..., rest, :], labels[rest], **some)
         held = _predictions(logits[..., part, :], labels[part], fitted)
         probs[part], expected[part] = held.probs.to(probs.dtype), held.expected_entropy.to(probs.dtype)

@@ -20,7 +20,7 @@ class ClassifierMethods:
 
     num_classes_: int
 
-    def transform(self, logits: Any) -> Any:
+    def transform(self, logits: Any, *, class_dim: int | None = None) -> Any:
         raise NotImplementedError
 
     @property

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from avuc.calibration.layouts import binary_logits_from_probs
 from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
 from avuc.core.probabilities import check_probs, looks_like
+from avuc.core.tasks import REGRESSION
 from avuc.metrics.statistics import NLL_FLOOR
 
 # how to get logits from what was given instead
@@ -64,7 +66,7 @@ def as_labels(labels: Any, logits: Tensor) -> Tensor:
         )
     whole = tensor.to(logits.device).to(torch.int64)
     if tensor.is_floating_point() and not torch.equal(whole.to(tensor.dtype), tensor.to(logits.device)):
-        raise InputError("labels must be whole class numbers; found fractions or NaN")
+        raise InputError(f"labels must be whole class numbers; found fractions or NaN: {REGRESSION}")
     low, high = int(whole.min()), int(whole.max())
     if low < 0 or high >= classes:
         raise InputError(f"labels must be 0 … {classes - 1} for {classes} classes; found {low} … {high}")
@@ -87,16 +89,23 @@ def logits_from_probs(probs: Any) -> Any:
     `avuc.metrics.nll` has the same floor of 1e-12, so a fit on these logits minimises the NLL that is reported. Without
     a floor, one row that gives its true class a probability of 0 would determine the temperature alone.
 
+    For binary probabilities p of class 1, these are log p − log (1 − p).
+
     Args:
-        probs: (N, C) or (S, N, C) probabilities; each row must sum to 1 within 0.01.
+        probs: (N, C) or (S, N, C) probabilities; each row must sum to 1 within 0.01. Or binary, (N,) or (N, 1).
 
     >>> logits_from_probs(torch.tensor([[0.25, 0.75]]))
     tensor([[-1.3863, -0.2877]])
+    >>> logits_from_probs(torch.tensor([0.75]))
+    tensor([1.0986])
     """
     tensor = as_tensor(probs, "probs")
     if not tensor.is_floating_point():
         tensor = tensor.to(torch.float32)
     wide = tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)
+    if wide.ndim == 1 or (wide.ndim > 1 and wide.shape[-1] == 1):
+        one = binary_logits_from_probs(wide, NLL_FLOOR)
+        return one if isinstance(probs, Tensor) else one.numpy()
     if wide.ndim == 0 or wide.shape[-1] == 0:
         raise InputError(f"probs must have shape (N, C) or (S, N, C); found {tuple(wide.shape)}")
     try:

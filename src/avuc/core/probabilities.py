@@ -80,6 +80,8 @@ def looks_like(values: Tensor) -> Looks | None:
 def _looks_like(rows: Tensor) -> Looks | None:
     if bool((rows < 0).any()):
         return None
+    if rows.shape[-1] == 2 and bool((rows[..., 0] == 0).all()):
+        return None  # one binary logit for each row, [0, z], can be exactly 1 everywhere
     totals = _sums(rows)
     if totals.numel() < FEW_ROWS:
         return "probabilities" if _off(totals, 1) <= FEW_TOLERANCE else None

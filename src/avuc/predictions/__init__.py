@@ -1,11 +1,13 @@
 """What every method produces and every metric reads.
 
 multiclass.py    Predictions: one class for each row, or for each position of an image or a text
+multilabel.py    MultiLabelPredictions: several independent labels for each row
 rows.py          the mean of softmaxes, checks of values
 """
 
 from avuc.predictions.multiclass import FORMAT as FORMAT
 from avuc.predictions.multiclass import Predictions
+from avuc.predictions.multilabel import MultiLabelPredictions
 from avuc.predictions.rows import HasTransform as HasTransform
 
-__all__ = ["Predictions"]
+__all__ = ["MultiLabelPredictions", "Predictions"]

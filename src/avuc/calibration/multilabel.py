@@ -1,0 +1,218 @@
+"""Temperature scaling of a multi-label model: a temperature for each label, or one for all."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from avuc.calibration.base import Array, CalibrationWarning, Calibrator
+from avuc.calibration.layouts import refuse_binary_probabilities
+from avuc.core.arrays import as_tensor
+from avuc.core.errors import InputError
+from avuc.core.tasks import IGNORE_INDEX, multilabel_rows
+
+METHODS = ("temperature", "cautious", "avuts", "auavuts")
+
+
+class MultiLabelCalibrator(Calibrator):
+    """Temperature scaling of independent sigmoids: p_l = sigmoid(z_l / T_l).
+
+    Each label is a binary decision with the logits [0, z], and its temperature is fitted by a calibrator of two
+    classes. With posterior samples, p_l is the mean of the samples' sigmoids. A label that was never seen as both 0
+    and 1 has nothing to fit on: it keeps T = 1, with a CalibrationWarning.
+
+    Args:
+        method: how a temperature is fitted: "temperature" (NLL), "cautious", "avuts" or "auavuts" (AvUC over the
+            decisions), each with its defaults.
+        shared: whether all labels have the same temperature, fitted on all decisions together.
+
+    Learned attributes:
+        temperature_: (L,) temperatures.
+        fitted_: (L,) 1 for labels that were fitted, 0 for those that keep T = 1.
+        num_classes_: L, the number of labels.
+
+    >>> import numpy as np
+    >>> logits, labels = np.array([[4.0, 1.0], [4.0, -1.0], [-4.0, 1.0]]), np.array([[1, 1], [0, 0], [0, 0]])
+    >>> scaler = MultiLabelCalibrator().fit(logits, labels)
+    >>> scaler.temperature_.round(2)  # each is right twice in three: z/T = log 2
+    array([5.77, 1.44])
+    """
+
+    name: ClassVar[str] = "multilabel"
+    learned: ClassVar[dict[str, str]] = {"temperature": "vector", "fitted": "vector", "num_classes": "whole"}
+
+    temperature_: Array  # type: ignore[assignment]
+    fitted_: Array
+
+    def __init__(self, method: str = "temperature", *, shared: bool = False) -> None:
+        self.method = method
+        self.shared = shared
+
+    def fit(
+        self,
+        logits: Any,
+        labels: Any,
+        sample_weight: Any = None,
+        *,
+        class_dim: int | None = None,
+        ignore_index: int | None = IGNORE_INDEX,
+    ) -> Self:
+        """Learn from data that the network was not trained on, and return this calibrator.
+
+        Args:
+            logits: (N, L), or (S, N, L) for S posterior samples; dense (N, L, *spatial). List, NumPy array or tensor.
+            labels: (N, L) of 0 and 1, of the shape of one sample's logits.
+            sample_weight: (N, L) weights of the decisions. Default None: all count the same.
+            class_dim: dimension of the labels in `logits`. Default None: the one after N.
+            ignore_index: decisions with this label are unknown and left out (default −100); None: none is.
+        """
+        self._check_params()
+        scores, targets = as_tensor(logits, "logits").detach(), as_tensor(labels, "labels").detach()
+        draws = scores.ndim == targets.ndim + 1
+        front = int(draws)
+        weight = None if sample_weight is None else as_tensor(sample_weight, "sample_weight").to(torch.float64)
+        if weight is not None and weight.shape != targets.shape:
+            raise InputError(
+                f"sample_weight must have the shape of the labels, {tuple(targets.shape)}; found {tuple(weight.shape)}"
+            )
+        axis = front + 1 if class_dim is None else class_dim % max(scores.ndim, 1)
+        if not front <= axis < scores.ndim:
+            raise InputError(
+                f"multi-label logits must be (N, L) or (S, N, L), with labels (N, L); found {tuple(scores.shape)} and "
+                f"{tuple(targets.shape)}"
+            )
+        every = multilabel_rows(scores, targets, kind="logits", ignore_index=ignore_index, draws=draws)
+        assert every.labels is not None
+        if not len(every.labels):
+            raise InputError("there is no known decision: every label is ignore_index, or there are no rows")
+        refuse_binary_probabilities(every.scores)
+        count = every.shape[axis - front]
+        place = torch.arange(count).reshape([-1 if d == axis - front else 1 for d in range(targets.ndim)])
+        of_label = place.expand(every.shape).flatten().to(every.labels.device)
+        weights = None if weight is None else weight.flatten().to(every.labels.device)
+        if every.positions is not None:
+            of_label = of_label[every.positions]
+            weights = None if weights is None else weights[every.positions]
+        self.num_classes_, self.class_names_ = count, None
+        temperatures, fitted = np.ones(count), np.zeros(count)
+        if self.shared:
+            temperatures[:], fitted[:] = self._one(every.scores, every.labels, weights), 1
+        for label in range(0 if self.shared else count):
+            some = of_label == label
+            seen = every.labels[some]
+            if len(seen) and bool((seen != seen[0]).any()):
+                of_some = None if weights is None else weights[some]
+                temperatures[label] = self._one(every.scores[..., some.to(every.scores.device), :], seen, of_some)
+                fitted[label] = 1
+        self.temperature_, self.fitted_ = temperatures, fitted
+        self._warn_unfitted()
+        return self
+
+    def _one(self, rows: Tensor, labels: Tensor, weights: Tensor | None) -> float:
+        """Return the temperature of some of the decisions."""
+        scaler = self.calibrators[self.method]()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            scaler.fit(rows, labels, weights)
+        for one in caught:
+            warnings.warn(str(one.message), one.category, stacklevel=4)
+        return scaler.temperature_
+
+    def _warn_unfitted(self) -> None:
+        numbers = np.flatnonzero(self.fitted_ == 0).tolist()
+        if numbers:
+            listed = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
+            warnings.warn(
+                f"MultiLabelCalibrator: label {listed} is never seen as both 0 and 1, so its temperature stays 1; fit "
+                "on rows of both, or use shared=True",
+                CalibrationWarning,
+                stacklevel=3,
+            )
+
+    def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
+        raise NotImplementedError  # `fit` does it: its labels are not class numbers
+
+    def transform(self, logits: Any, *, class_dim: int | None = None) -> Any:
+        """Return calibrated logits z_l / T_l of the same shape and type (array or tensor).
+
+        Args:
+            logits: (N, L) or (S, N, L); dense (N, L, *spatial).
+            class_dim: dimension of the labels in `logits`. Default None: the last of up to three dimensions, else 1.
+        """
+        if not hasattr(self, "temperature_"):
+            raise InputError("this MultiLabelCalibrator is not fitted; call fit(logits, labels) or load() first")
+        tensor = as_tensor(logits, "logits")
+        if not tensor.is_floating_point() or tensor.dtype not in (torch.float32, torch.float64):
+            tensor = tensor.float()
+        dimensions = tensor.ndim
+        axis = (dimensions - 1 if dimensions <= 3 else 1) if class_dim is None else class_dim
+        if dimensions < 2 or not -dimensions <= axis < dimensions or tensor.shape[axis] != self.num_classes_:
+            raise InputError(
+                f"this MultiLabelCalibrator was fitted on {self.num_classes_} labels; found logits "
+                f"{tuple(tensor.shape)} with class_dim={class_dim}"
+            )
+        if not tensor.is_cuda and bool(tensor.isnan().any()):
+            raise InputError("logits contain NaN; remove or repair these rows")
+        calibrated = self._apply(tensor.movedim(axis, -1)).movedim(-1, axis)
+        return calibrated if isinstance(logits, Tensor) else calibrated.numpy()
+
+    def _apply(self, logits: Tensor) -> Tensor:
+        most = torch.finfo(logits.dtype).max
+        scaled = logits / torch.as_tensor(self.temperature_, dtype=logits.dtype, device=logits.device)
+        # finite logits stay finite
+        return torch.where(logits.isfinite(), scaled.clamp(min=-most, max=most), scaled)
+
+    def predict_proba(self, logits: Any) -> Any:
+        """Return the calibrated probabilities (N, L) that each label applies; draws are averaged.
+
+        Args:
+            logits: as for `transform`.
+        """
+        calibrated = torch.as_tensor(self.transform(logits)).sigmoid()
+        probs = calibrated.mean(0) if calibrated.ndim == 3 else calibrated
+        return probs if isinstance(logits, Tensor) else probs.numpy()
+
+    def predict(self, logits: Any) -> Any:
+        """Return which labels apply, (N, L) of 0 and 1.
+
+        Args:
+            logits: as for `transform`.
+        """
+        chosen = torch.as_tensor(self.predict_proba(logits)) > 0.5
+        return chosen.long() if isinstance(logits, Tensor) else chosen.long().numpy()
+
+    def score(self, logits: Any, labels: Any, sample_weight: Any = None) -> float:
+        """Return minus the mean NLL of all known decisions; higher is better.
+
+        Args:
+            logits: as for `transform`.
+            labels: (N, L) of 0 and 1.
+            sample_weight: (N, L) weights of the decisions; None: all count the same.
+        """
+        rows = multilabel_rows(self.predict_proba(logits), labels, kind="probs")
+        assert rows.labels is not None
+        chosen = rows.scores.double().gather(-1, rows.labels[:, None])[:, 0].clamp(min=1e-12).log()
+        weights = None if sample_weight is None else np.asarray(sample_weight, np.float64).reshape(-1)
+        if weights is not None and rows.positions is not None:
+            weights = weights[rows.positions.numpy()]
+        return float(np.average(chosen.cpu().numpy(), weights=weights))
+
+    def _check_params(self) -> None:
+        if self.method not in METHODS:
+            raise InputError(f"MultiLabelCalibrator: method must be one of {METHODS}; found {self.method!r}")
+        if not isinstance(self.shared, bool):
+            raise InputError(f"MultiLabelCalibrator: shared must be True or False; found {self.shared!r}")
+
+    def _check_learned(self) -> None:
+        count = self.num_classes_
+        if count < 1 or len(self.temperature_) != count or len(self.fitted_) != count:
+            raise InputError(
+                f"calibrator JSON: temperature and fitted must have one entry for each of {count} labels; found "
+                f"{len(self.temperature_)} and {len(self.fitted_)}"
+            )
+        if not (self.temperature_ > 0).all() or not np.isin(self.fitted_, (0, 1)).all():
+            raise InputError("calibrator JSON: every temperature must be above 0, and fitted 0 or 1")
