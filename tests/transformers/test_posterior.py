@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
 from transformers import TrainingArguments
 
-from avuc import to_bayesian
+from avuc import predict, to_bayesian
 from avuc.bayes import BayesianModule
 from avuc.losses import AvUCLoss, elbo_loss
+from avuc.metrics import evaluate
 from avuc.posterior import seeded_generator
 from avuc.transformers import AvUCTrainer, compute_metrics
 
@@ -94,3 +95,31 @@ def test_a_posterior_survives_a_checkpoint(
     )
     again.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2"))
     assert torch.equal(adapter.mu, learned)
+
+
+def test_predict_takes_tokens_with_their_mask(adapter: BayesianModule, rows: Make) -> None:
+    """Oracle: the mean softmax of the same samples, drawn one by one."""
+    data = rows(12, tokens=False)
+    inputs = {"input_ids": data.ids, "attention_mask": data.mask}
+    found = predict(adapter, inputs, data.labels, samples=5, seed=3, progress=False)
+    with torch.no_grad():
+        each = [adapter.draw(seeded_generator(3, s))(**inputs).logits.double().softmax(-1) for s in range(5)]
+    torch.testing.assert_close(found.probs.double(), torch.stack(each).mean(0), rtol=0, atol=1e-6)
+    assert found.samples == 5
+    assert float(found.mutual_information.mean()) > 0
+    assert torch.equal(found.labels, data.labels)
+    # a Dataset of rows as Trainer takes it
+    same = predict(adapter, data, samples=5, seed=3, progress=False)
+    torch.testing.assert_close(same.probs, found.probs, rtol=0, atol=1e-6)
+
+
+def test_predict_takes_token_classifiers(tiny_model: Make, rows: Make) -> None:
+    data, model = rows(10, tokens=True), tiny_model(tokens=True)
+    found = predict(model, data, class_dim=-1, progress=False)
+    with torch.no_grad():
+        logits = model.eval()(input_ids=data.ids, attention_mask=data.mask).logits
+    kept = data.labels != -100
+    assert len(found) == int(kept.sum())
+    torch.testing.assert_close(found.probs, logits[kept].softmax(-1), rtol=0, atol=1e-6)
+    expected = compute_metrics((logits.numpy(), data.labels.numpy()))
+    assert evaluate(found)["ece"] == pytest.approx(expected["ece"], abs=1e-6)
