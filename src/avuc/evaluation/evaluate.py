@@ -14,6 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from avuc import metrics
+from avuc.core.errors import InputError
 from avuc.core.progress import delayed_progress
 from avuc.evaluation.result import EvaluationResult, Series, as_series, interval_bounds
 from avuc.metrics.arrays import Array
@@ -29,7 +30,7 @@ from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.metrics.suite import from_statistics
 from avuc.metrics.threshold import Threshold, resolve_threshold
 from avuc.metrics.ties import group_ties
-from avuc.predictions import Predictions
+from avuc.predictions import MultiLabelPredictions, Predictions
 
 HISTOGRAM_BINS = 40
 CHART_POINTS = 400
@@ -47,7 +48,7 @@ class MetricValues:
 
 
 def metric_values(
-    predictions: Predictions,
+    predictions: Predictions | MultiLabelPredictions,
     statistics: Statistics | None = None,
     *,
     threshold: Threshold = "auto",
@@ -57,7 +58,7 @@ def metric_values(
 
     Args:
         predictions: N rows of probabilities on the CPU. If any label is negative (out-of-distribution data), only the
-            figures that need no labels are returned.
+            figures that need no labels are returned. Of a multi-label model, all decisions together.
         statistics: `prediction_statistics(predictions.probs, predictions.labels, bins=bins)`, if it is already known.
         threshold: entropy in nats up to which a prediction counts as certain; "auto": learned from these rows.
         bins: bins of ECE and UCE.
@@ -67,6 +68,8 @@ def metric_values(
     >>> metric_values(p).metrics["accuracy"]
     0.5
     """
+    if isinstance(predictions, MultiLabelPredictions):
+        predictions = predictions.flatten()
     expected_entropy = float(predictions.expected_entropy.double().mean())
     mutual_information = float(predictions.mutual_information.double().mean())
     if statistics is None and not bool((predictions.labels >= 0).all()):
@@ -85,7 +88,8 @@ def metric_values(
 
 
 def evaluate(
-    predictions: Predictions,
+    predictions: Predictions | MultiLabelPredictions | Any,
+    labels: Any = None,
     *,
     outside_entropy: Tensor | None = None,
     threshold: Threshold = "auto",
@@ -96,7 +100,11 @@ def evaluate(
     """Return every metric with its 95 % bootstrap interval, and the curves for the charts.
 
     Args:
-        predictions: N labelled rows.
+        predictions: labelled predictions of any kind: one class of many, dense, binary, or `MultiLabelPredictions`,
+            whose metrics are over all decisions, with those of each label in `per_label` and their mean in `macro`.
+            Or probabilities, together with `labels`.
+        labels: class numbers, if `predictions` are probabilities (N, C), (N, C, *spatial) or (N,). Default None: the
+            predictions have them.
         outside_entropy: (M) entropies in nats of out-of-distribution rows; adds the detection metrics.
         threshold: entropy in nats up to which a prediction counts as certain; "auto": the midpoint of the mean
             entropies of right and wrong predictions.
@@ -109,6 +117,12 @@ def evaluate(
     >>> evaluate(p, replicates=0).metrics["accuracy"]
     0.5
     """
+    if labels is not None or not isinstance(predictions, Predictions | MultiLabelPredictions):
+        predictions = _as_predictions(predictions, labels)
+    fields: dict[str, Any] = {}
+    if isinstance(predictions, MultiLabelPredictions):
+        fields = _label_fields(predictions, threshold, bins)
+        predictions = predictions.flatten()
     statistics = prediction_statistics(predictions.probs, predictions.labels, bins=bins)
     result = evaluate_statistics(
         predictions, statistics, outside_entropy=outside_entropy, threshold=threshold, bins=bins
@@ -121,9 +135,26 @@ def evaluate(
         if outside_entropy is not None:
             # both sides in the same arithmetic, so that equal predictions have equal entropies
             inside, outside = (x.detach().cpu().numpy().copy() for x in (predictions.entropy, outside_entropy))
-            fields = detection_fields(inside, outside, replicates=replicates, seed=seed, advance=advance)
-            result = replace(result, **fields)
-    return result
+            fields |= detection_fields(inside, outside, replicates=replicates, seed=seed, advance=advance)
+    return replace(result, **fields)
+
+
+def _as_predictions(probs: Any, labels: Any) -> Predictions:
+    if labels is None:
+        raise InputError("evaluate needs Predictions, or probabilities with labels: evaluate(probs, labels)")
+    if isinstance(probs, Predictions | MultiLabelPredictions):
+        raise InputError("these predictions have labels of their own; leave `labels` out")
+    return Predictions(probs, labels)
+
+
+def _label_fields(predictions: MultiLabelPredictions, threshold: Threshold, bins: int) -> dict[str, Any]:
+    """Return the fields of `EvaluationResult` about the labels of a multi-label model."""
+    if bool((predictions.labels == -1).any()):
+        raise InputError("these predictions have no labels; give labels (N, L) of 0 and 1 to MultiLabelPredictions")
+    each = metrics.multilabel(predictions.probs, predictions.labels, threshold=threshold, bins=bins)
+    names = predictions.names or [str(number) for number in range(predictions.num_labels)]
+    per_label = {name: values.tolist() for name, values in each.per_label.items()}
+    return {"per_label": per_label, "macro": each.macro, "label_names": tuple(names)}
 
 
 def evaluate_statistics(

@@ -42,6 +42,11 @@ class EvaluationResult(Displayed):
         detection_bootstrap: the same for the detection metrics.
         expected_entropy: mean over the rows of the expected entropy, in nats.
         mutual_information: mean over the rows of the mutual information, in nats.
+        bounds: two numbers between which a metric lies that `evaluate_streaming` could not compute exactly.
+        per_label: for a multi-label model, the values of each metric for each of the L labels; `metrics` are over all
+            decisions, and `n` is their number. Empty otherwise.
+        macro: for a multi-label model, the mean of each metric over the labels for which it is defined.
+        label_names: for a multi-label model, the names of the labels, or their numbers.
 
     >>> import torch
     >>> from avuc import Predictions
@@ -70,6 +75,9 @@ class EvaluationResult(Displayed):
     mutual_information: float = math.nan
     # the exact value of these metrics lies between two numbers (`evaluate_streaming`); all others are exact
     bounds: dict[str, Bounds] = field(default_factory=dict)
+    per_label: dict[str, list[float]] = field(default_factory=dict)
+    macro: dict[str, float] = field(default_factory=dict)
+    label_names: tuple[str, ...] = ()
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame with a row for each metric: metric, value, low, high; detection metrics last."""
@@ -108,6 +116,11 @@ class EvaluationResult(Displayed):
                 "replicates": self.replicates,
                 "bootstrap": self.bootstrap if self.replicates else None,
                 "detection_bootstrap": self.detection_bootstrap if self.detection_intervals else None,
+                **(
+                    {"per_label": self.per_label, "macro": self.macro, "labels": self.label_names}
+                    if self.per_label
+                    else {}
+                ),
             }
         )
         return document

@@ -1,0 +1,70 @@
+"""`evaluate` of dense, binary and multi-label predictions, and of plain arrays."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from avuc import MultiLabelPredictions, Predictions
+from avuc.core.errors import InputError
+from avuc.evaluation import evaluate, metric_values
+from avuc.metrics import METRICS, multilabel
+
+RNG = np.random.default_rng(0)
+PROBS = np.moveaxis(RNG.dirichlet(np.ones(3), (4, 5)), -1, 1)
+LABELS = RNG.integers(0, 3, (4, 5))
+LABELS[0, :2] = -100
+
+
+def test_dense_and_arrays() -> None:
+    keep = LABELS != -100
+    flat = evaluate(Predictions(np.moveaxis(PROBS, 1, -1)[keep], LABELS[keep]), replicates=20)
+    for found in (evaluate(Predictions(PROBS, LABELS), replicates=20), evaluate(PROBS, LABELS, replicates=20)):
+        assert found.as_json() == flat.as_json()
+        assert found.n == keep.sum()
+    assert "per_label" not in flat.as_json()
+    assert metric_values(Predictions(PROBS, LABELS)).metrics == flat.metrics
+
+
+def test_binary() -> None:
+    p, y = RNG.random(30), RNG.integers(0, 2, 30)
+    both = evaluate(Predictions(np.stack([1 - p, p], 1), y), replicates=0)
+    assert evaluate(p, y, replicates=0).metrics == both.metrics
+    assert evaluate(Predictions(p, y), replicates=0).num_classes == 2
+
+
+def test_multilabel() -> None:
+    probs, labels = RNG.random((30, 3)), RNG.integers(0, 2, (30, 3))
+    labels[:, 2] = -100
+    labels[3, 0] = -100
+    predictions = MultiLabelPredictions(probs, labels, names=["a", "b", "c"])
+    result, expected = evaluate(predictions, replicates=20), multilabel(probs, labels)
+    assert result.n == 59
+    for name in METRICS:
+        assert result.metrics[name] == pytest.approx(expected.micro[name], nan_ok=True)
+        np.testing.assert_array_equal(result.per_label[name], expected.per_label[name])
+        assert result.macro[name] == pytest.approx(expected.macro[name], nan_ok=True)
+    assert math.isnan(result.per_label["accuracy"][2])
+    assert result.label_names == ("a", "b", "c")
+    assert set(result.intervals) == set(METRICS)
+    document = json.loads(json.dumps(result.as_json(), allow_nan=False))
+    assert document["per_label"]["accuracy"][2] is None
+    assert document["labels"] == ["a", "b", "c"]
+    assert metric_values(predictions).metrics == result.metrics
+    assert evaluate(MultiLabelPredictions(probs, labels), replicates=0).label_names == ("0", "1", "2")
+
+
+def test_refusals() -> None:
+    with pytest.raises(InputError, match=r"evaluate\(probs, labels\)"):
+        evaluate(PROBS)
+    with pytest.raises(InputError, match="labels of their own"):
+        evaluate(Predictions(PROBS, LABELS), LABELS)
+    with pytest.raises(InputError, match="no labels"):
+        evaluate(MultiLabelPredictions([[0.5]]))
+    with pytest.raises(InputError, match="MultiLabelPredictions"):
+        evaluate(np.full((4, 3), 0.5), np.ones((4, 3)))
+    with pytest.raises(InputError, match="regression"):
+        evaluate([0.1, 0.9], [0.1, 2.5])
