@@ -36,6 +36,7 @@ docs: setup
 # command continues. With MINUTES, each study stops after that time with exit code 75. It is meant for one data-centre GPU
 # (docs/reproduction-tables.md, "What it took"); on a CPU it takes weeks ('avuc study cifar10-paper --dry-run' estimates it).
 # BIN=FOLDER uses the python in that folder and installs nothing. CHANGES='--set train.epochs=1 ...' is passed to every study.
+# If you change study.shifts, keep gaussian_blur and shot_noise: the pages quote numbers of both.
 STUDIES := $(if $(findstring command,$(origin OUT)),$(OUT),out/reproduce)
 MORE := reproduction/recipes
 RECIPES := paper:cifar10-paper code:cifar10-code code-pretrained:$(MORE)/cifar10-code-pretrained.toml \
