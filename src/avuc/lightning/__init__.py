@@ -4,4 +4,8 @@ from avuc.core.errors import require
 
 require("lightning", "lightning", "avuc.lightning")
 
-__all__: list[str] = []
+from avuc.lightning.avuc_callback import AvUCCallback
+from avuc.lightning.calibrate import calibrate
+from avuc.lightning.posterior_callback import PosteriorCallback
+
+__all__ = ["AvUCCallback", "PosteriorCallback", "calibrate"]

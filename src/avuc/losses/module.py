@@ -201,9 +201,7 @@ class AvUCLoss(WarmupState):
             return Quadrants(*sums)
         with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             for logits, labels, *weights in batches:
-                rows = standard_layout(logits, labels, self.task, self.class_dim)
-                own = self._quadrants(*rows, weights[0] if weights else None)
-                sums += torch.stack(own).to(sums)
+                sums += torch.stack(self.quadrants(logits, labels, *weights)).to(sums)
             refuse_nan(sums, "logits")
             return Quadrants(*sum_over_ranks(sums, self.group))
 
@@ -216,6 +214,10 @@ class AvUCLoss(WarmupState):
                 self._pool()
             self.steps.zero_()
         self.epoch += 1
+
+    def quadrants(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Quadrants:
+        """Return the quadrants of this process's batch at the loss's threshold; arguments as in `forward`."""
+        return self._quadrants(*standard_layout(logits, labels, self.task, self.class_dim), weights)
 
     def _quadrants(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> Quadrants:
         statistics = sample_statistics(logits, labels, self.uncertainty, self.ignore_index, weights)
