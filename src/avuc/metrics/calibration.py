@@ -16,7 +16,7 @@ from avuc.metrics.arrays import Array, cached_parts
 from avuc.metrics.binning import BinTable, bin_edges, bin_table, check_bins, digitise
 from avuc.metrics.checks import any_layout
 from avuc.metrics.statistics import Statistics, prediction_statistics
-from avuc.metrics.ties import cumulative, group_ties
+from avuc.metrics.ties import TieGroups, cumulative, group_ties
 
 
 class Curve(NamedTuple):
@@ -213,6 +213,21 @@ def _table(values: Array, event: Array, edges: Array) -> BinTable:
         bin_table(digitise(values[part], edges), values[part], event[part], bins) for part in cached_parts(len(values))
     )
     return BinTable(*np.sum(list(parts), axis=0))
+
+
+def table_from_ties(groups: TieGroups, stated: Array, edges: Array) -> BinTable:
+    """Return the table of confidences that are already sorted and grouped.
+
+    Args:
+        groups: predictions by confidence, ascending.
+        stated: (G,) summed confidence of each group.
+        edges: (bins + 1,) edges of the bins.
+    """
+    cuts = [0, *np.searchsorted(groups.values, edges[1:-1], side="right"), len(groups.values)]
+    right, wrong, value = (
+        np.array([column[a:b].sum() for a, b in pairwise(cuts)]) for column in (groups.right, groups.wrong, stated)
+    )
+    return BinTable(right + wrong, value, right)
 
 
 def expected_gap(table: BinTable) -> Array:

@@ -93,24 +93,27 @@ def detection_from_sorted(entropies: SortedPair) -> dict[str, float]:
 def _from_parts(parts: Iterable[TieGroups], n_in: int, n_out: int) -> dict[str, float]:
     """Return the metrics from groups of ascending entropy, in parts; `right` counts OOD inputs."""
     sums: dict[str, list[float]] = {"auroc": [], "aupr_in": [], "aupr_out": [], "wasserstein": []}
-    # before the first threshold nothing is flagged: TPR 0, TNR 1
-    best, fpr95, before_in, before_out, last = 0.5, 1.0, 0.0, 0.0, None
+    # with the threshold above all entropies nothing is flagged: TPR 0, TNR 1
+    best, fpr95, before_in, before_out, last, falling = 0.5, 1.0, 0.0, 0.0, None, True
     for values, positive, negative in parts:
         below_in, below_out = before_in + np.cumsum(negative), before_out + np.cumsum(positive)
+        below = below_in + below_out
         # inputs flagged as OOD: those with this entropy and above
-        flagged_in, flagged_out = n_in - below_in + negative, n_out - below_out + positive
+        flagged_out = n_out - below_out + positive
         # not @: BLAS would start threads for each part, which takes longer than the sum
         sums["auroc"].append(float((positive * (below_in - negative / 2)).sum()))
-        sums["aupr_in"].append(float((negative * (below_in / (below_in + below_out))).sum()))
-        sums["aupr_out"].append(float((positive * (flagged_out / (flagged_in + flagged_out))).sum()))
-        tpr, fpr = flagged_out / n_out, flagged_in / n_in
-        best = max(best, float((tpr - fpr).max() + 1) / 2)
-        reached = np.count_nonzero(tpr >= 0.95)  # the rates fall
-        fpr95 = float(fpr[reached - 1]) if reached else fpr95
+        sums["aupr_in"].append(float((negative * (below_in / below)).sum()))
+        sums["aupr_out"].append(float((positive * (flagged_out / (n_in + n_out - below + positive + negative))).sum()))
+        if falling:  # the rates fall; the last threshold with TPR ≥ 0.95 counts
+            reached = np.count_nonzero(flagged_out / n_out >= 0.95)
+            fpr95 = float(n_in - below_in[reached - 1] + negative[reached - 1]) / n_in if reached else fpr95
+            falling = reached == len(values)
+        # the shares of the two samples up to each entropy: TNR and 1 − TPR of a threshold just above it
+        gaps = below_in / n_in - below_out / n_out
+        best = max(best, float(gaps.max() + 1) / 2)
         if last is not None:
             sums["wasserstein"].append(abs(before_in / n_in - before_out / n_out) * (values[0] - last))
-        gaps = np.abs(below_in / n_in - below_out / n_out)[:-1]
-        sums["wasserstein"].append(float((gaps * np.diff(values)).sum()))
+        sums["wasserstein"].append(float((np.abs(gaps[:-1]) * np.diff(values)).sum()))
         before_in, before_out, last = float(below_in[-1]), float(below_out[-1]), float(values[-1])
     total = {name: math.fsum(parts) for name, parts in sums.items()}
     return {

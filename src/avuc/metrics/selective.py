@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 
 from avuc.core.errors import InputError
-from avuc.metrics.arrays import Array
+from avuc.metrics.arrays import Array, cached_parts
 from avuc.metrics.checks import any_layout
 from avuc.metrics.statistics import prediction_statistics
 from avuc.metrics.ties import TieGroups, cumulative, group_ties
@@ -86,21 +87,22 @@ def risk_curve(groups: TieGroups) -> RiskCoverage:
 
 def risk_area(groups: TieGroups) -> Array:
     """Return AURC from counts (..., G) by ascending score."""
-    if groups.wrong.ndim > 1:
-        return risk_area_below(cumulative(groups.right), cumulative(groups.wrong))
+    right, wrong = groups.right, groups.wrong
+    if wrong.ndim > 1 or (rows := int(right.sum() + wrong.sum())) > TABLE * len(wrong):
+        return risk_area_below(cumulative(right), cumulative(wrong))
     # An error in a group of m predictions after n surer ones adds 1/j for every later place j. In its own group it adds
     # Σ_{j=1..m} (j/m)/(n + j) = 1 − n/m (H(n + m) − H(n)), with the harmonic numbers H.
-    below = cumulative(groups.right + groups.wrong)
-    where = np.flatnonzero(groups.wrong)
-    if len(where) == 0:
-        return np.zeros(())
-    k, last, n = groups.wrong.take(where), below[-1] - below.take(where), below[-1] - below.take(where + 1)
-    harmonic = harmonic_numbers(np.concatenate([below[-1:], last, n]))
-    after_last, after_n = harmonic[1 : len(k) + 1], harmonic[len(k) + 1 :]
-    m = last - n
-    # no ties: the difference of the harmonic numbers is 1/(n + 1), without a loss of digits
-    own = np.where(m == 1, 1 / (n + 1), 1 - n / m * (after_last - after_n))
-    return np.asarray((k * (harmonic[0] - after_last + own)).sum() / below[-1])
+    harmonic, parts, before = _harmonic_table(rows), [], 0
+    for part in cached_parts(len(wrong)):
+        m = (right[part] + wrong[part]).astype(np.int64)
+        below = before + np.cumsum(m)
+        n = rows - below
+        last, first = harmonic.take(n + m), harmonic.take(n)
+        # no ties: the difference of the harmonic numbers is 1/(n + 1), without a loss of digits
+        own = np.where(m == 1, 1 / (n + 1), 1 - n / np.maximum(m, 1) * (last - first))
+        parts.append(float((wrong[part] * (harmonic[rows] - last + own)).sum()))
+        before = int(below[-1])
+    return np.asarray(math.fsum(parts) / rows)
 
 
 def risk_sum(groups: TieGroups, *, surer: float, errors: float) -> Array:

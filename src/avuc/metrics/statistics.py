@@ -98,9 +98,9 @@ def prediction_statistics(probs: Any, labels: Any, *, bins: int | None = None, f
         (only,) = _blocks(matrix, targets, table, 0, len(targets), first_row)
         return replace(only, classwise=table)
     cuts = [len(targets) * k // threads for k in range(threads + 1)]
-    kinds = {"predicted": np.int64, "correct": np.bool_, "labels": np.int64}
+    kinds = {"predicted": np.int64, "correct": np.bool_}
     rows: dict[str, Array] = {
-        f.name: np.empty(len(targets), kinds.get(f.name, np.float64)) for f in fields(Statistics)[:7]
+        f.name: np.empty(len(targets), kinds.get(f.name, np.float64)) for f in fields(Statistics)[:6]
     }
 
     def work(first: int, last: int) -> Array | None:
@@ -120,7 +120,7 @@ def prediction_statistics(probs: Any, labels: Any, *, bins: int | None = None, f
             tables = list(pool.map(work, cuts[:-1], cuts[1:]))
     table = sum((table for table in tables if table is not None), np.zeros(())) if bins is not None else None
     dtype = matrix.dtype if isinstance(matrix, Tensor) else _torch_dtype(matrix.dtype)
-    return Statistics(**rows, num_classes=matrix.shape[1], dtype=dtype, classwise=table)
+    return Statistics(**rows, labels=targets, num_classes=matrix.shape[1], dtype=dtype, classwise=table)
 
 
 def statistics_blocks(probs: Any, labels: Any, table: Array | None = None) -> Iterator[Statistics]:
@@ -147,7 +147,7 @@ def _blocks(
     dtype = matrix.dtype if isinstance(matrix, Tensor) else _torch_dtype(matrix.dtype)
     done = first
     if _few_on_cpu(matrix):
-        step = max(1, BLOCK // matrix.shape[1])
+        step = max(1, 2 * BLOCK // matrix.shape[1])
         edges = None if table is None else bin_edges(table.shape[1], dtype)
         for start in range(first, last, step):
             rows, labels = matrix[start : min(start + step, last)], targets[start : min(start + step, last)]

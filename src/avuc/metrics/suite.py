@@ -19,6 +19,7 @@ from avuc.metrics.avu import (
     quadrant_counts_at,
     quadrant_counts_between,
 )
+from avuc.metrics.binning import BinTable, bin_edges
 from avuc.metrics.checks import metric_rows
 from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.metrics.threshold import Threshold
@@ -82,17 +83,19 @@ def from_statistics(
     right, rows = statistics.correct, len(statistics)
     # one sort: only AURC and the adaptive error need an order
     sure = cache(lambda: group_ties(statistics.confidence, right))
-    by_confidence = cache(lambda: calibration.confidence_table(statistics, bins))
+    stated = cache(lambda: sure().values * (sure().right + sure().wrong))
+    needed = set(names)
     counts = cache(lambda: quadrant_counts_at(statistics, threshold))
+
+    @cache
+    def by_confidence() -> BinTable:
+        if needed & {"aurc", "adaptive_ece"}:  # the sorted confidences are there
+            return calibration.table_from_ties(sure(), stated(), bin_edges(bins, statistics.dtype))
+        return calibration.confidence_table(statistics, bins)
 
     def classwise() -> Array:
         assert statistics.classwise is not None
         return calibration.classwise_gap(statistics.classwise, rows)
-
-    def adaptive() -> Array:
-        groups = sure()
-        stated = groups.values * (groups.right + groups.wrong)
-        return calibration.equal_mass_gap(groups.right, groups.wrong, stated, bins)
 
     formulas: dict[str, Callable[[], Any]] = {
         "accuracy": right.mean,
@@ -100,7 +103,7 @@ def from_statistics(
         "brier": statistics.brier.mean,
         "ece": lambda: calibration.expected_gap(by_confidence()),
         "classwise_ece": classwise,
-        "adaptive_ece": adaptive,
+        "adaptive_ece": lambda: calibration.equal_mass_gap(sure().right, sure().wrong, stated(), bins),
         "debiased_ece": lambda: calibration.debiased_gap(by_confidence()),
         "mce": lambda: calibration.maximum_gap(by_confidence()),
         "uce": lambda: calibration.expected_gap(calibration.uncertainty_table(statistics, bins)),
@@ -111,4 +114,4 @@ def from_statistics(
         "aurc": lambda: selective.risk_area(sure()),
         "mean_entropy": statistics.entropy.mean,
     }
-    return {name: float(formulas[name]()) for name in names}
+    return {name: float(formula()) for name, formula in formulas.items() if name in needed}

@@ -6,10 +6,12 @@ these counts. Predictions with equal scores form one group, so no metric depends
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+import avuc.metrics.arrays as arrays
 from avuc.metrics.arrays import Array
 
 
@@ -41,22 +43,31 @@ def group_ties(values: Array, correct: Array) -> TieGroups:
     else:
         order = np.argsort(values)
         ordered, flags = values[order], correct[order]
+    columns = [np.empty(len(values)) for _ in range(3)]
+    done = 0
+    for part in _parts_between_ties(ordered):
+        some = _group_sorted(ordered[part], flags[part])
+        for column, values_of_part in zip(columns, some, strict=True):
+            column[done : done + len(some.values)] = values_of_part
+        done += len(some.values)
+    return TieGroups(*(column[:done] for column in columns))
+
+
+def _parts_between_ties(ordered: Array) -> Iterator[slice]:
+    """Yield slices of about `CACHED_ROWS` sorted values; equal values are never in two of them."""
+    ends = np.searchsorted(ordered, ordered[arrays.CACHED_ROWS :: arrays.CACHED_ROWS], side="right")
+    start = 0
+    for end in [*np.unique(ends).tolist(), len(ordered)]:
+        if end > start:
+            yield slice(start, end)
+        start = end
+
+
+def _group_sorted(ordered: Array, flags: Array) -> TieGroups:
     last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))
     # differences of running sums: faster than np.add.reduceat
-    right = _differences(np.cumsum(flags, dtype=np.int64).take(last))
-    last += 1
-    wrong = _differences(last)
-    wrong -= right
-    last -= 1
-    return TieGroups(ordered.take(last).astype(np.float64), right, wrong)
-
-
-def _differences(sums: Array) -> Array:
-    """Return the terms of which these are the running sums, as float64."""
-    terms = np.empty(len(sums))
-    terms[0] = sums[0]
-    np.subtract(sums[1:], sums[:-1], out=terms[1:])
-    return terms
+    right = np.diff(np.cumsum(flags, dtype=np.int64).take(last), prepend=0)
+    return TieGroups(ordered.take(last), right, np.diff(last, prepend=-1) - right)
 
 
 def _sorted_with_flags(values: Array, flags: Array) -> tuple[Array, Array]:
@@ -73,7 +84,8 @@ def _sorted_with_flags(values: Array, flags: Array) -> tuple[Array, Array]:
     np.left_shift(keys, 1, out=keys)
     np.bitwise_or(keys, flags, out=keys)
     keys.sort()
-    return np.right_shift(keys, 1).view(kind), np.bitwise_and(keys, 1)
+    flags = np.bitwise_and(keys, 1).astype(np.uint8)
+    return np.right_shift(keys, 1, out=keys).view(kind), flags
 
 
 def cumulative(counts: Array) -> Array:
