@@ -42,8 +42,7 @@ def main() -> None:
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    held_out = Predictor(posterior, samples=16).logits(pixels[1000:1400])
-    calibrator = TemperatureScaling().fit(held_out, labels[1000:1400])
+    calibrator = TemperatureScaling().fit(Predictor(posterior, samples=16).logits(pixels[1000:1400]), labels[1000:1400])
 
     module, test = as_module(posterior, calibrator, samples=16), pixels[1400:]
     with tempfile.TemporaryDirectory() as folder:
@@ -53,9 +52,8 @@ def main() -> None:
         )
         np.save(f"{folder}/pixels.npy", test.numpy())
         subprocess.run([sys.executable, "-c", SERVER], cwd=folder, check=True)
-        served = np.load(f"{folder}/served.npz")
-        wanted = predict(posterior, test, samples=16, calibrator=calibrator, progress=False)
-        print(f"largest difference from predict: {np.abs(served['probs'] - wanted.probs.numpy()).max():.1e}")
+        probs = predict(posterior, test, samples=16, calibrator=calibrator, progress=False).probs.numpy()
+        print(f"largest difference from predict: {abs(np.load(f'{folder}/served.npz')['probs'] - probs).max():.1e}")
 
 
 if __name__ == "__main__":

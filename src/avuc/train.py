@@ -1,6 +1,7 @@
 """Training: `fit_calibrated` with default settings, `fit` for one method, `fit_many` for several models at once."""
 
-from avuc.training.default import Calibrated, fit_calibrated
+from avuc.training.calibrated import Calibrated
+from avuc.training.default import fit_calibrated
 from avuc.training.fit import fit, fit_many
 from avuc.training.run import Fitted, Job
 from avuc.training.settings import TrainSettings

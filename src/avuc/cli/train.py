@@ -107,6 +107,8 @@ def run_default(args: Namespace, recipe: TrainingRecipe, device: str) -> None:
         device=device,
         directory=args.out,
     )
+    assert fitted.network_fit is not None
+    assert fitted.posterior_fit is not None
     show("first, the network", fitted.network_fit)
     show("second, its posterior", fitted.posterior_fit)
     console.line(f"temperature {fitted.calibrator.temperature_:.4f}, from {len(validation)} held-out images")

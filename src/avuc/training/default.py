@@ -8,31 +8,24 @@ temperature for the posterior's samples, on held-out images. The settings are th
 from __future__ import annotations
 
 import sys
-import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from avuc.calibration import Calibrator, TemperatureScaling
 from avuc.core.errors import InputError
 from avuc.data.arrays import Dataset
 from avuc.methods import SVI, Method, Objective, Vanilla
-from avuc.posterior import Posterior
-from avuc.prediction import predict
 from avuc.prediction.logits import kept_logits
-from avuc.predictions import Predictions
+from avuc.training.calibrated import Calibrated, renamed
 from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch, in_part
 from avuc.training.fit import fit
 from avuc.training.model_trainer import Net
 from avuc.training.run import Data, Fitted
 from avuc.training.settings import TrainSettings
-
-T = TypeVar("T")
 
 # the shipped recipe with the same numbers, and its method without and with the AvUC loss
 RECIPE, ROW, WITH_AVUC = "cifar10-best", "MOPED-SVI + TS", "MOPED-AvUC + TS"
@@ -91,71 +84,12 @@ class Plan(NamedTuple):
     @property
     def first(self) -> Step:
         """Old name of `network`."""
-        return _renamed("Plan.first", "network", self.network)
+        return renamed("Plan.first", "network", self.network)
 
     @property
     def second(self) -> Step:
         """Old name of `posterior`."""
-        return _renamed("Plan.second", "posterior", self.posterior)
-
-
-@dataclass(frozen=True, eq=False)
-class Calibrated:
-    """The result of `fit_calibrated`: a posterior and a temperature for its samples.
-
-    Args:
-        posterior: for `avuc.predict` and `avuc.Predictor`.
-        calibrator: the fitted temperature.
-        network_fit: training of the network (step 1).
-        posterior_fit: training of the posterior around it (step 2).
-
-    >>> from avuc.data import load_dataset
-    >>> from avuc.nets import mlp
-    >>> data = load_dataset("mnist5k").subset(range(0, 4000, 20))
-    >>> result = fit_calibrated(lambda g: mlp(generator=g), data, data, epochs=1, flip=False, progress=False)
-    >>> result.posterior_fit.epochs, result.predict(data.images[:3], samples=2).probs.shape
-    (2, torch.Size([3, 10]))
-    """
-
-    posterior: Posterior
-    calibrator: Calibrator
-    network_fit: Fitted
-    posterior_fit: Fitted
-
-    @property
-    def first(self) -> Fitted:
-        """Old name of `network_fit`."""
-        return _renamed("Calibrated.first", "network_fit", self.network_fit)
-
-    @property
-    def second(self) -> Fitted:
-        """Old name of `posterior_fit`."""
-        return _renamed("Calibrated.second", "posterior_fit", self.posterior_fit)
-
-    def predict(
-        self,
-        images: Tensor | np.ndarray,
-        labels: Tensor | np.ndarray | None = None,
-        *,
-        samples: int | Literal["auto"] = 128,
-        seed: int = 0,
-        dtype: torch.dtype | None = None,
-        progress: bool = False,
-    ) -> Predictions:
-        """Return calibrated predictions; the arguments are those of `avuc.predict`.
-
-        To predict many sets of images, pass the posterior and the calibrator to a `Predictor`.
-        """
-        return predict(
-            self.posterior,
-            images,
-            labels,
-            samples=samples,
-            calibrator=self.calibrator,
-            seed=seed,
-            dtype=dtype,
-            progress=progress,
-        )
+        return renamed("Plan.second", "posterior", self.posterior)
 
 
 def fit_calibrated(
@@ -197,7 +131,7 @@ def fit_calibrated(
     (torch.Size([5, 10]), True)
     """
     if avuc is not None:
-        use_avuc_loss = _renamed("fit_calibrated(avuc=)", "use_avuc_loss", avuc)
+        use_avuc_loss = renamed("fit_calibrated(avuc=)", "use_avuc_loss", avuc)
     _check(data, validation)
     plan = default_plan(epochs, use_avuc_loss=use_avuc_loss)
     folder = None if directory is None else Path(directory)
@@ -252,7 +186,7 @@ def default_plan(epochs: int | None = None, *, use_avuc_loss: bool = False, avuc
     [(20, (10, 15, 18)), (3, (2,))]
     """
     if avuc is not None:
-        use_avuc_loss = _renamed("default_plan(avuc=)", "use_avuc_loss", avuc)
+        use_avuc_loss = renamed("default_plan(avuc=)", "use_avuc_loss", avuc)
     whole = NETWORK_SETTINGS.epochs
     if epochs is not None and epochs < 1:
         raise InputError(f"fit_calibrated: epochs must be at least 1, or None for the recipe's {whole}; found {epochs}")
@@ -261,11 +195,6 @@ def default_plan(epochs: int | None = None, *, use_avuc_loss: bool = False, avuc
     posterior = Step(POSTERIOR_METHOD, AVUC_OBJECTIVE if use_avuc_loss else ELBO_OBJECTIVE, POSTERIOR_SETTINGS)
     # the posterior gets at least two epochs: one of warm-up and one with the AvUC loss
     return Plan(_scaled(network, share, 1), _scaled(posterior, share, 2), TemperatureScaling())
-
-
-def _renamed(old: str, new: str, value: T) -> T:
-    warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=3)
-    return value
 
 
 def _scaled(step: Step, share: float, least: int) -> Step:
