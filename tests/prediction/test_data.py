@@ -360,6 +360,27 @@ class Returns(nn.Module):
         return self.after(self.linear(x))
 
 
+class Locked(nn.Module):
+    """A network with an attribute that cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.lock = nn.Linear(4, 3), threading.Lock()
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.linear(x)
+        return logits
+
+
+def test_wrapped_networks() -> None:
+    expected = predict(net(), X, Y)
+    module = net().eval()
+    for wrapped in (nn.DataParallel(module), torch.fx.symbolic_trace(module), nn.Sequential(module)):
+        same(predict(wrapped, DataLoader(TensorDataset(X, Y), batch_size=4)), expected)
+    parameters = [parameter.requires_grad for parameter in module.parameters()]
+    assert all(parameters)
+
+
 class Unlabelled(TorchDataset):
     def __len__(self) -> int:
         return 3
@@ -424,6 +445,8 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: predict(Returns(lambda z: z[:, : len(z)]), loader((X[:3], Y[:3] * 0), (X[:2], Y[:2] * 0))),
         "same number of classes for every batch, found 2, 3",
     ),
+    "a lock": (lambda: predict(Locked(), X), "Locked cannot be copied .*lock"),
+    "weights without values": (lambda: predict(net().to("meta"), X), "on the meta device"),
     "another task": (lambda: predict(net(), X, task="regression"), "task must be one of multiclass, binary"),
     "regression": (lambda: predict(nn.Linear(4, 1), X, torch.rand(ROWS)), "regression"),
 }

@@ -6,6 +6,8 @@ import copy
 
 from torch import nn
 
+from avuc.core.errors import InputError
+
 
 def private_copy(module: nn.Module) -> nn.Module:
     """Return a copy that shares parameters and buffers, but has its own modules, modes and hooks.
@@ -19,5 +21,12 @@ def private_copy(module: nn.Module) -> nn.Module:
     (True, True)
     """
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
-    made: nn.Module = copy.deepcopy(module, dict(shared))
+    try:
+        made: nn.Module = copy.deepcopy(module, dict(shared))
+    except (TypeError, RuntimeError) as error:  # an attribute, such as a lock or an open file, that cannot be copied
+        reason = " ".join(str(error).split())[:160]
+        raise InputError(
+            f"{type(module).__name__} cannot be copied ({reason}), and predict runs a copy so that your network stays "
+            "as it is; remove the attribute, or give its class a __deepcopy__"
+        ) from error
     return made

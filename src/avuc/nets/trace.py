@@ -31,7 +31,10 @@ class Trace(NamedTuple):
 
 def trace(module: nn.Module) -> Trace | None:
     """Return the calls of `module(images)`; None if they depend on the images' values or shapes, or tracing fails."""
-    private = copy.deepcopy(module).eval()
+    try:
+        private = copy.deepcopy(module).eval()
+    except (TypeError, RuntimeError):  # an attribute that cannot be copied
+        return None
     graph = fx.Graph()
     images = fx.Proxy(graph.placeholder("images"))
     layers = dict(private.named_modules())

@@ -134,6 +134,8 @@ def device_of(posterior: object, data: Arguments, device: torch.device | None) -
             assert isinstance(posterior, nn.Module)
             posterior.to(device)
         return device
+    if any(tensor.is_meta for tensor in tensors):
+        raise InputError("weights of the model are on the meta device, where they have no values; load them first")
     for tensor in tensors:
         return tensor.device
     devices = (array.device for _, array in data.arrays() if isinstance(array, Tensor))

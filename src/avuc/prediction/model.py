@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from avuc.core.errors import InputError
 from avuc.methods.ensemble import EnsemblePosterior
@@ -24,6 +25,8 @@ def posterior_of(model: Any) -> Posterior:
         if not model:
             raise InputError("an ensemble needs at least one network, found an empty list")
         return EnsemblePosterior([posterior_of(member) for member in model])
+    if isinstance(model, nn.DataParallel | DistributedDataParallel):
+        model = model.module  # the copies on other devices are not needed
     if not _draws(model):
         if isinstance(model, nn.Module):
             return DeterministicPosterior(model)
