@@ -17,12 +17,12 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from avuc import metrics
 from avuc.bayes import to_bayesian
-from avuc.calibration import TemperatureScaling
+from avuc.calibration import MultiLabelCalibrator, TemperatureScaling
 from avuc.core.errors import InputError
 from avuc.metrics import StreamingMetrics
 from avuc.posterior import seeded_generator
 from avuc.prediction import Predictor, predict
-from avuc.predictions import Predictions
+from avuc.predictions import MultiLabelPredictions, Predictions
 
 N, C, H, W = 5, 3, 4, 6
 
@@ -247,3 +247,35 @@ def test_binary_networks() -> None:
         predict(nn.Linear(2, 2), x, task="binary")
     with pytest.raises(InputError, match="labels 0 and 1"):
         predict(net, x, torch.arange(9))
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+@pytest.mark.parametrize("per_label", [None, True])
+def test_multilabel_networks(loaded: bool, per_label: bool | None) -> None:
+    """Each label is a decision of its own: the mean of the samples' sigmoids, and of their entropies."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 4, generator=generator)
+    posterior = to_bayesian(nn.Linear(4, 3), initial_std=0.4)
+    predictor = Predictor(posterior, samples=5, task="multilabel", batch_size=7)
+    with torch.no_grad():
+        logits = torch.stack([posterior.draw(seeded_generator(0, s))(x) for s in range(5)])
+    labels = (logits.mean(0) + torch.randn(60, 3, generator=generator) > 0).long()
+    labels[3, 1] = -100
+    data = (DataLoader(TensorDataset(x, labels), batch_size=16),) if loaded else (x, labels)
+    found_logits, found_labels = predictor.labelled_logits(*data)
+    torch.testing.assert_close(found_logits, logits, rtol=0, atol=1e-6)
+    assert torch.equal(found_labels, labels)
+    calibrator = MultiLabelCalibrator().fit(logits, labels) if per_label else None
+    found: Any = predictor(*data, calibrator=calibrator)
+    expected = MultiLabelPredictions.from_samples(logits, labels, calibrator=calibrator)
+    assert isinstance(found, MultiLabelPredictions)
+    assert found.samples == 5
+    for name in ("probs", "expected_entropy"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=0, atol=1e-6)
+    assert torch.equal(found.labels, expected.labels)
+    unlabelled: Any = predict(posterior, x, samples=2, task="multilabel")
+    assert unlabelled.probs.shape == (60, 3)
+    with pytest.raises(InputError, match=r"multi-label labels must have shape \(.*, 3\)"):
+        predict(posterior, x, labels[:, 0], task="multilabel", samples=2)
+    with pytest.raises(InputError, match="leave class_dim out"):
+        predict(posterior, x, labels, task="multilabel", class_dim=1)

@@ -12,7 +12,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from avuc.core.errors import InputError, NonFiniteError
 from avuc.prediction.arguments import Arguments, Array, tensor_of
-from avuc.predictions import Predictions
 
 if TYPE_CHECKING:
     from avuc.posterior import Posterior
@@ -125,12 +124,11 @@ def warn_about_net(posterior: object) -> None:
             return
 
 
-def warn_about_spread(predictions: Predictions) -> None:
-    """Warn if several samples of a posterior all give the same prediction."""
-    error = predictions.monte_carlo_error
-    if predictions.samples > 1 and predictions.num_classes > 1 and error is not None and error <= NO_SPREAD:
+def warn_about_spread(samples: int, error: float | None) -> None:
+    """Warn if several samples of a posterior all give the same prediction, so that the Monte Carlo error is 0."""
+    if samples > 1 and error is not None and error <= NO_SPREAD:
         _warn(
-            f"all {predictions.samples} samples give the same prediction: the posterior has no spread (a dropout rate "
+            f"all {samples} samples give the same prediction: the posterior has no spread (a dropout rate "
             "of 0, dropout that is not in the network's layers, or σ close to 0), and mutual information will be 0"
         )
 

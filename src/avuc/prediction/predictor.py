@@ -19,9 +19,9 @@ from avuc.prediction.backends.backend import BackendOptions
 from avuc.prediction.checks import check_seed, refuse_bytes, warn_about_spread
 from avuc.prediction.data import DATASET_BATCH, Examples, Inputs, Loaded, parts_of, source_of
 from avuc.prediction.inputs import Batches
-from avuc.prediction.joined import joined
 from avuc.prediction.model import posterior_of, takes_bytes
 from avuc.prediction.outputs import Logits
+from avuc.prediction.parts import Part, joined
 from avuc.prediction.reading import Plan, averages
 from avuc.prediction.reading import Reading as Reading
 from avuc.prediction.rows import RowLayout
@@ -113,16 +113,16 @@ class Predictor:
         """Return several predictions from the same samples; the network runs only once for all of them."""
         source = source_of(data, labels, self._inputs, self.batch_size)
         if isinstance(source, Loaded):
-            parts = list(self._stream(source, readings, source.count, progress))
-            predictions = [joined(list(group)) for group in zip(*parts, strict=True)]
+            batches = list(self._stream(source, readings, source.count, progress))
+            parts = [joined(group) for group in zip(*batches, strict=True)]
         else:
-            predictions = self._whole(source, readings, progress)
-        most = max(predictions, key=lambda made: made.samples)
-        if not len(most):
+            parts = self._whole(source, readings, progress)
+        most = max(parts, key=lambda part: part.samples)
+        if not len(most.probs):
             raise InputError(f"every label is ignore_index ({self.task.ignore_index}): there is nothing to predict")
         if self.posterior.num_draws is None:
-            warn_about_spread(most)
-        return predictions
+            warn_about_spread(most.samples, most.error)
+        return [part.predictions() for part in parts]
 
     def stream(
         self, data: Any, labels: Any = None, *, calibrator: HasTransform | None = None, progress: bool = False
@@ -141,7 +141,7 @@ class Predictor:
             size = self.batch_size or DATASET_BATCH
             count, source = -(-source.rows // size), parts_of(source, size)
         for (part,) in self._stream(source, [Reading(None, calibrator)], count, progress):
-            yield part
+            yield part.predictions()
 
     @renamed(images="data")
     def logits(self, data: Any, samples: int | None = None) -> Tensor:
@@ -152,7 +152,8 @@ class Predictor:
     def labelled_logits(self, data: Any, labels: Any = None, samples: int | None = None) -> tuple[Tensor, Tensor]:
         """Return the logits (S, M, C) of the first samples with their labels (M,), −1 for none, on the CPU.
 
-        A calibrator is fitted on these; the labels may come from a DataLoader.
+        A calibrator is fitted on these; the labels may come from a DataLoader. Of a multi-label model the shapes are
+        (S, N, L) and (N, L).
         """
         source: Any = source_of(data, labels, self._inputs, self.batch_size)
         found, begun = [], False
@@ -178,10 +179,12 @@ class Predictor:
                 result = torch.empty(limit, layout.total(batches.rows), rows.shape[-1], dtype=rows.dtype)
             result[chunk.start : chunk.stop, layout.place(batch)] = rows.cpu()
         labels = layout.labels
-        return result, torch.full((result.shape[1],), -1) if labels is None else labels.cpu()
+        if labels is None:
+            labels = torch.full(result.shape[1:] if layout.multilabel else result.shape[1:2], -1)
+        return result, labels.cpu()
 
-    def _whole(self, examples: Examples, readings: Sequence[Reading], progress: bool) -> list[Predictions]:
-        """Return the predictions for a dataset in memory: each sample runs over all of it before the next one."""
+    def _whole(self, examples: Examples, readings: Sequence[Reading], progress: bool) -> list[Part]:
+        """Return the averages for a dataset in memory: each sample runs over all of it before the next one."""
         with self._lock:
             self._runner.begin(examples.arguments)
             plan = self._plan(readings)
@@ -191,8 +194,8 @@ class Predictor:
 
     def _stream(
         self, source: Iterable[Examples], readings: Sequence[Reading], count: int | None, progress: bool
-    ) -> Iterator[list[Predictions]]:
-        """Yield the predictions of each batch: all samples run over it before the next one is loaded.
+    ) -> Iterator[list[Part]]:
+        """Yield the averages of each batch: all samples run over it before the next one is loaded.
 
         With `samples="auto"` the first batch decides how many samples there are.
         """
@@ -221,7 +224,7 @@ class Predictor:
         return Plan(readings, limits, self.tolerance if automatic else None, self.posterior.num_draws)
 
     @torch.no_grad()
-    def _averages(self, batches: Batches, plan: Plan, bar: Progress | None) -> tuple[list[Predictions], int]:
+    def _averages(self, batches: Batches, plan: Plan, bar: Progress | None) -> tuple[list[Part], int]:
         limit = max(plan.limits)
         chunks = self._runner.chunks(batches, limit, limit if plan.tolerance is None else 1)
         return averages(chunks, batches, self.task, plan, bar)

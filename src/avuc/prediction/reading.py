@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from avuc.core.progress import Progress
+from avuc.core.tasks import binary_rows
 from avuc.prediction.checks import refuse_nan
 from avuc.prediction.inputs import Batch, Batches
+from avuc.prediction.parts import Part
 from avuc.prediction.rows import RowLayout
-from avuc.prediction.running_sums import Place, SampleSums, monte_carlo_error
+from avuc.prediction.running_sums import SampleSums, monte_carlo_error
 from avuc.prediction.task import Task
-from avuc.predictions import HasTransform, Predictions
+from avuc.predictions import HasTransform
 
 # how many single samples run between two checks for NaN: each check makes the GPU wait for the host
 CHECK_EVERY = 16
@@ -60,21 +62,27 @@ Chunk = tuple[range, Batch, Tensor]
 
 def averages(
     chunks: Iterable[Chunk], batches: Batches, task: Task, plan: Plan, bar: Progress | None
-) -> tuple[list[Predictions], int]:
-    """Return the predictions of each reading, and the number of samples that were used."""
+) -> tuple[list[Part], int]:
+    """Return the averages of each reading, and the number of samples that were used."""
     layout = RowLayout(batches.labels, task)
     limits, limit = plan.limits, max(plan.limits)
     largest = limits.index(limit)
     sums: list[SampleSums] = []
-    used, checked, error = 0, 0, None
+    used, checked, width, error = 0, 0, 0, None
     chunk_flags: list[Tensor] = []  # which samples of a chunk held NaN, batch by batch
     unchecked: list[Tensor] = []  # the same (samples, batches) since the last check
     for samples, batch, logits in chunks:
         rows = layout.rows(logits, batch)
-        sums = sums or [SampleSums(layout.total(batches.rows), rows.device) for _ in plan.readings]
+        width = rows.shape[-1] if layout.multilabel else 0
+        if not sums:
+            total_rows = layout.total(batches.rows) * max(width, 1)
+            sums = [SampleSums(total_rows, rows.device) for _ in plan.readings]
+        place = layout.place(batch)
+        place = slice(place.start * width, place.stop * width) if width else place
         for number, (total, reading, most) in enumerate(zip(sums, plan.readings, limits, strict=True)):
             if most > samples.start:
-                flags = total.add(layout.place(batch), probabilities(rows[: most - samples.start], reading.calibrator))
+                some = rows[: most - samples.start]
+                flags = total.add(place, probabilities(some, reading.calibrator, layout.multilabel))
                 if number == largest:
                     chunk_flags.append(flags)
         if batch.rows.stop < batches.rows:
@@ -94,20 +102,24 @@ def averages(
             bar.advance(len(samples), note="" if error is None else f"error {error:.4f}")
         if plan.tolerance is not None and error is not None and error <= plan.tolerance:
             break
-    made = [_predictions(total, layout, min(n, used), plan) for total, n in zip(sums, limits, strict=True)]
+    made = [_part(total, layout, min(n, used), plan, width) for total, n in zip(sums, limits, strict=True)]
     return made, used
 
 
-def probabilities(logits: Tensor, calibrator: HasTransform | None) -> Tensor:
-    """Return softmax probabilities; the calibrator gets the logits of all samples as rows (samples × images, C)."""
+def probabilities(logits: Tensor, calibrator: HasTransform | None, multilabel: bool = False) -> Tensor:
+    """Return probabilities (S, M, C); the calibrator gets the logits of all samples as rows (samples × images, C).
+
+    Of a multi-label model, the probabilities are (S, M × L, 2): no and yes for each decision.
+    """
     if calibrator is not None:
         logits = calibrator.transform(logits.flatten(0, 1)).view(logits.shape)
-    return logits.softmax(-1)
+    return (binary_rows(logits.flatten(1), "logits") if multilabel else logits).softmax(-1)
 
 
-def _predictions(sums: SampleSums, layout: RowLayout, used: int, plan: Plan) -> Predictions:
+def _part(sums: SampleSums, layout: RowLayout, used: int, plan: Plan, width: int) -> Part:
     error = monte_carlo_error(sums.probs, sums.squares, used, plan.num_draws)
+    probs, expected = sums.means(used)
     labels = layout.labels
-    if labels is None:
-        labels = torch.full((len(sums.probs),), -1)
-    return sums.predictions(labels, used, error, Place(layout.shape, layout.positions))
+    labels = torch.full((len(probs),), -1) if labels is None else labels.flatten()
+    labels = labels.to(probs.device)
+    return Part(probs, labels, expected, used, error, layout.shape, layout.positions, width)

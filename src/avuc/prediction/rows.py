@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from avuc.core.errors import InputError
-from avuc.core.tasks import Rows, as_rows, binary_rows, multilabel_rows
+from avuc.core.tasks import IGNORE_INDEX, Rows, as_rows, binary_rows, multilabel_rows, whole_labels
 from avuc.prediction.inputs import Batch
 from avuc.prediction.task import Task
 
@@ -61,6 +61,8 @@ class RowLayout:
             self._ends.append(count + (self._ends[-1] if self._ends else 0))
         if logits.ndim == 3 and known.on_device is None and not known.binary:
             return logits
+        if self.multilabel:
+            return logits
         if known.axis is not None:
             logits = logits.squeeze(known.axis) if known.binary else logits.movedim(known.axis, -1)
         flat = logits.flatten(1, len(known.shape))
@@ -74,19 +76,21 @@ class RowLayout:
 
     def total(self, examples: int) -> int:
         """Return the number of rows of the whole dataset, after the first batch."""
+        if self.multilabel:
+            return examples
         if self._labels is None:
             return examples * math.prod(self._known[0].shape[1:])
         ignored = self.task.ignore_index
         return self._labels.numel() if ignored is None else int((self._labels != ignored).sum())
 
     @property
-    def binary(self) -> bool:
-        """Whether the network returns one number for each row."""
-        return any(known.binary for known in self._known.values())
+    def multilabel(self) -> bool:
+        """Whether the columns of the logits are decisions of their own; all are kept, also those without a label."""
+        return self.task.name == "multilabel"
 
     @property
     def labels(self) -> Tensor | None:
-        """The labels of all rows, (M,)."""
+        """The labels of all rows, (M,); of a multi-label model (M, L)."""
         parts = [known.labels for known in self._parts() if known.labels is not None]
         return torch.cat(parts) if parts else None
 
@@ -120,8 +124,8 @@ class RowLayout:
             raise InputError(f"a sample must return logits ({n}, classes), found {found}")
         first, task = logits[0], self.task
         if task.name == "multilabel":
-            rows = multilabel_rows(first, labels, kind="logits", ignore_index=task.ignore_index)
-            return _batch_rows(rows, None, True, logits)
+            multilabel_rows(first, labels, kind="logits", ignore_index=task.ignore_index)  # checks both
+            return BatchRows(_decisions(labels, task), (n,), None, None, None, False)
         if task.class_dim is None and labels is None and first.ndim == 3:
             raise InputError(
                 f"logits {tuple(first.shape)} without labels have their classes in the second or in the last "
@@ -140,3 +144,11 @@ def _batch_rows(rows: Rows, axis: int | None, binary: bool, logits: Tensor) -> B
     index = None if rows.positions is None else rows.positions.to(logits.device)
     place = None if axis is None else axis + 1  # after the samples
     return BatchRows(rows.labels, rows.shape, rows.positions, index, place, binary)
+
+
+def _decisions(labels: Tensor | None, task: Task) -> Tensor | None:
+    """Return labels (n, L) of 0 and 1, and `IGNORE_INDEX` where unknown."""
+    if labels is None:
+        return None
+    whole = whole_labels(labels)
+    return whole if task.ignore_index is None else whole.masked_fill(whole == task.ignore_index, IGNORE_INDEX)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,16 +39,6 @@ def monte_carlo_error(sums: Tensor, squares: Tensor, samples: int, num_samples: 
     return math.sqrt(float(variance.amax(-1).mean()) / samples * left)
 
 
-class Place(NamedTuple):
-    """Where rows come from, as in `Predictions`; by default one row for each example."""
-
-    shape: tuple[int, ...] | None = None
-    positions: Tensor | None = None
-
-
-ONE_EACH = Place()
-
-
 class SampleSums:
     """Σ p_s (N, C), Σ p_s² (N, C) and Σ H[p_s] (N) in float64. Their size does not depend on the number of samples."""
 
@@ -75,8 +64,11 @@ class SampleSums:
         self.entropy[rows] += entropy(batch).sum(0, dtype=self.dtype)
         return batch.flatten(1).isnan().any(1)
 
-    def predictions(self, labels: Tensor, samples: int, error: float | None, place: Place = ONE_EACH) -> Predictions:
-        """Return the means over so many samples, for the rows at `place`."""
-        probs, expected = (self.probs / samples).float(), (self.entropy / samples).float()
-        shape: Any = place.shape
-        return Predictions(probs, labels, expected, samples, error, shape, place.positions, ignore_index=None)
+    def means(self, samples: int) -> tuple[Tensor, Tensor]:
+        """Return the mean probabilities (N, C) and the mean entropy (N,) over so many samples, in float32."""
+        return (self.probs / samples).float(), (self.entropy / samples).float()
+
+    def predictions(self, labels: Tensor, samples: int, error: float | None) -> Predictions:
+        """Return the means over so many samples."""
+        probs, expected = self.means(samples)
+        return Predictions(probs, labels, expected, samples, error)
