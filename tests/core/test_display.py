@@ -18,6 +18,7 @@ from avuc.core.display import html_table
 from avuc.core.errors import MissingExtra
 from avuc.evaluation import Comparison, EvaluationResult, compare, evaluate
 from avuc.evaluation.files import read_scores
+from avuc.predictions import MultiLabelPredictions
 
 
 def sample(rows: int = 60) -> Predictions:
@@ -92,6 +93,21 @@ def test_the_frame_says_where_rows_come_from() -> None:
     assert frame["correct"].isna().tolist() == [False, True, False]
     draws = Predictions.from_samples(torch.randn(3, 5, 2), torch.zeros(5, dtype=torch.long))
     assert "mutual_information" in draws.to_frame()
+
+
+def test_multi_label_predictions() -> None:
+    many = MultiLabelPredictions([[0.9, 0.2], [0.6, 0.4]], [[1, 0], [0, -100]], names=["<cat>", "dog"])
+    assert repr(many) == "MultiLabelPredictions(rows=2, labels=2, decisions=3, accuracy=0.6667)"
+    assert "<cat>" not in many._repr_html_()
+    texts = Cells(many._repr_html_()).texts
+    assert texts[texts.index("<cat>") :][:5] == ["<cat>", "2", "0.5", "0.75", "0.5"]
+    frame = many.to_frame()
+    assert frame["row"].tolist() == [0, 0, 1]
+    assert frame["name"].tolist() == ["<cat>", "dog", "<cat>"]
+    assert frame["correct"].tolist() == [True, True, False]
+    unlabelled = MultiLabelPredictions([[0.9, 0.2]])
+    assert repr(unlabelled) == "MultiLabelPredictions(rows=1, labels=2, decisions=2, labelled=0)"
+    assert "–" in Cells(unlabelled._repr_html_()).texts
 
 
 def test_an_evaluation_shows_its_metrics() -> None:

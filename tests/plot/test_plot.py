@@ -24,6 +24,7 @@ from avuc.calibration import TemperatureScaling, VectorScaling
 from avuc.core.errors import InputError, MissingExtra
 from avuc.metrics import aurc, avu_curves, bootstrap, ece, reliability_curve, risk_coverage_curve
 from avuc.plot.axes import share_interval
+from avuc.predictions import MultiLabelPredictions
 
 CHARTS: dict[str, Callable[..., Axes]] = {
     "reliability": plot.reliability,
@@ -91,6 +92,16 @@ def test_charts_take_predictions_arrays_and_pairs(name: str) -> None:
 )
 def test_extremes_are_drawn(name: str, probs: Any, labels: Any) -> None:
     draw(CHARTS[name](Predictions(probs, labels)))
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_the_decisions_of_a_multi_label_model_are_drawn(name: str) -> None:
+    many = MultiLabelPredictions(np.random.default_rng(0).random((20, 3)), np.arange(60).reshape(20, 3) % 2)
+    found, expected = (CHARTS[name](one) for one in (many, many.flatten()))
+    assert [line.get_xydata().tolist() for line in found.lines] == [
+        line.get_xydata().tolist() for line in expected.lines
+    ]
+    draw(found)
 
 
 @pytest.mark.parametrize("name", CHARTS)

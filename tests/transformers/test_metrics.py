@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from transformers import EvalPrediction
 
 from avuc.core.errors import InputError
-from avuc.metrics import METRICS
+from avuc.metrics import METRICS, evaluate
+from avuc.predictions import MultiLabelPredictions
 from avuc.transformers import compute_metrics
 
 
@@ -66,7 +67,7 @@ def test_float16_and_one_row() -> None:
     ("predictions", "labels", "problem"),
     [
         (np.zeros((4, 1)), np.zeros(4), "regression"),
-        (np.zeros((4, 3)), np.zeros((4, 3)), "multi-label"),
+        (np.zeros((4, 3)), np.zeros((4, 3)), "give task='multilabel'"),
         (np.zeros((4, 3)), np.zeros(5, int), "go with labels"),
         (np.zeros((4, 2, 3)), np.zeros(4, int), "go with labels"),
         (np.zeros((4, 3)), np.full(4, -100), "no label is left"),
@@ -84,3 +85,18 @@ def test_refusals(predictions: np.ndarray, labels: np.ndarray, problem: str) -> 
 def test_an_unknown_metric_is_named() -> None:
     with pytest.raises(InputError, match="unknown metric 'f1'"):
         compute_metrics((np.zeros((2, 2)), np.zeros(2, int)), names=["f1"])
+
+
+def test_multi_label_decisions_are_binary_rows() -> None:
+    """Oracle: MultiLabelPredictions of the same logits."""
+    random = np.random.default_rng(0)
+    logits, labels = random.normal(size=(30, 4)) * 3, random.integers(0, 2, (30, 4)).astype(np.float32)
+    labels[0, 0] = -100
+    found = compute_metrics((logits, labels), task="multilabel")
+    expected = evaluate(MultiLabelPredictions.from_logits(logits, labels).flatten())
+    assert found == pytest.approx(expected, rel=1e-9)
+    for bad, problem in ((labels[:, :2], "shape of the logits"), (labels + 0.5, "labels")):
+        with pytest.raises(InputError, match=problem):
+            compute_metrics((logits, bad), task="multilabel")
+    with pytest.raises(InputError, match="task must be one of"):
+        compute_metrics((logits, labels), task="regression")

@@ -267,3 +267,15 @@ def test_a_causal_language_model_predicts_the_next_token(settings: Settings) -> 
     ids = torch.randint(0, 20, (3, 8))
     loss = trainer.compute_loss(model.train(), {"input_ids": ids, "labels": ids})
     torch.testing.assert_close(loss, model(input_ids=ids, labels=ids).loss)
+
+
+def test_multi_label_models_are_recognised(settings: Settings, tiny_model: Make, rows: Make) -> None:
+    """During the warm-up the loss is that of the model itself, BCEWithLogitsLoss."""
+    data, model = rows(8, tokens=False), tiny_model()
+    model.config.problem_type = "multi_label_classification"
+    labels = (torch.arange(24).reshape(8, 3) % 2).float()
+    batch = {"input_ids": data.ids, "attention_mask": data.mask, "labels": labels}
+    trainer = AvUCTrainer(model, settings(), avuc=AvUCLoss(warmup_steps=1))
+    loss = trainer.compute_loss(model.eval(), {**batch})
+    torch.testing.assert_close(loss, model(**batch).loss)
+    assert float(trainer.objective.avuc.gathered[:, 1].sum()) == 24

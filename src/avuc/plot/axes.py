@@ -11,7 +11,7 @@ from avuc.core.errors import InputError, require
 from avuc.core.palette import CHART_STYLE, light
 from avuc.metrics.arrays import Array
 from avuc.metrics.statistics import Statistics, prediction_statistics
-from avuc.predictions import Predictions
+from avuc.predictions import MultiLabelPredictions, Predictions
 
 # matplotlib's; it is not imported here, so that this module loads without it
 Axes: TypeAlias = Any
@@ -25,13 +25,15 @@ CURVE = "avuc-curve"
 
 
 def statistics_of(predictions: Any, labels: Any, what: str) -> Statistics:
-    """Return the statistics of `Predictions`, of a pair (probs, labels), or of probabilities with `labels`."""
+    """Return the statistics of predictions, of a pair (probs, labels), or of probabilities with `labels`."""
     if labels is None and isinstance(predictions, tuple) and len(predictions) == 2:
         predictions, labels = predictions
     if labels is not None:
         predictions = Predictions(predictions, labels)
     if not (hasattr(predictions, "probs") and hasattr(predictions, "labels")):
         raise InputError(f"{what} needs Predictions, or probabilities and labels; found {type(predictions).__name__}")
+    if isinstance(predictions, MultiLabelPredictions):
+        predictions = predictions.flatten()
     labelled = np.asarray(predictions.labels.cpu()) >= 0
     if not labelled.any():
         raise InputError(f"{what} needs labels; found {len(labelled)} rows without any")

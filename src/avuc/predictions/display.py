@@ -1,7 +1,8 @@
-"""Predictions as one line of text, and as a pandas DataFrame."""
+"""Predictions as one line of text, as a table, and as a pandas DataFrame."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from avuc.core.display import data_frame
@@ -36,3 +37,24 @@ def frame(predictions: Any) -> Any:
     if unlabelled.any():
         result["correct"] = result["correct"].astype("boolean").mask(unlabelled)
     return result
+
+
+def decision_frame(predictions: Any) -> Any:
+    """Return a pandas DataFrame with a row for each known decision of a multi-label model."""
+    result = frame(predictions.flatten())
+    row, column = result.index // predictions.num_labels, result.index % predictions.num_labels
+    names = predictions.names or range(predictions.num_labels)
+    result.insert(0, "row", row)
+    result.insert(1, "name", [names[one] for one in column])
+    return result.reset_index(drop=True)
+
+
+def decision_table(predictions: Any) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+    """Return the header and a row for each label: known decisions, share of yes, mean probability, accuracy."""
+    rows: list[tuple[Any, ...]] = []
+    for column, name in enumerate(predictions.names or range(predictions.num_labels)):
+        one = predictions.label(column)
+        known = one.labels >= 0
+        labels, right = one.labels[known].double(), one.correct[known].double()
+        rows.append((name, len(labels), *(float(values.mean()) for values in (labels, one.probs[:, 1], right))))
+    return ("label", "decisions", "share of yes", "mean probability", "accuracy"), rows

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from avuc import uncertainty
 from avuc.core.arrays import as_tensor
+from avuc.core.display import Displayed
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX, binary_rows, multilabel_rows
 from avuc.core.tensor_file import read_tensors, write_tensors
+from avuc.predictions.display import decision_frame, decision_table
 from avuc.predictions.multiclass import Predictions
 from avuc.predictions.rows import MANY_ROWS, HasTransform
 
@@ -24,8 +26,8 @@ FORMAT = "avuc.multilabel-predictions.v1"
 BLOCK = 1 << 22
 
 
-@dataclass(frozen=True, eq=False)
-class MultiLabelPredictions:
+@dataclass(frozen=True, eq=False, repr=False)
+class MultiLabelPredictions(Displayed):
     """Probabilities of L independent labels for each of N rows, averaged over posterior samples.
 
     Each decision, one label of one row, is a binary prediction with the probabilities [1 − p, p]. `label` returns those
@@ -205,6 +207,22 @@ class MultiLabelPredictions:
             shape=tuple(self.probs.shape),
             positions=None if every else known.nonzero()[:, 0],
         )
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame with a row for each known decision: row, name, and those of `Predictions.to_frame`.
+
+        >>> MultiLabelPredictions([[0.9, 0.2]], [[1, 1]], names=["cat", "dog"]).to_frame()["correct"].tolist()
+        [True, False]
+        """
+        return decision_frame(self)
+
+    def _facts(self) -> dict[str, Any]:
+        found = self.flatten()._facts()
+        del found["classes"], found["shape"]
+        return {"rows": len(self), "labels": self.num_labels, "decisions": found.pop("rows")} | found
+
+    def _table(self) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+        return decision_table(self)
 
     def to(self, device: torch.device | str) -> MultiLabelPredictions:
         """Return the same predictions on another device."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
 from avuc.metrics import METRICS, evaluate
 from avuc.predictions import Predictions
@@ -20,6 +21,7 @@ def compute_metrics(
     bins: int = 15,
     ignore_index: int = -100,
     shift_labels: bool = False,
+    task: str = "multiclass",
 ) -> dict[str, float]:
     """Return calibration and uncertainty metrics of an evaluation: `Trainer(compute_metrics=compute_metrics)`.
 
@@ -33,6 +35,7 @@ def compute_metrics(
         ignore_index: label of the tokens to leave out (default −100).
         shift_labels: whether position t predicts the label of position t + 1, as in causal language models (default
             False).
+        task: "multiclass" (default); or "multilabel" for labels (N, L) of 0 and 1: each decision is one prediction.
 
     >>> from transformers import EvalPrediction
     >>> logits = np.array([[[2.0, 0.0], [0.0, 1.0], [5.0, 0.0]]])
@@ -42,11 +45,11 @@ def compute_metrics(
     given, labels = (eval_pred.predictions, eval_pred.label_ids) if hasattr(eval_pred, "label_ids") else eval_pred
     if isinstance(labels, tuple | list) and labels and isinstance(labels[0], np.ndarray):
         raise InputError(f"one set of labels is needed, found {len(labels)}; give TrainingArguments(label_names=[...])")
-    logits = np.asarray(logits_of(given))
-    rows, classes = rows_of(logits, np.asarray(labels), shift_labels=shift_labels)
+    logits, given_labels = as_tensor(logits_of(given), "logits"), as_tensor(labels, "labels")
+    rows, classes = rows_of(logits, given_labels, task=task, shift_labels=shift_labels)
     kept = classes != ignore_index
     if not kept.any():
-        raise InputError(f"no label is left to evaluate: all {classes.size} are {ignore_index}")
+        raise InputError(f"no label is left to evaluate: all {len(classes)} are {ignore_index}")
     wanted = list(METRICS if names is None else names)
     unknown = [name for name in wanted if name not in METRICS]
     if unknown:

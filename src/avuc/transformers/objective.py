@@ -43,6 +43,8 @@ class AvUCObjective(TrainerCallback):
         shift_labels: whether position t predicts the label of position t + 1, as in causal language models (default
             False).
         kl_weight: factor of the KL of a posterior (default 1).
+        task: "multiclass" (default); or "multilabel" for labels (N, L) of 0 and 1: the cross-entropy is the binary one,
+            and each decision is one prediction.
 
     >>> objective = AvUCObjective(AvUCLoss(beta=1.0, warmup_steps=1))
     >>> outputs, labels = {"logits": torch.zeros(2, 3)}, torch.tensor([0, 1])
@@ -58,12 +60,13 @@ class AvUCObjective(TrainerCallback):
         label_smoothing: float = 0.0,
         shift_labels: bool = False,
         kl_weight: float = 1.0,
+        task: str = "multiclass",
     ) -> None:
         if avuc is not None and not isinstance(avuc, AvUCLoss):
             raise InputError(f"AvUCObjective: avuc must be an AvUCLoss, found {type(avuc).__name__}")
         self.avuc = AvUCLoss() if avuc is None else avuc
         self.loss, self.label_smoothing, self.shift_labels = loss, label_smoothing, shift_labels
-        self.kl_weight = kl_weight
+        self.kl_weight, self.task = kl_weight, task
         self.micro_batches = 1  # of one optimiser step
         self._posterior: Any = None
         self._num_train = 0
@@ -79,7 +82,7 @@ class AvUCObjective(TrainerCallback):
             num_items_in_batch: number of labels in all micro-batches of this step, as `Trainer` gives it. Default None:
                 this batch is the only one.
         """
-        logits, classes = rows_of(logits_of(outputs), labels, shift_labels=self.shift_labels)
+        logits, classes = rows_of(logits_of(outputs), labels, task=self.task, shift_labels=self.shift_labels)
         classes = classes.to(logits.device)
         if self.loss is not None:
             base = self.loss(outputs, labels, num_items_in_batch)

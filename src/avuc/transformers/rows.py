@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from avuc.core.errors import InputError
+from avuc.core.tasks import whole_labels
+
+KINDS = ("multiclass", "multilabel")
 
 
 def logits_of(outputs: Any) -> Any:
@@ -21,24 +27,37 @@ def logits_of(outputs: Any) -> Any:
     return scores
 
 
-def rows_of(logits: Any, labels: Any, *, shift_labels: bool) -> tuple[Any, Any]:
-    """Return logits (M, C) and labels (M), ignored ones included; tensors or arrays.
+def rows_of(
+    logits: Tensor, labels: Any, *, task: str = "multiclass", shift_labels: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return logits (M, C) and labels (M), ignored ones included.
 
     Args:
         logits: (N, C) for sequences, (N, T, C) for tokens.
-        labels: class numbers, (N) or (N, T).
+        labels: class numbers, (N) or (N, T); for multi-label models 0 and 1, in the shape of the logits.
+        task: "multiclass" or "multilabel". With "multilabel" each decision is a row [0, z] of two classes.
         shift_labels: whether position t predicts the label of position t + 1, as in causal language models.
     """
+    if task not in KINDS:
+        raise InputError(f"task must be one of {', '.join(KINDS)}; found {task!r}")
     if labels is None:
         raise InputError("the batch has no labels; name their column in TrainingArguments(label_names=[...])")
-    if "float" in str(labels.dtype) or logits.shape[-1] == 1:
+    if task == "multilabel":
+        if labels.shape != logits.shape or shift_labels:
+            raise InputError(
+                f"multi-label labels must have the shape of the logits, {tuple(logits.shape)}; found "
+                f"{tuple(labels.shape)}"
+            )
+        flat = logits.reshape(-1)
+        return torch.stack((torch.zeros_like(flat), flat), -1), whole_labels(labels).reshape(-1)
+    if labels.is_floating_point() or logits.shape[-1] == 1:
         raise InputError(
             f"class numbers are needed, found labels {tuple(labels.shape)} of {labels.dtype} for {logits.shape[-1]} "
-            "output(s): regression and multi-label models are not supported by avuc.transformers"
+            "output(s): regression is not supported; for a multi-label model give task='multilabel'"
         )
-    if logits.ndim == 2 and tuple(labels.shape) == (len(logits), 1):
+    if logits.ndim == 2 and labels.shape == (len(logits), 1):
         labels = labels[:, 0]
-    if tuple(logits.shape[:-1]) != tuple(labels.shape):
+    if logits.shape[:-1] != labels.shape:
         raise InputError(
             f"logits (N, C) go with labels (N), and (N, T, C) with (N, T); found logits {tuple(logits.shape)} and "
             f"labels {tuple(labels.shape)}"
@@ -47,4 +66,4 @@ def rows_of(logits: Any, labels: Any, *, shift_labels: bool) -> tuple[Any, Any]:
         if labels.ndim != 2:
             raise InputError(f"shift_labels needs labels (N, T), found {tuple(labels.shape)}")
         logits, labels = logits[:, :-1], labels[:, 1:]
-    return logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
+    return logits.reshape(-1, logits.shape[-1]), labels.reshape(-1).long()

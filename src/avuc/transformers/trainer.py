@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from transformers import Trainer, TrainingArguments
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from avuc.bayes import BayesianModule
 from avuc.core.errors import InputError
@@ -55,8 +56,11 @@ class AvUCTrainer(Trainer):
             args = _for_posterior(args)
         callbacks = [*(kwargs.pop("callbacks", None) or []), self.objective]
         super().__init__(model, args, compute_loss_func=self.objective, callbacks=callbacks, **kwargs)
-        if _predicts_the_next_token(self.model):
+        inner = _original(self.model)
+        if type(inner).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
             self.objective.shift_labels = True
+        if getattr(getattr(inner, "config", None), "problem_type", None) == "multi_label_classification":
+            self.objective.task = "multilabel"
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Run `Trainer.training_step`; the last step of an epoch may have fewer micro-batches than the others."""
@@ -81,9 +85,7 @@ def _for_posterior(args: TrainingArguments | None) -> TrainingArguments:
     return args
 
 
-def _predicts_the_next_token(model: Any) -> bool:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
+def _original(model: Any) -> Any:
+    """Return the model of Transformers inside a posterior and an adapter."""
     inner: Any = model.module if isinstance(model, BayesianModule) else model
-    inner = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
-    return type(inner).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    return inner.get_base_model() if hasattr(inner, "get_base_model") else inner
