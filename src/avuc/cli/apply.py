@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from avuc.cli.command import Command, Namespace, Parser
 from avuc.cli.inputs import FILE_HELP, add_content_options, read_unlabelled
+from avuc.cli.multilabel import TASK, apply_labels
 from avuc.cli.outputs import add_quiet_option, check_outputs, console_for, write_all
 from avuc.cli.tables import show_file, show_written
 from avuc.core.errors import InputError
@@ -44,6 +45,8 @@ def run(args: Namespace) -> int:
 
     console = console_for(args)
     calibrator = Calibrator.load(args.calibrator)
+    if calibrator.name == TASK:
+        return apply_labels(args, calibrator)
     file = read_unlabelled(args)
     show_file(console, file)
     _check_classes(args, calibrator, file)

@@ -15,6 +15,7 @@ from avuc.cli.inputs import (
     read_file,
     read_other,
 )
+from avuc.cli.multilabel import TASK, calibrate_labels
 from avuc.cli.outputs import add_output_options, check_outputs, console_for, file_title, text_job, write_results
 from avuc.cli.tables import show_comparison, show_file, show_warnings, show_written
 from avuc.core.errors import InputError
@@ -58,6 +59,11 @@ def arguments(parser: Parser) -> None:
         help="write the calibrator even if the held-out metrics are worse with it (default: it is rejected with a "
         "warning, and --out and --to leave every score unchanged)",
     )
+    parser.add_argument(
+        "--shared",
+        action="store_true",
+        help="with --task multilabel: one temperature for all labels (default: one for each)",
+    )
     parser.add_argument("--apply", metavar="FILE", help="predictions to calibrate; labels are not needed")
     parser.add_argument("--to", metavar="FILE", help="file for the calibrated predictions, in the format of --apply")
     add_output_options(parser)
@@ -86,6 +92,10 @@ def run(args: Namespace) -> int:
         raise InputError(f"{args.to}: --to must have the format of {args.apply}; use the same suffix")
     outputs = {"--out": args.out, "--to": args.to, "--json": args.json, "--report": args.report}
     check_outputs(outputs, [args.file, args.labels, args.apply])
+    if args.task == TASK:
+        return calibrate_labels(args)
+    if args.shared:
+        raise InputError("--shared is for --task multilabel; leave it out")
     from avuc.evaluation import compare
     from avuc.evaluation.files import describe, write_scores
 

@@ -13,6 +13,7 @@ from avuc.cli.inputs import (
     open_file,
     open_other,
 )
+from avuc.cli.multilabel import TASK, evaluate_labels
 from avuc.cli.outputs import add_output_options, check_outputs, console_for, file_title, text_job, write_results
 from avuc.cli.tables import show_file, show_result, show_written
 from avuc.core.errors import InputError, out_of_memory
@@ -31,6 +32,7 @@ examples:
   avuc evaluate test.npz --ood other.npz --json figures.json --report report.html
   avuc evaluate logits.npy --labels test.csv --label class
   avuc evaluate huge.npy --fixed-memory
+  avuc evaluate tags.csv --task multilabel
   python predict.py | avuc evaluate - --format npz --json - | jq .metrics.ece"""
 
 
@@ -52,6 +54,8 @@ def arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     check_outputs({"--json": args.json, "--report": args.report}, [args.file, args.labels, args.ood])
+    if args.task == TASK:
+        return evaluate_labels(args)
     from avuc.evaluation.files import describe
 
     if args.fixed_memory and args.replicates:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,18 +15,15 @@ from avuc.calibration.cross_validation import check_predictions, cross_fit_predi
 from avuc.core.display import Displayed, data_frame, text
 from avuc.core.errors import InputError
 from avuc.core.progress import delayed_progress
+from avuc.evaluation.changes import Change as Change
+from avuc.evaluation.changes import hurt_scores as hurt_scores
 from avuc.evaluation.evaluate import evaluate_statistics
 from avuc.evaluation.files import ScoreFile
 from avuc.evaluation.result import EvaluationResult, Series, interval_bounds, json_value
 from avuc.metrics.intervals import Bootstrap, compared_intervals
 from avuc.metrics.statistics import prediction_statistics
 from avuc.metrics.threshold import Threshold
-
-# proper scores: lower is better, and a calibrator must not make them worse
-PROPER = {"nll": "NLL", "brier": "the Brier score"}
-# what a calibrator is meant to improve: name -> (title, whether higher is better)
-TARGETS = {"ece": ("ECE", False), "avu": ("AvU", True)}
-Change = tuple[float, float, float]  # value, low, high
+from avuc.predictions import Predictions
 
 
 @dataclass(frozen=True, repr=False)
@@ -175,6 +172,57 @@ def compare(
             f"held-out rows ({folds} parts, each calibrated by a fit on the other parts); the saved calibrator is "
             "fitted on all rows"
         )
+    result = compare_predictions(
+        calibrator,
+        before,
+        after,
+        method=method,
+        how=how,
+        folds=folds,
+        messages=list(dict.fromkeys(str(warning.message) for warning in caught)),
+        threshold=threshold,
+        bins=bins,
+        replicates=replicates,
+        seed=seed,
+    )
+    if not result.check.worse:
+        return calibrator, result
+    if keep_worse:
+        return calibrator, with_warning(result)
+    identity = TemperatureScaling.identity(file.num_classes, result.before.metrics["nll"])
+    identity.class_names_ = file.names
+    return identity, rejected(result)
+
+
+def compare_predictions(
+    calibrator: Calibrator,
+    before: Predictions,
+    after: Predictions,
+    *,
+    method: str,
+    how: str,
+    folds: int,
+    messages: Sequence[str] = (),
+    threshold: Threshold = "auto",
+    bins: int = 15,
+    replicates: int = 1000,
+    seed: int = 0,
+) -> Comparison:
+    """Return the effect of a fitted calibrator, from predictions without it and cross-fitted ones on the same rows.
+
+    Args:
+        calibrator: fitted on all rows.
+        before: predictions without a calibrator.
+        after: predictions of fits on other rows.
+        method: name of the method.
+        how: which rows the metrics come from, as text.
+        folds: parts of the cross-fitting; 1: nothing was held out.
+        messages: warnings of the fit.
+        threshold: entropy in nats up to which a prediction counts as certain; "auto": learned from these rows.
+        bins: bins of ECE and UCE.
+        replicates: bootstrap resamples behind the intervals; 0: no intervals.
+        seed: seed of the bootstrap.
+    """
     statistics_after, statistics_before = (prediction_statistics(p.probs, p.labels, bins=bins) for p in (after, before))
     second = evaluate_statistics(after, statistics_after, threshold=threshold, bins=bins)
     first = evaluate_statistics(before, statistics_before, threshold=threshold, bins=bins)
@@ -193,7 +241,7 @@ def compare(
     check = check_predictions(calibrator, before, after, folds=folds, bins=bins, seed=seed, statistics=statistics)
     scaler = calibrator if isinstance(calibrator, TemperatureScaling) else None
     hurt = hurt_scores(change)
-    result = Comparison(
+    return Comparison(
         method=method,
         temperature=None if scaler is None else float(scaler.temperature_),
         how=how,
@@ -201,7 +249,7 @@ def compare(
         after=second,
         change=change,
         warnings=[
-            *dict.fromkeys(str(warning.message) for warning in caught),
+            *messages,
             *hurt,
             # `hurt_scores` already warns about NLL and the Brier score
             *(
@@ -214,16 +262,14 @@ def compare(
         check=check,
         notes=_guard_note(calibrator),
     )
-    if not check.worse:
-        return calibrator, result
-    if keep_worse:
-        return calibrator, replace(result, warnings=[*check.warnings[:1], *result.warnings])
-    identity = TemperatureScaling.identity(file.num_classes, first.metrics["nll"])
-    identity.class_names_ = file.names
-    return identity, _rejected(result)
 
 
-def _rejected(fitted: Comparison) -> Comparison:
+def with_warning(result: Comparison) -> Comparison:
+    """Return the comparison of a calibrator that is kept although it is worse than none."""
+    return replace(result, warnings=[*result.check.warnings[:1], *result.warnings])
+
+
+def rejected(fitted: Comparison) -> Comparison:
     """Return the comparison for a calibrator that changes nothing, used instead of the fitted one."""
     temperature = f" at temperature {fitted.temperature:.4g}" if fitted.temperature is not None else ""
     warning = (
@@ -249,30 +295,6 @@ def _guard_note(calibrator: Calibrator) -> list[str]:
         f"the guard moved it back to {calibrator.temperature_:.4g}. If only confidence matters, --method temperature "
         "may give a lower ECE."
     ]
-
-
-def hurt_scores(change: Mapping[str, Change]) -> list[str]:
-    """Return warnings if ECE or AvU got better while NLL or the Brier score got worse.
-
-    >>> hurt_scores({"ece": (-0.1, -0.2, -0.05), "nll": (0.2, 0.1, 0.3)})[0][:33]
-    'ECE got better, but NLL got worse'
-    """
-    better = [title for name, (title, up) in TARGETS.items() if name in change and _improved(change[name][0], up)]
-    texts = []
-    for name, title in PROPER.items():
-        value, low, high = change.get(name, (0.0, math.nan, math.nan))
-        if better and value > 0:
-            interval = "" if math.isnan(low) else f" (95 % interval of the change {low:+.4f} to {high:+.4f})"
-            doubt = ", which may be chance" if low <= 0 else ""
-            texts.append(
-                f"{' and '.join(better)} got better, but {title} got worse by {value:.4f}{interval}{doubt}: "
-                "overall the probabilities are less accurate than before"
-            )
-    return texts
-
-
-def _improved(value: float, up: bool) -> bool:
-    return value > 0 if up else value < 0
 
 
 def _fit_curve(scaler: TemperatureScaling) -> Series:

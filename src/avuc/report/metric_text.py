@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from avuc.evaluation.compare import Comparison
+    from avuc.evaluation.multilabel_file import MultiLabelEvaluation
     from avuc.evaluation.result import EvaluationResult
 
 
@@ -77,6 +78,31 @@ def metric_rows(result: EvaluationResult) -> list[Row]:
     values = result.metrics | {"mean_confidence": result.confidence}
     ranges = result.bounds or result.intervals
     return [_row(name, values[name], ranges.get(name)) for name in in_order(values)]
+
+
+LABEL_METRICS = ("accuracy", "nll", "brier", "ece", "avu")
+
+
+def label_table_head() -> Row:
+    """Return the head of the table of labels."""
+    return ("label", "decisions", "positive", *(metric_text(name).title for name in LABEL_METRICS))
+
+
+def label_rows(result: MultiLabelEvaluation) -> list[Row]:
+    """Return the table of a multi-label result: each label, the mean over labels, and all decisions together."""
+
+    def cells(values: Mapping[str, float]) -> list[str]:
+        return [number(values[name], percent=metric_text(name).percent) for name in LABEL_METRICS]
+
+    labels, decisions, rows = result.labels, result.decisions, list[Row]()
+    for index, name in enumerate(result.names):
+        count = int(labels.rows[index])
+        share = number(float(result.positives[index]) if count else math.nan, percent=True)
+        values = {metric: float(labels.per_label[metric][index]) for metric in LABEL_METRICS}
+        rows.append((name, f"{count:,}", share, *cells(values)))
+    rows.append(("mean of labels (macro)", "", "", *cells(labels.macro)))
+    rows.append(("all decisions (micro)", f"{decisions.n:,}", "", *cells(decisions.metrics)))
+    return rows
 
 
 def metric_head(result: EvaluationResult) -> Row:

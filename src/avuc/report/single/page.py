@@ -15,6 +15,8 @@ from avuc.report.metric_text import (
     change_rows,
     compared_verdict,
     detection_rows,
+    label_rows,
+    label_table_head,
     metric_head,
     metric_rows,
     ranking_rows,
@@ -26,6 +28,7 @@ from avuc.report.single import charts
 
 if TYPE_CHECKING:
     from avuc.evaluation.compare import Comparison
+    from avuc.evaluation.multilabel_file import MultiLabelEvaluation
     from avuc.evaluation.result import EvaluationResult
 
 
@@ -116,6 +119,28 @@ def assessment_page(result: EvaluationResult, *, title: str, source: str) -> str
     return _page(title, source, parts, result)
 
 
+def labels_page(result: MultiLabelEvaluation, *, title: str, source: str) -> str:
+    """Return the report of `avuc evaluate --task multilabel` as HTML.
+
+    Args:
+        result: metrics of each label, and of all decisions.
+        title: heading of the page.
+        source: description of the predictions, below the heading.
+    """
+    decisions = result.decisions
+    parts = [
+        _verdict(verdict(decisions)),
+        "<h2>Labels</h2>",
+        _table(label_table_head(), label_rows(result)),
+        "<h2>All decisions</h2>",
+        _table(metric_head(decisions), metric_rows(decisions)),
+        '<p class="source">Each label of each row is one decision. Intervals resample decisions as if they were '
+        "independent, so they are too narrow.</p>",
+        _charts([("", decisions)], decisions),
+    ]
+    return _page(title, source, parts, decisions)
+
+
 def comparison_page(result: Comparison, *, title: str, source: str) -> str:
     """Return the report of `avuc calibrate` as HTML.
 
@@ -195,7 +220,7 @@ def _verdict(sentences: Iterable[str]) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table as HTML; its first column names the rows."""
-    kinds = ["" if name in ("metric", "method") else "m" if name in TEXTS else "n" for name in head]
+    kinds = ["" if name in ("metric", "method", "label") else "m" if name in TEXTS else "n" for name in head]
     top = "".join(f'<th scope="col" class="{kind}">{escape(cell)}</th>' for cell, kind in zip(head, kinds, strict=True))
     body = "".join(
         f'<tr><th scope="row">{escape(row[0])}</th>'

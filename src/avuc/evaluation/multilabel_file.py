@@ -1,0 +1,176 @@
+"""Evaluate and calibrate a file of multi-label predictions: each label, their mean, and all decisions together."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from avuc.calibration import MultiLabelCalibrator
+from avuc.core.errors import InputError
+from avuc.core.tasks import multilabel_rows
+from avuc.evaluation.compare import Comparison, compare_predictions, rejected, with_warning
+from avuc.evaluation.evaluate import evaluate
+from avuc.evaluation.files.multilabel import MultiLabelFile
+from avuc.evaluation.result import EvaluationResult, json_value
+from avuc.metrics import MultiLabelMetrics, multilabel
+from avuc.metrics.threshold import Threshold
+from avuc.predictions import Predictions
+
+
+@dataclass(frozen=True)
+class MultiLabelEvaluation:
+    """Metrics of a multi-label file. `evaluate_multilabel` returns it.
+
+    Args:
+        names: of the labels.
+        decisions: the result over all decisions, with intervals and curves (micro average).
+        labels: metrics of each label, and their mean (macro average).
+        positives: share of known decisions of each label that are 1.
+        rows: number of rows.
+    """
+
+    names: tuple[str, ...]
+    decisions: EvaluationResult
+    labels: MultiLabelMetrics
+    positives: np.ndarray
+    rows: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the document that `--json` writes: that of the decisions, and the values of each label."""
+        return self.decisions.as_json() | label_json(self.names, self.labels) | {"rows": self.rows}
+
+
+def label_json(names: tuple[str, ...], labels: MultiLabelMetrics) -> dict[str, Any]:
+    """Return the metrics of each label, their mean, and the number of labels behind each mean."""
+    per_label = {
+        name: {metric: values[index] for metric, values in labels.per_label.items()} | {"n": int(labels.rows[index])}
+        for index, name in enumerate(names)
+    }
+    document: dict[str, Any] = json_value(
+        {"task": "multilabel", "labels": list(names), "macro": labels.macro, "macro_labels": labels.counted}
+    )
+    return document | {"per_label": json_value(per_label)}
+
+
+def evaluate_multilabel(
+    file: MultiLabelFile, *, threshold: Threshold = "auto", bins: int = 15, replicates: int = 1000, seed: int = 0
+) -> MultiLabelEvaluation:
+    """Return the metrics of each label, their mean, and over all decisions.
+
+    Args:
+        file: labelled scores, from `read_multilabel`.
+        threshold: entropy in nats up to which a decision counts as certain; "auto": learned from the decisions.
+        bins: bins of ECE and UCE.
+        replicates: bootstrap resamples behind the intervals of all decisions; 0: no intervals.
+        seed: seed of the bootstrap.
+    """
+    assert file.labels is not None
+    probs, labels = file.probs(), file.labels
+    known = labels != -100
+    positives = ((labels == 1).sum(0).double() / known.sum(0).clamp(min=1)).numpy()
+    return MultiLabelEvaluation(
+        file.names,
+        evaluate(_decisions(probs, labels), threshold=threshold, bins=bins, replicates=replicates, seed=seed),
+        multilabel(probs, labels, threshold=threshold, bins=bins),
+        positives,
+        len(labels),
+    )
+
+
+def compare_multilabel(
+    file: MultiLabelFile,
+    method: str,
+    *,
+    shared: bool = False,
+    folds: int = 5,
+    threshold: Threshold = "auto",
+    bins: int = 15,
+    replicates: int = 1000,
+    seed: int = 0,
+    keep_worse: bool = False,
+) -> tuple[MultiLabelCalibrator, Comparison, dict[str, Any]]:
+    """Fit a calibrator on all rows; return it, its effect on held-out decisions, and the JSON of each label.
+
+    Args:
+        file: labelled scores, from `read_multilabel`.
+        method: "temperature", "cautious", "avuts" or "auavuts".
+        shared: whether all labels have one temperature.
+        folds: parts for cross-fitting; rows are held out, with all their labels.
+        threshold: entropy in nats up to which a decision counts as certain.
+        bins: bins of ECE and UCE.
+        replicates: bootstrap resamples behind the intervals; 0: no intervals.
+        seed: seed of the split and of the bootstrap.
+        keep_worse: return the fitted calibrator even if it is worse than none.
+    """
+    assert file.labels is not None
+    logits, labels = file.logits(), file.labels
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            calibrator = MultiLabelCalibrator(method, shared=shared).fit(logits, labels)
+    except InputError as error:
+        raise InputError(f"{file.path}: {error}") from error
+    calibrator.class_names_ = file.names if file.named else None
+    folds = min(folds, len(labels))
+    before, after = file.probs(), file.probs(calibrator)
+    how = "the one row that the calibrator was fitted on; no row could be held out, so they are optimistic"
+    if folds > 1:
+        after = _held_out(file, method, shared, folds, seed)
+        how = (
+            f"held-out rows ({folds} parts, each calibrated by a fit on the other parts); the saved calibrator is "
+            "fitted on all rows"
+        )
+    options: dict[str, Any] = {"threshold": threshold, "bins": bins}
+    result = compare_predictions(
+        calibrator,
+        _decisions(before, labels),
+        _decisions(after, labels),
+        method=method,
+        how=how,
+        folds=folds,
+        messages=list(dict.fromkeys(str(warning.message) for warning in caught)),
+        replicates=replicates,
+        seed=seed,
+        **options,
+    )
+    if result.check.worse and keep_worse:
+        result = with_warning(result)
+    elif result.check.worse:
+        calibrator.temperature_ = np.ones_like(calibrator.temperature_)
+        result, after = rejected(result), before
+    document = label_json(file.names, multilabel(after, labels, **options))
+    document["per_label_before"] = label_json(file.names, multilabel(before, labels, **options))["per_label"]
+    document["temperatures"] = dict(zip(file.names, calibrator.temperature_.tolist(), strict=True))
+    return calibrator, result, document
+
+
+def _held_out(file: MultiLabelFile, method: str, shared: bool, folds: int, seed: int) -> torch.Tensor:
+    """Return the (N, L) probabilities of calibrators that were fitted on other rows."""
+    assert file.labels is not None
+    logits, labels = file.logits(), file.labels
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    result = torch.empty(labels.shape)
+    for part in order.chunk(folds):
+        rest = torch.ones(len(labels), dtype=torch.bool)
+        rest[part] = False
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the fit on all rows warns
+            scaler = MultiLabelCalibrator(method, shared=shared)
+            if bool((labels[rest] != -100).any()):
+                calibrated = scaler.fit(logits[..., rest, :], labels[rest]).transform(logits[..., part, :])
+            else:
+                calibrated = logits[..., part, :]
+        probs = calibrated.sigmoid()
+        result[part] = probs.mean(0) if probs.ndim == 3 else probs
+    return result
+
+
+def _decisions(probs: torch.Tensor, labels: torch.Tensor) -> Predictions:
+    """Return every known decision as one binary row."""
+    rows = multilabel_rows(probs, labels, kind="probs")
+    assert rows.labels is not None
+    return Predictions(rows.scores.float(), rows.labels)
