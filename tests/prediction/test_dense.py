@@ -249,13 +249,26 @@ def test_binary_networks() -> None:
         predict(net, x, torch.arange(9))
 
 
+def test_outputs_of_a_sigmoid_are_warned_about() -> None:
+    x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
+    ends = nn.Sequential(nn.Linear(2, 1), nn.Sigmoid())
+    with pytest.warns(UserWarning, match="like probabilities of a sigmoid"):
+        predict(ends, x)
+    with pytest.warns(UserWarning, match="like probabilities of a sigmoid"):
+        predict(nn.Sequential(nn.Linear(2, 3), nn.Sigmoid()), x, task="multilabel")
+    torch.testing.assert_close(predict(ends, x, logits=torch.logit).probs, predict(ends[0], x).probs)
+    predict(ends, x[:3])  # too few to tell
+
+
 @pytest.mark.parametrize("loaded", [True, False])
 @pytest.mark.parametrize("per_label", [None, True])
 def test_multilabel_networks(loaded: bool, per_label: bool | None) -> None:
     """Each label is a decision of its own: the mean of the samples' sigmoids, and of their entropies."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(60, 4, generator=generator)
-    posterior = to_bayesian(nn.Linear(4, 3), initial_std=0.4)
+    net = nn.Linear(4, 3)
+    nn.init.normal_(net.weight, std=2.0, generator=generator)
+    posterior = to_bayesian(net, initial_std=0.4)
     predictor = Predictor(posterior, samples=5, task="multilabel", batch_size=7)
     with torch.no_grad():
         logits = torch.stack([posterior.draw(seeded_generator(0, s))(x) for s in range(5)])

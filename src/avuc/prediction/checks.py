@@ -100,13 +100,13 @@ def warn_about_images(data: Arguments) -> None:
         return
     shape = tuple(images.shape)
     if shape[3] in CHANNELS and shape[1] not in CHANNELS and min(shape[1:3]) > max(CHANNELS):
-        _warn(
+        warn(
             f"float images {shape} seem to have the channels last; float images are used as they are, and networks "
             "take (N, channels, height, width): use images.permute(0, 3, 1, 2), or pass uint8"
         )
     low, high = (float(bound) for bound in few.aminmax())
     if low >= 0 and 1 < high <= 255 and bool((few == few.round()).all()):
-        _warn(
+        warn(
             f"float images hold whole numbers up to {high:g} and look like bytes; float images are used as they are: "
             "pass uint8, which is scaled to [0, 1], or divide by 255, unless the network expects 0…255"
         )
@@ -117,7 +117,7 @@ def warn_about_net(posterior: object) -> None:
     layers = posterior.named_modules() if isinstance(posterior, nn.Module) else ()
     for name, layer in layers:
         if isinstance(layer, _BatchNorm) and layer.running_mean is None:
-            _warn(
+            warn(
                 f"{name} normalises by the statistics of each batch (track_running_stats=False): the prediction of an "
                 "image depends on the other images in its batch, and on batch_size"
             )
@@ -127,7 +127,7 @@ def warn_about_net(posterior: object) -> None:
 def warn_about_spread(samples: int, error: float | None) -> None:
     """Warn if several samples of a posterior all give the same prediction, so that the Monte Carlo error is 0."""
     if samples > 1 and error is not None and error <= NO_SPREAD:
-        _warn(
+        warn(
             f"all {samples} samples give the same prediction: the posterior has no spread (a dropout rate "
             "of 0, dropout that is not in the network's layers, or σ close to 0), and mutual information will be 0"
         )
@@ -186,7 +186,7 @@ def explanation(error: Exception, posterior: object, data: Arguments) -> InputEr
     return InputError(f"the posterior cannot take {data.describe()} ({text[:160]}); {remedy}")
 
 
-def _warn(message: str) -> None:
+def warn(message: str) -> None:
     """Warn at the line outside of this package that called it."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("avuc."):

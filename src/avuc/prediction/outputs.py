@@ -9,10 +9,14 @@ from torch import Tensor
 
 from avuc.core.errors import InputError
 from avuc.core.probabilities import looks_like
+from avuc.prediction.checks import warn
 from avuc.prediction.task import Task
 
 Logits = Callable[[Any], Tensor]
 """A function from a network's output to its logits."""
+
+# so many numbers from 0 to 1 are probabilities; fewer may be logits
+FEWEST_SIGMOIDS = 16
 
 
 def logits_of(output: Any, rows: int, function: Logits | None = None) -> Tensor:
@@ -60,10 +64,18 @@ def check_outputs(logits: Tensor, task: Task) -> None:
     """Raise an error if the outputs (N, …) of a network are not the logits of a classifier."""
     if not logits.is_floating_point():
         raise InputError(f"the network's outputs must be floating-point logits, found {logits.dtype}")
-    if logits.ndim < 2 or task.name == "multilabel":
-        return
     axis = 1 if task.class_dim is None else task.class_dim
-    if not -logits.ndim <= axis < logits.ndim or logits.shape[axis] < 2:
+    one = logits.ndim < 2 or (-logits.ndim <= axis < logits.ndim and logits.shape[axis] == 1)
+    if one or task.name == "multilabel":
+        # sigmoids of a network that learned anything fill the range from 0 to 1; logits are negative about as often
+        # as positive
+        if logits.numel() >= FEWEST_SIGMOIDS and bool(((logits >= 0) & (logits <= 1)).all()):
+            warn(
+                "the network's outputs are all from 0 to 1, like probabilities of a sigmoid, but predict needs logits: "
+                "remove the network's last sigmoid, or pass logits=torch.logit"
+            )
+        return
+    if not -logits.ndim <= axis < logits.ndim:
         return
     looks = looks_like(logits.movedim(axis, -1))
     if looks is not None:

@@ -119,8 +119,11 @@ class SampleRunner:
         return None
 
     def _backend(self, batches: Batches, limit: int) -> Backend:
-        if self.special is not None and self.special.begin(batches):
-            return self.special
+        if self.special is not None:
+            if self.special.begin(batches):
+                return self.special
+            if batches.expected_rows > batches.rows:
+                self.special = None  # the other batches of this loader would be refused too, after a forward pass
         return self._generic_backend(batches, limit)
 
     def _generic_backend(self, batches: Batches, limit: int) -> GenericBackend:
