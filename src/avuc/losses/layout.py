@@ -7,7 +7,7 @@ left out here, unlike in `avuc.core.tasks.as_rows`: gradients pass, and shapes a
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -33,14 +33,17 @@ def standard_layout(
         class_dim: the dimension of the classes. None: the one after N.
         kind: "logits" or "probs".
     """
-    for name, values in (("scores", scores), ("labels", labels)):
-        if not isinstance(values, Tensor):
-            raise InputError(
-                f"avuc: {name} must be a tensor; found {type(values).__name__}: convert it with torch.as_tensor"
-            )
-    if task is None and class_dim is None and scores.ndim == 2 and labels.ndim == 1 and scores.shape[1] > 1:
-        return scores, labels
-    if task is not None:
+    given: Any = scores
+    targets: Any = labels
+    if not (isinstance(given, Tensor) and isinstance(targets, Tensor)):
+        name, values = ("labels", targets) if isinstance(given, Tensor) else ("scores", given)
+        raise InputError(
+            f"avuc: {name} must be a tensor; found {type(values).__name__}: convert it with torch.as_tensor"
+        )
+    if class_dim is None and task in (None, "multiclass") and labels.ndim == 1 and scores.ndim == 2:
+        if task is not None or scores.shape[1] > 1:
+            return scores, labels
+    elif task is not None:
         one_of("task", task, TASKS)
     if task == "multilabel":
         return _multilabel(scores, labels, class_dim, kind)
