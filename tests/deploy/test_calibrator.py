@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from avuc.calibration import CALIBRATORS, TemperatureScaling
+from avuc.calibration import CALIBRATORS, Calibrator, MultiLabelCalibrator, TemperatureScaling
 from avuc.core.errors import InputError
 from avuc.deploy import load_calibrator
 from avuc.deploy.calibrator import METHODS
@@ -135,7 +135,26 @@ def test_what_is_no_calibrator(text, tmp_path):
 
 
 def test_the_methods_are_all_calibrators():
-    assert tuple(CALIBRATORS) == METHODS
+    assert set(Calibrator.calibrators) == set(METHODS)
+
+
+def test_independent_labels(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, (80, 3))
+    logits = 3 * (rng.normal(size=(80, 3)) + 2 * labels - 1)
+    calibrator = MultiLabelCalibrator().fit(logits, labels)
+    calibrator.save(tmp_path / "cal.json")
+    light = load_calibrator(tmp_path / "cal.json")
+    np.testing.assert_allclose(light.transform(logits), calibrator.transform(logits))
+    np.testing.assert_allclose(light.probs(logits), calibrator.predict_proba(logits))
+    draws = np.stack([logits, -logits])
+    np.testing.assert_allclose(light.probs(draws), calibrator.predict_proba(draws))
+    assert light.probs(np.array([[1e308, -1e308, np.inf]])).tolist() == [[1.0, 0.0, 1.0]]
+    content = json.loads(calibrator.to_json())
+    content["learned"]["temperature"] = [1.0, 0.0, 1.0]
+    (tmp_path / "cal.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match="every temperature must be above 0"):
+        load_calibrator(tmp_path / "cal.json")
 
 
 def test_without_torch(rows, tmp_path):

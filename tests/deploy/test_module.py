@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from avuc.bayes import to_bayesian
-from avuc.calibration import CALIBRATORS, TemperatureScaling, VectorScaling
+from avuc.calibration import CALIBRATORS, MultiLabelCalibrator, TemperatureScaling, VectorScaling
 from avuc.core.errors import InputError
 from avuc.deploy import as_module
 from avuc.deploy.draws import SharedTrunk
@@ -147,6 +147,26 @@ def test_dense_outputs_and_language_models():
     assert words.shape == (3, 7, 5)
     assert uncertainty.shape == (3, 7)
     torch.testing.assert_close(words.sum(-1), torch.ones(3, 7))
+
+
+def test_independent_labels(images):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, (80, 3))
+    calibrator = MultiLabelCalibrator().fit(3 * (rng.normal(size=(80, 3)) + 2 * labels - 1), labels)
+    posterior = to_bayesian(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), initial_std=0.3)
+    module = as_module(posterior, calibrator, samples=4, outputs=OUTPUTS, task="multilabel")
+    found = dict(zip(OUTPUTS, module(images), strict=True))
+    wanted = predict(posterior, images, samples=4, calibrator=calibrator, task="multilabel", progress=False)
+    torch.testing.assert_close(found["probs"], wanted.probs, atol=1e-6, rtol=1e-5)
+    p = found["probs"].double()
+    torch.testing.assert_close(found["entropy"].double(), -(torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p)))
+    assert torch.equal(found["predicted"], (p > 0.5).long())
+    torch.testing.assert_close(found["confidence"].double(), torch.maximum(p, 1 - p))
+    torch.testing.assert_close(found["logits"].double(), p.logit(), atol=1e-4, rtol=1e-4)
+    assert (found["mutual_information"] > 0).all()
+    for wrong in ({"calibrator": calibrator}, {"calibrator": TemperatureScaling.identity(3), "task": "multilabel"}):
+        with pytest.raises(InputError, match="belong together"):
+            as_module(posterior, **wrong)
 
 
 def test_a_shared_trunk_with_more_dimensions():

@@ -17,6 +17,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.validation import check_is_fitted
 
 from avuc.calibration import CALIBRATORS, AvUTemperatureScaling, TemperatureScaling, VectorScaling, logits_from_probs
+from avuc.core.errors import InputError
 
 EVERY = pytest.mark.parametrize("name", CALIBRATORS)
 
@@ -90,6 +91,20 @@ def test_samples_are_averaged_and_tensors_stay_tensors(rows):
     assert isinstance(found, torch.Tensor)
     torch.testing.assert_close(found, (draws / scaler.temperature_).softmax(-1).mean(0))
     assert torch.equal(scaler.predict(draws), found.argmax(-1))
+
+
+def test_dense_logits_are_refused_instead_of_a_softmax_over_pixels():
+    with pytest.raises(InputError, match="softmax of transform"):
+        TemperatureScaling.identity(3).predict_proba(np.random.default_rng(0).normal(size=(2, 3, 4, 5)))
+
+
+def test_one_logit_for_two_classes():
+    scaler = TemperatureScaling.identity(2)
+    scaler.temperature_ = 2.0
+    for shape in ((3,), (3, 1)):
+        probs = scaler.predict_proba(np.array([-2.0, 0.0, 4.0]).reshape(shape))
+        np.testing.assert_allclose(probs[:, 1], 1 / (1 + np.exp([1.0, 0.0, -2.0])))
+        assert probs.shape == (3, 2)
 
 
 def test_the_calibrators_do_not_need_scikit_learn():

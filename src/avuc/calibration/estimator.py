@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from avuc.calibration.inputs import as_labels
+from avuc.core.errors import InputError
 from avuc.metrics.statistics import NLL_FLOOR
 
 
@@ -32,10 +33,15 @@ class ClassifierMethods:
         """Return calibrated probabilities (N, C) of the same type (array or tensor); draws are averaged.
 
         Args:
-            logits: as for `transform`.
+            logits: (N, C), (S, N, C), or binary, (N,) or (N, 1).
         """
         calibrated = self.transform(logits)
         scores = calibrated if isinstance(calibrated, Tensor) else torch.from_numpy(np.asarray(calibrated))
+        if scores.ndim > 3:
+            raise InputError(
+                f"predict_proba takes (N, C), found {tuple(scores.shape)}; for dense logits take the softmax of "
+                "transform(logits) over the classes"
+            )
         if self.num_classes_ == 2 and (scores.ndim == 1 or scores.shape[-1] == 1):
             one = scores if scores.ndim == 1 else scores[..., 0]
             scores = torch.stack((torch.zeros_like(one), one), dim=-1)

@@ -14,7 +14,7 @@ from avuc.core.errors import InputError
 from avuc.core.files import read_text
 
 FORMAT, VERSION = "avuc-calibrator", 1
-METHODS = ("temperature", "cautious", "avuts", "auavuts", "vector")
+METHODS = ("temperature", "cautious", "avuts", "auavuts", "vector", "multilabel")
 KEYS = {"format", "version", "calibrator", "params", "learned", "class_names"}
 MOST_BYTES = 1 << 26
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -26,9 +26,9 @@ class NumpyCalibrator:
 
     Args:
         method: name of the calibrator, such as "temperature" or "vector".
-        num_classes: number C of classes.
+        num_classes: number C of classes, or of labels if the method is "multilabel".
         scale: (C,) or a number: 1/T for a temperature.
-        bias: (C,), or None for a temperature.
+        bias: (C,), or None for temperatures.
         class_names: names of the classes in the order of the logits; None if they have none.
     """
 
@@ -55,19 +55,26 @@ class NumpyCalibrator:
     def probs(self, logits: Any) -> Array:
         """Return calibrated probabilities (N, C); the mean over posterior samples if there are several.
 
+        They are the softmax of the calibrated logits; for the method "multilabel", the sigmoid of each.
+
         Args:
             logits: as for `transform`.
         """
         _, two = self._read(logits)
         z = self._rescaled(two)
         with np.errstate(over="ignore"):
-            exps = np.exp(z - z.max(axis=-1, keepdims=True))
-        p = exps / exps.sum(axis=-1, keepdims=True)
+            if self.method == "multilabel":
+                p = 1 / (1 + np.exp(-z))
+            else:
+                exps = np.exp(z - z.max(axis=-1, keepdims=True))
+                p = exps / exps.sum(axis=-1, keepdims=True)
         return np.asarray(p.mean(axis=0) if p.ndim == 3 else p)
 
     def _rescaled(self, z: Array) -> Array:
         impossible, most = np.isneginf(z), np.finfo(z.dtype).max
         with np.errstate(over="ignore"):
+            if self.method == "multilabel":
+                return np.where(np.isfinite(z), np.clip(z * self.scale, -most, most), z).astype(z.dtype)
             # relative to the largest logit, which changes no probability
             top = np.where(impossible, 0, np.clip(z - z.max(axis=-1, keepdims=True), -most, 0))
             if self.bias is None:
@@ -87,7 +94,11 @@ class NumpyCalibrator:
         if z.dtype not in (np.float32, np.float64):
             z = z.astype(np.float32 if z.dtype == np.float16 else np.float64)
         two = z
-        if self.num_classes == 2 and (z.ndim == 1 or (z.ndim == 2 and z.shape[-1] == 1)):
+        if (
+            self.num_classes == 2
+            and self.method != "multilabel"
+            and (z.ndim == 1 or (z.ndim == 2 and z.shape[-1] == 1))
+        ):
             one = z.reshape(-1)
             two = np.stack((np.zeros_like(one), one), axis=-1)
         if two.ndim not in (2, 3) or two.shape[-1] != self.num_classes or not z.size:
@@ -95,7 +106,7 @@ class NumpyCalibrator:
                 f"logits must be (rows, {self.num_classes}) or (samples, rows, {self.num_classes}), as in the fit; "
                 f"found shape {z.shape}"
             )
-        if not np.isfinite(two.max(axis=-1)).all():
+        if np.isnan(two).any() or (self.method != "multilabel" and not np.isfinite(two.max(axis=-1)).all()):
             raise InputError("logits contain NaN or +inf, or a row that is all −inf; remove these rows")
         return z, two
 
@@ -148,6 +159,11 @@ def _calibrator(content: Any) -> NumpyCalibrator:
     if method == "vector":
         scale, bias = (_vector(key, learned.get(key), classes) for key in ("scale", "bias"))
         return NumpyCalibrator(method, classes, scale, bias, tuple(names) if names else None)
+    if method == "multilabel":
+        temperatures = _vector("temperature", learned.get("temperature"), classes)
+        if temperatures.min() <= 0:
+            raise InputError(f"every temperature must be above 0; found {temperatures.min()}")
+        return NumpyCalibrator(method, classes, 1 / temperatures, None, tuple(names) if names else None)
     temperature = _number("temperature", learned.get("temperature"))
     if temperature <= 0:
         raise InputError(f"temperature must be above 0; found {temperature}")

@@ -8,14 +8,17 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from avuc.calibration import MultiLabelCalibrator
 from avuc.core.errors import InputError
 from avuc.deploy.draws import Copies, Inputs, SharedTrunk, fixed_draws
 from avuc.deploy.rescaling import rescaling_of
 from avuc.prediction.checks import check_seed
 from avuc.prediction.model import posterior_of
 from avuc.prediction.outputs import Logits
+from avuc.prediction.task import Task
 
 OUTPUTS = ("probs", "entropy", "expected_entropy", "mutual_information", "confidence", "predicted", "logits")
 
@@ -30,6 +33,7 @@ def as_module(
     example: Inputs | None = None,
     logits: Logits | None = None,
     class_dim: int | None = None,
+    task: str | None = None,
 ) -> Deployed:
     """Return a module from inputs to predictions, with the samples that `predict` uses for the same seed.
 
@@ -50,6 +54,8 @@ def as_module(
         logits: function from the network's output to its logits, as in `predict`.
         class_dim: dimension of the network's output that holds the classes. Default None: 1, as in torch's
             cross-entropy; use −1 for language models. The probabilities come in the layout of the network's output.
+        task: "multilabel" for independent sigmoids, one logit (N, L) for each label: every output is then (N, L).
+            Default None: classes that exclude each other, or two classes if there is one logit for each row.
 
     >>> from avuc.bayes import to_bayesian
     >>> module = as_module(to_bayesian(nn.Linear(4, 3)), samples=8, outputs=("probs", "mutual_information"))
@@ -63,8 +69,11 @@ def as_module(
     if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
         raise InputError(f"samples must be a whole number above 0; found {samples!r}")
     check_seed(seed)
+    layout, several = Task(task, class_dim), isinstance(calibrator, MultiLabelCalibrator)
+    if several != (layout.name == "multilabel") and calibrator is not None:
+        raise InputError("task='multilabel' and MultiLabelCalibrator belong together; pass both, or neither")
     draws = fixed_draws(posterior_of(posterior), samples, seed, example, logits)
-    return Deployed(draws, rescaling_of(calibrator), wanted, class_dim)
+    return Deployed(draws, rescaling_of(calibrator), wanted, layout)
 
 
 class Deployed(nn.Module):
@@ -74,15 +83,13 @@ class Deployed(nn.Module):
         draws: module from inputs to the logits of all samples, (S, N, …).
         rescaling: module from logits (…, C) to calibrated logits.
         outputs: names of the outputs.
-        class_dim: dimension of the classes in the network's output.
+        task: how the network's output is laid out.
     """
 
-    def __init__(
-        self, draws: Copies | SharedTrunk, rescaling: nn.Module, outputs: tuple[str, ...], class_dim: int | None
-    ) -> None:
+    def __init__(self, draws: Copies | SharedTrunk, rescaling: nn.Module, outputs: tuple[str, ...], task: Task) -> None:
         super().__init__()
         self.draws, self.rescaling = draws, rescaling
-        self.outputs, self.class_dim = outputs, class_dim
+        self.outputs, self.class_dim, self.multilabel = outputs, task.class_dim, task.name == "multilabel"
         self.eval().requires_grad_(False)
 
     def train(self, mode: bool = True) -> Self:
@@ -94,6 +101,8 @@ class Deployed(nn.Module):
         logits = self.draws(inputs)
         if logits.dtype not in (torch.float32, torch.float64):
             logits = logits.float()
+        if self.multilabel:
+            return self._of_labels(logits)
         axis = self._class_axis(logits.ndim)
         if axis is None:  # one logit for each row
             logits = torch.stack((torch.zeros_like(logits), logits), dim=-1)
@@ -101,22 +110,34 @@ class Deployed(nn.Module):
             logits = torch.cat((torch.zeros_like(logits), logits), dim=axis).movedim(axis, -1)
         else:
             logits = logits.movedim(axis, -1)
-        log_each = torch.log_softmax(self.rescaling(logits), dim=-1)
+        found = self._figures(torch.log_softmax(self.rescaling(logits), dim=-1))
+        back = -1 if axis is None else axis - 1  # without the dimension of samples
+        found |= {name: found[name].movedim(-1, back) for name in ("probs", "logits")}
+        return tuple(found[name] for name in self.outputs)
+
+    def _of_labels(self, logits: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs for logits (S, N, L, …) of independent labels: each is a decision of two classes."""
+        z = self.rescaling(logits.movedim(2, -1)).movedim(-1, 2)
+        found = self._figures(torch.stack((F.logsigmoid(-z), F.logsigmoid(z)), dim=-1))
+        found["probs"] = found["probs"][..., 1]
+        found["logits"] = found["logits"][..., 1] - found["logits"][..., 0]
+        return tuple(found[name] for name in self.outputs)
+
+    def _figures(self, log_each: Tensor) -> dict[str, Tensor]:
+        """Return every output from the log-probabilities (S, …, C) of the samples."""
         log_mean = torch.logsumexp(log_each, dim=0) - math.log(self.draws.samples)
         each, mean = log_each.exp(), log_each.exp().mean(dim=0)
         total, expected = _entropy(mean, log_mean), _entropy(each, log_each).mean(dim=0)
         confidence, predicted = mean.max(dim=-1)
-        back = -1 if axis is None else axis - 1  # without the dimension of samples
-        found = {
-            "probs": mean.movedim(-1, back),
+        return {
+            "probs": mean,
             "entropy": total,
             "expected_entropy": expected,
             "mutual_information": (total - expected).clamp(min=0),
             "confidence": confidence,
             "predicted": predicted,
-            "logits": log_mean.movedim(-1, back),
+            "logits": log_mean,
         }
-        return tuple(found[name] for name in self.outputs)
 
     def _class_axis(self, dims: int) -> int | None:
         """Return the dimension of the classes in the logits (S, N, …); None for one logit in each row, (S, N)."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from avuc.calibration import TemperatureScaling, VectorScaling
+from avuc.calibration import MultiLabelCalibrator, TemperatureScaling, VectorScaling
 from avuc.core.errors import InputError
 
 
@@ -30,6 +30,19 @@ class DividedByTemperature(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         return (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature
+
+
+class DividedByLabel(nn.Module):
+    """z_l/T_l for each label l, in the last dimension."""
+
+    temperature: Tensor
+
+    def __init__(self, temperature: Any) -> None:
+        super().__init__()
+        self.register_buffer("temperature", torch.as_tensor(temperature, dtype=torch.float32))
+
+    def forward(self, logits: Tensor) -> Tensor:
+        return logits / self.temperature
 
 
 class ScaledByClass(nn.Module):
@@ -57,11 +70,13 @@ def rescaling_of(calibrator: object) -> nn.Module:
     """
     if calibrator is None:
         return Unchanged()
-    if isinstance(calibrator, TemperatureScaling | VectorScaling):
+    if isinstance(calibrator, TemperatureScaling | VectorScaling | MultiLabelCalibrator):
         if not hasattr(calibrator, "temperature_"):
             raise InputError(f"the {type(calibrator).__name__} is not fitted; call fit(logits, labels) or load() first")
         if isinstance(calibrator, VectorScaling):
             return ScaledByClass(calibrator.scale_, calibrator.bias_)
+        if isinstance(calibrator, MultiLabelCalibrator):
+            return DividedByLabel(calibrator.temperature_)
         return DividedByTemperature(calibrator.temperature_)
     if isinstance(calibrator, nn.Module):
         return calibrator
