@@ -153,6 +153,11 @@ def test_avu_and_risk_curves_are_those_of_the_metrics() -> None:
     assert curve(ax).get_label() == f"AURC {aurc(predictions.probs, predictions.labels):.3f}"
 
 
+def test_equal_entropies_are_one_visible_point() -> None:
+    line = curve(plot.avu_curve([[0.9, 0.1], [0.1, 0.9]], [0, 0]))
+    assert (len(line.get_xdata()), line.get_marker(), line.get_ydata()[0]) == (1, "o", 0.5)
+
+
 def test_the_curve_of_many_rows_has_few_points() -> None:
     assert len(curve(plot.risk_coverage(sample(5000))).get_xdata()) <= 400
 

@@ -63,6 +63,8 @@ def avu_curve(
     statistics = statistics_of(predictions, labels, "avu_curve")
     counts, thresholds = quadrant_counts_between(statistics, points)
     few, _ = quadrant_counts_between(statistics)  # those of the metric avu_auc
+    if thresholds[0] == thresholds[-1]:  # all entropies are equal: a point
+        counts, thresholds = type(counts)(*(each[-1:] for each in counts)), thresholds[-1:]
     ax = axes_or_new(ax, "avu_curve")
     parts = not any(line.get_gid() == CURVE for line in ax.lines) if parts is None else parts
     color = next_colour(ax, color)
@@ -78,7 +80,8 @@ def avu_curve(
         known = rows > 0
         if known.any():
             band(ax, thresholds[known], *share_interval(events[known], rows[known], level), colour)
-            (line,) = ax.plot(thresholds[known], events[known] / rows[known], color=colour, label=name)
+            marker = "o" if len(thresholds) == 1 else None
+            (line,) = ax.plot(thresholds[known], events[known] / rows[known], marker=marker, color=colour, label=name)
             line.set_gid(CURVE if number == 0 else None)
     ax.axvline(resolve_threshold(statistics, "auto"), color=color, linewidth=1, linestyle=DOTTED)
     ax.set(xlabel="entropy threshold: certain up to here (nats)", ylabel="share", ylim=(0, 1.03))
