@@ -111,8 +111,9 @@ CASES = [
     metric("rounded to 3 digits", np.round(PROBS, 3), tol=2e-3),
     metric("transposed", PROBS.T, LABELS, None, r"shape"),
     metric("(S, N, C)", softmax(DRAWN), LABELS, DRAWN_TRUTH, r"average the draws"),
-    metric("(N,) of the positive class", PROBS2[:, 1], LABELS2, None, r"1 − p|both columns|column per class"),
-    metric("(N, 1) of the positive class", PROBS2[:, 1:], LABELS2, None, r"sum to 1|columns"),
+    metric("(N,) of the positive class", PROBS2[:, 1], LABELS2, TRUTH2),
+    metric("(N, 1) of the positive class", PROBS2[:, 1:], LABELS2, TRUTH2),
+    metric("one probability, real-valued targets", PROBS2[:, 1], PROBS2[:, 0], None, r"regression"),
     metric("NaN in a row", np.where(SOME[:, None], np.nan, PROBS), LABELS, None, r"NaN \(row 3\)"),
     metric(
         "masked rows",
