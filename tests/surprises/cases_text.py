@@ -33,10 +33,16 @@ def semicolons(decimal: str) -> str:
     return lines(COLUMNS, comma=";").replace(".", decimal)
 
 
+PRICES = "price\n" + "1.99\n" * ROWS
 CASES = [
     Case("semicolons", text(lines(COLUMNS, comma=";")), TRUTH),
     Case("tabs", text(lines(COLUMNS, comma="\t")), TRUTH),
-    Case("tabs in a .tsv", text(lines(COLUMNS, comma="\t"), "scores.tsv"), TRUTH, r"\.csv"),
+    Case("tabs in a .tsv", text(lines(COLUMNS, comma="\t"), "scores.tsv"), TRUTH),
+    Case(
+        "a .tsv with a comma in a header name",
+        text(lines([("image, path", ["a.png"] * ROWS), *COLUMNS], comma="\t"), "scores.tsv"),
+        TRUTH,
+    ),
     Case(
         "tabs, and a comma in a header name",
         text(lines([("image, path", ["a.png"] * ROWS), *COLUMNS], comma="\t")),
@@ -49,7 +55,12 @@ CASES = [
         TRUTH,
         r"cells|separat|delimiter",
     ),
-    Case("semicolons and decimal commas", text(semicolons(",")), TRUTH, POINT),
+    Case("semicolons and decimal commas", text(semicolons(",")), TRUTH, says=r"decimal comma"),
+    Case(
+        "decimal commas beside prices with decimal points",
+        text("\n".join(map(";".join, zip(PRICES.split(), semicolons(",").split(), strict=True)))),
+        TRUTH,
+    ),
     Case(
         "decimal commas in quotes",
         text(

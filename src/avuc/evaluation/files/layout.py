@@ -72,8 +72,8 @@ class Layout:
 def as_numbers(rows: Tensor, kind: str, dtype: torch.dtype) -> Tensor:
     """Return binary rows (…, 2) as one number each: the probability or the logit of class 1.
 
-    >>> as_numbers(torch.tensor([[0.0, 2.0]]), "logits", torch.float32)
-    tensor([[2.]])
+    >>> as_numbers(torch.tensor([[0.0, 2.0]]), "logits", torch.float32).tolist()
+    [[2.0]]
     """
     if kind == "probs":
         return rows[..., 1:]
