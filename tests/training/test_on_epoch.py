@@ -13,6 +13,7 @@ from torch import nn
 from avuc.data import Dataset
 from avuc.methods import Ensemble, Objective, Vanilla
 from avuc.train import Job, TrainSettings, fit, fit_calibrated, fit_many
+from avuc.training.distributed import Ranks
 from avuc.training.epochs import figures
 
 Factory = Callable[[torch.Generator], nn.Module]
@@ -95,3 +96,11 @@ def test_errors_reach_the_caller_and_the_epoch_is_saved(
 def test_figures_leave_out_what_is_unknown() -> None:
     assert figures([]) == {}
     assert figures([{"epoch": 0, "member": 0, "avu": None, "nll": 1}]) == {"nll": 1.0}
+
+
+def test_only_rank_0_calls(train: Dataset, plain_net: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ranks, "first", property(lambda ranks: False))
+    calls = Calls()
+    fitted = fit(Vanilla(), plain_net, train, settings=SETTINGS, progress=False, on_epoch=calls)
+    assert len(fitted.history) == 3
+    assert calls == []
