@@ -17,6 +17,7 @@ from avuc.core.errors import InputError
 from avuc.core.probabilities import looks_like
 from avuc.core.tasks import TASKS, Kind, Rows, as_rows, multilabel_rows
 from avuc.metrics.binning import check_bins
+from avuc.metrics.few_classes import MOST_CLASSES
 from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.metrics.threshold import Threshold, check_threshold
 from avuc.predictions.rows import mean_softmax
@@ -142,7 +143,10 @@ class StatisticsMetric(Metric):
             raise InputError(f"these logits look like {looks}: give kind='probs' and rows that sum to 1")
         if scores.ndim == 3:
             return mean_softmax(scores)[0]
-        return scores.to(torch.float64 if scores.dtype == torch.float64 else torch.float32).softmax(-1)
+        wide = scores.to(torch.float64 if scores.dtype == torch.float64 else torch.float32)
+        if wide.shape[1] <= MOST_CLASSES and wide.device.type == "cpu":
+            return wide.t().softmax(0).t()  # over columns, several times as fast for few classes
+        return wide.softmax(-1)
 
     def _kept(self, values: np.ndarray[Any, np.dtype[Any]]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)
