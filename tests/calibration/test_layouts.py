@@ -242,3 +242,5 @@ def test_check_calibrator_of_a_multilabel_model() -> None:
     assert check.rows == int((MANY >= 0).sum())
     shared = check_calibrator(MultiLabelCalibrator(shared=True), np.stack([LOGITS, LOGITS]), MANY)
     assert shared.figures["nll"].after > check.figures["nll"].after
+    with pytest.raises(InputError, match="without weights"):
+        check_calibrator(MultiLabelCalibrator(), LOGITS, MANY, sample_weight=np.ones(MANY.shape))

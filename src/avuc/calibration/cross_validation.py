@@ -140,6 +140,8 @@ def check_calibrator(
     if not isinstance(folds, int) or folds < 2:
         raise InputError(f"folds must be a whole number, at least 2; found {folds!r}")
     if isinstance(calibrator, MultiLabelCalibrator):
+        if sample_weight is not None or class_dim is not None:
+            raise InputError("the check of a MultiLabelCalibrator takes (N, L) or (S, N, L), without weights")
         return _check_multilabel(calibrator, logits, labels, folds, bins, seed, ignore_index)
     logits, labels, sample_weight = fit_rows(
         logits, labels, sample_weight, class_dim=class_dim, ignore_index=ignore_index
