@@ -149,10 +149,15 @@ def test_dense_outputs_and_language_models():
     torch.testing.assert_close(words.sum(-1), torch.ones(3, 7))
 
 
-def test_independent_labels(images):
+def label_calibrator():
+    """Return a temperature for each of three labels."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, (80, 3))
-    calibrator = MultiLabelCalibrator().fit(3 * (rng.normal(size=(80, 3)) + 2 * labels - 1), labels)
+    return MultiLabelCalibrator().fit(3 * (rng.normal(size=(80, 3)) + 2 * labels - 1), labels)
+
+
+def test_independent_labels(images):
+    calibrator = label_calibrator()
     posterior = to_bayesian(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), initial_std=0.3)
     module = as_module(posterior, calibrator, samples=4, outputs=OUTPUTS, task="multilabel")
     found = dict(zip(OUTPUTS, module(images), strict=True))
@@ -167,6 +172,53 @@ def test_independent_labels(images):
     for wrong in ({"calibrator": calibrator}, {"calibrator": TemperatureScaling.identity(3), "task": "multilabel"}):
         with pytest.raises(InputError, match="belong together"):
             as_module(posterior, **wrong)
+
+
+@ONNX_WARNING
+def test_independent_labels_are_exported(tmp_path):
+    """torch.export, TorchScript and ONNX of a multi-label module, with a temperature for each label."""
+    calibrator = label_calibrator()
+    posterior = to_bayesian(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), layers="last", initial_std=0.3)
+    module = as_module(posterior, calibrator, samples=2, outputs=OUTPUTS, task="multilabel")
+    rows, batch = torch.rand(6, 4), {0: torch.export.Dim("batch")}
+    exported = torch.export.export(module, (rows,), dynamic_shapes=(batch,)).module()
+    traced = torch.jit.trace(module, rows)
+    path = tmp_path / "labels.onnx"
+    names = {"input_names": ["rows"], "output_names": list(OUTPUTS)}
+    torch.onnx.export(module, (rows,), path, dynamo=True, dynamic_shapes=(batch,), verbose=False, **names)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for size in (2, 9):
+        more = torch.rand(size, 4)
+        wanted = module(more)
+        assert {tuple(value.shape) for value in wanted} == {(size, 3)}
+        close(exported(more), wanted, 1e-6)
+        close(traced(more), wanted, 1e-6)
+        close(session.run(None, {"rows": more.numpy()}), wanted, 1e-5)
+
+
+def test_a_calibrator_of_another_model_is_refused():
+    """One logit would broadcast over three temperatures, and one temperature fits any number of classes."""
+    rows = torch.rand(5, 4)
+    scaler = TemperatureScaling.identity(10)
+    scaler.temperature_ = 2.0
+    with pytest.raises(InputError, match="fitted on 10 classes or labels; the network has 3"):
+        as_module(nn.Linear(4, 3), scaler)(rows)
+    with pytest.raises(InputError, match=r"fitted on 10 .* the network has 2"):  # one logit is two classes
+        as_module(nn.Linear(4, 1), scaler)(rows)
+    labels = label_calibrator()
+    with pytest.raises(InputError, match=r"fitted on 3 .* the network has 1"):
+        as_module(nn.Linear(4, 1), labels, task="multilabel")(rows)
+    with pytest.raises(InputError, match=r"fitted on 3 .* the network has 1"):
+        torch.jit.trace(as_module(nn.Linear(4, 1), labels, task="multilabel"), rows)
+
+
+def test_labels_with_a_module_as_calibrator():
+    net, rows = nn.Linear(4, 3), torch.rand(5, 4)
+    halved = nn.Linear(3, 3, bias=False)
+    halved.weight = nn.Parameter(torch.eye(3) / 2)
+    torch.testing.assert_close(as_module(net, halved, task="multilabel")(rows)[0], (net(rows) / 2).sigmoid())
+    with pytest.raises(InputError, match=r"multi-label logits must be \(N, L\)"):
+        as_module(nn.Flatten(0), task="multilabel")(rows[:, :1])
 
 
 def test_a_shared_trunk_with_more_dimensions():

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from avuc.calibration import MultiLabelCalibrator
+from avuc.calibration import Calibrator, MultiLabelCalibrator
 from avuc.core.errors import InputError
 from avuc.deploy.draws import Copies, Inputs, SharedTrunk, fixed_draws
 from avuc.deploy.rescaling import rescaling_of
@@ -70,10 +70,12 @@ def as_module(
         raise InputError(f"samples must be a whole number above 0; found {samples!r}")
     check_seed(seed)
     layout, several = Task(task, class_dim), isinstance(calibrator, MultiLabelCalibrator)
-    if several != (layout.name == "multilabel") and calibrator is not None:
+    if isinstance(calibrator, Calibrator) and several != (layout.name == "multilabel"):
         raise InputError("task='multilabel' and MultiLabelCalibrator belong together; pass both, or neither")
+    rescaling = rescaling_of(calibrator)
+    classes = calibrator.num_classes_ if isinstance(calibrator, Calibrator) else None
     draws = fixed_draws(posterior_of(posterior), samples, seed, example, logits)
-    return Deployed(draws, rescaling_of(calibrator), wanted, layout)
+    return Deployed(draws, rescaling, wanted, layout, classes)
 
 
 class Deployed(nn.Module):
@@ -84,11 +86,19 @@ class Deployed(nn.Module):
         rescaling: module from logits (…, C) to calibrated logits.
         outputs: names of the outputs.
         task: how the network's output is laid out.
+        classes: number of classes, or labels, that the calibrator was fitted on; None: any number.
     """
 
-    def __init__(self, draws: Copies | SharedTrunk, rescaling: nn.Module, outputs: tuple[str, ...], task: Task) -> None:
+    def __init__(
+        self,
+        draws: Copies | SharedTrunk,
+        rescaling: nn.Module,
+        outputs: tuple[str, ...],
+        task: Task,
+        classes: int | None = None,
+    ) -> None:
         super().__init__()
-        self.draws, self.rescaling = draws, rescaling
+        self.draws, self.rescaling, self.classes = draws, rescaling, classes
         self.outputs, self.class_dim, self.multilabel = outputs, task.class_dim, task.name == "multilabel"
         self.eval().requires_grad_(False)
 
@@ -106,22 +116,31 @@ class Deployed(nn.Module):
         axis = self._class_axis(logits.ndim)
         if axis is None:  # one logit for each row
             logits = torch.stack((torch.zeros_like(logits), logits), dim=-1)
-        elif _is_one(logits, axis):
+        elif _size(logits, axis) == 1:
             logits = torch.cat((torch.zeros_like(logits), logits), dim=axis).movedim(axis, -1)
         else:
             logits = logits.movedim(axis, -1)
-        found = self._figures(torch.log_softmax(self.rescaling(logits), dim=-1))
+        found = self._figures(torch.log_softmax(self._calibrated(logits), dim=-1))
         back = -1 if axis is None else axis - 1  # without the dimension of samples
         found |= {name: found[name].movedim(-1, back) for name in ("probs", "logits")}
         return tuple(found[name] for name in self.outputs)
 
     def _of_labels(self, logits: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs for logits (S, N, L, …) of independent labels: each is a decision of two classes."""
-        z = self.rescaling(logits.movedim(2, -1)).movedim(-1, 2)
+        if logits.ndim < 3:
+            raise InputError(f"multi-label logits must be (N, L); the network returns {tuple(logits.shape[1:])}")
+        z = self._calibrated(logits.movedim(2, -1)).movedim(-1, 2)
         found = self._figures(torch.stack((F.logsigmoid(-z), F.logsigmoid(z)), dim=-1))
         found["probs"] = found["probs"][..., 1]
         found["logits"] = found["logits"][..., 1] - found["logits"][..., 0]
         return tuple(found[name] for name in self.outputs)
+
+    def _calibrated(self, logits: Tensor) -> Tensor:
+        """Return calibrated logits (…, C). A calibrator of another model would broadcast, or fit by chance."""
+        if self.classes is not None and (found := _size(logits, -1)) != self.classes:
+            raise InputError(f"the calibrator was fitted on {self.classes} classes or labels; the network has {found}")
+        calibrated: Tensor = self.rescaling(logits)
+        return calibrated
 
     def _figures(self, log_each: Tensor) -> dict[str, Tensor]:
         """Return every output from the log-probabilities (S, …, C) of the samples."""
@@ -156,10 +175,10 @@ def _entropy(probs: Tensor, log_probs: Tensor) -> Tensor:
     return -(probs * log_probs.clamp(min=-1e30)).sum(dim=-1)
 
 
-def _is_one(logits: Tensor, axis: int) -> bool:
-    """Return whether this dimension has size 1. It does not depend on the batch, so the tracer need not warn."""
+def _size(tensor: Tensor, axis: int) -> int:
+    """Return the size of a dimension that does not depend on the batch, so the tracer need not warn."""
     if not torch.jit.is_tracing():  # type: ignore[attr-defined]
-        return logits.shape[axis] == 1
+        return tensor.shape[axis]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
-        return bool(logits.shape[axis] == 1)
+        return int(tensor.shape[axis])
