@@ -115,3 +115,12 @@ def test_small_integers_are_labels() -> None:
     for dtype in (torch.uint8, torch.int16, torch.int32):
         if dtype == torch.uint8 or labels.max() < 2**15:
             assert elbo_loss(logits, labels.to(dtype), 0.0, num_train=10) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "labels", "classes"),
+    [((4,), [0, 1, 2, 1], 2), ((4,), [0, 1, -1, 1], 2), ((4, 3), [0, 1, 5, 1], 3), ((2, 4, 3), [0, 3, 1, 1], 3)],
+)
+def test_labels_that_are_no_classes(shape: tuple[int, ...], labels: list[int], classes: int) -> None:
+    with pytest.raises(InputError, match=f"labels must be 0 … {classes - 1} "):
+        elbo_loss(torch.zeros(shape), torch.tensor(labels), 0.0, num_train=10)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from avuc.core.errors import InputError
-from avuc.losses.inputs import at_least_float32, check_shapes, checked_number, checked_whole
+from avuc.losses.inputs import at_least_float32, check_shapes, checked_number, checked_whole, label_weights
 from avuc.losses.layout import Task, standard_layout
 
 
@@ -53,6 +53,8 @@ def elbo_loss(
     labels = standard
     _check_kl(kl, rows, num_train)
     labels = labels.long()
+    if labels.device.type == "cpu":  # refuses labels that are no classes in one line; on a GPU it would wait for them
+        label_weights(labels, logits.shape[1 + bool(samples)], ignore_index, None, logits.dtype)
     if samples:
         logits, labels = logits.flatten(0, 1), labels.expand(samples, *labels.shape).flatten(0, 1)
     # not the mean of F.cross_entropy, which is NaN where every label is ignored
