@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 import avuc.plot as plot
 from avuc import Predictions
-from avuc.calibration import TemperatureScaling, VectorScaling
+from avuc.calibration import MultiLabelCalibrator, TemperatureScaling, VectorScaling
 from avuc.core.errors import InputError, MissingExtra
 from avuc.metrics import aurc, avu_curves, bootstrap, ece, reliability_curve, risk_coverage_curve
 from avuc.plot.axes import share_interval
@@ -292,3 +292,30 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     exec(compile(block, page.name, "exec"), {})
     assert (tmp_path / "reliability.png").stat().st_size > 1000
+
+
+def test_outside_predictions_of_every_kind() -> None:
+    """A multi-label model's decisions need no labels; the labels of a pair are not a row of probabilities."""
+    probs = torch.rand(40, 3, generator=torch.Generator().manual_seed(0))
+    inside = MultiLabelPredictions(probs, torch.ones(40, 3).long())
+    unknown = MultiLabelPredictions(probs, torch.full((40, 3), -100))
+    assert (
+        "out of distribution (120 rows)"
+        in plot.entropy_histogram(inside, outside=unknown).get_legend_handles_labels()[1]
+    )
+    pair = ([0.5, 0.5], [0, 1])
+    one = plot.entropy_histogram([0.2, 0.9], [0, 1], outside=pair)
+    other = plot.entropy_histogram([0.2, 0.9], [0, 1], outside=pair[0])
+    assert [patch.get_data().values.tolist() for patch in one.patches] == [
+        patch.get_data().values.tolist() for patch in other.patches
+    ]
+
+
+def test_messages_for_other_objects() -> None:
+    predictions = sample()
+    with pytest.raises(InputError, match="have labels of their own"):
+        plot.reliability(predictions, predictions.labels)
+    labels = torch.tensor([[0], [1], [1], [0]])
+    fitted = MultiLabelCalibrator().fit(torch.tensor([[-2.0], [2.0], [-1.0], [-3.0]]), labels)
+    with pytest.raises(InputError, match="a temperature for each label"):
+        plot.temperature_curve(fitted)

@@ -29,6 +29,8 @@ def statistics_of(predictions: Any, labels: Any, what: str) -> Statistics:
     if labels is None and isinstance(predictions, tuple) and len(predictions) == 2:
         predictions, labels = predictions
     if labels is not None:
+        if hasattr(predictions, "probs"):
+            raise InputError(f"{what}: Predictions have labels of their own; leave `labels` out")
         predictions = Predictions(predictions, labels)
     if not (hasattr(predictions, "probs") and hasattr(predictions, "labels")):
         raise InputError(f"{what} needs Predictions, or probabilities and labels; found {type(predictions).__name__}")

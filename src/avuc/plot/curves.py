@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from avuc.core.errors import InputError
 from avuc.core.palette import light
+from avuc.core.tasks import binary_rows
 from avuc.metrics.avu import area, quadrant_counts_between
 from avuc.metrics.selective import risk_area, risk_curve
 from avuc.metrics.threshold import resolve_threshold
@@ -25,7 +27,7 @@ from avuc.plot.axes import (
     share_interval,
     statistics_of,
 )
-from avuc.predictions import Predictions
+from avuc.predictions import MultiLabelPredictions, Predictions
 from avuc.uncertainty import entropy
 
 # points of a curve; more cannot be seen, and make files large
@@ -169,10 +171,9 @@ def entropy_histogram(
     }
     top = float(np.log(max(statistics.num_classes, 2)))
     if outside is not None:
-        probs = outside.probs if hasattr(outside, "probs") else outside
-        unlabelled = Predictions(probs, torch.full((len(probs),), -1))
-        groups["outside"] = entropy(unlabelled.probs.double()).cpu().numpy()
-        top = max(top, float(np.log(unlabelled.num_classes)))
+        probs = _outside_probs(outside)
+        groups["outside"] = entropy(probs.double()).cpu().numpy()
+        top = max(top, float(np.log(probs.shape[1])))
     ax = axes_or_new(ax, "entropy_histogram")
     edges = np.linspace(0, top, bins + 1)
     width = top / bins
@@ -192,3 +193,13 @@ def entropy_histogram(
     ax.set_ylim(bottom=0)
     legend(ax)
     return ax
+
+
+def _outside_probs(outside: Any) -> Tensor:
+    """Return the probabilities (M, C) of out-of-distribution predictions; those of a pair (probs, labels)."""
+    if isinstance(outside, MultiLabelPredictions):
+        return binary_rows(outside.probs.flatten(), "probs")  # every decision, as they need no labels
+    if isinstance(outside, tuple) and len(outside) == 2:
+        outside = outside[0]
+    probs = outside.probs if hasattr(outside, "probs") else outside
+    return Predictions(probs, torch.full((len(probs),), -1)).probs

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from avuc.calibration import MultiLabelCalibrator
 from avuc.core.errors import InputError
 from avuc.core.palette import light
 from avuc.plot.axes import CURVE, DASHED, Axes, axes_or_new, legend, next_colour
@@ -25,6 +26,11 @@ def temperature_curve(calibrator: Any, *, label: str | None = None, color: Any =
     >>> temperature_curve(scaler).get_xscale()
     'log'
     """
+    if isinstance(calibrator, MultiLabelCalibrator):
+        raise InputError(
+            "temperature_curve: a MultiLabelCalibrator has a temperature for each label and keeps no curves; fit "
+            "TemperatureScaling on the logits of one label"
+        )
     curve = getattr(calibrator, "curve_", None)
     if curve is None:
         raise InputError(
