@@ -232,3 +232,43 @@ def test_bad_multilabel_tables_and_calibrators(tmp_path, capsys):
     np.savez(tmp_path / "two.npz", logits=SCORES[:, :2])
     assert run("apply", tmp_path / "cal.json", tmp_path / "two.npz", "--to", tmp_path / "to.npz") == 2
     assert "has 2 labels, but cal.json was fitted on 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--class-dim", "1"], ["--positive", "1"], ["--first-label", "0"]])
+def test_options_without_effect_are_refused_in_calibrate(tmp_path, capsys, words):
+    np.savez(tmp_path / "a.npz", logits=SCORES, labels=MANY)
+    common = ["--task", "multilabel", "--method", "temperature", "--out", tmp_path / "cal.json"]
+    assert run("calibrate", tmp_path / "a.npz", *common, *words) == 2
+    assert f"{words[0]} is not for multi-label models" in capsys.readouterr().err
+    assert not (tmp_path / "cal.json").exists()
+
+
+def test_apply_with_a_calibrator_of_labels_says_what_is_wrong(tmp_path, capsys):
+    np.savez(tmp_path / "a.npz", logits=SCORES)
+    cal, to = tmp_path / "cal.json", tmp_path / "to.npz"
+    cal.write_text(MultiLabelCalibrator().to_json())
+    assert run("apply", cal, tmp_path / "a.npz", "--to", to) == 2
+    assert "the calibrator is not fitted" in capsys.readouterr().err
+    cal.write_text(MultiLabelCalibrator().fit(SCORES, MANY).to_json())
+    for words, says in ((["--class-dim", "1"], "--class-dim is not for"), (["--task", "binary"], "--task binary: ")):
+        assert run("apply", cal, tmp_path / "a.npz", "--to", to, *words) == 2
+        err = capsys.readouterr().err
+        assert says in err
+        assert err.count("\n") == 1
+    assert not to.exists()
+
+
+def test_names_of_labels_are_escaped_in_pages(tmp_path, capsys):
+    """Names come from a file of somebody else: they are text in a page, and cannot command the terminal."""
+    nasty = ["<script>alert(1)</script>", "a&b", "c\x1b[31m"]
+    path = table(tmp_path / "a.csv", SCORES, "logits_")
+    lines = path.read_text().split("\n", 1)
+    path.write_text(",".join(f"{kind}_{name}" for kind in ("logits", "label") for name in nasty) + "\n" + lines[1])
+    cal = ["--method", "temperature", "--out", tmp_path / "cal.json"]
+    for number, words in enumerate((["evaluate", path], ["calibrate", path, *cal])):
+        page = tmp_path / f"{number}.html"
+        assert main([*map(str, words), "--task", "multilabel", "--replicates", "0", "--report", str(page)]) == 0
+        assert "<script" not in page.read_text(encoding="utf-8")
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in (tmp_path / "0.html").read_text(encoding="utf-8")
+    assert "are too narrow" in (tmp_path / "1.html").read_text(encoding="utf-8")
+    assert "\x1b[31m" not in capsys.readouterr().out

@@ -27,9 +27,7 @@ INDEPENDENT = "decisions of one row are not independent, so intervals, which res
 
 def evaluate_labels(args: Namespace) -> int:
     """Run `avuc evaluate --task multilabel`."""
-    for option in ("ood", "fixed_memory", "positive", "class_dim", "first_label"):
-        if getattr(args, option) not in (None, False):
-            raise InputError(f"--{option.replace('_', '-')} is not for --task multilabel; leave it out")
+    _refuse(args, "ood", "fixed_memory", "positive", "class_dim", "first_label")
     from avuc.evaluation.multilabel_file import evaluate_multilabel
 
     console = console_for(args)
@@ -63,6 +61,7 @@ def evaluate_labels(args: Namespace) -> int:
 
 def calibrate_labels(args: Namespace) -> int:
     """Run `avuc calibrate --task multilabel`."""
+    _refuse(args, "positive", "class_dim", "first_label")
     if args.method not in METHODS:
         raise InputError(f"--method {args.method} is not for --task multilabel; choose one of {', '.join(METHODS)}")
     from avuc.evaluation.files.multilabel import write_multilabel
@@ -84,7 +83,8 @@ def calibrate_labels(args: Namespace) -> int:
     if args.report:
         from avuc.report.single.page import comparison_page
 
-        page = comparison_page(result, title=visible(file_title(args)), source=file.describe())
+        source = f"{file.describe()}; {INDEPENDENT}"
+        page = comparison_page(result, title=visible(file_title(args)), source=source)
     jobs: dict[str | None, Any] = {args.out: text_job(calibrator.to_json() + "\n"), args.report: text_job(page)}
     if other is not None:
         scores = _calibrated(other, calibrator, args.out)
@@ -105,6 +105,11 @@ def calibrate_labels(args: Namespace) -> int:
 
 def apply_labels(args: Namespace, calibrator: Any) -> int:
     """Run `avuc apply` with a `MultiLabelCalibrator`."""
+    _refuse(args, "class_dim")
+    if args.task != "auto":
+        raise InputError(f"--task {args.task}: {args.calibrator} is for a multi-label model; leave it out")
+    if not hasattr(calibrator, "temperature_"):
+        raise InputError(f"{args.calibrator}: the calibrator is not fitted; write it with avuc calibrate --out")
     from avuc.evaluation.files.multilabel import write_multilabel
 
     console = console_for(args)
@@ -117,6 +122,14 @@ def apply_labels(args: Namespace, calibrator: Any) -> int:
     console.paragraph(f"calibrated by temperatures {_temperatures(found)}")
     show_written(console, [args.to])
     return 0
+
+
+def _refuse(args: Namespace, *options: str) -> None:
+    """Raise for options that would have no effect."""
+    for option in options:
+        value = getattr(args, option)
+        if value is not None and value is not False:  # 0 is a value
+            raise InputError(f"--{option.replace('_', '-')} is not for multi-label models; leave it out")
 
 
 def _read(args: Namespace, path: str, *, needs_labels: bool = True) -> MultiLabelFile:
