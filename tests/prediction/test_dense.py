@@ -252,11 +252,15 @@ def test_binary_networks() -> None:
 def test_outputs_of_a_sigmoid_are_warned_about() -> None:
     x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
     ends = nn.Sequential(nn.Linear(2, 1), nn.Sigmoid())
+    nn.init.constant_(ends[0].weight, 0.01)
+    nn.init.constant_(ends[0].bias, 0.5)  # the logits are from 0 to 1, too
     with pytest.warns(UserWarning, match="like probabilities of a sigmoid"):
         predict(ends, x)
     with pytest.warns(UserWarning, match="like probabilities of a sigmoid"):
+        plain = predict(ends[0], x)
+    with pytest.warns(UserWarning, match="like probabilities of a sigmoid"):
         predict(nn.Sequential(nn.Linear(2, 3), nn.Sigmoid()), x, task="multilabel")
-    torch.testing.assert_close(predict(ends, x, logits=torch.logit).probs, predict(ends[0], x).probs)
+    torch.testing.assert_close(predict(ends, x, logits=torch.logit).probs, plain.probs)  # no warning: it was chosen
     predict(ends, x[:3])  # too few to tell
 
 
@@ -268,11 +272,12 @@ def test_multilabel_networks(loaded: bool, per_label: bool | None) -> None:
     x = torch.randn(60, 4, generator=generator)
     net = nn.Linear(4, 3)
     nn.init.normal_(net.weight, std=2.0, generator=generator)
+    nn.init.zeros_(net.bias)
     posterior = to_bayesian(net, initial_std=0.4)
     predictor = Predictor(posterior, samples=5, task="multilabel", batch_size=7)
     with torch.no_grad():
         logits = torch.stack([posterior.draw(seeded_generator(0, s))(x) for s in range(5)])
-    labels = (logits.mean(0) + torch.randn(60, 3, generator=generator) > 0).long()
+    labels = (logits.mean(0) + 4 * torch.randn(60, 3, generator=generator) > 0).long()
     labels[3, 1] = -100
     data = (DataLoader(TensorDataset(x, labels), batch_size=16),) if loaded else (x, labels)
     found_logits, found_labels = predictor.labelled_logits(*data)

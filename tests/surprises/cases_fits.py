@@ -109,7 +109,7 @@ CASES = [
     ),
     fitted("labels as floats", LOGITS, LABELS.astype(float)),
     fitted("labels (N, 1)", LOGITS, LABELS[:, None], refused=r"one class number"),
-    fitted("one-hot labels", LOGITS, ONE_HOT, refused=r"class number"),
+    fitted("one-hot labels", LOGITS, ONE_HOT, refused=r"argmax"),
     fitted("labels from 1", LOGITS, LABELS + 1, None, RANGE),
     fitted("labels −1", LOGITS, np.where(SOME, -1, LABELS), None, RANGE),
     fitted("labels as names", LOGITS, names_of(LABELS), None, r"number"),
@@ -120,7 +120,7 @@ CASES = [
     fitted("transposed", LOGITS.T, LABELS, None, r"rows"),
     fitted("(N, S, C)", DRAWN.transpose(1, 0, 2), LABELS, None, r"rows"),
     fitted("NaN", np.where(SOME[:, None], np.nan, LOGITS), LABELS, None, r"NaN"),
-    fitted("(N,) margins", LOGITS[:, 0], LABELS, None, r"classes"),
+    fitted("(N,) margins", LOGITS[:, 0], LABELS, None, r"one column for each class"),
     fitted("Python objects", LOGITS.astype(object), LABELS, BEST, r"number"),
     fitted("numbers as text", LOGITS.astype(str), LABELS, BEST, r"number"),
     fitted(

@@ -60,8 +60,14 @@ def logits_of(output: Any, rows: int, function: Logits | None = None) -> Tensor:
     )
 
 
-def check_outputs(logits: Tensor, task: Task) -> None:
-    """Raise an error if the outputs (N, …) of a network are not the logits of a classifier."""
+def check_outputs(logits: Tensor, task: Task, *, chosen: bool = False) -> None:
+    """Raise an error if the outputs (N, …) of a network are not the logits of a classifier.
+
+    Args:
+        logits: what the network returned, or the part that was found or chosen.
+        task: how they are laid out.
+        chosen: whether the user's `logits=` returned them: numbers from 0 to 1 are then meant.
+    """
     if not logits.is_floating_point():
         raise InputError(f"the network's outputs must be floating-point logits, found {logits.dtype}")
     axis = 1 if task.class_dim is None else task.class_dim
@@ -69,7 +75,7 @@ def check_outputs(logits: Tensor, task: Task) -> None:
     if one or task.name == "multilabel":
         # sigmoids of a network that learned anything fill the range from 0 to 1; logits are negative about as often
         # as positive
-        if logits.numel() >= FEWEST_SIGMOIDS and bool(((logits >= 0) & (logits <= 1)).all()):
+        if not chosen and logits.numel() >= FEWEST_SIGMOIDS and bool(((logits >= 0) & (logits <= 1)).all()):
             warn(
                 "the network's outputs are all from 0 to 1, like probabilities of a sigmoid, but predict needs logits: "
                 "remove the network's last sigmoid, or pass logits=torch.logit"

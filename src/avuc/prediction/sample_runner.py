@@ -98,7 +98,7 @@ class SampleRunner:
                 for batch in batches:
                     logits = backend.logits(samples, batch)
                     if not self._outputs_checked:
-                        check_outputs(logits[0], self.task)
+                        check_outputs(logits[0], self.task, chosen=self.options.logits is not None)
                         self._outputs_checked = True
                     # at least float32 for everything that follows
                     yield samples, batch, logits if logits.dtype == torch.float64 else logits.float()
