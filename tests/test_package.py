@@ -75,6 +75,45 @@ def test_needs_torch_and_numpy_only() -> None:
     subprocess.run([sys.executable, "-c", BARE.format(hidden=HIDDEN)], check=True, timeout=120)
 
 
+# what a user writes -> the extra that the message must name
+ADAPTERS = {
+    "import avuc.sklearn": "sklearn",
+    "import avuc.torchmetrics": "torchmetrics",
+    "import avuc.lightning": "lightning",
+    "import avuc.transformers": "transformers",
+    "from avuc.trackers import tensorboard; tensorboard('runs')": "tensorboard",
+    "from avuc.trackers import mlflow; mlflow()": "mlflow",
+    "from avuc.trackers import wandb; wandb()": "wandb",
+    "import avuc.plot; avuc.plot.reliability([[0.9, 0.1]], [0])": "report",
+    "from avuc import Predictions; Predictions([[0.9, 0.1]], [0]).to_frame()": "pandas",
+}
+# each prints one line if it fails as promised; anything else ends the process with a traceback
+TRY_ADAPTERS = """
+from avuc.core.errors import MissingExtra
+for code in {codes!r}:
+    try:
+        exec(code)
+    except MissingExtra as error:
+        print(error)
+    else:
+        raise AssertionError(code)
+"""
+
+
+def test_every_adapter_without_its_library_names_the_extra_in_one_line(tmp_path: Path) -> None:
+    code = BARE.format(hidden=HIDDEN) + TRY_ADAPTERS.format(codes=list(ADAPTERS))
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(ADAPTERS)
+    for line, extra in zip(lines, ADAPTERS.values(), strict=True):
+        assert line.endswith(f"pip install 'avuc[{extra}]'")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(ADAPTERS.values()) <= set(extras)
+    assert not list(tmp_path.iterdir())
+
+
 def test_import_does_not_load_torch() -> None:
     """So that `avuc --help` answers at once."""
     code = "import sys, avuc, avuc.cli; sys.exit('torch' in sys.modules)"
