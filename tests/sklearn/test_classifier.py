@@ -16,6 +16,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.metrics import log_loss
@@ -118,6 +119,8 @@ def test_a_trained_estimator_keeps_its_weights(cancer):
         CalibratedClassifier(FrozenEstimator(trained)).fit(X_test[:3], ["other", "benign", "malignant"])
     with pytest.raises(InputError, match="cv must be a number, a splitter, pairs of rows or 'prefit'"):
         CalibratedClassifier(trained, cv="prefitted").fit(X_test, y_test)
+    with pytest.raises(NotFittedError, match=r"GaussianNB|FrozenEstimator"):
+        CalibratedClassifier(GaussianNB(), cv="prefit").fit(X_test, y_test)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
+from torch.utils.data import IterableDataset
 from transformers import TrainingArguments
 
 from avuc import predict, to_bayesian
 from avuc.bayes import BayesianModule
+from avuc.core.errors import InputError
 from avuc.losses import AvUCLoss, elbo_loss
 from avuc.metrics import evaluate
 from avuc.posterior import seeded_generator
-from avuc.transformers import AvUCTrainer, compute_metrics
+from avuc.transformers import AvUCObjective, AvUCTrainer, compute_metrics
 
 Settings = Callable[..., TrainingArguments]
 Make = Callable[..., Any]
@@ -80,6 +82,38 @@ def test_trainer_minimises_elbo_plus_avuc(adapter: BayesianModule, settings: Set
     expected = F.cross_entropy(logits, data.labels) + adapter.kl() / 16
     assert trainer.state.log_history[0]["loss"] == pytest.approx(expected.item(), rel=1e-5)
     assert "eval_ece" in trainer.evaluate(rows(8, tokens=False, seed=1))
+
+
+class Stream(IterableDataset):
+    """Rows without a length."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.rows[index] for index in range(len(self.rows)))
+
+
+def test_the_number_of_predictions_can_be_given(
+    adapter: BayesianModule, tiny_model: Make, settings: Settings, rows: Make
+) -> None:
+    """Token classifiers have a mean over tokens, and a stream has no length: num_train is an argument."""
+    data = rows(16, tokens=True)
+    posterior, known = to_bayesian(tiny_model(tokens=True), initial_std=0.1), int((data.labels != -100).sum())
+    objective = AvUCObjective(AvUCLoss(warmup_steps=100), num_train=known)
+    args = settings(per_device_train_batch_size=16, max_steps=1, learning_rate=0.0)
+    posterior.generator = torch.Generator().manual_seed(5)
+    trainer = AvUCTrainer(posterior, args, avuc=objective, train_dataset=Stream(data))
+    trainer.train()
+    posterior.generator = torch.Generator().manual_seed(5)
+    logits = posterior.train()(input_ids=data.ids, attention_mask=data.mask).logits
+    expected = F.cross_entropy(logits.flatten(0, 1), data.labels.flatten()) + posterior.kl() / known
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected.item(), rel=1e-5)
+    plain = AvUCTrainer(adapter, args, avuc=AvUCLoss(warmup_steps=9), train_dataset=Stream(rows(16, tokens=False)))
+    with pytest.raises(InputError, match=r"has no length; give it: .*num_train"):
+        plain.train()
+    with pytest.raises(InputError, match="num_train is the number of predictions"):
+        AvUCObjective(num_train=0)
 
 
 def test_a_posterior_survives_a_checkpoint(

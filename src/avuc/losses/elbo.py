@@ -35,7 +35,8 @@ def elbo_loss(
         logits: (N, C), (S, N, C) for S posterior samples, or dense ([S,] N, C, *spatial).
         labels: class indices, (N) or (N, *spatial). A batch whose labels are all ignored has cross-entropy 0.
         kl: KL divergence, summed over all variational weights: one number.
-        num_train: number of examples in the training set, not the number of batches.
+        num_train: number of predictions in the training set, not of batches: of its examples, or of the labelled pixels
+            or tokens of dense logits, or of the label decisions, because the cross-entropy is a mean over these.
         kl_weight: factor of the KL (default 1); below 1 the posterior is tempered.
         ignore_index: label of the predictions to leave out (default −100).
         task, class_dim: the layout of `logits`, as in `avuc_loss`. For binary and multi-label logits the cross-entropy

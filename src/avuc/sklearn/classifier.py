@@ -85,6 +85,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         labels = column_or_1d(y, warn=True)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=np.float64)
         if isinstance(estimator, FrozenEstimator):
+            check_is_fitted(estimator)
             self.estimator_, self.classes_ = estimator, np.asarray(estimator.classes_)
             self._need_two_classes()
             scores, numbers = classifier_logits(estimator, X, self.classes_), class_numbers(labels, self.classes_)

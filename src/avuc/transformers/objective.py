@@ -14,6 +14,7 @@ from transformers import TrainerCallback
 
 from avuc.core.errors import InputError
 from avuc.losses import AvUCLoss
+from avuc.losses.inputs import checked_whole
 from avuc.transformers.rows import logits_of, rows_of
 
 # name of our entry in `trainer_state.json`
@@ -34,7 +35,8 @@ class AvUCObjective(TrainerCallback):
     more; each labelled token is one prediction. For smaller ones use `AvUCLoss(running=0.9)`, which is biased.
 
     If the model is a posterior (`avuc.bayes.BayesianModule`), its KL/num_train is added too: the loss is the negative
-    ELBO plus AvUC.
+    ELBO plus AvUC. The cross-entropy is a mean over predictions, so num_train is the number of predictions in the
+    training set: for token classification that of the labelled tokens, which must be given.
 
     Args:
         avuc: the AvUC loss. Default None: `AvUCLoss()`, with a warm-up of 5 epochs.
@@ -43,6 +45,7 @@ class AvUCObjective(TrainerCallback):
         shift_labels: whether position t predicts the label of position t + 1, as in causal language models (default
             False).
         kl_weight: factor of the KL of a posterior (default 1).
+        num_train: number of predictions in the training set, for the KL. Default None: the rows of the data set.
         task: "multiclass" (default); or "multilabel" for labels (N, L) of 0 and 1: the cross-entropy is the binary one,
             and each decision is one prediction.
 
@@ -60,14 +63,20 @@ class AvUCObjective(TrainerCallback):
         label_smoothing: float = 0.0,
         shift_labels: bool = False,
         kl_weight: float = 1.0,
+        num_train: int | None = None,
         task: str = "multiclass",
     ) -> None:
         if avuc is not None and not isinstance(avuc, AvUCLoss):
             raise InputError(f"AvUCObjective: avuc must be an AvUCLoss, found {type(avuc).__name__}")
+        if num_train is not None:
+            checked_whole(
+                "AvUCObjective: num_train is the number of predictions in the training set and", num_train, least=1
+            )
         self.avuc = AvUCLoss() if avuc is None else avuc
         self.loss, self.label_smoothing, self.shift_labels = loss, label_smoothing, shift_labels
         self.kl_weight, self.task = kl_weight, task
         self.micro_batches = 1  # of one optimiser step
+        self.num_train = num_train
         self._posterior: Any = None
         self._num_train = 0
         self._replicas = 1  # what Trainer multiplies the loss by
@@ -130,7 +139,7 @@ class AvUCObjective(TrainerCallback):
         self._replicas = (max(args.n_gpu, 1) if args.n_gpu > 1 else args.world_size) if average else 1
         module = _unwrapped(model)
         if hasattr(module, "kl"):
-            self._posterior, self._num_train = module, len(kwargs["train_dataloader"].dataset)
+            self._posterior, self._num_train = module, self.num_train or _rows_in(kwargs["train_dataloader"])
         stored = state.stateful_callbacks.get(KEY)
         if stored is not None:
             self._restore(stored)
@@ -175,3 +184,13 @@ def _unwrapped(model: Any) -> Any:
     while isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
         model = model.module
     return model
+
+
+def _rows_in(loader: Any) -> int:
+    try:
+        return len(loader.dataset)
+    except TypeError as error:  # a stream
+        raise InputError(
+            "AvUCObjective: the KL needs the number of training examples, and the data set has no length; give it: "
+            "AvUCTrainer(avuc=AvUCObjective(AvUCLoss(...), num_train=...))"
+        ) from error
