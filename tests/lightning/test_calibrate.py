@@ -77,6 +77,9 @@ def test_a_bayesian_part_is_sampled() -> None:
     expected = TemperatureScaling().fit(draws, loader.dataset.tensors[1])  # type: ignore[attr-defined]
     assert isinstance(found, TemperatureScaling)
     assert found.temperature_ == pytest.approx(expected.temperature_, rel=1e-4)
+    # the module itself would draw new weights for each batch
+    with pytest.raises(InputError, match=r"Bayesian has a posterior inside, 'net', .*: pass model\.net"):
+        calibrate(module, loader)
 
 
 def test_other_batches_and_outputs_by_functions() -> None:

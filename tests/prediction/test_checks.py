@@ -309,3 +309,23 @@ def test_the_same_seed_gives_the_same_draws_and_another_seed_others() -> None:
     assert torch.equal(first, again)
     assert (first - other).abs().max() > 1e-4
     assert np.isfinite(first.numpy()).all()
+
+
+def test_a_network_around_a_posterior_is_refused() -> None:
+    """It would draw new weights for each batch: other predictions at each call, and no mutual information."""
+
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = to_bayesian(nn.Linear(4, 3))
+
+        def forward(self, rows: Tensor) -> Tensor:
+            return self.net(rows)
+
+    model, rows = Around(), torch.rand(5, 4)
+    for wrong in (model, [model, nn.Linear(4, 3)]):
+        with pytest.raises(InputError, match=r"Around has a posterior inside, 'net', .*: pass model\.net"):
+            predict(wrong, rows, progress=False)
+    assert predict(model.net, rows, samples=4, progress=False).samples == 4
+    several = predict([model.net, to_bayesian(nn.Linear(4, 3))], rows, samples=4, progress=False)
+    assert several.samples == 4  # posteriors may be members of an ensemble

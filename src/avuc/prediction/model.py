@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from avuc.bayes import BayesianModule
 from avuc.core.errors import InputError
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
@@ -29,6 +30,7 @@ def posterior_of(model: Any) -> Posterior:
         model = model.module  # the copies on other devices are not needed
     if not _draws(model):
         if isinstance(model, nn.Module):
+            _refuse_inner_posterior(model)
             return DeterministicPosterior(model)
         kind = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
         raise InputError(f"predict needs {ACCEPTED}; found {kind}, which has no draw() and num_draws")
@@ -56,6 +58,16 @@ def takes_bytes(model: Any) -> bool:
 
 def _draws(model: Any) -> bool:
     return not isinstance(model, type) and callable(getattr(model, "draw", None)) and hasattr(model, "num_draws")
+
+
+def _refuse_inner_posterior(net: nn.Module) -> None:
+    """Raise for a network around a posterior, which would draw new weights for each batch, whatever the seed."""
+    for name, module in net.named_modules():
+        if isinstance(module, BayesianModule):
+            raise InputError(
+                f"{type(net).__name__} has a posterior inside, {name!r}, whose samples cannot be chosen from outside: "
+                f"pass model.{name}, or make all of it a posterior with to_bayesian"
+            )
 
 
 def _check_count(posterior: Any) -> None:
