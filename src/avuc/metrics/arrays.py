@@ -24,19 +24,24 @@ def cached_parts(rows: int) -> Iterator[slice]:
         yield slice(start, min(start + CACHED_ROWS, rows))
 
 
-def as_scores(values: Any, name: str) -> Array:
+def as_scores(values: Any, name: str, *, narrow: bool = False) -> Array:
     """Return a list, an array or a tensor of N scores as a float64 array of shape (N,).
 
     Args:
         values: (N,) finite numbers, N ≥ 1; a tensor may live on any device.
         name: what error messages call the argument.
+        narrow: whether float32 scores stay float32; a sort of them takes half the time.
 
     >>> as_scores([1, 2], "in_entropy")
     array([1., 2.])
     """
     # a torch tensor, recognised without importing torch
-    plain = values.detach().double().cpu().numpy() if hasattr(values, "detach") else values
-    array = np.asarray(plain, np.float64)
+    if hasattr(values, "detach"):
+        plain = values.detach()
+        values = (plain if plain.element_size() >= 4 else plain.double()).cpu().numpy()  # NumPy has no bfloat16
+    array = np.asarray(values)
+    if not (narrow and array.dtype == np.float32):
+        array = np.asarray(array, np.float64)
     if array.ndim != 1 or len(array) == 0:
         raise InputError(f"{name} must be one-dimensional and not empty, found shape {array.shape}")
     if not np.isfinite(array).all():

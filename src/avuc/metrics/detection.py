@@ -13,9 +13,9 @@ import numpy as np
 
 from avuc._old_names import forward
 from avuc.core.errors import InputError
-from avuc.metrics.arrays import Array, as_scores, cached_parts
+from avuc.metrics.arrays import Array, as_scores
 from avuc.metrics.sorted_samples import SortedPair
-from avuc.metrics.ties import TieGroups, group_ties
+from avuc.metrics.ties import TieGroups, group_ties_in_parts
 
 __getattr__ = forward(__name__)
 
@@ -41,10 +41,11 @@ def detection(in_entropy: Any, out_entropy: Any) -> dict[str, float]:
     >>> detection([0.1, 0.2, 0.3], [0.3, 0.9])["auroc"]
     0.9166666666666666
     """
-    inside, outside = as_scores(in_entropy, "in_entropy"), as_scores(out_entropy, "out_entropy")
-    is_out = np.arange(len(inside) + len(outside)) >= len(inside)
-    groups = group_ties(np.concatenate([inside, outside]), is_out)
-    parts = (TieGroups(*(column[part] for column in groups)) for part in cached_parts(len(groups.values)))
+    inside = as_scores(in_entropy, "in_entropy", narrow=True)
+    outside = as_scores(out_entropy, "out_entropy", narrow=True)
+    is_out = np.ones(len(inside) + len(outside), bool)
+    is_out[: len(inside)] = False
+    parts = group_ties_in_parts(np.concatenate([inside, outside]), is_out)
     return _from_parts(parts, len(inside), len(outside))
 
 

@@ -38,19 +38,29 @@ def group_ties(values: Array, correct: Array) -> TieGroups:
     >>> group_ties(np.array([0.5, 0.2, 0.5]), np.array([True, True, False]))
     TieGroups(values=array([0.2, 0.5]), right=array([1., 1.]), wrong=array([0., 1.]))
     """
+    columns = [np.empty(len(values)) for _ in range(3)]
+    done = 0
+    for some in group_ties_in_parts(values, correct):
+        for column, values_of_part in zip(columns, some, strict=True):
+            column[done : done + len(some.values)] = values_of_part
+        done += len(some.values)
+    return TieGroups(*(column[:done] for column in columns))
+
+
+def group_ties_in_parts(values: Array, correct: Array) -> Iterator[TieGroups]:
+    """Yield the groups of `group_ties` in parts that fit the cache, for metrics that add up over parts.
+
+    Args:
+        values: (N,) float scores, N ≥ 1.
+        correct: (N,) bool.
+    """
     if values.min() >= 0:
         ordered, flags = _sorted_with_flags(values, correct)
     else:
         order = np.argsort(values)
         ordered, flags = values[order], correct[order]
-    columns = [np.empty(len(values)) for _ in range(3)]
-    done = 0
     for part in _parts_between_ties(ordered):
-        some = _group_sorted(ordered[part], flags[part])
-        for column, values_of_part in zip(columns, some, strict=True):
-            column[done : done + len(some.values)] = values_of_part
-        done += len(some.values)
-    return TieGroups(*(column[:done] for column in columns))
+        yield _group_sorted(ordered[part], flags[part])
 
 
 def _parts_between_ties(ordered: Array) -> Iterator[slice]:
@@ -67,7 +77,7 @@ def _group_sorted(ordered: Array, flags: Array) -> TieGroups:
     last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))
     # differences of running sums: faster than np.add.reduceat
     right = np.diff(np.cumsum(flags, dtype=np.int64).take(last), prepend=0)
-    return TieGroups(ordered.take(last), right, np.diff(last, prepend=-1) - right)
+    return TieGroups(ordered.take(last).astype(np.float64), right, np.diff(last, prepend=-1) - right)
 
 
 def _sorted_with_flags(values: Array, flags: Array) -> tuple[Array, Array]:
@@ -77,8 +87,8 @@ def _sorted_with_flags(values: Array, flags: Array) -> tuple[Array, Array]:
     Values that float32 holds exactly, as those of float32 predictions, are sorted as float32, which takes less time.
     """
     with np.errstate(over="ignore"):
-        narrow = values.astype(np.float32)
-    kind, unsigned = ("f4", "u4") if (narrow == values).all() else ("f8", "u8")
+        narrow = values.astype(np.float32, copy=False)
+    kind, unsigned = ("f4", "u4") if narrow is values or (narrow == values).all() else ("f8", "u8")
     # adding 0 makes 0 of −0
     keys: Array = np.add(narrow if kind == "f4" else values, 0).view(unsigned)
     np.left_shift(keys, 1, out=keys)
