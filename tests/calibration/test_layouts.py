@@ -20,6 +20,7 @@ from avuc.calibration import (
     Calibrator,
     MultiLabelCalibrator,
     TemperatureScaling,
+    VectorScaling,
     check_calibrator,
     logits_from_probs,
 )
@@ -244,3 +245,19 @@ def test_check_calibrator_of_a_multilabel_model() -> None:
     assert shared.figures["nll"].after > check.figures["nll"].after
     with pytest.raises(InputError, match="without weights"):
         check_calibrator(MultiLabelCalibrator(), LOGITS, MANY, sample_weight=np.ones(MANY.shape))
+
+
+@pytest.mark.parametrize("draws", [0, 2])
+def test_fit_transform_finds_the_classes_as_fit_does(draws: int) -> None:
+    # as many positions, rows and classes: the shape alone does not tell where the classes are
+    front = (draws,) if draws else ()
+    logits, labels = 3 * RNG.normal(size=(*front, 3, 3, 3)), RNG.integers(0, 3, (3, 3))
+    rows = np.moveaxis(logits, -2, -1).reshape(*front, 9, 3)
+    plain = quiet(lambda: VectorScaling().fit(rows, labels.reshape(-1)))
+    found = quiet(lambda: VectorScaling().fit_transform(logits, labels))
+    expected = np.moveaxis(plain.transform(rows).reshape(*front, 3, 3, 3), -1, -2)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    several = RNG.integers(0, 2, (3, 3, 3))
+    scaler = quiet(lambda: MultiLabelCalibrator().fit(logits, several))
+    found = quiet(lambda: MultiLabelCalibrator().fit_transform(logits, several))
+    np.testing.assert_allclose(found, logits / scaler.temperature_[:, None])

@@ -21,7 +21,7 @@ from avuc.core.atomic import write_text
 from avuc.core.display import html_table
 from avuc.core.errors import InputError
 from avuc.core.files import read_text
-from avuc.core.tasks import IGNORE_INDEX
+from avuc.core.tasks import IGNORE_INDEX, find_layout
 
 FORMAT = "avuc-calibrator"
 VERSION = 1
@@ -46,6 +46,9 @@ class Calibrator(ClassifierMethods, ABC):
     name: ClassVar[str]
     # learned attribute without its underscore -> its type in JSON: "number", "whole", "flag", "vector" or "curve"
     learned: ClassVar[dict[str, str]]
+
+    # whether its logits are of independent labels (`MultiLabelCalibrator`), not of classes of which one is right
+    multilabel: ClassVar[bool] = False
 
     num_classes_: int
     temperature_: float
@@ -127,7 +130,13 @@ class Calibrator(ClassifierMethods, ABC):
     def fit_transform(self, logits: Any, labels: Any, sample_weight: Any = None, **layout: Any) -> Any:
         """Call `fit`, and return `transform` of the same logits; `layout` is class_dim and ignore_index."""
         fitted = self.fit(logits, labels, sample_weight, **layout)
-        return fitted.transform(logits, class_dim=layout.get("class_dim"))
+        at = layout.get("class_dim")
+        return fitted.transform(logits, class_dim=self._classes_at(logits, labels) if at is None else at)
+
+    def _classes_at(self, logits: Any, labels: Any) -> int | None:
+        """Return the dimension of the classes that `fit` found; `transform` cannot know it without labels."""
+        scores, targets = (tuple(as_tensor(values, "logits").shape) for values in (logits, labels))
+        return None if len(scores) < 3 else find_layout(scores, targets, class_dim=None, draws=None).axis
 
     # ---- parameters, as scikit-learn expects them
 

@@ -43,6 +43,7 @@ class MultiLabelCalibrator(Calibrator):
     """
 
     name: ClassVar[str] = "multilabel"
+    multilabel: ClassVar[bool] = True
     learned: ClassVar[dict[str, str]] = {"temperature": "vector", "fitted": "vector", "num_classes": "whole"}
 
     temperature_: Array  # type: ignore[assignment]
@@ -132,6 +133,9 @@ class MultiLabelCalibrator(Calibrator):
                 CalibrationWarning,
                 stacklevel=3,
             )
+
+    def _classes_at(self, logits: Any, labels: Any) -> int | None:
+        return as_tensor(logits, "logits").ndim - as_tensor(labels, "labels").ndim + 1
 
     def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
         raise NotImplementedError  # `fit` does it: its labels are not class numbers

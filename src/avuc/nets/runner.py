@@ -49,7 +49,8 @@ class Runner:
         Args:
             module: the network.
             key: the module that the compiled function is remembered by, if `module` is a temporary copy.
-            folded: whether to fold batch normalisation.
+            folded: whether to fold batch normalisation. The pairs to fold are found for a call with one positional
+                argument; optional arguments can lead to other code.
             compiled: whether to compile; a string is a mode of torch.compile.
         """
         self._compiled: Compiled | None = None
@@ -83,6 +84,11 @@ class Runner:
     def base(self) -> Weights:
         """All weights and buffers of the folded network, without sampled weights."""
         return self._base
+
+    @property
+    def folds(self) -> bool:
+        """Whether batch normalisation was folded, which is exact for calls with one positional argument only."""
+        return bool(self._folded.pairs)
 
     @property
     def module(self) -> nn.Module:

@@ -178,7 +178,9 @@ def explanation(error: Exception, posterior: object, data: Arguments) -> InputEr
         remedy = "pass device= with the device that its weights are on"
     elif given is not None and not data.scaled and floats and given not in floats:
         wanted = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in floats))
-        remedy = f"its weights are {wanted}: convert the images with .to(torch.{wanted.split(', ')[0]}), or pass uint8"
+        kind = wanted.split(", ")[0]
+        how = f".to(torch.{kind})" if isinstance(data.only, Tensor) else f".astype({kind!r})"
+        remedy = f"its weights are {wanted}: convert the images with {how}, or pass uint8"
     elif data.only is None:
         remedy = "give each argument in the shape and type that the network takes, or pass inputs="
     else:

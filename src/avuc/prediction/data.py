@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from avuc.core.errors import InputError
@@ -93,10 +93,10 @@ def source_of(data: Any, labels: Any, inputs: Inputs | None, batch_size: int | N
         raise InputError(f"inputs must be a function from a batch to (input, labels), found {type(inputs).__name__}")
     if isinstance(data, Stream):
         return _loaded(data.epoch(), inputs, labels)
-    if isinstance(data, TorchDataset) and not isinstance(data, TensorDataset):
+    if isinstance(data, TorchDataset) and not _is_plain(data):
         return _loaded(DataLoader(data, batch_size=batch_size or DATASET_BATCH), inputs, labels)
     if isinstance(data, DataLoader) or (hasattr(data, "dataset") and hasattr(data, "__iter__")):
-        if labels is not None and not isinstance(getattr(data, "sampler", None), SequentialSampler):
+        if labels is not None and not _keeps_order(data):
             raise InputError(
                 "labels= must be in the order of the data, and this loader may change the order; let it yield "
                 "(input, labels), or pass labels=None"
@@ -104,7 +104,7 @@ def source_of(data: Any, labels: Any, inputs: Inputs | None, batch_size: int | N
         return _loaded(data, inputs, labels)
     if isinstance(data, Dataset):
         data = TensorDataset(data.images, data.labels)
-    if isinstance(data, TensorDataset):
+    if isinstance(data, TensorDataset):  # a plain one
         whole: Any = data.tensors
     elif isinstance(data, Array | Mapping):
         whole = data
@@ -116,6 +116,20 @@ def source_of(data: Any, labels: Any, inputs: Inputs | None, batch_size: int | N
     if labels is not None and found.labels is not None:
         raise _two_labels()
     return found._replace(labels=found.labels if labels is None else labels)
+
+
+def _is_plain(data: TorchDataset[Any]) -> bool:
+    """Return whether the tensors of a dataset are its examples; a subclass may transform each of them."""
+    return isinstance(data, TensorDataset) and type(data).__getitem__ is TensorDataset.__getitem__
+
+
+def _keeps_order(loader: Any) -> bool:
+    """Return whether a loader certainly yields the examples in their order."""
+    batches = getattr(loader, "batch_sampler", None)
+    # beside a batch sampler of the user's own, torch stores a sequential sampler that it does not use
+    used = batches.sampler if type(batches) is BatchSampler else getattr(loader, "sampler", None)
+    mine = batches is None or type(batches) is BatchSampler
+    return mine and type(used) is SequentialSampler and getattr(loader, "in_order", True) is True
 
 
 def _loaded(batches: Iterable[Any], inputs: Inputs | None, labels: Any) -> Loaded:

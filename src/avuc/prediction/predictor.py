@@ -208,7 +208,8 @@ class Predictor:
                         self._runner.begin(examples.arguments)
                         begun = self._runner.state
                     plan = plan or self._plan(readings)
-                    size = size or self.batch_size or examples.rows
+                    # a loaded batch is cut only if that was asked for; those of one size share a compiled function
+                    size = self.batch_size or max(size, examples.rows)
                     batches = self._batches(examples, size, count)
                     made, used = self._averages(batches, plan._replace(start=(number, start)), None)
                     if plan.tolerance is not None:

@@ -18,6 +18,7 @@ from avuc.prediction.rows import RowLayout
 from avuc.prediction.running_sums import SampleSums, monte_carlo_error
 from avuc.prediction.task import Task
 from avuc.predictions import HasTransform
+from avuc.predictions.rows import check_calibrator_kind
 
 # how many single samples run between two checks for NaN: each check makes the GPU wait for the host
 CHECK_EVERY = 16
@@ -65,6 +66,8 @@ def averages(
 ) -> tuple[list[Part], int]:
     """Return the averages of each reading, and the number of samples that were used."""
     layout = RowLayout(batches.labels, task)
+    for reading in plan.readings:
+        check_calibrator_kind(reading.calibrator, multilabel=layout.multilabel)
     limits, limit = plan.limits, max(plan.limits)
     largest = limits.index(limit)
     sums: list[SampleSums] = []

@@ -124,6 +124,11 @@ class RowLayout:
             raise InputError(f"a sample must return logits ({n}, classes), found {found}")
         first, task = logits[0], self.task
         if task.name == "multilabel":
+            if first.ndim > 2:
+                raise InputError(
+                    f"task='multilabel' needs logits (N, L), found {tuple(first.shape)}; for several labels of each "
+                    "position, give rows to MultiLabelPredictions.from_logits: logits.movedim(1, -1).flatten(0, -2)"
+                )
             multilabel_rows(first, labels, kind="logits", ignore_index=task.ignore_index)  # checks both
             return BatchRows(_decisions(labels, task), (n,), None, None, None, False)
         if task.class_dim is None and labels is None and first.ndim == 3:

@@ -19,7 +19,7 @@ from avuc.core.tasks import IGNORE_INDEX, binary_rows, multilabel_rows
 from avuc.core.tensor_file import read_tensors, write_tensors
 from avuc.predictions.display import decision_frame, decision_table
 from avuc.predictions.multiclass import Predictions
-from avuc.predictions.rows import MANY_ROWS, HasTransform
+from avuc.predictions.rows import MANY_ROWS, HasTransform, check_calibrator_kind
 
 FORMAT = "avuc.multilabel-predictions.v1"
 # elements of one block of sigmoids: bounds the working memory
@@ -149,6 +149,7 @@ class MultiLabelPredictions(Displayed):
         >>> MultiLabelPredictions.from_samples(torch.tensor([[[9.0]], [[-9.0]]]), [[1]]).probs
         tensor([[0.5000]])
         """
+        check_calibrator_kind(calibrator, multilabel=True)
         given = as_tensor(sample_logits, "logits").detach()
         if given.ndim != 3 or 0 in (given.shape[0], given.shape[2]):
             raise InputError(f"logits of samples must have shape (S, N, L), found {tuple(given.shape)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -22,6 +22,21 @@ class HasTransform(Protocol):
     def transform(self, logits: Tensor) -> Tensor: ...
 
 
+def check_calibrator_kind(calibrator: Any, *, multilabel: bool) -> None:
+    """Raise `InputError` if a calibrator of classes is given for independent labels, or the other way round.
+
+    Its shapes can fit, but its temperatures were learned for another kind of probabilities.
+    """
+    kind = getattr(calibrator, "multilabel", None)  # None: not a calibrator of this package
+    if kind is not None and kind is not multilabel:
+        wanted = "needs a MultiLabelCalibrator" if multilabel else "cannot use one"
+        found = type(calibrator).__name__
+        raise InputError(
+            f"{found} is for {'several independent labels' if kind else 'classes of which one is right'}; "
+            f"a {'multi-label' if multilabel else 'multiclass or binary'} model {wanted}"
+        )
+
+
 def mean_softmax(logits: Tensor, calibrator: HasTransform | None = None) -> tuple[Tensor, Tensor]:
     """Return the mean over samples of the softmax, (M, C), and of its entropy, (M).
 
@@ -32,6 +47,7 @@ def mean_softmax(logits: Tensor, calibrator: HasTransform | None = None) -> tupl
     >>> mean_softmax(torch.zeros(3, 1, 2))
     (tensor([[0.5000, 0.5000]]), tensor([0.6931]))
     """
+    check_calibrator_kind(calibrator, multilabel=False)
     samples, rows, classes = logits.shape
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     probs = torch.zeros(rows, classes, dtype=dtype, device=logits.device)

@@ -38,6 +38,8 @@ class GenericBackend:
         self._memory_left = options.memory
         self._batches: Batches | None = None
         self._image_shape: tuple[int, ...] = ()
+        # only for one positional argument: a mask, for example, may act between the two layers
+        self._folded = options.fold_batch_norm
         self._current: Draw | None = None
 
     @classmethod
@@ -50,7 +52,12 @@ class GenericBackend:
             self._kept.clear()
             self._mask_shapes.clear()
             self._memory_left = self.options.memory
-        self._batches, self._image_shape = batches, batches.image_shape
+        folded = self.options.fold_batch_norm and batches.images is not None
+        if folded != self._folded:
+            self._kept.clear()
+            self._runners.clear()
+            self._memory_left = self.options.memory
+        self._batches, self._image_shape, self._folded = batches, batches.image_shape, folded
         return True
 
     def ready(self, samples: range) -> bool:
@@ -86,7 +93,7 @@ class GenericBackend:
             runner = Runner(
                 found.build(),
                 key=found.key,
-                folded=self.options.fold_batch_norm,
+                folded=self._folded,
                 compiled=self.options.compiled or False,
             )
             self._runners[found.key] = runner

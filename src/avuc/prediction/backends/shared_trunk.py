@@ -73,6 +73,8 @@ class SharedTrunkBackend:
     def begin(self, batches: Batches) -> bool:
         """Compute the input of the last layer for all images. Return False if its output is not the logits."""
         self._features = []
+        if self._runner.folds and batches.images is None:
+            return False
         layer = self._runner.module.get_submodule(self.layer)
         assert isinstance(layer, nn.Linear)
         self.samples_per_chunk = samples_per_chunk(batches.size, layer.out_features, batches.device)
