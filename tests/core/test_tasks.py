@@ -189,3 +189,13 @@ def test_bad_multilabel() -> None:
         multilabel_rows([0.5, 0.5], [0, 1], kind="probs")
     with pytest.raises(InputError, match="regression"):
         multilabel_rows([[0.5, 0.5]], [[0.2, 0.8]], kind="probs")
+
+
+def test_dense_draws_without_labels_say_where_the_classes_are() -> None:
+    draws = torch.zeros(2, 4, 5, 3)
+    with pytest.raises(InputError, match=r"class_dim=2 .*class_dim=-1"):
+        as_rows(draws, kind="logits", draws=True)
+    assert as_rows(draws, kind="logits", draws=True, class_dim=-1).scores.shape == (2, 20, 3)
+    assert as_rows(draws, kind="logits", draws=True, class_dim=2).scores.shape == (2, 12, 5)
+    assert as_rows(draws, torch.zeros(4, 3), kind="logits", draws=True).scores.shape == (2, 12, 5)
+    assert as_rows(torch.zeros(2, 4, 5, 3, 3), kind="logits", draws=True).scores.shape == (2, 36, 5)

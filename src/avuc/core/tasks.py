@@ -159,7 +159,12 @@ def find_layout(scores: Shape, labels: Shape | None, *, class_dim: int | None, d
     axis = _class_axis(scores, class_dim, front)
     shape = body if axis is None else (*body[: axis - front], *body[axis - front + 1 :])
     if labels is None:
-        if len(body) == 3 and class_dim is None and not draws:
+        if len(body) == 3 and class_dim is None:
+            if draws:
+                raise InputError(
+                    f"logits {scores} of draws without labels have their classes in the third or in the last "
+                    "dimension: give class_dim=2 for (S, N, C, L), class_dim=-1 for (S, N, T, C)"
+                )
             raise InputError(
                 f"three dimensions {scores} without labels can be draws or dense: use from_samples for (S, N, C), or "
                 "give class_dim=1 for (N, C, L), class_dim=-1 for (N, T, C)"
