@@ -83,9 +83,13 @@ def test_maps() -> None:
     torch.testing.assert_close(entropy[~entropy.isnan()], expected[~entropy.isnan()])
     assert torch.equal(p.to_map(p.labels, fill=-100), labels)
     assert p.to_map(p.probs).shape == (2, 3, 5, 4)
+    array = p.to_map(p.entropy.numpy())
+    assert isinstance(array, np.ndarray)
+    np.testing.assert_array_equal(array, entropy.numpy())
     assert p.to_map(p.correct).dtype == torch.float32
     whole = Predictions.from_logits(logits)
     assert whole.positions is None
+    np.testing.assert_array_equal(whole.to_map(whole.predicted.numpy()), logits.argmax(1).numpy(), strict=True)
     assert torch.equal(whole.to_map(whole.predicted), logits.argmax(1))
     assert whole.labels.tolist() == [-1] * 30
     with pytest.raises(InputError, match="each of 27 rows"):

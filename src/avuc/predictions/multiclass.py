@@ -155,11 +155,11 @@ class Predictions(Displayed):
         """Entropy minus expected entropy, (N), not below 0; 0 for one sample."""
         return (self.entropy - self.expected_entropy).clamp(min=0)
 
-    def to_map(self, values: Any, fill: float = math.nan) -> Tensor:
+    def to_map(self, values: Any, fill: float = math.nan) -> Any:
         """Return one value for each row as a map of the shape of the labels, (N, *spatial) or (N, *spatial, K).
 
         Args:
-            values: (M) or (M, K), such as `entropy`, `correct` or `probs`.
+            values: (M) or (M, K), such as `entropy`, `correct` or `probs`; the map of an array is an array.
             fill: for positions that were left out (default NaN). Whole numbers become float32 if NaN is needed.
 
         >>> p = Predictions.from_logits(torch.zeros(1, 3, 2, 2), torch.tensor([[[0, 1], [2, -100]]]))
@@ -170,13 +170,14 @@ class Predictions(Displayed):
         each = as_tensor(values, "values")
         if each.ndim == 0 or len(each) != len(self):
             raise InputError(f"values must have one entry for each of {len(self)} rows, found {tuple(each.shape)}")
-        if self.positions is None:
-            return each.reshape(*self.shape, *each.shape[1:])
-        if not each.is_floating_point():
-            each = each.to(torch.int64 if float(fill).is_integer() else torch.float32)
-        out = each.new_full((math.prod(self.shape), *each.shape[1:]), fill)
-        out[self.positions.to(each.device)] = each
-        return out.reshape(*self.shape, *each.shape[1:])
+        if self.positions is not None:
+            if not each.is_floating_point():
+                each = each.to(torch.int64 if float(fill).is_integer() else torch.float32)
+            out = each.new_full((math.prod(self.shape), *each.shape[1:]), fill)
+            out[self.positions.to(each.device)] = each
+            each = out
+        placed = each.reshape(*self.shape, *each.shape[1:])
+        return placed if isinstance(values, Tensor) else placed.numpy()
 
     @classmethod
     def from_logits(
