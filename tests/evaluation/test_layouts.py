@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from avuc import MultiLabelPredictions, Predictions
 from avuc.core.errors import InputError
@@ -68,3 +69,18 @@ def test_refusals() -> None:
         evaluate(np.full((4, 3), 0.5), np.ones((4, 3)))
     with pytest.raises(InputError, match="regression"):
         evaluate([0.1, 0.9], [0.1, 2.5])
+
+
+def test_options_of_arrays() -> None:
+    last, labels = np.moveaxis(PROBS, 1, -1), np.where(LABELS == -100, 7, LABELS)
+    found = evaluate(last, labels, replicates=0, class_dim=-1, ignore_index=7)
+    assert found.metrics == evaluate(PROBS, LABELS, replicates=0).metrics
+
+
+def test_outside_entropies_may_be_an_array() -> None:
+    outside = RNG.random(20).astype(np.float32)
+    found, expected = (
+        evaluate(PROBS, LABELS, outside_entropy=values, replicates=0) for values in (outside, torch.from_numpy(outside))
+    )
+    assert found.detection == expected.detection != {}
+    assert found.outside == 20

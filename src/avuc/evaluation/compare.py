@@ -15,8 +15,10 @@ from avuc.calibration.cross_validation import check_predictions, cross_fit_predi
 from avuc.core.display import Displayed, data_frame, text
 from avuc.core.errors import InputError
 from avuc.core.progress import delayed_progress
+from avuc.core.tasks import IGNORE_INDEX
 from avuc.evaluation.changes import Change as Change
 from avuc.evaluation.changes import hurt_scores as hurt_scores
+from avuc.evaluation.compared import compared
 from avuc.evaluation.evaluate import evaluate_statistics
 from avuc.evaluation.files import ScoreFile
 from avuc.evaluation.result import EvaluationResult, Series, interval_bounds, json_value
@@ -117,15 +119,18 @@ class Comparison(Displayed):
 
 
 def compare(
-    file: ScoreFile,
+    file: ScoreFile | Predictions | Any,
     method: str,
     *,
+    labels: Any = None,
     folds: int = 5,
     threshold: Threshold = "auto",
     bins: int = 15,
     replicates: int = 1000,
     seed: int = 0,
     keep_worse: bool = False,
+    class_dim: int | None = None,
+    ignore_index: int | None = IGNORE_INDEX,
 ) -> tuple[Calibrator, Comparison]:
     """Fit a calibrator on all rows, and return it with its effect on held-out rows.
 
@@ -134,14 +139,18 @@ def compare(
     calibrator changes nothing (temperature 1) and `Comparison.refused` describes the rejected one.
 
     Args:
-        file: labelled scores, from `read_scores`.
+        file: labelled scores: a file from `read_scores`, `Predictions`, or logits together with `labels`, as for
+            `Calibrator.fit`.
         method: a name in `avuc.calibration.CALIBRATORS`, such as "temperature".
+        labels: class numbers, if `file` is logits. Default None: the file or the predictions have them.
         folds: parts for cross-fitting.
         threshold: entropy in nats up to which a prediction counts as certain; "auto": learned from these rows.
         bins: bins of ECE and UCE.
         replicates: bootstrap resamples behind the intervals; 0: no intervals.
         seed: seed of the split and of the bootstrap.
         keep_worse: return the fitted calibrator even if it is worse than none.
+        class_dim: dimension of the classes, if `file` is logits; as for `Calibrator.fit`.
+        ignore_index: rows with this label are left out (default −100), if `file` is logits.
 
     >>> import tempfile, numpy as np
     >>> from avuc.evaluation.files import read_scores
@@ -153,21 +162,21 @@ def compare(
     """
     if method not in CALIBRATORS:
         raise InputError(f"unknown calibration method {method!r}; choose one of {', '.join(CALIBRATORS)}")
-    before = file.predictions()
-    logits, labels = file.logits(), before.labels
+    scores = compared(file, labels, class_dim, ignore_index)
+    before, logits, targets = scores.before, scores.logits, scores.before.labels
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            calibrator = CALIBRATORS[method]().fit(logits, labels)
+            calibrator = CALIBRATORS[method]().fit(logits, targets)
     except InputError as error:
-        raise InputError(f"{file.path}: {error}") from error
-    calibrator.class_names_ = file.names
+        raise scores.error(error) from error
+    calibrator.class_names_ = scores.names
     folds = min(folds, len(before))
     if folds < 2:
-        after = file.predictions(calibrator)
+        after = scores.predictions(calibrator)
         how = "the one row that the calibrator was fitted on; no row could be held out, so they are optimistic"
     else:
-        after = cross_fit_predictions(calibrator, logits, labels, folds, seed)
+        after = cross_fit_predictions(calibrator, logits, targets, folds, seed)
         how = (
             f"held-out rows ({folds} parts, each calibrated by a fit on the other parts); the saved calibrator is "
             "fitted on all rows"
@@ -189,8 +198,8 @@ def compare(
         return calibrator, result
     if keep_worse:
         return calibrator, with_warning(result)
-    identity = TemperatureScaling.identity(file.num_classes, result.before.metrics["nll"])
-    identity.class_names_ = file.names
+    identity = TemperatureScaling.identity(before.num_classes, result.before.metrics["nll"])
+    identity.class_names_ = scores.names
     return identity, rejected(result)
 
 

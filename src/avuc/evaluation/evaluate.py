@@ -14,8 +14,10 @@ import numpy as np
 from torch import Tensor
 
 from avuc import metrics
+from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
 from avuc.core.progress import delayed_progress
+from avuc.core.tasks import IGNORE_INDEX
 from avuc.evaluation.result import EvaluationResult, Series, as_series, interval_bounds
 from avuc.metrics.arrays import Array
 from avuc.metrics.avu import avu_curves_from_statistics
@@ -91,11 +93,13 @@ def evaluate(
     predictions: Predictions | MultiLabelPredictions | Any,
     labels: Any = None,
     *,
-    outside_entropy: Tensor | None = None,
+    outside_entropy: Any = None,
     threshold: Threshold = "auto",
     bins: int = 15,
     replicates: int = 1000,
     seed: int = 0,
+    class_dim: int | None = None,
+    ignore_index: int | None = IGNORE_INDEX,
 ) -> EvaluationResult:
     """Return every metric with its 95 % bootstrap interval, and the curves for the charts.
 
@@ -111,6 +115,9 @@ def evaluate(
         bins: bins of ECE and UCE.
         replicates: bootstrap resamples behind the intervals; 0: no intervals.
         seed: seed of the bootstrap.
+        class_dim: dimension of the classes, if `predictions` are probabilities. Default None: the last one for (N, C),
+            else 1.
+        ignore_index: rows with this label are left out (default −100), if `predictions` are probabilities.
 
     >>> import torch
     >>> p = Predictions(torch.tensor([[0.8, 0.2], [0.6, 0.4]]), torch.tensor([0, 1]))
@@ -118,7 +125,9 @@ def evaluate(
     0.5
     """
     if labels is not None or not isinstance(predictions, Predictions | MultiLabelPredictions):
-        predictions = _as_predictions(predictions, labels)
+        predictions = _as_predictions(predictions, labels, class_dim, ignore_index)
+    if outside_entropy is not None:
+        outside_entropy = as_tensor(outside_entropy, "outside_entropy")
     fields: dict[str, Any] = {}
     if isinstance(predictions, MultiLabelPredictions):
         fields = _label_fields(predictions, threshold, bins)
@@ -139,12 +148,12 @@ def evaluate(
     return replace(result, **fields)
 
 
-def _as_predictions(probs: Any, labels: Any) -> Predictions:
+def _as_predictions(probs: Any, labels: Any, class_dim: int | None, ignore_index: int | None) -> Predictions:
     if labels is None:
         raise InputError("evaluate needs Predictions, or probabilities with labels: evaluate(probs, labels)")
     if isinstance(probs, Predictions | MultiLabelPredictions):
         raise InputError("these predictions have labels of their own; leave `labels` out")
-    return Predictions(probs, labels)
+    return Predictions(probs, labels, class_dim=class_dim, ignore_index=ignore_index)
 
 
 def _label_fields(predictions: MultiLabelPredictions, threshold: Threshold, bins: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from avuc.evaluation.evaluate import CHART_POINTS, HISTOGRAM_BINS
 from avuc.evaluation.files import ScoreStream, open_scores
 from avuc.evaluation.files.sources import ArraySource
 from avuc.evaluation.large import BlockFile
+from avuc.evaluation.prediction_parts import AnyPredictions, PredictionParts
 from avuc.evaluation.result import Bounds, EvaluationResult, Series, as_series
 from avuc.metrics import METRICS
 from avuc.metrics.arrays import Array
@@ -25,9 +26,9 @@ from avuc.metrics.threshold import Threshold, check_threshold
 
 
 def evaluate_streaming(
-    file: str | Path | BlockFile,
+    file: str | Path | BlockFile | AnyPredictions | Iterable[AnyPredictions],
     *,
-    outside: str | Path | BlockFile | None = None,
+    outside: str | Path | BlockFile | AnyPredictions | Iterable[AnyPredictions] | None = None,
     threshold: Threshold = "auto",
     bins: int = 15,
 ) -> EvaluationResult:
@@ -38,7 +39,8 @@ def evaluate_streaming(
     the middle. All other metrics are exact.
 
     Args:
-        file: N labelled rows of C scores: a path, or a file from `open_scores`. A .csv is read into memory.
+        file: N labelled rows of C scores: a path, or a file from `open_scores`. A .csv is read into memory. Or
+            `Predictions`, or any iterable of them: `evaluate_streaming(predictor.stream(loader))`.
         outside: M rows of out-of-distribution data, which need no labels; adds the detection metrics (default: None).
         threshold: entropy in nats up to which a prediction counts as certain; "auto": learned from these rows.
         bins: bins of ECE and UCE (default: 15).
@@ -51,9 +53,9 @@ def evaluate_streaming(
     (0.5, (0.25, 0.25))
     """
     options: dict[str, Any] = {"memory": partial(bytes_needed, bins=bins), "most_scores": 0}
-    first: Any = open_scores(file, **options) if isinstance(file, str | Path) else file
+    first: Any = open_scores(file, **options) if isinstance(file, str | Path) else _in_parts(file)
     first.check_labelled()
-    second: Any = outside
+    second: Any = None if outside is None else _in_parts(outside)
     if isinstance(outside, str | Path):
         second = open_scores(outside, like=first, needs_labels=False, **options)
     if second is not None and second.num_classes != first.num_classes:
@@ -83,6 +85,11 @@ def evaluate_streaming(
         mutual_information=mutual / len(stream),
         bounds=stream.bounds() | found,
     )
+
+
+def _in_parts(source: Any) -> Any:
+    """Return a path or a file as it is, and predictions in the form of a file."""
+    return source if isinstance(source, str | Path) or hasattr(source, "parts") else PredictionParts(source)
 
 
 def memory_note(file: BlockFile) -> str | None:

@@ -172,5 +172,6 @@ def _checked_labels(labels: Any, rows: int, classes: int) -> Array:
         bad = low if low < 0 else high
         if classes == 1 and low >= 0 and high == 1:
             raise InputError(f"the probabilities have one column, but some labels are 1: {BOTH_COLUMNS}")
-        raise InputError(f"labels must be in 0…{classes - 1} for {classes} classes, found {bad}")
+        remedy = ": leave rows without a label out, with ignore_index=-1" if low == -1 and high < classes else ""
+        raise InputError(f"labels must be in 0…{classes - 1} for {classes} classes, found {bad}{remedy}")
     return targets.astype(np.int64, copy=False)
