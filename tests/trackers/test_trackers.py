@@ -61,6 +61,16 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == [(record["epoch"], pytest.approx(record["nll"])) for record in fitted.history]
     assert mlflow.active_run() is None  # the user's own runs are left alone
 
+    def fails() -> None:
+        with trackers.mlflow("digits", uri=uri) as other:
+            failed.append(other.run.info.run_id)
+            raise KeyError("a figure")
+
+    failed: list[str] = []
+    with pytest.raises(KeyError, match="a figure"):
+        fails()
+    assert client.get_run(failed[0]).info.status == "FAILED"
+
 
 def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
@@ -104,6 +114,11 @@ def test_an_error_in_the_block_closes_too_and_passes() -> None:
     with pytest.raises(KeyError, match="a figure"):
         fails()
     assert closed == ["once"]
+    tracker = trackers.Tracker(print, lambda: closed.append("finished"), None, lambda: closed.append("failed"))
+    with pytest.raises(KeyError), tracker:
+        raise KeyError
+    tracker.close()
+    assert closed == ["once", "failed"]
 
 
 def test_the_figures_are_plain_json(tmp_path: Path) -> None:

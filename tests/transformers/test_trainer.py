@@ -279,3 +279,5 @@ def test_multi_label_models_are_recognised(settings: Settings, tiny_model: Make,
     loss = trainer.compute_loss(model.eval(), {**batch})
     torch.testing.assert_close(loss, model(**batch).loss)
     assert float(trainer.objective.avuc.gathered[:, 1].sum()) == 24
+    with pytest.raises(InputError, match="leave task='multilabel' out of AvUCLoss"):
+        AvUCTrainer(model, settings(), avuc=AvUCLoss(warmup_steps=1, task="multilabel"))

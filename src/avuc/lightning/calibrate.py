@@ -31,7 +31,7 @@ def calibrate(
     calibrator with `avuc.predict(module, loader, calibrator=calibrator)`, or apply `calibrator.transform(logits)`.
 
     Args:
-        module: the LightningModule, or a part of it. If a part is Bayesian, give that part, `module.net`; it is sampled.
+        module: the LightningModule, or a part of it. A Bayesian part is given itself, `module.net`, and sampled.
         loader: DataLoader of held-out examples with their labels, as `avuc.predict` takes it.
         method: "temperature" (default), "cautious", "avuts", "auavuts" or "vector".
         samples: posterior samples, if `module` is a posterior (default 16).

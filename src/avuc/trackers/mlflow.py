@@ -19,7 +19,8 @@ def mlflow(
 ) -> Tracker:
     """Return a tracker that logs every figure of an epoch as a metric. Needs `pip install 'avuc[mlflow]'`.
 
-    It has a run of its own, whether or not another one is active. `tracker.run.info.run_id` names it.
+    It has a run of its own, whether or not another one is active. `tracker.run.info.run_id` names it. An error in
+    the `with` block ends it as FAILED.
 
     Args:
         experiment: name of the experiment, made if there is none; MLflow's default experiment if None.
@@ -42,4 +43,7 @@ def mlflow(
         for name, value in figures.items():
             client.log_metric(run.info.run_id, prefix + name, value, step=epoch)
 
-    return Tracker(send, lambda: client.set_terminated(run.info.run_id), run)
+    def end(status: str) -> None:
+        client.set_terminated(run.info.run_id, status)
+
+    return Tracker(send, lambda: end("FINISHED"), run, lambda: end("FAILED"))

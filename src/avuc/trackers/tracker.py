@@ -16,6 +16,7 @@ class Tracker:
         send: receives the epoch and a dict of figures.
         finish: called once, by `close`.
         run: the run or writer of the other library, for everything else that you want to record.
+        fail: called instead of `finish` if the `with` block raises an error. Default None: `finish`.
 
     >>> with Tracker(print, lambda: print("closed"), None) as tracker:
     ...     tracker(0, {"nll": 0.5})
@@ -23,8 +24,15 @@ class Tracker:
     closed
     """
 
-    def __init__(self, send: Callable[[int, dict[str, float]], object], finish: Callable[[], object], run: Any) -> None:
+    def __init__(
+        self,
+        send: Callable[[int, dict[str, float]], object],
+        finish: Callable[[], object],
+        run: Any,
+        fail: Callable[[], object] | None = None,
+    ) -> None:
         self.run, self._send, self._finish, self._open = run, send, finish, True
+        self._fail = finish if fail is None else fail
 
     def __call__(self, epoch: int, figures: dict[str, float]) -> None:
         """Send the figures of an epoch."""
@@ -42,4 +50,6 @@ class Tracker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None:
+            self._finish = self._fail
         self.close()

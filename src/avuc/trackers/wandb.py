@@ -26,4 +26,4 @@ def wandb(project: str | None = None, *, prefix: str = "", **options: Any) -> Tr
     def send(epoch: int, figures: dict[str, float]) -> None:
         run.log({prefix + name: value for name, value in figures.items()}, step=epoch, commit=True)
 
-    return Tracker(send, run.finish, run)
+    return Tracker(send, run.finish, run, lambda: run.finish(exit_code=1))

@@ -68,6 +68,11 @@ class AvUCObjective(TrainerCallback):
     ) -> None:
         if avuc is not None and not isinstance(avuc, AvUCLoss):
             raise InputError(f"AvUCObjective: avuc must be an AvUCLoss, found {type(avuc).__name__}")
+        if avuc is not None and avuc.task not in (None, "multiclass"):
+            raise InputError(
+                f"AvUCObjective: leave task={avuc.task!r} out of AvUCLoss and give task= to AvUCObjective; AvUCTrainer "
+                "finds it in the model's problem_type"
+            )
         if num_train is not None:
             checked_whole(
                 "AvUCObjective: num_train is the number of predictions in the training set and", num_train, least=1
