@@ -140,6 +140,12 @@ def test_maps_of_several_labels_are_refused() -> None:
         predict(nn.Conv2d(2, 3, 1), torch.rand(4, 2, 5, 5), torch.ones(4, 3, 5, 5), task="multilabel", progress=False)
 
 
+@pytest.mark.parametrize("class_dim", [0, -2])
+def test_the_dimension_of_the_examples_has_no_classes(class_dim: int) -> None:
+    with pytest.raises(InputError, match="the examples, not classes"):
+        predict(net(), X[:3], Y[:3], class_dim=class_dim, progress=False)
+
+
 @pytest.mark.parametrize("scaler", [TemperatureScaling, VectorScaling])
 def test_binary_calibrators_act_on_one_logit(scaler: Any) -> None:
     logits = 4 * torch.randn(200, generator=G)

@@ -138,6 +138,8 @@ class RowLayout:
             )
         rows = as_rows(first, labels, kind="logits", class_dim=task.class_dim, ignore_index=task.ignore_index)
         axis = None if first.ndim == 1 else 1 if task.class_dim is None else task.class_dim % first.ndim
+        if axis == 0:
+            raise InputError(f"class_dim={task.class_dim} of logits {tuple(first.shape)} are the examples, not classes")
         binary = axis is None or first.shape[axis] == 1
         if task.name is not None and binary != (task.name == "binary"):
             wanted = "one number for each row" if task.name == "binary" else "at least two classes"
