@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -84,3 +85,17 @@ def test_outside_entropies_may_be_an_array() -> None:
     )
     assert found.detection == expected.detection != {}
     assert found.outside == 20
+
+
+def test_many_pixels_resample_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    probs = RNG.dirichlet(np.ones(3), (8, 500))
+    labels = (probs.cumsum(-1) > RNG.random((8, 500, 1))).argmax(-1)
+    exact = evaluate(probs, labels, replicates=300, class_dim=-1)
+    monkeypatch.setattr("avuc.metrics.blockwise.LARGE_ROWS", 1000)
+    monkeypatch.setattr(import_module("avuc.evaluation.evaluate"), "BLOCK_ROWS", 1024)
+    found = evaluate(probs, labels, replicates=300, class_dim=-1)
+    assert (exact.bootstrap, found.bootstrap) == ("rows", "cells")
+    assert found.metrics == exact.metrics
+    for name in ("accuracy", "nll", "brier", "avu"):
+        (low, high), (a, b) = exact.intervals[name], found.intervals[name]
+        assert b - a == pytest.approx(high - low, rel=0.3)

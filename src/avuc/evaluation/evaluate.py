@@ -21,11 +21,11 @@ from avuc.core.tasks import IGNORE_INDEX
 from avuc.evaluation.result import EvaluationResult, Series, as_series, interval_bounds
 from avuc.metrics.arrays import Array
 from avuc.metrics.avu import avu_curves_from_statistics
-from avuc.metrics.blockwise import needs_blocks
+from avuc.metrics.blockwise import BlockCollector, BlockwiseStatistics, needs_blocks
 from avuc.metrics.calibration import confidence_table, curve_from_table, uncertainty_table
 from avuc.metrics.detection import detection_from_sorted
 from avuc.metrics.detection_bootstrap import blockwise_detection_intervals, detection_intervals
-from avuc.metrics.intervals import Bootstrap, intervals_of
+from avuc.metrics.intervals import Bootstrap, blockwise_intervals, intervals_of
 from avuc.metrics.selective import risk_curve
 from avuc.metrics.sorted_samples import CHUNK, SortedPair
 from avuc.metrics.statistics import Statistics, prediction_statistics
@@ -36,6 +36,8 @@ from avuc.predictions import MultiLabelPredictions, Predictions
 
 HISTOGRAM_BINS = 40
 CHART_POINTS = 400
+# rows that are collected at a time for the intervals of large data
+BLOCK_ROWS = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ def evaluate(
 ) -> EvaluationResult:
     """Return every metric with its 95 % bootstrap interval, and the curves for the charts.
 
+    With more than 100,000 rows, intervals resample groups of similar rows, as `evaluate_large` does.
+
     Args:
         predictions: labelled predictions of any kind: one class of many, dense, binary, or `MultiLabelPredictions`,
             whose metrics are over all decisions, with those of each label in `per_label` and their mean in `macro`.
@@ -139,13 +143,27 @@ def evaluate(
     with delayed_progress("intervals", replicates * (1 if outside_entropy is None else 2)) as advance:
         if replicates:
             bootstrap = Bootstrap(replicates, seed=seed, threshold=threshold, bins=bins, advance=advance)
-            intervals = intervals_of(predictions.probs, statistics, None, bootstrap)
-            result = replace(result, intervals=interval_bounds(intervals), replicates=replicates)
+            large = needs_blocks(len(predictions), predictions.num_classes)
+            if large:  # pixels, for example: a resample of all rows would take seconds
+                intervals = blockwise_intervals(_collected(predictions, bins, seed), bootstrap, result.metrics)
+            else:
+                intervals = intervals_of(predictions.probs, statistics, None, bootstrap)
+            found, how = interval_bounds(intervals), "cells" if large else "rows"
+            result = replace(result, intervals=found, replicates=replicates, bootstrap=how)
         if outside_entropy is not None:
             # both sides in the same arithmetic, so that equal predictions have equal entropies
             inside, outside = (x.detach().cpu().numpy().copy() for x in (predictions.entropy, outside_entropy))
             fields |= detection_fields(inside, outside, replicates=replicates, seed=seed, advance=advance)
     return replace(result, **fields)
+
+
+def _collected(predictions: Predictions, bins: int, seed: int) -> BlockwiseStatistics:
+    collector = BlockCollector(
+        len(predictions), predictions.num_classes, bins=bins, dtype=predictions.probs.dtype, seed=seed
+    )
+    for probs, labels in zip(predictions.probs.split(BLOCK_ROWS), predictions.labels.split(BLOCK_ROWS), strict=True):
+        collector.add(probs, labels)
+    return collector.finish()
 
 
 def _as_predictions(probs: Any, labels: Any, class_dim: int | None, ignore_index: int | None) -> Predictions:
