@@ -218,6 +218,19 @@ def test_bad_multilabel_files_are_one_line(tmp_path, capsys, arrays, words, says
     assert err.count("\n") == 1
 
 
+def test_multilabel_tables_with_a_decimal_comma(tmp_path, capsys):
+    path = table(tmp_path / "a.csv", PROBS)
+    expected = evaluated(tmp_path, path, "--task", "multilabel")
+    comma = tmp_path / "comma.csv"
+    comma.write_text(path.read_text().replace(",", ";").replace(".", ","))
+    found = evaluated(tmp_path, comma, "--task", "multilabel")
+    assert found["metrics"] == expected["metrics"]
+    assert found["notes"][0] == "numbers were read with a decimal comma: 0,25 is 0.25"
+    (tmp_path / "b.csv").write_text(path.read_text().replace("label_cat", "label"))  # a label, and scores like tags
+    assert run("evaluate", tmp_path / "b.csv", "--label", "label") == 2
+    assert "pass --task multilabel if each is the probability of a label of its own" in capsys.readouterr().err
+
+
 def test_bad_multilabel_tables_and_calibrators(tmp_path, capsys):
     path = table(tmp_path / "a.csv", PROBS, "prob_", "nothing_")
     assert run("evaluate", path, "--task", "multilabel") == 2

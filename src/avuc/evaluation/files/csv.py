@@ -28,6 +28,7 @@ HEAD_ROWS = 256
 # 1,234 may be a thousand or a decimal; 0,234 is a decimal
 THOUSANDS = r"[+-]?[1-9]\d{0,2},\d{3}"
 COMMA_TO_POINT = str.maketrans({",": ".", ".": "!"})
+COMMA_NOTE = "numbers were read with a decimal comma: 0,25 is 0.25"
 # memory of a short Python string
 TEXT_BYTES = 100
 
@@ -51,7 +52,7 @@ def read_csv(path: Path, options: ReadOptions) -> RawScores:
     raw = RawScores(scores, columns.scores_from, columns.name, columns.scores, class_names=columns.class_names)
     raw.notes = list(columns.notes)
     if table.uses_comma(columns.scores):
-        raw.notes.append("numbers were read with a decimal comma: 0,25 is 0.25")
+        raw.notes.append(COMMA_NOTE)
     if columns.label is not None:
         raw.labels_from = f"column {columns.label!r}"
     if columns.label is not None and options.needs_labels:

@@ -77,6 +77,8 @@ def _remedy(summary: ScoreSummary, nonnegative: bool, like_percent: bool) -> str
         remedy += "; pass --kind percent if these are percentages"
     elif nonnegative:
         remedy += "; divide every row by its sum if these are rounded probabilities or counts"
+        if summary.high <= 1:
+            remedy += "; pass --task multilabel if each is the probability of a label of its own"
     if nonnegative and summary.rows == summary.classes:
         remedy += "; save scores.T if every column is a sample"
     return remedy
@@ -105,7 +107,8 @@ def _check_logits(path: Path, where: str, summary: ScoreSummary, name: str | Non
             path,
             f"{where} contains only numbers from 0 to 1, but row {row} sums to {total:.6g}, so these are neither "
             "clearly probabilities nor clearly logits",
-            "divide every row by its sum if these are probabilities, or pass --kind logits",
+            "divide every row by its sum if these are probabilities, or pass --kind logits; pass --task multilabel "
+            "if each is the probability of a label of its own",
         )
     problem = f"{where} may contain logits, odds or counts: no score is negative, and row {row} sums to {total:.6g}"
     raise file_error(path, problem, divide)

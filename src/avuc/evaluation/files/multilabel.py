@@ -17,6 +17,7 @@ from avuc.evaluation.files.binary import decide_binary_kind
 from avuc.evaluation.files.checks import check_finite
 from avuc.evaluation.files.choose_columns import expand_columns
 from avuc.evaluation.files.columns import SCORE_PREFIXES, begins, suffix_of
+from avuc.evaluation.files.csv import COMMA_NOTE
 from avuc.evaluation.files.find import FORMATS, TABLE_OPENERS, TABLES, file_errors, find_scores
 from avuc.evaluation.files.messages import file_error, listing
 from avuc.evaluation.files.names import RawScores, ReadOptions, check_class_names, check_size, check_unique_names
@@ -175,6 +176,8 @@ def _read_table(path: Path, options: ReadOptions) -> RawScores:
         chosen, kind_name, suffixes = _score_columns(path, table.names, options)
         raw = RawScores(_numbers(path, table, chosen, options), _from(chosen), kind_name, tuple(chosen))
         raw.class_names = tuple(suffixes)
+        if hasattr(table, "uses_comma") and table.uses_comma(chosen):  # a .csv
+            raw.notes.append(COMMA_NOTE)
         if options.needs_labels:
             found = _label_columns(path, table.names, chosen, suffixes, options.labels_key)
             raw.labels, raw.labels_from = _numbers(path, table, found, options), _from(found)
