@@ -13,7 +13,9 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from avuc.bayes import to_bayesian
 from avuc.calibration import MultiLabelCalibrator, TemperatureScaling, VectorScaling
 from avuc.core.errors import InputError
+from avuc.methods.dropout import DropoutPosterior
 from avuc.methods.ll_dropout import LLDropout
+from avuc.posterior import seeded_generator
 from avuc.prediction import Predictor, predict
 from avuc.predictions import MultiLabelPredictions, Predictions
 
@@ -197,3 +199,32 @@ def test_optional_arguments_are_not_folded_away(last_layer: bool) -> None:
     if not last_layer:
         expected = network.eval()(x, mask).softmax(-1)
         torch.testing.assert_close(predictor({"x": x, "mask": mask}).probs, expected)
+
+
+@pytest.mark.parametrize("outputs", [(3, 2), (3, 1), (1, 3)])
+def test_members_with_other_classes_are_refused(outputs: tuple[int, int]) -> None:
+    with pytest.raises(InputError, match="the same classes"):
+        predict([net(size) for size in outputs], X, progress=False)
+    if outputs == (3, 1):
+        with pytest.raises(InputError, match="the same classes"):
+            predict([net(size) for size in outputs], X, task="multilabel", progress=False)
+
+
+class DroppedGraphs(Graphs):
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, nodes: Tensor, graph: Tensor) -> Tensor:
+        return super().forward(self.drop(nodes), graph[0])  # the graph of each node, in the first of two rows
+
+
+def test_dropout_over_graphs() -> None:
+    nodes, graph = torch.randn(9, 3, generator=G), torch.tensor([0, 0, 1, 1, 1, 2, 2, 2, 2]).expand(2, 9)
+    batch = ((nodes, graph), torch.tensor([0, 1, 2]))
+    posterior = DropoutPosterior.of_own_layers(DroppedGraphs())
+    loader = DataLoader([batch, batch], batch_size=None)
+    found = predict(posterior, loader, samples=5, inputs=lambda batch: (tuple(batch[0]), batch[1]), progress=False)
+    draws = [posterior.draw(seeded_generator(0, sample)) for sample in range(5)]
+    expected = torch.stack([draw(nodes, graph).softmax(-1) for draw in draws]).mean(0)
+    torch.testing.assert_close(found.probs, expected.repeat(2, 1))

@@ -26,6 +26,7 @@ class BatchRows(NamedTuple):
         on_device: the same on the device of the logits.
         axis: the dimension of the classes in (S, n, …); None: there is none.
         binary: whether there is one number for each row.
+        given: shape of the logits of a sample, (n, …).
     """
 
     labels: Tensor | None
@@ -34,6 +35,7 @@ class BatchRows(NamedTuple):
     on_device: Tensor | None
     axis: int | None
     binary: bool
+    given: Shape
 
 
 class RowLayout:
@@ -59,6 +61,11 @@ class RowLayout:
             known = self._known[batch.number] = self._find(logits, batch)
             count = math.prod(known.shape) if known.positions is None else len(known.positions)
             self._ends.append(count + (self._ends[-1] if self._ends else 0))
+        elif tuple(logits.shape[1:]) != known.given:
+            raise InputError(
+                f"all samples must return logits of one shape, found {known.given} and {tuple(logits.shape[1:])}; the "
+                "members of an ensemble need the same classes"
+            )
         if logits.ndim == 3 and known.on_device is None and not known.binary:
             return logits
         if self.multilabel:
@@ -130,7 +137,7 @@ class RowLayout:
                     "position, give rows to MultiLabelPredictions.from_logits: logits.movedim(1, -1).flatten(0, -2)"
                 )
             multilabel_rows(first, labels, kind="logits", ignore_index=task.ignore_index)  # checks both
-            return BatchRows(_decisions(labels, task), (n,), None, None, None, False)
+            return BatchRows(_decisions(labels, task), (n,), None, None, None, False, tuple(first.shape))
         if task.class_dim is None and labels is None and first.ndim == 3:
             raise InputError(
                 f"logits {tuple(first.shape)} without labels have their classes in the second or in the last "
@@ -150,7 +157,7 @@ class RowLayout:
 def _batch_rows(rows: Rows, axis: int | None, binary: bool, logits: Tensor) -> BatchRows:
     index = None if rows.positions is None else rows.positions.to(logits.device)
     place = None if axis is None else axis + 1  # after the samples
-    return BatchRows(rows.labels, rows.shape, rows.positions, index, place, binary)
+    return BatchRows(rows.labels, rows.shape, rows.positions, index, place, binary, tuple(logits.shape[1:]))
 
 
 def _decisions(labels: Tensor | None, task: Task) -> Tensor | None:

@@ -113,7 +113,10 @@ class GenericBackend:
         net = sample.net
         if net not in self._mask_shapes:
             assert self._batches is not None
-            image = next(iter(self._batches)).input[0:1]
+            batch = next(iter(self._batches))
+            image = batch.input
+            if all(len(part) == len(batch) for _, part in image.arrays() if part.ndim):  # nodes of a graph are not
+                image = image[0:1]
             can = masked_net(net) is not None
             self._mask_shapes[net] = mask_shapes(sample, *image.args, **image.kwargs) if can else None
         shapes = self._mask_shapes[net]
