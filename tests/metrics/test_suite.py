@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import avuc.metrics
+from avuc.core.errors import InputError
 from avuc.metrics import METRICS, evaluate
 from avuc.predictions import Predictions
 
@@ -93,3 +94,18 @@ def test_order_of_rows_does_not_matter(awkward: World) -> None:
 def test_rows_without_labels_are_refused() -> None:
     with pytest.raises(ValueError, match="found -1"):
         evaluate(Predictions(torch.full((2, 2), 0.5), torch.tensor([-1, -1])))
+
+
+def test_evaluate_takes_arrays_of_every_layout(awkward: World) -> None:
+    probs, labels = awkward(60, 4)
+    expected = evaluate(Predictions(probs, labels))
+    for pair in ((probs, labels), (torch.tensor(probs), torch.tensor(labels)), (probs.tolist(), labels.tolist())):
+        assert evaluate(*pair) == pytest.approx(expected, nan_ok=True)
+    dense, map_of = probs.reshape(5, 12, 4), labels.reshape(5, 12)
+    assert evaluate(np.moveaxis(dense, -1, 1), map_of) == pytest.approx(expected, nan_ok=True)
+    assert evaluate(dense, map_of, class_dim=-1) == pytest.approx(expected, nan_ok=True)
+    most = evaluate(probs[labels != 0], labels[labels != 0])
+    assert evaluate(probs, labels, ignore_index=0) == pytest.approx(most, nan_ok=True)
+    for wrong in ((probs,), (Predictions(probs, labels), labels)):
+        with pytest.raises(InputError, match="probabilities and labels"):
+            evaluate(*wrong)

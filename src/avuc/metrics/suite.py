@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import avuc.metrics.calibration as calibration
 import avuc.metrics.proper as proper
 import avuc.metrics.selective as selective
+from avuc.core.errors import InputError
+from avuc.core.tasks import IGNORE_INDEX
 from avuc.metrics.arrays import Array
 from avuc.metrics.avu import (
     area,
@@ -54,22 +56,37 @@ class HasProbabilities(Protocol):
     def labels(self) -> Any: ...
 
 
-def evaluate(predictions: HasProbabilities, *, threshold: Threshold = "auto", bins: int = 15) -> dict[str, float]:
+def evaluate(
+    predictions: HasProbabilities | Any,
+    labels: Any = None,
+    *,
+    threshold: Threshold = "auto",
+    bins: int = 15,
+    class_dim: int | None = None,
+    ignore_index: int | None = IGNORE_INDEX,
+) -> dict[str, float]:
     """Return every metric of `METRICS`, computed from one pass over the probabilities.
 
     Each value equals that of the metric's own function.
 
     Args:
-        predictions: anything with `probs` and `labels` of a layout that metrics take, such as `avuc.Predictions`.
+        predictions: anything with `probs` and `labels` of a layout that metrics take, such as `avuc.Predictions`; or
+            the probabilities, with `labels`.
+        labels: class numbers, if `predictions` are probabilities.
         threshold: entropy in nats up to which a prediction is certain; "auto": see `auto_threshold`.
         bins: number of bins of the calibration errors.
+        class_dim: dimension of the classes. Default None: the last one for (N, C), else 1.
+        ignore_index: rows with this label are left out (default −100); None: no row is.
 
-    >>> from avuc.predictions import Predictions
-    >>> import torch
-    >>> evaluate(Predictions(torch.tensor([[0.8, 0.2], [0.6, 0.4]]), torch.tensor([0, 1])))["accuracy"]
+    >>> evaluate([[0.8, 0.2], [0.6, 0.4]], [0, 1])["accuracy"]
     0.5
     """
-    statistics = prediction_statistics(*metric_rows(predictions.probs, predictions.labels), bins=bins)
+    named = hasattr(predictions, "probs") and hasattr(predictions, "labels")
+    if named == (labels is not None):
+        raise InputError("evaluate needs Predictions, which have labels, or probabilities and labels")
+    given = (predictions.probs, predictions.labels) if named else (predictions, labels)
+    rows = metric_rows(*given, class_dim=class_dim, ignore_index=ignore_index)
+    statistics = prediction_statistics(*rows, bins=bins)
     return from_statistics(statistics, threshold=threshold, bins=bins)
 
 
