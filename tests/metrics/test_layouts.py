@@ -29,7 +29,7 @@ from avuc.metrics import (
     nll,
     paired_bootstrap,
 )
-from avuc.predictions import Predictions
+from avuc.predictions import MultiLabelPredictions, Predictions
 
 # every public function of probabilities and labels
 FUNCTIONS = [
@@ -241,3 +241,17 @@ def test_multilabel_extremes() -> None:
     ):
         with pytest.raises(InputError, match=message):
             multilabel(probs, labels)
+
+
+def test_all_decisions_of_multilabel_predictions() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, (40, 3))
+    labels[0, 0] = -100
+    several = MultiLabelPredictions(rng.random((40, 3)), labels)
+    assert avuc.metrics.evaluate(several) == avuc.metrics.evaluate(several.flatten())
+    found, expected = (avuc.metrics.intervals(one, ["nll"], replicates=50) for one in (several, several.flatten()))
+    assert found == expected
+    other = MultiLabelPredictions(rng.random((40, 3)), labels)
+    assert avuc.metrics.paired_intervals(several, other, ["brier"], replicates=50) == avuc.metrics.paired_intervals(
+        several.flatten(), other.flatten(), ["brier"], replicates=50
+    )

@@ -15,6 +15,7 @@ from avuc.core.errors import InputError
 from avuc.core.probabilities import BOTH_COLUMNS
 from avuc.core.tasks import IGNORE_INDEX, as_rows
 from avuc.metrics.arrays import Array
+from avuc.predictions import MultiLabelPredictions
 
 R_co = TypeVar("R_co", covariant=True)
 # what `any_layout` puts in place of these texts of a docstring
@@ -114,6 +115,21 @@ def metric_rows(
     if not len(kept) and not none_is_fine:
         raise InputError(f"every label is ignore_index ({ignore_index}), so there are no samples; at least 1 is needed")
     return ProbsAndLabels(rows, kept)
+
+
+def rows_of(predictions: Any, **layout: Any) -> ProbsAndLabels:
+    """Return the rows of anything with `probs` and `labels`; of a multi-label model, all known decisions.
+
+    Args:
+        predictions: such as `avuc.Predictions` and `avuc.MultiLabelPredictions`.
+        layout: class_dim and ignore_index of `metric_rows`.
+
+    >>> rows_of(MultiLabelPredictions([[0.9, 0.2]], [[1, -100]])).labels
+    array([1])
+    """
+    if isinstance(predictions, MultiLabelPredictions):
+        predictions = predictions.flatten()
+    return metric_rows(predictions.probs, predictions.labels, **layout)
 
 
 def _like(mask: Array, matrix: Any) -> Any:

@@ -19,7 +19,7 @@ from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.metrics.arrays import Array
 from avuc.metrics.blockwise import BlockwiseStatistics
-from avuc.metrics.checks import metric_rows
+from avuc.metrics.checks import metric_rows, rows_of
 from avuc.metrics.resampling.grouped_rows import grouped_errors
 from avuc.metrics.resampling.percentile import (
     Errors,
@@ -87,7 +87,7 @@ def intervals(
     >>> intervals(p, ["accuracy"], replicates=200)["accuracy"].value
     0.5
     """
-    probs, labels = metric_rows(predictions.probs, predictions.labels)
+    probs, labels = rows_of(predictions)
     statistics = prediction_statistics(probs, labels, bins=bins)
     return intervals_of(probs, statistics, names, Bootstrap(replicates, level, seed, threshold, bins))
 
@@ -157,7 +157,7 @@ def paired_intervals(
     >>> paired_intervals(a, b, ["nll"], replicates=200)["nll"].high < 0
     True
     """
-    rows = [metric_rows(one.probs, one.labels) for one in (a, b)]
+    rows = [rows_of(one) for one in (a, b)]
     both = [prediction_statistics(*one, bins=bins) for one in rows]
     how = Bootstrap(replicates, level, seed, threshold, bins)
     compared = compared_intervals([one.probs for one in rows], both, names, how)

@@ -22,7 +22,7 @@ from avuc.metrics.avu import (
     quadrant_counts_between,
 )
 from avuc.metrics.binning import BinTable, bin_edges
-from avuc.metrics.checks import metric_rows
+from avuc.metrics.checks import metric_rows, rows_of
 from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.metrics.threshold import Threshold
 from avuc.metrics.ties import group_ties
@@ -70,8 +70,8 @@ def evaluate(
     Each value equals that of the metric's own function.
 
     Args:
-        predictions: anything with `probs` and `labels` of a layout that metrics take, such as `avuc.Predictions`; or
-            the probabilities, with `labels`.
+        predictions: anything with `probs` and `labels` of a layout that metrics take, such as `avuc.Predictions`; of
+            `avuc.MultiLabelPredictions` all decisions together. Or the probabilities, with `labels`.
         labels: class numbers, if `predictions` are probabilities.
         threshold: entropy in nats up to which a prediction is certain; "auto": see `auto_threshold`.
         bins: number of bins of the calibration errors.
@@ -84,8 +84,8 @@ def evaluate(
     named = hasattr(predictions, "probs") and hasattr(predictions, "labels")
     if named == (labels is not None):
         raise InputError("evaluate needs Predictions, which have labels, or probabilities and labels")
-    given = (predictions.probs, predictions.labels) if named else (predictions, labels)
-    rows = metric_rows(*given, class_dim=class_dim, ignore_index=ignore_index)
+    layout: dict[str, Any] = {"class_dim": class_dim, "ignore_index": ignore_index}
+    rows = rows_of(predictions, **layout) if named else metric_rows(predictions, labels, **layout)
     statistics = prediction_statistics(*rows, bins=bins)
     return from_statistics(statistics, threshold=threshold, bins=bins)
 
