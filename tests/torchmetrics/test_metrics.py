@@ -135,6 +135,22 @@ def test_collection_shares_the_states() -> None:
     assert "val/ece" in renamed.compute()
 
 
+def test_a_collection_keeps_metrics_apart_that_read_batches_differently() -> None:
+    """In the first batch nothing is ignored, so all states are equal; in the second they are not."""
+    generator = torch.Generator().manual_seed(0)
+    scores = 2 * torch.randn(2, 40, 3, generator=generator)
+    labels = torch.stack([torch.randint(low, 3, (40,), generator=generator) for low in (1, 0)])
+    options: dict[str, dict[str, Any]] = {"all": {}, "some": {"ignore_index": 0}, "same": {"bins": 10}}
+    alone = {name: ECE(3, **given) for name, given in options.items()}
+    together = MetricCollection({name: ECE(3, **given) for name, given in options.items()})
+    for batch in zip(scores, labels, strict=True):
+        together.update(*batch)
+        for metric in alone.values():
+            metric.update(*batch)
+    assert together.compute() == {name: metric.compute() for name, metric in alone.items()}
+    assert sorted(map(sorted, together.compute_groups.values())) == [["all", "same"], ["some"]]
+
+
 def test_tracker_finds_the_best_step() -> None:
     tracker = MetricTracker(ECE(3))
     for sharpness in (4.0, 0.5, 1.0):

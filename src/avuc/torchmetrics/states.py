@@ -52,6 +52,7 @@ class StatisticsMetric(Metric):
     entropy: list[Tensor]
     sums: Tensor
     precision: Tensor
+    reads: Tensor
     classwise: Tensor
 
     def __init__(
@@ -85,6 +86,10 @@ class StatisticsMetric(Metric):
             self.add_state(name, default=[], dist_reduce_fx="cat")
         self.add_state("sums", default=torch.zeros(2, dtype=torch.float64), dist_reduce_fx="sum")  # nll, brier
         self.add_state("precision", default=torch.zeros((), dtype=torch.int64), dist_reduce_fx="max")
+        # A MetricCollection shares the states of metrics whose first batch gave the same ones. This constant keeps
+        # metrics apart that read later batches in another way, for example with another `ignore_index`.
+        reads = [TASKS.index(task), kind == "probs", ignore_index is None, ignore_index or 0, class_dim is None]
+        self.add_state("reads", default=torch.tensor([*map(int, reads), class_dim or 0]), dist_reduce_fx="max")
         self._keeps_table = classwise
         if classwise:
             table = torch.zeros(self._columns, bins, dtype=torch.float64)
