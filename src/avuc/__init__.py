@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from avuc.calibration import AvUTemperatureScaling, TemperatureScaling, VectorScaling
     from avuc.core.errors import InputError, MissingExtra
     from avuc.losses import AvUCLoss, auavuc_loss, avuc_loss, elbo_loss
-    from avuc.losses.quadrants import Cells, Quadrants, avuc_cells, avuc_quadrants
+    from avuc.losses.quadrants import Cells, Quadrants, avuc_cells, avuc_quadrants  # noqa: F401  # names of 0.1.0
     from avuc.posterior import Posterior
     from avuc.prediction.predict import predict
     from avuc.prediction.predictor import Predictor
@@ -46,7 +46,6 @@ __all__ = [
     "AvUCLoss",
     "AvUTemperatureScaling",
     "BayesianModule",
-    "Cells",
     "InputError",
     "MissingExtra",
     "Moped",
@@ -59,7 +58,6 @@ __all__ = [
     "TemperatureScaling",
     "VectorScaling",
     "auavuc_loss",
-    "avuc_cells",
     "avuc_loss",
     "avuc_quadrants",
     "bayes",

@@ -4,15 +4,13 @@ from avuc.losses.area import area_loss
 from avuc.losses.elbo import elbo_loss
 from avuc.losses.functional import auavuc_loss, avuc_loss, confidence_penalty
 from avuc.losses.module import AvUCLoss
-from avuc.losses.quadrants import Cells, Quadrants, avuc_cells, avuc_quadrants
+from avuc.losses.quadrants import Cells, Quadrants, avuc_cells, avuc_quadrants  # noqa: F401  # names of 0.1.0
 
 __all__ = [
     "AvUCLoss",
-    "Cells",
     "Quadrants",
     "area_loss",
     "auavuc_loss",
-    "avuc_cells",
     "avuc_loss",
     "avuc_quadrants",
     "confidence_penalty",
