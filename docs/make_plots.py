@@ -63,7 +63,7 @@ def figures() -> dict[str, Figure]:
         "avu": plot.avu_curve(before),
         "risk": plot.risk_coverage(before),
         "entropy": plot.entropy_histogram(before, outside=outside),
-        "temperature": plot.temperature_curve(scaler),
+        "temperature": plot.temperature_curve(before),
         "boxes": plot.shift_boxes(errors, metric="ECE"),
     }
     plot.reliability(after, label="after temperature scaling", ax=axes["reliability"])

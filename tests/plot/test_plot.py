@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 import avuc.plot as plot
 from avuc import Predictions
-from avuc.calibration import MultiLabelCalibrator, TemperatureScaling, VectorScaling
+from avuc.calibration import CalibrationWarning, MultiLabelCalibrator, TemperatureScaling, VectorScaling
 from avuc.core.errors import InputError, MissingExtra
 from avuc.metrics import aurc, avu_curves, bootstrap, ece, reliability_curve, risk_coverage_curve
 from avuc.plot.axes import share_interval
@@ -243,6 +243,35 @@ def test_the_temperature_curve_is_that_of_the_fit() -> None:
         np.testing.assert_allclose(curve(ax).get_xydata().T, np.stack(scaler.curve_))
         assert ax.get_legend().get_texts()[0].get_text() == f"T = {scaler.temperature_:.4g}"
         draw(ax)
+
+
+def test_the_temperature_curve_of_predictions_has_a_band() -> None:
+    """Mean NLL and its interval at each temperature, by a plain loop; the fit on log p is marked."""
+    predictions = sample(50)
+    probs, labels = predictions.probs.double().numpy(), predictions.labels.numpy()
+    ax = plot.temperature_curve(predictions, level=0.9)
+    scaler = TemperatureScaling().fit(predictions.probs.double().log(), predictions.labels)
+    assert ax.get_legend().get_texts()[0].get_text() == f"T = {scaler.temperature_:.4g}"
+    (shade,) = ax.collections
+    corners = {(round(float(x), 9), round(float(y), 9)) for x, y in shade.get_paths()[0].vertices}
+    for temperature, mean in curve(ax).get_xydata():
+        rows = []
+        for p, y in zip(probs, labels, strict=True):
+            powers = [math.exp(math.log(value) / temperature) for value in p]
+            rows.append(-math.log(max(powers[y] / sum(powers), 1e-12)))
+        assert mean == pytest.approx(sum(rows) / 50)
+        half = 1.6448536 * math.sqrt(sum((row - mean) ** 2 for row in rows) / 49 / 50)
+        for end in (max(mean - half, 0), mean + half):
+            near = min(corners, key=lambda at: abs(at[0] - temperature) + abs(at[1] - end))
+            assert near == pytest.approx((temperature, end), abs=1e-6)
+    same = plot.temperature_curve(predictions.probs, predictions.labels)
+    np.testing.assert_allclose(curve(same).get_xydata(), curve(ax).get_xydata())
+    with pytest.warns(CalibrationWarning, match="no minimum inside"):
+        alone = plot.temperature_curve(sample(1))
+    assert not alone.collections  # one row has no band
+    draw(alone)
+    with pytest.raises(InputError, match="leave `labels` out"):
+        plot.temperature_curve(scaler, predictions.labels)
 
 
 def test_a_scaler_without_a_curve_is_refused() -> None:

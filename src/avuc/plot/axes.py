@@ -26,6 +26,11 @@ CURVE = "avuc-curve"
 
 def statistics_of(predictions: Any, labels: Any, what: str) -> Statistics:
     """Return the statistics of predictions, of a pair (probs, labels), or of probabilities with `labels`."""
+    return prediction_statistics(*labelled_rows(predictions, labels, what))
+
+
+def labelled_rows(predictions: Any, labels: Any, what: str) -> tuple[Any, Any]:
+    """Return the probabilities (N, C) and labels (N) of what `statistics_of` takes; rows without a label are left out."""
     if labels is None and isinstance(predictions, tuple) and len(predictions) == 2:
         predictions, labels = predictions
     if labels is not None:
@@ -40,9 +45,9 @@ def statistics_of(predictions: Any, labels: Any, what: str) -> Statistics:
     if not labelled.any():
         raise InputError(f"{what} needs labels; found {len(labelled)} rows without any")
     if labelled.all():
-        return prediction_statistics(predictions.probs, predictions.labels)
+        return predictions.probs, predictions.labels
     keep = predictions.labels >= 0
-    return prediction_statistics(predictions.probs[keep], predictions.labels[keep])
+    return predictions.probs[keep], predictions.labels[keep]
 
 
 def axes_or_new(ax: Axes | None, what: str) -> Axes:
