@@ -30,7 +30,7 @@ def statistics_of(predictions: Any, labels: Any, what: str) -> Statistics:
 
 
 def labelled_rows(predictions: Any, labels: Any, what: str) -> tuple[Any, Any]:
-    """Return the probabilities (N, C) and labels (N) of what `statistics_of` takes; rows without a label are left out."""
+    """Return the labelled rows of what `statistics_of` takes: probabilities (N, C) and labels (N)."""
     if labels is None and isinstance(predictions, tuple) and len(predictions) == 2:
         predictions, labels = predictions
     if labels is not None:
