@@ -77,6 +77,7 @@ class SampleStatistics(NamedTuple):
     correct: Tensor  # bool
     weight: Tensor  # 0 where the label is ignored
     num_classes: int
+    nll: Tensor | None = None  # −log of the label's probability, if asked for
 
 
 def avuc_quadrants(
@@ -131,11 +132,18 @@ def avuc_quadrants(
 
 
 def sample_statistics(
-    logits: Tensor, labels: Tensor, uncertainty: Uncertainty, ignore_index: int, weights: Tensor | None
+    logits: Tensor,
+    labels: Tensor,
+    uncertainty: Uncertainty,
+    ignore_index: int,
+    weights: Tensor | None,
+    *,
+    with_nll: bool = False,
 ) -> SampleStatistics:
     """Return the statistics of logits (N, C), (S, N, C) for S posterior samples, or dense ([S,] N, C, *spatial).
 
-    With posterior samples, p is the mean of their softmax probabilities.
+    With posterior samples, p is the mean of their softmax probabilities. `with_nll` adds −log of the label's
+    probability.
     """
     one_of("uncertainty", uncertainty, UNCERTAINTIES)
     samples = check_shapes(logits, labels)
@@ -150,9 +158,17 @@ def sample_statistics(
             probs = each.mean(dim=0)
             confidence, predicted = probs.max(dim=-1)
             u = entropy(probs) if uncertainty == "entropy" else mutual_information(each)
+            scores = probs.log() if with_nll else probs
         else:
             confidence, u, predicted = softmax_statistics(flat)
-        return _with_labels(confidence, u, predicted, labels, flat.shape[-1], ignore_index, weights)
+            scores = flat
+        statistics = _with_labels(confidence, u, predicted, labels, flat.shape[-1], ignore_index, weights)
+        if not with_nll:
+            return statistics
+        # z_ŷ − z_y is exact, and no second softmax is kept; ignored labels point to any class, their weight is 0
+        columns = torch.stack((predicted, class_indices(labels).clamp(0, flat.shape[-1] - 1)), dim=1)
+        highest, own = scores.gather(1, columns).unbind(dim=1)
+        return statistics._replace(nll=highest - own - confidence.log())
 
 
 def mass(p: Tensor, scaled: Tensor, correct: Tensor, uncertain: Tensor, variant: Variant) -> Tensor:
