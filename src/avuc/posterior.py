@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 from avuc.core.private_copy import private_copy
 
-__all__ = ["Draw", "NetDraw", "Posterior", "evaluating", "seeded_generator"]
+__all__ = ["Draw", "NetDraw", "Posterior"]
 
 Draw = Callable[..., Any]
 """A sample of a posterior: a function from images, or whatever the network takes, to logits (N, C)."""

@@ -8,8 +8,10 @@ reads picture files that do not fit in memory.
 (torch.Size([1000, 28, 28, 1]), 10)
 """
 
-from avuc.data.arrays import UNLABELLED, Dataset, as_input, channel_stats, epoch_batches
-from avuc.data.augmentation import Augmentation, augment, augment_at
+from avuc.data.arrays import UNLABELLED as UNLABELLED
+from avuc.data.arrays import Dataset, as_input, channel_stats, epoch_batches
+from avuc.data.augmentation import Augmentation, augment
+from avuc.data.augmentation import augment_at as augment_at
 from avuc.data.folder import list_folder
 from avuc.data.imagenet import list_imagenet, list_imagenet_c
 from avuc.data.load import DATASETS, load_dataset
@@ -18,14 +20,12 @@ from avuc.data.stream import Stream
 
 __all__ = [
     "DATASETS",
-    "UNLABELLED",
     "Augmentation",
     "Dataset",
     "Split",
     "Stream",
     "as_input",
     "augment",
-    "augment_at",
     "channel_stats",
     "epoch_batches",
     "list_folder",

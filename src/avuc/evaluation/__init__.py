@@ -16,7 +16,8 @@ files/        read and write saved predictions of any format
 """
 
 from avuc.evaluation.compare import Comparison, compare
-from avuc.evaluation.evaluate import evaluate, metric_values
+from avuc.evaluation.evaluate import evaluate
+from avuc.evaluation.evaluate import metric_values as metric_values
 from avuc.evaluation.large import evaluate_large
 from avuc.evaluation.result import EvaluationResult
 from avuc.evaluation.streaming import evaluate_streaming
@@ -28,5 +29,4 @@ __all__ = [
     "evaluate",
     "evaluate_large",
     "evaluate_streaming",
-    "metric_values",
 ]

@@ -1,6 +1,6 @@
 """Losses that make a classifier certain where it is right and uncertain where it is wrong, and the negative ELBO."""
 
-from avuc.losses.area import area_loss
+from avuc.losses.area import area_loss as area_loss
 from avuc.losses.elbo import elbo_loss
 from avuc.losses.functional import auavuc_loss, avuc_loss, confidence_penalty
 from avuc.losses.module import AvUCLoss
@@ -9,7 +9,6 @@ from avuc.losses.quadrants import Cells, Quadrants, avuc_cells, avuc_quadrants  
 __all__ = [
     "AvUCLoss",
     "Quadrants",
-    "area_loss",
     "auavuc_loss",
     "avuc_loss",
     "avuc_quadrants",

@@ -11,7 +11,8 @@ from avuc.methods.ensemble import Ensemble
 from avuc.methods.ll_dropout import LLDropout
 from avuc.methods.ll_svi import LLSVI
 from avuc.methods.method import Method
-from avuc.methods.objective import Objective, ObjectiveLoss, Terms
+from avuc.methods.objective import Objective, ObjectiveLoss
+from avuc.methods.objective import Terms as Terms
 from avuc.methods.radial import Radial
 from avuc.methods.svi import SVI
 from avuc.methods.swag import SWAG
@@ -29,7 +30,6 @@ __all__ = [
     "Objective",
     "ObjectiveLoss",
     "Radial",
-    "Terms",
     "Vanilla",
 ]
 

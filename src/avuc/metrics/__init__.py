@@ -32,7 +32,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from avuc.metrics.avu import (
-        AvuCurves,
+        AvuCurves as AvuCurves,
+    )
+    from avuc.metrics.avu import (
         avu,
         avu_auc,
         avu_curves,
@@ -40,7 +42,9 @@ if TYPE_CHECKING:
         p_uncertain_given_inaccurate,
     )
     from avuc.metrics.calibration import (
-        Curve,
+        Curve as Curve,
+    )
+    from avuc.metrics.calibration import (
         adaptive_ece,
         classwise_ece,
         debiased_ece,
@@ -58,22 +62,20 @@ if TYPE_CHECKING:
         paired_bootstrap,
         paired_intervals,
     )
-    from avuc.metrics.multilabel import MultiLabelMetrics, multilabel
+    from avuc.metrics.multilabel import MultiLabelMetrics as MultiLabelMetrics
+    from avuc.metrics.multilabel import multilabel
     from avuc.metrics.proper import accuracy, brier, mean_entropy, nll
     from avuc.metrics.rank_correlation import spearman
     from avuc.metrics.resampling.percentile import Interval
-    from avuc.metrics.selective import RiskCoverage, aurc, risk_coverage_curve
+    from avuc.metrics.selective import RiskCoverage as RiskCoverage
+    from avuc.metrics.selective import aurc, risk_coverage_curve
     from avuc.metrics.streaming import StreamingDetection, StreamingMetrics
     from avuc.metrics.suite import METRICS, evaluate
     from avuc.metrics.threshold import auto_threshold
 
 __all__ = [
     "METRICS",
-    "AvuCurves",
-    "Curve",
     "Interval",
-    "MultiLabelMetrics",
-    "RiskCoverage",
     "StreamingDetection",
     "StreamingMetrics",
     "accuracy",

@@ -34,7 +34,6 @@ from avuc.shifts.weather import brightness, fog, frost, snow
 
 __all__ = [
     "PAPER",
-    "PROFILES",
     "SEVERITIES",
     "SHIFTS",
     "Archive",

@@ -5,7 +5,5 @@ detection.py    StreamingDetection: the metrics of `detection`
 accumulator.py  the sums behind both
 """
 
-from avuc.metrics.streaming.detection import StreamingDetection
-from avuc.metrics.streaming.suite import StreamingMetrics
-
-__all__ = ["StreamingDetection", "StreamingMetrics"]
+from avuc.metrics.streaming.detection import StreamingDetection as StreamingDetection
+from avuc.metrics.streaming.suite import StreamingMetrics as StreamingMetrics
