@@ -406,3 +406,20 @@ def test_compiled_module_switches_once(options: dict[str, Any]) -> None:
     assert frames[2] == frames[22]
     assert frames[25] == frames[29]
     assert "warmup_epochs" not in options or frames[-1] == 2
+
+
+def test_statistics_count_for_the_threshold_as_logits_do() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(2, 50, 4, generator=generator), torch.randint(0, 4, (2, 50), generator=generator)
+    labels[0, :7] = -100
+    by_logits, by_statistics = (AvUCLoss(warmup_steps=2) for _ in range(2))
+    for rows, classes in zip(logits, labels, strict=True):
+        by_logits(rows, classes)
+        probs = rows.softmax(dim=-1)
+        u = -(probs * probs.log()).sum(dim=-1)
+        by_statistics.eval()
+        by_statistics.observe(u, rows.argmax(dim=-1) == classes, classes != -100)  # does not count
+        by_statistics.train()
+        by_statistics.observe(u, rows.argmax(dim=-1) == classes, classes != -100)
+    assert not by_statistics.warming_up
+    torch.testing.assert_close(by_statistics.threshold, by_logits.threshold)

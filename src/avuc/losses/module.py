@@ -215,6 +215,18 @@ class AvUCLoss(WarmupState):
             self.steps.zero_()
         self.epoch += 1
 
+    def observe(self, uncertainty: Tensor, correct: Tensor, weight: Tensor) -> None:
+        """Count a training batch for the threshold without its logits, for losses that never hold them.
+
+        Args:
+            uncertainty: of each prediction, (N).
+            correct: whether each prediction is right, (N) bool.
+            weight: weight of each prediction, (N); 0 leaves it out.
+        """
+        if self._warming_up and self.training:
+            self._add(uncertainty, correct, weight)
+            self._count()
+
     def quadrants(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Quadrants:
         """Return the quadrants of this process's batch at the loss's threshold; arguments as in `forward`."""
         return self._quadrants(*standard_layout(logits, labels, self.task, self.class_dim), weights)
@@ -226,13 +238,7 @@ class AvUCLoss(WarmupState):
     @torch.no_grad()
     def _gather(self, logits: Tensor, labels: Tensor, weights: Tensor | None, *, look: bool) -> None:
         predictions = sample_statistics(logits, labels, self.uncertainty, self.ignore_index, weights)
-        refuse_nan(predictions.uncertainty, "logits")
-        right = predictions.correct.to(self.gathered.dtype)
-        groups = torch.stack((1 - right, right)) * predictions.weight
-        sums = torch.stack(((groups * predictions.uncertainty).sum(dim=1), groups.sum(dim=1)), dim=1)
-        sums = plain_value(sums, torch.sum)  # vmap over examples gathers what one batch would
-        with outside_transforms():
-            self.gathered += sums
+        self._add(predictions.uncertainty, predictions.correct, predictions.weight)
         # `look`: rows [0, z] made of binary logits may look like probabilities
         if look and not torch.compiler.is_compiling() and self.steps == 0 and look_like_probs(logits, labels):
             warnings.warn(
@@ -240,6 +246,16 @@ class AvUCLoss(WarmupState):
                 "before the softmax",
                 stacklevel=4,
             )
+
+    @torch.no_grad()
+    def _add(self, uncertainty: Tensor, correct: Tensor, weight: Tensor) -> None:
+        refuse_nan(uncertainty, "logits")
+        right = correct.to(self.gathered.dtype)
+        groups = torch.stack((1 - right, right)) * weight
+        sums = torch.stack(((groups * uncertainty).sum(dim=1), groups.sum(dim=1)), dim=1)
+        sums = plain_value(sums, torch.sum)  # vmap over examples gathers what one batch would
+        with outside_transforms():
+            self.gathered += sums
 
     def _count(self) -> None:
         if self.warmup_steps is None and torch.compiler.is_compiling():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ from avuc.core.errors import InputError
 from avuc.losses import AvUCLoss
 from avuc.losses.inputs import checked_whole
 from avuc.transformers.rows import logits_of, rows_of
+from avuc.transformers.stored import restore, stored
 
 # name of our entry in `trainer_state.json`
 KEY = "avuc.AvUCLoss"
@@ -142,12 +142,12 @@ class AvUCObjective(TrainerCallback):
             self.label_smoothing = args.label_smoothing_factor
         average = getattr(args, "average_tokens_across_devices", False)
         self._replicas = (max(args.n_gpu, 1) if args.n_gpu > 1 else args.world_size) if average else 1
-        module = _unwrapped(model)
+        module = unwrapped(model)
         if hasattr(module, "kl"):
             self._posterior, self._num_train = module, self.num_train or _rows_in(kwargs["train_dataloader"])
-        stored = state.stateful_callbacks.get(KEY)
-        if stored is not None:
-            self._restore(stored)
+        saved = state.stateful_callbacks.get(KEY)
+        if saved is not None:
+            restore(self.avuc, saved, KEY)
             # a checkpoint after the last step of an epoch was written before the epoch ended
             while self.avuc.epoch < int(state.epoch or 0):
                 self.avuc.epoch_end()
@@ -160,32 +160,16 @@ class AvUCObjective(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Put the state into that of `Trainer`, which may write a checkpoint next."""
-        state.stateful_callbacks[KEY] = self._stored()
+        state.stateful_callbacks[KEY] = stored(self.avuc)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the epoch of `avuc`."""
         self.avuc.epoch_end()
-        state.stateful_callbacks[KEY] = self._stored()
-
-    def _stored(self) -> dict[str, Any]:
-        """Return the state as plain numbers: `trainer_state.json` holds it without pickle."""
-        numbers = {name: tensor.tolist() for name, tensor in self.avuc.state_dict().items()}
-        # JSON has no NaN
-        return {name: None if value != value else value for name, value in numbers.items()}
-
-    def _restore(self, stored: Any) -> None:
-        state = self.avuc.state_dict()
-        try:
-            for name in state.keys() & {*stored}:
-                value = torch.tensor(math.nan if stored[name] is None else stored[name], dtype=state[name].dtype)
-                # epochs, and steps where they are counted, have one number or two
-                state[name] = value if name == "_extra_state" else value.reshape(state[name].shape)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"trainer_state.json: the entry {KEY!r} is damaged ({error!r})") from error
-        self.avuc.load_state_dict(state)
+        state.stateful_callbacks[KEY] = stored(self.avuc)
 
 
-def _unwrapped(model: Any) -> Any:
+def unwrapped(model: Any) -> Any:
+    """Return the model inside the wrappers of data-parallel training."""
     while isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
         model = model.module
     return model
