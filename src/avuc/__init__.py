@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from avuc.bayes import BayesianModule, Moped, Normal, to_bayesian
     from avuc.calibration import AvUTemperatureScaling, TemperatureScaling, VectorScaling
     from avuc.core.errors import InputError, MissingExtra
-    from avuc.losses import AvUCLoss, auavuc_loss, avuc_loss, elbo_loss
+    from avuc.losses import AvUCLoss, auavuc_loss, avuc_loss, elbo_loss, linear_avuc
     from avuc.losses.quadrants import Cells, Quadrants, avuc_cells, avuc_quadrants  # noqa: F401  # names of 0.1.0
     from avuc.posterior import Posterior
     from avuc.prediction.predict import predict
@@ -66,6 +66,7 @@ __all__ = [
     "deploy",
     "elbo_loss",
     "evaluation",
+    "linear_avuc",
     "losses",
     "methods",
     "metrics",
@@ -103,6 +104,7 @@ _HOME = {
     "avuc_loss": "losses",
     "avuc_quadrants": "losses.quadrants",
     "elbo_loss": "losses",
+    "linear_avuc": "losses",
     "predict": "prediction.predict",
     "to_bayesian": "bayes",
 }

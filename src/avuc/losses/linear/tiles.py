@@ -1,0 +1,199 @@
+"""One linear layer followed by softmax, computed in tiles of the vocabulary with plain torch operations.
+
+The logits z = softcap(scale·(h·Wᵀ + b)) of T tokens and V words are never held at once: a tile has all tokens and
+`width` words. The forward pass keeps five numbers per token (an online softmax); the backward pass computes each tile
+again. With p_j = exp(z_j − lse) the gradient in a logit is
+
+    dz_j = p_j·(a + s·(z_j − lse)) + 1[j = label]·b + 1[j = predicted]·c
+
+where a, s, b and c are numbers of the token (`Coefficients`), whatever the loss is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# A tile of this many logits stays in the cache of a processor.
+CPU_TILE = 1 << 20
+# On a GPU tiles are wide, so that matrix products are fast: 2^27 logits are 256 MiB in bfloat16.
+GPU_TILE = 1 << 27
+
+
+class Options(NamedTuple):
+    """How logits follow from h·Wᵀ + b, and how many words a tile has."""
+
+    softcap: float | None
+    scale: float | None
+    width: int
+    first: int  # number of the first word of `weight` in the whole vocabulary
+
+
+class Partial(NamedTuple):
+    """The online softmax of some words of the vocabulary; each of shape (T)."""
+
+    largest: Tensor  # m = max z
+    total: Tensor  # Σ exp(z − m)
+    spread: Tensor  # Σ exp(z − m)·(z − m)
+    label_logit: Tensor  # z of the label; 0 if it is none of these words
+    predicted: Tensor  # the first word with z = m
+
+
+class Coefficients(NamedTuple):
+    """The numbers of the gradient in a logit (see above), each of shape (T); `lse` is log Σ exp(z) of all words."""
+
+    lse: Tensor
+    constant: Tensor
+    slope: Tensor
+    at_label: Tensor
+    at_predicted: Tensor
+
+
+def tile_width(tokens: int, words: int, device: torch.device, chunk_size: int | None) -> int:
+    """Return the number of words in a tile."""
+    if chunk_size is None:
+        room = (CPU_TILE if device.type == "cpu" else GPU_TILE) // max(tokens, 1)
+        chunk_size = max(128, room // 128 * 128)
+    return min(chunk_size, words)
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """Return the type that sums and softmax are computed in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def forward_tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, options: Options) -> Partial:
+    """Return the online softmax of the logits.
+
+    Args:
+        hidden: (T, D).
+        weight: (V, D), words `options.first` … of the vocabulary.
+        bias: (V) or None.
+        labels: (T), numbers in the whole vocabulary; any other number has no label logit.
+        options: how logits are computed.
+    """
+    tokens, dtype = len(hidden), accumulator(hidden.dtype)
+    # the lowest finite number: −inf − (−inf) would be NaN if all words of the first tile are excluded
+    largest = torch.full((tokens,), torch.finfo(dtype).min, dtype=dtype, device=hidden.device)
+    total, spread, label_logit = (torch.zeros_like(largest) for _ in range(3))
+    predicted = torch.zeros(tokens, dtype=torch.long, device=hidden.device)
+    buffer = hidden.new_empty(tokens * options.width, dtype=dtype)
+    exponentials = torch.empty_like(buffer)
+    for start, stop in spans(len(weight), options.width):
+        z = _logits(hidden, weight[start:stop], None if bias is None else bias[start:stop], options, buffer)
+        own, place = _within(labels, options.first + start, stop - start)
+        label_logit = torch.where(own, z.gather(1, place).squeeze(1), label_logit)
+        highest, index = _row_max(z)
+        predicted = torch.where(highest > largest, index + (options.first + start), predicted)
+        before, largest = largest, torch.maximum(largest, highest)
+        # 0·(−inf) is NaN: the floor changes no exponential
+        z = z.sub_(largest.unsqueeze(1)).clamp_(min=_log_floor(dtype))
+        e = torch.exp(z, out=exponentials[: z.numel()].view_as(z))
+        shift = before - largest
+        kept = shift.exp()
+        spread = kept * torch.where(kept > 0, spread + total * shift, 0) + torch.linalg.vecdot(e, z)
+        total = kept * total + e.sum(dim=1)
+    return Partial(largest, total, spread, label_logit, predicted)
+
+
+def backward_tiles(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    predicted: Tensor,
+    coefficients: Coefficients,
+    options: Options,
+    needed: tuple[bool, bool, bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the gradients in hidden, weight and bias; None where `needed` says so.
+
+    Args:
+        hidden, weight, bias, labels, options: as in `forward_tiles`.
+        predicted: (T), numbers in the whole vocabulary.
+        coefficients: the gradient in a logit.
+        needed: whether the gradients in hidden, weight and bias are needed.
+    """
+    tokens, dtype = len(hidden), accumulator(hidden.dtype)
+    lse, constant, slope, at_label, at_predicted = (column.unsqueeze(1) for column in coefficients)
+    in_hidden = torch.zeros_like(hidden, dtype=dtype) if needed[0] else None
+    in_weight = torch.empty_like(weight, memory_format=torch.contiguous_format) if needed[1] else None
+    in_bias = bias.new_empty(bias.shape, dtype=dtype) if needed[2] and bias is not None else None
+    buffer = hidden.new_empty(tokens * options.width, dtype=dtype)
+    other = torch.empty_like(buffer)
+    for start, stop in spans(len(weight), options.width):
+        rows = weight[start:stop]
+        z = _logits(hidden, rows, None if bias is None else bias[start:stop], options, buffer)
+        factor = None if options.softcap is None else (z / options.softcap).square_().neg_().add_(1)
+        log_p = z.sub_(lse).clamp_(min=_log_floor(dtype))
+        p = torch.exp(log_p, out=other[: z.numel()].view_as(z))
+        dz = torch.addcmul(constant, log_p, slope, out=log_p).mul_(p)
+        for where, amount in ((labels, at_label), (predicted, at_predicted)):
+            own, place = _within(where, options.first + start, stop - start)
+            dz.scatter_add_(1, place, torch.where(own.unsqueeze(1), amount, 0))
+        if factor is not None:
+            dz = dz.mul_(factor)
+        if options.scale is not None:
+            dz = dz.mul_(options.scale)
+        if in_bias is not None:
+            torch.sum(dz, dim=0, out=in_bias[start:stop])
+        dz = dz.to(hidden.dtype)
+        if in_weight is not None:
+            torch.mm(dz.t(), hidden, out=in_weight[start:stop])
+        if in_hidden is not None:
+            if in_hidden.dtype == hidden.dtype:
+                in_hidden.addmm_(dz, rows)
+            else:
+                in_hidden.add_(dz @ rows)
+    return (
+        None if in_hidden is None else in_hidden.to(hidden.dtype),
+        in_weight,
+        None if in_bias is None or bias is None else in_bias.to(bias.dtype),
+    )
+
+
+def spans(words: int, width: int) -> Iterator[tuple[int, int]]:
+    """Yield the first word and the end of each tile."""
+    for start in range(0, words, width):
+        yield start, min(start + width, words)
+
+
+def _logits(hidden: Tensor, rows: Tensor, bias: Tensor | None, options: Options, buffer: Tensor) -> Tensor:
+    """Return the logits of a tile, (T, words), in the memory of `buffer`."""
+    z = buffer[: len(hidden) * len(rows)].view(len(hidden), len(rows))
+    if z.dtype == hidden.dtype:
+        torch.mm(hidden, rows.t(), out=z)
+    else:
+        z.copy_(hidden @ rows.t())
+    if bias is not None:
+        z.add_(bias)
+    if options.scale is not None:
+        z.mul_(options.scale)
+    if options.softcap is not None:
+        z.div_(options.softcap).tanh_().mul_(options.softcap)
+    return z
+
+
+def _within(words: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
+    """Return which words are in a tile, (T), and the column of each, (T, 1); 0 if it is elsewhere."""
+    place = words - first
+    own = (place >= 0) & (place < width)
+    return own, torch.where(own, place, 0).unsqueeze(1)
+
+
+def _row_max(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the largest logit of each row and its first index."""
+    if z.device.type != "cpu" or not len(z):
+        highest, index = z.max(dim=1)
+        return highest, index
+    # NumPy's argmax uses the processor's vector units; torch's takes six times as long
+    index = torch.from_numpy(z.numpy().argmax(axis=1))
+    return z.gather(1, index.unsqueeze(1)).squeeze(1), index
+
+
+def _log_floor(dtype: torch.dtype) -> float:
+    """Below this exp() is exactly 0."""
+    return -745.2 if dtype == torch.float64 else -104.0
