@@ -104,8 +104,14 @@ def corrupt(
     >>> torch.equal(whole[1:], corrupt(images[1:], "fog", 5, seed=1))
     True
     """
+    return apply_shift(images, _checked_shift(images, name, profile), name, severity, seed=seed)
+
+
+def apply_shift(
+    images: Tensor | NDArray[np.uint8], shift: Shift, name: str, severity: int, *, seed: int = 0
+) -> Tensor | NDArray[np.uint8]:
+    """`corrupt` with any function in place of a known shift; `name` decides its random numbers."""
     severity = checked_severity(severity)
-    shift = _checked_shift(images, name, profile)
     stream_seed = stable_seed(name, severity, operator.index(seed))
     chunks = list(_chunks(images))
     if not chunks:

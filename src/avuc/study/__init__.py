@@ -6,6 +6,7 @@ Plan:      grid.py (what to train and evaluate), cost.py (how long it takes)
 Work:      engine.py (`run_study`), local.py and ray.py (the engines), worker.py (train, fit, evaluate), judge.py (one
            model on one set of images), validation_fit.py, background.py (threads), claims.py (locks), net.py, sets.py,
            photographs.py, checkpoints.py
+Own code:  own_code.py (import paths), own_data.py, own_shift.py, own_digest.py, trial.py (tries it on one batch)
 Results:   store.py (`Store`), file.py, schema.py, integrity.py, records.py, stored_recipe.py, examples.py, export.py,
            portable.py
 

@@ -12,10 +12,14 @@ from avuc.methods import METHODS, SVI, Method, Objective
 from avuc.study.keys import with_new_keys, with_old_keys
 from avuc.study.names import slugs
 from avuc.study.other_data import OtherData
+from avuc.study.own_code import objects
 from avuc.study.sections import CalibratorSpec, DataConfig, NetConfig, StudySettings, check_different
 from avuc.study.tables import did_you_mean
 from avuc.study.toml import document
 from avuc.training.settings import TrainSettings
+
+# keys of [data] and [net] that came after version 0.1.0, with their defaults
+LATER: dict[str, Any] = {"options": {}}
 
 
 @dataclass(frozen=True)
@@ -177,9 +181,15 @@ class Recipe:
         """Return the method that trains a model, and the methods that reuse it."""
         return tuple(method for method in self.methods if name in (method.name, method.reuse_model))
 
+    def given_objects(self) -> dict[str, Any]:
+        """Return the objects that were given from Python in place of names."""
+        return objects([self.net.name, self.data.source, *self.study.shifts, *(o.path for o in self.study.others)])
+
     def tables(self) -> dict[str, Any]:
         """Return the recipe as TOML tables."""
         tables = {name: plain(getattr(self, name)) for name in ("study", "data", "net", "train")}
+        for name in ("data", "net"):  # keys that version 0.1.0 does not know are left out at their defaults
+            tables[name] = {key: value for key, value in tables[name].items() if LATER.get(key, ...) != value}
         return {**tables, "methods": [self._method_table(method) for method in self.methods]}
 
     def to_toml(self) -> str:

@@ -22,6 +22,7 @@ from avuc.study.grid import Plan
 from avuc.study.local import run as run_local
 from avuc.study.ray import run as run_ray
 from avuc.study.store import Store
+from avuc.study.trial import try_own_code
 from avuc.training.fit import OutOfTime
 
 # name -> run(plan, store, directory, devices, progress, until)
@@ -71,10 +72,12 @@ def run_study(
     except OSError as error:
         raise InputError(f"{folder}: cannot be used as a folder ({error.strerror}); choose another --out") from error
     devices = devices_for(device)
+    prints = try_own_code(recipe)
     store = Store(folder)
     try:
         if store.lost:
             print(f"avuc: {store.damage()}; what is missing is computed again", file=sys.stderr)
+        store.check_data(prints)
         store.adopt(recipe)
         began = time.monotonic()
         store.begin(engine=engine, device=",".join(devices), recipe=recipe, about=about_here(devices))

@@ -9,6 +9,7 @@ are trained first, so that each shifted set is generated once.
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import sys
 import time
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from avuc.core.progress import Progress
 from avuc.study.background import Background
 from avuc.study.claims import Claims
 from avuc.study.grid import CLEAN, VALIDATION, Done, ModelKey, Plan, TestSet
+from avuc.study.own_code import restore
 from avuc.study.store import Store
 from avuc.study.validation_fit import validation_fit
 from avuc.study.worker import StudyWorker
@@ -56,9 +58,11 @@ def run(
     context: Any = multiprocessing.get_context(kind)
     context.set_forkserver_preload(["avuc.study.local"])
     threads = max(1, torch.get_num_threads() // len(devices))
+    given = _sendable(plan.recipe.given_objects())
     made = [
         context.Process(
-            target=_run_process, args=(plan, directory, device, store.run, threads, progress and not index, until)
+            target=_run_process,
+            args=(plan, directory, device, store.run, threads, progress and not index, until, given),
         )
         for index, device in enumerate(devices)
     ]
@@ -81,11 +85,30 @@ def run(
         raise OutOfTime
 
 
+def _sendable(given: dict[str, Any]) -> bytes:
+    """Objects from Python as bytes for other processes."""
+    try:
+        return pickle.dumps(given)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"several processes cannot share {', '.join(given)} ({error}); define them in a module that can be "
+            "imported, or use one device"
+        ) from error
+
+
 def _run_process(
-    plan: Plan, directory: Path, device: str, number: int, threads: int, progress: bool, until: float | None
+    plan: Plan,
+    directory: Path,
+    device: str,
+    number: int,
+    threads: int,
+    progress: bool,
+    until: float | None,
+    given: bytes,
 ) -> None:
     """One of several processes."""
     torch.set_num_threads(threads)
+    restore(pickle.loads(given))
     store = Store(directory, check=False)  # checked when the study began
     store.run = number
     try:

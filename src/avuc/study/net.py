@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from avuc.core.errors import InputError
 from avuc.core.tensor_file import read_tensors
 from avuc.nets import NETS
+from avuc.study.own_code import bound, described, find
 from avuc.study.sections import NetConfig
 
 
@@ -29,11 +31,7 @@ def make_net(
         weights: initial weights; None for those of `config.weights`, or random ones if there is no such file.
         generator: of the random weights.
     """
-    make: Callable[..., nn.Module] = NETS[config.name]
-    try:
-        net = make(num_classes, image_shape, generator=generator, **config.options)
-    except TypeError as error:
-        raise InputError(f"net: {config.name} does not take these options ({error})") from error
+    net = (_own_net if config.is_own else _known_net)(config, num_classes, image_shape, generator)
     given = _read_weights(Path(config.weights)) if weights is None and config.weights else weights
     if given is not None:
         try:
@@ -43,6 +41,39 @@ def make_net(
             raise InputError(
                 f"{config.weights or 'init_from'}: these weights do not fit {config.name}: {reason}"
             ) from error
+    return net
+
+
+def _known_net(
+    config: NetConfig, num_classes: int, image_shape: tuple[int, int, int], generator: torch.Generator
+) -> nn.Module:
+    make: Callable[..., nn.Module] = NETS[config.name]
+    try:
+        return make(num_classes, image_shape, generator=generator, **config.arguments)
+    except TypeError as error:
+        raise InputError(f"net: {config.name} does not take these options ({error})") from error
+
+
+def _own_net(
+    config: NetConfig, num_classes: int, image_shape: tuple[int, int, int], generator: torch.Generator
+) -> nn.Module:
+    """The network that the user's function returns, or a copy of a network given from Python."""
+    function = find(config.name, "net.name")
+    if isinstance(function, nn.Module):
+        return copy.deepcopy(function)
+    given = {"generator": generator, "num_classes": num_classes, "image_shape": image_shape}
+    call = bound(function, given, config.arguments, "net", config.name)
+    with torch.random.fork_rng(devices=[]):
+        # most networks take their initial weights from torch's own random numbers
+        torch.manual_seed((generator.initial_seed() + 1) % 2**63)
+        try:
+            net = call()
+        except InputError:
+            raise
+        except Exception as error:  # whatever the user's function raises
+            raise InputError(f"net.name: {config.name} failed: {described(error)}") from error
+    if not isinstance(net, nn.Module):
+        raise InputError(f"net.name: {config.name} returned a {type(net).__name__}; expected a torch.nn.Module")
     return net
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from avuc.core.errors import InputError
+from avuc.study.own_code import is_path
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,8 @@ class OtherData:
 
     Args:
         name: its name in the results.
-        path: a file or folder of images; empty for the data set called `name`.
+        path: a file or folder of images, or the import path of a function of your own that loads data; empty for the
+            data set called `name`.
         first: use only the first so many images; 0 for all.
     """
 
@@ -35,5 +37,7 @@ class OtherData:
         """
         if isinstance(entry, OtherData):
             return entry
+        if is_path(entry):
+            return OtherData(entry.partition(":")[2], entry)
         is_file = "." in Path(entry).name or "/" in entry
         return OtherData(Path(entry).stem, entry) if is_file else OtherData(entry)

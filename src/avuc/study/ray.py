@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from avuc.core.progress import Progress
 from avuc.study.claims import Claims
 from avuc.study.config_parser import parse_recipe
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
+from avuc.study.own_code import restore
 from avuc.study.records import Evaluation, Trained
 from avuc.study.store import Store
 from avuc.study.validation_fit import ValidationFit, validation_fit
@@ -80,6 +82,8 @@ class _Driver:
             str(directory),
             "cuda:0" if self.on_gpu else kind,
             torch.get_num_threads(),
+            os.getcwd(),  # where modules of the user's own are
+            ray.put(plan.recipe.given_objects()),
         )
         settings = {"max_retries": RETRIES, "num_cpus": 1}
         self.train = ray.remote(**settings, num_gpus=1 if self.on_gpu else 0)(_train)
@@ -140,7 +144,12 @@ class _Driver:
 # what runs in Ray's processes
 
 
-def _worker(recipe: str, directory: str, device: str, threads: int) -> StudyWorker:
+def _worker(
+    recipe: str, directory: str, device: str, threads: int, folder: str, given: Mapping[str, Any]
+) -> StudyWorker:
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    restore(given)
     # Ray sets one thread for each CPU of a task; sums in another order would change the last digits
     torch.set_num_threads(threads)
     key = (recipe, directory, device)
@@ -150,8 +159,16 @@ def _worker(recipe: str, directory: str, device: str, threads: int) -> StudyWork
     return _WORKERS[key]
 
 
-def _train(recipe: str, directory: str, device: str, threads: int, keys: list[ModelKey]) -> list[Trained]:
-    return _worker(recipe, directory, device, threads).train(keys)
+def _train(
+    recipe: str,
+    directory: str,
+    device: str,
+    threads: int,
+    folder: str,
+    given: Mapping[str, Any],
+    keys: list[ModelKey],
+) -> list[Trained]:
+    return _worker(recipe, directory, device, threads, folder, given).train(keys)
 
 
 def _evaluate(
@@ -159,10 +176,12 @@ def _evaluate(
     directory: str,
     device: str,
     threads: int,
+    folder: str,
+    given: Mapping[str, Any],
     key: ModelKey,
     test_set: TestSet,
     names: list[str],
     fits: dict[str, ValidationFit],
 ) -> list[Evaluation]:
-    worker = _worker(recipe, directory, device, threads)
+    worker = _worker(recipe, directory, device, threads, folder, given)
     return worker.evaluate(key, test_set, [worker.recipe.method(name) for name in names], fits)

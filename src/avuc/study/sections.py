@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from avuc.calibration import CALIBRATORS, Calibrator
@@ -10,8 +11,9 @@ from avuc.core.errors import InputError
 from avuc.nets import NETS
 from avuc.shifts import PAPER, SEVERITIES, SHIFTS, Profile
 from avuc.study.other_data import OtherData
-from avuc.study.tables import did_you_mean
+from avuc.study.own_code import is_path, unknown
 
+Options = Mapping[str, Any]
 MOST = 2**63  # SQLite has no larger whole number
 
 
@@ -23,6 +25,17 @@ def check_different(name: str, values: tuple[int, ...] | tuple[str, ...]) -> Non
         raise InputError(f"{name}: expected {kind}, found {list(values)}")
 
 
+def plain_options(name: str, value: Any) -> Any:
+    """Return options as TOML would give them back: tables, lists, text, numbers and truth values."""
+    if isinstance(value, Mapping):
+        return {str(key): plain_options(f"{name}.{key}", item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_options(name, item) for item in value]
+    if not isinstance(value, str | int | float | bool):
+        raise InputError(f"{name}: expected text, a number, true, false or a list, found {type(value).__name__}")
+    return value
+
+
 @dataclass(frozen=True)
 class StudySettings:
     """The table [study].
@@ -31,7 +44,8 @@ class StudySettings:
         name: title of the study.
         seeds: every method is trained once with each seed.
         samples: posterior samples for each prediction.
-        shifts, severities: corruptions of the test images; every shift is applied at every severity.
+        shifts, severities: corruptions of the test images, names or import paths; every shift is applied at every
+            severity.
         profile: whose corruption constants are used, "cifar" or "imagenet".
         shift_seed: seed of the corruptions.
         ood: out-of-distribution data: names of data sets, files of images, "photographs", or `OtherData`.
@@ -61,8 +75,8 @@ class StudySettings:
         if self.samples < 1 or self.bins < 1:
             raise InputError(f"samples and bins must be at least 1, found {self.samples} and {self.bins}")
         for name in self.shifts:
-            if name not in SHIFTS:
-                raise InputError(f"shifts: no shift {name!r}; {did_you_mean(name, SHIFTS)}")
+            if name not in SHIFTS and not is_path(name):
+                raise InputError(f"shifts: {unknown('shift', name, SHIFTS)}")
         if not set(self.severities) <= set(SEVERITIES):
             raise InputError(f"severities: expected some of 1 … 5, found {list(self.severities)}")
         names = [other.name for other in self.others]
@@ -79,7 +93,8 @@ class DataConfig:
     """The table [data].
 
     Args:
-        source, root: the data set, as `load_dataset` takes it.
+        source, root: the data set, as `load_dataset` takes it; or the import path of a function of your own.
+        options: arguments of that function.
         validation: how many training images are held out.
         split_seed, stratified: how they are chosen.
         train_images, test_images: use fewer images than there are; 0 for all.
@@ -104,8 +119,17 @@ class DataConfig:
     size: int = 0
     workers: int = 0
     verify: bool = True
+    options: Options = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "options", plain_options("options", self.options))
+        if self.options and not self.is_own:
+            raise InputError("options: they are for a source of your own, module:function; use the keys of [data]")
+        if self.is_own and (self.root or self.stream or self.size or self.workers):
+            raise InputError(
+                "root, stream, size and workers are for the data sets of avuc; what your own function needs goes into "
+                "data.options"
+            )
         if self.validation < 1:
             raise InputError("validation: temperatures and thresholds are learned there; expected at least 1 image")
         if self.evaluate_on_validation and (self.stream or self.corruptions_dir or self.validation < 2):
@@ -116,6 +140,11 @@ class DataConfig:
         for name in ("train_images", "test_images", "size", "workers", "split_seed"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} must not be negative, found {getattr(self, name)}")
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the data come from a function of the user's."""
+        return is_path(self.source)
 
     # names of version 0.1.0
 
@@ -133,8 +162,9 @@ class NetConfig:
     """The table [net].
 
     Args:
-        name: a network of `avuc.nets.NETS`.
+        name: a network of `avuc.nets.NETS`, or the import path of a function of your own that returns one.
         width, hidden, mean, std: its options, if it has them; 0 or empty for its defaults.
+        options: other arguments of the function.
         weights: file of trained weights to start from, .safetensors or a state_dict saved by torch.
     """
 
@@ -144,15 +174,23 @@ class NetConfig:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     weights: str = ""
+    options: Options = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.name not in NETS:
-            raise InputError(f"name: no net {self.name!r}; {did_you_mean(self.name, NETS)}")
+        object.__setattr__(self, "options", plain_options("options", self.options))
+        if self.name not in NETS and not self.is_own:
+            raise InputError(f"name: {unknown('net', self.name, NETS)}")
 
     @property
-    def options(self) -> dict[str, Any]:
+    def is_own(self) -> bool:
+        """Whether the network comes from a function of the user's."""
+        return is_path(self.name)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the function that makes the network."""
         chosen = {name: getattr(self, name) for name in ("width", "hidden", "mean", "std")}
-        return {name: value for name, value in chosen.items() if value}
+        return {name: value for name, value in chosen.items() if value} | dict(self.options)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +18,10 @@ from avuc.data.stream import in_memory
 from avuc.shifts import Archive, corrupt
 from avuc.study.config import Recipe
 from avuc.study.grid import CLEAN, VALIDATION, TestSet
+from avuc.study.own_code import is_path
+from avuc.study.own_data import load_own
+from avuc.study.own_digest import code_prints
+from avuc.study.own_shift import own_shifted
 from avuc.study.photographs import photo_patches
 
 IMAGENET_SIZE = 224
@@ -119,6 +124,7 @@ class StudyData:
         else:
             pieces = {"training": self._split[0], "validation": self.validation}
         found = {name: digest_of(data) for name, data in pieces.items()}
+        found |= code_prints([self.recipe.net.name])
         weights = Path(self.recipe.net.weights) if self.recipe.net.weights else None
         if weights is not None and weights.is_file():
             with weights.open("rb") as file:
@@ -131,7 +137,7 @@ class StudyData:
         name = "clean" if made else str(test_set)
         if name not in self._prints:
             self._prints[name] = digest_of(self.test if made else self.images(test_set))
-        return {name: self._prints[name]}
+        return {name: self._prints[name]} | code_prints([] if test_set.outside else [test_set.shift])
 
     # evaluation
 
@@ -164,7 +170,11 @@ class StudyData:
         study, clean = self.recipe.study, self.test
         if self.config.corruptions_dir:
             return self._published(test_set)
-        images = corrupt(clean.images, test_set.shift, test_set.severity, seed=study.shift_seed, profile=study.profile)
+        name, severity, seed = test_set.shift, test_set.severity, study.shift_seed
+        if is_path(name):
+            images = own_shifted(clean.images, name, severity, seed)
+        else:
+            images = corrupt(clean.images, name, severity, seed=seed, profile=study.profile)
         return Dataset(images, clean.labels, clean.num_classes, str(test_set))
 
     def _published(self, test_set: TestSet) -> Dataset:
@@ -185,6 +195,8 @@ class StudyData:
         source = other.path or other.name
         if source == "photographs":
             images = photo_patches(min(len(self.test), MOST_OUTSIDE), self.image_shape, self.recipe.study.shift_seed)
+        elif is_path(source):
+            images = load_own(replace(self.config, source=source, options={}), "test").images
         else:
             images = load_dataset(source, split="test" if source in DATASETS else "all").images
         images = images[: other.first or None]
@@ -198,6 +210,8 @@ class StudyData:
 
     def _load(self, split: str) -> Dataset:
         config = self.config
+        if config.is_own:
+            return load_own(config, split)
         options: dict[str, Any] = {"verify": config.verify}
         if config.source in ("imagenet", "folder"):
             options |= {"workers": config.workers} | ({"size": config.size} if config.size else {})

@@ -166,10 +166,22 @@ class Store(StudyFile):
                 self.db.execute("INSERT INTO data VALUES(?,?)", (name, digest))
                 check(self.db, [Unit.of("data", name)])
             elif found[0][0] != digest:
-                raise InputError(
-                    f"{self.path}: the data {name!r} have changed since results in it were computed; put the old files "
-                    "back, or choose another --out"
-                )
+                raise self._changed(name)
+
+    def check_data(self, prints: Mapping[str, str]) -> None:
+        """Refuse data and code that have changed since results were computed; writes nothing."""
+        for name, digest in prints.items():
+            found = self.select("SELECT digest FROM data WHERE name=?", (name,))
+            if found and found[0][0] != digest:
+                raise self._changed(name)
+
+    def _changed(self, name: str) -> InputError:
+        what = f"the {name} has" if name.startswith("code of ") else f"the data {name!r} have"
+        old = "code" if name.startswith("code of ") else "files"
+        return InputError(
+            f"{self.path}: {what} changed since results in it were computed; put the old {old} back, or choose another "
+            "--out"
+        )
 
     # reading
 

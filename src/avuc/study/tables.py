@@ -117,6 +117,10 @@ def _checked(value: Any, hint: Any, location: Location, special: Mapping[Any, An
             except InputError:
                 continue
         raise location.error(f"expected {_words(hint)}, found {_short(value)}")
+    if origin is Mapping:
+        if not isinstance(value, Mapping):
+            raise location.error(f"expected a table, found {_short(value)}")
+        return dict(value)
     if origin is tuple:
         return _many(value, args, hint, location, special)
     if dataclasses.is_dataclass(hint):

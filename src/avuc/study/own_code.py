@@ -1,0 +1,184 @@
+"""Code of your own in a study: a function by its import path ("my_package.nets:make_net"), or an object from Python."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from avuc.core.errors import InputError
+from avuc.study.tables import did_you_mean
+
+_NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+PATH = re.compile(f"{_NAME}:{_NAME}")
+# in place of a module: objects that `avuc.study.run` was given
+OBJECT = "object"
+_OBJECTS: dict[str, Any] = {}
+_HERE = str(Path(__file__).parents[1])
+
+
+def is_path(name: str) -> bool:
+    """Return whether a name in a recipe is an import path; names of what comes with avuc have no colon.
+
+    >>> is_path("my_package.nets:make_net"), is_path("resnet20"), is_path("C:/data")
+    (True, False, False)
+    """
+    return PATH.fullmatch(name) is not None
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """Return the message for a name that is neither known nor an import path."""
+    if ":" in name:
+        return f"{name!r} is no import path; expected module:function, like my_package.parts:{what}"
+    return f"no {what} {name!r}; {did_you_mean(name, known)}; your own is named module:function"
+
+
+def find(path: str, where: str) -> Any:
+    """Return what an import path names. Modules are looked for in the working directory first.
+
+    Args:
+        path: "module:function"; after the colon there may be dots.
+        where: the key of the recipe, for messages.
+
+    >>> find("json:dumps", "net.name")([1])
+    '[1]'
+    """
+    name, _, attributes = path.partition(":")
+    if name == OBJECT:
+        if path not in _OBJECTS:
+            raise InputError(
+                f"{where}: {path} was given to avuc.study.run as an object and is not here; run the same Python code, "
+                "or name an import path"
+            )
+        return _OBJECTS[path]
+    found: Any = _module(name, where)
+    for attribute in attributes.split("."):
+        if not hasattr(found, attribute):
+            public = [key for key, value in vars(found).items() if callable(value) and not key.startswith("_")]
+            raise InputError(f"{where}: {path}: {name} has no {attribute!r}; {did_you_mean(attribute, public)}")
+        found = getattr(found, attribute)
+    if not callable(found):
+        raise InputError(f"{where}: {path} is a {type(found).__name__}; expected a function")
+    return found
+
+
+def _module(name: str, where: str) -> ModuleType:
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{name}.".startswith(f"{error.name}."):
+            raise InputError(
+                f"{where}: no module {error.name!r} in {folder} or among the installed packages; correct the path, or "
+                "start in the folder that has the module"
+            ) from error
+        raise InputError(f"{where}: importing {name} failed: {described(error)}; install that module") from error
+    except Exception as error:  # whatever the user's module raises
+        raise InputError(f"{where}: importing {name} failed: {described(error)}") from error
+
+
+def register(value: Any, name: str) -> str:
+    """Return a recipe's name for an object: its import path if it has one, else "object:NAME" in this process.
+
+    Args:
+        value: a function, a class, or any other object.
+        name: for an object without a name of its own.
+
+    >>> import json
+    >>> register(json.dumps, "net")
+    'json:dumps'
+    """
+    module, title = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if module and title and module != "__main__" and is_path(f"{module}:{title}"):
+        found: Any = sys.modules.get(module)
+        for attribute in title.split("."):
+            found = getattr(found, attribute, None)
+        if found is value:
+            return f"{module}:{title}"
+    plain = re.sub(r"\W+", "_", title.rpartition(".")[2] if title else name).strip("_") or name
+    path = f"{OBJECT}:{plain}"
+    _OBJECTS[path] = value
+    return path
+
+
+def objects(paths: Iterable[str]) -> dict[str, Any]:
+    """Return the objects behind some paths, for another process; see `restore`."""
+    return {path: _OBJECTS[path] for path in paths if path in _OBJECTS}
+
+
+def restore(given: Mapping[str, Any]) -> None:
+    """Make objects of another process known in this one."""
+    _OBJECTS.update(given)
+
+
+def bound(
+    function: Callable[..., Any],
+    given: Mapping[str, Any],
+    options: Mapping[str, Any],
+    where: str,
+    path: str,
+    *,
+    takes_batch: bool = False,
+) -> Callable[..., Any]:
+    """Return the function with the arguments that it takes; call the result without any, or with a batch.
+
+    Args:
+        function: the user's function.
+        given: what avuc offers, by name; what the function does not name is left out.
+        options: the user's own arguments; the function must take all of them.
+        where: the table of the recipe, for messages.
+        path: the function's name in the recipe, for messages.
+        takes_batch: whether the first argument is a batch, under any name.
+
+    >>> bound(lambda num_classes, width=8: (num_classes, width), {"num_classes": 3, "seed": 0}, {"width": 4}, "", "")()
+    (3, 4)
+    """
+    try:
+        parameters = dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where}: {path} has no signature that Python can read; wrap it in a def") from error
+    kind = inspect.Parameter
+    if takes_batch:
+        first = next(iter(parameters.values()), None)
+        if first is None or first.kind in (kind.KEYWORD_ONLY, kind.VAR_KEYWORD):
+            raise InputError(f"{where}: {path} takes no positional argument; its first one must be the batch")
+        if first.kind is not kind.VAR_POSITIONAL:
+            del parameters[first.name]
+    anything = any(one.kind is kind.VAR_KEYWORD for one in parameters.values())
+    named = {n: one for n, one in parameters.items() if one.kind not in (kind.VAR_KEYWORD, kind.VAR_POSITIONAL)}
+    for name in options:
+        if name not in named and not anything:
+            raise InputError(f"{where}.options: {path} takes no {name!r}; {did_you_mean(name, named)}")
+    values = {**{name: value for name, value in given.items() if name in named}, **options}
+    for name, one in named.items():
+        if one.default is kind.empty and name not in values:
+            remedy = (
+                "rename it or give it a default" if takes_batch else f"give it a default or put it in {where}.options"
+            )
+            raise InputError(f"{where}: {path} needs {name!r}, and avuc offers {', '.join(given)}; {remedy}")
+    alone = [values.pop(n) for n, one in named.items() if one.kind is kind.POSITIONAL_ONLY and n in values]
+    return lambda *batch: function(*batch, *alone, **values)
+
+
+def described(error: BaseException) -> str:
+    """Return an error of the user's code on one line, with the file and the line where it happened."""
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {' '.join(lines[0].split())[:200]}" if lines else type(error).__name__
+    if isinstance(error, SyntaxError):
+        return f"{text} ({Path(error.filename or '?').name}, line {error.lineno})" if "line" not in text else text
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "site-packages" not in frame.filename and not frame.filename.startswith((_HERE, "<frozen", sys.prefix))
+    ]
+    return f"{text} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else text
