@@ -44,7 +44,7 @@ def test_example_file(path: Path, tmp_path: Path) -> None:
 
 
 # pages whose Python is run, all blocks of a page in one namespace
-RUN_PAGES = ("deploy.md", "scikit-learn.md", "tasks.md", "torchmetrics.md")
+RUN_PAGES = ("conformal.md", "deploy.md", "scikit-learn.md", "tasks.md", "torchmetrics.md")
 
 
 @pytest.mark.parametrize("name", RUN_PAGES)

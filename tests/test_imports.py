@@ -16,7 +16,7 @@ SOURCE = Path(avuc.__file__).parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("core",),
     ("uncertainty", "predictions", "posterior", "losses"),
-    ("nets", "bayes", "metrics", "calibration", "shifts", "data"),
+    ("nets", "bayes", "metrics", "calibration", "conformal", "shifts", "data"),
     ("methods", "prediction"),
     ("training", "evaluation"),
     ("plot", "deploy"),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from avuc import (
         bayes,
         calibration,
+        conformal,
         data,
         deploy,
         evaluation,
@@ -62,6 +63,7 @@ __all__ = [
     "avuc_quadrants",
     "bayes",
     "calibration",
+    "conformal",
     "data",
     "deploy",
     "elbo_loss",

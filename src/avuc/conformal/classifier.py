@@ -1,0 +1,215 @@
+"""ConformalClassifier: sets of classes that contain the true class with a given probability."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from avuc.conformal.coverage import CoverageCheck, check_coverage
+from avuc.conformal.distributions import beta_quantile
+from avuc.conformal.inputs import as_predictions, check_classes, check_share, labelled
+from avuc.conformal.saved import Saved, is_number, is_whole
+from avuc.conformal.scores import METHODS, Score, top_class
+from avuc.core.errors import InputError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class ConformalClassifier(Saved):
+    """Split conformal prediction: sets that contain the true class with probability `coverage`, for any model.
+
+    `fit` on held-out predictions takes the ⌈(n + 1) · coverage⌉-th smallest of the n labels' scores as the threshold;
+    `predict_sets` returns the classes whose score is at most that. The guarantee needs rows that are exchangeable with
+    those of the fit, such as a random split of the same data, and nothing of the model.
+
+    Args:
+        method: the score: "threshold" (the default; smallest sets), "aps" or "raps" (sets that adapt to each row).
+        coverage: share of rows whose set contains the true class (default 0.9).
+        class_conditional: whether every class gets a threshold, and the coverage, of its own (default False).
+        randomized: whether APS and RAPS use one random number per row, which makes the coverage exact (default True).
+        allow_empty: whether a set may be empty (default True); else it holds at least the predicted class, and the
+            coverage can be higher.
+        penalty: of RAPS, for each place after the first `k_reg` (default 0.01).
+        k_reg: of RAPS, number of places without a penalty (default 5).
+        seed: of the random numbers (default 0).
+
+    >>> probs, labels = [[0.9, 0.1], [0.7, 0.3], [0.4, 0.6], [0.2, 0.8]] * 5, [0, 0, 1, 1] * 5
+    >>> conformal = ConformalClassifier(coverage=0.8).fit(probs, labels)
+    >>> conformal.predict_sets([[0.95, 0.05], [0.5, 0.5]])
+    tensor([[ True, False],
+            [False, False]])
+    """
+
+    kind: ClassVar[str] = "conformal"
+    learned: ClassVar[tuple[str, ...]] = ("thresholds", "rows", "tied", "num_classes", "class_names")
+
+    # (1,), or (C,) if class-conditional: the threshold, inf if every class is in the set; number of rows it comes from
+    thresholds_: Array
+    rows_: Array
+    # whether several rows have the score of the threshold; the coverage can then be higher than it should be
+    tied_: bool
+
+    def __init__(
+        self,
+        method: str = "threshold",
+        coverage: float = 0.9,
+        *,
+        class_conditional: bool = False,
+        randomized: bool = True,
+        allow_empty: bool = True,
+        penalty: float = 0.01,
+        k_reg: int = 5,
+        seed: int = 0,
+    ) -> None:
+        self.method, self.coverage = method, coverage
+        self.class_conditional, self.randomized, self.allow_empty = class_conditional, randomized, allow_empty
+        self.penalty, self.k_reg, self.seed = penalty, k_reg, seed
+
+    def fit(self, predictions: Any, labels: Any = None) -> Self:
+        """Set the thresholds from held-out predictions, and return this classifier.
+
+        Args:
+            predictions: `avuc.Predictions` with labels, of data that the model was not trained or calibrated on; or
+                probabilities (N, C), dense (N, C, *spatial) or binary (N,), with `labels`.
+            labels: class numbers, if `predictions` are probabilities.
+        """
+        self._check_params()
+        found, targets = labelled(predictions, labels)
+        scores = self._score().of_labels(found.probs, targets, self._uniform(len(targets), (self.seed, 0)))
+        groups = [scores]
+        if self.class_conditional:
+            order = np.argsort(targets, kind="stable")
+            groups = np.split(scores[order], np.searchsorted(targets[order], np.arange(1, found.num_classes)))
+        self.thresholds_ = np.array([self._quantile(group) for group in groups])
+        self.rows_ = np.array([len(group) for group in groups])
+        self.tied_ = any(
+            np.isfinite(q) and (group == q).sum() > 1 for q, group in zip(self.thresholds_, groups, strict=True)
+        )
+        self.num_classes_, self.class_names_ = found.num_classes, None
+        return self
+
+    def predict_sets(self, predictions: Any, *, seed: int | None = None) -> Tensor:
+        """Return which classes are in the set of each row, a bool tensor (M, C) in the order of `predictions.probs`.
+
+        Args:
+            predictions: `avuc.Predictions`, or probabilities; labels are not used.
+            seed: of the random numbers of APS and RAPS. Default None: the classifier's; pass another one for every
+                batch if rows come in small batches, or they all get the same random numbers.
+        """
+        self._check_fitted()
+        found = as_predictions(predictions)
+        check_classes(found.num_classes, self.num_classes_)
+        uniform = self._uniform(len(found), (self.seed if seed is None else seed, 1))
+        sets = self._score().sets(found.probs, self.thresholds_, uniform)
+        if not self.allow_empty:
+            empty = ~sets.any(1)
+            sets[empty] = top_class(found.probs)[empty]
+        return torch.from_numpy(sets).to(found.probs.device)
+
+    def check(self, predictions: Any, labels: Any = None, *, level: float = 0.95) -> CoverageCheck:
+        """Return coverage and set sizes on new labelled rows, and whether the coverage left its interval: drift.
+
+        Args:
+            predictions: `avuc.Predictions` with labels that `fit` has not seen, or probabilities with `labels`.
+            labels: class numbers, if `predictions` are probabilities.
+            level: probability of the interval (default 0.95), so 5 % of checks raise a false alarm.
+        """
+        check_share("level", level)
+        found, targets = labelled(predictions, labels)
+        sets = self.predict_sets(found).cpu().numpy()
+        return check_coverage(
+            sets, targets, ranks=self.ranks, rows=self.rows_, exact=self.is_exact, level=level, wanted=self.coverage
+        )
+
+    def coverage_interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Return where the coverage on infinitely many new rows lies, given this many rows of calibration.
+
+        It follows Beta(k, n + 1 − k) with k = ⌈(n + 1) · coverage⌉, if no two scores are equal
+        (https://arxiv.org/abs/2107.07511, section 3.2). Class-conditional: of the class with the fewest rows.
+
+        Args:
+            level: probability of the interval (default 0.95).
+
+        >>> probs, labels = [[0.9, 0.1], [0.2, 0.8]] * 500, [0, 1] * 500
+        >>> fitted = ConformalClassifier("aps", coverage=0.9).fit(probs, labels)
+        >>> [round(end, 3) for end in fitted.coverage_interval()]
+        [0.881, 0.918]
+        """
+        self._check_fitted()
+        check_share("level", level)
+        fewest = int(self.rows_.argmin())
+        rank, rows = int(self.ranks[fewest]), int(self.rows_[fewest])
+        if rank > rows:
+            return 1.0, 1.0
+        low, high = (beta_quantile(share, rank, rows + 1 - rank) for share in ((1 - level) / 2, (1 + level) / 2))
+        return low, high if self.is_exact else 1.0
+
+    @property
+    def ranks(self) -> Array:
+        """Which smallest score each threshold is: ⌈(n + 1) · coverage⌉. More than n: every class is in the set."""
+        self._check_fitted()
+        return np.array([self._rank(int(rows)) for rows in self.rows_])
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the coverage follows its law; else, with equal scores or without empty sets, it can be higher."""
+        return self.allow_empty and not self.tied_
+
+    def _rank(self, rows: int) -> int:
+        # the decimal number that was written: 0.07 · 100 is 7.000000000000001 in binary
+        return math.ceil(Fraction(repr(float(self.coverage))) * (rows + 1))
+
+    def _quantile(self, scores: Array) -> float:
+        rank = self._rank(len(scores))
+        return math.inf if rank > len(scores) else float(np.partition(scores, rank - 1)[rank - 1])
+
+    def _score(self) -> Score:
+        penalty = self.penalty if self.method == "raps" else 0.0
+        return Score(self.method, penalty, self.k_reg)
+
+    def _uniform(self, rows: int, seed: tuple[int, int]) -> Array:
+        if self.method == "threshold" or not self.randomized:
+            return np.zeros(rows)
+        return np.random.default_rng(seed).random(rows)
+
+    def _check_fitted(self) -> None:
+        if not self.is_fitted:
+            raise InputError("this ConformalClassifier is not fitted; call fit(predictions) or load() first")
+
+    def _check_params(self) -> None:
+        if self.method not in METHODS:
+            raise InputError(f"method must be one of {METHODS}, found {self.method!r}")
+        check_share("coverage", self.coverage)
+        for name in ("class_conditional", "randomized", "allow_empty"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} must be True or False, found {getattr(self, name)!r}")
+        if not (is_number(self.penalty) and self.penalty >= 0):
+            raise InputError(f"penalty must be a number from 0 up, found {self.penalty!r}")
+        for name in ("k_reg", "seed"):
+            if not (is_whole(getattr(self, name)) and getattr(self, name) >= 0):
+                raise InputError(f"{name} must be a whole number from 0 up, found {getattr(self, name)!r}")
+
+    def _restore(self, learned: dict[str, Any]) -> None:
+        thresholds, rows, tied = learned["thresholds"], learned["rows"], learned["tied"]
+        groups = learned["num_classes"] if self.class_conditional else 1
+        for name, values in (("thresholds", thresholds), ("rows", rows)):
+            if not isinstance(values, list) or len(values) != groups:
+                raise InputError(f"{name} must be a list of {groups} numbers; fit it again")
+        if not all(is_whole(count) and count >= 0 for count in rows) or not isinstance(tied, bool):
+            raise InputError("rows must be whole numbers from 0 up, and tied true or false; fit it again")
+        # no limit is saved as null, and only a fit with too few rows has none
+        if not all(q is None if self._rank(n) > n else is_number(q) for q, n in zip(thresholds, rows, strict=True)):
+            raise InputError("thresholds do not fit the number of rows and the coverage; fit it again")
+        self.thresholds_ = np.array([math.inf if q is None else float(q) for q in thresholds])
+        self.rows_, self.tied_ = np.array(rows), tied
+
+
+def sets_as_names(sets: Array, names: tuple[str, ...] | None) -> list[list[str]]:
+    """Return the names, or numbers, of the classes in each set."""
+    known = [str(k) for k in range(sets.shape[1])] if names is None else list(names)
+    return [[known[k] for k in np.flatnonzero(row)] for row in sets]

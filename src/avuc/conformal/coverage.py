@@ -1,0 +1,141 @@
+"""Coverage and set sizes on labelled rows, with the interval in which the coverage should lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from avuc.conformal.distributions import beta_binomial, central_interval, clopper_pearson, total_of
+from avuc.core.display import Displayed
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class ClassCoverage:
+    """Coverage and mean set size of the rows of one class; NaN without rows.
+
+    Args:
+        label: class number.
+        rows: number of rows.
+        coverage: share of rows whose set contains the class.
+        low: lower end of the exact interval of that share (Clopper & Pearson).
+        high: upper end.
+        mean_size: mean number of classes in the sets of these rows.
+    """
+
+    label: int
+    rows: int
+    coverage: float
+    low: float
+    high: float
+    mean_size: float
+
+
+@dataclass(frozen=True, repr=False)
+class CoverageCheck(Displayed):
+    """Coverage and set sizes on new labelled rows. `ConformalClassifier.check` returns it.
+
+    Args:
+        rows: number of rows.
+        wanted: the coverage that was asked for.
+        coverage: share of rows whose set contains the true class.
+        low: lower end of the interval in which the coverage of so many new rows lies, without drift.
+        high: upper end; 1 if the coverage can be higher than it should be, see `ConformalClassifier.is_exact`.
+        level: probability of the interval.
+        mean_size: mean number of classes in a set.
+        sizes: number of rows by the size of their set, (C + 1).
+        classes: coverage and set size of each class.
+    """
+
+    rows: int
+    wanted: float
+    coverage: float
+    low: float
+    high: float
+    level: float
+    mean_size: float
+    sizes: tuple[int, ...]
+    classes: tuple[ClassCoverage, ...]
+
+    @property
+    def drift(self) -> bool:
+        """Whether the coverage left its interval: these rows are not like those of the fit."""
+        return not self.low <= self.coverage <= self.high
+
+    @property
+    def sentence(self) -> str:
+        """What the check found, in one or two sentences."""
+        where = f"{100 * self.low:.2f} to {100 * self.high:.2f} %, its {100 * self.level:g} % interval"
+        found = f"The sets of {100 * self.coverage:.2f} % of {self.rows:,} rows contain the true class"
+        if not self.drift:
+            return f"{found}, inside {where}."
+        side = "below" if self.coverage < self.low else "above"
+        return f"{found}, {side} {where}. Drift: these rows differ from those of the fit; fit again on rows like these."
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain values; NaN becomes None."""
+        content = asdict(self) | {"drift": self.drift, "sizes": list(self.sizes)}
+        content["classes"] = [
+            {name: None if value != value else value for name, value in asdict(each).items()} for each in self.classes
+        ]
+        return content
+
+    def _facts(self) -> dict[str, Any]:
+        interval = f"{self.low:.4g} … {self.high:.4g}"
+        return {
+            "rows": self.rows,
+            "coverage": self.coverage,
+            "interval": interval,
+            "mean_size": self.mean_size,
+            "drift": self.drift,
+        }
+
+
+def check_coverage(
+    sets: Array, labels: Array, *, ranks: Array, rows: Array, exact: bool, level: float, wanted: float
+) -> CoverageCheck:
+    """Return coverage and set sizes, with the interval that follows from the rows of the fit.
+
+    Given the fit, the number of covered rows of each threshold is beta-binomial: a share from Beta(k, n + 1 − k).
+
+    Args:
+        sets: (N, C) bool.
+        labels: (N,) class numbers.
+        ranks: k of each threshold, (1,) or (C,).
+        rows: n of each threshold.
+        exact: whether the law is exact; else the coverage may be higher, and the interval ends at 1.
+        level: probability of the interval.
+        wanted: the coverage that was asked for.
+    """
+    total, classes = sets.shape
+    hit, size = sets[np.arange(total), labels], sets.sum(1)
+    new = np.array([total]) if len(rows) == 1 else np.bincount(labels, minlength=classes)
+    laws = zip(new.tolist(), ranks.tolist(), rows.tolist(), strict=True)
+    parts = [beta_binomial(m, k, max(0, n + 1 - k)) for m, k, n in laws if m]
+    low, high = central_interval(total_of(parts), level)
+    return CoverageCheck(
+        rows=total,
+        wanted=wanted,
+        coverage=float(hit.mean()),
+        low=low / total,
+        high=high / total if exact else 1.0,
+        level=level,
+        mean_size=float(size.mean()),
+        sizes=tuple(np.bincount(size, minlength=classes + 1).tolist()),
+        classes=tuple(_by_class(hit, size, labels, classes, level)),
+    )
+
+
+def _by_class(hit: Array, size: Array, labels: Array, classes: int, level: float) -> Iterator[ClassCoverage]:
+    counts: Sequence[int] = np.bincount(labels, minlength=classes).tolist()
+    covered = np.bincount(labels, weights=hit, minlength=classes)
+    totals = np.bincount(labels, weights=size, minlength=classes)
+    for label, rows in enumerate(counts):
+        events = int(covered[label])
+        ends = clopper_pearson(events, rows, level)
+        nan = float("nan")
+        yield ClassCoverage(label, rows, events / rows if rows else nan, *ends, totals[label] / rows if rows else nan)

@@ -1,0 +1,313 @@
+"""ConformalClassifier: references, the law of coverage, layouts, extremes, files."""
+
+from __future__ import annotations
+
+import json
+import math
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from avuc import InputError, MultiLabelPredictions, Predictions
+from avuc.conformal import ConformalClassifier
+from avuc.conformal.distributions import beta_binomial, central_interval, total_of
+from avuc.conformal.scores import METHODS, Score
+
+make = runpy.run_path(str(Path(__file__).with_name("make_reference.py")))
+reference_data, as_text = make["reference_data"], make["as_text"]
+REFERENCE = json.loads(make["FILE"].read_text(encoding="utf-8"))
+SPLITS, FIT = 1000, 700
+
+
+@pytest.mark.parametrize("name", [name for name in REFERENCE if "randomized" not in name])
+def test_thresholds_and_sets_are_those_of_mapie_and_torchcp(name: str) -> None:
+    fit_probs, fit_labels, probs, _ = reference_data()
+    conformal = ConformalClassifier(
+        name.split()[-1], 0.8, randomized=False, class_conditional="class-cond" in name, penalty=0.05, k_reg=2
+    ).fit(fit_probs, fit_labels)
+    assert conformal.thresholds_ == pytest.approx(REFERENCE[name]["thresholds"], abs=1e-6)  # TorchCP sums in float32
+    assert as_text(conformal.predict_sets(probs).numpy()) == REFERENCE[name]["sets"]
+
+
+def test_randomised_sets_are_those_of_mapie_for_the_same_random_numbers() -> None:
+    fit_probs, fit_labels, probs, _ = reference_data()
+    expected = REFERENCE["mapie randomized aps"]
+    drawn = [np.random.RandomState(make["SEED"]).uniform(size=len(each)) for each in (fit_probs, probs)]
+    scores = Score("aps").of_labels(torch.from_numpy(fit_probs), fit_labels, drawn[0])
+    threshold = np.sort(scores)[math.ceil(0.8 * (len(scores) + 1)) - 1 :][:1]
+    assert threshold == pytest.approx(expected["thresholds"], abs=1e-12)
+    assert as_text(Score("aps").sets(torch.from_numpy(probs), threshold, drawn[1])) == expected["sets"]
+
+
+def law_of(counts, conformal: ConformalClassifier) -> np.ndarray:
+    """P(so many of the new rows are covered): `counts` new rows for each threshold."""
+    return total_of(
+        beta_binomial(int(m), int(k), int(n) + 1 - int(k))
+        for m, k, n in zip(counts, conformal.ranks, conformal.rows_, strict=True)
+    )
+
+
+def assert_inside(outside: int, gaps: list[float]) -> None:
+    """At most 5 % of the splits are outside their 95 % interval, and the mean over all splits is that of the law.
+
+    72 is the 99.9 % point of Binomial(1000, 0.05); 3.3 standard errors are the 99.9 % interval.
+    """
+    assert len(gaps) == SPLITS
+    assert outside <= 72
+    assert abs(np.mean(gaps)) < 3.3 * np.std(gaps) / math.sqrt(SPLITS)
+
+
+@pytest.mark.parametrize("class_conditional", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_coverage_over_1000_random_splits_follows_its_law(
+    digits: Predictions, method: str, class_conditional: bool
+) -> None:
+    """Given the pool, the number of covered rows of a random split is beta-binomial, for any model and any data.
+
+    The scores of the labels are computed once; fixed numbers of rows of each class keep the law the same.
+    """
+    conformal = ConformalClassifier(method, 0.9, class_conditional=class_conditional).fit(digits)
+    labels, rng = digits.labels.numpy(), np.random.default_rng(4)
+    scores = conformal._score().of_labels(digits.probs, labels, rng.random(len(labels)))
+    groups = [scores[labels == k] for k in range(10)] if class_conditional else [scores]
+    assert len(np.unique(scores)) == len(scores)
+    conformal.rows_ = np.array([len(group) * FIT // len(scores) for group in groups])
+    new = [len(group) - fit for group, fit in zip(groups, conformal.rows_, strict=True)]
+    law = law_of(new, conformal)
+    low, high = central_interval(law, 0.95)
+    hits = np.zeros(SPLITS)
+    for group, fit in zip(groups, conformal.rows_, strict=True):
+        for split in range(SPLITS):
+            mixed = rng.permutation(group)
+            hits[split] += (mixed[fit:] <= conformal._quantile(mixed[:fit])).sum()
+    gaps = (hits - law @ np.arange(len(law))) / sum(new)
+    assert_inside(int(((hits < low) | (hits > high)).sum()), gaps.tolist())
+
+
+@pytest.mark.parametrize(
+    ("method", "class_conditional"),
+    [
+        ("threshold", False),
+        *(pytest.param(m, c, marks=pytest.mark.slow) for m in METHODS for c in (False, True) if c or m != "threshold"),
+    ],
+)
+def test_coverage_of_the_sets_over_1000_random_splits(
+    digits: Predictions, method: str, class_conditional: bool
+) -> None:
+    """The same with a fit and sets for every split."""
+    rng, outside, gaps = np.random.default_rng(4), 0, []
+    labels = digits.labels.numpy()
+    for split in range(SPLITS):
+        order = torch.from_numpy(rng.permutation(len(digits)))
+        fit, new = order[:FIT], order[FIT:]
+        conformal = ConformalClassifier(method, 0.9, class_conditional=class_conditional, seed=split)
+        conformal.fit(Predictions(digits.probs[fit], digits.labels[fit], digits.expected_entropy[fit]))
+        sets = conformal.predict_sets(Predictions(digits.probs[new], digits.labels[new], digits.expected_entropy[new]))
+        hits = int(sets[torch.arange(len(new)), digits.labels[new]].sum())
+        law = law_of(np.bincount(labels[new], minlength=10) if class_conditional else [len(new)], conformal)
+        low, high = central_interval(law, 0.95)
+        outside += not low <= hits <= high
+        gaps.append((hits - float(law @ np.arange(len(law)))) / len(new))
+    assert_inside(outside, gaps)
+
+
+def test_the_law_of_coverage_is_the_interval(digits: Predictions) -> None:
+    conformal = ConformalClassifier("aps", 0.9).fit(digits)
+    low, high = conformal.coverage_interval()
+    rank = math.ceil(0.9 * (len(digits) + 1))
+    rng = np.random.default_rng(0)
+    seen = rng.beta(rank, len(digits) + 1 - rank, 100_000)
+    assert ((low <= seen) & (seen <= high)).mean() == pytest.approx(0.95, abs=0.003)
+    wide = conformal.coverage_interval(0.999)
+    assert wide[0] < low < high < wide[1]
+
+
+@pytest.mark.parametrize(("coverage", "rows", "rank"), [(0.9, 9, 9), (0.07, 99, 7), (0.57, 99, 57), (0.9, 8, 9)])
+def test_the_rank_is_exact_for_decimal_numbers(coverage: float, rows: int, rank: int) -> None:
+    conformal = ConformalClassifier(coverage=coverage).fit([[0.6, 0.4]] * rows, [0] * rows)
+    assert conformal.ranks.tolist() == [rank]
+    assert math.isinf(conformal.thresholds_[0]) == (rank > rows)
+
+
+def test_drift_raises_the_alarm_and_new_rows_of_the_same_kind_do_not(digits: Predictions) -> None:
+    half = len(digits) // 2
+    conformal = ConformalClassifier("raps", 0.9).fit(digits.probs[:half], digits.labels[:half])
+    same = conformal.check(digits.probs[half:], digits.labels[half:])
+    assert not same.drift
+    assert same.low <= same.coverage <= same.high
+    assert "inside" in same.sentence
+    # rows with wrong labels
+    moved = conformal.check(digits.probs[half:], (digits.labels[half:] + 1) % 10)
+    assert moved.drift
+    assert moved.coverage < moved.low
+    assert "below" in moved.sentence
+    easy = conformal.check(digits.probs[half:], digits.probs[half:].argmax(1))
+    assert easy.drift
+    assert "above" in easy.sentence
+    assert json.loads(json.dumps(easy.as_json(), allow_nan=False))["drift"] is True
+    assert "drift=True" in repr(easy)
+    assert "<table>" in easy._repr_html_()
+
+
+def test_check_is_a_loop_over_rows(digits: Predictions) -> None:
+    conformal = ConformalClassifier("threshold", 0.8).fit(digits)
+    found, sets = conformal.check(digits), conformal.predict_sets(digits).numpy()
+    labels = digits.labels.tolist()
+    assert found.coverage == sum(row[k] for row, k in zip(sets, labels, strict=True)) / len(labels)
+    assert found.mean_size == pytest.approx(np.mean([sum(row) for row in sets]))
+    assert list(found.sizes) == [sum(int(sum(row) == size) for row in sets) for size in range(11)]
+    for each in found.classes:
+        own = [row for row, k in zip(sets, labels, strict=True) if k == each.label]
+        assert each.rows == len(own)
+        assert each.coverage == sum(row[each.label] for row in own) / len(own)
+        assert each.mean_size == pytest.approx(sum(map(sum, own)) / len(own))
+        assert each.low <= each.coverage <= each.high
+
+
+def test_class_conditional_covers_every_class(digits: Predictions) -> None:
+    conformal = ConformalClassifier("threshold", 0.9, class_conditional=True).fit(digits)
+    assert min(each.coverage for each in conformal.check(digits).classes) >= 0.9
+
+
+def test_sets_grow_with_coverage_and_a_seed_repeats_them(digits: Predictions) -> None:
+    for method in METHODS:
+        small, large = (ConformalClassifier(method, c).fit(digits).predict_sets(digits) for c in (0.8, 0.95))
+        assert not bool((small & ~large).any())
+        fitted = ConformalClassifier(method, 0.8).fit(digits)
+        assert torch.equal(fitted.predict_sets(digits), small)
+        assert torch.equal(fitted.predict_sets(digits, seed=9), small) == (method == "threshold")
+
+
+def test_no_empty_sets_on_request(digits: Predictions) -> None:
+    conformal = ConformalClassifier("aps", 0.5).fit(digits)
+    filled = ConformalClassifier("aps", 0.5, allow_empty=False).fit(digits)
+    sets, full = conformal.predict_sets(digits), filled.predict_sets(digits)
+    empty = ~sets.any(1)
+    assert bool(empty.any())
+    assert torch.equal(full[~empty], sets[~empty])
+    assert torch.equal(full[empty].int().argmax(1), digits.predicted[empty])
+    assert bool((full[empty].sum(1) == 1).all())
+    assert conformal.is_exact
+    assert not filled.is_exact
+    assert filled.check(digits).high == 1
+
+
+def test_binary_and_dense_predictions() -> None:
+    rng = np.random.default_rng(0)
+    one = rng.random(400)
+    labels = (rng.random(400) < one).astype(int)
+    both = ConformalClassifier("aps").fit(np.stack([1 - one, one], 1), labels)
+    binary = ConformalClassifier("aps").fit(one, labels)
+    assert binary.thresholds_ == pytest.approx(both.thresholds_)
+    assert binary.predict_sets(one).shape == (400, 2) == binary.predict_sets(one[:, None]).shape
+    dense = Predictions(np.stack([1 - one, one], 1).reshape(4, 10, 10, 2), labels.reshape(4, 10, 10), class_dim=-1)
+    pixels = ConformalClassifier("aps").fit(dense)
+    assert pixels.thresholds_ == pytest.approx(both.thresholds_)
+    assert dense.to_map(pixels.predict_sets(dense)).shape == (4, 10, 10, 2)
+    images = dense.probs.reshape(4, 10, 10, 2).permute(0, 3, 1, 2)
+    assert torch.equal(pixels.predict_sets(images), pixels.predict_sets(dense))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_extremes(method: str) -> None:
+    one = ConformalClassifier(method).fit([[0.7, 0.3]], [0])  # too few rows: every class
+    assert one.predict_sets([[1.0, 0.0]]).all()
+    assert one.coverage_interval() == (1.0, 1.0)
+    sure = ConformalClassifier(method, randomized=False).fit([[1.0, 0.0]] * 30, [0] * 30)
+    assert sure.predict_sets([[1.0, 0.0]]).tolist() == [[True, method != "threshold"]]
+    assert sure.tied_
+    assert sure.coverage_interval()[1] == 1.0
+    wrong = ConformalClassifier(method, randomized=False).fit([[1.0, 0.0]] * 30, [1] * 30)
+    assert wrong.predict_sets([[1.0, 0.0], [0.4, 0.6]]).all()
+    half = ConformalClassifier(method).fit(torch.full((30, 1000), 1e-3, dtype=torch.float16), torch.arange(30))
+    assert half.predict_sets(torch.full((3, 1000), 1e-3)).shape == (3, 1000)
+
+
+def test_a_class_without_rows_is_in_every_set() -> None:
+    probs, labels = np.tile([[0.6, 0.3, 0.1], [0.2, 0.7, 0.1]], (50, 1)), np.tile([0, 1], 50)
+    conformal = ConformalClassifier(class_conditional=True).fit(probs, labels)
+    assert conformal.rows_.tolist() == [50, 50, 0]
+    assert math.isinf(conformal.thresholds_[2])
+    assert bool(conformal.predict_sets(probs)[:, 2].all())
+    restored = ConformalClassifier.from_json(conformal.to_json())
+    assert restored.thresholds_.tolist() == conformal.thresholds_.tolist()
+    none = conformal.check(probs, labels).classes[2]
+    assert none.rows == 0
+    assert math.isnan(none.coverage)
+    assert conformal.check(probs, labels).as_json()["classes"][2]["coverage"] is None
+
+
+def test_bad_input_is_one_line(digits: Predictions) -> None:
+    for wrong in (0, 1, 1.5, "0.9", True, math.nan):
+        with pytest.raises(InputError, match="coverage must be"):
+            ConformalClassifier(coverage=wrong).fit(digits)  # type: ignore[arg-type]
+    for name, value in (("penalty", -1), ("k_reg", 1.5), ("seed", -1), ("randomized", 1), ("method", "lac")):
+        with pytest.raises(InputError, match=name):
+            ConformalClassifier(**{name: value}).fit(digits)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="1 of 2 rows have none"):
+        ConformalClassifier().fit([[0.5, 0.5]] * 2, [0, -1])
+    with pytest.raises(InputError, match="no rows"):
+        ConformalClassifier().fit(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))
+    with pytest.raises(InputError, match="not fitted"):
+        ConformalClassifier().predict_sets(digits)
+    with pytest.raises(InputError, match="have 2 classes, but the fit had 10"):
+        ConformalClassifier().fit(digits).predict_sets([[0.5, 0.5]])
+    with pytest.raises(InputError, match="NaN"):
+        ConformalClassifier().fit([[math.nan, 0.5]], [0])
+    with pytest.raises(InputError, match="leave them out"):
+        ConformalClassifier().fit(digits, digits.labels)
+    with pytest.raises(InputError, match="multi-label"):
+        ConformalClassifier().fit(MultiLabelPredictions([[0.9, 0.2]], [[1, 0]]))
+    with pytest.raises(InputError, match="level must be"):
+        ConformalClassifier().fit(digits).check(digits, level=95)
+
+
+@pytest.mark.parametrize("class_conditional", [False, True])
+def test_a_file_restores_the_sets(digits: Predictions, tmp_path: Path, class_conditional: bool) -> None:
+    conformal = ConformalClassifier("raps", 0.85, class_conditional=class_conditional, seed=3).fit(digits)
+    conformal.class_names_ = tuple("abcdefghij")
+    conformal.save(tmp_path / "sets.json")
+    restored = ConformalClassifier.load(tmp_path / "sets.json")
+    assert torch.equal(restored.predict_sets(digits), conformal.predict_sets(digits))
+    assert restored.get_params() == conformal.get_params()
+    assert restored.class_names_ == conformal.class_names_
+    assert repr(restored) == repr(conformal)
+    assert "raps" in repr(restored)
+    fresh = ConformalClassifier.from_json(ConformalClassifier().to_json())
+    assert not fresh.is_fitted
+
+
+def test_damaged_files_are_refused(digits: Predictions, tmp_path: Path) -> None:
+    good = json.loads(ConformalClassifier().fit(digits).to_json())
+    changes: list[tuple[str, object]] = [
+        ("format", "other"),
+        ("kind", "selective"),
+        ("version", 2),
+        ("params", {}),
+        ("params", good["params"] | {"coverage": 2}),
+        ("learned", {"rows": [3]}),
+    ]
+    for key, value in (
+        ("thresholds", [None]),
+        ("thresholds", ["1"]),
+        ("thresholds", []),
+        ("rows", [-1]),
+        ("rows", [1.5]),
+        ("tied", 0),
+        ("num_classes", 0),
+        ("class_names", ["a"]),
+    ):
+        changes.append(("learned", good["learned"] | {key: value}))
+    for key, value in changes:
+        path = tmp_path / "bad.json"
+        path.write_text(json.dumps(good | {key: value}))
+        with pytest.raises(InputError, match=r"bad\.json"):
+            ConformalClassifier.load(path)
+    for text in ("", "[1]", '{"format"', "[" * 100_000):
+        with pytest.raises(InputError):
+            ConformalClassifier.from_json(text)
+    with pytest.raises(InputError, match=r"missing\.json"):
+        ConformalClassifier.load(tmp_path / "missing.json")
