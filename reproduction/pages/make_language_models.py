@@ -1,0 +1,249 @@
+"""Fill the generated parts of docs/language-models.md from reproduction/results/language-models.
+
+    python reproduction/pages/make_language_models.py            # seconds
+    python reproduction/pages/make_language_models.py --check    # writes nothing; 1 if the page is out of date
+
+Text outside the marks (see avuc.report.markers) is written by hand and stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reproduction_tables import NOTHING, markdown
+
+from avuc.core.atomic import write_text
+from avuc.core.errors import InputError
+from avuc.report.markers import fill
+from avuc.report.study.paired import Difference, over_seeds
+
+HOME = Path(__file__).parents[2]
+PAGE = HOME / "docs" / "language-models.md"
+RESULTS = HOME / "reproduction" / "results" / "language-models"
+PLAIN = "cross-entropy"
+# metric, heading, decimals; shares are printed as percentages
+METRICS = {
+    "accuracy": ("accuracy, %", 2),
+    "nll": ("NLL", 3),
+    "ece": ("ECE, %", 2),
+    "uce": ("UCE, %", 2),
+    "auroc": ("AUROC, %", 2),
+    "aurc": ("AURC, %", 2),
+    "accuracy_50": ("accuracy at 50 %", 2),
+    "accuracy_80": ("accuracy at 80 %", 2),
+}
+TEXTS = {"test": "Shakespeare", "novels": "novels", "news": "news", "reviews": "film reviews"}
+SCALINGS = {"none": "as trained", "validation": "with a temperature fitted on validation text"}
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The published rows: those of the tests, those that the choice saw, and every run."""
+
+    test: Sequence[Row]
+    choice: Sequence[Row]
+    runs: Sequence[Row]
+    chosen: Mapping[str, Any]
+
+    @property
+    def losses(self) -> list[str]:
+        """The losses in the order of the choice, the plain one first."""
+        found = {row["loss"] for row in self.test}
+        order = [PLAIN, "UA-CLM", "UA-CLM repaired", "AvUC", "AvUC monotone", "UA-CLM alone"]
+        return [loss for loss in order if loss in found]
+
+    def by_seed(
+        self, loss: str, text: str, metric: str, scaling: str, strength: float | None = None
+    ) -> dict[int, float]:
+        """One value for each seed; with the chosen strength by default."""
+        strength = self.chosen["strengths"][loss] if strength is None else strength
+        wanted = {"loss": loss, "strength": strength, "text": text, "scaling": scaling}
+        return {int(r["seed"]): r[metric] for r in self.test if all(r[key] == value for key, value in wanted.items())}
+
+    def effect(self, loss: str, text: str, metric: str, scaling: str, strength: float | None = None) -> Difference:
+        """The difference from cross-entropy over the seeds that both have, with the interval of paired seeds."""
+        one, other = self.by_seed(loss, text, metric, scaling, strength), self.by_seed(PLAIN, text, metric, scaling)
+        seeds = sorted(one.keys() & other.keys())
+        if not seeds:
+            return Difference(math.nan, math.nan, math.nan)
+        return over_seeds(tuple(one[s] for s in seeds), tuple(other[s] for s in seeds), same_seeds=True)
+
+
+def read_rows(folder: Path) -> Rows | None:
+    """The published rows, or None if there are none."""
+    if not (folder / "rows.csv").is_file():
+        return None
+    tables = [_table(folder / name) for name in ("rows.csv", "choice.csv", "runs.csv")]
+    return Rows(*tables, chosen=json.loads((folder / "choice.json").read_text(encoding="utf-8")))
+
+
+def _table(path: Path) -> list[Row]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return [{key: _value(text) for key, text in row.items()} for row in csv.DictReader(file)]
+
+
+def _value(text: str) -> Any:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def number(value: float, metric: str, *, signed: bool = False) -> str:
+    """A value as it is printed: shares as percentages."""
+    _, digits = METRICS[metric]
+    if math.isnan(value):
+        return "–"
+    return f"{value if metric == 'nll' else 100 * value:{'+' if signed else ''}.{digits}f}"
+
+
+def mean(values: Iterable[float]) -> float:
+    """The mean, or NaN of nothing."""
+    values = list(values)
+    return sum(values) / len(values) if values else math.nan
+
+
+def means(rows: Rows, text: str, scaling: str) -> str:
+    """Means over the seeds, a row for each loss."""
+    head = ["loss", "strength", *(title for title, _ in METRICS.values())]
+    lines = []
+    for loss in rows.losses:
+        strength = rows.chosen["strengths"][loss]
+        line = [loss, "" if loss == PLAIN else f"{strength:g}"]
+        lines.append([*line, *(number(mean(rows.by_seed(loss, text, m, scaling).values()), m) for m in METRICS)])
+    return markdown(head, lines)
+
+
+def effects(rows: Rows, text: str, scaling: str) -> str:
+    """Differences from cross-entropy with 95 % intervals; bold where the interval does not contain 0."""
+    head = ["difference from cross-entropy", *(title for title, _ in METRICS.values())]
+    lines = []
+    for loss in rows.losses:
+        if loss != PLAIN:
+            lines.append([loss, *(_interval(rows.effect(loss, text, m, scaling), m) for m in METRICS)])
+    return markdown(head, lines)
+
+
+def _interval(difference: Difference, metric: str) -> str:
+    if math.isnan(difference.low):
+        return number(difference.value, metric, signed=True)
+    half = number((difference.high - difference.low) / 2, metric)
+    text = f"{number(difference.value, metric, signed=True)} ± {half}"
+    return text if difference.low <= 0 <= difference.high else f"**{text}**"
+
+
+def in_domain(rows: Rows) -> str:
+    """Both tables of the text that the networks were fine-tuned on."""
+    parts = []
+    for scaling, words in SCALINGS.items():
+        parts.append(f"{words[0].upper()}{words[1:]}:\n\n{means(rows, 'test', scaling)}")
+        parts.append(effects(rows, "test", scaling))
+    return "\n\n".join(parts)
+
+
+def other_text(rows: Rows) -> str:
+    """The differences on the other texts, as trained and with the temperature of the validation text."""
+    parts = []
+    for text, title in list(TEXTS.items())[1:]:
+        for scaling, words in SCALINGS.items():
+            plain = ", ".join(
+                f"{head} {number(mean(rows.by_seed(PLAIN, text, metric, scaling).values()), metric)}"
+                for metric, (head, _) in METRICS.items()
+            )
+            parts.append(f"**{title[0].upper()}{title[1:]}**, {words}. Cross-entropy: {plain}.")
+            parts.append(effects(rows, text, scaling))
+    return "\n\n".join(parts)
+
+
+def choice(rows: Rows) -> str:
+    """What the learning rate and the strengths were chosen by."""
+    head = ["loss", "learning rate", "strength", *(title for title, _ in METRICS.values()), "chosen"]
+    lines = []
+    order = {loss: place for place, loss in enumerate(rows.losses)}
+    found = [row for row in rows.choice if row.get("scaling") in ("none", "")]
+    for row in sorted(found, key=lambda r: (order.get(r["loss"], 9), r["rate"], r["strength"])):
+        taken = row["rate"] == rows.chosen["rate"] and row["strength"] == rows.chosen["strengths"][row["loss"]]
+        values = ["diverged"] if row["text"] == "diverged" else [number(row[m], m) for m in METRICS]
+        values += [""] * (len(METRICS) - len(values))
+        lines.append([row["loss"], f"{row['rate']:g}", f"{row['strength']:g}", *values, "yes" if taken else ""])
+    return markdown(head, lines)
+
+
+def strengths(rows: Rows) -> str:
+    """The effect of every strength on the text that the networks were fine-tuned on."""
+    parts = []
+    for scaling, words in SCALINGS.items():
+        head = ["loss", "strength", "seeds", *(title for title, _ in METRICS.values())]
+        lines = []
+        for loss in rows.losses:
+            for strength in sorted({row["strength"] for row in rows.test if row["loss"] == loss and loss != PLAIN}):
+                seeds = len(rows.by_seed(loss, "test", "nll", scaling, strength))
+                cells = [_interval(rows.effect(loss, "test", m, scaling, strength), m) for m in METRICS]
+                lines.append([loss, f"{strength:g}", str(seeds), *cells])
+        parts.append(f"{words[0].upper()}{words[1:]}, difference from cross-entropy:\n\n{markdown(head, lines)}")
+    return "\n\n".join(parts)
+
+
+def cost(rows: Rows) -> str:
+    """What the runs took."""
+    head = ["part", "loss", "runs", "seconds each", "tokens a second"]
+    lines = []
+    for part in ("pretrain", "choice", "test"):
+        for loss in ("", *rows.losses):
+            found = [row for row in rows.runs if row["part"] == part and row["loss"] == loss]
+            if found:
+                seconds, speed = mean(r["seconds"] for r in found), mean(r["tokens_per_second"] for r in found)
+                lines.append([part, loss, str(len(found)), f"{seconds:.0f}", f"{speed:,.0f}"])
+    about = rows.runs[0]
+    end = f"Revision {about['revision']}, {about['device']}, torch {about['torch']}; other work ran beside it."
+    return markdown(head, lines) + f"\n\n{end}"
+
+
+BLOCKS = {"in-domain": in_domain, "other": other_text, "choice": choice, "strengths": strengths, "cost": cost}
+
+
+def figure(rows: Rows | None, parts: Sequence[str]) -> str:
+    """One number in a sentence: `loss | text | metric | scaling`, or the same after `effect`."""
+    if rows is None:
+        return "–"
+    effect = parts[0] == "effect"
+    loss, text, metric, scaling = parts[1:] if effect else parts
+    if effect:
+        return _interval(rows.effect(loss, text, metric, scaling), metric).replace("*", "")
+    return number(mean(rows.by_seed(loss, text, metric, scaling).values()), metric)
+
+
+def filled(page: str, rows: Rows | None) -> str:
+    """The page with its generated parts."""
+    blocks = {name: NOTHING if rows is None else make(rows) for name, make in BLOCKS.items()}
+    return fill(page, blocks, lambda parts: figure(rows, parts), PAGE.name)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the page, or check it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if the page is out of date")
+    options = parser.parse_args(arguments)
+    try:
+        before = PAGE.read_text(encoding="utf-8")
+        after = filled(before, read_rows(RESULTS))
+    except (InputError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    if options.check:
+        return int(before != after)
+    write_text(PAGE, after)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
