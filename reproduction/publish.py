@@ -11,6 +11,8 @@ every epoch and every run. It leaves out what is bulky or not ours to give away:
     entropies of single test images, needed only to go on with a study  entropies
     curves of other seeds than the first, and of sets no figure shows   curves
     of rehearsals, which are compared by their numbers: single images   shown, and curves of all but the clean set
+    of the factorial, 180 networks: single images and curves, metrics   shown, curves, rows other than METRICS, history:
+    that its analysis does not use, and most numbers of most epochs     LOGGED is kept of all epochs, all of each tenth
     where files lay on the machine                                      paths in the recipes
 """
 
@@ -29,6 +31,7 @@ from avuc.core.errors import InputError
 from avuc.report.study.exports import file_names, write_tables
 from avuc.report.study.figures import all_figures, saved
 from avuc.report.study.results import read_results
+from avuc.study.config import Recipe
 from avuc.study.integrity import check, has_checks
 from avuc.study.recipe import parse_recipe
 from avuc.study.store import Store
@@ -37,6 +40,11 @@ MAIN = "paper"
 FILE = "study.sqlite"
 # intensity 3 of this shift is in the paper's figures
 ALSO_DRAWN = ("gaussian_blur", 3)
+# a study with so many networks that not everything can be published
+LARGE = "factorial"
+METRICS = ("accuracy", "aurc", "auroc", "avu_auc", "brier", "ece", "mean_confidence", "nll", "temperature", "threshold")
+METRICS += ("uce",)
+LOGGED, FULL_EPOCH = ("accuracy", "seconds", "images_per_second"), 10
 # figures that are published, of the main study only; `avuc report` draws all figures of any study in a minute
 DRAWN = r"box-(ece|uce|nll|brier|accuracy|avu_auc)|entropy-svhn.*"
 
@@ -79,10 +87,14 @@ def _leave_out(db: sqlite3.Connection) -> None:
     for table in ("shown", "curves"):
         first = f"SELECT min(seed) FROM cells WHERE cells.method = {table}.method"
         db.execute(f"DELETE FROM {table} WHERE seed > ({first})")
-    recipe = parse_recipe(db.execute("SELECT value FROM meta WHERE key = 'recipe'").fetchone()[0])
+    recipe = _recipe(db)
     if recipe.data.evaluate_on_validation:
         db.execute("DELETE FROM shown")
         db.execute("DELETE FROM curves WHERE shift != 'clean'")
+    if recipe.study.name == LARGE:
+        db.execute("DELETE FROM shown")
+        db.execute("DELETE FROM curves")
+        db.execute(f"DELETE FROM rows WHERE metric NOT IN ({','.join('?' * len(METRICS))})", METRICS)
     drawn = "shift IN ('validation', 'clean') OR shift LIKE 'ood:%' OR severity = ? OR (shift = ? AND severity = ?)"
     db.execute(f"DELETE FROM curves WHERE name = 'avu' OR NOT ({drawn})", (top, *ALSO_DRAWN))
 
@@ -91,11 +103,18 @@ def _shorten(db: sqlite3.Connection) -> None:
     for *key, text in db.execute("SELECT method, seed, shift, severity, data FROM shown").fetchall():
         data = json.dumps({**json.loads(text), "mistakes": []}, separators=(",", ":"))
         db.execute("UPDATE shown SET data=? WHERE method=? AND seed=? AND shift=? AND severity=?", (data, *key))
+    recipe = _recipe(db)
     for *key, text in db.execute("SELECT method, seed, member, epoch, data FROM history").fetchall():
         # seconds keep their digits: networks that trained side by side are known by them
         record = {k: _five(v) if k != "seconds" else round(v, 6) for k, v in json.loads(text).items()}
+        if recipe.study.name == LARGE and (key[-1] + 1) % FULL_EPOCH:
+            record = {k: v for k, v in record.items() if k in LOGGED}
         line = (json.dumps(record, separators=(",", ":")), *key)
         db.execute("UPDATE history SET data=? WHERE method=? AND seed=? AND member=? AND epoch=?", line)
+
+
+def _recipe(db: sqlite3.Connection) -> Recipe:
+    return parse_recipe(db.execute("SELECT value FROM meta WHERE key = 'recipe'").fetchone()[0])
 
 
 def _five(value: object) -> object:

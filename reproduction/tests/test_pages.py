@@ -250,6 +250,35 @@ def test_published_copies_hold_every_row_and_no_picture(raw, published, has_pict
     }
 
 
+def test_of_the_factorial_the_metrics_and_epochs_of_its_analysis_are_published(tmp_path, has_pictures):
+    import json
+
+    import factorial
+
+    from avuc.report.study.effort import effort_of
+    from avuc.study.store import Store
+
+    recipe = recipe_of(factorial.RECIPES / "factorial.toml", "study.severities=[5]", "study.seeds=[0]")
+    fake_study(tmp_path / "raw", recipe)
+    publish.small_copy(tmp_path / "raw", tmp_path / "small")
+    assert not has_pictures(tmp_path / "small" / "study.sqlite")
+    assert {metric for metric, _ in factorial.PRIMARY} <= set(publish.METRICS)
+    old, new = (Store(tmp_path / name, create=False) for name in ("raw", "small"))
+    try:
+        assert not new.lost
+        kept = [row for row in old.rows() if row[4] in publish.METRICS]
+        assert new.rows() == kept
+        assert "wasserstein" in {row[4] for row in old.rows()}
+        assert new.done() == old.done()
+        assert not new.select("SELECT * FROM curves")
+        assert effort_of(new).training_seconds == pytest.approx(effort_of(old).training_seconds, abs=1e-3)
+        every = [json.loads(text) for (text,) in new.select("SELECT data FROM history")]
+        assert {key for record in every for key in record} == set(publish.LOGGED)  # fewer than ten epochs
+    finally:
+        old.close()
+        new.close()
+
+
 def test_reading_a_published_study_changes_no_byte(published):
     before = {path: path.read_bytes() for path in published.rglob("study.sqlite")}
     assert len(before) == 7
