@@ -9,5 +9,6 @@ saved.py           JSON files;  inputs.py: what is accepted
 """
 
 from avuc.conformal.classifier import ConformalClassifier
+from avuc.conformal.selective import SelectiveClassifier
 
-__all__ = ["ConformalClassifier"]
+__all__ = ["ConformalClassifier", "SelectiveClassifier"]

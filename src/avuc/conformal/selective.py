@@ -1,0 +1,224 @@
+"""SelectiveClassifier: answer only where the error rate of the answers is at most a limit, with high probability."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from avuc.conformal.distributions import binomial_cdf, clopper_pearson
+from avuc.conformal.inputs import as_predictions, check_classes, check_share, labelled
+from avuc.conformal.saved import Saved, is_number, is_whole
+from avuc.core.display import Displayed
+from avuc.core.errors import InputError
+from avuc.predictions import Predictions
+from avuc.uncertainty import entropy
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SCORES = ("confidence", "entropy")
+# numbers of answered rows that are tested; each test takes this share of the allowed probability of failure
+TESTS = 10
+
+
+@dataclass(frozen=True, repr=False)
+class SelectiveCheck(Displayed):
+    """Answers and their errors on new labelled rows. `SelectiveClassifier.check` returns it.
+
+    Args:
+        rows: number of rows.
+        answered: number of rows with an answer.
+        errors: number of wrong answers.
+        risk: the limit of the error rate.
+        level: probability of the intervals.
+        error: error rate of the answers; None without answers.
+        error_low: lower end of its exact interval (Clopper & Pearson).
+        error_high: upper end.
+        error_all: error rate if every row were answered.
+        p_value: probability of so many errors or more if the error rate were the limit.
+    """
+
+    rows: int
+    answered: int
+    errors: int
+    risk: float
+    level: float
+    error: float | None
+    error_low: float
+    error_high: float
+    error_all: float
+    p_value: float
+
+    @property
+    def coverage(self) -> float:
+        """Share of rows with an answer."""
+        return self.answered / self.rows
+
+    @property
+    def drift(self) -> bool:
+        """Whether the error rate is above the limit, by a test of level 1 − `level`."""
+        return self.p_value < 1 - self.level
+
+    @property
+    def sentence(self) -> str:
+        """What the check found, in one or two sentences."""
+        if self.error is None:
+            return f"None of {self.rows:,} rows is answered."
+        found = (
+            f"{100 * self.coverage:.1f} % of {self.rows:,} rows are answered, {100 * self.error:.2f} % of them wrongly "
+            f"({100 * self.error_low:.2f} to {100 * self.error_high:.2f} %)"
+        )
+        if self.drift:
+            return (
+                f"{found}: more than the limit of {100 * self.risk:g} %. Drift: these rows differ from those of the "
+                "fit; fit again on rows like these."
+            )
+        return f"{found}; the limit is {100 * self.risk:g} %."
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return asdict(self) | {"coverage": self.coverage, "drift": self.drift}
+
+    def _facts(self) -> dict[str, Any]:
+        return {"rows": self.rows, "coverage": self.coverage, "error": self.error, "drift": self.drift}
+
+
+class SelectiveClassifier(Saved):
+    """Selective prediction with a guarantee: answers whose error rate is at most `risk`, with probability `level`.
+
+    A row is answered if its confidence is above a threshold (or its entropy below one). `fit` tests, for ten numbers m
+    of rows that are fixed before the labels are seen, whether the error rate above the (m + 1)-th largest score is at
+    most `risk`, by the exact binomial test at level (1 − level)/10, and takes the largest m that passes: Learn then
+    Test with a Bonferroni correction (Angelopoulos et al. 2021, https://arxiv.org/abs/2110.01052). The guarantee needs
+    rows that are independent and come from the same source as those of the fit; it needs no calibrated model.
+
+    Args:
+        risk: highest error rate of the answers (default 0.02).
+        level: probability that the guarantee holds (default 0.95).
+        score: what decides about an answer, "confidence" (the default) or "entropy".
+
+    >>> probs, labels = [[0.99, 0.01], [0.6, 0.4]] * 500, [0, 1] * 500  # unsure rows are wrong
+    >>> selective = SelectiveClassifier(risk=0.05).fit(probs, labels)
+    >>> selective.answers([[0.995, 0.005], [0.55, 0.45]])
+    tensor([ True, False])
+    """
+
+    kind: ClassVar[str] = "selective"
+    learned: ClassVar[tuple[str, ...]] = ("threshold", "rows", "answered", "errors", "num_classes", "class_names")
+
+    # a row is answered if its score, the confidence or minus the entropy, is above it; −inf: all rows, inf: none
+    threshold_: float
+    # of the fit: rows, rows with an answer, wrong answers
+    rows_: int
+    answered_: int
+    errors_: int
+
+    def __init__(self, risk: float = 0.02, level: float = 0.95, *, score: str = "confidence") -> None:
+        self.risk, self.level, self.score = risk, level, score
+
+    def fit(self, predictions: Any, labels: Any = None) -> Self:
+        """Set the threshold from held-out predictions, and return this classifier. It may answer no row at all.
+
+        Args:
+            predictions: `avuc.Predictions` with labels, of data that the model was not trained or calibrated on; or
+                probabilities (N, C), dense (N, C, *spatial) or binary (N,), with `labels`.
+            labels: class numbers, if `predictions` are probabilities.
+        """
+        self._check_params()
+        found, targets = labelled(predictions, labels)
+        scores = self._scores(found)
+        order = np.argsort(-scores, kind="stable")
+        wrong = np.concatenate([[0], np.cumsum((found.predicted.cpu().numpy() != targets)[order])])
+        descending, rows = scores[order], len(scores)
+        self.threshold_, self.rows_, self.answered_, self.errors_ = math.inf, rows, 0, 0
+        sizes = self._sizes(rows)
+        for size in reversed(sizes):
+            threshold = -math.inf if size == rows else float(descending[size])
+            # fewer rows than `size` are above the threshold if scores are equal
+            above = int(np.searchsorted(-descending, -threshold, side="left"))
+            if above and binomial_cdf(int(wrong[above]), above, self.risk) <= (1 - self.level) / len(sizes):
+                self.threshold_, self.answered_, self.errors_ = threshold, above, int(wrong[above])
+                break
+        self.num_classes_, self.class_names_ = found.num_classes, None
+        return self
+
+    def answers(self, predictions: Any) -> Tensor:
+        """Return which rows are answered, a bool tensor (M,) in the order of `predictions.probs`.
+
+        Args:
+            predictions: `avuc.Predictions`, or probabilities; labels are not used.
+        """
+        self._check_fitted()
+        found = as_predictions(predictions)
+        check_classes(found.num_classes, self.num_classes_)
+        return torch.from_numpy(self._scores(found) > self.threshold_).to(found.probs.device)
+
+    def check(self, predictions: Any, labels: Any = None) -> SelectiveCheck:
+        """Return answers and errors on new labelled rows, and whether the error rate is above the limit: drift.
+
+        Args:
+            predictions: `avuc.Predictions` with labels that `fit` has not seen, or probabilities with `labels`.
+            labels: class numbers, if `predictions` are probabilities.
+        """
+        found, targets = labelled(predictions, labels)
+        answered = self.answers(found).cpu().numpy()
+        wrong = found.predicted.cpu().numpy() != targets
+        rows, errors = int(answered.sum()), int(wrong[answered].sum())
+        low, high = clopper_pearson(errors, rows, self.level)
+        return SelectiveCheck(
+            rows=len(targets),
+            answered=rows,
+            errors=errors,
+            risk=self.risk,
+            level=self.level,
+            error=errors / rows if rows else None,
+            error_low=low,
+            error_high=high,
+            error_all=float(wrong.mean()),
+            p_value=1 - binomial_cdf(errors - 1, rows, self.risk) if errors else 1.0,
+        )
+
+    @property
+    def least_rows(self) -> int:
+        """Number of answered rows from which on the guarantee is possible: with fewer, even no error proves nothing."""
+        return self._least(1)
+
+    def _least(self, tests: int) -> int:
+        return math.ceil(math.log((1 - self.level) / tests) / math.log1p(-self.risk))
+
+    def _sizes(self, rows: int) -> list[int]:
+        """Return the numbers of answered rows to test; they depend on the number of rows only."""
+        tests = next((tests for tests in range(TESTS, 0, -1) if self._least(tests) <= rows), 0)
+        if not tests:
+            return []
+        return sorted({round(size) for size in np.linspace(rows, self._least(tests), tests)})
+
+    def _scores(self, predictions: Predictions) -> Array:
+        probs = predictions.probs.detach().double()
+        scores: Array = (probs.amax(1) if self.score == "confidence" else -entropy(probs)).cpu().numpy()
+        return scores
+
+    def _check_fitted(self) -> None:
+        if not self.is_fitted:
+            raise InputError("this SelectiveClassifier is not fitted; call fit(predictions) or load() first")
+
+    def _check_params(self) -> None:
+        check_share("risk", self.risk)
+        check_share("level", self.level)
+        if self.score not in SCORES:
+            raise InputError(f"score must be one of {SCORES}, found {self.score!r}")
+
+    def _restore(self, learned: dict[str, Any]) -> None:
+        threshold, counts = learned["threshold"], [learned[name] for name in ("rows", "answered", "errors")]
+        if not all(is_whole(count) for count in counts) or not counts[0] >= counts[1] >= counts[2] >= 0:
+            raise InputError("rows, answered and errors must be whole numbers, none above the one before; fit it again")
+        rows, answered, errors = counts
+        if not (threshold is None and answered in (0, rows)) and not (is_number(threshold) and answered):
+            raise InputError("threshold does not fit the number of answered rows; fit it again")
+        without = -math.inf if answered else math.inf
+        self.threshold_ = without if threshold is None else float(threshold)
+        self.rows_, self.answered_, self.errors_ = rows, answered, errors
