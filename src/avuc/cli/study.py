@@ -29,12 +29,14 @@ examples:
   avuc study cifar10-best --dry-run
   avuc study cifar10-paper --out out/paper --only SVI,SVI-AvUC --minutes 9
   avuc study my-recipe.toml --engine ray
+  avuc study --init my-study
   avuc study --export out/paper --out results/paper"""
 
 
 def arguments(parser: Parser) -> None:
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a .toml file, or the name of a recipe")
     parser.add_argument("--list", action="store_true", help="list the recipes that come with avuc")
+    parser.add_argument("--init", metavar="DIR", help="write a recipe and a module of your own to start from to DIR")
     parser.add_argument("--out", metavar="DIR", help="folder of the study (default: out/NAME)")
     parser.add_argument(
         "--engine", choices=("local", "ray"), default="local", help="where the work runs (default: local)"
@@ -74,6 +76,8 @@ def run(args: Namespace) -> int:
         for name in recipe_names():
             console.line(name)
         return 0
+    if args.init is not None:
+        return _init(args, console)
     if args.export is not None:
         return _export(args, console)
     if args.recipe is None:
@@ -129,6 +133,17 @@ def _methods(given: list[str], recipe: Recipe) -> list[str]:
     return [
         name for text in given for name in ([text] if text in names else [part.strip() for part in text.split(",")])
     ]
+
+
+def _init(args: Namespace, console: Console) -> int:
+    from avuc.core.errors import InputError
+    from avuc.study.starter import write_starter
+
+    if args.recipe is not None or args.out is not None:
+        raise InputError("--init DIR writes a recipe to start from; give no recipe and no --out with it")
+    recipe, module = write_starter(args.init)
+    console.line(f"wrote {recipe} and {module.name}; next: cd {recipe.parent} && avuc study {recipe.name}")
+    return 0
 
 
 def _export(args: Namespace, console: Console) -> int:

@@ -3,10 +3,11 @@
 Recipes:   config.py (dataclasses), config_parser.py (the parser), recipe.py (recipe files), tables.py (type checks),
            keys.py (keys of older versions), toml.py (the writer), resumable.py (which changes a study may resume with)
 Plan:      grid.py (what to train and evaluate), cost.py (how long it takes)
-Work:      engine.py (`run_study`), local.py and ray.py (the engines), worker.py (train, fit, evaluate), judge.py (one
-           model on one set of images), validation_fit.py, background.py (threads), claims.py (locks), net.py, sets.py,
-           photographs.py, checkpoints.py
-Own code:  own_code.py (import paths), own_data.py, own_shift.py, own_digest.py, trial.py (tries it on one batch)
+Work:      engine.py (`run_study`), from_python.py (`run`), local.py and ray.py (the engines), worker.py (train, fit,
+           evaluate), judge.py (one model on one set of images), validation_fit.py, background.py (threads), claims.py
+           (locks), net.py, sets.py, photographs.py, checkpoints.py
+Own code:  own_code.py (import paths), own_data.py, own_shift.py, own_digest.py, trial.py (tries it on one batch),
+           starter.py (files to start from)
 Results:   store.py (`Store`), file.py, schema.py, integrity.py, records.py, stored_recipe.py, examples.py, export.py,
            portable.py
 
@@ -22,12 +23,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from avuc.study.config import Recipe
     from avuc.study.engine import ENGINES, run_study
+    from avuc.study.from_python import run
     from avuc.study.recipe import load_recipe
     from avuc.study.store import Store
 
-__all__ = ["ENGINES", "Recipe", "Store", "load_recipe", "run_study"]
+__all__ = ["ENGINES", "Recipe", "Store", "load_recipe", "run", "run_study"]
 
-_HOME = {"ENGINES": "engine", "Recipe": "config", "Store": "store", "load_recipe": "recipe", "run_study": "engine"}
+_HOME = {
+    "ENGINES": "engine",
+    "Recipe": "config",
+    "Store": "store",
+    "load_recipe": "recipe",
+    "run": "from_python",
+    "run_study": "engine",
+}
 
 
 def __getattr__(name: str) -> object:

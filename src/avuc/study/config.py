@@ -203,10 +203,10 @@ class Recipe:
     def _method_table(self, method: MethodConfig) -> dict[str, Any]:
         table: dict[str, Any] = {"name": method.name}
         if method.method is not None:
-            table["method"] = _kind_table(method.method)
-            table["objective"] = _changed(method.objective, Objective())
+            table["method"] = kind_table(method.method)
+            table["objective"] = changed_fields(method.objective, Objective())
         if method.train != self.train:
-            table["train"] = _changed(method.train, self.train)
+            table["train"] = changed_fields(method.train, self.train)
         if method.calibrator is not None:
             table["calibrator"] = {"kind": method.calibrator.kind, **dict(method.calibrator.params)}
         others = ("seeds", "init_from", "skip_training", "reuse_model", "samples", "bn_images")
@@ -221,10 +221,12 @@ def plain(config: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _changed(config: Any, default: Any) -> dict[str, Any]:
+def changed_fields(config: Any, default: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that differ from those of another one."""
     return {key: value for key, value in plain(config).items() if value != getattr(default, key)}
 
 
-def _kind_table(method: Method) -> dict[str, Any]:
+def kind_table(method: Method) -> dict[str, Any]:
+    """Return a method as a table with its kind."""
     values = plain(method).items()
-    return {"kind": method.name} | {k: _kind_table(v) if isinstance(v, Method) else v for k, v in values}
+    return {"kind": method.name} | {k: kind_table(v) if isinstance(v, Method) else v for k, v in values}

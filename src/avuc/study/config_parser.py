@@ -48,7 +48,7 @@ def parse_recipe(text: str, source: str = "recipe", changes: Sequence[str] = (),
     listed = tables.get("methods", [])
     if not isinstance(listed, list):
         raise (location / "methods").error("expected [[methods]] tables, one for each method")
-    methods = tuple(_method_config(table, train, location / "methods", number) for number, table in enumerate(listed))
+    methods = tuple(parse_method(table, train, location / "methods", number) for number, table in enumerate(listed))
     try:
         return Recipe(study, data, net, train, methods)
     except InputError as error:
@@ -145,7 +145,8 @@ def _train(table: Any, location: Location, base: TrainSettings | None = None) ->
     return build(TrainSettings, {**(plain(base) if base is not None else {}), **table}, location)
 
 
-def _method_config(table: Any, train: TrainSettings, location: Location, number: int) -> MethodConfig:
+def parse_method(table: Any, train: TrainSettings, location: Location, number: int) -> MethodConfig:
+    """Read one table of [[methods]]; `train` has the settings that it does not change."""
     name = table.get("name") if isinstance(table, Mapping) else None
     location = location / (name if isinstance(name, str) else number)
     special = {

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -87,12 +87,13 @@ def _module(name: str, where: str) -> ModuleType:
         raise InputError(f"{where}: importing {name} failed: {described(error)}") from error
 
 
-def register(value: Any, name: str) -> str:
+def register(value: Any, name: str, taken: Sequence[str] = ()) -> str:
     """Return a recipe's name for an object: its import path if it has one, else "object:NAME" in this process.
 
     Args:
         value: a function, a class, or any other object.
         name: for an object without a name of its own.
+        taken: names of other objects.
 
     >>> import json
     >>> register(json.dumps, "net")
@@ -107,6 +108,7 @@ def register(value: Any, name: str) -> str:
             return f"{module}:{title}"
     plain = re.sub(r"\W+", "_", title.rpartition(".")[2] if title else name).strip("_") or name
     path = f"{OBJECT}:{plain}"
+    path = next(one for one in (path, *(f"{path}_{n}" for n in range(2, len(taken) + 3))) if one not in taken)
     _OBJECTS[path] = value
     return path
 

@@ -33,7 +33,8 @@ def load_own(config: DataConfig, split: str) -> Dataset:
         config: the table [data].
         split: "train" or "test".
     """
-    key = (config.source, repr(config.options), split)
+    # of two objects with one name, each has data of its own
+    key = (config.source, f"{config.options!r} {id(find(config.source, 'data.source'))}", split)
     if key not in _LOADED:
         for other in [other for other in _LOADED if other[:2] != key[:2]]:
             del _LOADED[other]

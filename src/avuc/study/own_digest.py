@@ -36,7 +36,14 @@ def code_digest(value: Any) -> str:
         text = ""
     if not text:
         text = _own_source(named)
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS] if text else ""
+    made = hashlib.sha256(text.encode())
+    weights = getattr(value, "state_dict", None)
+    if weights is not None and not inspect.isclass(value):  # a network given from Python
+        text = text or "weights"
+        for name, tensor in weights().items():
+            made.update(name.encode())
+            made.update(tensor.detach().cpu().contiguous().reshape(-1).double().numpy().tobytes())
+    return made.hexdigest()[:DIGITS] if text else ""
 
 
 def code_prints(paths: Iterable[str]) -> dict[str, str]:

@@ -1,0 +1,142 @@
+"""`avuc.study.run`: a study from Python objects, with the same store, resume, report and engines as one of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from avuc.calibration import CALIBRATORS, Calibrator
+from avuc.core.errors import InputError
+from avuc.methods import METHODS, Method, Objective
+from avuc.study.config import Recipe, changed_fields, kind_table, plain
+from avuc.study.config_parser import parse_method
+from avuc.study.engine import run_study
+from avuc.study.own_code import register
+from avuc.study.own_data import load_own
+from avuc.study.sections import DataConfig, NetConfig, StudySettings
+from avuc.study.store import Store
+from avuc.study.tables import Location, build
+from avuc.training.settings import TrainSettings
+
+HELD_OUT = 10  # one in so many training examples is held out, unless `validation` says how many
+
+
+def run(
+    *,
+    methods: Mapping[str, Any],
+    data: Any,
+    net: str | nn.Module | Callable[..., nn.Module],
+    shifts: Sequence[str | Callable[..., Any]] = (),
+    out: str | Path = "out/study",
+    train: TrainSettings | None = None,
+    validation: int = 0,
+    engine: str = "local",
+    device: str = "auto",
+    progress: bool = True,
+    minutes: float | None = None,
+    **study: Any,
+) -> Store:
+    """Run a study of your own objects, or what is missing of it, and return the results.
+
+    A function that can be imported is stored by its import path, so that other processes find it. Any other object
+    lives in this process only: the same Python code resumes the study, and `avuc study` cannot.
+
+    Args:
+        methods: name in the results → a method (`SVI()`), its name ("svi"), or a dict with the keys of [[methods]] in a
+            recipe, whose values may be objects: method, objective, calibrator, train, reuse_model, seeds, ….
+        data: {"train": …, "test": …}; a function `load(split)`; or the name of a data set. What they give is a
+            `Dataset`, a pair (inputs, labels), a mapping of tensors with "labels", a torch Dataset or a DataLoader.
+        net: a function `make_net(num_classes, …)`, a network (which is copied), or the name of one.
+        shifts: functions `shift(batch, severity, generator)` and names; default none.
+        out: folder of the study; default "out/study".
+        train: settings of the training; default `TrainSettings()`.
+        validation: training examples to hold out; default 0: a tenth of them.
+        engine, device, progress, minutes: as in `run_study`.
+        **study: keys of [study] in a recipe: name, seeds, samples, severities, ood, ….
+
+    >>> import tempfile, torch
+    >>> from avuc.methods import Vanilla
+    >>> images, labels = torch.randint(256, (40, 4, 4, 1), dtype=torch.uint8), torch.arange(40) % 2
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = run(
+    ...         methods={"plain": Vanilla(), "TS": {"reuse_model": "plain", "calibrator": "temperature"}},
+    ...         data={"train": (images, labels), "test": (images, labels)},
+    ...         net=lambda num_classes: nn.Sequential(nn.Flatten(), nn.Linear(16, num_classes)),
+    ...         train=TrainSettings(epochs=1, milestones=(), factors=(), pad=0),
+    ...         out=folder, device="cpu", progress=False,
+    ...     )
+    ...     len(store.done())
+    ...     store.close()
+    4
+    """
+    recipe = recipe_of(methods, data, net, shifts, train or TrainSettings(), validation, study)
+    return run_study(recipe, out, engine=engine, device=device, progress=progress, minutes=minutes)
+
+
+def recipe_of(
+    methods: Mapping[str, Any],
+    data: Any,
+    net: Any,
+    shifts: Sequence[Any],
+    train: TrainSettings,
+    validation: int,
+    study: Mapping[str, Any],
+) -> Recipe:
+    """Return the recipe of a study of objects; arguments as in `run`."""
+    location = Location("avuc.study.run")
+    if not isinstance(methods, Mapping):
+        raise (location / "methods").error(f"expected names and methods, found a {type(methods).__name__}")
+    names: list[str] = []
+    for shift in shifts:
+        names.append(shift if isinstance(shift, str) else register(shift, "shift", names))
+    settings = build(StudySettings, {**study, "shifts": names}, location)
+    source = data if isinstance(data, str) else register(_splits(data), "data")
+    config = DataConfig(source=source, validation=max(1, validation))
+    if not validation:
+        if not config.is_own:
+            raise (location / "validation").error("say how many training examples are held out")
+        config = DataConfig(source=source, validation=max(1, len(load_own(config, "train")) // HELD_OUT))
+    network = NetConfig(name=net if isinstance(net, str) else register(net, "net"))
+    made = [
+        parse_method({"name": name, **_table(value, location / "methods" / name)}, train, location / "methods", number)
+        for number, (name, value) in enumerate(methods.items())
+    ]
+    return Recipe(settings, config, network, train, tuple(made))
+
+
+def _splits(data: Any) -> Any:
+    if callable(data) or isinstance(data, Mapping):
+        return data
+    raise InputError(
+        f"avuc.study.run: data: expected {{'train': …, 'test': …}}, a function of a split or a name, found a "
+        f"{type(data).__name__}"
+    )
+
+
+def _table(value: Any, location: Location) -> dict[str, Any]:
+    """Return one entry of `methods` as a table of [[methods]], with a table in place of every object."""
+    if isinstance(value, Method | str):
+        value = {"method": value}
+    if not isinstance(value, Mapping):
+        raise location.error(f"expected a method, its name or a dict, found a {type(value).__name__}")
+    table = {key: item for key, item in value.items() if item is not None}
+    for key, item in table.items():
+        if isinstance(item, Method):
+            if METHODS.get(item.name) is not type(item):
+                raise location.error(f"{type(item).__name__} is none of the methods {', '.join(METHODS)}")
+            table[key] = kind_table(item)
+        elif isinstance(item, Objective):
+            table[key] = changed_fields(item, Objective())
+        elif isinstance(item, TrainSettings):
+            table[key] = plain(item)
+        elif isinstance(item, Calibrator):
+            kinds = [name for name, kind in CALIBRATORS.items() if kind is type(item)]
+            if not kinds:
+                raise location.error(f"{type(item).__name__} is none of the calibrators {', '.join(CALIBRATORS)}")
+            default = CALIBRATORS[kinds[0]]().get_params()
+            given = {name: param for name, param in item.get_params().items() if param != default[name]}
+            table[key] = {"kind": kinds[0], **given}
+    return table
