@@ -269,14 +269,21 @@ def equal_mass_gap(right: Array, wrong: Array, stated: Array, bins: int) -> Arra
         bins: number of bins.
     """
     check_bins(bins)
-    rows, gap = cumulative(right + wrong), stated - right
-    cuts = np.arange(1, bins) / bins * rows[-1]
-    # the group of each cut, and the part of this group that is before the cut
-    group = np.minimum(np.searchsorted(rows, cuts, side="right") - 1, len(gap) - 1)
-    part = (cuts - rows[group]) / np.maximum(rows[group + 1] - rows[group], 1) * gap[group]
-    bounds = np.concatenate([[0], group, [len(gap)]])
-    whole = np.array([gap[first:last].sum() for first, last in pairwise(bounds)])
-    return np.asarray(np.abs(whole + np.append(part, 0) - np.append(0, part)).sum() / rows[-1])
+    total, before, done = float(right.sum() + wrong.sum()), 0.0, 0
+    cuts, sums = np.arange(1, bins) / bins * total, np.zeros(bins)
+    for some in cached_parts(len(right)):
+        rows, gap = before + cumulative(right[some] + wrong[some]), stated[some] - right[some]
+        last = int(np.searchsorted(cuts, rows[-1]))
+        # the group of each cut in this part, and what of the group's gap is before the cut
+        inside = cuts[done:last]
+        group = np.searchsorted(rows, inside, side="right") - 1
+        share = (inside - rows[group]) / np.maximum(rows[group + 1] - rows[group], 1) * gap[group]
+        for k, (start, end) in enumerate(pairwise([0, *group.tolist(), len(gap)]), done):
+            sums[k] += gap[start:end].sum()
+        sums[done:last] += share
+        sums[done + 1 : last + 1] -= share
+        before, done = float(rows[-1]), last
+    return np.asarray(np.abs(sums).sum() / total)
 
 
 def equal_mass_terms(rows: Array, gap: Array, bins: int) -> Array:

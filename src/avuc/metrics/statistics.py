@@ -26,10 +26,11 @@ from avuc.metrics.checks import checked_inputs
 
 __getattr__ = forward(__name__)
 
-# Elements of a block on the CPU: small enough for the cache, and below torch's grain size of 32,768, so that torch runs
-# it on the calling thread. torch's own threads synchronise at every operation, which costs several times the work on a
-# busy machine; the threads started here take a range of rows each and synchronise once.
-BLOCK = 32_000
+# Elements of a block on the CPU, where NumPy does the work: torch's own threads synchronise at every operation, which
+# costs several times the work on a busy machine; the threads started here take a range of rows each. Streams hand over
+# many small sets, whose blocks stay small.
+BLOCK = 64_000
+LARGE_BLOCK = 2 * BLOCK
 # elements of a block on a GPU
 DEVICE_BLOCK = 1 << 24
 # fewer elements than this run on one thread
@@ -93,7 +94,7 @@ def prediction_statistics(probs: Any, labels: Any, *, bins: int | None = None, f
     matrix, targets = checked_inputs(probs, labels)
     on_device = isinstance(matrix, Tensor) and matrix.is_cuda
     threads = 1 if on_device or math.prod(matrix.shape) < THREAD_ELEMENTS else torch.get_num_threads()
-    if _few_on_cpu(matrix) and math.prod(matrix.shape) <= BLOCK:
+    if not on_device and math.prod(matrix.shape) <= BLOCK and len(targets):
         table = None if bins is None else classwise_table(matrix.shape[1], bins)
         (only,) = _blocks(matrix, targets, table, 0, len(targets), first_row)
         return replace(only, classwise=table)
@@ -145,30 +146,25 @@ def _blocks(
     matrix: Any, targets: Array, table: Array | None, first: int, last: int, first_row: int = 0
 ) -> Iterator[Statistics]:
     dtype = matrix.dtype if isinstance(matrix, Tensor) else _torch_dtype(matrix.dtype)
-    done = first
-    if _few_on_cpu(matrix):
-        step = max(1, 2 * BLOCK // matrix.shape[1])
-        edges = None if table is None else bin_edges(table.shape[1], dtype)
+    if isinstance(matrix, Tensor) and matrix.is_cuda:
+        step = max(1, DEVICE_BLOCK // matrix.shape[1])
         for start in range(first, last, step):
-            rows, labels = matrix[start : min(start + step, last)], targets[start : min(start + step, last)]
-            yield _reduce_few(rows, labels, dtype, edges, table, first_row + start)
+            block = matrix[start : min(start + step, last)].detach().to(torch.float64).contiguous()
+            target = torch.from_numpy(targets[start : start + len(block)]).to(block.device)
+            yield _reduce_on_gpu(block, target, dtype, table, first_row + start)
         return
-    for block in float_blocks(matrix[first:last]):
-        target = torch.from_numpy(targets[done : done + len(block)]).to(block.device)
-        yield _reduce(block, target, dtype, table, first_row + done)
-        done += len(block)
+    reduce = _reduce_few if matrix.shape[1] <= few_classes.MOST_CLASSES else _reduce_many
+    step = max(1, (LARGE_BLOCK if math.prod(matrix.shape) >= THREAD_ELEMENTS else BLOCK) // matrix.shape[1])
+    edges = None if table is None else bin_edges(table.shape[1], dtype)
+    for start in range(first, last, step):
+        rows, labels = _numpy(matrix[start : min(start + step, last)]), targets[start : min(start + step, last)]
+        yield reduce(rows, labels, dtype, edges, table, first_row + start)
 
 
-def float_blocks(probs: Any, elements: int | None = None) -> Iterator[Tensor]:
-    """Yield blocks of rows as contiguous float64 tensors on the device of the probabilities.
-
-    Args:
-        probs: (N, C) array or tensor.
-        elements: number of elements of a block; None: the usual size for the device.
-    """
+def float_blocks(probs: Any, elements: int = BLOCK) -> Iterator[Tensor]:
+    """Yield blocks of about `elements` entries of (N, C) probabilities as contiguous float64 rows, on their device."""
     matrix = probs if isinstance(probs, Tensor) else np.asarray(probs)
-    usual = DEVICE_BLOCK if isinstance(matrix, Tensor) and matrix.is_cuda else BLOCK
-    step = max(1, (elements or usual) // matrix.shape[1])
+    step = max(1, elements // matrix.shape[1])
     for start in range(0, len(matrix), step):
         rows = matrix[start : start + step]
         yield (
@@ -176,25 +172,25 @@ def float_blocks(probs: Any, elements: int | None = None) -> Iterator[Tensor]:
         )
 
 
-def _reduce(block: Tensor, target: Tensor, dtype: torch.dtype, table: Array | None, start: int) -> Statistics:
+def _reduce_on_gpu(block: Tensor, target: Tensor, dtype: torch.dtype, table: Array | None, start: int) -> Statistics:
     totals = block.sum(1)
     check_probs(block, totals, start)
-    predicted = block.argmax(1) if block.is_cuda else torch.from_numpy(block.numpy().argmax(1))
+    predicted = block.argmax(1)
     confidence = block.gather(1, predicted[:, None])[:, 0]
     chosen = block.gather(1, target[:, None])[:, 0]
     # The log of the smallest normal number is finite, and 0 times it is 0, as 0 log 0 should be.
-    logs = _log(block.clamp(min=torch.finfo(torch.float64).tiny))
+    logs = block.clamp(min=torch.finfo(torch.float64).tiny).log_()
     # A confidence of 1.0000001 (float32 rounding) would make the entropy slightly negative.
     entropy = logs.mul_(block).sum(1).neg_().clamp_(min=0)
     squares = torch.mul(block, block, out=logs).sum(1)
     if table is not None:
-        _add_classwise(block, target, chosen, dtype, table)
+        _add_classwise_on_gpu(block, target, chosen, dtype, table)
     return Statistics(
         confidence=_host(confidence),
         predicted=_host(predicted),
         correct=_host(predicted == target),
         entropy=_host(entropy),
-        nll=_host(_log(chosen.clamp(min=NLL_FLOOR)).neg_()),
+        nll=_host(chosen.clamp(min=NLL_FLOOR).log_().neg_()),
         brier=_host((squares - 2 * chosen + 1).clamp_(min=0)),
         labels=_host(target),
         num_classes=block.shape[1],
@@ -203,11 +199,8 @@ def _reduce(block: Tensor, target: Tensor, dtype: torch.dtype, table: Array | No
 
 
 def _reduce_few(
-    rows: Any, labels: Array, dtype: torch.dtype, edges: Array | None, table: Array | None, start: int
+    rows: Array, labels: Array, dtype: torch.dtype, edges: Array | None, table: Array | None, start: int
 ) -> Statistics:
-    if isinstance(rows, Tensor):
-        rows = rows.detach()
-        rows = (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()  # NumPy has no bfloat16
     columns = few_classes.columns_of(rows)
     totals, lowest = columns.sum(0), float(columns.min())
     if not (lowest >= 0 and np.abs(totals - 1).max() <= WITHIN):
@@ -233,36 +226,65 @@ def _reduce_few(
     )
 
 
-def _log(values: Tensor) -> Tensor:
-    """Take the logarithm in place. torch.log starts threads from 2,048 elements on; NumPy's does not."""
-    if values.is_cuda:
-        return values.log_()
-    np.log(values.numpy(), out=values.numpy())
-    return values
+def _reduce_many(
+    rows: Array, labels: Array, dtype: torch.dtype, edges: Array | None, table: Array | None, start: int
+) -> Statistics:
+    block = _copy(rows)
+    totals, lowest, each = block.sum(1), float(block.min()), np.arange(len(block))
+    if not (lowest >= 0 and np.abs(totals - 1).max() <= WITHIN):
+        check_probs(torch.from_numpy(block), torch.from_numpy(totals), start)
+    predicted = block.argmax(1)
+    chosen = block[each, labels]
+    # The log of the smallest normal number is finite, and 0 times it is 0, as 0 log 0 should be.
+    logs = np.maximum(block, np.finfo(np.float64).tiny)
+    np.log(logs, out=logs)
+    entropy = -np.einsum("nk,nk->n", logs, block)
+    if table is not None and edges is not None:
+        _add_classwise(block, labels, chosen, edges, table)
+    return Statistics(
+        confidence=block[each, predicted],
+        predicted=predicted,
+        correct=predicted == labels,
+        # A confidence of 1.0000001 (float32 rounding) would make the entropy slightly negative.
+        entropy=np.maximum(entropy, 0, out=entropy),
+        nll=-np.log(np.maximum(chosen, NLL_FLOOR)),
+        brier=np.maximum(np.einsum("nk,nk->n", block, block) - 2 * chosen + 1, 0),
+        labels=labels,
+        num_classes=block.shape[1],
+        dtype=dtype,
+    )
 
 
 def _host(values: Tensor) -> Array:
     return values.cpu().numpy()
 
 
-def _add_classwise(block: Tensor, target: Tensor, chosen: Tensor, dtype: torch.dtype, table: Array) -> None:
+def _add_classwise(block: Array, labels: Array, chosen: Array, edges: Array, table: Array) -> None:
     """Add the sums of p_k − 1[k = label] to the (C, bins) table.
 
     A row that sums to 1 has fewer than `bins` entries above 1/bins, so only these are put into bins one by one; the
     first bin is the column's sum minus the other bins.
     """
+    where = np.flatnonzero(block.reshape(-1) > edges[1])
+    _add_entries(where, block.reshape(-1)[where], len(block), labels, chosen, edges, table)
+    table[:, 0] += block.sum(0)
+
+
+def _add_classwise_on_gpu(block: Tensor, target: Tensor, chosen: Tensor, dtype: torch.dtype, table: Array) -> None:
+    """`_add_classwise` of a block on a GPU."""
+    edges, flat = bin_edges(table.shape[1], dtype), block.view(-1)
+    where = torch.nonzero(flat > edges[1])[:, 0]
+    _add_entries(_host(where), _host(flat[where]), len(block), _host(target), _host(chosen), edges, table)
+    table[:, 0] += _host(block.sum(0))
+
+
+def _add_entries(
+    where: Array, high: Array, rows: int, labels: Array, chosen: Array, edges: Array, table: Array
+) -> None:
+    """Move the entries `high`, at the flat positions `where`, from the first bin to theirs, and subtract the labels."""
     classes, bins = table.shape
-    edges, flat = bin_edges(bins, dtype), block.view(-1)
-    if block.is_cuda:
-        where = torch.nonzero(flat > edges[1])[:, 0]
-        high, where_host = flat[where].cpu().numpy(), where.cpu().numpy()
-    else:
-        where_host = np.flatnonzero(flat.numpy() > edges[1])
-        high = flat.numpy()[where_host]
-    first = _class_offsets(len(block), classes, bins)[where_host]
-    hit = target.cpu().numpy() * bins + digitise(chosen.cpu().numpy(), edges)
-    table[:, 0] += block.sum(0).cpu().numpy()
-    index = first + digitise(high, edges)
+    first = _class_offsets(rows, classes, bins)[where]
+    hit, index = labels * bins + digitise(chosen, edges), first + digitise(high, edges)
     if len(hit) <= table.size:
         for where_to, values in ((index, high), (first, -high), (hit, np.full(len(hit), -1.0))):
             np.add.at(table.reshape(-1), where_to, values)
@@ -279,15 +301,15 @@ def _class_offsets(rows: int, classes: int, bins: int) -> Array:
     return np.tile(np.arange(classes, dtype=np.int64) * bins, rows)
 
 
-def _few_on_cpu(matrix: Any) -> bool:
-    """Return whether blocks are reduced by columns."""
-    on_cpu = not isinstance(matrix, Tensor) or matrix.device.type == "cpu"
-    return on_cpu and matrix.shape[1] <= few_classes.MOST_CLASSES
+def _numpy(rows: Any) -> Array:
+    if not isinstance(rows, Tensor):
+        return np.asarray(rows)
+    rows = rows.detach()
+    return (rows.float() if rows.dtype == torch.bfloat16 else rows).cpu().numpy()  # NumPy has no bfloat16
 
 
 def _copy(rows: Array) -> Array:
-    # Copies float64, too: torch warns about read-only arrays, such as memory-mapped files.
-    return np.array(rows, dtype=np.float64, order="C")
+    return np.array(rows, dtype=np.float64, order="C")  # of float64, too: torch warns about read-only arrays
 
 
 def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
