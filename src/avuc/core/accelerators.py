@@ -55,6 +55,33 @@ class AugmixKernel(Protocol):
         """Return the augmented `images[indices]`, uint8 (B, H, W, C)."""
 
 
+class LinearTiles(Protocol):
+    """The two passes of `avuc.losses.linear.tiles`, whose functions these are."""
+
+    def forward_tiles(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, options: Any) -> Any:
+        """Return the online softmax of the logits, a `Partial`."""
+
+    def backward_tiles(
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        predicted: Tensor,
+        coefficients: Any,
+        options: Any,
+        needed: tuple[bool, bool, bool],
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return the gradients in hidden, weight and bias."""
+
+
+class AcceleratedLinearTiles(LinearTiles, Protocol):
+    """The same passes, for some inputs only."""
+
+    def unsupported_reason(self, hidden: Tensor, weight: Tensor) -> str | None:
+        """Return why these tensors cannot take this path, None if they can."""
+
+
 def prediction_backends() -> Sequence[Any]:
     """Return backend classes for `Predictor` (`avuc.prediction.backends.backend.BackendClass`), fastest first."""
     backends: Sequence[Any] = _offered("prediction_backends") or ()
@@ -71,6 +98,12 @@ def augmix_kernel() -> AugmixKernel | None:
     """Return the AugMix kernel; None without accelerators."""
     kernel: AugmixKernel | None = _offered("augmix_kernel")
     return kernel
+
+
+def linear_tiles() -> AcceleratedLinearTiles | None:
+    """Return the passes of `linear_avuc` for GPUs; None without accelerators."""
+    passes: AcceleratedLinearTiles | None = _offered("linear_tiles")
+    return passes
 
 
 @cache

@@ -1,7 +1,7 @@
 """Accelerators for NVIDIA GPUs: hand-written kernels, and CIFAR ResNets that are trained as one network.
 
 Everything works without this folder, only slower. No other code imports it by name: `avuc.core.accelerators` calls the
-three functions below if the folder is there. Each loads its modules when it is called.
+functions below if the folder is there. Each loads its modules when it is called.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from avuc.core.accelerators import AugmixKernel, TrainingSteps
+from avuc.core.accelerators import AcceleratedLinearTiles, AugmixKernel, TrainingSteps
 
 if TYPE_CHECKING:
     from avuc.prediction.backends.backend import BackendClass
@@ -35,3 +35,10 @@ def augmix_kernel() -> AugmixKernel:
     from avuc.gpu.kernels import augmix
 
     return augmix
+
+
+def linear_tiles() -> AcceleratedLinearTiles:
+    """Return the two passes of `linear_avuc` with cuBLAS products and Triton kernels."""
+    from avuc.gpu import linear
+
+    return linear

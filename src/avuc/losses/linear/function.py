@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from avuc.core.accelerators import linear_tiles
 from avuc.core.data_parallel import Group, sum_over_ranks
 from avuc.core.errors import InputError
 from avuc.losses.inputs import checked_number, checked_whole, label_weights, one_of, refuse_nan
@@ -23,7 +24,7 @@ from avuc.losses.linear.inputs import (
 )
 from avuc.losses.linear.objective import Kind, Running, Whole, avuc_of, mean_nll, summed, ua_clm_of
 from avuc.losses.linear.statistics import token_statistics
-from avuc.losses.linear.tiles import Options, tile_width
+from avuc.losses.linear.tiles import Options
 from avuc.losses.quadrants import VARIANTS, Quadrants, SampleStatistics, Variant
 from avuc.losses.ua_clm import UA_CLM_VARIANTS
 
@@ -149,8 +150,8 @@ def linear_avuc(
     labels = (next_labels(labels, ignore_index) if shift else labels).reshape(-1).long()
     flat = hidden.reshape(-1, hidden.shape[-1])
     first, words = place_in_vocabulary(len(weight), vocab_group, weight.device)
-    width = tile_width(len(flat), len(weight), weight.device, chunk_size)
-    options = Options(positive("softcap", softcap), positive("logit_scale", logit_scale), width, first)
+    capped, scale = positive("softcap", softcap), positive("logit_scale", logit_scale)
+    options = Options(capped, scale, chunk_size, first, accelerated=_accelerated(backend, hidden, weight))
     with torch.autocast(hidden.device.type, enabled=False):
         rows = token_statistics(flat, weight, bias, labels, options, vocab_group)
         used = label_weights(labels, words, ignore_index, None, rows.nll.dtype)
@@ -172,6 +173,16 @@ def linear_avuc(
         loss, nll, avuc, quadrants, entropy, num_correct, num_valid,
         confidence, correct.reshape(shape), valid.reshape(shape),
     )  # fmt: skip
+
+
+def _accelerated(backend: Backend, hidden: Tensor, weight: Tensor) -> bool:
+    if backend == "chunked":
+        return False
+    passes = linear_tiles()
+    reason = "the folder avuc/gpu is missing" if passes is None else passes.unsupported_reason(hidden, weight)
+    if reason is not None and backend == "triton":
+        raise InputError(f"linear_avuc: backend 'triton' is not available, {reason}; use backend='auto'")
+    return reason is None
 
 
 def _whole(result: LinearAvUC) -> Whole:

@@ -18,8 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from avuc.core.accelerators import LinearTiles, linear_tiles
 from avuc.core.errors import InputError
-from avuc.losses.linear.tiles import Coefficients, Options, Partial, backward_tiles, forward_tiles
+from avuc.losses.linear import tiles
+from avuc.losses.linear.tiles import Coefficients, Options, Partial
 
 
 class TokenStatistics(NamedTuple):
@@ -49,7 +51,7 @@ def token_statistics(
         options: how logits are computed.
         vocab_group: the processes over which the vocabulary is split.
 
-    >>> options = Options(softcap=None, scale=None, width=2, first=0)
+    >>> options = Options(width=2)
     >>> rows = token_statistics(torch.zeros(1, 3), torch.ones(4, 3), None, torch.tensor([2]), options)
     >>> rows.entropy, rows.confidence  # log 4, 1/4
     (tensor([1.3863]), tensor([0.2500]))
@@ -71,7 +73,7 @@ class _TokenStatistics(torch.autograd.Function):
         if torch.compiler.is_compiling():
             part = Partial(*_compiled_forward(hidden, weight, bias, labels, *options))
         else:
-            part = forward_tiles(hidden, weight, bias, labels, options)
+            part = _passes(options).forward_tiles(hidden, weight, bias, labels, options)
         if vocab_group is not None:
             part = _over_processes(part, vocab_group)
         log_total = part.total.log()
@@ -102,11 +104,17 @@ class _TokenStatistics(torch.autograd.Function):
             )
             found = tuple(value if wanted else None for value, wanted in zip(all_three, needed, strict=True))
         else:
-            found = backward_tiles(hidden, weight, bias, labels, predicted, columns, ctx.options, needed)
+            passes = _passes(ctx.options)
+            found = passes.backward_tiles(hidden, weight, bias, labels, predicted, columns, ctx.options, needed)
         in_hidden, in_weight, in_bias = found
         if in_hidden is not None and ctx.vocab_group is not None:
             dist.all_reduce(in_hidden, group=ctx.vocab_group)
         return in_hidden, in_weight, in_bias, None, None, None
+
+
+def _passes(options: Options) -> LinearTiles:
+    accelerated = linear_tiles() if options.accelerated else None
+    return accelerated or tiles
 
 
 def _over_processes(part: Partial, group: dist.ProcessGroup) -> Partial:
@@ -137,10 +145,15 @@ def _compiled_forward(
     labels: Tensor,
     softcap: float | None,
     scale: float | None,
-    width: int,
+    width: int | None,
     first: int,
+    accelerated: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return tuple(forward_tiles(hidden, weight, bias, labels, Options(softcap, scale, width, first)))  # type: ignore[return-value]
+    options = Options(softcap, scale, width, first, accelerated)
+    largest, total, spread, label_logit, predicted = _passes(options).forward_tiles(
+        hidden, weight, bias, labels, options
+    )
+    return largest, total, spread, label_logit, predicted
 
 
 @_compiled_forward.register_fake
@@ -162,13 +175,15 @@ def _compiled_backward(
     coefficients: list[Tensor],
     softcap: float | None,
     scale: float | None,
-    width: int,
+    width: int | None,
     first: int,
+    accelerated: bool,
     needed: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    options = Options(softcap, scale, width, first)
-    found = backward_tiles(
-        hidden, weight, bias, labels, predicted, Coefficients(*coefficients), options, (needed[0], needed[1], needed[2])
+    options = Options(softcap, scale, width, first, accelerated)
+    wanted = needed[0], needed[1], needed[2]
+    found = _passes(options).backward_tiles(
+        hidden, weight, bias, labels, predicted, Coefficients(*coefficients), options, wanted
     )
     in_hidden, in_weight, in_bias = (hidden.new_empty(0) if value is None else value for value in found)
     return in_hidden, in_weight, in_bias
@@ -184,8 +199,9 @@ def _(
     coefficients: list[Tensor],
     softcap: float | None,
     scale: float | None,
-    width: int,
+    width: int | None,
     first: int,
+    accelerated: bool,
     needed: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
     shapes = [None if value is None else value.shape for value in (hidden, weight, bias)]

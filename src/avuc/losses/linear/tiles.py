@@ -24,12 +24,13 @@ GPU_TILE = 1 << 27
 
 
 class Options(NamedTuple):
-    """How logits follow from h·Wᵀ + b, and how many words a tile has."""
+    """How logits follow from h·Wᵀ + b, and how they are computed."""
 
-    softcap: float | None
-    scale: float | None
-    width: int
-    first: int  # number of the first word of `weight` in the whole vocabulary
+    softcap: float | None = None
+    scale: float | None = None
+    width: int | None = None  # words in a tile; None: as many as are fast
+    first: int = 0  # number of the first word of `weight` in the whole vocabulary
+    accelerated: bool = False  # by the accelerators' folder, not by this file
 
 
 class Partial(NamedTuple):
@@ -52,14 +53,6 @@ class Coefficients(NamedTuple):
     at_predicted: Tensor
 
 
-def tile_width(tokens: int, words: int, device: torch.device, chunk_size: int | None) -> int:
-    """Return the number of words in a tile."""
-    if chunk_size is None:
-        room = (CPU_TILE if device.type == "cpu" else GPU_TILE) // max(tokens, 1)
-        chunk_size = max(128, room // 128 * 128)
-    return min(chunk_size, words)
-
-
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """Return the type that sums and softmax are computed in."""
     return torch.float64 if dtype == torch.float64 else torch.float32
@@ -80,9 +73,10 @@ def forward_tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: T
     largest = torch.full((tokens,), torch.finfo(dtype).min, dtype=dtype, device=hidden.device)
     total, spread, label_logit = (torch.zeros_like(largest) for _ in range(3))
     predicted = torch.zeros(tokens, dtype=torch.long, device=hidden.device)
-    buffer = hidden.new_empty(tokens * options.width, dtype=dtype)
+    width = _width(hidden, len(weight), options)
+    buffer = hidden.new_empty(tokens * width, dtype=dtype)
     exponentials = torch.empty_like(buffer)
-    for start, stop in spans(len(weight), options.width):
+    for start, stop in spans(len(weight), width):
         z = _logits(hidden, weight[start:stop], None if bias is None else bias[start:stop], options, buffer)
         own, place = _within(labels, options.first + start, stop - start)
         label_logit = torch.where(own, z.gather(1, place).squeeze(1), label_logit)
@@ -122,9 +116,10 @@ def backward_tiles(
     in_hidden = torch.zeros_like(hidden, dtype=dtype) if needed[0] else None
     in_weight = torch.empty_like(weight, memory_format=torch.contiguous_format) if needed[1] else None
     in_bias = bias.new_empty(bias.shape, dtype=dtype) if needed[2] and bias is not None else None
-    buffer = hidden.new_empty(tokens * options.width, dtype=dtype)
+    width = _width(hidden, len(weight), options)
+    buffer = hidden.new_empty(tokens * width, dtype=dtype)
     other = torch.empty_like(buffer)
-    for start, stop in spans(len(weight), options.width):
+    for start, stop in spans(len(weight), width):
         rows = weight[start:stop]
         z = _logits(hidden, rows, None if bias is None else bias[start:stop], options, buffer)
         factor = None if options.softcap is None else (z / options.softcap).square_().neg_().add_(1)
@@ -175,6 +170,12 @@ def _logits(hidden: Tensor, rows: Tensor, bias: Tensor | None, options: Options,
     if options.softcap is not None:
         z.div_(options.softcap).tanh_().mul_(options.softcap)
     return z
+
+
+def _width(hidden: Tensor, words: int, options: Options) -> int:
+    """Return the number of words in a tile."""
+    room = (CPU_TILE if hidden.device.type == "cpu" else GPU_TILE) // max(len(hidden), 1)
+    return min(options.width or max(128, room // 128 * 128), words)
 
 
 def _within(words: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,266 @@
+"""`linear_avuc` from hidden states to loss and gradients, beside what else computes cross-entropy without all logits.
+
+    python benchmarks/bench_linear_avuc.py                       # the GPU part if there is a GPU, and the CPU part
+    python benchmarks/bench_linear_avuc.py --device cpu --threads 2
+    python benchmarks/bench_linear_avuc.py --shape 4096 32000 2048 --json result.json
+
+All take turns on the same tensors in one process, forward + backward, median of the repeats. Memory is the peak of
+allocated bytes above inputs and gradients, after a first call that loads kernels and cuBLAS's workspace.
+
+    avuc                 linear_avuc: cross-entropy + AvUC
+    cross-entropy only   linear_avuc(kind="plain")
+    materialised         logits by F.linear, F.cross_entropy + avuc_loss in float32
+    liger                fused linear cross-entropy of liger-kernel (cross-entropy alone)
+    cce                  linear_cross_entropy of cut-cross-entropy (cross-entropy alone; leaves out small gradients)
+    four products        the matrix products of that size that the loss needs: three, and the logits once more
+
+liger and cce are reported as "not installed" unless you `pip install liger-kernel cut-cross-entropy`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from avuc.losses import avuc_loss, linear_avuc
+
+THRESHOLD = 3.0
+SHAPES = [(16_384, 128_256, 4_096), (4_096, 32_000, 2_048)]
+CPU_SHAPE = (512, 50_257, 768)
+Step = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def inputs(tokens: int, words: int, depth: int, device: str, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits with a spread of 2 nats, and the label's between 0 and 25 higher: some tokens certain, some not."""
+    generator = torch.Generator(device).manual_seed(0)
+    weight = torch.randn(words, depth, generator=generator, device=device, dtype=dtype) / depth**0.5
+    labels = torch.randint(0, words, (tokens,), generator=generator, device=device)
+    hidden = 2 * torch.randn(tokens, depth, generator=generator, device=device, dtype=dtype)
+    hidden += 25 * torch.rand(tokens, 1, generator=generator, device=device).to(dtype) * weight[labels]
+    return hidden.requires_grad_(), weight.requires_grad_(), labels
+
+
+def materialised(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    logits = F.linear(hidden, weight).float()
+    return F.cross_entropy(logits, labels) + avuc_loss(logits, labels, THRESHOLD, variant="monotone")
+
+
+def ours(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    return linear_avuc(hidden, weight, labels, threshold=THRESHOLD).loss
+
+
+def ours_plain(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    return linear_avuc(hidden, weight, labels, threshold=None, kind="plain").loss
+
+
+def ours_chunked(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    return linear_avuc(hidden, weight, labels, threshold=THRESHOLD, backend="chunked").loss
+
+
+def chunked_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, tokens: int = 64) -> Tensor:
+    """Cross-entropy in torch by blocks of tokens, whose logits the backward pass computes again."""
+
+    def part(h: Tensor, w: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(F.linear(h, w).float(), y, reduction="sum")
+
+    parts = zip(hidden.split(tokens), labels.split(tokens), strict=True)
+    return sum(checkpoint(part, h, weight, y, use_reentrant=False) for h, y in parts) / len(labels)
+
+
+def peers() -> tuple[dict[str, Step], dict[str, str]]:
+    """The other libraries' cross-entropy, and why one is missing."""
+    found: dict[str, Step] = {}
+    missing: dict[str, str] = {}
+    try:
+        from liger_kernel.transformers.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyLoss
+
+        liger = LigerFusedLinearCrossEntropyLoss()
+        found["liger"] = lambda hidden, weight, labels: liger(weight, hidden, labels)
+    except ImportError as error:
+        missing["liger"] = f"not installed ({error})"
+    try:
+        from cut_cross_entropy import linear_cross_entropy
+
+        found["cce"] = linear_cross_entropy
+    except ImportError as error:
+        missing["cce"] = f"not installed ({error})"
+    return found, missing
+
+
+def once(step: Step, hidden: Tensor, weight: Tensor, labels: Tensor) -> float:
+    """Seconds of one forward and backward pass."""
+    hidden.grad = weight.grad = None
+    if not hidden.is_cuda:
+        start = time.perf_counter()
+        step(hidden, weight, labels).backward()
+        return time.perf_counter() - start
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    begin.record()
+    step(hidden, weight, labels).backward()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / 1e3
+
+
+def peak_memory(step: Step, hidden: Tensor, weight: Tensor, labels: Tensor) -> float:
+    """Peak bytes above inputs and gradients."""
+    hidden.grad = weight.grad = None
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step(hidden, weight, labels).backward()
+    torch.cuda.synchronize()
+    gradients = sum(value.numel() * value.element_size() for value in (hidden, weight))
+    return torch.cuda.max_memory_allocated() - before - gradients
+
+
+def four_products(hidden: Tensor, weight: Tensor, repeats: int) -> float:
+    """Median seconds of h·Wᵀ twice, dz·W and dzᵀ·h."""
+    with torch.no_grad():
+        z = hidden @ weight.t()
+        h, w = torch.empty_like(hidden), torch.empty_like(weight)
+        times = []
+        for _ in range(repeats + 1):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            begin.record()
+            torch.mm(hidden, weight.t(), out=z)
+            torch.mm(hidden, weight.t(), out=z)
+            torch.mm(z, weight, out=h)
+            torch.mm(z.t(), hidden, out=w)
+            end.record()
+            torch.cuda.synchronize()
+            times.append(begin.elapsed_time(end) / 1e3)
+    return statistics.median(times[1:])
+
+
+def errors(depth: int, words: int, tokens: int = 1024) -> dict[str, list[float]]:
+    """‖g − g64‖/‖g64‖ of the gradients in hidden and weight, against float64; and the loss's difference."""
+    hidden, weight, labels = inputs(tokens, words, depth, "cuda", torch.bfloat16)
+    wide = [value.detach().double().requires_grad_() for value in (hidden, weight)]
+    logits = F.linear(*wide)
+    exact = F.cross_entropy(logits, labels) + avuc_loss(logits, labels, THRESHOLD, variant="monotone")
+    exact.backward()
+    del logits
+    result = {}
+    for name, step in (("avuc", ours), ("materialised", materialised)):
+        hidden.grad = weight.grad = None
+        loss = step(hidden, weight, labels)
+        loss.backward()
+        result[name] = [abs(float(loss) - float(exact))] + [
+            float((narrow.grad.double() - value.grad).norm() / value.grad.norm())
+            for narrow, value in zip((hidden, weight), wide, strict=True)
+            if narrow.grad is not None and value.grad is not None
+        ]
+    return result
+
+
+def gpu(shape: tuple[int, int, int], repeats: int) -> dict[str, object]:
+    tokens, words, depth = shape
+    hidden, weight, labels = inputs(tokens, words, depth, "cuda", torch.bfloat16)
+    found, missing = peers()
+    steps: dict[str, Step] = {
+        "avuc": ours,
+        "cross-entropy only": ours_plain,
+        "avuc chunked torch": ours_chunked,
+        **found,
+        "materialised": materialised,
+    }
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    memory: dict[str, float] = {}
+    for name, step in list(steps.items()):
+        try:
+            for _ in range(2):
+                once(step, hidden, weight, labels)
+            memory[name] = peak_memory(step, hidden, weight, labels)
+        except Exception as error:  # a peer may not run with this torch or Triton: say so and go on
+            missing[name] = f"failed ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+            del steps[name], times[name]
+    for _ in range(repeats):
+        for name, step in steps.items():
+            times[name].append(once(step, hidden, weight, labels))
+    hidden.grad = weight.grad = None
+    seconds = {name: statistics.median(values) for name, values in times.items()}
+    seconds["four products"] = four_products(hidden, weight, repeats)
+    report: dict[str, object] = {"shape": shape, "seconds": seconds, "bytes": memory, "missing": missing}
+    print(f"{tokens:,} tokens x {words:,} words x {depth:,}, bfloat16, {torch.cuda.get_device_name()}")
+    for name, value in seconds.items():
+        extra = f"   {memory[name] / 2**20:10.1f} MiB above inputs and gradients" if name in memory else ""
+        print(f"  {name:20} {1e3 * value:9.2f} ms{extra}")
+    for name, reason in missing.items():
+        print(f"  {name:20} {reason}")
+    others = [name for name in ("liger", "cce") if name in seconds]
+    ratios = {"memory / materialised": memory["avuc"] / memory["materialised"]} if "materialised" in memory else {}
+    ratios["time / four products"] = seconds["avuc"] / seconds["four products"]
+    if others:
+        ratios["memory / best peer"] = memory["avuc"] / min(memory[name] for name in others)
+        ratios["time / best peer (cross-entropy alone)"] = seconds["avuc"] / min(seconds[name] for name in others)
+    report["ratios"] = ratios
+    for name, value in ratios.items():
+        print(f"  {name:40} {value:.3f}")
+    return report
+
+
+def cpu(shape: tuple[int, int, int], repeats: int) -> dict[str, object]:
+    hidden, weight, labels = inputs(*shape, "cpu", torch.float32)
+    steps: dict[str, Step] = {
+        "avuc": ours,
+        "cross-entropy only": ours_plain,
+        "chunked cross-entropy": chunked_cross_entropy,
+    }
+    for step in steps.values():
+        once(step, hidden, weight, labels)
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(repeats):
+        for name, step in steps.items():
+            times[name].append(once(step, hidden, weight, labels))
+    seconds = {name: statistics.median(values) for name, values in times.items()}
+    print(f"{shape[0]:,} tokens x {shape[1]:,} words x {shape[2]:,}, float32, CPU, {torch.get_num_threads()} threads")
+    for name, value in seconds.items():
+        print(f"  {name:24} {1e3 * value:9.1f} ms")
+    ratio = seconds["avuc"] / seconds["chunked cross-entropy"]
+    print(f"  avuc / chunked cross-entropy in torch {ratio:.2f}")
+    return {"shape": shape, "seconds": seconds, "ratio": ratio}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--device", choices=["cpu", "cuda", "both"], default="both" if torch.cuda.is_available() else "cpu"
+    )
+    parser.add_argument(
+        "--shape", type=int, nargs=3, metavar=("TOKENS", "WORDS", "DEPTH"), help="instead of the default"
+    )
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--json", type=Path, help="write all numbers to this file")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    report: dict[str, object] = {"torch": torch.__version__, "command": sys.argv[1:]}
+    if args.device != "cpu":
+        shapes = [tuple(args.shape)] if args.shape else SHAPES
+        report["gpu"] = [gpu(shape, args.repeats) for shape in shapes]
+        report["errors"] = found = errors(4096, 32_000)
+        print("against float64, 1,024 tokens x 32,000 words x 4,096 (loss; gradients in hidden, weight):")
+        for name, values in found.items():
+            print(f"  {name:20} " + "  ".join(f"{value:.2e}" for value in values))
+    if args.device != "cuda":
+        report["cpu"] = cpu(tuple(args.shape) if args.shape else CPU_SHAPE, min(args.repeats, 5))
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Triton kernels for a tile of logits: the online softmax of its rows, and its gradient in place.
+
+The matrix products around them are cuBLAS's. Both kernels read a tile (T, width) of h·Wᵀ in the type of the hidden
+states and compute in float32. `avuc.losses.linear.tiles` has the formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from avuc.losses.linear.tiles import Coefficients, Options, Partial
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # torch without CUDA comes without Triton
+    triton = None
+
+FORWARD_BLOCK = 4096
+BACKWARD_BLOCK = 2048
+WARPS = 8
+
+
+def available() -> bool:
+    """Return whether Triton is installed."""
+    return triton is not None
+
+
+def _jit(kernel: Callable[..., None]) -> Any:
+    return kernel if triton is None else triton.jit(kernel)
+
+
+def update_softmax(z: Tensor, bias: Tensor | None, labels: Tensor, part: Partial, options: Options) -> None:
+    """Add the words of a tile to the online softmax `part`, in place; `options.first` is the tile's first word."""
+    tokens, width = z.shape
+    block = min(FORWARD_BLOCK, triton.next_power_of_2(width))
+    _update_softmax[(tokens,)](
+        z, z.stride(0), z if bias is None else bias, labels, *part, width, options.first,
+        options.softcap or 1.0, options.scale or 1.0,
+        HAS_BIAS=bias is not None, HAS_CAP=options.softcap is not None, HAS_SCALE=options.scale is not None,
+        BLOCK=block, num_warps=WARPS,
+    )  # fmt: skip
+
+
+def replace_by_gradient(
+    z: Tensor, bias: Tensor | None, labels: Tensor, predicted: Tensor, coefficients: Coefficients, options: Options
+) -> None:
+    """Replace h·Wᵀ in a tile by the gradient in it; `options.first` is the tile's first word."""
+    tokens, width = z.shape
+    block = min(BACKWARD_BLOCK, triton.next_power_of_2(width))
+    _replace_by_gradient[(tokens, triton.cdiv(width, block))](
+        z, z.stride(0), z if bias is None else bias, labels, predicted, *coefficients, width, options.first,
+        options.softcap or 1.0, options.scale or 1.0,
+        HAS_BIAS=bias is not None, HAS_CAP=options.softcap is not None, HAS_SCALE=options.scale is not None,
+        BLOCK=block, num_warps=WARPS,
+    )  # fmt: skip
+
+
+@_jit
+def _transformed(  # type: ignore[no-untyped-def]
+    x, bias, cols, inside, softcap, scale, HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, HAS_SCALE: tl.constexpr
+):  # fmt: skip
+    if HAS_BIAS:
+        x += tl.load(bias + cols, mask=inside, other=0.0).to(tl.float32)
+    if HAS_SCALE:
+        x *= scale
+    if HAS_CAP:
+        x = softcap * (2 * tl.sigmoid(2 * x / softcap) - 1)  # softcap·tanh(x/softcap)
+    return x
+
+
+@_jit
+def _update_softmax(  # type: ignore[no-untyped-def]
+    z, stride, bias, labels, largest, total, spread, label_logit, predicted, width, first, softcap, scale,
+    HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, HAS_SCALE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    z += row.to(tl.int64) * stride
+    m, s, t = tl.load(largest + row), tl.load(total + row), tl.load(spread + row)
+    best = tl.load(predicted + row)
+    for start in range(0, width, BLOCK):
+        cols = start + tl.arange(0, BLOCK)
+        inside = cols < width
+        x = tl.load(z + cols, mask=inside, other=0.0).to(tl.float32)
+        x = _transformed(x, bias, cols, inside, softcap, scale, HAS_BIAS, HAS_CAP, HAS_SCALE)
+        x = tl.where(inside, x, float("-inf"))
+        highest, place = tl.max(x, axis=0, return_indices=True)  # the first of equal words
+        best = tl.where(highest > m, place.to(tl.int64) + (first + start), best)
+        new = tl.maximum(m, highest)
+        # 0·(−inf) is NaN: the floor changes no exponential; NaN itself must pass
+        d = tl.maximum(x - new, -104.0, propagate_nan=tl.PropagateNan.ALL)
+        e = tl.exp(d)
+        kept = tl.exp(m - new)
+        t = kept * (t + s * (m - new)) + tl.sum(e * d, axis=0)
+        s = kept * s + tl.sum(e, axis=0)
+        m = new
+    tl.store(largest + row, m)
+    tl.store(total + row, s)
+    tl.store(spread + row, t)
+    tl.store(predicted + row, best)
+    own = tl.load(labels + row) - first
+    if (own >= 0) & (own < width):
+        x = tl.load(z + own).to(tl.float32)
+        x = _transformed(x, bias, own, own >= 0, softcap, scale, HAS_BIAS, HAS_CAP, HAS_SCALE)
+        tl.store(label_logit + row, x)
+
+
+@_jit
+def _replace_by_gradient(  # type: ignore[no-untyped-def]
+    z, stride, bias, labels, predicted, lse, constant, slope, at_label, at_predicted, width, first, softcap, scale,
+    HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, HAS_SCALE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = cols < width
+    z += row.to(tl.int64) * stride + cols
+    x = tl.load(z, mask=inside, other=0.0).to(tl.float32)
+    x = _transformed(x, bias, cols, inside, softcap, scale, HAS_BIAS, HAS_CAP, HAS_SCALE)
+    d = tl.maximum(x - tl.load(lse + row), -104.0, propagate_nan=tl.PropagateNan.ALL)
+    dz = tl.exp(d) * (tl.load(constant + row) + tl.load(slope + row) * d)
+    dz += tl.where(cols == tl.load(labels + row) - first, tl.load(at_label + row), 0.0)
+    dz += tl.where(cols == tl.load(predicted + row) - first, tl.load(at_predicted + row), 0.0)
+    if HAS_CAP:
+        dz *= 1 - (x / softcap) * (x / softcap)
+    if HAS_SCALE:
+        dz *= scale
+    tl.store(z, dz.to(z.dtype.element_ty), mask=inside)

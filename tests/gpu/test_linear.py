@@ -1,0 +1,275 @@
+"""`linear_avuc` on a GPU: the order of its tiles and where they are kept (on any machine), and its kernels."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from avuc.core.errors import InputError, NonFiniteError
+from avuc.gpu import linear
+from avuc.losses import avuc_loss, linear_avuc
+from avuc.losses.linear import tiles
+from avuc.losses.linear.tiles import Coefficients, Options, Partial
+
+NEEDED = [(True, True, True), (True, False, False), (False, True, False), (False, False, True), (True, True, False)]
+
+
+def update(z: Tensor, bias: Tensor | None, labels: Tensor, part: Partial, options: Options) -> None:
+    """What the kernel does to the online softmax, in torch: a layer whose inputs are its outputs."""
+    eye = torch.eye(z.shape[1], dtype=z.dtype)
+    new = tiles.forward_tiles(z, eye, bias, labels, options)
+    largest = torch.maximum(part.largest, new.largest)
+    for value, other in zip(part[1:3], new[1:3], strict=True):
+        assert value.shape == other.shape
+    shifts = [(each.largest - largest, each) for each in (part, new)]
+    spread = sum(d.exp() * (each.spread + each.total * d) for d, each in shifts)
+    total = sum(d.exp() * each.total for d, each in shifts)
+    inside = (labels >= options.first) & (labels < options.first + z.shape[1])
+    part.label_logit.copy_(torch.where(inside, new.label_logit, part.label_logit))
+    part.predicted.copy_(torch.where(new.largest > part.largest, new.predicted, part.predicted))
+    part.largest.copy_(largest)
+    part.total.copy_(total)
+    part.spread.copy_(spread)
+
+
+def replace(
+    z: Tensor, bias: Tensor | None, labels: Tensor, predicted: Tensor, coefficients: Coefficients, options: Options
+) -> None:
+    eye = torch.eye(z.shape[1], dtype=z.dtype)
+    (dz, _, _) = tiles.backward_tiles(
+        z.clone(), eye, bias, labels, predicted, coefficients, options._replace(width=None), (True, False, False)
+    )
+    z.copy_(dz)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "update_softmax", update)
+    monkeypatch.setattr(linear, "replace_by_gradient", replace)
+    monkeypatch.setattr(linear, "LAST_TILE_BYTES", 512)
+
+
+def layer(
+    tokens: int, depth: int, words: int, dtype: torch.dtype, device: str = "cpu", seed: int = 0
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    hidden, weight, bias = (
+        torch.randn(*shape, generator=generator).to(device, dtype)
+        for shape in ((tokens, depth), (words, depth), (words,))
+    )
+    labels = torch.randint(0, words, (tokens,), generator=generator)
+    labels[::7] = -100
+    return hidden, weight / depth**0.5, bias, labels.to(device)
+
+
+def coefficients_of(part: Partial) -> Coefficients:
+    generator = torch.Generator().manual_seed(5)
+    lse = part.largest + part.total.log()
+    others = (torch.randn(len(lse), generator=generator).to(lse) for _ in range(4))
+    return Coefficients(lse, *others)
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    return float((found.double() - expected.double()).norm() / expected.double().norm())
+
+
+@pytest.mark.usefixtures("without_kernels")
+@pytest.mark.parametrize(
+    ("tokens", "depth", "words", "dtype", "borrows"),
+    [
+        (8, 16, 203, torch.float32, True),
+        (8, 16, 200, torch.bfloat16, True),
+        (40, 16, 64, torch.bfloat16, False),  # the gradient in the weight is too small to keep anything in
+        (5, 7, 300, torch.bfloat16, False),  # no alignment
+        (1, 16, 40, torch.float32, True),
+    ],
+)
+def test_tiles_on_the_cpu(tokens: int, depth: int, words: int, dtype: torch.dtype, borrows: bool) -> None:
+    hidden, weight, bias, labels = layer(tokens, depth, words, dtype)
+    room = linear.Room(torch.empty_like(weight), hidden, 16, True)
+    assert bool(room.borrowed) == borrows
+    for options in (Options(width=16), Options(softcap=5.0, scale=0.5, width=16)):
+        found = linear.forward_tiles(hidden, weight, bias, labels, options)
+        part = tiles.forward_tiles(hidden, weight, bias, labels, options)
+        for name, ours, theirs in zip(part._fields, found, part, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=2e-2 if dtype != torch.float32 else 1e-5, atol=1e-2, msg=name)
+        columns = coefficients_of(part)
+        for needed in NEEDED:
+            arguments = (hidden, weight, bias, labels, part.predicted, columns, options, needed)
+            ours = linear.backward_tiles(*arguments)
+            theirs = tiles.backward_tiles(*arguments)
+            for one, other in zip(ours, theirs, strict=True):
+                assert (one is None) == (other is None)
+                if one is not None and other is not None:
+                    assert one.dtype == other.dtype
+                    assert relative(one, other) < (1e-5 if dtype == torch.float32 else 1e-2)
+
+
+@pytest.mark.usefixtures("without_kernels")
+def test_no_tokens() -> None:
+    hidden, weight, bias, labels = layer(0, 16, 40, torch.float32)
+    part = linear.forward_tiles(hidden, weight, bias, labels, Options())
+    assert part.total.shape == (0,)
+    found = linear.backward_tiles(
+        hidden, weight, bias, labels, labels, Coefficients(*[torch.zeros(0)] * 5), Options(), (True, True, True)
+    )
+    for value, like in zip(found, (hidden, weight, bias), strict=True):
+        assert value is not None
+        assert torch.equal(value, torch.zeros_like(like))
+
+
+@given(
+    st.integers(1, 300), st.sampled_from([16, 48, 64]), st.integers(16, 900), st.sampled_from([16, 64, 256]),
+    st.booleans(), st.sampled_from([torch.float32, torch.bfloat16]),
+)  # fmt: skip
+def test_every_word_once_and_no_tile_in_a_finished_row(
+    tokens: int, depth: int, words: int, width: int, to_hidden: bool, dtype: torch.dtype
+) -> None:
+    in_weight, hidden = torch.empty(words, depth, dtype=dtype), torch.empty(tokens, depth, dtype=dtype)
+    room = linear.Room(in_weight, hidden, min(width, words), to_hidden)
+    seen: dict[str, list[int]] = {"hidden": [], "weight": []}
+    finished, start = 0, in_weight.data_ptr()
+    for step in room.steps(words, min(width, words), (to_hidden, True, False)):
+        tile = room.tile(step)
+        assert tile.numel() >= (step.stop - step.start) * tokens
+        seen["hidden"] += range(step.start, step.stop) if step.to_hidden else ()
+        seen["weight"] += range(step.start, step.stop) if step.to_weight else ()
+        if step.to_weight:
+            assert step.start == finished
+            finished = step.stop
+        place = (tile.data_ptr() - start) // in_weight.element_size()
+        if 0 <= place < in_weight.numel():  # kept in the gradient: behind all finished rows, and this step's own
+            assert place >= finished * depth
+            if room.sums is not None and step.to_hidden:
+                sums = (room.sums.data_ptr() - start) // in_weight.element_size()
+                assert place + tile.numel() <= sums
+                assert sums >= finished * depth
+    assert seen["weight"] == list(range(words))
+    assert seen["hidden"] == (list(range(words)) if to_hidden else [])
+
+
+INTERPRETED = """
+import torch, sys
+from avuc.gpu import linear
+from avuc.losses.linear import tiles
+from avuc.losses.linear.tiles import Coefficients, Options
+
+torch.manual_seed(0)
+hidden, weight, bias = torch.randn(3, 16), torch.randn(53, 16), torch.randn(53)
+bias[40:] = float("-inf")
+bias[7] = bias[9] = 30 - (hidden @ weight.t())[0, [7, 9]].max()
+labels = torch.tensor([4, -100, 33])
+for options in (Options(width=16), Options(softcap=5.0, scale=0.5, width=16)):
+    ours = linear.forward_tiles(hidden, weight, bias, labels, options)
+    theirs = tiles.forward_tiles(hidden, weight, bias, labels, options)
+    torch.testing.assert_close(tuple(ours), tuple(theirs), rtol=1e-5, atol=1e-5)
+    columns = Coefficients(theirs.largest + theirs.total.log(), *torch.randn(4, 3))
+    arguments = (hidden, weight, bias, labels, theirs.predicted, columns, options, (True, True, True))
+    torch.testing.assert_close(
+        linear.backward_tiles(*arguments), tiles.backward_tiles(*arguments), rtol=1e-4, atol=1e-4
+    )
+bias[3] = float("nan")
+assert linear.forward_tiles(hidden, weight, bias, labels, options).total.isnan().all()
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton, which comes with torch for GPUs")
+def test_kernels_in_tritons_interpreter() -> None:
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_triton_is_refused_without_a_gpu() -> None:
+    hidden, weight, _, labels = layer(4, 8, 20, torch.float32)
+    with pytest.raises(
+        InputError, match="backend 'triton' is not available, it needs an NVIDIA GPU; use backend='auto'"
+    ):
+        linear_avuc(hidden, weight, labels, threshold=0.5, backend="triton")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [Options(width=256), Options(softcap=30.0, scale=0.5, width=256)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_kernels_on_a_gpu(dtype: torch.dtype, options: Options) -> None:
+    """No farther from float64 than the same tiles in torch operations."""
+    hidden, weight, bias, labels = layer(515, 128, 9_003, dtype, "cuda")
+    wide = [value.double() for value in (hidden, weight, bias)]
+    exact = tiles.forward_tiles(*wide, labels, options)  # type: ignore[arg-type]
+    found = linear.forward_tiles(hidden, weight, bias, labels, options)
+    plain = tiles.forward_tiles(hidden, weight, bias, labels, options)
+    for ours, theirs, value in zip(found[:4], plain, exact, strict=False):
+        assert relative(ours, value) <= 1.5 * relative(theirs, value) + 1e-6
+    assert float((found.predicted == plain.predicted).double().mean()) > 0.98
+    columns = coefficients_of(exact)
+    narrow = Coefficients(*(column.float() for column in columns))
+    for needed in NEEDED:
+        rest = (labels, exact.predicted)
+        expected = tiles.backward_tiles(*wide, *rest, columns, options, needed)  # type: ignore[arg-type]
+        theirs_all = tiles.backward_tiles(hidden, weight, bias, *rest, narrow, options, needed)
+        ours_all = linear.backward_tiles(hidden, weight, bias, *rest, narrow, options, needed)
+        for one, other, value in zip(ours_all, theirs_all, expected, strict=True):
+            if one is not None and other is not None and value is not None:
+                assert relative(one, value) <= 1.5 * relative(other, value) + 1e-6
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True])
+def test_loss_on_a_gpu(compiled: bool) -> None:
+    hidden, weight, bias, labels = layer(700, 64, 5_000, torch.bfloat16, "cuda")
+    for value in (hidden, weight, bias):
+        value.requires_grad_()
+
+    def loss(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        result = linear_avuc(hidden, weight, labels, threshold=6.0, bias=bias, backend="triton", beta=2.0)
+        return result.loss
+
+    found = (torch.compile(loss) if compiled else loss)(hidden, weight, bias)
+    ours = torch.autograd.grad(found, (hidden, weight, bias))
+
+    def materialised(*of: Tensor) -> Any:
+        logits = F.linear(*of).double()
+        value = F.cross_entropy(logits, labels) + 2 * avuc_loss(logits, labels, 6.0, variant="monotone")
+        return value, torch.autograd.grad(value, of)
+
+    value, theirs = materialised(hidden, weight, bias)
+    exact, gradients = materialised(*(each.detach().double().requires_grad_() for each in (hidden, weight, bias)))
+    assert abs(float(found) - float(exact)) <= 1.5 * abs(float(value) - float(exact)) + 1e-3
+    for one, other, best in zip(ours, theirs, gradients, strict=True):
+        assert relative(one, best) <= 1.5 * relative(other, best) + 1e-6
+
+
+@pytest.mark.gpu
+def test_nan_on_a_gpu() -> None:
+    hidden, weight, bias, labels = layer(40, 64, 5_000, torch.bfloat16, "cuda")
+    hidden[3, 7] = torch.nan
+    total = linear.forward_tiles(hidden, weight, bias, labels, Options(width=256)).total
+    assert total.isnan().nonzero().flatten().tolist() == [3]
+    with pytest.raises(NonFiniteError, match="hidden or weight contain NaN"):
+        linear_avuc(hidden[1:7], weight, torch.zeros(6, dtype=torch.long, device="cuda"), threshold=6.0)
+
+
+@pytest.mark.gpu
+def test_memory_on_a_gpu() -> None:
+    """Above inputs and gradients: less than a hundredth of the logits."""
+    hidden, weight, _, labels = layer(2_048, 1_024, 40_000, torch.bfloat16, "cuda")
+    hidden.requires_grad_(), weight.requires_grad_()
+    for _ in range(2):
+        hidden.grad = weight.grad = None
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        linear_avuc(hidden, weight, labels, threshold=6.0).loss.backward()
+        above = torch.cuda.max_memory_allocated() - before - 2 * (hidden.numel() + weight.numel())
+    assert above < 2_048 * 40_000 * 2 / 50
