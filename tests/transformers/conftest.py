@@ -12,6 +12,16 @@ from transformers import (
     BertConfig,
     BertForSequenceClassification,
     BertForTokenClassification,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
     TrainingArguments,
     set_seed,
 )
@@ -85,3 +95,68 @@ def rows() -> type[Rows]:
 @pytest.fixture(name="tiny_model")
 def tiny_model_fixture() -> Callable[..., nn.Module]:
     return tiny_model
+
+
+# a tiny model of each family: sizes, configuration, class; the vocabulary is no multiple of anything
+VOCABULARY = 37
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 32,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 2,
+}
+GPT2 = {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32, "resid_pdrop": 0.0}
+GPT2 |= {"embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
+LANGUAGE_MODELS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "gpt2": (GPT2Config, GPT2LMHeadModel, GPT2),  # tied
+    "llama": (LlamaConfig, LlamaForCausalLM, SIZES),
+    "gemma2": (Gemma2Config, Gemma2ForCausalLM, SIZES | {"head_dim": 8, "final_logit_softcapping": 3.0}),  # tied
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM, SIZES | {"tie_word_embeddings": True}),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM, SIZES | {"head_dim": 8}),
+}
+
+
+def language_model(name: str = "gpt2", **changes: Any) -> Any:
+    """A tiny causal language model whose weights are large enough for confident tokens."""
+    set_seed(0)
+    config, kind, sizes = LANGUAGE_MODELS[name]
+    model = kind(config(**(sizes | changes)))
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim == 2:
+                weight.mul_(10)
+    return model
+
+
+class Sentences(Dataset[dict[str, Tensor]]):
+    """Random walks over words, so that the next word can be learned; the first words of some rows have no label."""
+
+    def __init__(self, rows: int, length: int = 8, seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        steps = torch.randint(1, 4, (rows, length), generator=generator)
+        self.ids = steps.cumsum(dim=1) % VOCABULARY
+        self.labels = self.ids.clone()
+        for row in range(0, rows, 3):
+            self.labels[row, : 1 + row % 5] = -100
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"input_ids": self.ids[index], "labels": self.labels[index]}
+
+
+@pytest.fixture(name="language_model")
+def language_model_fixture() -> Callable[..., Any]:
+    return language_model
+
+
+@pytest.fixture
+def sentences() -> type[Sentences]:
+    return Sentences

@@ -1,0 +1,73 @@
+"""Two processes give the weights, the threshold and the figures of one process with the whole batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from conftest import Sentences, language_model
+from transformers import Trainer, TrainingArguments
+from avuc.transformers import use_linear_avuc
+
+class InOrder(Trainer):
+    def _get_train_sampler(self, *args):
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+torch.set_num_threads(1)
+ranks = int(os.environ["WORLD_SIZE"])
+args = TrainingArguments(
+    sys.argv[2], report_to="none", use_cpu=True, max_steps=5, save_strategy="no", disable_tqdm=True, optim="sgd",
+    learning_rate=0.1, lr_scheduler_type="constant", per_device_train_batch_size=12 // ranks, logging_steps=5,
+    gradient_accumulation_steps=2, per_device_eval_batch_size=6 // ranks, max_grad_norm=0.0,
+    average_tokens_across_devices=sys.argv[3] == "average", dataloader_pin_memory=False,
+)
+model = language_model("llama")
+callback = use_linear_avuc(model, warmup_steps=4)
+data = {"train_dataset": Sentences(120), "eval_dataset": Sentences(12, seed=1)}
+trainer = InOrder(model, args, callbacks=[callback], **data)
+trainer.train()
+found = trainer.evaluate()
+if args.process_index == 0:
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    logged = next(entry for entry in trainer.state.log_history if "token_ece" in entry)
+    figures = {k: v for k, v in (found | logged).items() if "token_" in k}
+    print("RESULT", json.dumps([callback.threshold, figures, weights.tolist()]))
+"""
+
+
+def trained(folder: Path, ranks: int, average: str) -> tuple[float, dict[str, float], list[float]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", RUN, str(Path(__file__).parent), str(folder), average]
+    processes = []
+    for rank in range(ranks):
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
+        environment = os.environ | common | own
+        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+    outputs = [process.communicate(timeout=280)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * ranks
+    (line,) = (line for line in outputs[0].splitlines() if line.startswith("RESULT"))
+    threshold, figures, weights = json.loads(line.removeprefix("RESULT"))
+    return threshold, figures, weights
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("average", ["average", "local"])
+def test_two_ranks_are_one_process(tmp_path: Path, average: str) -> None:
+    (one, figures, expected), (two, same, found) = (trained(tmp_path, ranks, average) for ranks in (1, 2))
+    assert two == pytest.approx(one, rel=1e-5)
+    assert found == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    assert same == pytest.approx(figures, rel=1e-3)
+    assert {"eval_token_ece", "token_ece", "token_avu"} <= figures.keys()

@@ -1,0 +1,210 @@
+"""`use_linear_avuc` under `Trainer`: accumulation, evaluation, checkpoints, logs, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from peft import LoraConfig, get_peft_model
+from transformers import Trainer
+
+from avuc import metrics
+from avuc.core.errors import InputError
+from avuc.losses import avuc_loss
+from avuc.transformers import AvUCTrainer, compute_metrics, use_linear_avuc
+from avuc.transformers.causal_callback import KEY
+
+WORDS = 37
+FIGURES = {"accuracy", "nll", "ece", "uce", "avu", "entropy_right", "entropy_wrong"}
+
+
+class InOrder(Trainer):
+    def _get_train_sampler(self, *args: Any) -> Any:
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
+def weights(model: Any) -> torch.Tensor:
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_one_step_with_accumulation(
+    language_model: Callable[..., Any], sentences: Any, settings: Callable[..., Any], family: str
+) -> None:
+    """The loss is that of all tokens, plus AvUC of each micro-batch weighted by its share of the tokens."""
+    model, data = language_model(family).double(), sentences(6)
+    plain = copy.deepcopy(model)
+    args = settings(max_steps=1, per_device_train_batch_size=2, gradient_accumulation_steps=3, optim="sgd")
+    args.learning_rate, args.max_grad_norm = 0.1, 0.0
+    callback = use_linear_avuc(model, threshold=1.0, beta=2.0)
+    trainer = InOrder(model, args, train_dataset=data, callbacks=[callback])
+    trainer.train()
+
+    # of some models, such as GPT-2, Trainer also counts the first label of each row
+    first = 0 if trainer._loss_shifts_labels else 1
+    total = int((data.labels[:, 1 - first :] != -100).sum())
+    for rows in (slice(0, 2), slice(2, 4), slice(4, 6)):
+        logits = plain(input_ids=data.ids[rows]).logits[:, :-1].reshape(-1, WORDS)
+        labels = data.labels[rows, 1:].reshape(-1)
+        share = int((labels != -100).sum()) / total
+        own = F.cross_entropy(logits, labels, reduction="sum") / total
+        (own + 2.0 * share * avuc_loss(logits, labels, 1.0, variant="monotone")).backward()
+    with torch.no_grad():
+        for weight in plain.parameters():
+            weight -= 0.1 * weight.grad
+    torch.testing.assert_close(weights(model), weights(plain), rtol=1e-9, atol=1e-12)
+
+
+def test_the_plain_kind_trains_as_the_model_alone(
+    language_model: Callable[..., Any], sentences: Any, settings: Callable[..., Any]
+) -> None:
+    runs = []
+    for ours in (True, False):
+        model = language_model("qwen2").double()
+        callbacks = [use_linear_avuc(model, kind="plain")] if ours else []
+        args = settings(num_train_epochs=1, per_device_train_batch_size=3, gradient_accumulation_steps=2, optim="sgd")
+        data = {"train_dataset": sentences(16), "eval_dataset": sentences(5, seed=1)}
+        trainer = InOrder(model, args, callbacks=callbacks, **data)
+        trainer.train()
+        runs.append((weights(model), trainer.evaluate()["eval_loss"]))
+    torch.testing.assert_close(runs[0][0], runs[1][0], rtol=1e-5, atol=1e-7)  # Transformers rounds logits
+    assert runs[0][1] == pytest.approx(runs[1][1], rel=1e-5)
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(
+    language_model: Callable[..., Any], sentences: Any, settings: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The checkpoint lies in the middle of the warm-up."""
+    args = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2, "per_device_train_batch_size": 4}
+    results = []
+    for folder, start in (("whole", None), ("parts", tmp_path / "whole" / "checkpoint-2")):
+        model = language_model("llama")
+        callback = use_linear_avuc(model, warmup_steps=4)
+        options = settings(**args, output_dir=str(tmp_path / folder))
+        trainer = InOrder(model, options, train_dataset=sentences(24), callbacks=[callback])
+        trainer.train(resume_from_checkpoint=None if start is None else str(start))
+        results.append((callback.threshold, weights(model)))
+    (threshold, whole), (again, parts) = results
+    assert math.isfinite(threshold)
+    assert again == threshold
+    torch.testing.assert_close(parts, whole)
+    saved = json.loads((tmp_path / "whole" / "checkpoint-6" / "trainer_state.json").read_text())
+    assert saved["stateful_callbacks"][KEY]["threshold"] == pytest.approx(threshold)
+
+
+def test_what_is_logged(language_model: Callable[..., Any], sentences: Any, settings: Callable[..., Any]) -> None:
+    model, held_out = language_model("llama"), sentences(10, seed=5)
+    callback = use_linear_avuc(model, warmup_steps=2)
+    args = settings(max_steps=4, eval_strategy="steps", eval_steps=4, per_device_eval_batch_size=4)
+    args.metric_for_best_model = "eval_token_ece"
+    trainer = InOrder(model, args, train_dataset=sentences(32), eval_dataset=held_out, callbacks=[callback])
+    trainer.train()
+    history = trainer.state.log_history
+    steps = [entry for entry in history if "loss" in entry]
+    assert {f"token_{name}" for name in FIGURES - {"avu"}} <= steps[0].keys()
+    assert [("token_avu" in entry, "avuc_threshold" in entry) for entry in steps] == [
+        (False, False),
+        (False, True),
+        (True, True),
+        (True, True),
+    ]
+    (evaluated,) = (entry for entry in history if "eval_loss" in entry)
+    assert trainer.state.best_metric == evaluated["eval_token_ece"]
+    model.eval()(input_ids=held_out.ids[:2], labels=held_out.labels[:2])  # does not count
+    found = trainer.evaluate()
+
+    callback.undo()
+    with torch.no_grad():
+        logits = model.eval()(input_ids=held_out.ids).logits[:, :-1]
+    kept = held_out.labels[:, 1:] != -100
+    probs, labels = logits[kept].softmax(dim=-1), held_out.labels[:, 1:][kept]
+    assert found["eval_token_nll"] == pytest.approx(metrics.nll(probs, labels), rel=1e-5)
+    assert found["eval_token_ece"] == pytest.approx(metrics.ece(probs, labels), rel=1e-4)
+    assert found["eval_token_uce"] == pytest.approx(metrics.uce(probs, labels), rel=1e-4)
+    assert found["eval_token_avu"] == pytest.approx(metrics.avu(probs, labels, threshold=callback.threshold))
+    assert found["eval_token_accuracy"] == pytest.approx(metrics.accuracy(probs, labels))
+    assert found["eval_token_entropy_wrong"] > 0
+
+
+def test_evaluation_with_logits_and_prediction(
+    language_model: Callable[..., Any], sentences: Any, settings: Callable[..., Any]
+) -> None:
+    model, held_out = language_model("gemma2"), sentences(8, seed=5)
+    callback = use_linear_avuc(model, threshold=1.0, eval_logits=True)
+    figures = functools.partial(compute_metrics, names=["ece", "accuracy"], shift_labels=True)
+    trainer = Trainer(model, settings(), eval_dataset=held_out, compute_metrics=figures, callbacks=[callback])
+    found = trainer.evaluate()
+    assert found["eval_ece"] == pytest.approx(found["eval_token_ece"], rel=1e-4)
+    assert found["eval_accuracy"] == pytest.approx(found["eval_token_accuracy"])
+    predicted = trainer.predict(held_out)
+    assert predicted.predictions.shape == (8, 8, WORDS)
+    assert predicted.metrics["test_token_ece"] == pytest.approx(found["eval_token_ece"])
+
+
+def test_adapters_bfloat16_and_gradient_checkpointing(
+    language_model: Callable[..., Any], sentences: Any, settings: Callable[..., Any]
+) -> None:
+    model = get_peft_model(
+        language_model("llama"), LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    )
+    callback = use_linear_avuc(model, warmup_steps=2)
+    args = settings(max_steps=4, bf16=True, gradient_checkpointing=True, learning_rate=1e-2)
+    args.gradient_checkpointing_kwargs = {"use_reentrant": False}
+    head = model.get_output_embeddings().weight.clone()
+    trainer = Trainer(model, args, train_dataset=sentences(32), callbacks=[callback])
+    trainer.train()
+    assert math.isfinite(callback.threshold)
+    assert all(math.isfinite(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry)
+    assert torch.equal(model.get_output_embeddings().weight, head)
+    callback.undo()  # accelerate has wrapped the forward pass
+    assert model.eval()(**sentences(2)[0:2]).logits is not None
+
+
+def test_refused_settings(language_model: Callable[..., Any], sentences: Any, settings: Callable[..., Any]) -> None:
+    def train(model: Any, callback: Any, trainer: Any = Trainer, options: Any = None, **kwargs: Any) -> None:
+        args = settings(max_steps=1, **(options or {}))
+        trainer(model, args, train_dataset=sentences(8), callbacks=[callback], **kwargs).train()
+
+    model = language_model("llama")
+    callback = use_linear_avuc(model)
+    with pytest.raises(InputError, match="label_smoothing_factor=0"):
+        train(model, callback, options={"label_smoothing_factor": 0.1})
+    with pytest.raises(InputError, match="without labels"):
+        train(model, callback, compute_loss_func=lambda outputs, labels, num_items_in_batch: outputs.logits.sum())
+    with pytest.raises(InputError, match="AvUCTrainer"):
+        train(model, callback, AvUCTrainer)
+    with pytest.raises(InputError, match="another model"):
+        train(language_model("llama"), callback)
+    original = callback.forward
+    model.forward = original
+    with pytest.raises(InputError, match="another forward pass"):
+        train(model, callback)
+    model.forward = callback._patched
+    callback.undo()
+    with pytest.raises(InputError, match=r"undo\(\) was called"):
+        train(model, callback)
+
+
+def test_a_checkpoint_without_the_state(
+    language_model: Callable[..., Any], sentences: Any, settings: Callable[..., Any], tmp_path: Path
+) -> None:
+    args = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    Trainer(language_model("llama"), settings(**args), train_dataset=sentences(16)).train()
+    model = language_model("llama")
+    trainer = Trainer(model, settings(**args), train_dataset=sentences(16), callbacks=[use_linear_avuc(model)])
+    start = str(tmp_path / "out" / "checkpoint-1")
+    with pytest.warns(UserWarning, match="the warm-up starts again"):
+        trainer.train(resume_from_checkpoint=start)
+    state = json.loads((tmp_path / "out" / "checkpoint-1" / "trainer_state.json").read_text())
+    state["stateful_callbacks"][KEY] = {"gathered": "nonsense"}
+    (tmp_path / "out" / "checkpoint-1" / "trainer_state.json").write_text(json.dumps(state))
+    with pytest.raises(InputError, match="is damaged"):
+        trainer.train(resume_from_checkpoint=start)
