@@ -71,6 +71,7 @@ class Settings:
     rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3)
     strengths: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)
     test_tokens: int = 40_000  # of each text
+    backend: str = "chunked"  # of linear_avuc
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def pretrained(study: Study, seed: int) -> GPT:
     if not path.exists():
         s = study.settings
         schedule = Schedule(s.pretrain_steps, s.pretrain_batch, s.pretrain_rate)
-        trained = train(model, study.part("pretrain"), loss_of(PLAIN, 0.0, 0.0), schedule, seed=seed)
+        trained = train(model, study.part("pretrain"), loss_of(PLAIN, 0.0, 0.0, s.backend), schedule, seed=seed)
         save(model, path)
         study.record(study.out / "pretrain" / f"seed{seed}.json", seed=seed, **asdict(trained))
         print(f"pretrained, seed {seed}: loss {trained.loss:.3f}, {trained.seconds:.0f} s", flush=True)
@@ -118,9 +119,9 @@ def pretrained(study: Study, seed: int) -> GPT:
     return model.eval()
 
 
-def loss_of(name: str, strength: float, threshold: float) -> Loss:
+def loss_of(name: str, strength: float, threshold: float, backend: str = "auto") -> Loss:
     """Return the named loss with this strength."""
-    arguments = {"beta": strength, "threshold": threshold, **LOSSES[name]}
+    arguments = {"beta": strength, "threshold": threshold, "backend": backend, **LOSSES[name]}
     return lambda hidden, weight, labels: avuc.linear_avuc(hidden, weight, labels, **arguments).loss
 
 
@@ -157,7 +158,7 @@ def tuned(study: Study, run: Run, *, keep: bool) -> tuple[GPT, dict[str, float]]
     threshold = threshold_of(study, model)
     s = study.settings
     schedule = Schedule(s.steps, s.batch, run.rate, s.dropout)
-    loss = loss_of(run.loss, run.strength, threshold)
+    loss = loss_of(run.loss, run.strength, threshold, s.backend)
     trained = train(model, study.part("train"), loss, schedule, seed=1000 + run.seed)
     numbers = {**asdict(trained), "threshold": threshold}
     if keep:
