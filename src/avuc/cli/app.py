@@ -14,9 +14,11 @@ from avuc.cli.apply import COMMAND as APPLY
 from avuc.cli.calibrate import COMMAND as CALIBRATE
 from avuc.cli.command import Command
 from avuc.cli.completion import COMMAND as COMPLETION
+from avuc.cli.conformal import COMMAND as CONFORMAL
 from avuc.cli.demo import COMMAND as DEMO
 from avuc.cli.evaluate import COMMAND as EVALUATE
 from avuc.cli.report import COMMAND as REPORT
+from avuc.cli.select import COMMAND as SELECT
 from avuc.cli.shifts import COMMAND as SHIFTS
 from avuc.cli.standard_input import standard_input
 from avuc.cli.study import COMMAND as STUDY
@@ -31,6 +33,8 @@ COMMANDS: dict[str, Command] = {
     "evaluate": EVALUATE,
     "calibrate": CALIBRATE,
     "apply": APPLY,
+    "conformal": CONFORMAL,
+    "select": SELECT,
     "train": TRAIN,
     "study": STUDY,
     "report": REPORT,
@@ -55,6 +59,8 @@ examples:
   avuc evaluate test.npz --report test.html
   avuc calibrate validation.npz --method temperature --out cal.json --apply test.npz --to test-calibrated.npz
   avuc apply cal.json other.npz --to other-calibrated.npz
+  avuc conformal validation.npz --coverage 0.9 --apply test.npz --to sets.csv
+  avuc select validation.npz --risk 0.02 --apply test.npz --to answers.csv
   avuc train recipe.toml --out run
   avuc study demo --out study
   avuc report study

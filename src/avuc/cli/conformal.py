@@ -1,0 +1,189 @@
+"""`avuc conformal`: sets of classes that contain the true class with a given probability."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from avuc.cli.command import Command, Namespace, Parser
+from avuc.cli.console import Console
+from avuc.cli.guarantees import (
+    FILES_HELP,
+    add_file_options,
+    arrays_job,
+    check_arguments,
+    finish,
+    fitted_on,
+    held_out_check,
+    in_order,
+    is_saved,
+    positions,
+    read_applied,
+    read_labelled,
+    share,
+    table_job,
+)
+from avuc.cli.outputs import console_for
+
+if TYPE_CHECKING:
+    from avuc.conformal import ConformalClassifier
+    from avuc.conformal.coverage import CoverageCheck
+
+# the names in avuc.conformal.scores.METHODS, without importing torch; a test compares the two
+METHODS = ("threshold", "aps", "raps")
+# classes that the terminal shows; the JSON has all
+MOST_CLASSES = 20
+TEXT = f"""\
+Give every row a set of classes that contains the true class with a given probability, whatever the model: conformal
+prediction. It needs new rows that come from the same source as those of FILE.
+
+{FILES_HELP}"""
+EXAMPLES = """\
+examples:
+  avuc conformal validation.npz --coverage 0.9 --apply test.npz --to sets.csv
+  avuc conformal validation.npz --method raps --coverage 0.95 --out sets.json
+  avuc conformal sets.json --check new.npz --json -"""
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "--coverage", type=share, default=0.9, metavar="SHARE", help="share of sets with the true class (default: 0.9)"
+    )
+    parser.add_argument(
+        "--method",
+        choices=METHODS,
+        default="threshold",
+        help="threshold: the smallest sets; aps: sets that adapt to each row; raps: the same for many classes "
+        "(default: threshold)",
+    )
+    parser.add_argument("--class-conditional", action="store_true", help="the coverage holds within every class")
+    parser.add_argument("--no-empty", action="store_true", help="a set has at least the predicted class")
+    add_file_options(parser, "the sets")
+
+
+def run(args: Namespace) -> int:
+    check_arguments(args)
+    from avuc.conformal import ConformalClassifier
+
+    console = console_for(args)
+    document: dict[str, Any] = {}
+    lines: list[str] = []
+    warnings: list[str] = []
+    notes: list[str] = []
+    if is_saved(args):
+        fitted = ConformalClassifier.load(args.file)
+        fitted._check_fitted()
+    else:
+        file = read_labelled(args, console, args.file)
+        notes += file.notes
+        options: dict[str, Any] = {"class_conditional": args.class_conditional, "allow_empty": not args.no_empty}
+        classifier = ConformalClassifier(args.method, args.coverage, seed=args.seed, **options)
+        fitted = fitted_on(classifier, file)
+        held_out = held_out_check(classifier, file.predictions(), args.seed)
+        if held_out is not None:
+            _show_check(console, held_out, fitted, "Held-out half")
+            lines.append(f"On a held-out half: {held_out.sentence}")
+            document["held_out"] = _named(held_out, fitted)
+    lines.append(_promise(fitted))
+    if every := int((fitted.ranks > fitted.rows_).sum()):
+        what = f"{every} of {fitted.num_classes_} classes have" if fitted.class_conditional else "FILE has"
+        warnings.append(
+            f"{what} too few rows for a coverage of {fitted.coverage:g}, so every set contains "
+            f"{'them' if fitted.class_conditional else 'all classes'}; give more rows or ask for a lower coverage"
+        )
+    result = None
+    if args.apply:
+        result = _sets_job(args, console, fitted, document, lines)
+    if args.check:
+        new = read_labelled(args, console, args.check, "to check: ")
+        check = fitted.check(in_order(new, fitted))
+        _show_check(console, check, fitted, "New rows")
+        document["check"] = _named(check, fitted)
+        (warnings if check.drift else lines).append(f"{args.check}: {check.sentence}")
+    head = {
+        "rows": fitted.rows_.tolist(),
+        "num_classes": fitted.num_classes_,
+        "params": fitted.get_params(),
+        "thresholds": [None if math.isinf(q) else q for q in fitted.thresholds_.tolist()],
+        "coverage_interval": list(fitted.coverage_interval()),
+    }
+    return finish(args, head | document | {"notes": notes}, fitted, result, lines, warnings)
+
+
+def _promise(fitted: ConformalClassifier) -> str:
+    low, high = fitted.coverage_interval()
+    rows = int(fitted.rows_.min())
+    where = (
+        f"in the class with the fewest rows, {rows:,}," if fitted.class_conditional else f"after a fit on {rows:,} rows"
+    )
+    return (
+        f"The sets contain the true class with a probability of {100 * fitted.coverage:g} %; {where} the share is "
+        f"{100 * low:.2f} to {100 * high:.2f} % in 95 % of all cases, for rows from the same source."
+    )
+
+
+def _names(fitted: ConformalClassifier) -> list[str]:
+    return list(fitted.class_names_ or map(str, range(fitted.num_classes_)))
+
+
+def _named(check: CoverageCheck, fitted: ConformalClassifier) -> dict[str, Any]:
+    """Return a check as JSON, with the names of the classes if there are some."""
+    content = check.as_json()
+    for each, name in zip(content["classes"], _names(fitted), strict=True):
+        each["name"] = name
+    return content
+
+
+def _show_check(console: Console, check: CoverageCheck, fitted: ConformalClassifier, title: str) -> None:
+    """Print coverage and set size of all rows and of the classes; of many, those with the lowest coverage."""
+    console.line()
+    shown = [each for each in check.classes if each.rows]
+    if many := len(shown) > MOST_CLASSES:
+        shown = sorted(shown, key=lambda each: each.coverage)[:MOST_CLASSES]
+    names = _names(fitted)
+    interval = f"{100 * check.low:.1f} … {100 * check.high:.1f} %"
+    rows = [("all rows", f"{check.rows:,}", f"{100 * check.coverage:.1f} %", interval, f"{check.mean_size:.2f}")]
+    rows += [
+        (
+            names[each.label],
+            f"{each.rows:,}",
+            f"{100 * each.coverage:.1f} %",
+            f"{100 * each.low:.1f} … {100 * each.high:.1f} %",
+            f"{each.mean_size:.2f}",
+        )
+        for each in shown
+    ]
+    console.table((title, "rows", "coverage", "95 % interval", "classes per set"), rows, "<>>><")
+    if many:
+        console.paragraph(f"The {MOST_CLASSES} classes with the lowest coverage; --json has all.", style="dim")
+
+
+def _sets_job(
+    args: Namespace, console: Console, fitted: ConformalClassifier, document: dict[str, Any], lines: list[str]
+) -> Any:
+    """Return the job that writes the sets of --apply."""
+    from avuc.conformal.classifier import sets_as_names
+
+    file = read_applied(args, console)
+    predictions = in_order(file, fitted)
+    sets = fitted.predict_sets(predictions).cpu().numpy()
+    size, names = sets.sum(1), _names(fitted)
+    document["applied"] = {"rows": len(sets), "mean_size": float(size.mean()), "empty": int((size == 0).sum())}
+    lines.append(
+        f"{args.apply}: {size.mean():.2f} classes per set; {100 * (size == 1).mean():.1f} % of the sets have one "
+        f"class, {100 * (size == 0).mean():.1f} % have none."
+    )
+    if args.to.lower().endswith(".npz"):
+        shape = positions(file)
+        return arrays_job({"sets": sets.reshape(*shape, -1), "size": size.reshape(shape), "class_names": names})
+    rows = [(row, len(each), "|".join(each)) for row, each in enumerate(sets_as_names(sets, tuple(names)))]
+    return table_job(args.to, ("row", "size", "set"), rows)
+
+
+COMMAND = Command(
+    summary="sets that contain the true class with a given probability",
+    text=TEXT,
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)

@@ -1,0 +1,209 @@
+"""What `avuc conformal` and `avuc select` share: options, rows in the class order of the fit, a check, files."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from avuc.cli.command import Namespace, Parser
+from avuc.cli.console import Console
+from avuc.cli.inputs import add_content_options, read_file, read_unlabelled
+from avuc.cli.outputs import add_quiet_option, check_outputs, console_for, text_job, write_results
+from avuc.cli.tables import show_file, show_warnings, show_written
+from avuc.core.errors import InputError
+
+if TYPE_CHECKING:
+    from avuc.conformal import ConformalClassifier, SelectiveClassifier
+    from avuc.evaluation.files import ScoreFile
+    from avuc.predictions import Predictions
+
+    Fitted = TypeVar("Fitted", ConformalClassifier, SelectiveClassifier)
+
+# formats that --to can have
+RESULTS = (".csv", ".tsv", ".npz")
+# rows of a file from which on half of them are checked
+LEAST_ROWS = 20
+FILES_HELP = """\
+FILE has labelled predictions that the model was not trained or calibrated on, in any format of avuc evaluate; or it is
+a .json that --out wrote. The figures come from held-out rows: a fit on a random half of FILE, checked on the other
+half. What is saved and applied is fitted on all rows."""
+
+
+def share(text: str) -> float:
+    """Parse a number between 0 and 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and 1, such as 0.9")
+    return value
+
+
+def add_file_options(parser: Parser, result: str) -> None:
+    """Add FILE and the options for reading, applying, checking and writing; `result` says what --to gets."""
+    add_content_options(parser)
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed, from 0 up (default: 0)")
+    parser.add_argument("--out", metavar="OUT.json", help="save the fit, to use it as FILE later")
+    parser.add_argument("--apply", metavar="FILE", help="new predictions; labels are not needed")
+    parser.add_argument("--to", metavar="FILE", help=f"file for {result} of --apply, .csv, .tsv or .npz")
+    parser.add_argument(
+        "--check", metavar="FILE", help="new labelled predictions: says whether the guarantee still holds there"
+    )
+    group = parser.add_argument_group("output files")
+    group.add_argument(
+        "--json",
+        metavar="OUT.json",
+        help="write the figures as JSON; -: to standard output, and everything else to standard error",
+    )
+    add_quiet_option(parser)
+
+
+def check_arguments(args: Namespace) -> None:
+    """Raise before any work if options do not fit together."""
+    if (args.apply is None) != (args.to is None):
+        raise InputError(
+            "--apply and --to need each other; pass both: the new predictions, and the file for the result"
+        )
+    if args.to is not None and Path(args.to).suffix.lower() not in RESULTS:
+        raise InputError(f"{args.to}: --to must end with {', '.join(RESULTS)}; choose one of these")
+    if args.task == "multilabel":
+        raise InputError(
+            "--task multilabel: a row of many labels has no single true class; use --columns for one label"
+        )
+    if args.seed < 0:
+        raise InputError(f"--seed {args.seed}: must be 0 or more; choose another")
+    if is_saved(args):
+        if args.apply is None and args.check is None:
+            raise InputError(f"{args.file}: is a saved fit; pass --apply FILE --to FILE, or --check FILE")
+        if args.out is not None:
+            raise InputError(f"--out: {args.file} is a saved fit already; leave --out out")
+    outputs = {"--out": args.out, "--to": args.to, "--json": args.json}
+    check_outputs(outputs, [args.file, args.labels, args.apply, args.check])
+
+
+def is_saved(args: Namespace) -> bool:
+    """Return whether FILE is a fit that --out wrote."""
+    return Path(args.file).suffix.lower() == ".json"
+
+
+def read_labelled(args: Namespace, console: Console, path: str, lead: str = "") -> ScoreFile:
+    """Read a file with labels, and print what was found."""
+    other = {} if path == args.file else {"labels": None}
+    file = read_file(Namespace(**vars(args) | {"file": path} | other))
+    show_file(console, file, lead)
+    file.check_labelled()
+    return file
+
+
+def fitted_on(classifier: Fitted, file: ScoreFile) -> Fitted:
+    """Fit on all rows of a file."""
+    fitted = classifier.fit(file.predictions())
+    fitted.class_names_ = file.names
+    return fitted
+
+
+def in_order(file: ScoreFile, fitted: Any) -> Predictions:
+    """Return the predictions of a file with its classes in the order of the fit; rows without labels have −1."""
+    import torch
+
+    from avuc.evaluation.files.score_file import ReorderedCalibrator, match_classes
+    from avuc.predictions import Predictions
+
+    if file.num_classes != fitted.num_classes_:
+        raise InputError(
+            f"{file.path}: has {file.num_classes} classes, but the fit had {fitted.num_classes_}; use the same model"
+        )
+    matched = match_classes(file.path, file.names, fitted)
+    labels = torch.full((file.num_rows,), -1) if file.labels is None else file.labels
+    found = replace(file, labels=labels).predictions()
+    if not isinstance(matched, ReorderedCalibrator):
+        return found
+    place = torch.tensor(matched.order)
+    back = torch.empty_like(place)
+    back[place] = torch.arange(len(place))
+    labels = torch.where(labels < 0, labels, back[labels.clamp(min=0)])
+    return Predictions(found.probs[:, place], labels, found.expected_entropy, found.samples)
+
+
+def held_out_check(classifier: Fitted, predictions: Predictions, seed: int) -> Any:
+    """Return the check of a random half of the rows by a fit on the other half; None for few rows."""
+    import torch
+
+    from avuc.predictions import Predictions
+
+    if len(predictions) < LEAST_ROWS:
+        return None
+    order = torch.randperm(len(predictions), generator=torch.Generator().manual_seed(seed))
+    halves = [
+        Predictions(predictions.probs[rows], predictions.labels[rows], predictions.expected_entropy[rows], samples)
+        for rows, samples in ((rows, predictions.samples) for rows in order.chunk(2))
+    ]
+    return type(classifier)(**classifier.get_params()).fit(halves[0]).check(halves[1])
+
+
+def read_applied(args: Namespace, console: Console) -> ScoreFile:
+    """Read the file of --apply."""
+    file = read_unlabelled(Namespace(**vars(args) | {"file": args.apply}))
+    show_file(console, file, "to apply: ")
+    return file
+
+
+def positions(file: ScoreFile) -> tuple[int, ...]:
+    """Return the shape of the rows of a file: (N,), or (N, *spatial) for dense scores."""
+    layout = file.raw.layout
+    if layout is None or not layout.dense:
+        return (file.num_rows,)
+    return tuple(size for axis, size in enumerate(layout.shape) if axis >= layout.row_axis and axis != layout.axis)
+
+
+def table_job(path: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> Callable[[Path], object]:
+    """Return a job for `write_all` that writes a .csv or .tsv table."""
+
+    def write(target: Path) -> None:
+        with target.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, delimiter="\t" if path.lower().endswith(".tsv") else ",", lineterminator="\n")
+            writer.writerow(head)
+            writer.writerows(rows)
+
+    return write
+
+
+def arrays_job(arrays: dict[str, Any]) -> Callable[[Path], object]:
+    """Return a job for `write_all` that writes an .npz file."""
+
+    def write(target: Path) -> None:
+        import numpy as np
+
+        with target.open("wb") as file:
+            np.savez(file, **arrays)
+
+    return write
+
+
+def finish(
+    args: Namespace,
+    document: dict[str, Any],
+    fitted: Any,
+    result: Callable[[Path], object] | None,
+    lines: Sequence[str],
+    warnings: Sequence[str],
+) -> int:
+    """Write all files or none, then print what was found."""
+    console = console_for(args)
+    jobs: dict[str | None, Callable[[Path], object]] = {args.out: text_job(fitted.to_json() + "\n")}
+    if result is not None:
+        jobs[args.to] = result
+    write_results(document, args.json, jobs)
+    console.line()
+    for line in lines:
+        console.paragraph(line)
+    show_warnings(Console(sys.stderr) if args.quiet else console, warnings)
+    console.line()
+    show_written(console, [args.out, args.to, args.json])
+    return 0

@@ -1,0 +1,139 @@
+"""`avuc select`: answer only the rows whose error rate is at most a limit."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from avuc.cli.command import Command, Namespace, Parser
+from avuc.cli.console import Console
+from avuc.cli.guarantees import (
+    FILES_HELP,
+    add_file_options,
+    arrays_job,
+    check_arguments,
+    finish,
+    fitted_on,
+    held_out_check,
+    in_order,
+    is_saved,
+    positions,
+    read_applied,
+    read_labelled,
+    share,
+    table_job,
+)
+from avuc.cli.outputs import console_for
+
+# the names in avuc.conformal.selective.SCORES, without importing torch; a test compares the two
+SCORES = ("confidence", "entropy")
+TEXT = f"""\
+Answer only the rows where the model is sure enough that at most a given share of the answers is wrong, with 95 %
+probability. It needs independent rows, and new rows that come from the same source as those of FILE; the model need
+not be calibrated.
+
+{FILES_HELP}"""
+EXAMPLES = """\
+examples:
+  avuc select validation.npz --risk 0.02 --apply test.npz --to answers.csv
+  avuc select validation.npz --risk 0.05 --score entropy --out select.json
+  avuc select select.json --check new.npz --json -"""
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "--risk", type=share, default=0.02, metavar="SHARE", help="highest share of wrong answers (default: 0.02)"
+    )
+    parser.add_argument(
+        "--level", type=share, default=0.95, metavar="SHARE", help="probability of the guarantee (default: 0.95)"
+    )
+    parser.add_argument(
+        "--score", choices=SCORES, default="confidence", help="what decides about an answer (default: confidence)"
+    )
+    add_file_options(parser, "the answers")
+
+
+def run(args: Namespace) -> int:
+    check_arguments(args)
+    from avuc.conformal import SelectiveClassifier
+
+    console = console_for(args)
+    document: dict[str, Any] = {}
+    lines: list[str] = []
+    warnings: list[str] = []
+    notes: list[str] = []
+    if is_saved(args):
+        fitted = SelectiveClassifier.load(args.file)
+        fitted._check_fitted()
+    else:
+        file = read_labelled(args, console, args.file)
+        notes += file.notes
+        classifier = SelectiveClassifier(args.risk, args.level, score=args.score)
+        fitted = fitted_on(classifier, file)
+        held_out = held_out_check(classifier, file.predictions(), args.seed)
+        if held_out is not None:
+            lines.append(f"On a held-out half, after a fit on the other half: {held_out.sentence}")
+            document["held_out"] = held_out.as_json()
+    lines.append(_promise(fitted))
+    if not fitted.answered_:
+        warnings.append(
+            f"no row can be answered with an error rate of at most {fitted.risk:g}: give more rows (at least "
+            f"{fitted.least_rows:,} with right answers), a higher --risk, or a better model"
+        )
+    result = _answers_job(args, console, fitted, document, lines) if args.apply else None
+    if args.check:
+        new = read_labelled(args, console, args.check, "to check: ")
+        check = fitted.check(in_order(new, fitted))
+        document["check"] = check.as_json()
+        (warnings if check.drift else lines).append(f"{args.check}: {check.sentence}")
+    head = {
+        "rows": fitted.rows_,
+        "num_classes": fitted.num_classes_,
+        "params": fitted.get_params(),
+        "threshold": None if math.isinf(fitted.threshold_) else abs(fitted.threshold_),
+        "answered": fitted.answered_,
+        "errors": fitted.errors_,
+    }
+    return finish(args, head | document | {"notes": notes}, fitted, result, lines, warnings)
+
+
+def _promise(fitted: Any) -> str:
+    if not fitted.answered_:
+        return f"None of the {fitted.rows_:,} rows is answered."
+    if math.isinf(fitted.threshold_):
+        rule = "Every row is answered"
+    elif fitted.score == "confidence":
+        rule = f"A row is answered if its confidence is above {fitted.threshold_:.6g}"
+    else:
+        rule = f"A row is answered if its entropy is below {-fitted.threshold_:.6g} nats"
+    return (
+        f"{rule}: {100 * fitted.answered_ / fitted.rows_:.1f} % of {fitted.rows_:,} rows, {fitted.errors_:,} of them "
+        f"wrongly. At most {100 * fitted.risk:g} % of all future answers are wrong, with a probability of "
+        f"{100 * fitted.level:g} %, for rows from the same source."
+    )
+
+
+def _answers_job(args: Namespace, console: Console, fitted: Any, document: dict[str, Any], lines: list[str]) -> Any:
+    """Return the job that writes the answers of --apply."""
+    file = read_applied(args, console)
+    predictions = in_order(file, fitted)
+    answered, predicted = fitted.answers(predictions).cpu().numpy(), predictions.predicted.cpu().numpy()
+    score = getattr(predictions, fitted.score).cpu().numpy()
+    names = list(fitted.class_names_ or map(str, range(fitted.num_classes_)))
+    document["applied"] = {"rows": len(answered), "answered": int(answered.sum())}
+    lines.append(f"{args.apply}: {100 * answered.mean():.1f} % of {len(answered):,} rows are answered.")
+    if args.to.lower().endswith(".npz"):
+        arrays = {"answered": answered, "predicted": predicted, fitted.score: score}
+        shape = positions(file)
+        return arrays_job({name: each.reshape(shape) for name, each in arrays.items()} | {"class_names": names})
+    rows = [(row, names[predicted[row]] if answered[row] else "", f"{score[row]:.9g}") for row in range(len(answered))]
+    return table_job(args.to, ("row", "answer", fitted.score), rows)
+
+
+COMMAND = Command(
+    summary="answer only the rows whose error rate is at most a limit",
+    text=TEXT,
+    examples=EXAMPLES,
+    arguments=arguments,
+    run=run,
+)

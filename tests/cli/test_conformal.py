@@ -1,0 +1,191 @@
+"""`avuc conformal` and `avuc select`: what they find, write and refuse."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from avuc import Predictions
+from avuc.cli import conformal, main, select
+from avuc.conformal import ConformalClassifier, SelectiveClassifier
+from avuc.conformal.scores import METHODS
+from avuc.conformal.selective import SCORES
+
+from .conftest import overconfident
+
+NAMES = ["ant", "bee", "cat", "dog"]
+
+
+def run(*words):
+    return main([str(word) for word in words])
+
+
+@pytest.fixture
+def new(tmp_path):
+    logits, labels = overconfident(300, 9)
+    np.savez(tmp_path / "new.npz", logits=logits, labels=labels)
+    return tmp_path / "new.npz"
+
+
+@pytest.fixture
+def moved(tmp_path):
+    """Rows whose labels are wrong."""
+    logits, labels = overconfident(300, 9)
+    np.savez(tmp_path / "moved.npz", logits=logits, labels=(labels + 1) % 4)
+    return tmp_path / "moved.npz"
+
+
+def predictions(path):
+    data = np.load(path)
+    return Predictions.from_logits(torch.from_numpy(data["logits"]), data["labels"])
+
+
+def test_names_are_those_of_the_library():
+    assert conformal.METHODS == METHODS
+    assert select.SCORES == SCORES
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".npz"])
+def test_the_sets_are_those_of_the_library(validation, new, tmp_path, method, suffix, capsys):
+    to, out, figures = tmp_path / f"sets{suffix}", tmp_path / "sets.json", tmp_path / "figures.json"
+    words = ["conformal", validation, "--coverage", 0.8, "--method", method, "--seed", 3, "--json", figures]
+    assert run(*words, "--apply", new, "--to", to, "--out", out, "--check", new) == 0
+    text = capsys.readouterr().out
+    assert "Held-out half" in text
+    assert "New rows" in text
+    fitted = ConformalClassifier(method, 0.8, seed=3).fit(predictions(validation))
+    expected = fitted.predict_sets(predictions(new)).numpy()
+    if suffix == ".npz":
+        assert np.load(to)["sets"].tolist() == expected.tolist()
+        assert np.load(to)["size"].tolist() == expected.sum(1).tolist()
+    else:
+        rows = list(csv.DictReader(to.read_text().splitlines(), delimiter="\t" if suffix == ".tsv" else ","))
+        assert [row["set"] for row in rows] == ["|".join(map(str, np.flatnonzero(row))) for row in expected]
+        assert [int(row["size"]) for row in rows] == expected.sum(1).tolist()
+    document = json.loads(figures.read_text())
+    assert document["thresholds"] == fitted.thresholds_.tolist()
+    assert document["coverage_interval"] == list(fitted.coverage_interval())
+    assert document["check"]["coverage"] == fitted.check(predictions(new)).coverage
+    assert document["held_out"]["rows"] == 200
+    assert document["applied"]["mean_size"] == pytest.approx(expected.sum(1).mean())
+    # the saved fit gives the same sets
+    assert run("conformal", out, "--apply", new, "--to", tmp_path / "again.npz", "--quiet") == 0
+    assert np.load(tmp_path / "again.npz")["sets"].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_the_answers_are_those_of_the_library(validation, new, tmp_path, score, capsys):
+    to, out = tmp_path / "answers.csv", tmp_path / "select.json"
+    words = ["select", validation, "--risk", 0.2, "--level", 0.9, "--score", score, "--json", "-"]
+    assert run(*words, "--apply", new, "--to", to, "--out", out, "--check", new) == 0
+    document = json.loads(capsys.readouterr().out)
+    fitted = SelectiveClassifier(0.2, 0.9, score=score).fit(predictions(validation))
+    rows = predictions(new)
+    answered = fitted.answers(rows).tolist()
+    assert 0 < sum(answered) < len(answered)
+    found = list(csv.DictReader(to.read_text().splitlines()))
+    expected = [str(k) if yes else "" for k, yes in zip(rows.predicted.tolist(), answered, strict=True)]
+    assert [row["answer"] for row in found] == expected
+    assert [float(row[score]) for row in found] == pytest.approx(getattr(rows, score).tolist(), rel=1e-6)
+    assert document["answered"] == fitted.answered_
+    assert document["check"]["errors"] == fitted.check(rows).errors
+    assert run("select", out, "--apply", new, "--to", tmp_path / "again.npz", "--quiet") == 0
+    assert np.load(tmp_path / "again.npz")["answered"].tolist() == answered
+
+
+@pytest.mark.parametrize("words", [["conformal"], ["select", "--risk", 0.2]])
+def test_drift_is_a_warning(validation, new, moved, tmp_path, words, capsys):
+    out = tmp_path / "fit.json"
+    assert run(words[0], validation, *words[1:], "--out", out, "--check", new, "--quiet") == 0
+    assert capsys.readouterr().err == ""
+    assert run(words[0], out, "--check", moved, "--json", tmp_path / "j.json", "--quiet") == 0
+    assert "Drift" in capsys.readouterr().err
+    assert json.loads((tmp_path / "j.json").read_text())["check"]["drift"] is True
+
+
+def test_classes_are_matched_by_name(tmp_path):
+    logits, labels = overconfident(200, 3)
+
+    def table(name, order):
+        with (tmp_path / name).open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["label", *(f"logit_{NAMES[k]}" for k in order)])
+            writer.writerows([NAMES[y], *(float(row[k]) for k in order)] for row, y in zip(logits, labels, strict=True))
+        return tmp_path / name
+
+    fit, other = table("fit.csv", [0, 1, 2, 3]), table("other.csv", [2, 0, 3, 1])
+    words = ["conformal", fit, "--method", "aps", "--class-conditional", "--quiet", "--json", tmp_path / "j.json"]
+    found = []
+    for apply in (fit, other):
+        assert run(*words, "--apply", apply, "--to", tmp_path / "to.csv", "--check", apply) == 0
+        check = json.loads((tmp_path / "j.json").read_text())["check"]
+        found.append(((tmp_path / "to.csv").read_text(), [each["coverage"] for each in check["classes"]]))
+        assert [each["name"] for each in check["classes"]] == NAMES
+    assert found[0] == found[1]
+    assert "bee" in found[0][0]
+
+
+def test_dense_binary_and_draws(tmp_path):
+    rng = np.random.default_rng(0)
+    probs = rng.random((40, 1, 3, 3))
+    labels = (rng.random((40, 3, 3)) < probs[:, 0]).astype(int)
+    np.savez(tmp_path / "dense.npz", probs=probs, labels=labels)
+    for command, name in (("conformal", "sets"), ("select", "answered")):
+        words = [command, tmp_path / "dense.npz", "--apply", tmp_path / "dense.npz", "--quiet"]
+        assert run(*words, "--to", tmp_path / "to.npz", *(["--risk", 0.3] if command == "select" else [])) == 0
+        shape = np.load(tmp_path / "to.npz")[name].shape
+        assert shape == ((40, 3, 3, 2) if name == "sets" else (40, 3, 3))
+    draws = np.stack([overconfident(100, seed)[0] for seed in (1, 2)])
+    np.savez(tmp_path / "draws.npz", logits=draws, labels=overconfident(100, 1)[1])
+    words = ["conformal", tmp_path / "draws.npz", "--apply", tmp_path / "draws.npz", "--to", tmp_path / "to.npz"]
+    assert run(*words, "--no-empty", "--quiet") == 0
+    assert np.load(tmp_path / "to.npz")["size"].min() >= 1
+
+
+def test_few_rows_are_a_warning(tmp_path, capsys):
+    np.savez(tmp_path / "few.npz", logits=overconfident(5, 0)[0], labels=overconfident(5, 0)[1])
+    assert run("conformal", tmp_path / "few.npz") == 0
+    assert "too few rows" in capsys.readouterr().out
+    assert run("select", tmp_path / "few.npz") == 0
+    assert "no row can be answered" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["conformal", "{fit}", "--coverage", "1"], "between 0 and 1"),
+        (["select", "{fit}", "--risk", "x"], "between 0 and 1"),
+        (["conformal", "{fit}", "--apply", "{new}"], "need each other"),
+        (["conformal", "{fit}", "--apply", "{new}", "--to", "to.txt"], "--to must end with"),
+        (["conformal", "{fit}", "--apply", "{new}", "--to", "{new}"], "would overwrite"),
+        (["conformal", "{fit}", "--seed", "-1"], "--seed"),
+        (["conformal", "{fit}", "--task", "multilabel"], "multilabel"),
+        (["conformal", "{saved}"], "is a saved fit"),
+        (["conformal", "{saved}", "--check", "{new}", "--out", "o.json"], "leave --out out"),
+        (["select", "{saved}", "--check", "{new}"], "not a selective"),
+        (["conformal", "{saved}", "--check", "{three}"], "has 3 classes"),
+        (["conformal", "{three}", "--check", "{outside}"], "no labels"),
+        (["conformal", "missing.npz"], "missing.npz"),
+        (["conformal", "missing.json", "--check", "{new}"], "missing.json"),
+    ],
+)
+def test_bad_input_is_one_line(validation, new, outside, tmp_path, words, problem, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("three.npz", logits=overconfident(50, 0)[0][:, :3], labels=np.arange(50) % 3)
+    assert run("conformal", validation, "--out", "saved.json", "--quiet") == 0
+    names = {"fit": validation, "new": new, "saved": "saved.json", "three": "three.npz", "outside": outside}
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    try:
+        code = run(*(word.format(**names) for word in words))
+    except SystemExit as stop:
+        code = stop.code
+    error = capsys.readouterr().err
+    assert code == 2
+    assert problem in error
+    assert error.count("\n") == 1
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
