@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from avuc.core.accelerators import linear_tiles
 from avuc.core.data_parallel import Group, sum_over_ranks
 from avuc.core.errors import InputError
 from avuc.losses.inputs import checked_number, checked_whole, label_weights, one_of, refuse_nan
@@ -151,7 +150,7 @@ def linear_avuc(
     flat = hidden.reshape(-1, hidden.shape[-1])
     first, words = place_in_vocabulary(len(weight), vocab_group, weight.device)
     capped, scale = positive("softcap", softcap), positive("logit_scale", logit_scale)
-    options = Options(capped, scale, chunk_size, first, accelerated=_accelerated(backend, hidden, weight))
+    options = Options(capped, scale, chunk_size, first, backend)
     with torch.autocast(hidden.device.type, enabled=False):
         rows = token_statistics(flat, weight, bias, labels, options, vocab_group)
         used = label_weights(labels, words, ignore_index, None, rows.nll.dtype)
@@ -173,16 +172,6 @@ def linear_avuc(
         loss, nll, avuc, quadrants, entropy, num_correct, num_valid,
         confidence, correct.reshape(shape), valid.reshape(shape),
     )  # fmt: skip
-
-
-def _accelerated(backend: Backend, hidden: Tensor, weight: Tensor) -> bool:
-    if backend == "chunked":
-        return False
-    passes = linear_tiles()
-    reason = "the folder avuc/gpu is missing" if passes is None else passes.unsupported_reason(hidden, weight)
-    if reason is not None and backend == "triton":
-        raise InputError(f"linear_avuc: backend 'triton' is not available, {reason}; use backend='auto'")
-    return reason is None
 
 
 def _whole(result: LinearAvUC) -> Whole:

@@ -73,7 +73,7 @@ class _TokenStatistics(torch.autograd.Function):
         if torch.compiler.is_compiling():
             part = Partial(*_compiled_forward(hidden, weight, bias, labels, *options))
         else:
-            part = _passes(options).forward_tiles(hidden, weight, bias, labels, options)
+            part = _passes(options, hidden, weight).forward_tiles(hidden, weight, bias, labels, options)
         if vocab_group is not None:
             part = _over_processes(part, vocab_group)
         log_total = part.total.log()
@@ -104,7 +104,7 @@ class _TokenStatistics(torch.autograd.Function):
             )
             found = tuple(value if wanted else None for value, wanted in zip(all_three, needed, strict=True))
         else:
-            passes = _passes(ctx.options)
+            passes = _passes(ctx.options, hidden, weight)
             found = passes.backward_tiles(hidden, weight, bias, labels, predicted, columns, ctx.options, needed)
         in_hidden, in_weight, in_bias = found
         if in_hidden is not None and ctx.vocab_group is not None:
@@ -112,9 +112,18 @@ class _TokenStatistics(torch.autograd.Function):
         return in_hidden, in_weight, in_bias, None, None, None
 
 
-def _passes(options: Options) -> LinearTiles:
-    accelerated = linear_tiles() if options.accelerated else None
-    return accelerated or tiles
+def _passes(options: Options, hidden: Tensor, weight: Tensor) -> LinearTiles:
+    """Return the code for both passes that `options.backend` asks for."""
+    if options.backend == "chunked":
+        return tiles
+    accelerator = linear_tiles()
+    if accelerator is None:
+        reason: str | None = "the folder avuc/gpu is missing"
+    else:
+        reason = accelerator.unsupported_reason(hidden, weight)
+    if reason is not None and options.backend == "triton":
+        raise InputError(f"linear_avuc: backend 'triton' is not available, {reason}; use backend='auto'")
+    return tiles if accelerator is None or reason is not None else accelerator
 
 
 def _over_processes(part: Partial, group: dist.ProcessGroup) -> Partial:
@@ -147,10 +156,10 @@ def _compiled_forward(
     scale: float | None,
     width: int | None,
     first: int,
-    accelerated: bool,
+    backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    options = Options(softcap, scale, width, first, accelerated)
-    largest, total, spread, label_logit, predicted = _passes(options).forward_tiles(
+    options = Options(softcap, scale, width, first, backend)
+    largest, total, spread, label_logit, predicted = _passes(options, hidden, weight).forward_tiles(
         hidden, weight, bias, labels, options
     )
     return largest, total, spread, label_logit, predicted
@@ -177,12 +186,12 @@ def _compiled_backward(
     scale: float | None,
     width: int | None,
     first: int,
-    accelerated: bool,
+    backend: str,
     needed: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    options = Options(softcap, scale, width, first, accelerated)
+    options = Options(softcap, scale, width, first, backend)
     wanted = needed[0], needed[1], needed[2]
-    found = _passes(options).backward_tiles(
+    found = _passes(options, hidden, weight).backward_tiles(
         hidden, weight, bias, labels, predicted, Coefficients(*coefficients), options, wanted
     )
     in_hidden, in_weight, in_bias = (hidden.new_empty(0) if value is None else value for value in found)
@@ -201,7 +210,7 @@ def _(
     scale: float | None,
     width: int | None,
     first: int,
-    accelerated: bool,
+    backend: str,
     needed: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
     shapes = [None if value is None else value.shape for value in (hidden, weight, bias)]

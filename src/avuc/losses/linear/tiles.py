@@ -30,7 +30,7 @@ class Options(NamedTuple):
     scale: float | None = None
     width: int | None = None  # words in a tile; None: as many as are fast
     first: int = 0  # number of the first word of `weight` in the whole vocabulary
-    accelerated: bool = False  # by the accelerators' folder, not by this file
+    backend: str = "chunked"  # "chunked" is this file; "auto" and "triton" ask for an accelerator
 
 
 class Partial(NamedTuple):
