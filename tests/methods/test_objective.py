@@ -10,7 +10,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from avuc.core.errors import InputError
-from avuc.losses import auavuc_loss, avuc_loss, confidence_penalty
+from avuc.losses import (
+    DirichletHead,
+    auavuc_loss,
+    avuc_loss,
+    confidence_penalty,
+    euc_loss,
+    sb_ece_loss,
+    segmentation_avu_loss,
+    ua_clm_loss,
+)
 from avuc.methods import Objective
 
 
@@ -97,6 +106,54 @@ def test_confidence_penalty_is_minus_the_mean_entropy(draws: int | None) -> None
     torch.testing.assert_close(terms.total, terms.nll + 0.5 * terms.avuc)
 
 
+@pytest.mark.parametrize("draws", [None, 2])
+@pytest.mark.parametrize(
+    ("kind", "variant", "expected"),
+    [
+        ("sb_ece", "stopgrad", lambda z, y: sb_ece_loss(z, y, variant="stopgrad")),
+        ("ua_clm", "monotone", lambda z, y: ua_clm_loss(z, y, variant="monotone")),
+    ],
+)
+def test_the_family_after_warm_up(kind: str, variant: str, expected: object, draws: int | None) -> None:
+    loss = Objective(kind, beta=0.5, variant=variant, warmup_epochs=1).loss(100)  # type: ignore[arg-type]
+    logits, labels = batch(draws=draws)
+    assert loss(logits, labels).avuc.item() == 0.0
+    loss.epoch_end()
+    terms = loss(logits, labels)
+    torch.testing.assert_close(terms.avuc, expected(logits, labels))  # type: ignore[operator]
+    torch.testing.assert_close(terms.total, terms.nll + 0.5 * terms.avuc)
+
+
+def test_euc_counts_from_the_start_and_its_balance_rises() -> None:
+    outputs, labels = batch()
+    logits = DirichletHead()(outputs)
+    loss = Objective("euc", beta=1.0, variant="monotone", warmup_epochs=2).loss(100)
+    for balance in (0.01, 0.1, 1.0, 1.0):
+        assert not loss.warming_up
+        terms = loss(logits, labels)
+        torch.testing.assert_close(terms.avuc, euc_loss(outputs, labels, balance=balance, variant="monotone"))
+        torch.testing.assert_close(terms.nll, F.cross_entropy(logits, labels))
+        loss.epoch_end()
+    other = Objective("euc", variant="monotone", warmup_epochs=2).loss(100)
+    other.load_state_dict(loss.state_dict())
+    torch.testing.assert_close(other(logits, labels).avuc, terms.avuc)
+    with pytest.raises(InputError, match="DirichletHead"):
+        loss(outputs, labels)
+
+
+@pytest.mark.parametrize("threshold", [None, 0.3])
+def test_segmentation(threshold: float | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(2, 3, 9, 9, generator=generator)
+    labels = torch.randint(0, 3, (2, 9, 9), generator=generator)
+    loss = Objective("segmentation_avu", variant="monotone", threshold=threshold, warmup_epochs=0).loss(2 * 81)
+    options = {} if threshold is None else {"thresholds": [threshold]}
+    terms = loss(logits, labels)
+    torch.testing.assert_close(terms.avuc, segmentation_avu_loss(logits, labels, variant="monotone", **options))
+    torch.testing.assert_close(terms.nll, F.cross_entropy(logits, labels))
+    assert terms.avuc > 0
+
+
 def test_confidence_penalty_extremes() -> None:
     logits = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
     labels = torch.tensor([0, -100, 2, 3, 1])
@@ -150,7 +207,10 @@ def test_terms_by_name() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "elbo"}, "one of plain, avuc, auavuc, confidence_penalty, found 'elbo'"),
+        (
+            {"kind": "elbo"},
+            "one of plain, avuc, auavuc, confidence_penalty, sb_ece, euc, ua_clm, segmentation_avu, found",
+        ),
         ({"beta": -1.0}, "must not be negative"),
         ({"beta": math.nan}, "must not be negative"),
         ({"kl_weight": -0.1}, "must not be negative"),
@@ -167,6 +227,12 @@ def test_terms_by_name() -> None:
         ({"points": 1}, "points must be at least 2, or 0"),
         ({"points": -1}, "points"),
         ({"points": 2.5}, "points .* must be a whole number"),
+        ({"kind": "sb_ece", "variant": "monotone"}, "variants of sb_ece are paper, stopgrad; found 'monotone'"),
+        ({"kind": "ua_clm", "variant": "soft"}, "variants of ua_clm are paper, monotone"),
+        ({"kind": "euc", "variant": "soft"}, "variants of euc are"),
+        ({"kind": "segmentation_avu", "variant": "soft"}, "variants of segmentation_avu are"),
+        ({"kind": "ua_clm", "threshold": 0.5}, "ua_clm has no threshold"),
+        ({"kind": "sb_ece", "uncertainty": "mutual_information"}, "sb_ece takes no other uncertainty"),
     ],
 )
 def test_bad_objectives(options: dict, message: str) -> None:

@@ -78,6 +78,7 @@ class SampleStatistics(NamedTuple):
     weight: Tensor  # 0 where the label is ignored
     num_classes: int
     nll: Tensor | None = None  # −log of the label's probability, if asked for
+    predicted: Tensor | None = None  # class index
 
 
 def avuc_quadrants(
@@ -237,7 +238,7 @@ def _with_labels(
     weight = label_weights(labels, num_classes, ignore_index, weights, confidence.dtype)
     if weight is None:
         weight = torch.ones_like(confidence)
-    return SampleStatistics(confidence, u, predicted == labels, weight, num_classes)
+    return SampleStatistics(confidence, u, predicted == labels, weight, num_classes, predicted=predicted)
 
 
 # the names of version 0.1.0

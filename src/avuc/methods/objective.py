@@ -1,4 +1,4 @@
-"""The training loss: cross-entropy or negative ELBO, alone or with AvUC, AUAvUC or a confidence penalty.
+"""The training loss: cross-entropy or negative ELBO, alone or with a loss of the AvUC family or a confidence penalty.
 
 total = nll + kl_weight·KL/num_train + β·avuc          (Eq. 5 of the paper; KL = 0 for a plain net)
 """
@@ -6,17 +6,37 @@ total = nll + kl_weight·KL/num_train + β·avuc          (Eq. 5 of the paper; K
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from avuc.core.errors import InputError
-from avuc.losses import AvUCLoss, auavuc_loss, confidence_penalty, elbo_loss
+from avuc.losses import (
+    AvUCLoss,
+    EUCLoss,
+    SBECELoss,
+    SegmentationAvULoss,
+    UACLMLoss,
+    auavuc_loss,
+    confidence_penalty,
+    elbo_loss,
+)
+from avuc.losses.euc import EUC_VARIANTS
 from avuc.losses.inputs import checked_number, checked_whole
 from avuc.losses.quadrants import Uncertainty, Variant
+from avuc.losses.sb_ece import SB_ECE_VARIANTS
+from avuc.losses.segmentation import SEGMENTATION_VARIANTS, THRESHOLDS
+from avuc.losses.ua_clm import UA_CLM_VARIANTS
 
-Kind = Literal["plain", "avuc", "auavuc", "confidence_penalty"]
+Kind = Literal["plain", "avuc", "auavuc", "confidence_penalty", "sb_ece", "euc", "ua_clm", "segmentation_avu"]
+# the variants of the kinds that have modules of their own
+FAMILY: dict[str, tuple[str, ...]] = {
+    "sb_ece": SB_ECE_VARIANTS,
+    "euc": EUC_VARIANTS,
+    "ua_clm": UA_CLM_VARIANTS,
+    "segmentation_avu": SEGMENTATION_VARIANTS,
+}
 
 
 class Terms(NamedTuple):
@@ -43,13 +63,17 @@ class Objective:
     """The training loss as plain data: total = nll + kl_weight·KL/num_train + β·avuc.
 
     Args:
-        kind: "plain" (default), without AvUC; "avuc"; "auavuc"; or "confidence_penalty", −β·mean entropy, a control
-            experiment that lowers the confidence of all predictions.
+        kind: "plain" (default), without AvUC; "avuc"; "auavuc"; "sb_ece", "euc", "ua_clm" or "segmentation_avu", the
+            rest of the family (docs/family.md); or "confidence_penalty", −β·mean entropy, a control experiment that
+            lowers the confidence of all predictions. "euc" needs a network that ends in
+            `avuc.losses.DirichletHead`; `avuc.train.fit` adds one.
         beta: β (default 3).
-        variant: "paper" (default), "stopgrad", "monotone" or "soft"; see `avuc.avuc_quadrants`.
-        uncertainty: "entropy" (default) or "mutual_information".
-        warmup_epochs: epochs without the AvUC term (default 5). The threshold is learned in them.
-        threshold: threshold in nats; default None: it is learned.
+        variant: "paper" (default), "stopgrad", "monotone" or "soft"; see `avuc.avuc_quadrants`. Not every kind has all.
+        uncertainty: "entropy" (default) or "mutual_information", which the family does not have.
+        warmup_epochs: epochs without the AvUC term (default 5). The threshold is learned in them. For "euc": the epochs
+            over which its λ rises from .01 to 1; the term counts from the start.
+        threshold: threshold in nats; default None: it is learned. For "segmentation_avu": one threshold instead of
+            eight.
         points: thresholds of AUAvUC (default 21; 0: the exact area).
         kl_weight: factor of the KL (default 1); below 1 the posterior is tempered.
         kl_gradient: whether the KL has a gradient (default True). False reports the KL but trains without it, as the
@@ -83,6 +107,17 @@ class Objective:
             raise InputError("objective: points must be at least 2, or 0 for the exact area; found 1")
         if self.kind == "auavuc" and self.variant == "soft":
             raise InputError("objective: the soft variant has no hard threshold to move, so no auavuc; use another")
+        if self.kind in FAMILY:
+            self._check_family()
+
+    def _check_family(self) -> None:
+        if self.variant not in FAMILY[self.kind]:
+            known = ", ".join(FAMILY[self.kind])
+            raise InputError(f"objective: the variants of {self.kind} are {known}; found {self.variant!r}")
+        if self.uncertainty != "entropy":
+            raise InputError(f"objective: {self.kind} takes no other uncertainty; leave uncertainty out")
+        if self.threshold is not None and self.kind != "segmentation_avu":
+            raise InputError(f"objective: {self.kind} has no threshold; leave it out")
 
     def loss(self, num_train: int) -> ObjectiveLoss:
         """Return the loss as a module; `num_train` is the number of training examples."""
@@ -118,6 +153,7 @@ class ObjectiveLoss(nn.Module):
                 threshold=objective.threshold,
                 uncertainty=objective.uncertainty,
             )
+        self.term = _family_term(objective)
         self._set_warming_up()
 
     @property
@@ -127,14 +163,15 @@ class ObjectiveLoss(nn.Module):
 
     def _set_warming_up(self) -> None:
         # stored, because torch.compile would compile the loss again for every epoch if it read the epoch
-        self._warming_up = self.objective.kind != "plain" and self.epoch < self.objective.warmup_epochs
+        waits = self.objective.kind not in ("plain", "euc")
+        self._warming_up = waits and self.epoch < self.objective.warmup_epochs
 
     def forward(self, logits: Tensor, labels: Tensor, kl: Tensor | float = 0.0) -> Terms:
         """Return the parts of the loss.
 
         Args:
-            logits: (N, C), or (S, N, C) for S samples.
-            labels: class indices, (N).
+            logits: (N, C), or (S, N, C) for S samples; dense ([S,] N, C, *spatial).
+            labels: class indices, (N) or (N, *spatial).
             kl: KL divergence, summed over all weights (default 0).
         """
         objective = self.objective
@@ -154,6 +191,9 @@ class ObjectiveLoss(nn.Module):
         if self.avuc is not None:
             loss: Tensor = self.avuc(logits, labels)
             return loss
+        if self.term is not None:
+            other: Tensor = self.term(logits, labels)
+            return other
         if objective.kind == "confidence_penalty":
             return confidence_penalty(logits, labels, uncertainty=objective.uncertainty)
         return auavuc_loss(
@@ -170,6 +210,8 @@ class ObjectiveLoss(nn.Module):
         self._set_warming_up()
         if self.avuc is not None:
             self.avuc.epoch_end()
+        if isinstance(self.term, EUCLoss):
+            self.term.epoch_end()
 
     def statistics(self) -> list[Tensor]:
         """Return every tensor that training changes in place."""
@@ -181,3 +223,18 @@ class ObjectiveLoss(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         self.epoch = int(state)
         self._set_warming_up()
+
+
+def _family_term(objective: Objective) -> nn.Module | None:
+    """Return the module of an objective of the family; None for the other kinds."""
+    variant: Any = objective.variant
+    if objective.kind == "sb_ece":
+        return SBECELoss(variant=variant)
+    if objective.kind == "ua_clm":
+        return UACLMLoss(variant=variant)
+    if objective.kind == "euc":
+        return EUCLoss(epochs=objective.warmup_epochs, variant=variant, evidence=None)
+    if objective.kind == "segmentation_avu":
+        thresholds = THRESHOLDS if objective.threshold is None else (objective.threshold,)
+        return SegmentationAvULoss(variant=variant, thresholds=thresholds)
+    return None

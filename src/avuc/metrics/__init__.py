@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     )
     from avuc.metrics.multilabel import MultiLabelMetrics as MultiLabelMetrics
     from avuc.metrics.multilabel import multilabel
+    from avuc.metrics.pavpu import pavpu
     from avuc.metrics.proper import accuracy, brier, mean_entropy, nll
     from avuc.metrics.rank_correlation import spearman
     from avuc.metrics.resampling.percentile import Interval
@@ -102,6 +103,7 @@ __all__ = [
     "p_uncertain_given_inaccurate",
     "paired_bootstrap",
     "paired_intervals",
+    "pavpu",
     "reliability_curve",
     "risk_coverage_curve",
     "spearman",
@@ -142,6 +144,7 @@ _HOME = {
     "p_uncertain_given_inaccurate": "avu",
     "paired_bootstrap": "intervals",
     "paired_intervals": "intervals",
+    "pavpu": "pavpu",
     "reliability_curve": "calibration",
     "risk_coverage_curve": "selective",
     "spearman": "rank_correlation",

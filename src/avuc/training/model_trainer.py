@@ -13,6 +13,7 @@ from avuc.bayes import BayesianModule
 from avuc.core.errors import InputError, NonFiniteError
 from avuc.data.arrays import Dataset, as_input, epoch_batches
 from avuc.data.augmentation import Augmentation
+from avuc.losses import DirichletHead
 from avuc.methods import Dropout, Method, Objective, Terms
 from avuc.posterior import seeded_generator
 from avuc.training.distributed import Ranks, global_batch_norm
@@ -64,6 +65,8 @@ class ModelTrainer:
         self.augmenting = torch.Generator(device=device)
         self.noise = torch.Generator(device=device)
         made = copy.deepcopy(net) if isinstance(net, nn.Module) else net(seeded_generator(seed, index, START))
+        if objective.kind == "euc" and not any(isinstance(layer, DirichletHead) for layer in made.modules()):
+            made = nn.Sequential(made, DirichletHead())
         made = made.to(device)
         if device.type == "cuda":
             # the fast order for convolutions; a flat posterior keeps the order it is given
