@@ -187,7 +187,7 @@ def test_running_quadrants() -> None:
         assert bool(torch.autograd.grad(result.loss, of[1])[0].any()) == bool(result.num_valid)
     close(averages, torch.cat((mean, torch.tensor([weights], dtype=torch.float64))), "averages")
     own = run(of[0][part], *of[1:], labels[part], "avuc", "monotone").avuc
-    assert abs(float(own) - float(result.avuc)) > 1e-3
+    assert abs(own.item() - result.avuc.item()) > 1e-3
     with torch.no_grad():  # evaluation has its own loss and leaves the averages alone
         alone = run(of[0][part], *of[1:], labels[part], "avuc", "monotone", running=averages, decay=0.8).avuc
     close(alone, own.detach(), "without gradients")
