@@ -1,6 +1,4 @@
 """From a posterior and images to `Predictions`: `predict` in one call, `Predictor` for many datasets."""
 
-from avuc.prediction.predict import predict
-from avuc.prediction.predictor import Predictor
-
-__all__ = ["Predictor", "predict"]
+from avuc.prediction.predict import predict as predict
+from avuc.prediction.predictor import Predictor as Predictor

@@ -6,8 +6,6 @@ rows.py          the mean of softmaxes, checks of values
 """
 
 from avuc.predictions.multiclass import FORMAT as FORMAT
-from avuc.predictions.multiclass import Predictions
-from avuc.predictions.multilabel import MultiLabelPredictions
+from avuc.predictions.multiclass import Predictions as Predictions
+from avuc.predictions.multilabel import MultiLabelPredictions as MultiLabelPredictions
 from avuc.predictions.rows import HasTransform as HasTransform
-
-__all__ = ["MultiLabelPredictions", "Predictions"]
