@@ -83,7 +83,7 @@ def test_objects_without_a_path_resume_in_the_same_code(tmp_path):
     data = {"train": images(0), "test": images(1)}
     given = {"data": data, "net": weights, "shifts": both, "methods": {"V": Vanilla()}}
     first = small(tmp_path, **given)
-    assert {key[2] for key in first.done()} == {"validation", "clean", "object:lambda", "object:lambda_2"}
+    assert {key[2] for key in first.done()} == {"validation", "clean", "object:shift", "object:shift_2"}
     rows = repr(first.rows())
     first.close()
     assert repr(small(tmp_path, **given).rows()) == rows  # nothing is computed again
@@ -100,12 +100,12 @@ def test_objects_without_a_path_resume_in_the_same_code(tmp_path):
 def test_objects_unknown_in_another_process(tmp_path, monkeypatch):
     store = small(tmp_path, net=lambda num_classes: make_net(num_classes), shifts=[], methods={"V": Vanilla()})
     monkeypatch.setattr("avuc.study.own_code._OBJECTS", {})
-    with pytest.raises(InputError, match=r"object:lambda was given to avuc.study.run as an object and is not here"):
+    with pytest.raises(InputError, match=r"object:net was given to avuc.study.run as an object and is not here"):
         run_study(store.recipe(), tmp_path, device="cpu", progress=False)
 
 
 def test_processes_cannot_share_a_lambda(tmp_path):
-    with pytest.raises(InputError, match="several processes cannot share object:lambda"):
+    with pytest.raises(InputError, match="several processes cannot share object:net"):
         small(tmp_path, net=lambda num_classes: make_net(num_classes), device="cpu,cpu")
 
 

@@ -223,7 +223,7 @@ def test_wrong_names(folder, capsys, change, message):
 
 
 def test_options_are_for_own_sources(folder):
-    with pytest.raises(InputError, match="they are for a source of your own"):
+    with pytest.raises(InputError, match="are for a source of your own"):
         load_recipe("demo", ["data.options.count=3"])
 
 

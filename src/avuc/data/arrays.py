@@ -83,6 +83,20 @@ class Dataset:
         """The device of images and labels."""
         return self.images.device
 
+    @property
+    def inputs(self) -> Tensor:
+        """The images."""
+        return self.images
+
+    @property
+    def num_labelled(self) -> int:
+        """Number of images."""
+        return len(self)
+
+    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the images `rows` as a network takes them, float (B, C, H, W) in [0, 1], and their labels."""
+        return as_input(self.images[rows]), self.labels[rows]
+
     def to(self, device: torch.device | str) -> Dataset:
         """Return the data on another device; on the same device nothing is copied."""
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))

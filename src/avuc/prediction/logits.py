@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from avuc.core.errors import InputError
-from avuc.data.arrays import Dataset
+from avuc.data.tensors import MemoryData, each
 from avuc.posterior import Posterior
 from avuc.prediction.predictor import Predictor
 
@@ -14,8 +14,8 @@ MOST_KEPT_NUMBERS = 1 << 28  # 1 GiB of float32
 FEWEST_KEPT_SAMPLES = 8
 
 
-def kept_logits(model: Posterior | Predictor, data: Dataset, samples: int, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Return logits (S, N, C) and their labels (N,), on the CPU. The samples are those of `predict`, in order.
+def kept_logits(model: Posterior | Predictor, data: MemoryData, samples: int, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Return logits (S, M, C) and their labels (M,), on the CPU. The samples are those of `predict`, in order.
 
     If all of them would need more than 1 GiB there are fewer samples; below eight samples, evenly spaced rows of the
     data are used.
@@ -27,13 +27,16 @@ def kept_logits(model: Posterior | Predictor, data: Dataset, samples: int, *, se
         seed: seed of the samples.
     """
     predictor = predictor_for(model, seed)
-    classes, num_draws = predictor.logits(data.images[:1], 1).shape[2], predictor.posterior.num_draws
+    first = each(data.inputs, lambda one: one[:1])
+    classes = predictor.labelled_logits(first, torch.zeros_like(data.labels[:1]), 1)[0].shape[2]
+    num_draws, rows = predictor.posterior.num_draws, data.num_labelled
     wanted = samples if num_draws is None else min(samples, num_draws)
-    kept = max(min(wanted, FEWEST_KEPT_SAMPLES), min(wanted, MOST_KEPT_NUMBERS // (len(data) * classes)))
-    most_rows = max(1, MOST_KEPT_NUMBERS // (kept * classes))
+    kept = max(min(wanted, FEWEST_KEPT_SAMPLES), min(wanted, MOST_KEPT_NUMBERS // max(1, rows * classes)))
+    # of examples with many labels, fewer examples
+    most_rows = max(1, MOST_KEPT_NUMBERS * len(data) // max(1, kept * classes * rows))
     if len(data) > most_rows:
         data = data.subset((torch.arange(most_rows) * len(data)).div(most_rows, rounding_mode="floor"))
-    return predictor.logits(data.images, kept), data.labels.cpu()
+    return predictor.labelled_logits(data.inputs, data.labels, kept)
 
 
 def predictor_for(model: Posterior | Predictor, seed: int) -> Predictor:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from avuc.core.errors import InputError
+from avuc.core.tasks import IGNORE_INDEX
 from avuc.methods import METHODS, SVI, Method, Objective
 from avuc.study.keys import with_new_keys, with_old_keys
 from avuc.study.names import slugs
@@ -19,7 +20,7 @@ from avuc.study.toml import document
 from avuc.training.settings import TrainSettings
 
 # keys of [data] and [net] that came after version 0.1.0, with their defaults
-LATER: dict[str, Any] = {"options": {}}
+LATER: dict[str, Any] = {"options": {}, "encode": "", "ignore_index": IGNORE_INDEX, "class_dim": 1}
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,15 @@ class Recipe:
 
     def given_objects(self) -> dict[str, Any]:
         """Return the objects that were given from Python in place of names."""
-        return objects([self.net.name, self.data.source, *self.study.shifts, *(o.path for o in self.study.others)])
+        return objects(
+            [
+                self.net.name,
+                self.data.source,
+                self.data.encode,
+                *self.study.shifts,
+                *(o.path for o in self.study.others),
+            ]
+        )
 
     def tables(self) -> dict[str, Any]:
         """Return the recipe as TOML tables."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 
 from avuc.core.errors import InputError, MissingExtra
-from avuc.data.arrays import as_input
 from avuc.study.grid import CLEAN, VALIDATION, Plan
 from avuc.study.net import make_net
 from avuc.study.sets import StudyData
@@ -110,14 +109,15 @@ def cost_of(plan: Plan, device: str) -> Cost:
 
 @torch.no_grad()
 def _rate(plan: Plan, data: StudyData) -> float:
-    net = make_net(plan.recipe.net, data.test.num_classes, data.image_shape, None, torch.Generator())
+    classes, any_inputs = data.test.num_classes, data.any_inputs
+    net = make_net(plan.recipe.net, classes, data.image_shape, None, torch.Generator(), any_inputs=any_inputs)
     net.to(data.device).eval()
-    batch = as_input(data.test.images[:256])
+    batch, labels = data.test.batch(torch.arange(min(256, len(data.test)), device=data.device))
     net(batch)  # the first one allocates
     done, began = 0, time.perf_counter()
     while (spent := time.perf_counter() - began) < MEASURED_SECONDS:
         net(batch)
         if data.device.type == "cuda":
             torch.cuda.synchronize(data.device)
-        done += len(batch)
+        done += len(labels)
     return done / spent

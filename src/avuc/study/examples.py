@@ -7,31 +7,31 @@ from __future__ import annotations
 
 import base64
 import math
-import struct
-import zlib
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from avuc.data import Dataset
+from avuc.data.tensors import MemoryData, TensorData
 from avuc.metrics.binning import bin_index, bin_table
 from avuc.metrics.calibration import curve_from_table as curve_of
 from avuc.metrics.statistics import NLL_FLOOR
 from avuc.predictions import Predictions
+from avuc.study.maps import worst_maps
+from avuc.study.png import png
 
 MOST_ROWS = 2000
 MOST_MISTAKES = 16
+MOST_LETTERS = 300  # of a sentence
 THUMBNAIL = 48  # pixels on the longer side, for images that are larger
 SCALE = 32767  # entropies are stored as shares of log C in 15 bits; the 16th bit says whether the prediction is right
 TEMPERATURES = [2 ** (step / 6) for step in range(-12, 19)]
 MOST_NUMBERS = 1 << 20  # probabilities that are scaled again for each temperature
 
 
-def examples_of(found: Predictions, data: Dataset, bins: int) -> dict[str, Any]:
-    """Return entropy and correctness of single images, the most confident mistakes, and calibration by temperature."""
+def examples_of(found: Predictions, data: MemoryData, bins: int) -> dict[str, Any]:
+    """Return entropy and correctness of single rows, the most confident mistakes, and calibration by temperature."""
     found = found.to("cpu")
     top = math.log(found.num_classes) or 1.0
     rows = _spread(len(found), MOST_ROWS)
@@ -41,12 +41,12 @@ def examples_of(found: Predictions, data: Dataset, bins: int) -> dict[str, Any]:
         "samples": base64.b64encode(packed.numpy().astype("<u2").tobytes()).decode(),
         "rows": len(found),
         "top": top,
-        "mistakes": _mistakes(found, data),
+        "mistakes": worst_maps(found, data) if data.labels.ndim > 1 else _mistakes(found, data),
         "tempered": _tempered(found, bins),
     }
 
 
-def _mistakes(found: Predictions, data: Dataset) -> list[dict[str, Any]]:
+def _mistakes(found: Predictions, data: MemoryData) -> list[dict[str, Any]]:
     """The wrong predictions with the lowest entropies, most confident first."""
     wrong = (~found.correct).nonzero().flatten()
     surest = wrong[found.entropy[wrong].argsort(stable=True)][:MOST_MISTAKES]
@@ -57,10 +57,28 @@ def _mistakes(found: Predictions, data: Dataset) -> list[dict[str, Any]]:
             "confidence": round(float(found.confidence[row]), 4),
             "said": names[int(found.predicted[row])],
             "is": names[int(found.labels[row])],
-            "png": base64.b64encode(thumbnail(data.images[row])).decode(),
+            **_look(data, row),
         }
         for row in surest.tolist()
     ]
+
+
+def _look(data: MemoryData, row: int) -> dict[str, str]:
+    """One example as the report shows it: a picture, a sentence, or its number."""
+    if data.images is not None:
+        return {"png": base64.b64encode(thumbnail(data.images[row])).decode()}
+    if isinstance(data, TensorData) and data.texts:
+        return {"text": data.texts[row][:MOST_LETTERS]}
+    return {"text": f"example {row}"}
+
+
+def sample_of(data: MemoryData) -> bytes | None:
+    """Return the first example for the gallery: a PNG, or a sentence as UTF-8; None if it is neither."""
+    if data.images is not None:
+        return thumbnail(data.images[0])
+    if isinstance(data, TensorData) and data.texts:
+        return data.texts[0][:MOST_LETTERS].encode("utf-8", "replace")
+    return None
 
 
 def _tempered(found: Predictions, bins: int) -> dict[str, Any]:
@@ -97,19 +115,3 @@ def thumbnail(image: Tensor) -> bytes:
     """Return a PNG of one uint8 (H, W, C) image; a large image is subsampled to 48 pixels."""
     step = -(-max(image.shape[:2]) // THUMBNAIL)
     return png(image[::step, ::step].cpu().numpy())
-
-
-def png(pixels: NDArray[np.uint8]) -> bytes:
-    """Return the PNG file of a uint8 (H, W, 1 or 3) image, without an image library.
-
-    >>> png(np.zeros((2, 2, 1), np.uint8))[:4]
-    b'\\x89PNG'
-    """
-    height, width, channels = pixels.shape
-    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)  # 0: no filter
-    kind = {1: 0, 3: 2}[channels]
-    header = struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0)
-    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
-    )

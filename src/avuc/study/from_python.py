@@ -93,13 +93,13 @@ def recipe_of(
     for shift in shifts:
         names.append(shift if isinstance(shift, str) else register(shift, "shift", names))
     settings = build(StudySettings, {**study, "shifts": names}, location)
-    source = data if isinstance(data, str) else register(_splits(data), "data")
+    source = data if isinstance(data, str) else register(_splits(data), "data", names)
     config = DataConfig(source=source, validation=max(1, validation))
     if not validation:
         if not config.is_own:
             raise (location / "validation").error("say how many training examples are held out")
         config = DataConfig(source=source, validation=max(1, len(load_own(config, "train")) // HELD_OUT))
-    network = NetConfig(name=net if isinstance(net, str) else register(net, "net"))
+    network = NetConfig(name=net if isinstance(net, str) else register(net, "net", [*names, source]))
     made = [
         parse_method({"name": name, **_table(value, location / "methods" / name)}, train, location / "methods", number)
         for number, (name, value) in enumerate(methods.items())

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from avuc import metrics
 from avuc._old_names import forward
 from avuc.calibration import Calibrator
-from avuc.data import Dataset
+from avuc.data.tensors import MemoryData
 from avuc.evaluation.evaluate import metric_values
 from avuc.metrics import calibration
 from avuc.metrics.avu import avu_curves_from_statistics
@@ -44,7 +44,7 @@ class Variant:
 
 
 def predict_all(
-    model: Posterior | Predictor, data: Dataset, variants: Sequence[Variant], *, seed: int
+    model: Posterior | Predictor, data: MemoryData, variants: Sequence[Variant], *, seed: int
 ) -> list[Predictions]:
     """Return the predictions of each variant, on the CPU, at the cost of the variant with the most samples.
 
@@ -58,7 +58,7 @@ def predict_all(
     readings = [Reading(variant.samples, variant.calibrator) for variant in variants]
     different = list(dict.fromkeys(readings))
     # copied to the CPU now, before the next set occupies the device: threads call `judge` while that set runs
-    predictions = [one.to("cpu") for one in predictor.read(data.images, data.labels, different)]
+    predictions = [one.to("cpu") for one in predictor.read(data.inputs, data.labels, different)]
     return [predictions[different.index(reading)] for reading in readings]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from avuc.core.errors import InputError
 from avuc.core.tensor_file import read_tensors
 from avuc.nets import NETS
+from avuc.prediction.outputs import logits_of
 from avuc.study.own_code import bound, described, find
 from avuc.study.sections import NetConfig
 
@@ -19,34 +21,62 @@ from avuc.study.sections import NetConfig
 def make_net(
     config: NetConfig,
     num_classes: int,
-    image_shape: tuple[int, int, int],
+    image_shape: tuple[int, int, int] | None,
     weights: Mapping[str, Tensor] | None,
     generator: torch.Generator,
+    *,
+    any_inputs: bool = False,
 ) -> nn.Module:
     """Return the recipe's network.
 
     Args:
         config: the table [net].
-        num_classes, image_shape: of the data; the shape is (height, width, channels).
+        num_classes, image_shape: of the data; the shape is (height, width, channels), None for other data than images.
         weights: initial weights; None for those of `config.weights`, or random ones if there is no such file.
         generator: of the random weights.
+        any_inputs: wrap the network so that it takes inputs of any kind; see `AnyInputs`.
     """
     net = (_own_net if config.is_own else _known_net)(config, num_classes, image_shape, generator)
-    given = _read_weights(Path(config.weights)) if weights is None and config.weights else weights
+    from_file = weights is None and bool(config.weights)
+    given = _read_weights(Path(config.weights)) if from_file else weights
+    wrapped = AnyInputs(net, config.class_dim) if any_inputs else net
     if given is not None:
         try:
-            net.load_state_dict(dict(given))
+            (net if from_file else wrapped).load_state_dict(dict(given))
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:200]
             raise InputError(
                 f"{config.weights or 'init_from'}: these weights do not fit {config.name}: {reason}"
             ) from error
-    return net
+    return wrapped
+
+
+class AnyInputs(nn.Module):
+    """A network that takes a tensor or a mapping of keyword arguments, and returns logits with the classes second.
+
+    Args:
+        net: the network. Its output may be a tensor, or have one as `logits`, as in Hugging Face.
+        class_dim: dimension of the classes in its logits.
+    """
+
+    def __init__(self, net: nn.Module, class_dim: int = 1) -> None:
+        super().__init__()
+        self.net, self.class_dim = net, class_dim
+
+    def forward(self, inputs: Any = None, /, **named: Any) -> Tensor:
+        if isinstance(inputs, Mapping):
+            inputs, named = None, {**inputs, **named}
+        output = self.net(inputs, **named) if inputs is not None else self.net(**named)
+        rows = len(inputs) if inputs is not None else len(next(iter(named.values())))
+        logits = logits_of(output, rows)
+        return logits if self.class_dim == 1 or logits.ndim < 3 else logits.movedim(self.class_dim, 1)
 
 
 def _known_net(
-    config: NetConfig, num_classes: int, image_shape: tuple[int, int, int], generator: torch.Generator
+    config: NetConfig, num_classes: int, image_shape: tuple[int, int, int] | None, generator: torch.Generator
 ) -> nn.Module:
+    if image_shape is None:
+        raise InputError(f"net.name: {config.name} is for images; these data need a network of your own")
     make: Callable[..., nn.Module] = NETS[config.name]
     try:
         return make(num_classes, image_shape, generator=generator, **config.arguments)
@@ -55,13 +85,15 @@ def _known_net(
 
 
 def _own_net(
-    config: NetConfig, num_classes: int, image_shape: tuple[int, int, int], generator: torch.Generator
+    config: NetConfig, num_classes: int, image_shape: tuple[int, int, int] | None, generator: torch.Generator
 ) -> nn.Module:
     """The network that the user's function returns, or a copy of a network given from Python."""
     function = find(config.name, "net.name")
     if isinstance(function, nn.Module):
         return copy.deepcopy(function)
-    given = {"generator": generator, "num_classes": num_classes, "image_shape": image_shape}
+    given: dict[str, Any] = {"generator": generator, "num_classes": num_classes}
+    if image_shape is not None:
+        given["image_shape"] = image_shape
     call = bound(function, given, config.arguments, "net", config.name)
     with torch.random.fork_rng(devices=[]):
         # most networks take their initial weights from torch's own random numbers

@@ -106,7 +106,8 @@ def register(value: Any, name: str, taken: Sequence[str] = ()) -> str:
             found = getattr(found, attribute, None)
         if found is value:
             return f"{module}:{title}"
-    plain = re.sub(r"\W+", "_", title.rpartition(".")[2] if title else name).strip("_") or name
+    plain = title.rpartition(".")[2] if title else name
+    plain = plain if plain.isidentifier() else name  # a lambda
     path = f"{OBJECT}:{plain}"
     path = next(one for one in (path, *(f"{path}_{n}" for n in range(2, len(taken) + 3))) if one not in taken)
     _OBJECTS[path] = value

@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from avuc.core.errors import InputError
-from avuc.data import UNLABELLED, Dataset
+from avuc.core.tasks import IGNORE_INDEX
+from avuc.data import Dataset
+from avuc.data.tensors import Encode, MemoryData, TensorData
 from avuc.prediction.arguments import Arguments, tensor_of
 from avuc.prediction.data import DATASET_BATCH, Loaded, source_of
 from avuc.study.own_code import bound, described, find
@@ -21,10 +23,10 @@ EXPECTED = (
     "DataLoader"
 )
 # what was loaded last: the check before a study and the study itself load the same
-_LOADED: dict[tuple[str, str, str], Dataset] = {}
+_LOADED: dict[tuple[str, str, str], MemoryData] = {}
 
 
-def load_own(config: DataConfig, split: str) -> Dataset:
+def load_own(config: DataConfig, split: str, num_classes: int = 0) -> MemoryData:
     """Return what the user's function `data.source` gives for a split, checked and in memory.
 
     A DataLoader is read once, in the order of its dataset.
@@ -32,13 +34,15 @@ def load_own(config: DataConfig, split: str) -> Dataset:
     Args:
         config: the table [data].
         split: "train" or "test".
+        num_classes: for data that do not say it; 0 to count the classes of the training data.
     """
     # of two objects with one name, each has data of its own
-    key = (config.source, f"{config.options!r} {id(find(config.source, 'data.source'))}", split)
+    function = id(find(config.source, "data.source"))
+    key = (config.source, repr((config.options, config.encode, config.ignore_index, function)), split)
     if key not in _LOADED:
         for other in [other for other in _LOADED if other[:2] != key[:2]]:
             del _LOADED[other]
-        _LOADED[key] = _load(config, split)
+        _LOADED[key] = _load(config, split, num_classes)
     return _LOADED[key]
 
 
@@ -47,22 +51,66 @@ def forget() -> None:
     _LOADED.clear()
 
 
-def _load(config: DataConfig, split: str) -> Dataset:
-    where = f"data.source: {config.source}"
+def _load(config: DataConfig, split: str, num_classes: int) -> MemoryData:
+    where = f"data.source: {config.source} ({split})"
     found = call_load(config.source, split, config.options)
-    if isinstance(found, Dataset):
+    if isinstance(found, Dataset | TensorData):
         return found
-    inputs, labels = _collected(found, f"{where} ({split})")
+    texts, encode = _texts(found), _encoder(config)
+    if texts and encode is None:
+        raise InputError(f"{where}: sentences need data.encode, the import path of a function that makes them tensors")
+    if encode is not None and not texts:
+        raise InputError(f"{where}: data.encode is for sentences, a pair (list of str, labels); leave it out")
+    pair = (encode(list(texts)), found[1]) if texts and encode else found
+    inputs, labels = _collected(pair, where)
+    if config.ignore_index != IGNORE_INDEX:
+        labels = labels.masked_fill(labels == config.ignore_index, IGNORE_INDEX)
     classes = class_names(found)
-    if split == "train":
-        count = len(classes) or int(labels.max()) + 1 if len(labels) else 0
+    if num_classes:  # data of another kind: what their labels mean is unknown
+        labels, count, classes = torch.zeros_like(labels), num_classes, ()
+    elif split == "train":
+        count = len(classes) or (int(labels.max()) + 1 if labels.numel() else 0)
     else:
         train = load_own(config, "train")
         count, classes = train.num_classes, train.class_names
-    if not (isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and inputs.ndim == 4 and labels.ndim == 1):
-        given = f"{inputs.dtype} {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else type(inputs).__name__
-        raise InputError(f"{where} ({split}): expected uint8 images (N, height, width, channels), found {given}")
-    return Dataset(inputs, labels, count, f"{config.source} {split}", classes, f"from {config.source}")
+    name = f"{config.source} {split}"
+    if isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and inputs.ndim == 4:
+        if inputs.shape[3] not in (1, 3) and inputs.shape[1] in (1, 3):
+            raise InputError(f"{where}: images {tuple(inputs.shape)} have the channels first; use .permute(0, 2, 3, 1)")
+        if labels.ndim == 1:
+            return Dataset(inputs, labels, count, name, classes, f"from {config.source}")
+    return TensorData(inputs, labels, count, name, classes, texts, encode)
+
+
+def _texts(found: Any) -> tuple[str, ...]:
+    """Return the sentences of a pair (list of str, labels); nothing for other data."""
+    is_pair = isinstance(found, tuple | list) and len(found) == 2 and isinstance(found[0], list | tuple)
+    if is_pair and found[0] and all(isinstance(text, str) for text in found[0]):
+        return tuple(found[0])
+    return ()
+
+
+def _encoder(config: DataConfig) -> Encode | None:
+    """Return the user's function from sentences to tensors, which says in one line what is wrong."""
+    if not config.encode:
+        return None
+    function, path = find(config.encode, "data.encode"), config.encode
+
+    def encode(texts: list[str]) -> Any:
+        try:
+            found = bound(function, {}, {}, "data.encode", path, takes_batch=True)(texts)
+        except InputError:
+            raise
+        except Exception as error:  # whatever the user's function raises
+            raise InputError(f"data.encode: {path} failed: {described(error)}") from error
+        parts = found.values() if isinstance(found, Mapping) else [found]
+        if not all(isinstance(part, Tensor) and part.ndim and len(part) == len(texts) for part in parts):
+            raise InputError(
+                f"data.encode: {path} must return a tensor, or a mapping of tensors, with a row for each sentence"
+            )
+        return dict(found) if isinstance(found, Mapping) else found
+
+    return encode
 
 
 def call_load(path: str, split: str, options: Mapping[str, Any]) -> Any:
@@ -134,8 +182,3 @@ def class_names(data: Any) -> tuple[str, ...]:
     names = getattr(data, "classes", ())
     plain = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
     return tuple(names) if plain else ()
-
-
-def unlabelled(data: Dataset) -> Tensor:
-    """Return labels that mark all of the data as out-of-distribution."""
-    return torch.full_like(data.labels, UNLABELLED)

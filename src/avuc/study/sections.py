@@ -8,10 +8,13 @@ from typing import Any, Literal
 
 from avuc.calibration import CALIBRATORS, Calibrator
 from avuc.core.errors import InputError
+from avuc.core.tasks import IGNORE_INDEX
 from avuc.nets import NETS
 from avuc.shifts import PAPER, SEVERITIES, SHIFTS, Profile
+from avuc.shifts.text import TEXT_SHIFTS
 from avuc.study.other_data import OtherData
 from avuc.study.own_code import is_path, unknown
+from avuc.study.text_file import is_text_file
 
 Options = Mapping[str, Any]
 MOST = 2**63  # SQLite has no larger whole number
@@ -44,8 +47,8 @@ class StudySettings:
         name: title of the study.
         seeds: every method is trained once with each seed.
         samples: posterior samples for each prediction.
-        shifts, severities: corruptions of the test images, names or import paths; every shift is applied at every
-            severity.
+        shifts, severities: corruptions of the test data: names, import paths or files of sentences; every shift is
+            applied at every severity.
         profile: whose corruption constants are used, "cifar" or "imagenet".
         shift_seed: seed of the corruptions.
         ood: out-of-distribution data: names of data sets, files of images, "photographs", or `OtherData`.
@@ -75,8 +78,8 @@ class StudySettings:
         if self.samples < 1 or self.bins < 1:
             raise InputError(f"samples and bins must be at least 1, found {self.samples} and {self.bins}")
         for name in self.shifts:
-            if name not in SHIFTS and not is_path(name):
-                raise InputError(f"shifts: {unknown('shift', name, SHIFTS)}")
+            if not (name in SHIFTS or name in TEXT_SHIFTS or is_path(name) or is_text_file(name)):
+                raise InputError(f"shifts: {unknown('shift', name, [*SHIFTS, *TEXT_SHIFTS])}")
         if not set(self.severities) <= set(SEVERITIES):
             raise InputError(f"severities: expected some of 1 … 5, found {list(self.severities)}")
         names = [other.name for other in self.others]
@@ -95,6 +98,9 @@ class DataConfig:
     Args:
         source, root: the data set, as `load_dataset` takes it; or the import path of a function of your own.
         options: arguments of that function.
+        encode: import path of a function of your own from a list of sentences to what the network takes; for a source
+            that gives sentences.
+        ignore_index: label of pixels or tokens without a label, in a source of your own.
         validation: how many training images are held out.
         split_seed, stratified: how they are chosen.
         train_images, test_images: use fewer images than there are; 0 for all.
@@ -119,12 +125,16 @@ class DataConfig:
     size: int = 0
     workers: int = 0
     verify: bool = True
+    encode: str = ""
+    ignore_index: int = IGNORE_INDEX
     options: Options = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", plain_options("options", self.options))
-        if self.options and not self.is_own:
-            raise InputError("options: they are for a source of your own, module:function; use the keys of [data]")
+        if (self.options or self.encode) and not self.is_own:
+            raise InputError("options and encode are for a source of your own, module:function; use the keys of [data]")
+        if self.encode and not is_path(self.encode):
+            raise InputError(f"encode: expected module:function, found {self.encode!r}")
         if self.is_own and (self.root or self.stream or self.size or self.workers):
             raise InputError(
                 "root, stream, size and workers are for the data sets of avuc; what your own function needs goes into "
@@ -165,6 +175,8 @@ class NetConfig:
         name: a network of `avuc.nets.NETS`, or the import path of a function of your own that returns one.
         width, hidden, mean, std: its options, if it has them; 0 or empty for its defaults.
         options: other arguments of the function.
+        class_dim: dimension of the classes in the output of your own network, if there is a label for each pixel or
+            token: 1 for (N, C, …), −1 for the (N, T, C) of language models.
         weights: file of trained weights to start from, .safetensors or a state_dict saved by torch.
     """
 
@@ -174,6 +186,7 @@ class NetConfig:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     weights: str = ""
+    class_dim: int = 1
     options: Options = field(default_factory=dict)
 
     def __post_init__(self) -> None:

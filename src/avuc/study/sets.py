@@ -9,32 +9,46 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from avuc.core.errors import InputError
 from avuc.data import UNLABELLED, Dataset, Stream, list_folder, list_imagenet, load_dataset, split_dataset
 from avuc.data.decode import EvalView, ImageFiles
 from avuc.data.load import DATASETS
 from avuc.data.stream import in_memory
-from avuc.shifts import Archive, corrupt
+from avuc.data.tensors import MemoryData, TensorData
+from avuc.shifts import Archive
 from avuc.study.config import Recipe
 from avuc.study.grid import CLEAN, VALIDATION, TestSet
 from avuc.study.own_code import is_path
 from avuc.study.own_data import load_own
 from avuc.study.own_digest import code_prints
-from avuc.study.own_shift import own_shifted
 from avuc.study.photographs import photo_patches
+from avuc.study.shifted import shifted_data
+from avuc.study.text_file import is_text_file, read_sentences
 
 IMAGENET_SIZE = 224
 DIGITS = 32  # of the SHA-256 that identifies data
 MOST_OUTSIDE = 10_000  # patches of photographs at most
 
 
-def digest_of(data: Dataset | ImageFiles) -> str:
+def shapes_of(data: MemoryData) -> dict[str, tuple[int, ...]]:
+    """Return the shape of one example, by the name of the network's argument."""
+    parts = {"inputs": data.inputs} if isinstance(data.inputs, Tensor) else data.inputs
+    return {name: tuple(tensor.shape[1:]) for name, tensor in parts.items()}
+
+
+def digest_of(data: MemoryData | ImageFiles) -> str:
     """Return a digest of images and labels; for streamed files, of file names and labels."""
     made = hashlib.sha256(torch.as_tensor(data.labels).cpu().numpy().tobytes())
     if isinstance(data, Dataset):
         made.update(repr(tuple(data.images.shape)).encode())
         made.update(data.images.cpu().numpy().data)
+    elif isinstance(data, TensorData):
+        made.update(repr([tuple(data.labels.shape), shapes_of(data)]).encode())
+        for part in [data.inputs] if isinstance(data.inputs, Tensor) else data.inputs.values():
+            made.update(part.detach().cpu().contiguous().numpy().data)
+        made.update("\0".join(data.texts).encode("utf-8", "surrogatepass"))
     else:
         made.update(b"\n".join(bytes(name) for name in data.names))
     return made.hexdigest()[:DIGITS]
@@ -46,12 +60,12 @@ class StudyData:
     def __init__(self, recipe: Recipe, device: torch.device) -> None:
         self.recipe, self.config, self.device = recipe, recipe.data, device
         self._streams: dict[tuple[int, int], Stream] = {}
-        self._made: tuple[TestSet, Dataset] | None = None
+        self._made: tuple[TestSet, MemoryData] | None = None
         self._prints: dict[str, str] = {}
 
     # training and validation
 
-    def train(self, batch_size: int, seed: int) -> Dataset | Stream:
+    def train(self, batch_size: int, seed: int) -> MemoryData | Stream:
         """Return the training images: in memory, the same object for all models; or a stream of files."""
         if not self.config.stream:
             return self._split[0]
@@ -74,7 +88,7 @@ class StudyData:
         return len(self._file_split[0]) if self.config.stream else len(self._split[0])
 
     @cached_property
-    def validation(self) -> Dataset:
+    def validation(self) -> MemoryData:
         if not self.config.stream:
             held = self._split[1]
             return (held.subset(range(len(held) // 2)) if self.config.evaluate_on_validation else held).to(self.device)
@@ -83,7 +97,7 @@ class StudyData:
         return held.to(self.device)
 
     @cached_property
-    def _split(self) -> tuple[Dataset, Dataset]:
+    def _split(self) -> tuple[MemoryData, MemoryData]:
         whole = self._load("train")
         rest, held = self._apart(whole)
         return rest.to(self.device), held
@@ -101,11 +115,12 @@ class StudyData:
         rest, held = self._apart(cast(Dataset, files))
         return cast(ImageFiles, rest), cast(ImageFiles, held)
 
-    def _apart(self, data: Dataset) -> tuple[Dataset, Dataset]:
+    def _apart(self, data: MemoryData) -> tuple[MemoryData, MemoryData]:
         config = self.config
-        rest, held = split_dataset(data, config.validation, seed=config.split_seed, stratified=config.stratified).apply(
-            data
-        )
+        # splitting looks at labels and takes subsets, which all kinds of data have
+        whole = cast(Dataset, data)
+        chosen = split_dataset(whole, config.validation, seed=config.split_seed, stratified=config.stratified)
+        rest, held = chosen.apply(whole)
         if 0 < config.train_images < len(rest):
             chosen = split_dataset(rest, config.train_images, seed=config.split_seed, stratified=config.stratified)
             rest = chosen.apply(rest)[1]
@@ -120,7 +135,10 @@ class StudyData:
     @cached_property
     def _training_prints(self) -> dict[str, str]:
         if self.config.stream:
-            pieces: dict[str, Dataset | ImageFiles] = {"training": self._file_split[0], "validation": self.validation}
+            pieces: dict[str, MemoryData | ImageFiles] = {
+                "training": self._file_split[0],
+                "validation": self.validation,
+            }
         else:
             pieces = {"training": self._split[0], "validation": self.validation}
         found = {name: digest_of(data) for name, data in pieces.items()}
@@ -142,20 +160,27 @@ class StudyData:
     # evaluation
 
     @cached_property
-    def test(self) -> Dataset:
+    def test(self) -> MemoryData:
         held = self._split[1] if self.config.evaluate_on_validation else None
         whole = self._load("test") if held is None else held.subset(range(len(held) // 2, len(held)))
         if 0 < self.config.test_images < len(whole):
-            chosen = split_dataset(whole, self.config.test_images, seed=self.config.split_seed, stratified=True)
-            whole = chosen.apply(whole)[1]
+            some, one_each = cast(Dataset, whole), whole.labels.ndim == 1
+            chosen = split_dataset(some, self.config.test_images, seed=self.config.split_seed, stratified=one_each)
+            whole = chosen.apply(some)[1]
         return whole.to(self.device)
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        height, width, channels = self.validation.images.shape[1:]
-        return height, width, channels
+    def image_shape(self) -> tuple[int, int, int] | None:
+        """(height, width, channels) of images; None for other data."""
+        images = self.validation.images
+        return None if images is None else (images.shape[1], images.shape[2], images.shape[3])
 
-    def images(self, test_set: TestSet) -> Dataset:
+    @property
+    def any_inputs(self) -> bool:
+        """Whether the data are something else than uint8 images with one label each."""
+        return isinstance(self.validation, TensorData)
+
+    def images(self, test_set: TestSet) -> MemoryData:
         """Return the images of a set; the last set is kept for the next model."""
         if test_set == VALIDATION:
             return self.validation
@@ -166,16 +191,11 @@ class StudyData:
             self._made = (test_set, self._outside(test_set) if test_set.outside else self._shifted(test_set))
         return self._made[1]
 
-    def _shifted(self, test_set: TestSet) -> Dataset:
+    def _shifted(self, test_set: TestSet) -> MemoryData:
         study, clean = self.recipe.study, self.test
         if self.config.corruptions_dir:
             return self._published(test_set)
-        name, severity, seed = test_set.shift, test_set.severity, study.shift_seed
-        if is_path(name):
-            images = own_shifted(clean.images, name, severity, seed)
-        else:
-            images = corrupt(clean.images, name, severity, seed=seed, profile=study.profile)
-        return Dataset(images, clean.labels, clean.num_classes, str(test_set))
+        return shifted_data(clean, test_set.shift, test_set.severity, study.shift_seed, study.profile)
 
     def _published(self, test_set: TestSet) -> Dataset:
         """Published corrupted images: all of them, or `test_images` of ImageNet-C."""
@@ -190,13 +210,16 @@ class StudyData:
         labels = torch.from_numpy(archive.labels(test_set.severity))
         return Dataset(images, labels, self.test.num_classes, str(test_set)).to(self.device)
 
-    def _outside(self, test_set: TestSet) -> Dataset:
+    def _outside(self, test_set: TestSet) -> MemoryData:
         other = next(one for one in self.recipe.study.others if f"ood:{one.name}" == test_set.shift)
         source = other.path or other.name
+        shape = self.image_shape
+        if is_path(source) or is_text_file(source):
+            return self._own_outside(source, other.first, test_set.shift)
+        if shape is None:
+            raise InputError(f"study.ood: {source}: images, and the test data are none; name a function of your own")
         if source == "photographs":
-            images = photo_patches(min(len(self.test), MOST_OUTSIDE), self.image_shape, self.recipe.study.shift_seed)
-        elif is_path(source):
-            images = load_own(replace(self.config, source=source, options={}), "test").images
+            images = photo_patches(min(len(self.test), MOST_OUTSIDE), shape, self.recipe.study.shift_seed)
         else:
             images = load_dataset(source, split="test" if source in DATASETS else "all").images
         images = images[: other.first or None]
@@ -205,10 +228,29 @@ class StudyData:
                 f"study.ood: {source}: images {tuple(images.shape[1:])} (height, width, channels), but the net takes "
                 f"{self.image_shape}; resize them"
             )
-        labels = torch.full((len(images),), UNLABELLED)
-        return Dataset(images, labels, self.test.num_classes, test_set.shift).to(self.device)
+        test, name = self.test, test_set.shift
+        labels = torch.full((len(images), *test.labels.shape[1:]), UNLABELLED)
+        if isinstance(test, TensorData):
+            return TensorData(images, labels, test.num_classes, name).to(self.device)
+        return Dataset(images, labels, test.num_classes, name).to(self.device)
 
-    def _load(self, split: str) -> Dataset:
+    def _own_outside(self, source: str, first: int, name: str) -> MemoryData:
+        """Out-of-distribution data from a function of the user's, or sentences from a file."""
+        test = self.test
+        if is_path(source):
+            found = load_own(replace(self.config, source=source, options={}), "test", test.num_classes)
+        elif isinstance(test, TensorData) and test.texts and test.encode is not None:
+            texts, labels = read_sentences(source, test.num_classes, labelled=False)
+            found = replace(test, inputs=test.encode(texts), labels=torch.tensor(labels), texts=tuple(texts))
+        else:
+            raise InputError(f"study.ood: {source}: a file of sentences, and {test.name} has none")
+        found = found.subset(range(min(first or len(found), len(found))))
+        if shapes_of(found) != shapes_of(test):
+            raise InputError(f"study.ood: {source}: {shapes_of(found)}, but the test data are {shapes_of(test)}")
+        none = torch.full_like(found.labels, UNLABELLED)
+        return replace(found, labels=none, num_classes=test.num_classes, name=name, class_names=()).to(self.device)
+
+    def _load(self, split: str) -> MemoryData:
         config = self.config
         if config.is_own:
             return load_own(config, split)

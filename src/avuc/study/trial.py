@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from avuc.core.errors import InputError
-from avuc.data import Dataset
-from avuc.data.arrays import as_input
+from avuc.data.tensors import MemoryData, TensorData
 from avuc.posterior import seeded_generator
 from avuc.prediction.outputs import check_outputs
 from avuc.prediction.task import Task
@@ -18,14 +19,14 @@ from avuc.study.grid import CLEAN, VALIDATION
 from avuc.study.net import make_net
 from avuc.study.own_code import described, find, is_path
 from avuc.study.own_digest import code_prints
-from avuc.study.own_shift import own_shifted
-from avuc.study.sets import StudyData
+from avuc.study.sets import StudyData, shapes_of
+from avuc.study.shifted import shifted_data
 
 FEW = 8  # examples in the batch
 
 
 def try_own_code(recipe: Recipe) -> dict[str, str]:
-    """Load the data, make the network, take one step of every method and apply every shift of the user's own.
+    """Load the data, make the network, take one step of every method and apply every shift.
 
     An error is one line that names the key of the recipe. Recipes without own code are not tried.
 
@@ -45,46 +46,53 @@ def try_own_code(recipe: Recipe) -> dict[str, str]:
         find(net.name, "net.name")
     data = StudyData(recipe, torch.device("cpu"))
     _check_data(data)
-    for name in own_shifts:
-        for severity in sorted({min(study.severities), max(study.severities)}) if study.severities else ():
-            own_shifted(data.test.images[:FEW], name, severity, study.shift_seed)
+    few = data.test.subset(range(min(FEW, len(data.test))))
+    severities = sorted({min(study.severities), max(study.severities)}) if study.severities else []
+    # the corruptions of avuc are known to work, and a few images say whether they fit the data
+    for name in study.shifts if not recipe.data.corruptions_dir else ():
+        for severity in severities if is_path(name) else severities[:1]:
+            shifted_data(few, name, severity, study.shift_seed, study.profile)
     _try_net(recipe, data)
     prints = data.training_prints() | data.prints(VALIDATION) | data.prints(CLEAN)
-    for name in own_shifts:
-        prints |= code_prints([name])
-    return prints
+    return prints | code_prints(own_shifts)
 
 
 def _check_data(data: StudyData) -> None:
     source, train, test = data.config.source, data.validation, data.test
-    if train.images.shape[1:] != test.images.shape[1:]:
+    if shapes_of(train) != shapes_of(test):
         raise InputError(
-            f"data.source: {source}: training images are {tuple(train.images.shape[1:])}, test images "
-            f"{tuple(test.images.shape[1:])}; give both one size"
+            f"data.source: {source}: one training example is {shapes_of(train)}, one test example {shapes_of(test)}; "
+            "give both one shape"
         )
-    if train.num_classes != test.num_classes:
+    if train.num_classes != test.num_classes or type(train) is not type(test):
         raise InputError(
-            f"data.source: {source}: {train.num_classes} classes in training data, {test.num_classes} in test data"
+            f"data.source: {source}: {train.num_classes} classes in training data, {test.num_classes} in test data, "
+            f"as {type(train).__name__} and {type(test).__name__}; both must be alike"
         )
+    if not len(test) or train.num_classes < 2:
+        raise InputError(f"data.source: {source}: {len(test)} test examples of {train.num_classes} classes are too few")
 
 
 def _try_net(recipe: Recipe, data: StudyData) -> None:
     config, held = recipe.net, data.validation
-    net = make_net(config, held.num_classes, data.image_shape, None, seeded_generator(0))
+    start = seeded_generator(0)
+    net = make_net(config, held.num_classes, data.image_shape, None, start, any_inputs=data.any_inputs)
     batch, labels = _batch(held)
     name = f"net.name: {config.name}"
     try:
         with torch.no_grad():
             logits = copy.deepcopy(net).eval()(batch)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error
     except Exception as error:  # whatever the user's network raises
-        raise InputError(f"{name} failed on a batch {tuple(batch.shape)}: {described(error)}") from error
+        raise InputError(f"{name} failed on a batch {_shapes(batch)}: {described(error)}") from error
     if not isinstance(logits, Tensor):
         raise InputError(f"{name} returned a {type(logits).__name__} for a batch; expected logits")
-    expected = (len(labels), held.num_classes)
+    expected = (len(labels), held.num_classes, *labels.shape[1:])
     if tuple(logits.shape) != expected:
         raise InputError(
             f"{name} returned {tuple(logits.shape)} for a batch of {len(labels)}; the labels have {held.num_classes} "
-            f"classes, so {expected} was expected"
+            f"classes, so {expected} was expected{_hint(logits, expected, config.class_dim)}"
         )
     try:
         check_outputs(logits, Task())
@@ -94,7 +102,13 @@ def _try_net(recipe: Recipe, data: StudyData) -> None:
         _try_method(recipe, method, net, batch, labels)
 
 
-def _try_method(recipe: Recipe, config: MethodConfig, net: nn.Module, batch: Tensor, labels: Tensor) -> None:
+def _hint(logits: Tensor, expected: tuple[int, ...], class_dim: int) -> str:
+    """What helps if the classes are in the last dimension."""
+    last = tuple(logits.movedim(-1, 1).shape) if logits.ndim > 2 else ()
+    return "; set net.class_dim = -1 for classes in the last dimension" if class_dim == 1 and last == expected else ""
+
+
+def _try_method(recipe: Recipe, config: MethodConfig, net: nn.Module, batch: Any, labels: Tensor) -> None:
     method = config.method
     assert method is not None
     where = f"methods.{config.name}"
@@ -106,11 +120,20 @@ def _try_method(recipe: Recipe, config: MethodConfig, net: nn.Module, batch: Ten
     try:
         model = method.build(copy.deepcopy(net)).train()
         with torch.random.fork_rng(devices=[]):
-            loss = config.objective.loss(len(labels))
+            loss = config.objective.loss(math.prod(labels.shape))
             loss(method.logits(model, batch), labels, method.kl(model)).total.backward()
     except Exception as error:  # whatever the user's network raises
         raise InputError(f"{where}: a step on one batch failed: {described(error)}") from error
 
 
-def _batch(data: Dataset) -> tuple[Tensor, Tensor]:
-    return as_input(data.images[:FEW]), data.labels[:FEW]
+def _batch(data: MemoryData) -> tuple[Any, Tensor]:
+    """A few examples, with labels if there are such among the first."""
+    rows = torch.arange(min(FEW, len(data)))
+    inputs, labels = data.batch(rows)
+    return inputs, labels if isinstance(data, TensorData) else labels.clamp(min=0)
+
+
+def _shapes(batch: Any) -> str:
+    if isinstance(batch, Tensor):
+        return str(tuple(batch.shape))
+    return str({name: tuple(tensor.shape) for name, tensor in batch.items()})

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from avuc.calibration import CalibrationWarning, Calibrator
 from avuc.core.errors import InputError
-from avuc.data import Dataset
+from avuc.data import Stream
+from avuc.data.tensors import MemoryData
 from avuc.methods.batch_norm import PerDrawBatchNorm, evenly_spaced
 from avuc.posterior import Posterior, seeded_generator
 from avuc.prediction.logits import kept_logits
@@ -24,7 +25,7 @@ from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
 from avuc.study.checkpoints import drop_optimizer_state
 from avuc.study.config import MethodConfig, Recipe
-from avuc.study.examples import examples_of, thumbnail
+from avuc.study.examples import examples_of, sample_of
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
 from avuc.study.judge import Variant, judge, predict_all
 from avuc.study.names import slugs
@@ -49,8 +50,8 @@ class Predicted:
     fits: Mapping[str, ValidationFit]  # by name of the method
     predictions: Sequence[Predictions]  # one for each method
     calibrators: Mapping[str, Calibrator]
-    first_image: Tensor  # for the gallery
-    images: Dataset | None  # all images, if the report shows single ones
+    sample: bytes | None  # one example, for the gallery
+    images: MemoryData | None  # all images, if the report shows single ones
     seconds: float
     prints: Mapping[str, str]  # digests of the images
 
@@ -81,7 +82,7 @@ class StudyWorker:
         self._fitted: dict[ModelKey, Fitted] = {}
         self._predictors: dict[tuple[ModelKey, int], Predictor] = {}  # by model and bn_images
         self._fits: dict[tuple[str, int], Future[Calibrator]] = {}  # calibrators that are being fitted
-        self._cpu_images: tuple[TestSet, Dataset] | None = None
+        self._cpu_images: tuple[TestSet, MemoryData] | None = None
 
     # training
 
@@ -126,7 +127,7 @@ class StudyWorker:
         shape, classes = self.data.image_shape, self.data.validation.num_classes
         return Job(
             config.method,
-            partial(make_net, self.recipe.net, classes, shape, weights),
+            partial(make_net, self.recipe.net, classes, shape, weights, any_inputs=self.data.any_inputs),
             data,
             config.objective,
             config.train,
@@ -162,9 +163,9 @@ class StudyWorker:
 
     def _with_own_statistics(self, key: ModelKey, bn_images: int) -> Posterior:
         data = self.data.train(self.recipe.method(key.method).train.batch_size, key.seed)
-        if not isinstance(data, Dataset):
+        if isinstance(data, Stream) or not isinstance(data.inputs, Tensor):
             raise InputError(f"{key.method}: bn_images needs training images in memory, not a stream of files")
-        return PerDrawBatchNorm(self.posterior(key), evenly_spaced(data.images, bn_images))
+        return PerDrawBatchNorm(self.posterior(key), evenly_spaced(data.inputs, bn_images))
 
     # evaluating
 
@@ -211,7 +212,7 @@ class StudyWorker:
             fits,
             [by_name[method.name] for method in methods],
             calibrators,
-            data.images[0].cpu(),
+            sample_of(data),
             images,
             time.perf_counter() - began,
             prints,
@@ -244,7 +245,7 @@ class StudyWorker:
                     calibrator=None if calibrator is None else calibrator.to_json(),
                     keep_entropy=test_set == CLEAN,
                     shown=None if predicted.images is None else examples_of(predictions, predicted.images, bins),
-                    picture=None if test_set == VALIDATION else thumbnail(predicted.first_image),
+                    picture=None if test_set == VALIDATION else predicted.sample,
                     prints=predicted.prints,
                 )
             )
@@ -255,7 +256,7 @@ class StudyWorker:
         strongest = test_set == CLEAN or 0 < test_set.severity == max(self.recipe.study.severities)
         return strongest and key.seed == min(self.recipe.seeds(self.recipe.method(key.method)))
 
-    def _on_cpu(self, test_set: TestSet, data: Dataset) -> Dataset:
+    def _on_cpu(self, test_set: TestSet, data: MemoryData) -> MemoryData:
         """One copy for all models: copying pictures one by one would wait for the device each time."""
         if self._cpu_images is None or self._cpu_images[0] != test_set:
             self._cpu_images = (test_set, data.to("cpu"))

@@ -17,6 +17,7 @@ import torch
 from avuc.calibration import Calibrator, TemperatureScaling
 from avuc.core.errors import InputError
 from avuc.data.arrays import Dataset
+from avuc.data.stream import Stream
 from avuc.methods import SVI, Method, Objective, Vanilla
 from avuc.prediction.logits import kept_logits
 from avuc.training.calibrated import Calibrated, renamed
@@ -135,7 +136,7 @@ def fit_calibrated(
     _check(data, validation)
     plan = default_plan(epochs, use_avuc_loss=use_avuc_loss)
     folder = None if directory is None else Path(directory)
-    if not isinstance(data, Dataset):
+    if isinstance(data, Stream):
         print(f"{data.files.name}: a stream of files has its own crops and flips, so no AugMix", file=sys.stderr)
 
     def trained(name: str, step: Step, start: Net, call: OnEpoch | None) -> Fitted:
@@ -230,7 +231,7 @@ def _check(data: Data, validation: Dataset) -> None:
             f"{validation.name}: the temperature is learned on the validation images; expected at least one, with a "
             "label for each"
         )
-    images = data if isinstance(data, Dataset) else data.files
+    images = data.files if isinstance(data, Stream) else data
     if validation.num_classes != images.num_classes:
         raise InputError(
             f"{validation.name}: validation images of {validation.num_classes} classes for training images of "

@@ -15,7 +15,8 @@ from torch import Tensor
 from avuc.core.accelerators import training_steps
 from avuc.core.errors import InputError
 from avuc.core.progress import Progress
-from avuc.data.arrays import Dataset
+from avuc.data.stream import Stream
+from avuc.data.tensors import MemoryData, TensorData
 from avuc.methods import Method, Objective
 from avuc.training.captured import CapturedSteps
 from avuc.training.compiled_steps import CompiledSteps
@@ -39,7 +40,7 @@ def fit(
     *,
     objective: Objective | None = None,
     settings: TrainSettings | None = None,
-    validation: Dataset | None = None,
+    validation: MemoryData | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
     directory: str | Path | None = None,
@@ -128,7 +129,7 @@ def fit_many(
     with torch.random.fork_rng(devices=devices):
         for numbers in groups.values():
             data = jobs[numbers[0]].data
-            data = data.to(device) if isinstance(data, Dataset) else data
+            data = data if isinstance(data, Stream) else data.to(device)
             runs = [Run(jobs[number], device, ranks, say) for number in numbers]
             Loop(runs, data, ranks, say, progress=progress and ranks.first, until=until).run()
             done |= {number: run.fitted(data) for number, run in zip(numbers, runs, strict=True)}
@@ -151,7 +152,7 @@ class Loop:
         self.runs, self.data, self.ranks, self.say, self.progress = runs, data, ranks, say, progress
         self.until = until
         self.settings = runs[0].job.settings
-        self.rows = len(data) if isinstance(data, Dataset) else len(data.files)
+        self.rows = len(data.files) if isinstance(data, Stream) else len(data)
         self.steps_per_epoch = -(-self.rows // self.settings.batch_size)
         self._steps: dict[tuple[int, ...], list[Steps]] = {}
 
@@ -208,12 +209,12 @@ class Loop:
     def _batches(self, trainers: Sequence[ModelTrainer], epoch: int) -> Iterator[tuple[Any, Callable[[Any], None]]]:
         """Begin an epoch and yield its batches, each with the function that takes a step on it."""
         data, size = self.data, self.settings.batch_size
-        steps = self._joint_steps(trainers, data) if isinstance(data, Dataset) else []
+        steps = [] if isinstance(data, Stream) else self._joint_steps(trainers, data)
         torch.manual_seed(trainers[0].global_seed(epoch))
         trainers = [trainer for part in steps for trainer in part.trainers] or trainers
         for trainer in trainers:
             trainer.begin(epoch)
-        if not isinstance(data, Dataset):
+        if isinstance(data, Stream):
             for batch in data.epoch(epoch):
                 yield batch, EagerSteps(trainers).on_stream
             return
@@ -226,7 +227,7 @@ class Loop:
         for indices in orders.split(size, dim=1):
             yield indices, joint
 
-    def _joint_steps(self, trainers: Sequence[ModelTrainer], data: Dataset) -> list[Steps]:
+    def _joint_steps(self, trainers: Sequence[ModelTrainer], data: MemoryData) -> list[Steps]:
         """Return the steps of these models. They are kept, because capturing takes time."""
         key = tuple(id(trainer) for trainer in trainers)
         if key not in self._steps:
@@ -238,8 +239,10 @@ class Loop:
             part.prepare(sizes)
         return self._steps[key]
 
-    def _new_steps(self, trainers: Sequence[ModelTrainer], data: Dataset) -> list[Steps]:
+    def _new_steps(self, trainers: Sequence[ModelTrainer], data: MemoryData) -> list[Steps]:
         settings = self.settings
+        if isinstance(data, TensorData):
+            return [EagerSteps(trainers, data)]
         if data.device.type != "cuda" or not (settings.capture or settings.compile):
             return [EagerSteps(trainers, data)]
         if self.ranks.size > 1:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from avuc.core.tasks import IGNORE_INDEX
 from avuc.losses.quadrants import Uncertainty, sample_statistics
 from avuc.methods import Terms
 from avuc.uncertainty import highest_certain, midpoint_threshold
@@ -69,6 +70,15 @@ class Meters:
         out["uncertainty_wrong"] = total["u_wrong"] / wrong if wrong else None
         self.threshold.fill_(float(midpoint_threshold(total["u_right"], total["u_wrong"], right, wrong)))
         return out
+
+
+def labelled_rows(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logits ([S,] M, C) and labels (M,) of the labelled positions of dense logits; others as they are."""
+    if labels.ndim == 1:
+        return logits, labels
+    rows = logits.detach().movedim(-labels.ndim, -1).flatten(-labels.ndim - 1, -2)
+    used = labels.flatten() != IGNORE_INDEX
+    return rows[..., used, :], labels.flatten()[used]
 
 
 def accumulate(

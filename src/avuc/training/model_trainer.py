@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from avuc.bayes import BayesianModule
 from avuc.core.errors import InputError, NonFiniteError
-from avuc.data.arrays import Dataset, as_input, epoch_batches
+from avuc.data.arrays import as_input, epoch_batches
 from avuc.data.augmentation import Augmentation
+from avuc.data.tensors import MemoryData, TensorData
 from avuc.losses import DirichletHead
 from avuc.methods import Dropout, Method, Objective, Terms
 from avuc.posterior import seeded_generator
 from avuc.training.distributed import Ranks, global_batch_norm
-from avuc.training.meters import Meters
+from avuc.training.meters import Meters, labelled_rows
 from avuc.training.settings import TrainSettings
 
 Net = nn.Module | Callable[[torch.Generator], nn.Module]
@@ -152,7 +153,7 @@ class ModelTrainer:
 
     # steps
 
-    def batch(self, data: Dataset, indices: Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, data: MemoryData, indices: Tensor) -> tuple[Any, Tensor]:
         """Return this rank's share of the images `indices`, augmented, and their labels.
 
         Every rank draws random numbers for the whole batch, so that all ranks together use the crops of one process.
@@ -160,6 +161,8 @@ class ModelTrainer:
         share = self.ranks.share(len(indices))
         drawn = self.augmentation.draw(len(indices), self.augmenting, self.device)
         rows = indices[share]
+        if isinstance(data, TensorData):
+            return data.augmented(rows, self.augmentation, drawn[share])
         return as_input(self.augment(data.images, rows, drawn[share])), data.labels[rows]
 
     def logits(self, images: Tensor) -> Tensor:
@@ -196,7 +199,7 @@ class ModelTrainer:
         if self.average:
             with torch.no_grad():
                 torch._foreach_lerp_(self.average, self.averaged_tensors(), 1 - settings.ema_decay)
-        self.meters.add(logits, labels, terms, gradient)
+        self.meters.add(*labelled_rows(logits, labels), terms, gradient)
 
     def _scaled(self, terms: Terms, logits: Tensor, rows: int) -> Tensor:
         """Return the loss of this rank's rows, scaled so that the mean over ranks is the loss of the whole batch."""

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from avuc import metrics
 from avuc.core.errors import InputError
-from avuc.data.arrays import Dataset
+from avuc.data.arrays import UNLABELLED, Dataset
 from avuc.data.stream import Stream
+from avuc.data.tensors import MemoryData, TensorData
 from avuc.methods import Method, Objective
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
@@ -28,7 +29,7 @@ from avuc.training.log import Log
 from avuc.training.model_trainer import ModelTrainer, Net
 from avuc.training.settings import TrainSettings
 
-Data = Dataset | Stream
+Data = Dataset | TensorData | Stream
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,7 @@ class Job:
     data: Data
     objective: Objective
     settings: TrainSettings
-    validation: Dataset | None = None
+    validation: MemoryData | None = None
     seed: int = 0
     directory: Path | None = None
     on_epoch: OnEpoch | None = None
@@ -73,6 +74,14 @@ class Job:
             )
         if isinstance(self.data, Dataset) and (not len(self.data) or int(self.data.labels.min()) < 0):
             raise InputError(f"{self.data.name}: training needs images, and a label for each of them")
+        if isinstance(self.data, TensorData):
+            if not self.data.num_labelled or bool((self.data.labels == UNLABELLED).any()):
+                raise InputError(f"{self.data.name}: training needs examples, and a label for each of them")
+            if self.settings.augmentation != "crop":
+                raise InputError(
+                    f"{self.data.name}: augmentation {self.settings.augmentation!r} is for uint8 images with one label "
+                    "each; use 'crop'"
+                )
         if isinstance(self.data, Stream) and self.settings.augmentation != "crop":
             raise InputError(
                 f"{self.data.files.name}: augmentation {self.settings.augmentation!r} is for images in memory; "
@@ -86,12 +95,12 @@ class Job:
 
     @property
     def num_train(self) -> int:
-        """Number of training images."""
-        return len(self.data) if isinstance(self.data, Dataset) else len(self.data.files)
+        """Number of training images; of the labelled pixels or tokens, if each has a label."""
+        return len(self.data.files) if isinstance(self.data, Stream) else self.data.num_labelled
 
     def identity(self) -> dict[str, str]:
         """Return what is trained on which data, as text. The checkpoint of a run with another identity is refused."""
-        data = self.data if isinstance(self.data, Dataset) else self.data.files
+        data = self.data.files if isinstance(self.data, Stream) else self.data
         labels = hashlib.sha256(torch.as_tensor(data.labels).cpu().numpy().tobytes()).hexdigest()[:16]
         identity = {"method": repr(self.method), "seed": str(self.seed), "data": f"{data.name} {len(data)} {labels}"}
         identity |= {f"objective.{f.name}": repr(getattr(self.objective, f.name)) for f in fields(self.objective)}
@@ -141,7 +150,7 @@ class Run:
         self.saved: Path | None = None
         self.saved_at = time.monotonic()
         self.validation = None if job.validation is None else job.validation.to(device)
-        num_classes = job.data.num_classes if isinstance(job.data, Dataset) else job.data.files.num_classes
+        num_classes = job.data.files.num_classes if isinstance(job.data, Stream) else job.data.num_classes
         self.trainers = [
             ModelTrainer(
                 job.method,
@@ -213,7 +222,7 @@ class Run:
             return (epoch + 1) % settings.checkpoint_every == 0
         return self.ranks.from_first(time.monotonic() - self.saved_at >= settings.checkpoint_seconds)
 
-    def _validate(self, data: Dataset) -> dict[str, float]:
+    def _validate(self, data: MemoryData) -> dict[str, float]:
         for trainer in self.trainers:
             trainer.swap_average()
         posterior = self._posterior(None)
@@ -221,7 +230,7 @@ class Run:
         half = data.device.type == "cuda" and self.job.settings.precision == "bfloat16"
         predictions = predict(
             posterior,
-            data.images,
+            data.inputs,
             data.labels,
             samples=max(self.job.settings.validation_draws, posterior.num_draws or 1),
             seed=self.job.seed,
@@ -298,7 +307,8 @@ class Run:
             trainer.optimizer.zero_grad(set_to_none=True)
             trainer.model.eval()
         models = [trainer.model for trainer in self.trainers]
-        posterior = self.job.method.posterior(models, images=data.images if isinstance(data, Dataset) else None)
+        inputs = None if isinstance(data, Stream) else data.inputs
+        posterior = self.job.method.posterior(models, images=inputs if isinstance(inputs, Tensor) else None)
         return Fitted(models, posterior, self.history, self.threshold, self.epoch, self.seconds)
 
     def close(self) -> None:

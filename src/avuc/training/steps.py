@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from avuc.core.errors import InputError
-from avuc.data.arrays import Dataset, as_input
+from avuc.data.arrays import as_input
+from avuc.data.tensors import MemoryData
 from avuc.training.model_trainer import ModelTrainer, NotFinite
 
 
@@ -44,7 +45,7 @@ class Steps(Protocol):
 class EagerSteps:
     """Steps one model after the other. On a CPU every step is checked for NaN at once."""
 
-    def __init__(self, trainers: Sequence[ModelTrainer], data: Dataset | None = None) -> None:
+    def __init__(self, trainers: Sequence[ModelTrainer], data: MemoryData | None = None) -> None:
         self.trainers, self.data = trainers, data
 
     def prepare(self, sizes: Sequence[int]) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from avuc.core.text import visible
 from avuc.report.colours import colour_of, symbol_of
 from avuc.report.metric_text import metric_text
-from avuc.report.study.result_arrays import CLEAN, Results, finite_mean
+from avuc.report.study.result_arrays import CLEAN, PNG, Results, finite_mean
 
 Array = NDArray[np.float64]
 MOST_PICTURES = 1_000_000  # base64 characters of all pictures; beyond that, fewer mistakes of each method are kept
@@ -47,7 +48,7 @@ def payload(results: Results) -> dict[str, Any]:
         "tempered": _tempered(results),
         **_explorer(results),
         "gallery": [
-            {"shift": shift, "severity": severity, "png": base64.b64encode(results.gallery[shift, severity]).decode()}
+            {"shift": shift, "severity": severity, **_sample(results.gallery[shift, severity])}
             for shift, severity in results.test_sets
             if (shift, severity) in results.gallery
         ],
@@ -149,18 +150,29 @@ def _explorer(results: Results) -> dict[str, Any]:
     indices = [results.set_index[key] for key in test_sets if key in results.set_index]
     keys = [(method, index) for index in indices for method in range(len(results.methods))]
     examples = {key: results.examples[key] for key in keys if key in results.examples}
-    size = sum(len(mistake["png"]) for each in examples.values() for mistake in each["mistakes"])
+    size = sum(
+        len(mistake.get("png", mistake.get("text", ""))) for each in examples.values() for mistake in each["mistakes"]
+    )
     share = min(1.0, MOST_PICTURES / max(size, 1))
     pictures: dict[str, int] = {}
     content = []
     for (method, index), each in examples.items():
         mistakes = []
         for mistake in each["mistakes"][: math.ceil(share * len(each["mistakes"]))]:
-            picture = pictures.setdefault(mistake["png"], len(pictures))
-            mistakes.append({**{key: value for key, value in mistake.items() if key != "png"}, "picture": picture})
+            shown = {key: value for key, value in mistake.items() if key != "png"}
+            if "png" in mistake:
+                shown["picture"] = pictures.setdefault(mistake["png"], len(pictures))
+            mistakes.append(shown)
         kept = {key: each[key] for key in ("samples", "rows", "top")}
         content.append({"method": method, "cell": index, **kept, "mistakes": mistakes})
     return {"shown": content, "pictures": list(pictures)}
+
+
+def _sample(example: bytes) -> dict[str, str]:
+    """One example of a set: a picture, or a sentence."""
+    if example.startswith(PNG):
+        return {"png": base64.b64encode(example).decode()}
+    return {"text": visible(example.decode("utf-8", "replace"))}
 
 
 def _ece_by_shift(results: Results, severity: int) -> Array:

@@ -21,7 +21,7 @@ from avuc.report.single import charts
 from avuc.report.study.embed import top_entropy
 from avuc.report.study.intervals import spread
 from avuc.report.study.pooled import by_confidence, by_entropy, diagram, histogram
-from avuc.report.study.result_arrays import CLEAN, Results, SetKey, finite_mean
+from avuc.report.study.result_arrays import CLEAN, PNG, Results, SetKey, finite_mean
 
 Paint = Callable[[Any], None]  # draws on a matplotlib Figure
 BOXES = ("ece", "uce", "nll", "brier", "accuracy", "avu_auc")
@@ -54,7 +54,7 @@ def all_figures(results: Results) -> Iterator[tuple[str, tuple[float, float], Pa
     if len({method.beta for method in results.methods if method.beta is not None}) > 1:
         for metric in ("ece", "uce", "nll"):
             yield f"beta-{metric}", PLAIN, partial(_ablation, results=results, metric=metric)
-    if results.gallery and _gallery_rows(results):
+    if any(data.startswith(PNG) for data in results.gallery.values()) and _gallery_rows(results):
         yield "gallery", (5.0, 0.5 + 0.55 * len(_gallery_rows(results))), partial(_gallery, results=results)
 
 

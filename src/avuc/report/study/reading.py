@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avuc.core.errors import InputError
-from avuc.report.study.result_arrays import CLEAN, METRICS, Array, MethodFacts, Results, SetKey
+from avuc.report.study.result_arrays import CLEAN, METRICS, PNG, Array, MethodFacts, Results, SetKey
 from avuc.study.portable import without_folder
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ LARGEST = 1e12
 HISTOGRAMS, DIAGRAMS = ("entropy", "confidence"), ("reliability", "uncertainty")
 MOST_BINS = 100_000
 EXAMPLES = {"samples": str, "rows": int, "top": float, "mistakes": list, "tempered": dict}
-MISTAKE = {"entropy": float, "confidence": float, "said": str, "is": str, "png": str}
-PNG = b"\x89PNG"
+MISTAKE = {"entropy": float, "confidence": float, "said": str, "is": str}
 CHANGED = "the file was changed by another program: run the study again in another folder"
 
 
@@ -76,7 +75,7 @@ def read_results(store: Store) -> Results:
         values,
         _pooled_curves(store, method_index, set_index),
         _examples(store, methods, set_index),
-        {key: data for key, data in store.gallery().items() if isinstance(data, bytes) and data.startswith(PNG)},
+        {key: data for key, data in store.gallery().items() if isinstance(data, bytes) and _can_be_shown(data)},
         missing=recipe.missing(store.done()),
         studies=(recipe.study.name,),
         rows=sizes[0][0] if sizes and isinstance(sizes[0][0], int) else 0,
@@ -262,6 +261,9 @@ def _checked_examples(data: dict[str, Any]) -> dict[str, Any]:
         for name, kind in kinds.items():
             if not isinstance(content[name], (float, int) if kind is float else kind):
                 raise ValueError(f"{name} is of the wrong kind")
+    for mistake in data["mistakes"]:
+        if not isinstance(mistake.get("png", mistake.get("text")), str):
+            raise ValueError("a mistake has neither a picture nor a text")
     tempered = data["tempered"]
     shapes = Counter(np.array(tempered[name], float).shape for name in ("count", "stated", "observed"))
     temperatures = np.array([tempered["temperature"], tempered["nll"]], float)
@@ -269,6 +271,14 @@ def _checked_examples(data: dict[str, Any]) -> dict[str, Any]:
     if len(shapes) != 1 or next(iter(shapes))[0] != temperatures.shape[1] or not all(map(math.isfinite, numbers)):
         raise ValueError("its diagrams do not fit each other")
     return data
+
+
+def _can_be_shown(example: bytes) -> bool:
+    """Whether an example of a set is a picture or a sentence."""
+    try:
+        return example.startswith(PNG) or bool(example.decode("utf-8"))
+    except UnicodeDecodeError:
+        return False
 
 
 def _time(seconds: float) -> str:

@@ -15,6 +15,7 @@ Array = NDArray[np.float64]
 SetKey = tuple[str, int]  # a set of images: the shift ("clean", "fog", "ood:svhn") and its intensity, 0 if it has none
 CLEAN: SetKey = ("clean", 0)
 METRICS = (*METRIC_TEXT, *DETECTION_TEXT)
+PNG = b"\x89PNG"  # how a picture in the gallery begins; others are sentences
 
 
 @dataclass(frozen=True)

@@ -48,13 +48,15 @@ function avuShow() {
   byId("v-avu").textContent = total ? ((n.ac + n.iu) / total).toFixed(3) : "–";
   byId("v-pac").textContent = share(n.ac, n.ac + n.ic);
   byId("v-pui").textContent = share(n.iu, n.ic + n.iu);
-  const wrong = avu.current ? avu.current.mistakes.filter((mistake) => mistake.entropy <= threshold * D.top) : [];
+  const wrong = avu.current ? avu.current.mistakes.filter((mistake) => mistake.map || mistake.entropy <= threshold * D.top) : [];
   const all = avu.current && avu.current.rows > total ? ` among ${total.toLocaleString("en")} of ${avu.current.rows.toLocaleString("en")} images` : "";
   byId("mistakes-title").textContent = n.ic || wrong.length ? `Wrong and certain: ${n.ic}${all}${wrong.length ? `; the ${wrong.length} with the lowest entropy` : ""}` : "No image is wrong and certain at this threshold";
   byId("mistakes").replaceChildren(...wrong.map((mistake) => {
-    const item = make("li");
-    item.append(make("img", null, { src: "data:image/png;base64," + D.pictures[mistake.picture], alt: `True class ${mistake.is}, predicted ${mistake.said}` }));
-    item.append(`${mistake.is}, predicted ${mistake.said} (${d3.format(".0%")(mistake.confidence)})`);
+    const item = make("li", null, mistake.map ? { class: "map" } : mistake.text ? { class: "text" } : {});
+    if (mistake.picture != null) item.append(make("img", null, { src: "data:image/png;base64," + D.pictures[mistake.picture], alt: `True class ${mistake.is}, predicted ${mistake.said}` }));
+    else item.append(make("q", mistake.text), make("br"));
+    if (mistake.map) item.append(`${mistake.said}, mean entropy ${mistake.entropy.toFixed(2)}`);
+    else item.append(`${mistake.is}, predicted ${mistake.said} (${d3.format(".0%")(mistake.confidence)})`);
     return item;
   }));
 }
@@ -130,7 +132,8 @@ function openDetails(m, cell) {
   const bins = diagram("r", m, [cell]);
   if (bins.length) charts.append(reliability(width, "Reliability diagram", [{ m, bins }], "confidence", "accuracy"));
   const picture = D.gallery.find((g) => g.shift === D.cells[cell][0] && g.severity === D.cells[cell][1]);
-  if (picture) charts.append(make("img", null, { src: "data:image/png;base64," + picture.png, alt: "Example image", style: "width:140px;image-rendering:pixelated" }));
+  if (picture && picture.text) charts.append(make("q", picture.text));
+  else if (picture) charts.append(make("img", null, { src: "data:image/png;base64," + picture.png, alt: "Example image", style: "width:140px;image-rendering:pixelated" }));
   byId("details-title").textContent = `${named(m)}: ${cellText(D.cells[cell])}`;
   byId("details-body").replaceChildren(charts, table);
   byId("details").showModal();
@@ -170,7 +173,7 @@ function galleryStart() {
   byId("gallery").hidden = false;
   const table = byId("gallery-table"), body = make("tbody"), head = make("tr");
   const find = (shift, severity) => D.gallery.find((g) => g.shift === shift && g.severity === severity);
-  const picture = (image, text) => { const cell = make("td"); if (image) cell.append(make("img", null, { src: "data:image/png;base64," + image.png, alt: text })); return cell; };
+  const picture = (image, text) => { const cell = make("td"); if (image && image.text) cell.append(make("small", image.text)); else if (image) cell.append(make("img", null, { src: "data:image/png;base64," + image.png, alt: text })); return cell; };
   head.append(make("td"), make("th", "clean", { scope: "col" }), ...D.severities.map((level) => make("th", String(level), { scope: "col" })));
   for (const shift of [...D.shifts, ...D.outside]) {
     const row = make("tr"), outside = shift.startsWith("ood:");

@@ -1,0 +1,93 @@
+"""Shifts of sentences: typing errors and missing words. What a sentence becomes does not depend on the others."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+# the keys next to each key of a QWERTY keyboard
+ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
+TYPO_RATES = (0.02, 0.05, 0.1, 0.15, 0.25)  # share of letters, severities 1 to 5
+DROP_RATES = (0.1, 0.2, 0.3, 0.4, 0.6)  # share of words
+
+
+def _neighbours() -> dict[str, str]:
+    # each row of keys is shifted by half a key against the one above
+    places = {key: (place + row / 2, row) for row, keys in enumerate(ROWS) for place, key in enumerate(keys)}
+    return {
+        key: "".join(o for o, (a, b) in places.items() if o != key and abs(a - x) <= 1 and abs(b - y) <= 1)
+        for key, (x, y) in places.items()
+    }
+
+
+NEIGHBOURS = _neighbours()
+
+
+def typos(texts: Sequence[str], severity: int, generator: torch.Generator) -> list[str]:
+    """Return sentences in which some letters are replaced by a key next to them on a QWERTY keyboard.
+
+    Args:
+        texts: the sentences.
+        severity: 1 to 5: 2, 5, 10, 15 or 25 % of the letters a–z.
+        generator: of the random choices.
+
+    >>> typos(["a short sentence"], 5, torch.Generator().manual_seed(0))
+    ['w short sentende']
+    """
+
+    def change(text: str, chance: np.random.Generator) -> str:
+        wrong = chance.random(len(text)) < TYPO_RATES[severity - 1]
+        return "".join(_typo(letter, chance) if miss else letter for letter, miss in zip(text, wrong, strict=True))
+
+    return _each(texts, change, generator)
+
+
+def word_dropout(texts: Sequence[str], severity: int, generator: torch.Generator) -> list[str]:
+    """Return sentences without some of their words; at least one word stays.
+
+    Args:
+        texts: the sentences.
+        severity: 1 to 5: a word is dropped with probability 0.1, 0.2, 0.3, 0.4 or 0.6.
+        generator: of the random choices.
+
+    >>> word_dropout(["one two three four five six"], 3, torch.Generator().manual_seed(0))
+    ['one two five six']
+    """
+
+    def change(text: str, chance: np.random.Generator) -> str:
+        words = text.split()
+        kept = chance.random(len(words)) >= DROP_RATES[severity - 1]
+        if words and not kept.any():
+            kept[chance.integers(len(words))] = True
+        return " ".join(word for word, stays in zip(words, kept, strict=True) if stays)
+
+    return _each(texts, change, generator)
+
+
+TEXT_SHIFTS: dict[str, Callable[[Sequence[str], int, torch.Generator], list[str]]] = {
+    "typos": typos,
+    "word_dropout": word_dropout,
+}
+
+
+def _typo(letter: str, chance: np.random.Generator) -> str:
+    keys = NEIGHBOURS.get(letter.lower(), "")
+    if not keys:
+        return letter
+    key = keys[int(chance.integers(len(keys)))]
+    return key.upper() if letter.isupper() else key
+
+
+def _each(
+    texts: Sequence[str], change: Callable[[str, np.random.Generator], str], generator: torch.Generator
+) -> list[str]:
+    """Change each sentence with random numbers of its own, which depend on the generator and on the sentence."""
+    key = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    return [change(text, np.random.default_rng([key, _number(text)])) for text in texts]
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "little")

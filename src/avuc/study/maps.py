@@ -1,0 +1,79 @@
+"""Pictures of dense predictions for the report: the image, its wrong pixels and its uncertainty, side by side."""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from avuc.data.tensors import MemoryData
+from avuc.predictions import Predictions
+from avuc.study.png import png
+
+MOST_MAPS = 6
+SIDE = 96  # pixels on the longer side of each part, at most
+WRONG, RIGHT, UNKNOWN = (200, 60, 40), (225, 235, 225), (255, 255, 255)
+
+
+def worst_maps(found: Predictions, data: MemoryData) -> list[dict[str, Any]]:
+    """Return the examples with the most mistakes for their uncertainty, each with a picture if it is an image.
+
+    The score of an example is the mean of (1 − entropy / log C) over its positions, counting wrong ones only: high if
+    many positions are wrong and certain.
+
+    Args:
+        found: predictions with a label for each position, on the CPU.
+        data: the examples, on the CPU.
+    """
+    top = math.log(found.num_classes) or 1.0
+    share = (found.entropy.double() / top).clamp(0, 1)
+    certain_and_wrong = torch.where(found.correct, 0.0, 1 - share)
+    scores = _means(found, certain_and_wrong)
+    entropies, errors, confidences = (
+        _means(found, value) for value in (found.entropy, ~found.correct, found.confidence)
+    )
+    worst = scores.nan_to_num(-1.0).argsort(descending=True, stable=True)[:MOST_MAPS].tolist()
+    shown = []
+    for row in (row for row in worst if scores[row] > 0):
+        entry = {
+            "entropy": round(float(entropies[row]), 4),
+            "confidence": round(float(confidences[row]), 4),
+            "said": f"{float(errors[row]):.1%} wrong",
+            "is": f"example {row}",
+            "map": True,
+        }
+        if data.images is not None and len(found.shape) == 3:
+            entry["png"] = base64.b64encode(_picture(found, data.images[row], row, top)).decode()
+        else:
+            entry["text"] = _text(data, row)
+        shown.append(entry)
+    return shown
+
+
+def _means(found: Predictions, values: Tensor) -> Tensor:
+    """The mean of a value over the labelled positions of each example; NaN without any."""
+    means: Tensor = found.to_map(values.double()).flatten(1).nanmean(1)
+    return means
+
+
+def _picture(found: Predictions, image: Tensor, row: int, top: float) -> bytes:
+    """Three parts side by side: the image; wrong pixels red; entropy from black (0) to white (log C)."""
+    step = -(-max(image.shape[:2]) // SIDE)
+    colour: NDArray[np.uint8] = image.expand(*image.shape[:2], 3).numpy().astype(np.uint8)
+    correct = found.to_map(found.correct.float())[row].numpy()
+    entropy = found.to_map(found.entropy.float())[row].numpy()
+    errors = np.where(np.isnan(correct)[..., None], UNKNOWN, np.where(correct[..., None] > 0.5, RIGHT, WRONG))
+    grey = np.nan_to_num(entropy / top, nan=1.0).clip(0, 1) * 255
+    parts = [colour, errors.astype(np.uint8), np.repeat(grey[..., None], 3, axis=2).astype(np.uint8)]
+    line = np.full((colour.shape[0], step, 3), 255, np.uint8)
+    return png(np.concatenate([parts[0], line, parts[1], line, parts[2]], axis=1)[::step, ::step])
+
+
+def _text(data: MemoryData, row: int) -> str:
+    texts = getattr(data, "texts", ())
+    return str(texts[row])[:300] if texts else f"example {row}"

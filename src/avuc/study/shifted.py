@@ -1,0 +1,146 @@
+"""The shifted sets of a study: images, sentences or other inputs, changed by a shift of avuc or of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from avuc.core.errors import InputError
+from avuc.data import Dataset
+from avuc.data.tensors import Inputs, MemoryData, TensorData, each
+from avuc.shifts import Profile, apply_shift, corrupt
+from avuc.shifts.streams import stable_seed
+from avuc.shifts.text import TEXT_SHIFTS
+from avuc.study.own_code import bound, described, find, is_path
+from avuc.study.text_file import is_text_file, read_sentences
+
+CHUNK = 1024  # examples that a shift of the user's own gets at a time
+SEVERITIES = 5
+
+
+def shifted_data(clean: MemoryData, name: str, severity: int, seed: int, profile: Profile) -> MemoryData:
+    """Return the clean data with a shift applied; the labels stay, except with sentences of another domain.
+
+    Args:
+        clean: the test data.
+        name: a shift of avuc, the import path of a function, or a file of sentences.
+        severity: 1 to 5.
+        seed: of the random numbers, which also depend on name and severity.
+        profile: whose constants the corruptions of images use.
+    """
+    title = f"{name} {severity}"
+    if name in TEXT_SHIFTS or is_text_file(name):
+        return _text_shifted(clean, name, severity, seed)
+    if clean.images is None:
+        if not is_path(name):
+            others = f"; for sentences there are {', '.join(TEXT_SHIFTS)}" if isinstance(clean, TensorData) else ""
+            raise InputError(
+                f"study.shifts: {name!r} changes uint8 images, and {clean.name} has none; name a function of your own, "
+                f"module:function{others}"
+            )
+        assert isinstance(clean, TensorData)
+        return _own_shifted(clean, name, severity, seed)
+    if is_path(name):
+        images = own_images(clean.images, name, severity, seed)
+    else:
+        images = corrupt(clean.images, name, severity, seed=seed, profile=profile)
+    if isinstance(clean, TensorData):
+        return replace(clean, inputs=images, name=title)
+    return Dataset(images, clean.labels, clean.num_classes, title)
+
+
+def shift_function(path: str) -> Callable[[Any, int, torch.Generator], Any]:
+    """Return the user's function as one that takes (batch, severity, generator), and gets what it names of these."""
+    function = find(path, "study.shifts")
+
+    def shift(batch: Any, severity: int, generator: torch.Generator) -> Any:
+        given = {"severity": severity, "generator": generator}
+        call = bound(function, given, {}, "study.shifts", path, takes_batch=True)
+        try:
+            return call(batch)
+        except InputError:
+            raise
+        except Exception as error:  # whatever the user's function raises
+            raise InputError(f"study.shifts: {path} failed: {described(error)}") from error
+
+    return shift
+
+
+def own_images(images: Tensor, path: str, severity: int, seed: int) -> Tensor:
+    """Return uint8 images (N, H, W, C) shifted by the user's function; shape and type must stay."""
+    function = shift_function(path)
+
+    def shift(batch: Tensor, severity: int, generator: torch.Generator, /) -> Tensor:
+        found = function(batch.clone(), severity, generator)  # a function may write into its batch
+        if not isinstance(found, Tensor):
+            raise InputError(f"study.shifts: {path} returned a {type(found).__name__}; expected a tensor of images")
+        return found
+
+    shifted = apply_shift(images, shift, path, severity, seed=seed)
+    assert isinstance(shifted, Tensor)
+    return shifted
+
+
+def _own_shifted(clean: TensorData, path: str, severity: int, seed: int) -> TensorData:
+    """Sentences, or tensors of any kind, through the user's function."""
+    function = shift_function(path)
+    if clean.texts:
+        generator = torch.Generator().manual_seed(stable_seed(path, severity, seed))
+        found = function(list(clean.texts), severity, generator)
+        if not isinstance(found, list | tuple) or [*map(type, found)] != [str] * len(clean):
+            raise InputError(f"study.shifts: {path} must return as many sentences as it gets, a list of str")
+        return _encoded(clean, list(found), clean.labels, f"{path} {severity}")
+    generator = torch.Generator(clean.device).manual_seed(stable_seed(path, severity, seed))
+    parts = []
+    for rows in torch.arange(len(clean), device=clean.device).split(CHUNK):
+        batch = each(clean.inputs, lambda one: one[rows])  # noqa: B023  # called at once; indexing copies
+        found = function(batch, severity, generator)
+        _check_alike(found, each(clean.inputs, lambda one: one[rows]), path)  # noqa: B023
+        parts.append(found)
+    if isinstance(clean.inputs, Tensor):
+        inputs: Inputs = torch.cat(parts)
+    else:
+        inputs = {name: torch.cat([part[name] for part in parts]) for name in clean.inputs}
+    return replace(clean, inputs=inputs, name=f"{path} {severity}")
+
+
+def _check_alike(found: Any, batch: Inputs, path: str) -> None:
+    def facts(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: facts(part) for name, part in value.items()}
+        return (tuple(value.shape), value.dtype) if isinstance(value, Tensor) else type(value).__name__
+
+    if facts(found) != facts(batch):
+        raise InputError(f"study.shifts: {path} returned {facts(found)}; expected {facts(batch)}, like its input")
+
+
+def _text_shifted(clean: MemoryData, name: str, severity: int, seed: int) -> TensorData:
+    if not isinstance(clean, TensorData) or not clean.texts:
+        raise InputError(
+            f"study.shifts: {name!r} changes sentences, and {clean.name} has none; load gives sentences as a pair "
+            "(list of str, labels), with data.encode"
+        )
+    if clean.labels.ndim > 1:
+        raise InputError(f"study.shifts: {name!r} changes words, and labels for each word would not fit any more")
+    generator = torch.Generator().manual_seed(stable_seed(name, severity, seed))
+    title = f"{name} {severity}"
+    if name in TEXT_SHIFTS:
+        return _encoded(clean, TEXT_SHIFTS[name](clean.texts, severity, generator), clean.labels, title)
+    # sentences of another domain, with their labels: one fifth of all for each step of severity
+    texts, labels = read_sentences(name, clean.num_classes, clean.class_names)
+    mixed, targets = list(clean.texts), clean.labels.clone()
+    count = round(len(clean) * severity / SEVERITIES)
+    for place, row in enumerate(torch.randperm(len(clean), generator=generator)[:count].tolist()):
+        other = place % len(texts)
+        mixed[row], targets[row] = texts[other], labels[other]
+    return _encoded(clean, mixed, targets, title)
+
+
+def _encoded(clean: TensorData, texts: list[str], labels: Tensor, title: str) -> TensorData:
+    assert clean.encode is not None
+    inputs = each(clean.encode(texts), lambda one: one.to(clean.device))
+    return replace(clean, inputs=inputs, labels=labels, texts=tuple(texts), name=title)

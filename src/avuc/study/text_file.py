@@ -1,0 +1,62 @@
+"""Sentences of another domain from a file: .csv or .tsv with a column of sentences and one of labels."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from avuc.core.errors import InputError
+from avuc.core.files import read_text
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+TEXT_NAMES = ("text", "sentence")
+LABEL_NAMES = ("label", "labels")
+
+
+def is_text_file(name: str) -> bool:
+    """Return whether a name in a recipe is a file of sentences.
+
+    >>> is_text_file("data/reviews.tsv"), is_text_file("typos")
+    (True, False)
+    """
+    return Path(name).suffix.lower() in DELIMITERS
+
+
+def read_sentences(
+    path: str, num_classes: int, class_names: Sequence[str] = (), *, labelled: bool = True
+) -> tuple[list[str], list[int]]:
+    """Return the sentences and labels of a file.
+
+    Args:
+        path: the file. Its first line names the columns: "text" or "sentence", and "label".
+        num_classes: labels are 0 … num_classes − 1, or names.
+        class_names: the names, in the order of the numbers.
+        labelled: whether the file needs labels; otherwise all of them are −1.
+    """
+    try:
+        lines = read_text(path).splitlines(keepends=True)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise InputError(f"{path}: the sentences cannot be read ({reason})") from error
+    try:
+        rows = list(csv.DictReader(lines, delimiter=DELIMITERS[Path(path).suffix.lower()], strict=True))
+    except csv.Error as error:
+        raise InputError(f"{path}: not a table ({error})") from error
+    columns = list(rows[0]) if rows else []
+    text = next((name for name in columns if name in TEXT_NAMES), None)
+    label = next((name for name in columns if name in LABEL_NAMES), None)
+    if text is None or (labelled and label is None):
+        found = ", ".join(repr(name) for name in columns) or "no rows"
+        raise InputError(f"{path}: the first line must name the columns 'text' and 'label'; found {found}")
+    texts, labels = [], []
+    numbers = {name: number for number, name in enumerate(class_names)}
+    numbers |= {str(number): number for number in range(num_classes)}
+    for place, row in enumerate(rows, start=2):
+        given = row[label] if labelled and label is not None else ""
+        if row[text] is None or (labelled and given not in numbers):
+            known = ", ".join(class_names) or f"0 … {num_classes - 1}"
+            raise InputError(f"{path}: row {place}: expected a sentence and a label ({known}), found {given!r}")
+        texts.append(row[text])
+        labels.append(numbers[given] if labelled else -1)
+    return texts, labels
