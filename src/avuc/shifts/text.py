@@ -35,7 +35,7 @@ def typos(texts: Sequence[str], severity: int, generator: torch.Generator) -> li
         generator: of the random choices.
 
     >>> typos(["a short sentence"], 5, torch.Generator().manual_seed(0))
-    ['w short sentende']
+    ['a short sdntencw']
     """
 
     def change(text: str, chance: np.random.Generator) -> str:
@@ -54,7 +54,7 @@ def word_dropout(texts: Sequence[str], severity: int, generator: torch.Generator
         generator: of the random choices.
 
     >>> word_dropout(["one two three four five six"], 3, torch.Generator().manual_seed(0))
-    ['one two five six']
+    ['one two three four six']
     """
 
     def change(text: str, chance: np.random.Generator) -> str:

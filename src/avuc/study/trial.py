@@ -21,6 +21,7 @@ from avuc.study.own_code import described, find, is_path
 from avuc.study.own_digest import code_prints
 from avuc.study.sets import StudyData, shapes_of
 from avuc.study.shifted import shifted_data
+from avuc.training.model_trainer import with_head
 
 FEW = 8  # examples in the batch
 
@@ -117,8 +118,10 @@ def _try_method(recipe: Recipe, config: MethodConfig, net: nn.Module, batch: Any
         raise InputError(f"{where}: an ensemble needs different starts; give a function that makes the network")
     if config.skip_training:
         return
+    if config.objective.kind == "euc" and not isinstance(batch, Tensor):
+        raise InputError(f"{where}: the objective euc needs a network that takes one tensor, not a mapping")
     try:
-        model = method.build(copy.deepcopy(net)).train()
+        model = method.build(with_head(copy.deepcopy(net), config.objective)).train()
         with torch.random.fork_rng(devices=[]):
             loss = config.objective.loss(math.prod(labels.shape))
             loss(method.logits(model, batch), labels, method.kl(model)).total.backward()

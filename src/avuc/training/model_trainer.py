@@ -66,8 +66,7 @@ class ModelTrainer:
         self.augmenting = torch.Generator(device=device)
         self.noise = torch.Generator(device=device)
         made = copy.deepcopy(net) if isinstance(net, nn.Module) else net(seeded_generator(seed, index, START))
-        if objective.kind == "euc" and not any(isinstance(layer, DirichletHead) for layer in made.modules()):
-            made = nn.Sequential(made, DirichletHead())
+        made = with_head(made, objective)
         made = made.to(device)
         if device.type == "cuda":
             # the fast order for convolutions; a flat posterior keeps the order it is given
@@ -235,6 +234,12 @@ class ModelTrainer:
             before = live.clone()
             live.copy_(average)
             average.copy_(before)
+
+
+def with_head(net: nn.Module, objective: Objective) -> nn.Module:
+    """Return the network with the last layer that an objective needs, if it has none."""
+    needed = objective.kind == "euc" and not any(isinstance(layer, DirichletHead) for layer in net.modules())
+    return nn.Sequential(net, DirichletHead()) if needed else net
 
 
 def draws_for_each_row(method: Method) -> bool:
