@@ -305,7 +305,8 @@ def _numpy(rows: Any) -> Array:
     if not isinstance(rows, Tensor):
         return np.asarray(rows)
     rows = rows.detach()
-    return (rows.float() if rows.dtype == torch.bfloat16 else rows).cpu().numpy()  # NumPy has no bfloat16
+    array: Array = (rows.float() if rows.dtype == torch.bfloat16 else rows).cpu().numpy()  # NumPy has no bfloat16
+    return array
 
 
 def _copy(rows: Array) -> Array:
