@@ -156,6 +156,24 @@ def test_stacked_is_eager(
             assert told == pytest.approx({k: other_record[k] for k in told}, rel=1e-6)
 
 
+def test_objectives_of_the_family(pictures: Dataset, double: None) -> None:
+    """Each model's objective sees its own logits. A network with a Dirichlet head trains outside of the stack."""
+    cases: list[tuple[Method, Objective]] = [
+        (Vanilla(), Objective("sb_ece", warmup_epochs=1)),
+        (SVI(), Objective("ua_clm", warmup_epochs=0, variant="monotone")),
+    ]
+    alone, together = made(cases, SETTINGS), made(cases, SETTINGS)
+    expected = epochs(EagerSteps(alone, pictures), 2)
+    found = epochs(StackedSteps(together, pictures, silent), 2)
+    for one, other in zip(alone, together, strict=True):
+        assert_close(everything(other), everything(one), atol=1e-9, rtol=1e-7)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours[1]["avuc"] == pytest.approx(theirs[1]["avuc"])
+        assert ours[1]["avuc"] != 0
+    (evidential,) = made([(Vanilla(), Objective("euc"))])
+    assert "not a CIFAR ResNet" in str(unsupported_reason(evidential, pictures))
+
+
 def test_stacked_is_eager_in_single_precision(pictures: Dataset) -> None:
     # without AvUC: its cells jump where an uncertainty crosses the threshold, by whatever rounding
     cases, settings = [*PLAIN[:1], *MIXED[3:]], replace(SETTINGS, optimizer="sgd", learning_rate=0.01)

@@ -126,6 +126,17 @@ def test_perfect_calibration_has_loss_and_gradient_zero() -> None:
     assert bool((logits.grad == 0).all())
 
 
+@pytest.mark.parametrize("form", ["binned", "label_binned"])
+@pytest.mark.parametrize("gap", [2.0, 6.0, 12.0, 30.0, 80.0])
+def test_bins_with_hardly_any_share_do_not_overflow(form: str, gap: float) -> None:
+    """Near p = 1 the shares of the lowest bins are denormal float32 numbers."""
+    for temperature in (0.01, 0.005, 0.0001):
+        logits = (gap * torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.1, 0.0], [0.0, 0.2, 1.2]])).requires_grad_()
+        sb_ece_loss(logits, torch.tensor([0, 1, 2]), form=form, temperature=temperature).backward()
+        assert logits.grad is not None
+        assert bool(logits.grad.isfinite().all())
+
+
 def test_errors() -> None:
     logits, labels = batch(4, 3, 0)
     with pytest.raises(InputError, match="temperature must be above 0"):

@@ -197,3 +197,19 @@ def test_compiles_and_transforms() -> None:
     z = logits.clone().requires_grad_()
     ua_clm_loss(z, labels).backward()
     torch.testing.assert_close(gradient, z.grad)
+
+
+@pytest.mark.parametrize("offset", [0.0, 20.0])
+@pytest.mark.parametrize("gap", [2.0, 9.0, 14.0, 16.0, 18.0, 25.0, 35.0])
+def test_float32_gradients_of_certain_mistakes(gap: float, offset: float) -> None:
+    """1/H is large there, so a cancellation in the gradient of H would be seen; eagerly and under torch.func."""
+    logits = gap * torch.tensor([[1.0, 0.0, 0.1], [0.05, 1.1, 0.0], [0.0, 0.2, 0.9]]) + offset
+    labels = torch.tensor([1, 2, 0])
+
+    def loss(z: Tensor) -> Tensor:
+        return ua_clm_loss(z, labels, variant="monotone")
+
+    (exact,) = torch.autograd.grad(loss(z := logits.double().requires_grad_()), z)
+    (eager,) = torch.autograd.grad(loss(z := logits.clone().requires_grad_()), z)
+    for ours in (eager, torch.func.grad(loss)(logits)):
+        torch.testing.assert_close(ours.double(), exact, rtol=0.1, atol=0.02)

@@ -17,6 +17,7 @@ shares and sums; here a bin without a share has no part in the sum instead.
 
 from __future__ import annotations
 
+import math
 from typing import Literal, get_args
 
 import torch
@@ -106,10 +107,14 @@ def sb_ece_from_statistics(
             sums = sums + checkpoint(_bin_sums, *block, edges, sharpness, variant, use_reentrant=False)
     share, gap, above, squared, right = sum_over_ranks(sums, group)
     total = share.sum()
-    filled = torch.where(share > 0, share, 1.0)
+    # A smaller share changes nothing, but the square of its inverse, in the gradient, would overflow.
+    tiny = share <= math.sqrt(torch.finfo(share.dtype).tiny)
+    filled = torch.where(tiny, 1.0, share)
     if form == "binned":
+        gap = torch.where(tiny, 0.0, gap)
         squares = gap * gap / filled
     else:  # Σ g (p − A)², with p and A measured from the anchor: p and A are close to it, so little is cancelled
+        squared, above, right = (torch.where(tiny, 0.0, sums) for sums in (squared, above, right))
         squares = (squared - 2 * above * right / filled + right * right / filled).clamp(min=0)
     mean = squares.sum() / torch.where(total > 0, total, 1.0)
     zero = mean == 0  # the derivative of the root at 0 is infinite; it is 0 here

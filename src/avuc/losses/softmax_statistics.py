@@ -55,16 +55,25 @@ def _log_floor(dtype: torch.dtype) -> float:
 
 
 def traceable(logits: Tensor) -> SoftmaxStatistics:
-    """Compute the same with plain operations, for torch.compile, torch.func and second derivatives."""
-    log_probs = torch.log_softmax(logits, dim=-1).clamp(min=_log_floor(logits.dtype))
-    log_confidence, predicted = log_probs.max(dim=-1)
-    return SoftmaxStatistics(log_confidence.exp(), -(log_probs.exp() * log_probs).sum(dim=-1), predicted)
+    """Compute the same with plain operations, for torch.compile, torch.func and second derivatives.
+
+    With s = Σ e^{z − m} over all classes but ŷ: p̂ = 1/(1 + s) and u = log(1 + s) − Σ e^{z − m}(z − m)/(1 + s). Near
+    p̂ = 1 these are sums of small numbers, so that neither u nor its gradient is a difference of large ones.
+    """
+    largest, predicted = logits.max(dim=-1)
+    centred = (logits - largest.unsqueeze(-1)).clamp(min=_log_floor(logits.dtype))
+    others = centred.exp().scatter(-1, predicted.unsqueeze(-1), 0.0)
+    rest = others.sum(dim=-1)
+    return SoftmaxStatistics(1 / (1 + rest), torch.log1p(rest) - (others * centred).sum(dim=-1) / (1 + rest), predicted)
 
 
 class _SoftmaxStatistics(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         kept, rows = forward_rows(logits)
+        if kept.shift is None and not logits.is_cuda:
+            # Losses with log u have a gradient of 1/u in u, which makes any cancellation large: always use z − m.
+            kept = kept._replace(largest=torch.zeros_like(kept.largest), shift=kept.largest)
         ctx.save_for_backward(logits, *rows, *kept)
         ctx.mark_non_differentiable(rows.predicted)
         return rows.confidence, rows.entropy, rows.predicted
