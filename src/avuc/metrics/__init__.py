@@ -9,7 +9,8 @@ loaded when they are first used, so the modules that need only NumPy (`detection
 proper.py            accuracy, NLL, Brier score, mean entropy
 calibration.py       calibration errors and reliability curves
 avu.py               accuracy versus uncertainty; threshold.py: the uncertainty threshold
-selective.py         risk–coverage curve and its area
+selective.py         risk–coverage curve and its area; the generalised one
+smooth.py            SmoothECE;  more.py: MORE_METRICS, computed on request, and their intervals
 detection.py         out-of-distribution detection;  rank_correlation.py: Spearman's ρ
 suite.py             METRICS, evaluate;  multilabel.py: for each label of a multi-label model
 intervals.py         bootstrap intervals;  detection_bootstrap.py: those of `detection`;  resampling/: the bootstrap
@@ -62,6 +63,9 @@ if TYPE_CHECKING:
         paired_bootstrap,
         paired_intervals,
     )
+    from avuc.metrics.more import MORE_METRICS
+    from avuc.metrics.more import overconfidence as overconfidence
+    from avuc.metrics.more import underconfidence as underconfidence
     from avuc.metrics.multilabel import MultiLabelMetrics as MultiLabelMetrics
     from avuc.metrics.multilabel import multilabel
     from avuc.metrics.pavpu import pavpu
@@ -69,13 +73,16 @@ if TYPE_CHECKING:
     from avuc.metrics.rank_correlation import spearman
     from avuc.metrics.resampling.percentile import Interval
     from avuc.metrics.selective import RiskCoverage as RiskCoverage
+    from avuc.metrics.selective import augrc as augrc
     from avuc.metrics.selective import aurc, risk_coverage_curve
+    from avuc.metrics.smooth import smooth_ece as smooth_ece
     from avuc.metrics.streaming import StreamingDetection, StreamingMetrics
     from avuc.metrics.suite import METRICS, evaluate
     from avuc.metrics.threshold import auto_threshold
 
 __all__ = [
     "METRICS",
+    "MORE_METRICS",
     "Interval",
     "StreamingDetection",
     "StreamingMetrics",
@@ -113,6 +120,7 @@ __all__ = [
 
 _HOME = {
     "METRICS": "suite",
+    "MORE_METRICS": "more",
     "AvuCurves": "avu",
     "Curve": "calibration",
     "Interval": "resampling.percentile",
@@ -122,6 +130,7 @@ _HOME = {
     "StreamingMetrics": "streaming",
     "accuracy": "proper",
     "adaptive_ece": "calibration",
+    "augrc": "selective",
     "aurc": "selective",
     "auto_threshold": "threshold",
     "avu": "avu",
@@ -144,12 +153,15 @@ _HOME = {
     "p_uncertain_given_inaccurate": "avu",
     "paired_bootstrap": "intervals",
     "paired_intervals": "intervals",
+    "overconfidence": "more",
     "pavpu": "pavpu",
     "reliability_curve": "calibration",
     "risk_coverage_curve": "selective",
+    "smooth_ece": "smooth",
     "spearman": "rank_correlation",
     "uce": "calibration",
     "uncertainty_reliability_curve": "calibration",
+    "underconfidence": "more",
 }
 
 

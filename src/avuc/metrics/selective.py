@@ -72,6 +72,45 @@ def aurc(probs: Any, labels: Any, *, score: Score = "confidence") -> float:
     return float(risk_area(_ranked(probs, labels, score)))
 
 
+@any_layout
+def augrc(probs: Any, labels: Any, *, score: Score = "confidence") -> float:
+    """Return the area under the generalised risk–coverage curve (Traub et al. 2024, https://arxiv.org/abs/2407.01032).
+
+        AUGRC = ∫ (share of all predictions that are kept and wrong) d(share of predictions that are kept)
+
+    It is the mean risk of an undetected error over all coverages, and equals (1 − AUROC) a (1 − a) + (1 − a)²/2 with
+    the accuracy a and the AUROC of telling correct from wrong predictions. Lower is better; 0 to 0.5.
+
+    Args:
+        probs: (N, C) probabilities; list, NumPy array or tensor.
+        labels: (N,) class numbers.
+        score: what the predictions are ranked by, "confidence" or "entropy".
+
+    >>> augrc([[0.9, 0.1], [0.6, 0.4]], [0, 1])
+    0.125
+    """
+    groups = _ranked(probs, labels, score)
+    wrong, rows = groups.wrong[::-1], (groups.right + groups.wrong)[::-1]
+    return float(_area(np.cumsum(wrong) - wrong / 2, rows))
+
+
+def generalised_risk_area(wrong: Array, weights: Array, starts: Array) -> float:
+    """Return AUGRC from rows by descending score.
+
+    Args:
+        wrong: (N,) whether each prediction is wrong.
+        weights: (N,) how often each row counts.
+        starts: (G,) the first row of each group of equal scores.
+    """
+    rows, errors = np.add.reduceat(weights, starts), np.add.reduceat(weights * wrong, starts)
+    return float(_area(np.cumsum(errors) - errors / 2, rows))
+
+
+def _area(errors: Array, rows: Array) -> Array:
+    """Return the trapezoids: errors half-way through each group, times its rows."""
+    return np.asarray((errors * rows).sum() / rows.sum() ** 2)
+
+
 def _ranked(probs: Any, labels: Any, score: Score) -> TieGroups:
     statistics = prediction_statistics(probs, labels)
     if score not in ("confidence", "entropy"):
