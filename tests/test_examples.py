@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import os
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +43,22 @@ def test_docstring_examples(name: str) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_example_file(path: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(path)], cwd=tmp_path, check=True, timeout=300, capture_output=True)
+
+
+def test_study_of_my_own_model(tmp_path: Path) -> None:
+    """The recipe of the folder, made shorter, and its Python file as it is."""
+    folder = tmp_path / "study"
+    shutil.copytree(
+        ROOT / "examples" / "study_of_my_own_model", folder, ignore=shutil.ignore_patterns("__pycache__", "out")
+    )
+    short = ("study.seeds=[0]", "study.severities=[5]", "train.epochs=2", "train.milestones=[]", "train.factors=[]")
+    changes = ["--only", "Plain", *(part for change in short for part in ("--set", change))]
+    settings = {"cwd": folder, "env": {**os.environ, "OMP_NUM_THREADS": "1"}, "check": True, "timeout": 300}
+    study = [sys.executable, "-m", "avuc", "study", "recipe.toml", "--device", "cpu", "--out", "out", *changes]
+    subprocess.run(study, capture_output=True, **settings)
+    assert "smudge:smudge" in (folder / "out" / "report.html").read_text(encoding="utf-8")
+    ran = subprocess.run([sys.executable, "from_python.py"], capture_output=True, text=True, **settings)
+    assert ran.stdout.count("ECE") == 9
 
 
 # pages whose Python is run, all blocks of a page in one namespace
