@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback
 
 from avuc import metrics
 from avuc.core.errors import InputError
@@ -134,6 +134,23 @@ def test_what_is_logged(language_model: Callable[..., Any], sentences: Any, sett
     assert found["eval_token_entropy_wrong"] > 0
 
 
+def test_trackers_see_the_figures_if_the_callback_is_in_front(
+    language_model: Callable[..., Any], sentences: Any, settings: Callable[..., Any]
+) -> None:
+    seen: list[set[str]] = []
+
+    class Tracker(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+            seen.append({*logs})
+
+    model = language_model("llama")
+    callback = use_linear_avuc(model)
+    trainer = Trainer(model, settings(max_steps=1), train_dataset=sentences(8), callbacks=[Tracker()])
+    trainer.callback_handler.callbacks.insert(0, callback)
+    trainer.train()
+    assert "token_ece" in seen[0]
+
+
 def test_evaluation_with_logits_and_prediction(
     language_model: Callable[..., Any], sentences: Any, settings: Callable[..., Any]
 ) -> None:
@@ -181,6 +198,10 @@ def test_refused_settings(language_model: Callable[..., Any], sentences: Any, se
         train(model, callback, compute_loss_func=lambda outputs, labels, num_items_in_batch: outputs.logits.sum())
     with pytest.raises(InputError, match="AvUCTrainer"):
         train(model, callback, AvUCTrainer)
+    parallel = Trainer(model, settings(max_steps=1), train_dataset=sentences(8), callbacks=[callback])
+    parallel.args._n_gpu = 2
+    with pytest.raises(InputError, match="torchrun"):
+        callback.on_train_begin(parallel.args, parallel.state, parallel.control, model=model)
     with pytest.raises(InputError, match="another model"):
         train(language_model("llama"), callback)
     original = callback.forward

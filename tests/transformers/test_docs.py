@@ -18,3 +18,4 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for block in blocks:  # later blocks use names of the first
         exec(compile(block, PAGE.name, "exec"), scope)
     assert "eval_avu_auc" in scope["figures"]  # type: ignore[operator]
+    assert "eval_token_ece" in scope["token_figures"]  # type: ignore[operator]
