@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import BertConfig, BertForMaskedLM, CohereConfig, CohereForCausalLM, MixtralConfig, MixtralForCausalLM
@@ -297,12 +298,19 @@ def test_a_model_in_bfloat16(language_model: Callable[..., Any]) -> None:
 
 
 def test_compiled(language_model: Callable[..., Any]) -> None:
+    """Later steps run what the first ones compiled."""
     model = language_model("llama", num_hidden_layers=1).train()
-    use_linear_avuc(model, threshold=1.5)
+    callback = use_linear_avuc(model, threshold=1.5)
     loss = model(**batch()).loss
-    compiled = torch.compile(model, backend="aot_eager")(**batch()).loss
-    torch.testing.assert_close(compiled, loss)
-    compiled.backward()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled, frames = torch.compile(model, backend=counter), []
+    for _ in range(5):
+        found = compiled(**batch()).loss
+        found.backward()
+        frames.append(counter.frame_count)
+    torch.testing.assert_close(found, loss)
+    assert frames[2] == frames[-1]
+    assert callback._tokens.pop(torch.device("cpu"))["token_nll"] > 0
 
 
 def test_other_factors_of_the_logits() -> None:
@@ -334,8 +342,9 @@ def test_refused_models(language_model: Callable[..., Any], tiny_model: Callable
     with pytest.raises(InputError, match="give a model of Transformers"):
         use_linear_avuc(torch.nn.Linear(2, 2))
     masked = BertForMaskedLM(BertConfig(vocab_size=37, hidden_size=8, num_hidden_layers=1, num_attention_heads=1))
-    with pytest.raises(InputError, match="not the cross-entropy of the next token"):
-        use_linear_avuc(masked)
+    for dtype in (torch.float32, torch.bfloat16):
+        with pytest.raises(InputError, match="not the cross-entropy of the next token"):
+            use_linear_avuc(masked.to(dtype))
     model = language_model()
     model.config.is_encoder_decoder = True
     with pytest.raises(InputError, match="encoder-decoder"):
@@ -379,6 +388,9 @@ def test_a_model_that_changes_its_logits_is_refused(language_model: Callable[...
         use_linear_avuc(model)
     model = language_model("llama")
     model.loss_function = lambda logits, labels, vocab_size, **kwargs: 0.9 * logits.logsumexp(-1).mean()
+    with pytest.raises(InputError, match="not the cross-entropy"):
+        use_linear_avuc(model)
+    model.register_forward_hook(lambda module, given, out: type(out)(logits=out.logits))
     with pytest.raises(InputError, match="not the cross-entropy"):
         use_linear_avuc(model)
     assert "forward" not in vars(model)

@@ -57,7 +57,7 @@ class LinearAvUCCallback(TrainerCallback):
         self.active, self._in_trainer, self._averaging = True, False, False
         self._capturing, self._skipping = False, True
         self._hidden: list[Tensor] = []
-        self._steps = 0  # forward passes of training
+        self._used = False  # whether a forward pass of training came here
         self._tokens, self._evaluated, self._pending = (TokenMetrics(self.group) for _ in range(3))
         self._head: nn.Module | None = None
         self._handle: Any = None
@@ -151,7 +151,9 @@ class LinearAvUCCallback(TrainerCallback):
         head, options = self._head, dict(self.options)
         assert isinstance(head, nn.Linear)
         device = head.weight.device
-        self.avuc.to(device).train(training)
+        if self.avuc.threshold.device != device:
+            self.avuc.to(device)
+        self.avuc.train(training)
         if not training:  # each rank on its own: evaluation batches need not come in step
             options |= {"kind": "plain", "nll_weight": 1.0, "group": False}
         elif options["kind"] == "avuc" and self.avuc.warming_up:
@@ -177,7 +179,7 @@ class LinearAvUCCallback(TrainerCallback):
             self._pending.sums = None  # only what `Trainer` has asked for is kept, see `on_prediction_step`
         (self._tokens if training else self._pending).update(result, words, self.avuc.threshold)
         if training:
-            self._steps += 1
+            self._used = True
             parts = (result.entropy, result.correct, result.valid)
             self.avuc.observe(*(part.reshape(-1) for part in parts))
 
@@ -204,7 +206,8 @@ class LinearAvUCCallback(TrainerCallback):
             raise InputError("use_linear_avuc: Trainer trains another model than this callback belongs to")
         if not self.active:
             raise InputError("use_linear_avuc: undo() was called; leave the callback out")
-        self._in_trainer, self._averaging, self._steps = True, args.average_tokens_across_devices, 0
+        self._in_trainer, self._used = True, False
+        self._averaging = getattr(args, "average_tokens_across_devices", False)
         saved = state.stateful_callbacks.get(KEY)
         if saved is not None:
             restore(self.avuc, saved, KEY)
@@ -217,7 +220,7 @@ class LinearAvUCCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Put the state into that of `Trainer`, which may write a checkpoint next."""
-        if self._steps == 0:
+        if not self._used:
             raise InputError(
                 "use_linear_avuc: another forward pass replaced this one, so its loss was not used; leave "
                 "use_liger_kernel out, or switch its fused cross-entropy off"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -79,29 +81,25 @@ def find_logits(model: Any) -> Logits:
     spread = F.linear(directions, head.weight).float().std().item()
     directions *= SPREAD / spread if spread > 0 else 1.0
     raw = F.linear(directions, head.weight, head.bias).float()
-    seen: list[Tensor] = []
+    shapes: list[torch.Size] = []
 
     def replace(module: nn.Module, given: tuple[Any, ...]) -> tuple[Tensor]:
+        shapes.append(given[0].shape)
         return (directions.to(given[0].dtype),)
 
-    def look(module: nn.Module, given: tuple[Any, ...]) -> None:
-        seen.append(given[0])
-
-    with _evaluating(model):
+    with _evaluating(model), _hook(head, replace):
         try:
-            with _hook(head, replace):
-                found = model(input_ids=ids, return_dict=True).logits
-            with _hook(head, look):
-                own = model(input_ids=ids, labels=ids, return_dict=True)
+            found = model(input_ids=ids, labels=ids, return_dict=True, **_padding(model, ids))
         except Exception as error:  # anything that a model's own code raises
             raise InputError(f"use_linear_avuc: {name} does not run on four tokens: {error}") from error
     rough = head.weight.dtype in (torch.bfloat16, torch.float16)
-    logits = _fitting(model, raw, found, 2e-2 if rough else 1e-4)
-    if logits is None or not seen or seen[0].shape[:-1] != ids.shape:
+    logits = _fitting(model, raw, found.logits, 2e-2 if rough else 1e-4)
+    if logits is None or shapes != [directions.shape]:
         raise InputError(f"use_linear_avuc: {name} changes its logits in a way that is not known here; use AvUCTrainer")
-    scores = apply(logits, F.linear(seen[0].to(head.weight.dtype), head.weight, head.bias).float())
-    expected = F.cross_entropy(scores[0, :-1], ids[0, 1:].to(scores.device)) + auxiliary_loss(model, own)
-    if not (own.loss - expected).abs().item() <= (5e-2 if rough else 1e-5) * max(1.0, expected.abs().item()):
+    scores = apply(logits, raw)[0, :-1]
+    expected = F.cross_entropy(scores, ids[0, 1:].to(scores.device)) + auxiliary_loss(model, found)
+    gap = math.inf if found.loss is None else (found.loss.to(expected.device) - expected).abs().item()
+    if not gap <= (5e-2 if rough else 1e-5) * max(1.0, expected.abs().item()):
         raise InputError(
             f"use_linear_avuc: the loss of {name} is not the cross-entropy of the next token; use AvUCTrainer"
         )
@@ -135,6 +133,13 @@ def _fitting(model: Any, raw: Tensor, found: Tensor, tolerance: float) -> Logits
             if (found.float().to(raw.device) - expected).abs().max() <= tolerance * expected.abs().max():
                 return candidate
     return None
+
+
+def _padding(model: Any, ids: Tensor) -> dict[str, Tensor]:
+    """Return a mask that leaves the last token out: a loss that reads it is not the one that is expected."""
+    mask = torch.ones_like(ids)
+    mask[:, -1] = 0
+    return {"attention_mask": mask} if "attention_mask" in inspect.signature(model.forward).parameters else {}
 
 
 @contextlib.contextmanager
