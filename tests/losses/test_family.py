@@ -214,6 +214,39 @@ def test_the_module_is_the_function(name: str) -> None:
         type(module)(variant="nonsense")
 
 
+# ---- memory
+
+
+def saved_elements(loss: Callable[[Tensor], Tensor], logits: Tensor) -> int:
+    """Return how many numbers the forward pass keeps for the backward pass."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.numel()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        value = loss(logits.clone().requires_grad_())
+    assert value.requires_grad
+    return sum(kept.values())
+
+
+def test_memory_does_not_grow_with_bins_or_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("avuc.losses.sb_ece.BLOCK_ROWS", 500)
+    logits, labels = rows(20_000, 10)
+    few, many = (saved_elements(lambda z, b=b: sb_ece_loss(z, labels, bins=b), logits) for b in (5, 100))
+    assert many < 1.1 * few
+    assert many < 4 * logits.numel()
+    logits, labels = images(2, side=64)
+    levels = [0.004 * n for n in range(1, 101)]
+    few, many = (
+        saved_elements(lambda z, t=t: segmentation_avu_loss(z, labels, thresholds=t), logits)
+        for t in (levels[:5], levels)
+    )
+    assert many < 1.1 * few
+    assert many < 40 * labels.numel()
+
+
 # ---- data-parallel ranks
 
 CUTS = (2, 0)  # images of the first of two ranks
