@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from avuc.cli.command import Command, Namespace, Parser
 from avuc.cli.console import Console
@@ -13,6 +13,7 @@ from avuc.cli.inputs import (
     open_file,
     open_other,
 )
+from avuc.cli.more import add_more_options, check_more, more_figures, show_more
 from avuc.cli.multilabel import TASK, evaluate_labels
 from avuc.cli.outputs import add_output_options, check_outputs, console_for, file_title, text_job, write_results
 from avuc.cli.tables import show_file, show_result, show_written
@@ -32,6 +33,7 @@ examples:
   avuc evaluate test.npz --ood other.npz --json figures.json --report report.html
   avuc evaluate logits.npy --labels test.csv --label class
   avuc evaluate huge.npy --fixed-memory
+  avuc evaluate test.csv --more --group hospital
   avuc evaluate tags.csv --task multilabel
   python predict.py | avuc evaluate - --format npz --json - | jq .metrics.ece"""
 
@@ -49,14 +51,16 @@ def arguments(parser: Parser) -> None:
         help="use memory that does not grow with the number of rows: no intervals, and metrics that need the order of "
         "all rows are given within bounds",
     )
+    add_more_options(parser)
     add_output_options(parser)
 
 
 def run(args: Namespace) -> int:
     check_outputs({"--json": args.json, "--report": args.report}, [args.file, args.labels, args.ood])
+    check_more(args)
     if args.task == TASK:
         return evaluate_labels(args)
-    from avuc.evaluation.files import describe
+    from avuc.evaluation.files import ScoreFile, describe
 
     if args.fixed_memory and args.replicates:
         raise InputError(
@@ -66,6 +70,7 @@ def run(args: Namespace) -> int:
     file = open_file(args)
     show_file(console, file)
     file.check_labelled()
+    check_more(args, file)
     other = None
     if args.ood:
         other = open_other(args, args.ood, file, "both files must come from the same model")
@@ -79,14 +84,19 @@ def run(args: Namespace) -> int:
         raise InputError(
             f"{args.file}: there is not enough memory to evaluate it; use --fixed-memory, or a larger machine"
         ) from error
+    more: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
+    if (args.more or args.group) and isinstance(file, ScoreFile):
+        more, figures = more_figures(args, file, result.replicates)
     page = ""
     if args.report:
         from avuc.report.single.page import assessment_page
 
         page = assessment_page(result, title=visible(file_title(args)), source=describe(file))
-    write_results(result.as_json() | {"notes": notes}, args.json, {args.report: text_job(page)})
+    write_results(result.as_json() | figures | {"notes": notes}, args.json, {args.report: text_job(page)})
     console.line()
     show_result(console, result)
+    show_more(console, args, more)
     console.line()
     for sentence in verdict(result):
         console.paragraph(sentence)

@@ -5,7 +5,7 @@ They depend on the confidences and on which predictions are correct, and on noth
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -76,7 +76,13 @@ def _sides(table: BinTable) -> tuple[float, float]:
 
 
 def more_intervals(
-    statistics: Statistics, *, replicates: int = 1000, level: float = 0.95, seed: int = 0, bins: int = 15
+    statistics: Statistics,
+    names: Iterable[str] = tuple(MORE_METRICS),
+    *,
+    replicates: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    bins: int = 15,
 ) -> dict[str, Interval]:
     """Return the value and the bootstrap interval of each of `MORE_METRICS`; without replicates the ends are NaN.
 
@@ -84,48 +90,92 @@ def more_intervals(
 
     Args:
         statistics: of the predictions.
+        names: those of `MORE_METRICS` that are wanted.
         replicates: number of resamples.
         level: confidence level.
         seed: of the resamples.
         bins: number of bins of over- and underconfidence.
     """
-    confidence, correct, rows = statistics.confidence, statistics.correct, len(statistics)
-    residual = confidence - correct
-    smooth, bandwidth = smooth_error(confidence, correct)
-    over, under = _sides(confidence_table(statistics, bins))
-    order = np.argsort(-confidence, kind="stable")
-    starts = np.flatnonzero(np.diff(confidence[order], prepend=np.inf))  # first row of each group of equal scores
-    area = float(generalised_risk_area(~correct[order], np.ones(rows), starts))
-    values = {"smooth_ece": smooth, "overconfidence": over, "underconfidence": under, "augrc": area}
+    wanted = list(names)
+    parts = [part for part in (_Smooth, _Sides, _Area) if set(part.names) & set(wanted)]
+    made = [part(statistics, bins) for part in parts]
+    values = {name: value for part in made for name, value in zip(part.names, part.values, strict=True)}
     if not replicates:
-        return {name: Interval(value, float("nan"), float("nan")) for name, value in values.items()}
+        return {name: Interval(values[name], float("nan"), float("nan")) for name in wanted}
     check_bootstrap(replicates, level)
-    cells, places = digitise(confidence, bin_edges(bins, statistics.dtype)), grid_places(confidence)
-
-    def gaps(index: Array) -> Array:
-        return np.bincount(cells[index], weights=residual[index], minlength=bins) / rows
-
-    def masses(index: Array) -> Array:
-        return residual_masses(places[0][index], places[1][index], residual[index])
-
-    everything = np.arange(rows)
-    binned = AbsoluteSum(gaps(everything))
-    kernel = AbsoluteSum(smoothed(cosine_waves(masses(everything)), bandwidth))
-    shift, areas = [], []
-    for index in resampled_rows(rows, replicates, seed):
-        drawn = gaps(index)
-        binned.add(drawn[None])
-        kernel.add(smoothed(cosine_waves(masses(index)), bandwidth)[None])
-        shift.append(drawn.sum() - binned.estimate.sum())
-        weights = np.bincount(index, minlength=rows)[order].astype(np.float64)
-        areas.append(generalised_risk_area(~correct[order], weights, starts))
-    total, moved, missed = binned.errors(), np.array(shift), area - np.array(areas)
-    errors = {
-        "smooth_ece": kernel.errors(),
-        # max(0, g) = (|g| + g)/2
-        "overconfidence": Errors((total.over + moved) / 2, (total.under + moved) / 2),
-        "underconfidence": Errors((total.over - moved) / 2, (total.under - moved) / 2),
-        "augrc": Errors(missed, missed),
-    }
-    found = {name: error_interval(value, errors[name], level) for name, value in values.items()}
+    for index in resampled_rows(len(statistics), replicates, seed):
+        for part in made:
+            part.add(index)
+    errors = {name: error for part in made for name, error in zip(part.names, part.errors(), strict=True)}
+    found = {name: error_interval(values[name], errors[name], level) for name in wanted}
     return {name: Interval(each.value, max(each.low, 0.0), min(each.high, 1.0)) for name, each in found.items()}
+
+
+class _Smooth:
+    """SmoothECE of resamples, at the bandwidth of all rows."""
+
+    names = ("smooth_ece",)
+
+    def __init__(self, statistics: Statistics, bins: int) -> None:
+        self.residual = statistics.confidence - statistics.correct
+        self.below, self.share = grid_places(statistics.confidence)
+        value, self.bandwidth = smooth_error(statistics.confidence, statistics.correct)
+        self.values = (value,)
+        self.sum = AbsoluteSum(self._terms(np.arange(len(statistics))))
+
+    def _terms(self, index: Array) -> Array:
+        masses = residual_masses(self.below[index], self.share[index], self.residual[index])
+        return smoothed(cosine_waves(masses), self.bandwidth)
+
+    def add(self, index: Array) -> None:
+        self.sum.add(self._terms(index)[None])
+
+    def errors(self) -> tuple[Errors, ...]:
+        return (self.sum.errors(),)
+
+
+class _Sides:
+    """Over- and underconfidence of resamples: max(0, g) = (|g| + g)/2 for the gap g of each bin."""
+
+    names = ("overconfidence", "underconfidence")
+
+    def __init__(self, statistics: Statistics, bins: int) -> None:
+        self.bins, self.residual = bins, statistics.confidence - statistics.correct
+        self.cells = digitise(statistics.confidence, bin_edges(bins, statistics.dtype))
+        self.values = _sides(confidence_table(statistics, bins))
+        self.sum = AbsoluteSum(self._gaps(np.arange(len(statistics))))
+        self.shift: list[float] = []
+
+    def _gaps(self, index: Array) -> Array:
+        sums: Array = np.bincount(self.cells[index], weights=self.residual[index], minlength=self.bins)
+        return sums / len(index)
+
+    def add(self, index: Array) -> None:
+        gaps = self._gaps(index)
+        self.sum.add(gaps[None])
+        self.shift.append(float(gaps.sum() - self.sum.estimate.sum()))
+
+    def errors(self) -> tuple[Errors, ...]:
+        total, shift = self.sum.errors(), np.array(self.shift)
+        return tuple(Errors((total.over + move) / 2, (total.under + move) / 2) for move in (shift, -shift))
+
+
+class _Area:
+    """AUGRC of resamples."""
+
+    names = ("augrc",)
+
+    def __init__(self, statistics: Statistics, bins: int) -> None:
+        self.order = np.argsort(-statistics.confidence, kind="stable")
+        self.wrong = ~statistics.correct[self.order]
+        # the first row of each group of equal scores
+        self.starts = np.flatnonzero(np.diff(statistics.confidence[self.order], prepend=np.inf))
+        self.values = (generalised_risk_area(self.wrong, np.ones(len(statistics)), self.starts),)
+        self.missed: list[float] = []
+
+    def add(self, index: Array) -> None:
+        weights = np.bincount(index, minlength=len(self.order))[self.order].astype(np.float64)
+        self.missed.append(self.values[0] - generalised_risk_area(self.wrong, weights, self.starts))
+
+    def errors(self) -> tuple[Errors, ...]:
+        return (Errors(np.array(self.missed), np.array(self.missed)),)

@@ -1,0 +1,138 @@
+"""`avuc evaluate --more` and `--group`: metrics on request, parts of NLL and Brier score, calibration within groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from avuc.cli.command import Namespace, Parser
+from avuc.cli.console import Console
+from avuc.core.errors import InputError
+
+if TYPE_CHECKING:
+    from avuc.evaluation.files import ScoreFile, ScoreStream
+    from avuc.evaluation.groups import GroupResult
+    from avuc.metrics import Interval
+
+TEXTS = {
+    "smooth_ece": ("SmoothECE", "ECE with a kernel in place of bins"),
+    "overconfidence": ("Overconfidence", "part of ECE where it is too sure"),
+    "underconfidence": ("Underconfidence", "part of ECE where it is not sure enough"),
+    "augrc": ("AUGRC", "undetected errors, averaged over all coverages"),
+    "nll_refinement": ("NLL, refinement", "NLL that a temperature cannot repair"),
+    "nll_calibration": ("NLL, calibration", "NLL that a temperature repairs, on held-out rows"),
+    "brier_refinement": ("Brier, refinement", "the same for the Brier score"),
+    "brier_calibration": ("Brier, calibration", "the same for the Brier score"),
+}
+# resamples of a group, and groups that the terminal shows; the JSON has all
+REPLICATES = 200
+MOST_SHOWN = 20
+
+
+def add_more_options(parser: Parser) -> None:
+    """Add --more and --group."""
+    parser.add_argument(
+        "--more",
+        action="store_true",
+        help="also SmoothECE, over- and underconfidence, AUGRC, NLL and Brier score as refinement and calibration, and "
+        "the calibration of each predicted class",
+    )
+    parser.add_argument(
+        "--group",
+        metavar="NAME",
+        help="calibration for each value of this column of a table, or array of an .npz or .safetensors file",
+    )
+
+
+def check_more(args: Namespace, file: ScoreFile | ScoreStream | None = None) -> None:
+    """Raise if --more or --group does not fit other options or the file."""
+    if not (args.more or args.group):
+        return
+    option = "--more" if args.more else "--group"
+    if args.fixed_memory:
+        raise InputError(f"{option}: with --fixed-memory no rows are kept; leave out one of the two")
+    if args.task == "multilabel":
+        raise InputError(f"{option}: is not for --task multilabel; leave out one of the two")
+    if file is None:
+        return
+    if not hasattr(file, "predictions"):
+        raise InputError(f"{args.file}: is read in blocks, so there is no {option}; evaluate a sample of its rows")
+    layout = file.raw.layout
+    if args.group and layout is not None and (layout.dense or layout.left_out):
+        raise InputError(f"{args.file}: --group needs one row per line; dense scores and rows left out have no group")
+
+
+def more_figures(args: Namespace, file: ScoreFile, replicates: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what --more and --group found, and its JSON."""
+    from avuc.evaluation.decomposition import decompose
+    from avuc.evaluation.files.group_column import read_groups
+    from avuc.evaluation.groups import evaluate_groups
+    from avuc.metrics.more import more_intervals
+    from avuc.metrics.statistics import prediction_statistics
+
+    predictions = file.predictions()
+    found: dict[str, Any] = {}
+    document: dict[str, Any] = {}
+    few: dict[str, Any] = {"bins": args.bins, "replicates": min(replicates, REPLICATES), "seed": args.seed}
+    if args.more:
+        statistics = prediction_statistics(predictions.probs, predictions.labels)
+        figures = more_intervals(statistics, replicates=replicates, seed=args.seed, bins=args.bins)
+        if len(predictions) >= 2:
+            folds = min(5, len(predictions))
+            figures |= decompose(predictions, folds=folds, replicates=replicates, seed=args.seed)
+        classes = evaluate_groups(predictions, predictions.predicted.tolist(), **few)
+        names = file.class_names or tuple(map(str, range(file.num_classes)))
+        found |= {"more": figures, "classes": [(names[int(each.name)], each) for each in classes]}
+        document["more"] = {
+            "metrics": {name: each.value for name, each in figures.items()},
+            "intervals": {name: [each.low, each.high] for name, each in figures.items() if not math.isnan(each.low)},
+            "classes": [each.as_json() | {"name": name} for name, each in found["classes"]],
+        }
+    if args.group:
+        groups = evaluate_groups(predictions, list(read_groups(args.file, args.group, file.num_rows)), **few)
+        found["groups"] = [(each.name, each) for each in groups]
+        document |= {"group": args.group, "groups": [each.as_json() for each in groups]}
+    return found, document
+
+
+def show_more(console: Console, args: Namespace, found: Mapping[str, Any]) -> None:
+    """Print the tables of --more and --group."""
+    if "more" in found:
+        console.line()
+        figures: Mapping[str, Interval] = found["more"]
+        rows = [
+            (TEXTS[name][0], f"{each.value:.4f}", _range(each, 4), TEXTS[name][1]) for name, each in figures.items()
+        ]
+        console.table(("more metrics", "value", "95 % interval", "what it means"), rows, "<>><")
+        _show_groups(console, "predicted class", found["classes"])
+    if "groups" in found:
+        _show_groups(console, args.group, found["groups"])
+
+
+def _show_groups(console: Console, title: str, groups: Sequence[tuple[str, GroupResult]]) -> None:
+    console.line()
+    shown = list(groups)
+    if many := len(shown) > MOST_SHOWN:
+        shown = sorted(shown, key=lambda pair: -pair[1].metrics["ece"].value)[:MOST_SHOWN]
+    rows = [
+        (
+            name,
+            f"{each.rows:,}",
+            f"{100 * each.metrics['accuracy'].value:.1f} %",
+            f"{100 * each.confidence:.1f} %",
+            f"{each.metrics['ece'].value:.4f}",
+            _range(each.metrics["ece"], 4),
+            f"{each.metrics['overconfidence'].value:.4f}",
+            f"{each.metrics['underconfidence'].value:.4f}",
+        )
+        for name, each in shown
+    ]
+    head = (title, "rows", "accuracy", "confidence", "ECE", "95 % interval", "overconfident", "underconfident")
+    console.table(head, rows, "<>>>>>><")
+    if many:
+        console.paragraph(f"The {MOST_SHOWN} groups with the highest ECE; --json has all.", style="dim")
+
+
+def _range(interval: Interval, digits: int) -> str:
+    return "" if math.isnan(interval.low) else f"{interval.low:.{digits}f} … {interval.high:.{digits}f}"

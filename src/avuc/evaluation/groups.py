@@ -1,0 +1,88 @@
+"""Calibration within groups of rows: those of one predicted class, or of one value of a column."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from avuc.core.errors import InputError
+from avuc.evaluation.decomposition import rows_of
+from avuc.metrics import Interval, intervals
+from avuc.metrics.more import more_intervals
+from avuc.metrics.statistics import prediction_statistics
+from avuc.metrics.suite import from_statistics
+from avuc.predictions import Predictions
+
+# metrics of a group
+METRICS = ("accuracy", "nll", "ece")
+SIDES = ("overconfidence", "underconfidence")
+# more values than this are no groups
+MOST_GROUPS = 1000
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """Figures of the rows of one group.
+
+    Args:
+        name: the value of the column, or the class.
+        rows: number of rows.
+        confidence: mean confidence.
+        metrics: value and 95 % interval of accuracy, NLL, ECE, over- and underconfidence.
+    """
+
+    name: str
+    rows: int
+    confidence: float
+    metrics: dict[str, Interval]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain values; undefined ends are None."""
+        content = asdict(self) | {"metrics": {name: each.value for name, each in self.metrics.items()}}
+        content["intervals"] = {
+            name: [each.low, each.high] for name, each in self.metrics.items() if not math.isnan(each.low)
+        }
+        return content
+
+
+def evaluate_groups(
+    predictions: Predictions, groups: Sequence[Any], *, bins: int = 15, replicates: int = 200, seed: int = 0
+) -> list[GroupResult]:
+    """Return the figures of each group of rows, in the order of the groups' names.
+
+    Args:
+        predictions: with labels.
+        groups: the group of each row, (N,): names or numbers.
+        bins: number of bins of the calibration errors.
+        replicates: number of resamples of the intervals; 0: no intervals.
+        seed: of the resamples.
+
+    >>> p = Predictions([[0.9, 0.1], [0.6, 0.4], [0.7, 0.3]], [0, 1, 0])
+    >>> [(group.name, group.rows) for group in evaluate_groups(p, ["b", "a", "b"], replicates=0)]
+    [('a', 1), ('b', 2)]
+    """
+    values = np.asarray(groups)
+    if values.shape != (len(predictions),):
+        raise InputError(f"groups must have one value for each of {len(predictions)} rows, found shape {values.shape}")
+    names, member = np.unique(values, return_inverse=True)
+    if len(names) > MOST_GROUPS:
+        raise InputError(f"groups: found {len(names):,} different values; use a column with at most {MOST_GROUPS:,}")
+    found = []
+    for number, name in enumerate(names.tolist()):
+        rows = rows_of(predictions, torch.from_numpy(np.flatnonzero(member == number)))
+        statistics = prediction_statistics(rows.probs, rows.labels)
+        figures: dict[str, Interval]
+        if replicates:
+            figures = intervals(rows, METRICS, replicates=replicates, seed=seed, bins=bins)
+        else:
+            plain = from_statistics(statistics, bins=bins, names=METRICS)
+            figures = {key: Interval(value, math.nan, math.nan) for key, value in plain.items()}
+        more = more_intervals(statistics, SIDES, replicates=replicates, seed=seed, bins=bins)
+        figures = {key: figures[key] for key in METRICS} | {key: more[key] for key in SIDES}
+        found.append(GroupResult(str(name), len(rows), float(statistics.confidence.mean()), figures))
+    return found

@@ -1,0 +1,82 @@
+"""`avuc evaluate --more` and `--group`."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from avuc import metrics
+from avuc.cli import main, more
+from avuc.evaluation.decomposition import decompose
+from avuc.evaluation.files import read_scores
+from avuc.metrics import MORE_METRICS
+
+from .conftest import overconfident
+
+
+def run(*words):
+    return main([str(word) for word in words])
+
+
+@pytest.fixture
+def sites(tmp_path):
+    logits, labels = overconfident(200, 0)
+    np.savez(tmp_path / "sites.npz", logits=logits, labels=labels, site=np.array(["north", "south"])[labels % 2])
+    return tmp_path / "sites.npz"
+
+
+def test_figures_are_those_of_the_library_and_the_other_keys_stay(sites, tmp_path, capsys):
+    plain, both = tmp_path / "plain.json", tmp_path / "both.json"
+    assert run("evaluate", sites, "--replicates", 30, "--json", plain, "--quiet") == 0
+    assert run("evaluate", sites, "--replicates", 30, "--json", both, "--more", "--group", "site") == 0
+    out = capsys.readouterr().out
+    for title in ("SmoothECE", "NLL, calibration", "predicted class", "north"):
+        assert title in out
+    before, after = json.loads(plain.read_text()), json.loads(both.read_text())
+    assert {key: after[key] for key in before} == before
+    assert set(after) - set(before) == {"more", "group", "groups"}
+    predictions = read_scores(sites).predictions()
+    for name in MORE_METRICS:
+        value = MORE_METRICS[name](predictions.probs, predictions.labels)
+        assert after["more"]["metrics"][name] == pytest.approx(value)
+        assert len(after["more"]["intervals"][name]) == 2
+    parts = decompose(predictions, replicates=0)
+    assert after["more"]["metrics"]["nll_refinement"] == pytest.approx(parts["nll_refinement"].value)
+    assert sum(each["rows"] for each in after["more"]["classes"]) == 200
+    assert after["group"] == "site"
+    for each in after["groups"]:
+        rows = (predictions.labels % 2 == 0) == (each["name"] == "north")
+        assert each["metrics"]["ece"] == pytest.approx(metrics.ece(predictions.probs[rows], predictions.labels[rows]))
+
+
+def test_without_replicates_there_are_no_intervals(sites, tmp_path):
+    assert run("evaluate", sites, "--replicates", 0, "--json", tmp_path / "j.json", "--more", "--quiet") == 0
+    assert json.loads((tmp_path / "j.json").read_text())["more"]["intervals"] == {}
+
+
+def test_one_row(tmp_path):
+    np.savez(tmp_path / "one.npz", probs=[[0.7, 0.3]], labels=[0])
+    assert run("evaluate", tmp_path / "one.npz", "--more", "--quiet", "--json", tmp_path / "j.json") == 0
+    assert set(json.loads((tmp_path / "j.json").read_text())["more"]["metrics"]) == set(MORE_METRICS)
+
+
+def test_every_figure_has_a_text():
+    parts = {f"{loss}_{part}" for loss in ("nll", "brier") for part in ("refinement", "calibration")}
+    assert set(more.TEXTS) == {*MORE_METRICS, *parts}
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--group", "town"], "has no column 'town'"),
+        (["--more", "--fixed-memory"], "--fixed-memory"),
+        (["--group", "site", "--task", "multilabel"], "multilabel"),
+    ],
+)
+def test_bad_input_is_one_line(sites, words, problem, capsys):
+    assert run("evaluate", sites, *words) == 2
+    error = capsys.readouterr().err
+    assert problem in error
+    assert error.count("\n") == 1
