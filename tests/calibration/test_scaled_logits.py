@@ -129,6 +129,9 @@ def test_cuda_equals_cpu():
     rng = np.random.default_rng(0)
     for draws in (1, 3):
         logits, labels = torch.tensor(rng.normal(size=(draws, 60, 8))), torch.tensor(rng.integers(0, 8, 60))
-        here, there = ScaledLogits(logits, labels), ScaledLogits(logits.cuda(), labels.cuda())
+        weight = torch.tensor(rng.random(60) + 0.1)
+        here, there = ScaledLogits(logits, labels, weight), ScaledLogits(logits.cuda(), labels.cuda(), weight.cuda())
         for a, b in zip(here.at(1.4), there.at(1.4), strict=True):
+            assert a is not None
+            assert b is not None
             torch.testing.assert_close(a, b.cpu())
