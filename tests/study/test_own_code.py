@@ -255,6 +255,25 @@ def test_changed_code_is_noticed(folder):
         run_study(load_recipe("recipe.toml", small), folder / "out", device="cpu", progress=False)
 
 
+def test_exported_copy_names_no_folder_and_resumes(folder):
+    changes = ['data.options={count = 130, where = "/home/ada/photos"}', "study.shifts=[]"]
+    rewrite(folder, "def load(split, count=150)", "def load(split, count=150, where='')")
+    run_study(load_recipe("recipe.toml", changes), folder / "out", device="cpu", progress=False).close()
+    assert main(["study", "--export", "out", "--out", "copy"]) == 0
+    text = (folder / "copy" / "recipe.toml").read_text()
+    assert "<data>/photos" in text
+    assert "/home/ada" not in text
+    run_study(load_recipe("recipe.toml", changes), folder / "copy", device="cpu", progress=False).close()
+    other = [changes[0].replace("photos", "pictures"), changes[1]]
+    with pytest.raises(InputError, match=r"data.options was"):
+        run_study(load_recipe("recipe.toml", other), folder / "copy", device="cpu", progress=False)
+
+
+def test_dry_run(folder, capsys):
+    assert main(["study", "recipe.toml", "--device", "cpu", "--dry-run"]) == 0
+    assert "2 models to train" in capsys.readouterr().out
+
+
 def test_digest_follows_what_a_function_uses(folder):
     def digest(text: str) -> str:
         (folder / "own_parts.py").write_text(textwrap.dedent(text))

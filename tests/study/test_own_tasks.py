@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from avuc.core.errors import InputError
+from avuc.data.tensors import TensorData
 from avuc.methods import SVI, Dropout, Ensemble, Objective, Vanilla
+from avuc.predictions import Predictions
 from avuc.report.study.page import study_page
 from avuc.report.study.results import read_results
-from avuc.study import Store, run
+from avuc.study import Store, load_recipe, run, run_study
 from avuc.study.grid import CLEAN, ModelKey, TestSet
 from avuc.study.maps import worst_maps
 from avuc.study.worker import StudyWorker
@@ -136,8 +136,6 @@ def pixel_net(num_classes):
 @pytest.fixture
 def pixel_recipe(tmp_path, monkeypatch):
     """A study of pixels through a recipe, with ignore_index = 255."""
-    from avuc.study import load_recipe
-
     text = f"""
 [study]
 samples = 2
@@ -172,9 +170,8 @@ objective = {{ kind = "avuc", warmup_epochs = 1 }}
     return load_recipe(tmp_path / "recipe.toml")
 
 
-def test_pixels(pixel_recipe, tmp_path):
-    from avuc.study import run_study
-
+def test_pixels(pixel_recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr("avuc.study.store.MOST_ENTROPIES", 1000)
     store = run_study(pixel_recipe, tmp_path / "out", device="cpu", progress=False)
     found = values(store)
     rows = dict(store.select("SELECT method || shift, rows FROM cells"))
@@ -182,6 +179,7 @@ def test_pixels(pixel_recipe, tmp_path):
     assert found["Vanilla", 0, "clean", 0, "accuracy"] > 0.9
     history = store.history("LL-SVI-AvUC", 0)
     assert all(0 <= record["accuracy"] <= 1 for record in history)
+    assert len(store.clean_entropy("Vanilla", 0)) == 990  # every eighth
     # by hand
     worker = StudyWorker(pixel_recipe, tmp_path / "out", "cpu", progress=False)
     data = worker.data.images(CLEAN)
@@ -198,9 +196,6 @@ def test_pixels(pixel_recipe, tmp_path):
 
 
 def test_worst_maps_are_sorted_by_certain_mistakes():
-    from avuc.data.tensors import TensorData
-    from avuc.predictions import Predictions
-
     probs = torch.full((3, 2, 2, 2), 0.5)
     probs[1, 0] = 0.99  # class 0, certain
     probs[1, 1] = 0.01
@@ -286,8 +281,6 @@ def shout(texts):
 
 
 def test_sentences(tmp_path, monkeypatch):
-    from avuc.study import load_recipe, run_study
-
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipe.toml").write_text(RECIPE.format(module=__name__))
     other = "".join(f"the food was {word},{label}\n" for word, label in (("good", 1), ("bad", 0), ("poor", 0)))
@@ -316,6 +309,30 @@ def test_sentences(tmp_path, monkeypatch):
     assert clean.texts[0] in page  # the gallery
 
 
+def test_sentences_from_python(tmp_path, monkeypatch):
+    """The study of the recipe again, with objects; then its files change."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.csv").write_text("text,label\nsome good food,1\nsome bad food,0\n")
+    given = {"data": load_sentences, "net": TextNet, "encode": encode, "methods": {"V": Vanilla(), "SVI": SVI_AVUC}}
+    store = small(tmp_path / "out", **given, shifts=["other.csv"])
+    assert len(store.done()) == 2 * 4
+    store.close()
+    (tmp_path / "other.csv").write_text("text,label\nsome good food,1\nsome poor food,0\n")
+    with pytest.raises(InputError, match=r"the data 'other.csv' have changed"):
+        small(tmp_path / "out", **given, shifts=["other.csv"], seeds=[0, 1])
+    for changes, message in (
+        ({"encode": ""}, "sentences need data.encode"),
+        ({"encode": lambda texts: [1, 2]}, "must return a tensor, or a mapping of tensors"),
+        ({"encode": lambda texts: texts.lower()}, "object:encode failed: AttributeError"),
+        ({"shifts": ["fog"]}, "'fog' changes uint8 images"),
+        ({"train": TrainSettings(augmentation="augmix")}, "augmentation: augmix is for uint8 images"),
+        ({"data": load_table}, "data.encode is for sentences"),
+    ):
+        with pytest.raises(InputError) as caught:
+            small(tmp_path / "b", **{**given, **changes})
+        assert message in str(caught.value)
+
+
 class TaggerNet(nn.Module):
     def __init__(self, num_classes):
         super().__init__()
@@ -332,18 +349,10 @@ def load_tags(split):
 
 
 def test_tokens(tmp_path):
-    import dataclasses
-
-    from avuc.study.config import Recipe
-    from avuc.study.engine import run_study
-    from avuc.study.from_python import recipe_of
-
-    recipe = recipe_of({"Vanilla": Vanilla(), "SVI": SVI_AVUC}, load_tags, TaggerNet, [], TRAIN, 20, {"samples": 2})
+    given = {"methods": {"Vanilla": Vanilla(), "SVI": SVI_AVUC}, "data": load_tags, "net": TaggerNet}
     with pytest.raises(InputError, match=r"returned \(8, 8, 2\) .* set net.class_dim = -1"):
-        run_study(recipe, tmp_path / "a", device="cpu", progress=False)
-    net = dataclasses.replace(recipe.net, class_dim=-1)
-    recipe = Recipe(recipe.study, recipe.data, net, recipe.train, recipe.methods)
-    store = run_study(recipe, tmp_path / "b", device="cpu", progress=False)
+        small(tmp_path / "a", **given)
+    store = small(tmp_path / "b", **given, class_dim=-1)
     assert values(store)["Vanilla", 0, "clean", 0, "accuracy"] > 0.95
     assert dict(store.select("SELECT method || shift, rows FROM cells"))["Vanillaclean"] == 120 * 5
 
@@ -358,8 +367,6 @@ def test_tokens(tmp_path):
     ],
 )
 def test_bad_files_of_sentences(tmp_path, monkeypatch, file, message):
-    from avuc.study import load_recipe, run_study
-
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipe.toml").write_text(RECIPE.format(module=__name__))
     if file is not None:
@@ -367,5 +374,4 @@ def test_bad_files_of_sentences(tmp_path, monkeypatch, file, message):
     with pytest.raises(InputError) as caught:
         run_study(load_recipe("recipe.toml"), "out", device="cpu", progress=False)
     assert message in str(caught.value)
-    assert "models" not in sys.modules
     assert not (tmp_path / "out" / "models").exists()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from avuc.calibration import CALIBRATORS, Calibrator
 from avuc.core.errors import InputError
+from avuc.core.tasks import IGNORE_INDEX
 from avuc.methods import METHODS, Method, Objective
 from avuc.study.config import Recipe, changed_fields, kind_table, plain
 from avuc.study.config_parser import parse_method
@@ -30,6 +32,9 @@ def run(
     data: Any,
     net: str | nn.Module | Callable[..., nn.Module],
     shifts: Sequence[str | Callable[..., Any]] = (),
+    encode: Callable[[list[str]], Any] | str = "",
+    ignore_index: int = IGNORE_INDEX,
+    class_dim: int = 1,
     out: str | Path = "out/study",
     train: TrainSettings | None = None,
     validation: int = 0,
@@ -51,6 +56,9 @@ def run(
             `Dataset`, a pair (inputs, labels), a mapping of tensors with "labels", a torch Dataset or a DataLoader.
         net: a function `make_net(num_classes, …)`, a network (which is copied), or the name of one.
         shifts: functions `shift(batch, severity, generator)` and names; default none.
+        encode: for sentences, a function from a list of str to what the network takes; default: none.
+        ignore_index: label of pixels or tokens without a label; default −100.
+        class_dim: dimension of the classes in the network's output; default 1.
         out: folder of the study; default "out/study".
         train: settings of the training; default `TrainSettings()`.
         validation: training examples to hold out; default 0: a tenth of them.
@@ -72,34 +80,41 @@ def run(
     ...     store.close()
     4
     """
-    recipe = recipe_of(methods, data, net, shifts, train or TrainSettings(), validation, study)
+    parts = Parts(data, net, shifts, encode, ignore_index, class_dim, validation)
+    recipe = recipe_of(methods, parts, train or TrainSettings(), study)
     return run_study(recipe, out, engine=engine, device=device, progress=progress, minutes=minutes)
 
 
-def recipe_of(
-    methods: Mapping[str, Any],
-    data: Any,
-    net: Any,
-    shifts: Sequence[Any],
-    train: TrainSettings,
-    validation: int,
-    study: Mapping[str, Any],
-) -> Recipe:
+class Parts(NamedTuple):
+    """The user's own parts of a study; see `run`."""
+
+    data: Any
+    net: Any
+    shifts: Sequence[Any] = ()
+    encode: Any = ""
+    ignore_index: int = IGNORE_INDEX
+    class_dim: int = 1
+    validation: int = 0
+
+
+def recipe_of(methods: Mapping[str, Any], parts: Parts, train: TrainSettings, study: Mapping[str, Any]) -> Recipe:
     """Return the recipe of a study of objects; arguments as in `run`."""
     location = Location("avuc.study.run")
     if not isinstance(methods, Mapping):
         raise (location / "methods").error(f"expected names and methods, found a {type(methods).__name__}")
     names: list[str] = []
-    for shift in shifts:
+    for shift in parts.shifts:
         names.append(shift if isinstance(shift, str) else register(shift, "shift", names))
     settings = build(StudySettings, {**study, "shifts": names}, location)
-    source = data if isinstance(data, str) else register(_splits(data), "data", names)
-    config = DataConfig(source=source, validation=max(1, validation))
-    if not validation:
+    data, net, encode = (_name(getattr(parts, part), part, names) for part in ("data", "net", "encode"))
+    config = DataConfig(
+        source=data, validation=max(1, parts.validation), encode=encode, ignore_index=parts.ignore_index
+    )
+    if not parts.validation:
         if not config.is_own:
             raise (location / "validation").error("say how many training examples are held out")
-        config = DataConfig(source=source, validation=max(1, len(load_own(config, "train")) // HELD_OUT))
-    network = NetConfig(name=net if isinstance(net, str) else register(net, "net", [*names, source]))
+        config = replace(config, validation=max(1, len(load_own(config, "train")) // HELD_OUT))
+    network = NetConfig(name=net, class_dim=parts.class_dim)
     made = [
         parse_method({"name": name, **_table(value, location / "methods" / name)}, train, location / "methods", number)
         for number, (name, value) in enumerate(methods.items())
@@ -107,13 +122,15 @@ def recipe_of(
     return Recipe(settings, config, network, train, tuple(made))
 
 
-def _splits(data: Any) -> Any:
-    if callable(data) or isinstance(data, Mapping):
-        return data
-    raise InputError(
-        f"avuc.study.run: data: expected {{'train': …, 'test': …}}, a function of a split or a name, found a "
-        f"{type(data).__name__}"
-    )
+def _name(value: Any, part: str, taken: list[str]) -> str:
+    """Return a recipe's name for the data, the network or the function that encodes; it is then taken."""
+    if isinstance(value, str):
+        return value
+    if not callable(value) and not (part == "data" and isinstance(value, Mapping)):
+        expected = "{'train': …, 'test': …}, a function of a split" if part == "data" else "a function"
+        raise InputError(f"avuc.study.run: {part}: expected {expected} or a name, found a {type(value).__name__}")
+    taken.append(register(value, part, taken))
+    return taken[-1]
 
 
 def _table(value: Any, location: Location) -> dict[str, Any]:

@@ -23,13 +23,26 @@ def portable_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
     for name, keys in PATHS.items():
         if isinstance(result.get(name), Mapping):
             result[name] = {
-                key: without_folder(value) if key in keys and isinstance(value, str) else value
+                key: portable_options(value) if key == "options" or (key in keys and isinstance(value, str)) else value
                 for key, value in result[name].items()
             }
     study = result.get("study")
     if isinstance(study, Mapping) and isinstance(study.get("ood"), list | tuple):
         result["study"] = {**study, "ood": [_entry(entry) for entry in study["ood"]]}
     return result
+
+
+def portable_options(value: Any) -> Any:
+    """Return options of the user's own functions without the folders of this machine.
+
+    >>> portable_options({"folder": "/home/ada/photos", "size": 32})
+    {'folder': '<data>/photos', 'size': 32}
+    """
+    if isinstance(value, Mapping):
+        return {key: portable_options(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [portable_options(item) for item in value]
+    return without_folder(value) if isinstance(value, str) else value
 
 
 def _entry(entry: Any) -> Any:

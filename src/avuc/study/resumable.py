@@ -8,7 +8,7 @@ from typing import Any
 
 from avuc.core.errors import InputError
 from avuc.study.config import Recipe
-from avuc.study.portable import DATA_FOLDER
+from avuc.study.portable import DATA_FOLDER, portable_options
 from avuc.training.settings import TrainSettings
 
 # fields of [data] that change how files are read, not what is read
@@ -49,6 +49,8 @@ def check_resumable(old: Recipe, new: Recipe, path: Path) -> None:
         same_file = {
             name: getattr(now, name) for name in names if _same_file(getattr(before, name), getattr(now, name))
         }
+        if before.options == portable_options(now.options):
+            same_file["options"] = now.options
         pairs[part] = (replace(before, **same_file), now)
     methods = {method.name: method for method in new.methods}
     pairs |= {f"methods.{one.name}": (one, methods[one.name]) for one in old.methods if one.name in methods}

@@ -47,7 +47,8 @@ def digest_of(data: MemoryData | ImageFiles) -> str:
     elif isinstance(data, TensorData):
         made.update(repr([tuple(data.labels.shape), shapes_of(data)]).encode())
         for part in [data.inputs] if isinstance(data.inputs, Tensor) else data.inputs.values():
-            made.update(part.detach().cpu().contiguous().numpy().data)
+            # as bytes, because NumPy has no bfloat16
+            made.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         made.update("\0".join(data.texts).encode("utf-8", "surrogatepass"))
     else:
         made.update(b"\n".join(bytes(name) for name in data.names))
@@ -155,7 +156,10 @@ class StudyData:
         name = "clean" if made else str(test_set)
         if name not in self._prints:
             self._prints[name] = digest_of(self.test if made else self.images(test_set))
-        return {name: self._prints[name]} | code_prints([] if test_set.outside else [test_set.shift])
+        found = {name: self._prints[name]} | code_prints([] if test_set.outside else [test_set.shift])
+        if is_text_file(test_set.shift):
+            found[test_set.shift] = hashlib.sha256(Path(test_set.shift).read_bytes()).hexdigest()[:DIGITS]
+        return found
 
     # evaluation
 

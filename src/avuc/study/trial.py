@@ -99,8 +99,21 @@ def _try_net(recipe: Recipe, data: StudyData) -> None:
         check_outputs(logits, Task())
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
+    for method in recipe.methods:
+        _check_settings(method, held)
     for method in recipe.trained:
         _try_method(recipe, method, net, batch, labels)
+
+
+def _check_settings(method: MethodConfig, data: MemoryData) -> None:
+    """Refuse settings that are for images with one label each."""
+    if isinstance(data, TensorData) and method.train.augmentation != "crop":
+        raise InputError(
+            f"methods.{method.name}.train.augmentation: {method.train.augmentation} is for uint8 images with one label "
+            "each; leave it out"
+        )
+    if method.bn_images and not isinstance(data.inputs, Tensor):
+        raise InputError(f"methods.{method.name}.bn_images: needs inputs that are one tensor, not a mapping")
 
 
 def _hint(logits: Tensor, expected: tuple[int, ...], class_dim: int) -> str:
