@@ -69,7 +69,7 @@ class Settings:
     batch: int = 32
     dropout: float = 0.1
     rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3)
-    strengths: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)
+    strengths: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
     test_tokens: int = 40_000  # of each text
     backend: str = "chunked"  # of linear_avuc
 
@@ -114,7 +114,7 @@ def pretrained(study: Study, seed: int) -> GPT:
         trained = train(model, study.part("pretrain"), loss_of(PLAIN, 0.0, 0.0, s.backend), schedule, seed=seed)
         save(model, path)
         study.record(study.out / "pretrain" / f"seed{seed}.json", seed=seed, **asdict(trained))
-        print(f"pretrained, seed {seed}: loss {trained.loss:.3f}, {trained.seconds:.0f} s", flush=True)
+        print(f"pretrained, seed {seed}: loss {trained.final_loss:.3f}, {trained.seconds:.0f} s", flush=True)
     model.load_state_dict(torch.load(path, map_location=study.device, weights_only=True))
     return model.eval()
 

@@ -100,7 +100,7 @@ class Trained:
 
     seconds: float
     tokens_per_second: float
-    loss: float
+    final_loss: float
 
 
 def train(model: GPT, tokens: Tensor, loss: Loss, schedule: Schedule, *, seed: int) -> Trained:

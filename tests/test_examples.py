@@ -62,7 +62,15 @@ def test_study_of_my_own_model(tmp_path: Path) -> None:
 
 
 # pages whose Python is run, all blocks of a page in one namespace
-RUN_PAGES = ("conformal.md", "deploy.md", "family.md", "scikit-learn.md", "tasks.md", "torchmetrics.md")
+RUN_PAGES = (
+    "conformal.md",
+    "deploy.md",
+    "family.md",
+    "language-models.md",
+    "scikit-learn.md",
+    "tasks.md",
+    "torchmetrics.md",
+)
 
 
 @pytest.mark.parametrize("name", RUN_PAGES)
