@@ -159,7 +159,7 @@ def errors(depth: int, words: int, tokens: int = 1024) -> dict[str, list[float]]
         hidden.grad = weight.grad = None
         loss = step(hidden, weight, labels)
         loss.backward()
-        result[name] = [abs(float(loss) - float(exact))] + [
+        result[name] = [abs(loss.item() - exact.item())] + [
             float((narrow.grad.double() - value.grad).norm() / value.grad.norm())
             for narrow, value in zip((hidden, weight), wide, strict=True)
             if narrow.grad is not None and value.grad is not None

@@ -67,6 +67,7 @@ RUN_PAGES = (
     "deploy.md",
     "family.md",
     "language-models.md",
+    "losses.md",
     "scikit-learn.md",
     "tasks.md",
     "torchmetrics.md",

@@ -56,7 +56,7 @@ def replace(
 def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "update_softmax", update)
     monkeypatch.setattr(linear, "replace_by_gradient", replace)
-    monkeypatch.setattr(linear, "LAST_TILE_BYTES", 512)
+    monkeypatch.setattr(linear, "FEW_LOGITS", 0)
 
 
 def layer(
@@ -113,6 +113,19 @@ def test_tiles_on_the_cpu(tokens: int, depth: int, words: int, dtype: torch.dtyp
                 if one is not None and other is not None:
                     assert one.dtype == other.dtype
                     assert relative(one, other) < (1e-5 if dtype == torch.float32 else 1e-2)
+
+
+@pytest.mark.usefixtures("without_kernels")
+def test_few_logits_have_a_room_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, weight, bias, labels = layer(8, 16, 203, torch.bfloat16)
+    part = tiles.forward_tiles(hidden, weight, bias, labels, Options())
+    arguments = (hidden, weight, bias, labels, part.predicted, coefficients_of(part), Options(width=32), NEEDED[0])
+    kept = linear.backward_tiles(*arguments)
+    monkeypatch.setattr(linear, "FEW_LOGITS", 8 * 203)
+    for one, other in zip(linear.backward_tiles(*arguments), kept, strict=True):
+        assert one is not None
+        assert other is not None
+        assert relative(one, other) < 1e-2
 
 
 @pytest.mark.usefixtures("without_kernels")
@@ -203,15 +216,17 @@ def test_triton_is_refused_without_a_gpu() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", [Options(width=256), Options(softcap=30.0, scale=0.5, width=256)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_kernels_on_a_gpu(dtype: torch.dtype, options: Options) -> None:
+@pytest.mark.parametrize("few", [0, 1 << 28])
+def test_kernels_on_a_gpu(dtype: torch.dtype, options: Options, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """No farther from float64 than the same tiles in torch operations."""
+    monkeypatch.setattr(linear, "FEW_LOGITS", few)
     hidden, weight, bias, labels = layer(515, 128, 9_003, dtype, "cuda")
     wide = [value.double() for value in (hidden, weight, bias)]
     exact = tiles.forward_tiles(*wide, labels, options)  # type: ignore[arg-type]
     found = linear.forward_tiles(hidden, weight, bias, labels, options)
     plain = tiles.forward_tiles(hidden, weight, bias, labels, options)
     for ours, theirs, value in zip(found[:4], plain, exact, strict=False):
-        assert relative(ours, value) <= 1.5 * relative(theirs, value) + 1e-6
+        assert relative(ours, value) <= 1.5 * relative(theirs, value) + 4e-6
     assert float((found.predicted == plain.predicted).double().mean()) > 0.98
     columns = coefficients_of(exact)
     narrow = Coefficients(*(column.float() for column in columns))
@@ -222,7 +237,7 @@ def test_kernels_on_a_gpu(dtype: torch.dtype, options: Options) -> None:
         ours_all = linear.backward_tiles(hidden, weight, bias, *rest, narrow, options, needed)
         for one, other, value in zip(ours_all, theirs_all, expected, strict=True):
             if one is not None and other is not None and value is not None:
-                assert relative(one, value) <= 1.5 * relative(other, value) + 1e-6
+                assert relative(one, value) <= 1.5 * relative(other, value) + 4e-6
 
 
 @pytest.mark.gpu
@@ -262,14 +277,15 @@ def test_nan_on_a_gpu() -> None:
 
 
 @pytest.mark.gpu
-def test_memory_on_a_gpu() -> None:
-    """Above inputs and gradients: less than a hundredth of the logits."""
+def test_memory_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above inputs and gradients: less than a two-hundredth of the logits."""
     hidden, weight, _, labels = layer(2_048, 1_024, 40_000, torch.bfloat16, "cuda")
     hidden.requires_grad_(), weight.requires_grad_()
+    monkeypatch.setattr(linear, "FEW_LOGITS", 0)
     for _ in range(2):
         hidden.grad = weight.grad = None
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         linear_avuc(hidden, weight, labels, threshold=6.0).loss.backward()
         above = torch.cuda.max_memory_allocated() - before - 2 * (hidden.numel() + weight.numel())
-    assert above < 2_048 * 40_000 * 2 / 50
+    assert above < 2_048 * 40_000 * 2 / 200

@@ -1,8 +1,8 @@
 """The two passes of `avuc.losses.linear.tiles` on an NVIDIA GPU: cuBLAS products and one Triton kernel per tile.
 
 The backward pass needs room for a tile of logits and, in bfloat16 and float16, for the gradient in `hidden` in float32.
-It takes that room from the gradient in `weight`, which it fills from the first word on: the last words' rows are free
-until it gets there.
+If there are many logits it takes that room from the gradient in `weight`, which it fills from the first word on: the
+last words' rows are free until it gets there.
 
     1  words whose rows are not used as room: both gradients
     2  the other words: the gradient in `hidden`, which is then complete, and its room is free again
@@ -23,11 +23,15 @@ from torch import Tensor
 from avuc.gpu.kernels.linear_softmax import available, replace_by_gradient, update_softmax
 from avuc.losses.linear.tiles import Coefficients, Options, Partial, spans
 
-FORWARD_TILE_BYTES = 1 << 28
-BACKWARD_TILE_BYTES = 1 << 27
-# the last tiles of the weight have a room of their own, because no rows are left behind them
-LAST_TILE_BYTES = 1 << 20
-# memory of `weight` in parts of this size: views of it as other types stay aligned
+# Most logits in a tile, and the share of the weight's size that a tile may have: the forward pass must not need more
+# than the gradients of the backward pass.
+FORWARD_TILE, FORWARD_SHARE = 1 << 27, 2
+BACKWARD_TILE, BACKWARD_SHARE = 1 << 26, 8
+# With fewer logits than these, memory matters less than the time that a processor takes to start many kernels: the
+# backward pass then has room of its own, for a few wide tiles, and computes no logits a third time.
+FEW_LOGITS, FEW_TILE = 1 << 28, 1 << 25
+# Tiles start at multiples of this word, and the last ones have this width: no rows are left behind them to keep a wider
+# one in.
 ALIGNED = 16
 
 
@@ -52,7 +56,7 @@ def forward_tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: T
     part = Partial(largest, total, spread, label_logit, torch.zeros_like(labels))
     if not tokens:
         return part
-    width = options.width or _width(hidden, len(weight), FORWARD_TILE_BYTES)
+    width = options.width or _width(hidden, weight, FORWARD_TILE, FORWARD_SHARE)
     room = hidden.new_empty(tokens * width)
     for start, stop in spans(len(weight), width):
         z = _logits(hidden, weight[start:stop], room)
@@ -91,8 +95,10 @@ def backward_tiles(
             None if bias is None else torch.zeros_like(bias),
         )
     coefficients = Coefficients(*(column.contiguous() for column in coefficients))
-    width = options.width or _width(hidden, words, BACKWARD_TILE_BYTES)
-    room = Room(in_weight, hidden, width, needed[0])
+    few = len(hidden) * words <= FEW_LOGITS
+    width = _width(hidden, weight, *((FEW_TILE, 1) if few else (BACKWARD_TILE, BACKWARD_SHARE)))
+    width = options.width or width
+    room = Room(None if few else in_weight, hidden, width, needed[0])
     for step in room.steps(words, width, needed):
         rows = weight[step.start : step.stop]
         z = _logits(hidden, rows, room.tile(step))
@@ -149,13 +155,12 @@ class Room:
         if to_hidden:
             for start, stop in spans(words - kept, width):
                 yield Step(kept + start, kept + stop, True, False)
-        self.last = self.hidden.new_empty(max(tokens * ALIGNED, LAST_TILE_BYTES // self.hidden.element_size()))
-        own = max(ALIGNED, len(self.last) // tokens // ALIGNED * ALIGNED)
+        self.last = self.hidden.new_empty(tokens * ALIGNED)
         start = kept
         while start < words:
             # the rows behind the tile hold its logits
             fits = (words - start) * depth // (depth + tokens) // ALIGNED * ALIGNED
-            stop = min(words, start + max(own, min(width, fits)))
+            stop = min(words, start + max(ALIGNED, min(width, fits)))
             yield Step(start, stop, False, True)
             start = stop
 
@@ -187,10 +192,10 @@ def _add_product(sums: Tensor, dz: Tensor, rows: Tensor) -> None:
             block.add_(part @ rows)
 
 
-def _width(hidden: Tensor, words: int, most_bytes: int) -> int:
-    """Return the number of words in a tile of at most that many bytes."""
-    fits = most_bytes // (len(hidden) * hidden.element_size())
-    return min(words, max(256, fits // 256 * 256))
+def _width(hidden: Tensor, weight: Tensor, most: int, share: int) -> int:
+    """Return the number of words in a tile."""
+    fits = min(most, weight.numel() // share) // len(hidden)
+    return min(len(weight), max(256, fits // 256 * 256))
 
 
 def _slice(bias: Tensor | None, start: int, stop: int) -> Tensor | None:

@@ -23,7 +23,7 @@ from avuc.losses.linear.inputs import (
 )
 from avuc.losses.linear.objective import Kind, Running, Whole, avuc_of, mean_nll, summed, ua_clm_of
 from avuc.losses.linear.statistics import token_statistics
-from avuc.losses.linear.tiles import Options
+from avuc.losses.linear.tiles import Options, accumulator
 from avuc.losses.quadrants import VARIANTS, Quadrants, SampleStatistics, Variant
 from avuc.losses.ua_clm import UA_CLM_VARIANTS
 
@@ -152,8 +152,9 @@ def linear_avuc(
     capped, scale = positive("softcap", softcap), positive("logit_scale", logit_scale)
     options = Options(capped, scale, chunk_size, first, backend)
     with torch.autocast(hidden.device.type, enabled=False):
+        # first, because it waits for the labels, and a GPU would have nothing to do after the tiles
+        used = label_weights(labels, words, ignore_index, None, accumulator(flat.dtype))
         rows = token_statistics(flat, weight, bias, labels, options, vocab_group)
-        used = label_weights(labels, words, ignore_index, None, rows.nll.dtype)
         used = torch.ones_like(rows.nll) if used is None else used
         valid = used > 0
         correct = (rows.predicted == labels) & valid
