@@ -56,8 +56,8 @@ def test_the_sets_are_those_of_the_library(validation, new, tmp_path, method, su
     words = ["conformal", validation, "--coverage", 0.8, "--method", method, "--seed", 3, "--json", figures]
     assert run(*words, "--apply", new, "--to", to, "--out", out, "--check", new) == 0
     text = capsys.readouterr().out
-    assert "Held-out half" in text
-    assert "New rows" in text
+    assert "on a held-out half" in text
+    assert "on new rows" in text
     fitted = ConformalClassifier(method, 0.8, seed=3).fit(predictions(validation))
     expected = fitted.predict_sets(predictions(new)).numpy()
     if suffix == ".npz":
@@ -145,6 +145,18 @@ def test_dense_binary_and_draws(tmp_path):
     words = ["conformal", tmp_path / "draws.npz", "--apply", tmp_path / "draws.npz", "--to", tmp_path / "to.npz"]
     assert run(*words, "--no-empty", "--quiet") == 0
     assert np.load(tmp_path / "to.npz")["size"].min() >= 1
+
+
+def test_the_page_has_every_class_and_the_warning(validation, moved, tmp_path):
+    page = tmp_path / "page.html"
+    assert run("conformal", validation, "--check", moved, "--report", page, "--quiet") == 0
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<table>") == 2
+    assert text.count('<th scope="row">') == 2 * (4 + 1)
+    assert "Drift" in text
+    assert "classes per set" in text
+    assert run("select", validation, "--risk", 0.2, "--report", page, "--quiet") == 0
+    assert "At most 20 %" in page.read_text(encoding="utf-8")
 
 
 def test_few_rows_are_a_warning(tmp_path, capsys):

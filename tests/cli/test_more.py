@@ -56,6 +56,14 @@ def test_without_replicates_there_are_no_intervals(sites, tmp_path):
     assert json.loads((tmp_path / "j.json").read_text())["more"]["intervals"] == {}
 
 
+def test_the_page_has_the_tables(sites, tmp_path):
+    page = tmp_path / "page.html"
+    assert run("evaluate", sites, "--replicates", 20, "--more", "--group", "site", "--report", page, "--quiet") == 0
+    text = page.read_text(encoding="utf-8")
+    for heading in ("More metrics", "Calibration of each predicted class", "Calibration by site"):
+        assert f"<h2>{heading}</h2>" in text
+
+
 def test_one_row(tmp_path):
     np.savez(tmp_path / "one.npz", probs=[[0.7, 0.3]], labels=[0])
     assert run("evaluate", tmp_path / "one.npz", "--more", "--quiet", "--json", tmp_path / "j.json") == 0

@@ -28,6 +28,7 @@ from avuc.cli.outputs import console_for
 if TYPE_CHECKING:
     from avuc.conformal import ConformalClassifier
     from avuc.conformal.coverage import CoverageCheck
+    from avuc.report.single.page import TitledTable as Titled
 
 # the names in avuc.conformal.scores.METHODS, without importing torch; a test compares the two
 METHODS = ("threshold", "aps", "raps")
@@ -70,6 +71,7 @@ def run(args: Namespace) -> int:
     lines: list[str] = []
     warnings: list[str] = []
     notes: list[str] = []
+    tables: list[Titled] = []
     if is_saved(args):
         fitted = ConformalClassifier.load(args.file)
         fitted._check_fitted()
@@ -81,7 +83,7 @@ def run(args: Namespace) -> int:
         fitted = fitted_on(classifier, file)
         held_out = held_out_check(classifier, file.predictions(), args.seed)
         if held_out is not None:
-            _show_check(console, held_out, fitted, "Held-out half")
+            tables.append(_show_check(console, "Coverage and set size on a held-out half", held_out, fitted))
             lines.append(f"On a held-out half: {held_out.sentence}")
             document["held_out"] = _named(held_out, fitted)
     lines.append(_promise(fitted))
@@ -97,7 +99,7 @@ def run(args: Namespace) -> int:
     if args.check:
         new = read_labelled(args, console, args.check, "to check: ")
         check = fitted.check(in_order(new, fitted))
-        _show_check(console, check, fitted, "New rows")
+        tables.append(_show_check(console, "Coverage and set size on new rows", check, fitted))
         document["check"] = _named(check, fitted)
         (warnings if check.drift else lines).append(f"{args.check}: {check.sentence}")
     head = {
@@ -107,7 +109,7 @@ def run(args: Namespace) -> int:
         "thresholds": [None if math.isinf(q) else q for q in fitted.thresholds_.tolist()],
         "coverage_interval": list(fitted.coverage_interval()),
     }
-    return finish(args, head | document | {"notes": notes}, fitted, result, lines, warnings)
+    return finish(args, head | document | {"notes": notes}, fitted, result, lines, warnings, tables)
 
 
 def _promise(fitted: ConformalClassifier) -> str:
@@ -134,12 +136,11 @@ def _named(check: CoverageCheck, fitted: ConformalClassifier) -> dict[str, Any]:
     return content
 
 
-def _show_check(console: Console, check: CoverageCheck, fitted: ConformalClassifier, title: str) -> None:
-    """Print coverage and set size of all rows and of the classes; of many, those with the lowest coverage."""
-    console.line()
+def _check_table(heading: str, check: CoverageCheck, fitted: ConformalClassifier, most: int | None = None) -> Titled:
+    """Return coverage and set size of all rows and of the classes; of many, the `most` with the lowest coverage."""
     shown = [each for each in check.classes if each.rows]
-    if many := len(shown) > MOST_CLASSES:
-        shown = sorted(shown, key=lambda each: each.coverage)[:MOST_CLASSES]
+    if most is not None and len(shown) > most:
+        shown = sorted(shown, key=lambda each: each.coverage)[:most]
     names = _names(fitted)
     interval = f"{100 * check.low:.1f} … {100 * check.high:.1f} %"
     rows = [("all rows", f"{check.rows:,}", f"{100 * check.coverage:.1f} %", interval, f"{check.mean_size:.2f}")]
@@ -153,9 +154,18 @@ def _show_check(console: Console, check: CoverageCheck, fitted: ConformalClassif
         )
         for each in shown
     ]
-    console.table((title, "rows", "coverage", "95 % interval", "classes per set"), rows, "<>>><")
-    if many:
+    return heading, ("class", "rows", "coverage", "95 % interval", "classes per set"), rows
+
+
+def _show_check(console: Console, heading: str, check: CoverageCheck, fitted: ConformalClassifier) -> Titled:
+    """Print coverage and set size of each class, and return the table with all classes."""
+    _, head, rows = _check_table(heading, check, fitted, MOST_CLASSES)
+    console.line()
+    console.line(heading, "bold")
+    console.table(head, rows, "<>>><")
+    if len(rows) > MOST_CLASSES:
         console.paragraph(f"The {MOST_CLASSES} classes with the lowest coverage; --json has all.", style="dim")
+    return _check_table(heading, check, fitted)
 
 
 def _sets_job(

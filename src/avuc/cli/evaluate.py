@@ -13,7 +13,7 @@ from avuc.cli.inputs import (
     open_file,
     open_other,
 )
-from avuc.cli.more import add_more_options, check_more, more_figures, show_more
+from avuc.cli.more import add_more_options, check_more, more_figures, more_tables, show_more
 from avuc.cli.multilabel import TASK, evaluate_labels
 from avuc.cli.outputs import add_output_options, check_outputs, console_for, file_title, text_job, write_results
 from avuc.cli.tables import show_file, show_result, show_written
@@ -92,7 +92,8 @@ def run(args: Namespace) -> int:
     if args.report:
         from avuc.report.single.page import assessment_page
 
-        page = assessment_page(result, title=visible(file_title(args)), source=describe(file))
+        tables = more_tables(args, more)
+        page = assessment_page(result, title=visible(file_title(args)), source=describe(file), tables=tables)
     write_results(result.as_json() | figures | {"notes": notes}, args.json, {args.report: text_job(page)})
     console.line()
     show_result(console, result)

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from avuc.cli.command import Namespace, Parser
 from avuc.cli.console import Console
 from avuc.cli.inputs import add_content_options, read_file, read_unlabelled
-from avuc.cli.outputs import add_quiet_option, check_outputs, console_for, text_job, write_results
+from avuc.cli.outputs import add_quiet_option, check_outputs, console_for, file_title, text_job, write_results
 from avuc.cli.tables import show_file, show_warnings, show_written
 from avuc.core.errors import InputError
+from avuc.core.text import visible
 
 if TYPE_CHECKING:
     from avuc.conformal import ConformalClassifier, SelectiveClassifier
     from avuc.evaluation.files import ScoreFile
     from avuc.predictions import Predictions
+    from avuc.report.single.page import TitledTable as Titled
 
     Fitted = TypeVar("Fitted", ConformalClassifier, SelectiveClassifier)
 
@@ -61,6 +63,7 @@ def add_file_options(parser: Parser, result: str) -> None:
         metavar="OUT.json",
         help="write the figures as JSON; -: to standard output, and everything else to standard error",
     )
+    group.add_argument("--report", metavar="OUT.html", help="write one HTML page")
     add_quiet_option(parser)
 
 
@@ -83,7 +86,7 @@ def check_arguments(args: Namespace) -> None:
             raise InputError(f"{args.file}: is a saved fit; pass --apply FILE --to FILE, or --check FILE")
         if args.out is not None:
             raise InputError(f"--out: {args.file} is a saved fit already; leave --out out")
-    outputs = {"--out": args.out, "--to": args.to, "--json": args.json}
+    outputs = {"--out": args.out, "--to": args.to, "--json": args.json, "--report": args.report}
     check_outputs(outputs, [args.file, args.labels, args.apply, args.check])
 
 
@@ -193,17 +196,23 @@ def finish(
     result: Callable[[Path], object] | None,
     lines: Sequence[str],
     warnings: Sequence[str],
+    tables: Sequence[Titled],
 ) -> int:
     """Write all files or none, then print what was found."""
     console = console_for(args)
     jobs: dict[str | None, Callable[[Path], object]] = {args.out: text_job(fitted.to_json() + "\n")}
     if result is not None:
         jobs[args.to] = result
+    if args.report:
+        from avuc.report.single.page import tables_page
+
+        heading = f"{file_title(args)}: {args.command}"
+        jobs[args.report] = text_job(tables_page(visible(heading), repr(fitted), lines, warnings, tables))
     write_results(document, args.json, jobs)
     console.line()
     for line in lines:
         console.paragraph(line)
     show_warnings(Console(sys.stderr) if args.quiet else console, warnings)
     console.line()
-    show_written(console, [args.out, args.to, args.json])
+    show_written(console, [args.out, args.to, args.json, args.report])
     return 0

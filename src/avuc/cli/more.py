@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from avuc.evaluation.groups import GroupResult
     from avuc.metrics import Interval
 
+Titled = tuple[str, Sequence[str], Sequence[Sequence[str]]]
+
 TEXTS = {
     "smooth_ece": ("SmoothECE", "ECE with a kernel in place of bins"),
     "overconfidence": ("Overconfidence", "part of ECE where it is too sure"),
@@ -96,43 +98,49 @@ def more_figures(args: Namespace, file: ScoreFile, replicates: int) -> tuple[dic
     return found, document
 
 
+def more_tables(args: Namespace, found: Mapping[str, Any], most: int | None = None) -> list[Titled]:
+    """Return heading, head and rows of each table; of many groups the `most` with the highest ECE."""
+    tables: list[Titled] = []
+    if "more" in found:
+        figures: Mapping[str, Interval] = found["more"]
+        rows = [(TEXTS[name][0], f"{each.value:.4f}", _range(each), TEXTS[name][1]) for name, each in figures.items()]
+        tables.append(("More metrics", ("metric", "value", "95 % interval", "what it means"), rows))
+        tables.append(_group_table("Calibration of each predicted class", "predicted class", found["classes"], most))
+    if "groups" in found:
+        tables.append(_group_table(f"Calibration by {args.group}", args.group, found["groups"], most))
+    return tables
+
+
 def show_more(console: Console, args: Namespace, found: Mapping[str, Any]) -> None:
     """Print the tables of --more and --group."""
-    if "more" in found:
+    for heading, head, rows in more_tables(args, found, MOST_SHOWN):
         console.line()
-        figures: Mapping[str, Interval] = found["more"]
-        rows = [
-            (TEXTS[name][0], f"{each.value:.4f}", _range(each, 4), TEXTS[name][1]) for name, each in figures.items()
-        ]
-        console.table(("more metrics", "value", "95 % interval", "what it means"), rows, "<>><")
-        _show_groups(console, "predicted class", found["classes"])
-    if "groups" in found:
-        _show_groups(console, args.group, found["groups"])
+        console.line(heading, "bold")
+        console.table(head, rows, "<" + ">" * (len(head) - 2) + "<")
+        if len(rows) == MOST_SHOWN:
+            console.paragraph(f"The {MOST_SHOWN} groups with the highest ECE; --json has all.", style="dim")
 
 
-def _show_groups(console: Console, title: str, groups: Sequence[tuple[str, GroupResult]]) -> None:
-    console.line()
+def _group_table(heading: str, name: str, groups: Sequence[tuple[str, GroupResult]], most: int | None) -> Titled:
     shown = list(groups)
-    if many := len(shown) > MOST_SHOWN:
-        shown = sorted(shown, key=lambda pair: -pair[1].metrics["ece"].value)[:MOST_SHOWN]
+    if most is not None and len(shown) > most:
+        shown = sorted(shown, key=lambda pair: -pair[1].metrics["ece"].value)[:most]
     rows = [
         (
-            name,
+            title,
             f"{each.rows:,}",
             f"{100 * each.metrics['accuracy'].value:.1f} %",
             f"{100 * each.confidence:.1f} %",
             f"{each.metrics['ece'].value:.4f}",
-            _range(each.metrics["ece"], 4),
+            _range(each.metrics["ece"]),
             f"{each.metrics['overconfidence'].value:.4f}",
             f"{each.metrics['underconfidence'].value:.4f}",
         )
-        for name, each in shown
+        for title, each in shown
     ]
-    head = (title, "rows", "accuracy", "confidence", "ECE", "95 % interval", "overconfident", "underconfident")
-    console.table(head, rows, "<>>>>>><")
-    if many:
-        console.paragraph(f"The {MOST_SHOWN} groups with the highest ECE; --json has all.", style="dim")
+    head = (name, "rows", "accuracy", "confidence", "ECE", "95 % interval", "overconfident", "underconfident")
+    return heading, head, rows
 
 
-def _range(interval: Interval, digits: int) -> str:
-    return "" if math.isnan(interval.low) else f"{interval.low:.{digits}f} … {interval.high:.{digits}f}"
+def _range(interval: Interval) -> str:
+    return "" if math.isnan(interval.low) else f"{interval.low:.4f} … {interval.high:.4f}"

@@ -94,7 +94,7 @@ def run(args: Namespace) -> int:
         "answered": fitted.answered_,
         "errors": fitted.errors_,
     }
-    return finish(args, head | document | {"notes": notes}, fitted, result, lines, warnings)
+    return finish(args, head | document | {"notes": notes}, fitted, result, lines, warnings, [])
 
 
 def _promise(fitted: Any) -> str:

@@ -62,6 +62,8 @@ footer{color:var(--soft);font-size:.85rem;margin-top:34px}
 figure,.warning,tr{break-inside:avoid}.scroll{overflow:visible}td.m:last-child{min-width:0}}
 """
 
+# heading, head and rows of a table
+TitledTable = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 # columns with text instead of numbers
 TEXTS = {"better", "what it means", "result"}
 
@@ -94,13 +96,14 @@ CAPTIONS = {
 }
 
 
-def assessment_page(result: EvaluationResult, *, title: str, source: str) -> str:
+def assessment_page(result: EvaluationResult, *, title: str, source: str, tables: Iterable[TitledTable] = ()) -> str:
     """Return the report of `avuc evaluate` as HTML.
 
     Args:
         result: metrics, intervals and curves.
         title: heading of the page.
         source: description of the predictions, below the heading.
+        tables: heading, head and rows of more tables.
     """
     parts = [
         _verdict(verdict(result)),
@@ -115,7 +118,7 @@ def assessment_page(result: EvaluationResult, *, title: str, source: str) -> str
     if result.bounds:
         charts_from = "The charts of AvU and of entropy are drawn from histograms with bins of 1/1024 of their values."
         parts.append(f'<p class="source">{escape(bounds_text())} {charts_from}</p>')
-    parts.append(_charts([("", result)], result))
+    parts += [*_titled(tables), _charts([("", result)], result)]
     return _page(title, source, parts, result)
 
 
@@ -152,7 +155,7 @@ def comparison_page(result: Comparison, *, title: str, source: str) -> str:
     fit = result.shown  # of a refused calibrator: what it would have changed
     parts = [
         _verdict(compared_verdict(result)),
-        *(f'<div class="warning" role="alert"><b>Warning.</b> {escape(text)}</div>' for text in result.warnings),
+        *(_warning(text) for text in result.warnings),
         "<h2>Before and after</h2>" if result.refused is None else "<h2>Before and after the refused calibrator</h2>",
         _table(CHANGE_HEAD, change_rows(fit)),
         f'<p class="source">Figures from {escape(fit.how)}.</p>',
@@ -200,6 +203,15 @@ def _charts(
 
 def _page(title: str, source: str, parts: Iterable[str], result: EvaluationResult) -> str:
     samples = f", mean of {result.samples:,} samples" if result.samples > 1 else ""
+    footer = (
+        f"{result.n:,} rows, {result.num_classes:,} classes{samples}; {result.bins} bins; a row is certain "
+        f"up to an entropy of {result.threshold:.4g} nats (maximum {math.log(max(result.num_classes, 1)):.4g}); "
+        f"intervals from {replicates_text(result)}."
+    )
+    return _document(title, source, parts, footer)
+
+
+def _document(title: str, source: str, parts: Iterable[str], footer: str) -> str:
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -208,10 +220,32 @@ def _page(title: str, source: str, parts: Iterable[str], result: EvaluationResul
         f"<title>{escape(title)} – avuc</title><style>{style_variables()}{STYLE}</style></head><body><main>"
         f'<h1>{escape(title)}</h1><p class="source">{escape(source)}</p>'
         + "".join(parts)
-        + f"<footer>{result.n:,} rows, {result.num_classes:,} classes{samples}; {result.bins} bins; a row is certain "
-        f"up to an entropy of {result.threshold:.4g} nats (maximum {math.log(max(result.num_classes, 1)):.4g}); "
-        f"intervals from {replicates_text(result)}. Made by avuc.</footer></main></body></html>\n"
+        + f"<footer>{footer} Made by avuc.</footer></main></body></html>\n"
     )
+
+
+def tables_page(
+    title: str, source: str, sentences: Iterable[str], warnings: Iterable[str], tables: Iterable[TitledTable]
+) -> str:
+    """Return a page of sentences and tables as HTML: the report of `avuc conformal` and `avuc select`.
+
+    Args:
+        title: heading of the page.
+        source: description of the predictions, below the heading.
+        sentences: what was found.
+        warnings: shown so that they are not overlooked.
+        tables: heading, head and rows of each table.
+    """
+    parts = [_verdict(sentences), *(_warning(text) for text in warnings), *_titled(tables)]
+    return _document(title, source, parts, "")
+
+
+def _titled(tables: Iterable[TitledTable]) -> list[str]:
+    return [f"<h2>{escape(heading)}</h2>{_table(head, rows)}" for heading, head, rows in tables]
+
+
+def _warning(text: str) -> str:
+    return f'<div class="warning" role="alert"><b>Warning.</b> {escape(text)}</div>'
 
 
 def _verdict(sentences: Iterable[str]) -> str:
@@ -220,7 +254,7 @@ def _verdict(sentences: Iterable[str]) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table as HTML; its first column names the rows."""
-    kinds = ["" if name in ("metric", "method", "label") else "m" if name in TEXTS else "n" for name in head]
+    kinds = ["", *("m" if name in TEXTS else "n" for name in head[1:])]
     top = "".join(f'<th scope="col" class="{kind}">{escape(cell)}</th>' for cell, kind in zip(head, kinds, strict=True))
     body = "".join(
         f'<tr><th scope="row">{escape(row[0])}</th>'
