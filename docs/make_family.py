@@ -47,12 +47,16 @@ SEEDS = range(10)
 
 
 def shares(step: Tensor, right: Tensor, certain: Tensor) -> dict[str, float]:
-    """Return the shares that a step moves the wrong way: wrong and certain, all wrong, and right predictions."""
+    """Return the shares that a step moves the wrong way, of wrong and certain, of all wrong and of right predictions.
+
+    The number of the first is with them: it may be small.
+    """
 
     def share(moved: Tensor, group: Tensor) -> float:
         return round(float(moved[group].double().mean()), 4) if bool(group.any()) else math.nan
 
     return {
+        "number": int((~right & certain).sum()),
         "wrong_certain": share(step > 0, ~right & certain),
         "wrong": share(step > 0, ~right),
         "right": share(step < 0, right),
@@ -241,12 +245,13 @@ def tables(rows: dict[str, list[dict[str, object]]]) -> dict[str, str]:
 
 def directions_table(rows: list[dict[str, object]]) -> str:
     lines = [
-        "| loss | wrong and certain | all wrong | right | against its own bins |",
-        "|---|---|---|---|---|",
+        "| loss | wrong and certain | their number | all wrong | right | against its own bins |",
+        "|---|---|---|---|---|---|",
     ]
     for loss in dict.fromkeys(str(row["loss"]) for row in rows):
         mine = [row for row in rows if row["loss"] == loss]
         cells = [spread([row.get(key) for row in mine]) for key in ("wrong_certain", "wrong", "right", "against_bin")]
+        cells.insert(1, f"{sum(int(str(row['number'])) for row in mine):,}")
         lines.append(f"| {loss} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
