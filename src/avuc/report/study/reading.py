@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,10 @@ def read_results(store: Store) -> Results:
         f"{data}, {recipe.net.name}, up to {recipe.study.samples} samples per prediction; "
         f"{len(store.done()):,} evaluations (one method with one seed on one test set), computed in {_time(seconds)}"
     )
+    examples = _examples(store, methods, set_index)
+    gallery = {key: data for key, data in store.gallery().items() if isinstance(data, bytes) and _can_be_shown(data)}
+    if unit := _unit(examples, gallery):
+        source += f". Where this page says image, it means {unit}"
     results = Results(
         recipe.study.name,
         source,
@@ -74,8 +78,8 @@ def read_results(store: Store) -> Results:
         test_sets,
         values,
         _pooled_curves(store, method_index, set_index),
-        _examples(store, methods, set_index),
-        {key: data for key, data in store.gallery().items() if isinstance(data, bytes) and _can_be_shown(data)},
+        examples,
+        gallery,
         missing=recipe.missing(store.done()),
         studies=(recipe.study.name,),
         rows=sizes[0][0] if sizes and isinstance(sizes[0][0], int) else 0,
@@ -271,6 +275,17 @@ def _checked_examples(data: dict[str, Any]) -> dict[str, Any]:
     if len(shapes) != 1 or next(iter(shapes))[0] != temperatures.shape[1] or not all(map(math.isfinite, numbers)):
         raise ValueError("its diagrams do not fit each other")
     return data
+
+
+def _unit(examples: Mapping[Any, dict[str, Any]], gallery: Mapping[SetKey, bytes]) -> str:
+    """Return what a row of the results is, if it is not an image."""
+    mistakes = [mistake for each in examples.values() for mistake in each["mistakes"]]
+    pictures = any(data.startswith(PNG) for data in gallery.values())
+    if any(mistake.get("map") for mistake in mistakes):
+        return "one pixel" if pictures else "one position, such as a token"
+    if gallery and not pictures:
+        return "one sentence"
+    return "" if pictures or all("png" in mistake for mistake in mistakes) else "one example"
 
 
 def _can_be_shown(example: bytes) -> bool:
