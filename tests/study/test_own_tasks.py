@@ -32,7 +32,7 @@ METHODS = {
 
 def small(out, **changes):
     settings = {"methods": METHODS, "train": TRAIN, "samples": 2, "severities": [1, 5], "validation": 20}
-    return run(out=out, device="cpu", progress=False, **{**settings, **changes})
+    return run(out=out, progress=False, **{**settings, "device": "cpu", **changes})
 
 
 def values(store):
@@ -379,3 +379,53 @@ def test_bad_files_of_sentences(tmp_path, monkeypatch, file, message):
         run_study(load_recipe("recipe.toml"), "out", device="cpu", progress=False)
     assert message in str(caught.value)
     assert not (tmp_path / "out" / "models").exists()
+
+
+def test_a_study_grows_by_seeds(tmp_path):
+    """What is added later is what a new study finds."""
+    given = {
+        "data": load_sentences,
+        "net": TextNet,
+        "encode": encode,
+        "methods": {"SVI": SVI_AVUC},
+        "shifts": ["typos"],
+    }
+    small(tmp_path / "a", **given, seeds=[0]).close()
+    grown = small(tmp_path / "a", **given, seeds=[0, 1])
+    assert repr(grown.rows()) == repr(small(tmp_path / "b", **given, seeds=[0, 1]).rows())
+
+
+@pytest.mark.parametrize("empty", ["first", "all but one"])
+def test_pixels_without_any_label(tmp_path, empty):
+    """Images that have no label at all, among them those of the batch that is tried."""
+
+    def load(split):
+        images, labels = load_pixels(split)
+        labels[:10] = 255
+        if empty == "all but one":
+            labels[1:] = 255
+            labels[0] = torch.arange(12) % 2
+        return images, labels
+
+    if empty == "first":
+        store = small(tmp_path, data=load, net=pixel_net, methods={"V": Vanilla(), "SVI": SVI_AVUC}, ignore_index=255)
+        assert dict(store.select("SELECT method || shift, rows FROM cells"))["Vclean"] == 50 * 12 * 11
+    else:
+        with pytest.raises(InputError, match="none of the 20 held-out examples has a label"):
+            small(tmp_path, data=load, net=pixel_net, methods={"V": Vanilla()}, ignore_index=255)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(tmp_path):
+    """Mappings, sentences and pixels; the user's shift does not know about devices."""
+    for name, given in {
+        "table": {"data": load_table, "net": TableNet, "shifts": [blur]},
+        "text": {"data": load_sentences, "net": TextNet, "encode": encode, "shifts": ["typos", shout]},
+        "pixels": {"data": load_pixels, "net": pixel_net, "ignore_index": 255, "shifts": ["fog"]},
+    }.items():
+        here = values(small(tmp_path / f"{name}-cpu", **given))
+        there = values(small(tmp_path / f"{name}-gpu", **given, device="cuda"))
+        assert here.keys() == there.keys()
+        for key, value in here.items():
+            if key[0] == "Vanilla" and key[4] == "accuracy":
+                assert there[key] == pytest.approx(value, abs=0.1), (name, key)

@@ -32,6 +32,9 @@ def shifted_data(clean: MemoryData, name: str, severity: int, seed: int, profile
         seed: of the random numbers, which also depend on name and severity.
         profile: whose constants the corruptions of images use.
     """
+    if is_path(name) and clean.device.type != "cpu":
+        # on the CPU: the user's function need not care about devices, and gives the same numbers everywhere
+        return shifted_data(clean.to("cpu"), name, severity, seed, profile).to(clean.device)
     title = f"{name} {severity}"
     if name in TEXT_SHIFTS or is_text_file(name):
         return _text_shifted(clean, name, severity, seed)

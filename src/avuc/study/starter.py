@@ -88,7 +88,7 @@ def make_net(num_classes: int, width: int = 16) -> nn.Module:
 
 def rain(images: Tensor, severity: int, generator: torch.Generator) -> Tensor:
     """Return the images with bright pixels, more for a higher severity (1 to 5)."""
-    drops = torch.rand(images.shape, generator=generator, device=images.device) < 0.03 * severity
+    drops = torch.rand(images.shape, generator=generator) < 0.03 * severity
     return images.masked_fill(drops, 255)
 '''
 

@@ -70,6 +70,9 @@ def _check_data(data: StudyData) -> None:
             f"data.source: {source}: {train.num_classes} classes in training data, {test.num_classes} in test data, "
             f"as {type(train).__name__} and {type(test).__name__}; both must be alike"
         )
+    for part, name in ((train, "held-out"), (test, "test")):
+        if not part.num_labelled:
+            raise InputError(f"data.source: {source}: none of the {len(part)} {name} examples has a label")
     if not len(test) or train.num_classes < 2:
         raise InputError(f"data.source: {source}: {len(test)} test examples of {train.num_classes} classes are too few")
 
