@@ -232,6 +232,9 @@ def test_a_class_without_rows_is_in_every_set() -> None:
     assert conformal.rows_.tolist() == [50, 50, 0]
     assert math.isinf(conformal.thresholds_[2])
     assert bool(conformal.predict_sets(probs)[:, 2].all())
+    # the interval is that of 50 rows, not of none
+    alone = ConformalClassifier().fit(probs[:50], labels[:50])
+    assert conformal.coverage_interval()[0] == alone.coverage_interval()[0] < 1
     restored = ConformalClassifier.from_json(conformal.to_json())
     assert restored.thresholds_.tolist() == conformal.thresholds_.tolist()
     none = conformal.check(probs, labels).classes[2]

@@ -114,7 +114,8 @@ def run(args: Namespace) -> int:
 
 def _promise(fitted: ConformalClassifier) -> str:
     low, high = fitted.coverage_interval()
-    rows = int(fitted.rows_.min())
+    enough = fitted.rows_[fitted.ranks <= fitted.rows_]
+    rows = int((enough if len(enough) else fitted.rows_).min())
     where = (
         f"in the class with the fewest rows, {rows:,}," if fitted.class_conditional else f"after a fit on {rows:,} rows"
     )

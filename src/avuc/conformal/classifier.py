@@ -130,7 +130,8 @@ class ConformalClassifier(Saved):
         """Return where the coverage on infinitely many new rows lies, given this many rows of calibration.
 
         It follows Beta(k, n + 1 − k) with k = ⌈(n + 1) · coverage⌉, if no two scores are equal
-        (https://arxiv.org/abs/2107.07511, section 3.2). Class-conditional: of the class with the fewest rows.
+        (https://arxiv.org/abs/2107.07511, section 3.2). Class-conditional: of the class with the fewest rows, apart
+        from classes with too few rows, which are in every set.
 
         Args:
             level: probability of the interval (default 0.95).
@@ -142,10 +143,11 @@ class ConformalClassifier(Saved):
         """
         self._check_fitted()
         check_share("level", level)
-        fewest = int(self.rows_.argmin())
-        rank, rows = int(self.ranks[fewest]), int(self.rows_[fewest])
-        if rank > rows:
+        enough = self.ranks <= self.rows_
+        if not enough.any():
             return 1.0, 1.0
+        rows = int(self.rows_[enough].min())
+        rank = self._rank(rows)
         low, high = (beta_quantile(share, rank, rows + 1 - rank) for share in ((1 - level) / 2, (1 + level) / 2))
         return low, high if self.is_exact else 1.0
 
