@@ -204,7 +204,8 @@ def cost(rows: Rows) -> str:
                 seconds, speed = mean(r["seconds"] for r in found), mean(r["tokens_per_second"] for r in found)
                 lines.append([part, loss, str(len(found)), f"{seconds:.0f}", f"{speed:,.0f}"])
     about = rows.runs[0]
-    end = f"Revision {about['revision']}, {about['device']}, torch {about['torch']}; other work ran beside it."
+    end = f"Revision {about['revision']}, {about['device']}, torch {about['torch']}. "
+    end += "Five runs at a time shared the GPU with other work, and some were paused: this does not measure speed."
     return markdown(head, lines) + f"\n\n{end}"
 
 
