@@ -307,3 +307,15 @@ def test_bound_gives_only_what_is_taken():
 )
 def test_is_path(text, expected):
     assert is_path(text) is expected
+
+
+def test_own_network_on_data_of_avuc(folder):
+    """A network and a shift of one's own on a data set that comes with avuc; the test images are not loaded twice."""
+    changes = ["data.source=mnist5k", "data.options={}", "data.train_images=200", "data.test_images=60"]
+    changes += ['study.shifts=["own_parts:rain"]', "study.severities=[5]", "train.epochs=1"]
+    rewrite(folder, "SIDE = 12", "SIDE = 28")
+    store = run_study(load_recipe("recipe.toml", changes), folder / "out", device="cpu", progress=False)
+    assert len(store.done()) == 3 * 3
+    rewrite(folder, "nn.ReLU()", "nn.Tanh()")
+    with pytest.raises(InputError, match="the code of own_parts:make_net has changed"):
+        run_study(load_recipe("recipe.toml", changes), folder / "out", device="cpu", progress=False)
