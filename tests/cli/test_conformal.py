@@ -70,7 +70,7 @@ def test_the_sets_are_those_of_the_library(validation, new, tmp_path, method, su
     document = json.loads(figures.read_text())
     assert document["thresholds"] == fitted.thresholds_.tolist()
     assert document["coverage_interval"] == list(fitted.coverage_interval())
-    assert document["check"]["coverage"] == fitted.check(predictions(new)).coverage
+    assert document["checks"][0]["coverage"] == fitted.check(predictions(new)).coverage
     assert document["held_out"]["rows"] == 200
     assert document["applied"]["mean_size"] == pytest.approx(expected.sum(1).mean())
     # the saved fit gives the same sets
@@ -93,7 +93,7 @@ def test_the_answers_are_those_of_the_library(validation, new, tmp_path, score, 
     assert [row["answer"] for row in found] == expected
     assert [float(row[score]) for row in found] == pytest.approx(getattr(rows, score).tolist(), rel=1e-6)
     assert document["answered"] == fitted.answered_
-    assert document["check"]["errors"] == fitted.check(rows).errors
+    assert document["checks"][0]["errors"] == fitted.check(rows).errors
     assert run("select", out, "--apply", new, "--to", tmp_path / "again.npz", "--quiet") == 0
     assert np.load(tmp_path / "again.npz")["answered"].tolist() == answered
 
@@ -105,7 +105,7 @@ def test_drift_is_a_warning(validation, new, moved, tmp_path, words, capsys):
     assert capsys.readouterr().err == ""
     assert run(words[0], out, "--check", moved, "--json", tmp_path / "j.json", "--quiet") == 0
     assert "Drift" in capsys.readouterr().err
-    assert json.loads((tmp_path / "j.json").read_text())["check"]["drift"] is True
+    assert json.loads((tmp_path / "j.json").read_text())["checks"][0]["drift"] is True
 
 
 def test_classes_are_matched_by_name(tmp_path):
@@ -123,7 +123,7 @@ def test_classes_are_matched_by_name(tmp_path):
     found = []
     for apply in (fit, other):
         assert run(*words, "--apply", apply, "--to", tmp_path / "to.csv", "--check", apply) == 0
-        check = json.loads((tmp_path / "j.json").read_text())["check"]
+        check = json.loads((tmp_path / "j.json").read_text())["checks"][0]
         found.append(((tmp_path / "to.csv").read_text(), [each["coverage"] for each in check["classes"]]))
         assert [each["name"] for each in check["classes"]] == NAMES
     assert found[0] == found[1]
@@ -157,6 +157,19 @@ def test_the_page_has_every_class_and_the_warning(validation, moved, tmp_path):
     assert "classes per set" in text
     assert run("select", validation, "--risk", 0.2, "--report", page, "--quiet") == 0
     assert "At most 20 %" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("words", [["conformal"], ["select", "--risk", 0.2]])
+def test_several_files_are_checked_together(validation, new, moved, tmp_path, words, capsys):
+    page, figures = tmp_path / "page.html", tmp_path / "j.json"
+    outputs = ["--report", page, "--json", figures]
+    assert run(words[0], validation, *words[1:], "--check", new, moved, *outputs) == 0
+    checks = json.loads(figures.read_text())["checks"]
+    assert [check["file"] for check in checks] == [str(new), str(moved)]
+    assert [check["drift"] for check in checks] == [False, True]
+    assert "of each file" in capsys.readouterr().out
+    # a table of the files; of sets also one for the held-out half and one for each file
+    assert page.read_text(encoding="utf-8").count("<table>") == (4 if words == ["conformal"] else 1)
 
 
 def test_few_rows_are_a_warning(tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from avuc.cli.command import Command, Namespace, Parser
@@ -21,6 +22,7 @@ from avuc.cli.guarantees import (
     read_applied,
     read_labelled,
     share,
+    show_table,
     table_job,
 )
 from avuc.cli.outputs import console_for
@@ -43,7 +45,8 @@ EXAMPLES = """\
 examples:
   avuc conformal validation.npz --coverage 0.9 --apply test.npz --to sets.csv
   avuc conformal validation.npz --method raps --coverage 0.95 --out sets.json
-  avuc conformal sets.json --check new.npz --json -"""
+  avuc conformal sets.json --check new.npz --json -
+  avuc conformal clean.npz --check blur-1.npz blur-3.npz blur-5.npz"""
 
 
 def arguments(parser: Parser) -> None:
@@ -96,12 +99,19 @@ def run(args: Namespace) -> int:
     result = None
     if args.apply:
         result = _sets_job(args, console, fitted, document, lines)
-    if args.check:
-        new = read_labelled(args, console, args.check, "to check: ")
-        check = fitted.check(in_order(new, fitted))
-        tables.append(_show_check(console, "Coverage and set size on new rows", check, fitted))
-        document["check"] = _named(check, fitted)
-        (warnings if check.drift else lines).append(f"{args.check}: {check.sentence}")
+    checks = []
+    for path in args.check or ():
+        check = fitted.check(in_order(read_labelled(args, console, path, "to check: "), fitted))
+        checks.append((path, check))
+        (warnings if check.drift else lines).append(f"{path}: {check.sentence}")
+    if len(checks) == 1:
+        tables.append(_show_check(console, "Coverage and set size on new rows", checks[0][1], fitted))
+    elif checks:
+        tables.append(_files_table(checks))
+        show_table(console, tables[-1])
+        tables += [_check_table(f"Coverage and set size: {path}", check, fitted) for path, check in checks]
+    if checks:
+        document["checks"] = [{"file": path} | _named(check, fitted) for path, check in checks]
     head = {
         "rows": fitted.rows_.tolist(),
         "num_classes": fitted.num_classes_,
@@ -158,13 +168,28 @@ def _check_table(heading: str, check: CoverageCheck, fitted: ConformalClassifier
     return heading, ("class", "rows", "coverage", "95 % interval", "classes per set"), rows
 
 
+def _files_table(checks: Sequence[tuple[str, CoverageCheck]]) -> Titled:
+    """Return coverage and set size of each file, such as each shift of a study."""
+    rows = [
+        (
+            path,
+            f"{check.rows:,}",
+            f"{100 * check.coverage:.1f} %",
+            f"{100 * check.low:.1f} … {100 * check.high:.1f} %",
+            f"{check.mean_size:.2f}",
+            "yes" if check.drift else "no",
+        )
+        for path, check in checks
+    ]
+    head = ("file", "rows", "coverage", "95 % interval", "classes per set", "drift")
+    return "Coverage and set size of each file", head, rows
+
+
 def _show_check(console: Console, heading: str, check: CoverageCheck, fitted: ConformalClassifier) -> Titled:
     """Print coverage and set size of each class, and return the table with all classes."""
-    _, head, rows = _check_table(heading, check, fitted, MOST_CLASSES)
-    console.line()
-    console.line(heading, "bold")
-    console.table(head, rows, "<>>><")
-    if len(rows) > MOST_CLASSES:
+    shown = _check_table(heading, check, fitted, MOST_CLASSES)
+    show_table(console, shown)
+    if len(shown[2]) > MOST_CLASSES:
         console.paragraph(f"The {MOST_CLASSES} classes with the lowest coverage; --json has all.", style="dim")
     return _check_table(heading, check, fitted)
 

@@ -55,7 +55,10 @@ def add_file_options(parser: Parser, result: str) -> None:
     parser.add_argument("--apply", metavar="FILE", help="new predictions; labels are not needed")
     parser.add_argument("--to", metavar="FILE", help=f"file for {result} of --apply, .csv, .tsv or .npz")
     parser.add_argument(
-        "--check", metavar="FILE", help="new labelled predictions: says whether the guarantee still holds there"
+        "--check",
+        metavar="FILE",
+        nargs="+",
+        help="new labelled predictions, one or more files: says whether the guarantee still holds there",
     )
     group = parser.add_argument_group("output files")
     group.add_argument(
@@ -87,7 +90,7 @@ def check_arguments(args: Namespace) -> None:
         if args.out is not None:
             raise InputError(f"--out: {args.file} is a saved fit already; leave --out out")
     outputs = {"--out": args.out, "--to": args.to, "--json": args.json, "--report": args.report}
-    check_outputs(outputs, [args.file, args.labels, args.apply, args.check])
+    check_outputs(outputs, [args.file, args.labels, args.apply, *(args.check or ())])
 
 
 def is_saved(args: Namespace) -> bool:
@@ -163,6 +166,14 @@ def positions(file: ScoreFile) -> tuple[int, ...]:
     if layout is None or not layout.dense:
         return (file.num_rows,)
     return tuple(size for axis, size in enumerate(layout.shape) if axis >= layout.row_axis and axis != layout.axis)
+
+
+def show_table(console: Console, table: Titled) -> None:
+    """Print a table below its heading."""
+    heading, head, rows = table
+    console.line()
+    console.line(heading, "bold")
+    console.table(head, rows, "<" + ">" * (len(head) - 2) + "<")
 
 
 def table_job(path: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> Callable[[Path], object]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from avuc.cli.command import Command, Namespace, Parser
 from avuc.cli.console import Console
@@ -21,9 +22,14 @@ from avuc.cli.guarantees import (
     read_applied,
     read_labelled,
     share,
+    show_table,
     table_job,
 )
 from avuc.cli.outputs import console_for
+
+if TYPE_CHECKING:
+    from avuc.conformal.selective import SelectiveCheck
+    from avuc.report.single.page import TitledTable as Titled
 
 # the names in avuc.conformal.selective.SCORES, without importing torch; a test compares the two
 SCORES = ("confidence", "entropy")
@@ -81,11 +87,16 @@ def run(args: Namespace) -> int:
             f"{fitted.least_rows:,} with right answers), a higher --risk, or a better model"
         )
     result = _answers_job(args, console, fitted, document, lines) if args.apply else None
-    if args.check:
-        new = read_labelled(args, console, args.check, "to check: ")
-        check = fitted.check(in_order(new, fitted))
-        document["check"] = check.as_json()
-        (warnings if check.drift else lines).append(f"{args.check}: {check.sentence}")
+    checks = []
+    for path in args.check or ():
+        check = fitted.check(in_order(read_labelled(args, console, path, "to check: "), fitted))
+        checks.append((path, check))
+        (warnings if check.drift else lines).append(f"{path}: {check.sentence}")
+    tables = []
+    if checks:
+        tables.append(_files_table(checks))
+        show_table(console, tables[0])
+        document["checks"] = [{"file": path} | check.as_json() for path, check in checks]
     head = {
         "rows": fitted.rows_,
         "num_classes": fitted.num_classes_,
@@ -94,7 +105,24 @@ def run(args: Namespace) -> int:
         "answered": fitted.answered_,
         "errors": fitted.errors_,
     }
-    return finish(args, head | document | {"notes": notes}, fitted, result, lines, warnings, [])
+    return finish(args, head | document | {"notes": notes}, fitted, result, lines, warnings, tables)
+
+
+def _files_table(checks: Sequence[tuple[str, SelectiveCheck]]) -> Titled:
+    """Return answers and errors of each file, such as each shift of a study."""
+    rows = [
+        (
+            path,
+            f"{check.rows:,}",
+            f"{100 * check.coverage:.1f} %",
+            "" if check.error is None else f"{100 * check.error:.2f} %",
+            f"{100 * check.error_low:.2f} … {100 * check.error_high:.2f} %",
+            "yes" if check.drift else "no",
+        )
+        for path, check in checks
+    ]
+    head = ("file", "rows", "answered", "of these wrong", f"{100 * checks[0][1].level:g} % interval", "drift")
+    return "Answers of each file", head, rows
 
 
 def _promise(fitted: Any) -> str:
