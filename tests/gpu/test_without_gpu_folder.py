@@ -108,6 +108,25 @@ objective = {{ kl_weight = 0.1 }}
 """
 
 
+LINEAR = """
+import sys, warnings
+import torch
+
+warnings.simplefilter("error")
+import avuc
+
+hidden, weight = torch.randn(3, 8), torch.randn(20, 8)
+result = avuc.linear_avuc(hidden, weight, torch.tensor([1, 2, 3]), threshold=1.0)
+assert result.loss > 0
+try:
+    avuc.linear_avuc(hidden, weight, torch.tensor([1, 2, 3]), threshold=1.0, backend="triton")
+except avuc.InputError as error:
+    assert "the folder avuc/gpu is missing" in str(error), error
+else:
+    raise AssertionError("backend='triton' without the folder")
+"""
+
+
 def run(code: str, *arguments: Path, hidden: bool) -> None:
     if hidden:
         code = HIDE + code + CHECK_HIDDEN
@@ -128,6 +147,10 @@ def test_predictions_are_the_same(tmp_path: Path) -> None:
     for name, (probs, entropy) in results[0].items():
         assert torch.equal(probs, results[1][name][0]), name
         assert torch.equal(entropy, results[1][name][1]), name
+
+
+def test_linear_avuc_works() -> None:
+    run(LINEAR, hidden=True)
 
 
 @pytest.fixture

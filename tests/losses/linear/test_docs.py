@@ -1,0 +1,35 @@
+"""The figures of docs/losses.md are those of the benchmark's run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_figures_of_the_page() -> None:
+    page = (DOCS / "losses.md").read_text(encoding="utf-8")
+    run = json.loads((DOCS / "linear-avuc.json").read_text(encoding="utf-8"))
+    rows = [line for line in page.splitlines() if line.count(" ms |") == 2]
+    large, small = run["gpu"]
+    assert len(rows) == len(large["seconds"]) == 7
+    for row, name in zip(rows, large["seconds"], strict=True):
+        cells = [f"{1e3 * large['seconds'][name]:.0f} ms", f"{1e3 * small['seconds'][name]:.1f} ms"]
+        cells += [f"{shape['bytes'][name] / 2**20:,.1f} MiB" for shape in (large, small) if name in shape["bytes"]]
+        for cell in cells:
+            assert f"| {cell} |" in row, (name, cell)
+    words = " ".join(page.split())
+    for ratio, text in (
+        (
+            large["ratios"]["time / best peer (cross-entropy alone)"],
+            "AvUC takes {} times as long as the faster library",
+        ),
+        (large["ratios"]["time / four products"], "{} times as long as four products, and"),
+        (large["ratios"]["memory / best peer"], "{} times the memory"),
+        (small["ratios"]["time / four products"], "On the small shape it takes {} times"),
+        (run["cpu"]["ratio"], "in float32 takes {} times"),
+    ):
+        assert text.format(f"{ratio:.2f}") in words
+    for values in run["errors"].values():
+        assert f"{100 * values[1]:.2f} % and {100 * values[2]:.2f} %" in words
