@@ -9,7 +9,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from avuc.core.errors import InputError
 from avuc.data.tensors import TensorData
-from avuc.methods import SVI, Dropout, Ensemble, Objective, Vanilla
+from avuc.methods import METHODS as ALL_METHODS
+from avuc.methods import SVI, SWAG, Dropout, Ensemble, Objective, Vanilla
 from avuc.predictions import Predictions
 from avuc.report.study.page import study_page
 from avuc.report.study.results import read_results
@@ -429,3 +430,33 @@ def test_on_a_gpu(tmp_path):
         for key, value in here.items():
             if key[0] == "Vanilla" and key[4] == "accuracy":
                 assert there[key] == pytest.approx(value, abs=0.1), (name, key)
+
+
+def test_every_method_takes_a_mapping(tmp_path):
+    """Trained and evaluated on tokens of sentences, through the network's keyword arguments."""
+    methods = {name: kind() for name, kind in ALL_METHODS.items()}
+    methods |= {"ensemble": Ensemble(2), "swag": SWAG(start=0.2)}
+    store = small(tmp_path, data=load_sentences, net=TextNet, encode=encode, methods=methods, shifts=[])
+    assert len(store.done()) == 2 * len(ALL_METHODS)
+    accuracy = {key[0]: value for key, value in values(store).items() if key[2] == "clean" and key[4] == "accuracy"}
+    assert all(accuracy[name] > 0.9 for name in ("vanilla", "ensemble", "dropout", "swag"))
+    euc = {"method": Vanilla(), "objective": Objective("euc")}
+    with pytest.raises(InputError, match="the objective euc needs a network that takes one tensor"):
+        small(tmp_path, data=load_sentences, net=TextNet, encode=encode, methods={"euc": euc})
+
+
+def bert(num_classes):
+    from transformers import BertConfig, BertForSequenceClassification
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    return BertForSequenceClassification(
+        BertConfig(vocab_size=12, max_position_embeddings=8, num_labels=num_classes, **sizes)
+    )
+
+
+def test_hugging_face_network(tmp_path):
+    pytest.importorskip("transformers")
+    methods = {"Vanilla": Vanilla(), "SVI-AvUC": SVI_AVUC}
+    store = small(tmp_path, data=load_sentences, net=bert, encode=encode, methods=methods, shifts=["typos"])
+    found = values(store)
+    assert found["Vanilla", 0, "clean", 0, "accuracy"] > 0.9 > found["Vanilla", 0, "typos", 5, "accuracy"]

@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -87,9 +88,8 @@ class SWAGModel(nn.Module):
         self.register_buffer("statistics", torch.zeros_like(statistics))  # mean of the buffers
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.net(images)
-        return logits
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.net(*args, **kwargs)
 
     @torch.no_grad()
     def collect(self) -> None:
