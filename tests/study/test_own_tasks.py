@@ -460,3 +460,30 @@ def test_hugging_face_network(tmp_path):
     store = small(tmp_path, data=load_sentences, net=bert, encode=encode, methods=methods, shifts=["typos"])
     found = values(store)
     assert found["Vanilla", 0, "clean", 0, "accuracy"] > 0.9 > found["Vanilla", 0, "typos", 5, "accuracy"]
+
+
+def far_table(split):
+    numbers = 30 + torch.randn(50, 2, generator=torch.Generator().manual_seed(5))
+    return {"left": numbers[:, :1], "right": numbers[:, 1:], "labels": torch.full((50,), 9)}
+
+
+def far_pixels(split):
+    return torch.full((9, 12, 12, 3), 255, dtype=torch.uint8), torch.zeros(9, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("data", "net", "far", "rows"),
+    [(load_table, TableNet, far_table, 50), (load_pixels, pixel_net, far_pixels, 9 * 144)],
+)
+def test_own_data_of_another_kind(tmp_path, data, net, far, rows):
+    """Out-of-distribution data from a function; its labels may be anything."""
+    given = {"data": data, "net": net, "methods": {"V": Vanilla(), "SVI": SVI_AVUC}, "ignore_index": 255}
+    store = small(tmp_path, **given, ood=[far])
+    found = values(store)
+    name = f"ood:{far.__name__}"
+    assert dict(store.select("SELECT method || shift, rows FROM cells"))[f"V{name}"] == rows
+    assert 0 <= found["V", 0, name, 0, "auroc"] <= 1
+    assert ("V", 0, name, 0, "accuracy") not in found
+    with pytest.raises(InputError, match=r"study.ood: .* but the test data are"):
+        small(tmp_path / "b", **given, ood=[load_pixels if net is TableNet else load_table])
+    assert not (tmp_path / "b" / "models").exists()

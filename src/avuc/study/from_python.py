@@ -63,7 +63,7 @@ def run(
         train: settings of the training; default `TrainSettings()`.
         validation: training examples to hold out; default 0: a tenth of them.
         engine, device, progress, minutes: as in `run_study`.
-        **study: keys of [study] in a recipe: name, seeds, samples, severities, ood, ….
+        **study: keys of [study] in a recipe: name, seeds, samples, severities, ood (also functions as for `data`), ….
 
     >>> import tempfile, torch
     >>> from avuc.methods import Vanilla
@@ -105,7 +105,10 @@ def recipe_of(methods: Mapping[str, Any], parts: Parts, train: TrainSettings, st
     names: list[str] = []
     for shift in parts.shifts:
         names.append(shift if isinstance(shift, str) else register(shift, "shift", names))
-    settings = build(StudySettings, {**study, "shifts": names}, location)
+    shifted, table = list(names), dict(study)
+    if isinstance(table.get("ood"), list | tuple):
+        table["ood"] = [_name(one, "ood", names) if callable(one) else one for one in table["ood"]]
+    settings = build(StudySettings, {**table, "shifts": shifted}, location)
     data, net, encode = (_name(getattr(parts, part), part, names) for part in ("data", "net", "encode"))
     config = DataConfig(
         source=data, validation=max(1, parts.validation), encode=encode, ignore_index=parts.ignore_index

@@ -34,15 +34,17 @@ def load_own(config: DataConfig, split: str, num_classes: int = 0) -> MemoryData
     Args:
         config: the table [data].
         split: "train" or "test".
-        num_classes: for data that do not say it; 0 to count the classes of the training data.
+        num_classes: of the study, for out-of-distribution data, whose own labels are not used; 0 for the study's data.
     """
+    if num_classes:
+        return _load(config, split, num_classes)
     # of two objects with one name, each has data of its own
     function = id(find(config.source, "data.source"))
     key = (config.source, repr((config.options, config.encode, config.ignore_index, function)), split)
     if key not in _LOADED:
         for other in [other for other in _LOADED if other[:2] != key[:2]]:
             del _LOADED[other]
-        _LOADED[key] = _load(config, split, num_classes)
+        _LOADED[key] = _load(config, split, 0)
     return _LOADED[key]
 
 

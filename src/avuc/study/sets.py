@@ -249,10 +249,14 @@ class StudyData:
         else:
             raise InputError(f"study.ood: {source}: a file of sentences, and {test.name} has none")
         found = found.subset(range(min(first or len(found), len(found))))
-        if shapes_of(found) != shapes_of(test):
+        if shapes_of(found) != shapes_of(test) or (found.images is None) != (test.images is None):
             raise InputError(f"study.ood: {source}: {shapes_of(found)}, but the test data are {shapes_of(test)}")
-        none = torch.full_like(found.labels, UNLABELLED)
-        return replace(found, labels=none, num_classes=test.num_classes, name=name, class_names=()).to(self.device)
+        none = torch.full((len(found), *test.labels.shape[1:]), UNLABELLED)
+        if isinstance(test, Dataset):
+            assert found.images is not None
+            return Dataset(found.images, none, test.num_classes, name).to(self.device)
+        shown = found.texts if isinstance(found, TensorData) else ()
+        return TensorData(found.inputs, none, test.num_classes, name, texts=shown).to(self.device)
 
     def _load(self, split: str) -> MemoryData:
         config = self.config

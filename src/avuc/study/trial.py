@@ -15,12 +15,13 @@ from avuc.posterior import seeded_generator
 from avuc.prediction.outputs import check_outputs
 from avuc.prediction.task import Task
 from avuc.study.config import MethodConfig, Recipe
-from avuc.study.grid import CLEAN, VALIDATION
+from avuc.study.grid import CLEAN, VALIDATION, TestSet
 from avuc.study.net import make_net
 from avuc.study.own_code import described, find, is_path
 from avuc.study.own_digest import code_prints
 from avuc.study.sets import StudyData, shapes_of
 from avuc.study.shifted import shifted_data
+from avuc.study.text_file import is_text_file
 from avuc.training.model_trainer import with_head
 
 FEW = 8  # examples in the batch
@@ -55,6 +56,9 @@ def try_own_code(recipe: Recipe) -> dict[str, str]:
     for name in study.shifts if not recipe.data.corruptions_dir else ():
         for severity in severities if is_path(name) else severities[:1]:
             shifted_data(few, name, severity, study.shift_seed, study.profile)
+    for other in study.others:
+        if is_path(other.path) or is_text_file(other.path):
+            data.images(TestSet(f"ood:{other.name}"))
     _try_net(recipe, data)
     prints = code_prints([net.name, *own_shifts])
     if recipe.data.is_own:  # published data are checked with the results, after their test images are decoded
