@@ -41,7 +41,8 @@ STUDIES := $(if $(findstring command,$(origin OUT)),$(OUT),out/reproduce)
 MORE := reproduction/recipes
 RECIPES := paper:cifar10-paper code:cifar10-code code-pretrained:$(MORE)/cifar10-code-pretrained.toml \
   code-switches:$(MORE)/code-switches.toml \
-  beta:$(MORE)/beta-ablation.toml ablation:$(MORE)/cifar10-ablation.toml choice:$(MORE)/cifar10-choice.toml best:cifar10-best
+  beta:$(MORE)/beta-ablation.toml ablation:$(MORE)/cifar10-ablation.toml choice:$(MORE)/cifar10-choice.toml best:cifar10-best \
+  factorial:$(MORE)/factorial.toml
 
 reproduce: $(if $(findstring command,$(origin BIN)),,setup)
 	@test -n "$(DATA)" || { echo "make reproduce DATA=FOLDER: name the folder that holds cifar-10-batches-py"; exit 2; }

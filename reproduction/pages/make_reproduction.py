@@ -18,6 +18,7 @@ from typing import Any
 
 from reproduction_best import against_targets, best_row, rows_of_best
 from reproduction_choice import rehearsals
+from reproduction_factorial import progress
 from reproduction_more import ablation, beta, code_path, cost, curves, drawings, without_threshold
 from reproduction_seeds import paired_seeds, reproduced, svhn_readings, switches, variants
 from reproduction_tables import BESIDE, NOTHING, PERCENT, Remarks, Study, markdown, means, number, ours
@@ -50,9 +51,11 @@ STUDIES = {
     "ablation": "cifar10-ablation",
     "choice": "cifar10-choice",
     "best": "cifar10-best",
+    "factorial": "factorial",
 }
 RESULTS = HOME / "reproduction" / "results"
 SVHN = RESULTS / "cifar10" / "code" / "svhn.csv"
+MOST_NAMED = 12  # methods that are named one by one where they are missing
 IN_README = ("Vanilla", "Temp scaling", "Ensemble")
 
 
@@ -98,6 +101,7 @@ def all_blocks(
         "variants": variants(studies),
         "switches": switches(studies),
         "svhn": svhn_readings(SVHN) if "code" in studies else NOTHING,
+        "factorial": progress(studies),
         "cifar10": in_short(studies, printed, best, also),
     }
     return blocks, remarks
@@ -123,8 +127,13 @@ def status(studies: Mapping[str, Study]) -> str:
 
 def not_run(studies: Mapping[str, Study], *, methods: bool = True) -> str:
     """Studies that are not published, and with `methods` the methods without results of those that are."""
-    rest = [f"{', '.join(study.not_run)} of `{study.results.title}`" for study in studies.values() if study.not_run]
-    rest = rest if methods else []
+    rest = []
+    for study in studies.values() if methods else ():
+        missing = study.not_run
+        if missing:
+            few = len(missing) <= MOST_NAMED
+            named = ", ".join(missing) if few else f"{len(missing)} of {len(study.recipe.methods)} methods"
+            rest.append(f"{named} of `{study.results.title}`")
     rest += [f"`{recipe}`" for name, recipe in STUDIES.items() if name not in studies]
     return f"\n\n**Not run yet:** {'; '.join(rest)}." if rest else ""
 

@@ -279,6 +279,32 @@ def test_of_the_factorial_the_metrics_and_epochs_of_its_analysis_are_published(t
         new.close()
 
 
+def test_the_pages_say_how_much_of_the_factorial_is_finished(tmp_path):
+    import factorial
+    import reproduction_factorial
+
+    from avuc.study.integrity import check
+    from avuc.study.store import Store
+
+    changes = ("study.severities=[5]", "study.shifts=['fog']", "study.ood=[]", "study.seeds=[0, 1]")
+    fake_study(tmp_path / "factorial", recipe_of(factorial.RECIPES / "factorial.toml", *changes))
+    found = make.read_studies(tmp_path)
+    assert reproduction_factorial.progress(found) == "**72 of 72 networks are trained.**"
+    assert reproduction_factorial.progress({}) == make.NOTHING
+    store = Store(tmp_path / "factorial")
+    for table in ("rows", "cells", "curves", "shown", "entropies"):  # one corner, and one seed of another
+        store.db.execute(f"DELETE FROM {table} WHERE method NOT LIKE 'Adam, no%'")
+        store.db.execute(f"DELETE FROM {table} WHERE method = 'Adam, noise, AvUC + TS' AND seed = 1")
+    for table in ("models", "history"):
+        store.db.execute(f"DELETE FROM {table} WHERE method NOT LIKE 'Adam, no%'")
+    check(store.db)
+    store.close()
+    found = make.read_studies(tmp_path)
+    text = "**16 of 72 networks are trained.** Complete with all losses and seeds: Adam, none."
+    assert reproduction_factorial.progress(found) == text
+    assert "**Not run yet:** 56 of 72 methods of `factorial`; " in make.status(found)
+
+
 def test_reading_a_published_study_changes_no_byte(published):
     before = {path: path.read_bytes() for path in published.rglob("study.sqlite")}
     assert len(before) == 7
@@ -586,7 +612,7 @@ def test_main_fills_the_pages_and_check_sees_a_change(published, tmp_path, monke
     assert "| SVI-AvUC, as the released code trains it |" in text
     assert "by hand" in text
     assert "`cifar10-best`" in text
-    assert "**Not run yet:** `beta-ablation`." in text
+    assert "**Not run yet:** `beta-ablation`; `factorial`." in text
     readme.write_text(re.sub(r"0\.\d\d\d ±", "0.001 ±", text, count=1), encoding="utf-8")
     assert make.main([*arguments, "--check"]) == 1
 
