@@ -29,4 +29,6 @@ def progress(studies: Mapping[str, Study]) -> str:
     text = f"**{study.effort.models} of {networks} networks are trained.**"
     if len(complete) == len(corners):
         return text
-    return f"{text} Complete with all losses and seeds: {'; '.join(complete) if complete else 'none'}."
+    if not complete:
+        return f"{text} No combination of training and posterior is complete yet."
+    return f"{text} Complete with all losses and seeds: {'; '.join(complete)}."
