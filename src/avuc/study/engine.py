@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from avuc.core.errors import InputError
 from avuc.study.config import Recipe
 from avuc.study.grid import Plan
 from avuc.study.local import run as run_local
+from avuc.study.own_data import forget
 from avuc.study.ray import run as run_ray
 from avuc.study.store import Store
 from avuc.study.trial import try_own_code
@@ -72,8 +73,24 @@ def run_study(
     except OSError as error:
         raise InputError(f"{folder}: cannot be used as a folder ({error.strerror}); choose another --out") from error
     devices = devices_for(device)
-    prints = try_own_code(recipe)
-    store = Store(folder)
+    try:
+        prints = try_own_code(recipe)
+        return _run(plan, folder, engine, devices, prints, progress=progress, until=until)
+    finally:
+        forget()  # the next study loads its data again: files and objects may have changed
+
+
+def _run(
+    plan: Plan,
+    folder: Path,
+    engine: str,
+    devices: list[str],
+    prints: Mapping[str, str],
+    *,
+    progress: bool,
+    until: float | None,
+) -> Store:
+    store, recipe = Store(folder), plan.recipe
     try:
         if store.lost:
             print(f"avuc: {store.damage()}; what is missing is computed again", file=sys.stderr)

@@ -17,7 +17,7 @@ from avuc.study.config import Recipe, changed_fields, kind_table, plain
 from avuc.study.config_parser import parse_method
 from avuc.study.engine import run_study
 from avuc.study.own_code import register
-from avuc.study.own_data import load_own
+from avuc.study.own_data import forget, load_own
 from avuc.study.sections import DataConfig, NetConfig, StudySettings
 from avuc.study.store import Store
 from avuc.study.tables import Location, build
@@ -80,6 +80,7 @@ def run(
     ...     store.close()
     4
     """
+    forget()
     parts = Parts(data, net, shifts, encode, ignore_index, class_dim, validation)
     recipe = recipe_of(methods, parts, train or TrainSettings(), study)
     return run_study(recipe, out, engine=engine, device=device, progress=progress, minutes=minutes)

@@ -64,7 +64,8 @@ def _means(found: Predictions, values: Tensor) -> Tensor:
 def _picture(found: Predictions, image: Tensor, row: int, top: float) -> bytes:
     """Three parts side by side: the image; wrong pixels red; entropy from black (0) to white (log C)."""
     step = -(-max(image.shape[:2]) // SIDE)
-    colour: NDArray[np.uint8] = image.expand(*image.shape[:2], 3).numpy().astype(np.uint8)
+    shown = image[..., : 3 if image.shape[2] >= 3 else 1]
+    colour: NDArray[np.uint8] = shown.expand(*image.shape[:2], 3).numpy().astype(np.uint8)
     correct = found.to_map(found.correct.float())[row].numpy()
     entropy = found.to_map(found.entropy.float())[row].numpy()
     errors = np.where(np.isnan(correct)[..., None], UNKNOWN, np.where(correct[..., None] > 0.5, RIGHT, WRONG))

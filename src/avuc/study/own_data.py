@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+)
 
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX
@@ -22,6 +32,7 @@ EXPECTED = (
     "an avuc Dataset, a pair (inputs, labels) of tensors, a mapping of tensors with 'labels', a torch Dataset or a "
     "DataLoader"
 )
+VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 # what was loaded last: the check before a study and the study itself load the same
 _LOADED: dict[tuple[str, str, str], MemoryData] = {}
 
@@ -29,7 +40,7 @@ _LOADED: dict[tuple[str, str, str], MemoryData] = {}
 def load_own(config: DataConfig, split: str, num_classes: int = 0) -> MemoryData:
     """Return what the user's function `data.source` gives for a split, checked and in memory.
 
-    A DataLoader is read once, in the order of its dataset.
+    A DataLoader is read once, in the order of its dataset; a sampler that chooses examples is kept.
 
     Args:
         config: the table [data].
@@ -55,7 +66,11 @@ def forget() -> None:
 
 def _load(config: DataConfig, split: str, num_classes: int) -> MemoryData:
     where = f"data.source: {config.source} ({split})"
+    if not num_classes:
+        _check_split(config)
     found = call_load(config.source, split, config.options)
+    if isinstance(found, TensorData) and config.ignore_index != IGNORE_INDEX:
+        found = replace(found, labels=found.labels.masked_fill(found.labels == config.ignore_index, IGNORE_INDEX))
     if isinstance(found, Dataset | TensorData):
         return found
     texts, encode = _texts(found), _encoder(config)
@@ -82,6 +97,24 @@ def _load(config: DataConfig, split: str, num_classes: int) -> MemoryData:
         if labels.ndim == 1:
             return Dataset(inputs, labels, count, name, classes, f"from {config.source}")
     return TensorData(inputs, labels, count, name, classes, texts, encode)
+
+
+def _check_split(config: DataConfig) -> None:
+    """Refuse a function that does not take `split`: training and test data would be the same."""
+    function = find(config.source, "data.source")
+    if isinstance(function, Mapping):
+        return
+    try:
+        names = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return  # `bound` says it
+    if "split" not in names and not any(
+        one.default is one.empty and one.kind not in VARIABLE for one in names.values()
+    ):
+        raise InputError(
+            f"data.source: {config.source} takes no 'split', so training and test data would be the same; give it this "
+            "argument, which is 'train' or 'test'"
+        )
 
 
 def _texts(found: Any) -> tuple[str, ...]:
@@ -139,13 +172,8 @@ def _collected(found: Any, where: str) -> tuple[Any, Tensor]:
     labels = None
     if isinstance(found, tuple | list) and len(found) == 2:
         found, labels = found
-    if isinstance(found, DataLoader) and not isinstance(found.dataset, IterableDataset):
-        found = DataLoader(
-            found.dataset,
-            batch_size=found.batch_size or DATASET_BATCH,
-            collate_fn=found.collate_fn,
-            num_workers=found.num_workers,
-        )
+    if isinstance(found, DataLoader):
+        found = _in_order(found)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -165,6 +193,26 @@ def _collected(found: Any, where: str) -> tuple[Any, Tensor]:
     if targets.is_floating_point() or targets.dtype == torch.bool:
         raise InputError(f"{where}: labels must be class indices, found {targets.dtype}; convert them with .long()")
     return inputs, targets.long()
+
+
+def _in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Return a loader of the same examples in the order of their dataset; as it is, if its sampler chooses freely."""
+    dataset, sampler = loader.dataset, loader.sampler
+    if isinstance(dataset, IterableDataset) or type(loader.batch_sampler) is not BatchSampler:
+        return loader
+    if type(sampler) is SubsetRandomSampler:  # a part of the dataset, such as a split
+        dataset = Subset(dataset, sorted(sampler.indices))
+    elif type(sampler) is RandomSampler:
+        if sampler.replacement or sampler.num_samples != len(sampler.data_source):
+            return loader
+    elif type(sampler) is not SequentialSampler:
+        return loader
+    return DataLoader(
+        dataset,
+        batch_size=loader.batch_size or DATASET_BATCH,
+        collate_fn=loader.collate_fn,
+        num_workers=loader.num_workers,
+    )
 
 
 def _joined(parts: list[Arguments]) -> Any:

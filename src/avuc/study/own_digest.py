@@ -7,36 +7,48 @@ import hashlib
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from avuc.study.own_code import find, is_path
 
 CODE = "code of "  # how the names of these digests begin
 DIGITS = 32
+_SOURCES: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+# by id, with the object so that the id stays its own
+_CARRIED: dict[int, tuple[Any, str]] = {}
+
+
+def begin() -> None:
+    """Look at the values of objects again: a new study begins. During a study, an object may count its calls."""
+    _CARRIED.clear()
 
 
 def code_digest(value: Any) -> str:
     """Return a digest of a function or class and of everything in its module that it uses, by name.
 
-    Comments, docstrings and layout do not count, nor does the code of other modules. Empty if there is no source.
+    Comments, docstrings and layout do not count, nor does the code of other modules. Plain values do that an object
+    carries: those of a `functools.partial`, of the variables around a nested function, and of an object's attributes.
+    Empty if there is no source.
 
     >>> code_digest(code_digest) == code_digest(code_digest), code_digest(len)
     (True, '')
     """
+    carried = []
     while isinstance(value, partial):
+        carried.append(f"{_values(value.args)} {_values(value.keywords)}")
         value = value.func
+    if id(value) not in _CARRIED:
+        _CARRIED[id(value)] = (value, _carried(value))
+    carried.append(_CARRIED[id(value)][1])
     named = value if inspect.isroutine(value) or inspect.isclass(value) else type(value)
-    named = inspect.unwrap(named)
-    try:
-        module = sys.modules[named.__module__]
-        text = "\n".join(_reachable(ast.parse(inspect.getsource(module)), named.__qualname__.partition(".")[0]))
-    except (OSError, TypeError, KeyError, AttributeError, SyntaxError):
-        text = ""
-    if not text:
-        text = _own_source(named)
+    named = inspect.unwrap(getattr(named, "__func__", named))
+    text = _source(named)
     made = hashlib.sha256(text.encode())
+    if any(carried):
+        made.update("\n".join(carried).encode())
     weights = getattr(value, "state_dict", None)
     if weights is not None and not inspect.isclass(value):  # a network given from Python
         text = text or "weights"
@@ -50,6 +62,45 @@ def code_prints(paths: Iterable[str]) -> dict[str, str]:
     """Return the digests of the user's functions among some names of a recipe, as the table `data` of a study."""
     found = {f"{CODE}{path}": code_digest(find(path, "recipe")) for path in paths if is_path(path)}
     return {name: digest for name, digest in found.items() if digest}
+
+
+def _source(named: Any) -> str:
+    """The code of a function or class when it was first asked for: a file that is edited later is not what runs."""
+    if named not in _SOURCES:
+        try:
+            module = sys.modules[named.__module__]
+            text = "\n".join(_reachable(ast.parse(inspect.getsource(module)), named.__qualname__.partition(".")[0]))
+        except (OSError, TypeError, KeyError, AttributeError, SyntaxError):
+            text = ""
+        _SOURCES[named] = text or _own_source(named)
+    return _SOURCES[named]
+
+
+def _carried(value: Any) -> str:
+    """The plain values in the variables around a nested function, or in the attributes of an object."""
+    if inspect.isclass(value):
+        return ""
+    if not inspect.isroutine(value):
+        return "" if hasattr(value, "state_dict") else _values(getattr(value, "__dict__", {}))
+    try:
+        around = inspect.getclosurevars(inspect.unwrap(value)).nonlocals
+    except (TypeError, ValueError):
+        around = {}
+    return _values({**around, **(getattr(value, "__self__", None).__dict__ if _is_method(value) else {})})
+
+
+def _is_method(value: Any) -> bool:
+    return inspect.ismethod(value) and hasattr(value.__self__, "__dict__") and not inspect.isclass(value.__self__)
+
+
+def _values(value: Any) -> str:
+    """Numbers, text and containers of them as text; other things by their kind."""
+    if isinstance(value, Mapping):
+        found = [f"{key!r}: {_values(item)}" for key, item in value.items()]
+        return "{" + ", ".join(found) + "}" if found else ""
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_values, value)) + "]" if value else ""
+    return repr(value) if isinstance(value, str | bytes | int | float | None) else type(value).__name__
 
 
 def _own_source(named: Any) -> str:

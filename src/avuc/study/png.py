@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 
 def png(pixels: NDArray[np.uint8]) -> bytes:
-    """Return the PNG file of a uint8 (H, W, 1 or 3) image, without an image library.
+    """Return the PNG file of a uint8 (H, W, C) image, without an image library: of its first three channels, or one.
 
     >>> png(np.zeros((2, 2, 1), np.uint8))[:4]
     b'\\x89PNG'
     """
+    pixels = pixels[..., : 3 if pixels.shape[2] >= 3 else 1]
     height, width, channels = pixels.shape
     lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)  # 0: no filter
     kind = {1: 0, 3: 2}[channels]

@@ -137,8 +137,10 @@ def _text_shifted(clean: MemoryData, name: str, severity: int, seed: int) -> Ten
     texts, labels = read_sentences(name, clean.num_classes, clean.class_names)
     mixed, targets = list(clean.texts), clean.labels.clone()
     count = round(len(clean) * severity / SEVERITIES)
-    for place, row in enumerate(torch.randperm(len(clean), generator=generator)[:count].tolist()):
-        other = place % len(texts)
+    rows = torch.randperm(len(clean), generator=generator)[:count].tolist()
+    others = torch.randperm(len(texts), generator=generator).tolist()  # a file may be sorted by label
+    for place, row in enumerate(rows):
+        other = others[place % len(others)]
         mixed[row], targets[row] = texts[other], labels[other]
     return _encoded(clean, mixed, targets, title)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 from pathlib import Path
 
 from avuc.core.atomic import write_text
@@ -102,7 +104,8 @@ def write_starter(folder: str | Path) -> tuple[Path, Path]:
     folder = Path(folder)
     name = folder.resolve().name or "study"
     module = re.sub(r"\W", "_", name.lower())
-    module = module if module.isidentifier() else f"study_{module}"
+    taken = module in sys.stdlib_module_names or importlib.util.find_spec(module) is not None
+    module = module if module.isidentifier() and not taken else f"study_{module}"
     files = folder / "recipe.toml", folder / f"{module}.py"
     for path in files:
         if path.exists():
@@ -111,7 +114,7 @@ def write_starter(folder: str | Path) -> tuple[Path, Path]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: cannot be used as a folder ({error.strerror}); choose another --init") from error
-    title = re.sub(r'["\\\\\x00-\x1f]', " ", name)
+    title = re.sub(r'["\\\\\x00-\x1f\x7f]', " ", name)
     write_text(files[0], RECIPE.replace("MODULE", module).replace("NAME", title))
     write_text(files[1], MODULE)
     return files

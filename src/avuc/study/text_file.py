@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from avuc.core.errors import InputError
 from avuc.core.files import read_text
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
+MOST_BYTES = 1 << 30
 TEXT_NAMES = ("text", "sentence")
 LABEL_NAMES = ("label", "labels")
 
@@ -35,7 +37,7 @@ def read_sentences(
         labelled: whether the file needs labels; otherwise all of them are −1.
     """
     try:
-        lines = read_text(path).splitlines(keepends=True)
+        lines = io.StringIO(read_text(path, MOST_BYTES).removeprefix("\ufeff"), newline="")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise InputError(f"{path}: the sentences cannot be read ({reason})") from error
@@ -51,7 +53,8 @@ def read_sentences(
         raise InputError(f"{path}: the first line must name the columns 'text' and 'label'; found {found}")
     texts, labels = [], []
     numbers = {name: number for number, name in enumerate(class_names)}
-    numbers |= {str(number): number for number in range(num_classes)}
+    if not any(name.isdigit() for name in class_names):  # names like "1", "2" would be taken for numbers
+        numbers |= {str(number): number for number in range(num_classes)}
     for place, row in enumerate(rows, start=2):
         given = row[label] if labelled and label is not None else ""
         if row[text] is None or (labelled and given not in numbers):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from avuc.core.errors import InputError
+from avuc.data import UNLABELLED
 from avuc.data.tensors import MemoryData, TensorData
 from avuc.posterior import seeded_generator
 from avuc.prediction.outputs import check_outputs
@@ -17,8 +18,8 @@ from avuc.prediction.task import Task
 from avuc.study.config import MethodConfig, Recipe
 from avuc.study.grid import CLEAN, VALIDATION, TestSet
 from avuc.study.net import make_net
-from avuc.study.own_code import described, find, is_path
-from avuc.study.own_digest import code_prints
+from avuc.study.own_code import bound, described, find, is_path
+from avuc.study.own_digest import begin, code_prints
 from avuc.study.sets import StudyData, shapes_of
 from avuc.study.shifted import shifted_data
 from avuc.study.text_file import is_text_file
@@ -38,8 +39,13 @@ def try_own_code(recipe: Recipe) -> dict[str, str]:
     Returns:
         digests of the data and of the code, by name, for `Store.check_data`.
     """
+    begin()
     study, net = recipe.study, recipe.net
     own_shifts = [name for name in study.shifts if is_path(name)]
+    for other in study.others:
+        if is_path(other.path):
+            given = {"split": "test"}
+            bound(find(other.path, "study.ood"), given, {}, "study.ood", other.path)
     if not (recipe.data.is_own or net.is_own or own_shifts):
         return {}
     for name in own_shifts:
@@ -79,6 +85,11 @@ def _check_data(data: StudyData) -> None:
             f"as {type(train).__name__} and {type(test).__name__}; both must be alike"
         )
     for part, name in ((train, "held-out"), (test, "test")):
+        if missing := int((part.labels == UNLABELLED).sum()):
+            raise InputError(
+                f"data.source: {source}: {missing} {name} labels are {UNLABELLED}, which is no class; leave these "
+                "examples out, or give positions without a label data.ignore_index"
+            )
         if not part.num_labelled:
             raise InputError(f"data.source: {source}: none of the {len(part)} {name} examples has a label")
     if not len(test) or train.num_classes < 2:
