@@ -32,13 +32,13 @@ def update(z: Tensor, bias: Tensor | None, labels: Tensor, part: Partial, option
     for value, other in zip(part[1:3], new[1:3], strict=True):
         assert value.shape == other.shape
     shifts = [(each.largest - largest, each) for each in (part, new)]
-    spread = sum(d.exp() * (each.spread + each.total * d) for d, each in shifts)
-    total = sum(d.exp() * each.total for d, each in shifts)
+    spread = sum(d.exp() * (each.spread + (1 + each.rest) * d) for d, each in shifts)
+    rest = sum(d.exp() * (1 + each.rest) for d, each in shifts) - 1
     inside = (labels >= options.first) & (labels < options.first + z.shape[1])
     part.label_logit.copy_(torch.where(inside, new.label_logit, part.label_logit))
     part.predicted.copy_(torch.where(new.largest > part.largest, new.predicted, part.predicted))
     part.largest.copy_(largest)
-    part.total.copy_(total)
+    part.rest.copy_(rest)
     part.spread.copy_(spread)
 
 
@@ -74,9 +74,8 @@ def layer(
 
 def coefficients_of(part: Partial) -> Coefficients:
     generator = torch.Generator().manual_seed(5)
-    lse = part.largest + part.total.log()
-    others = (torch.randn(len(lse), generator=generator).to(lse) for _ in range(4))
-    return Coefficients(lse, *others)
+    others = [torch.randn(len(part.largest), generator=generator).to(part.largest) for _ in range(4)]
+    return Coefficients(part.largest, *others)
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
@@ -132,7 +131,7 @@ def test_few_logits_have_a_room_of_their_own(monkeypatch: pytest.MonkeyPatch) ->
 def test_no_tokens() -> None:
     hidden, weight, bias, labels = layer(0, 16, 40, torch.float32)
     part = linear.forward_tiles(hidden, weight, bias, labels, Options())
-    assert part.total.shape == (0,)
+    assert part.rest.shape == (0,)
     found = linear.backward_tiles(
         hidden, weight, bias, labels, labels, Coefficients(*[torch.zeros(0)] * 5), Options(), (True, True, True)
     )
@@ -181,18 +180,27 @@ torch.manual_seed(0)
 hidden, weight, bias = torch.randn(3, 16), torch.randn(53, 16), torch.randn(53)
 bias[40:] = float("-inf")
 bias[7] = bias[9] = 30 - (hidden @ weight.t())[0, [7, 9]].max()
-labels = torch.tensor([4, -100, 33])
+labels = torch.tensor([4, 0, -100, 0, 33, 0])[::2]
+bias = torch.stack((bias, bias - bias), dim=1)[:, 0]  # neither labels nor bias are contiguous
 for options in (Options(width=16), Options(softcap=5.0, scale=0.5, width=16)):
     ours = linear.forward_tiles(hidden, weight, bias, labels, options)
     theirs = tiles.forward_tiles(hidden, weight, bias, labels, options)
     torch.testing.assert_close(tuple(ours), tuple(theirs), rtol=1e-5, atol=1e-5)
-    columns = Coefficients(theirs.largest + theirs.total.log(), *torch.randn(4, 3))
+    columns = Coefficients(theirs.largest, *torch.randn(4, 3))
     arguments = (hidden, weight, bias, labels, theirs.predicted, columns, options, (True, True, True))
     torch.testing.assert_close(
         linear.backward_tiles(*arguments), tiles.backward_tiles(*arguments), rtol=1e-4, atol=1e-4
     )
+certain = torch.arange(53.0) * 0.1  # word 37 is 30 higher than the next one: 1 + Σ exp(z − m) is 1 in float32
+certain[37] = 40.0
+for width in (16, 53):
+    options = Options(width=width)
+    ours = linear.forward_tiles(0 * hidden, weight, certain, labels, options)
+    assert 0 < ours.rest.min() < 1e-12
+    others = (certain.double() - 40).exp()[torch.arange(53) != 37].sum()
+    torch.testing.assert_close(ours.rest.double(), others.expand(3), rtol=1e-4, atol=0)
 bias[3] = float("nan")
-assert linear.forward_tiles(hidden, weight, bias, labels, options).total.isnan().all()
+assert linear.forward_tiles(hidden, weight, bias, labels, options).rest.isnan().all()
 """
 
 
@@ -267,11 +275,43 @@ def test_loss_on_a_gpu(compiled: bool) -> None:
 
 
 @pytest.mark.gpu
+def test_strided_labels_and_bias_on_a_gpu() -> None:
+    hidden, weight, bias, labels = layer(70, 64, 5_000, torch.bfloat16, "cuda")
+    strided = torch.stack((bias, -bias), dim=1)[:, 0], torch.stack((labels, 1 + labels), dim=1)[:, 0]
+    found = []
+    for b, y in ((bias, labels), strided):
+        weight.grad = None
+        weight.requires_grad_()
+        result = linear_avuc(hidden, weight, y, threshold=6.0, bias=b, chunk_size=100_000)
+        result.loss.backward()
+        found.append((result.loss.detach(), weight.grad))
+    torch.testing.assert_close(found[0], found[1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("few", [0, 1 << 28])
+def test_tiny_entropies_on_a_gpu(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "FEW_LOGITS", few)
+    hidden, weight, _, labels = layer(515, 128, 9_003, torch.float32, "cuda")
+    weight[5] += 40 * hidden.sign().mean(dim=0)
+    hidden = hidden * torch.linspace(1, 12, 515, device="cuda").unsqueeze(1)
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        at, w = hidden.to(dtype).requires_grad_(), weight.to(dtype)
+        result = linear_avuc(at, w, labels, threshold=None, kind="ua_clm", nll_weight=0.0)
+        found.append((result.entropy, *torch.autograd.grad(result.loss, at)))
+    (exact, best), (entropy, gradient) = found
+    assert float(exact.min()) < 1e-7
+    torch.testing.assert_close(entropy.double(), exact, rtol=1e-2, atol=0)
+    assert relative(gradient, best) < 1e-3
+
+
+@pytest.mark.gpu
 def test_nan_on_a_gpu() -> None:
     hidden, weight, bias, labels = layer(40, 64, 5_000, torch.bfloat16, "cuda")
     hidden[3, 7] = torch.nan
-    total = linear.forward_tiles(hidden, weight, bias, labels, Options(width=256)).total
-    assert total.isnan().nonzero().flatten().tolist() == [3]
+    rest = linear.forward_tiles(hidden, weight, bias, labels, Options(width=256)).rest
+    assert rest.isnan().nonzero().flatten().tolist() == [3]
     with pytest.raises(NonFiniteError, match="hidden or weight contain NaN"):
         linear_avuc(hidden[1:7], weight, torch.zeros(6, dtype=torch.long, device="cuda"), threshold=6.0)
 

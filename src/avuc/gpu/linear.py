@@ -50,13 +50,15 @@ def unsupported_reason(hidden: Tensor, weight: Tensor) -> str | None:
 
 def forward_tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, options: Options) -> Partial:
     """Return the online softmax of the logits; see `avuc.losses.linear.tiles.forward_tiles`."""
-    hidden, tokens = hidden.contiguous(), len(hidden)
+    tokens = len(hidden)
+    # the kernels read the next element, wherever the stride points
+    hidden, labels, bias = hidden.contiguous(), labels.contiguous(), None if bias is None else bias.contiguous()
     largest = torch.full((tokens,), torch.finfo(torch.float32).min, device=hidden.device)
-    total, spread, label_logit = (torch.zeros_like(largest) for _ in range(3))
-    part = Partial(largest, total, spread, label_logit, torch.zeros_like(labels))
+    rest, spread, label_logit = torch.full_like(largest, -1), torch.zeros_like(largest), torch.zeros_like(largest)
+    part = Partial(largest, rest, spread, label_logit, torch.zeros_like(labels))
     if not tokens:
         return part
-    width = options.width or _width(hidden, weight, FORWARD_TILE, FORWARD_SHARE)
+    width = min(len(weight), options.width or _width(hidden, weight, FORWARD_TILE, FORWARD_SHARE))
     room = hidden.new_empty(tokens * width)
     for start, stop in spans(len(weight), width):
         z = _logits(hidden, weight[start:stop], room)
@@ -84,7 +86,8 @@ def backward_tiles(
     needed: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return the gradients in hidden, weight and bias; see `avuc.losses.linear.tiles.backward_tiles`."""
-    hidden, words = hidden.contiguous(), len(weight)
+    words = len(weight)
+    hidden, labels, bias = hidden.contiguous(), labels.contiguous(), None if bias is None else bias.contiguous()
     in_hidden = torch.zeros_like(hidden) if needed[0] else None
     in_weight = torch.empty_like(weight, memory_format=torch.contiguous_format) if needed[1] else None
     in_bias = torch.empty(words, device=weight.device) if needed[2] and bias is not None else None
@@ -97,7 +100,7 @@ def backward_tiles(
     coefficients = Coefficients(*(column.contiguous() for column in coefficients))
     few = len(hidden) * words <= FEW_LOGITS
     width = _width(hidden, weight, *((FEW_TILE, 1) if few else (BACKWARD_TILE, BACKWARD_SHARE)))
-    width = options.width or width
+    width = min(words, options.width or width)
     room = Room(None if few else in_weight, hidden, width, needed[0])
     for step in room.steps(words, width, needed):
         rows = weight[step.start : step.stop]

@@ -77,6 +77,24 @@ def test_equal_to_materialised_logits(kind: Any, variant: Any, chunk_size: int |
     same(found.loss, expected, [hidden, weight, bias])
 
 
+@pytest.mark.parametrize("chunk_size", [1, 4, None])
+@pytest.mark.parametrize("variant", ["paper", "monotone"])
+def test_ua_clm_of_very_certain_mistakes_in_float32(variant: Any, chunk_size: int | None) -> None:
+    """Entropies from 1e-4 to 1e-12: 1 + 1e-12 is 1 in float32, so nothing may be computed from Σ exp(z − m)."""
+    logits = torch.zeros(5, 12)
+    logits[:, 7], logits[:, 3] = torch.tensor([12.0, 17.3, 21.1, 25.7, 30.3]), -1.3
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        hidden = logits.to(dtype).requires_grad_()
+        weight, labels = torch.eye(12, dtype=dtype), torch.full((5,), 2)
+        result = linear_avuc(
+            hidden, weight, labels, threshold=None, kind="ua_clm", variant=variant, nll_weight=0, chunk_size=chunk_size
+        )
+        found.append((result.nll, result.loss, result.entropy, *torch.autograd.grad(result.loss, hidden)))
+    for exact, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=1e-30)
+
+
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("scale", [None, 0.4])
 @pytest.mark.parametrize("with_bias", [False, True])

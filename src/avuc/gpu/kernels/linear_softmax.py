@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from avuc.losses.linear.tiles import Coefficients, Options, Partial
@@ -37,12 +38,13 @@ def update_softmax(z: Tensor, bias: Tensor | None, labels: Tensor, part: Partial
     """Add the words of a tile to the online softmax `part`, in place; `options.first` is the tile's first word."""
     tokens, width = z.shape
     block = min(FORWARD_BLOCK, triton.next_power_of_2(width))
-    _update_softmax[(tokens,)](
-        z, z.stride(0), z if bias is None else bias, labels, *part, width, options.first,
-        options.softcap or 1.0, options.scale or 1.0,
-        HAS_BIAS=bias is not None, HAS_CAP=options.softcap is not None, HAS_SCALE=options.scale is not None,
-        BLOCK=block, num_warps=WARPS,
-    )  # fmt: skip
+    with torch.cuda.device_of(z):  # Triton starts kernels on the current device
+        _update_softmax[(tokens,)](
+            z, z.stride(0), z if bias is None else bias, labels, *part, width, options.first,
+            options.softcap or 1.0, options.scale or 1.0,
+            HAS_BIAS=bias is not None, HAS_CAP=options.softcap is not None, HAS_SCALE=options.scale is not None,
+            BLOCK=block, num_warps=WARPS,
+        )  # fmt: skip
 
 
 def replace_by_gradient(
@@ -51,12 +53,13 @@ def replace_by_gradient(
     """Replace h·Wᵀ in a tile by the gradient in it; `options.first` is the tile's first word."""
     tokens, width = z.shape
     block = min(BACKWARD_BLOCK, triton.next_power_of_2(width))
-    _replace_by_gradient[(tokens, triton.cdiv(width, block))](
-        z, z.stride(0), z if bias is None else bias, labels, predicted, *coefficients, width, options.first,
-        options.softcap or 1.0, options.scale or 1.0,
-        HAS_BIAS=bias is not None, HAS_CAP=options.softcap is not None, HAS_SCALE=options.scale is not None,
-        BLOCK=block, num_warps=WARPS,
-    )  # fmt: skip
+    with torch.cuda.device_of(z):
+        _replace_by_gradient[(tokens, triton.cdiv(width, block))](
+            z, z.stride(0), z if bias is None else bias, labels, predicted, *coefficients, width, options.first,
+            options.softcap or 1.0, options.scale or 1.0,
+            HAS_BIAS=bias is not None, HAS_CAP=options.softcap is not None, HAS_SCALE=options.scale is not None,
+            BLOCK=block, num_warps=WARPS,
+        )  # fmt: skip
 
 
 @_jit
@@ -74,12 +77,12 @@ def _transformed(  # type: ignore[no-untyped-def]
 
 @_jit
 def _update_softmax(  # type: ignore[no-untyped-def]
-    z, stride, bias, labels, largest, total, spread, label_logit, predicted, width, first, softcap, scale,
+    z, stride, bias, labels, largest, rest, spread, label_logit, predicted, width, first, softcap, scale,
     HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, HAS_SCALE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     z += row.to(tl.int64) * stride
-    m, s, t = tl.load(largest + row), tl.load(total + row), tl.load(spread + row)
+    m, s, t = tl.load(largest + row), tl.load(rest + row), tl.load(spread + row)
     best = tl.load(predicted + row)
     for start in range(0, width, BLOCK):
         cols = start + tl.arange(0, BLOCK)
@@ -88,17 +91,19 @@ def _update_softmax(  # type: ignore[no-untyped-def]
         x = _transformed(x, bias, cols, inside, softcap, scale, HAS_BIAS, HAS_CAP, HAS_SCALE)
         x = tl.where(inside, x, float("-inf"))
         highest, place = tl.max(x, axis=0, return_indices=True)  # the first of equal words
-        best = tl.where(highest > m, place.to(tl.int64) + (first + start), best)
+        found = highest > m
+        best = tl.where(found, place.to(tl.int64) + (first + start), best)
         new = tl.maximum(m, highest)
         # 0·(−inf) is NaN: the floor changes no exponential; NaN itself must pass
         d = tl.maximum(x - new, -104.0, propagate_nan=tl.PropagateNan.ALL)
         e = tl.exp(d)
         kept = tl.exp(m - new)
-        t = kept * (t + s * (m - new)) + tl.sum(e * d, axis=0)
-        s = kept * s + tl.sum(e, axis=0)
+        t = kept * (t + (1 + s) * (m - new)) + tl.sum(e * d, axis=0)
+        e = tl.where(cols == tl.where(found, place + start, -1), 0.0, e)
+        s = tl.where(found, kept * (1 + s), s) + tl.sum(e, axis=0)
         m = new
     tl.store(largest + row, m)
-    tl.store(total + row, s)
+    tl.store(rest + row, s)
     tl.store(spread + row, t)
     tl.store(predicted + row, best)
     own = tl.load(labels + row) - first
@@ -110,7 +115,7 @@ def _update_softmax(  # type: ignore[no-untyped-def]
 
 @_jit
 def _replace_by_gradient(  # type: ignore[no-untyped-def]
-    z, stride, bias, labels, predicted, lse, constant, slope, at_label, at_predicted, width, first, softcap, scale,
+    z, stride, bias, labels, predicted, largest, constant, slope, at_label, at_predicted, width, first, softcap, scale,
     HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, HAS_SCALE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
@@ -119,7 +124,7 @@ def _replace_by_gradient(  # type: ignore[no-untyped-def]
     z += row.to(tl.int64) * stride + cols
     x = tl.load(z, mask=inside, other=0.0).to(tl.float32)
     x = _transformed(x, bias, cols, inside, softcap, scale, HAS_BIAS, HAS_CAP, HAS_SCALE)
-    d = tl.maximum(x - tl.load(lse + row), -104.0, propagate_nan=tl.PropagateNan.ALL)
+    d = tl.maximum(x - tl.load(largest + row), -104.0, propagate_nan=tl.PropagateNan.ALL)
     dz = tl.exp(d) * (tl.load(constant + row) + tl.load(slope + row) * d)
     dz += tl.where(cols == tl.load(labels + row) - first, tl.load(at_label + row), 0.0)
     dz += tl.where(cols == tl.load(predicted + row) - first, tl.load(at_predicted + row), 0.0)

@@ -4,7 +4,7 @@ With z = softcap(scale·(h·Wᵀ + b)), p = softmax(z), ŷ = argmax z and label 
 
     nll = −log p_y        p̂ = p_ŷ        H = −Σ p log p
 
-    dz_j = g_nll·(p_j − 1[j = y]) − g_H·p_j·(log p_j + H) + g_p̂·p̂·(1[j = ŷ] − p_j)
+    dz_j = g_nll·(p_j − 1[j = y]) − g_H·p_j·(z_j − E) + g_p̂·p̂·(1[j = ŷ] − p_j)        with E = Σ p z
 
 The logits are computed in tiles, twice: in the forward pass and again in the backward pass. A vocabulary that is split
 over processes (tensor parallelism) needs three small sums over them, and the gradient in `hidden` one more.
@@ -76,11 +76,11 @@ class _TokenStatistics(torch.autograd.Function):
             part = _passes(options, hidden, weight).forward_tiles(hidden, weight, bias, labels, options)
         if vocab_group is not None:
             part = _over_processes(part, vocab_group)
-        log_total = part.total.log()
-        lse = part.largest + log_total
-        nll, confidence = lse - part.label_logit, 1 / part.total
-        entropy = log_total - part.spread / part.total
-        ctx.save_for_backward(hidden, weight, bias, labels, part.predicted, lse, entropy, confidence)
+        log_total, confidence = part.rest.log1p(), 1 / (1 + part.rest)
+        nll = log_total + (part.largest - part.label_logit)
+        mean = part.spread * confidence  # of z − m
+        entropy = log_total - mean
+        ctx.save_for_backward(hidden, weight, bias, labels, part.predicted, part.largest, mean, confidence)
         ctx.options, ctx.vocab_group = options, vocab_group
         ctx.mark_non_differentiable(part.predicted)
         return nll, confidence, entropy, part.predicted
@@ -93,9 +93,10 @@ class _TokenStatistics(torch.autograd.Function):
             raise InputError(
                 "linear_avuc: a second derivative (create_graph=True) is not available; use avuc_loss on logits"
             )
-        hidden, weight, bias, labels, predicted, lse, entropy, confidence = ctx.saved_tensors
+        hidden, weight, bias, labels, predicted, largest, mean, confidence = ctx.saved_tensors
         through = in_confidence * confidence
-        columns = Coefficients(lse, in_nll - in_entropy * entropy - through, -in_entropy, -in_nll, through)
+        constant = confidence * (in_nll + in_entropy * mean - through)
+        columns = Coefficients(largest, constant, -confidence * in_entropy, -in_nll, through)
         needed = ctx.needs_input_grad[:3]
         found: tuple[Tensor | None, ...]
         if torch.compiler.is_compiling():
@@ -136,11 +137,12 @@ def _over_processes(part: Partial, group: dist.ProcessGroup) -> Partial:
     dist.all_reduce(predicted, dist.ReduceOp.MIN, group=group)
     shift = part.largest - largest
     kept = shift.exp()
-    spread = kept * torch.where(kept > 0, part.spread + part.total * shift, 0)
-    total, spread, label_logit = sums = torch.stack((kept * part.total, spread, part.label_logit))
+    spread = kept * torch.where(kept > 0, part.spread + (1 + part.rest) * shift, 0)
+    rest = torch.where(part.predicted == predicted, part.rest, kept * (1 + part.rest))
+    rest, spread, label_logit = sums = torch.stack((rest, spread, part.label_logit))
     dist.all_reduce(sums, group=group)
     # NaN equals nothing: no process has claimed the row
-    return Partial(largest, total, spread, label_logit, torch.where(predicted == none, 0, predicted))
+    return Partial(largest, rest, spread, label_logit, torch.where(predicted == none, 0, predicted))
 
 
 # The two passes as operators, which a compiler keeps as one call each.
@@ -159,10 +161,10 @@ def _compiled_forward(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     options = Options(softcap, scale, width, first, backend)
-    largest, total, spread, label_logit, predicted = _passes(options, hidden, weight).forward_tiles(
+    largest, rest, spread, label_logit, predicted = _passes(options, hidden, weight).forward_tiles(
         hidden, weight, bias, labels, options
     )
-    return largest, total, spread, label_logit, predicted
+    return largest, rest, spread, label_logit, predicted
 
 
 @_compiled_forward.register_fake

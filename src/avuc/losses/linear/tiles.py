@@ -2,11 +2,12 @@
 
 The logits z = softcap(scale·(h·Wᵀ + b)) of T tokens and V words are never held at once: a tile has all tokens and
 `width` words. The forward pass keeps five numbers per token (an online softmax); the backward pass computes each tile
-again. With p_j = exp(z_j − lse) the gradient in a logit is
+again. With m the largest logit the gradient in a logit is
 
-    dz_j = p_j·(a + s·(z_j − lse)) + 1[j = label]·b + 1[j = predicted]·c
+    dz_j = exp(z_j − m)·(a + s·(z_j − m)) + 1[j = label]·b + 1[j = predicted]·c
 
-where a, s, b and c are numbers of the token (`Coefficients`), whatever the loss is.
+where a, s, b and c are numbers of the token (`Coefficients`), whatever the loss is. Sums leave the predicted word out,
+and z − m is exact, so that entropies near 0 and their gradients are no differences of large numbers.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ class Partial(NamedTuple):
     """The online softmax of some words of the vocabulary; each of shape (T)."""
 
     largest: Tensor  # m = max z
-    total: Tensor  # Σ exp(z − m)
+    rest: Tensor  # Σ exp(z − m) without the predicted word; −1 if there is no word yet
     spread: Tensor  # Σ exp(z − m)·(z − m)
     label_logit: Tensor  # z of the label; 0 if it is none of these words
     predicted: Tensor  # the first word with z = m
 
 
 class Coefficients(NamedTuple):
-    """The numbers of the gradient in a logit (see above), each of shape (T); `lse` is log Σ exp(z) of all words."""
+    """The numbers of the gradient in a logit (see above), each of shape (T); `largest` is m of all words."""
 
-    lse: Tensor
+    largest: Tensor
     constant: Tensor
     slope: Tensor
     at_label: Tensor
@@ -71,7 +72,8 @@ def forward_tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: T
     tokens, dtype = len(hidden), accumulator(hidden.dtype)
     # the lowest finite number: −inf − (−inf) would be NaN if all words of the first tile are excluded
     largest = torch.full((tokens,), torch.finfo(dtype).min, dtype=dtype, device=hidden.device)
-    total, spread, label_logit = (torch.zeros_like(largest) for _ in range(3))
+    spread, label_logit = torch.zeros_like(largest), torch.zeros_like(largest)
+    rest = torch.full_like(largest, -1)
     predicted = torch.zeros(tokens, dtype=torch.long, device=hidden.device)
     width = _width(hidden, len(weight), options)
     buffer = hidden.new_empty(tokens * width, dtype=dtype)
@@ -81,16 +83,19 @@ def forward_tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: T
         own, place = _within(labels, options.first + start, stop - start)
         label_logit = torch.where(own, z.gather(1, place).squeeze(1), label_logit)
         highest, index = _row_max(z)
-        predicted = torch.where(highest > largest, index + (options.first + start), predicted)
+        found = highest > largest
+        predicted = torch.where(found, index + (options.first + start), predicted)
         before, largest = largest, torch.maximum(largest, highest)
         # 0·(−inf) is NaN: the floor changes no exponential
         z = z.sub_(largest.unsqueeze(1)).clamp_(min=_log_floor(dtype))
         e = torch.exp(z, out=exponentials[: z.numel()].view_as(z))
         shift = before - largest
         kept = shift.exp()
-        spread = kept * torch.where(kept > 0, spread + total * shift, 0) + torch.linalg.vecdot(e, z)
-        total = kept * total + e.sum(dim=1)
-    return Partial(largest, total, spread, label_logit, predicted)
+        spread = kept * torch.where(kept > 0, spread + (1 + rest) * shift, 0) + torch.linalg.vecdot(e, z)
+        place = index.unsqueeze(1)
+        e.scatter_(1, place, torch.where(found.unsqueeze(1), 0, e.gather(1, place)))
+        rest = torch.where(found, kept * (1 + rest), rest) + e.sum(dim=1)
+    return Partial(largest, rest, spread, label_logit, predicted)
 
 
 def backward_tiles(
@@ -112,8 +117,8 @@ def backward_tiles(
         needed: whether the gradients in hidden, weight and bias are needed.
     """
     tokens, dtype = len(hidden), accumulator(hidden.dtype)
-    lse, constant, slope, at_label, at_predicted = (column.unsqueeze(1) for column in coefficients)
-    in_hidden = torch.zeros_like(hidden, dtype=dtype) if needed[0] else None
+    largest, constant, slope, at_label, at_predicted = (column.unsqueeze(1) for column in coefficients)
+    in_hidden = hidden.new_zeros(hidden.shape, dtype=dtype) if needed[0] else None
     in_weight = torch.empty_like(weight, memory_format=torch.contiguous_format) if needed[1] else None
     in_bias = bias.new_empty(bias.shape, dtype=dtype) if needed[2] and bias is not None else None
     width = _width(hidden, len(weight), options)
@@ -123,9 +128,9 @@ def backward_tiles(
         rows = weight[start:stop]
         z = _logits(hidden, rows, None if bias is None else bias[start:stop], options, buffer)
         factor = None if options.softcap is None else (z / options.softcap).square_().neg_().add_(1)
-        log_p = z.sub_(lse).clamp_(min=_log_floor(dtype))
-        p = torch.exp(log_p, out=other[: z.numel()].view_as(z))
-        dz = torch.addcmul(constant, log_p, slope, out=log_p).mul_(p)
+        z = z.sub_(largest).clamp_(min=_log_floor(dtype))
+        e = torch.exp(z, out=other[: z.numel()].view_as(z))
+        dz = torch.addcmul(constant, z, slope, out=z).mul_(e)
         for where, amount in ((labels, at_label), (predicted, at_predicted)):
             own, place = _within(where, options.first + start, stop - start)
             dz.scatter_add_(1, place, torch.where(own.unsqueeze(1), amount, 0))
