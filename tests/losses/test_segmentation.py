@@ -172,6 +172,15 @@ def test_ignored_pixels_may_be_nan() -> None:
     torch.testing.assert_close(segmentation_avu_loss(logits, labels), expected)
 
 
+def test_label_156_in_uint8_is_not_the_ignore_index() -> None:
+    labels = torch.full((1, 9, 9), 156, dtype=torch.uint8)
+    logits = torch.zeros(1, 200, 9, 9)
+    logits[:, 156, :5], logits[:, 3, 5:] = 9.0, 9.0
+    found = segmentation_avu_loss(logits, labels)
+    assert found > 0.1
+    assert found == segmentation_avu_loss(logits, labels.long())
+
+
 def test_errors() -> None:
     logits, labels = shapes(1, 5, 5)
     with pytest.raises(InputError, match=r"logits \(N, C, H, W\)"):

@@ -107,6 +107,16 @@ def test_extreme_logits_are_finite(variant: str, dtype: torch.dtype, scale: floa
     assert bool(logits.grad.isfinite().all())
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_posterior_samples_with_a_probability_of_exactly_0(variant: str) -> None:
+    logits = torch.zeros(2, 3, 4)
+    logits[..., 0] = 200.0
+    logits.requires_grad_()
+    ua_clm_loss(logits, torch.tensor([1, 2, 0]), variant=variant).backward()
+    assert logits.grad is not None
+    assert bool(logits.grad.isfinite().all())
+
+
 def test_one_group_only_and_nothing() -> None:
     logits, _ = batch()
     right = logits.argmax(-1)

@@ -159,7 +159,8 @@ def sample_statistics(
             probs = each.mean(dim=0)
             confidence, predicted = probs.max(dim=-1)
             u = entropy(probs) if uncertainty == "entropy" else mutual_information(each)
-            scores = probs.log() if with_nll else probs
+            # an exact 0 has the gradient 1/0, which times 0 is NaN
+            scores = probs.clamp(min=torch.finfo(probs.dtype).tiny).log() if with_nll else probs
         else:
             confidence, u, predicted = softmax_statistics(flat)
             scores = flat

@@ -87,6 +87,7 @@ def segmentation_avu_loss(
         logits = rows.reshape(*rows.shape[:-2], *labels.shape, 2).movedim(-1, rows.ndim - 1)
         labels = flat.reshape(labels.shape)
     check_shapes(logits, labels)
+    labels = labels.long()  # in uint8, label 156 and an ignore_index of −100 are the same bits
     if labels.ndim not in (3, 4):
         raise InputError(
             "segmentation_avu: give logits (N, C, H, W) or (N, C, D, H, W) and labels (N, H, W) or (N, D, H, W); "

@@ -66,6 +66,9 @@ def test_types_of_labels(dtype: torch.dtype) -> None:
     hidden, weight, labels = inputs()
     found = linear_avuc(hidden, weight, labels.to(dtype), threshold=1.0).loss
     assert found == linear_avuc(hidden, weight, labels, threshold=1.0).loss
+    wide = torch.cat((weight, weight.new_zeros(200, weight.shape[1])))  # in uint8, −100 is word 156
+    found = linear_avuc(hidden, wide, labels.to(dtype), threshold=1.0, shift=True).loss
+    assert found == linear_avuc(hidden, wide, labels, threshold=1.0, shift=True).loss
 
 
 def test_tied_embeddings() -> None:
@@ -236,6 +239,7 @@ def test_nan_and_infinity_are_refused(bad: float) -> None:
         linear_avuc(hidden, weight, labels, threshold=math.nan)
 
 
+NO_QUADRANTS = linear_avuc(torch.eye(2), torch.eye(2), torch.tensor([0, 1]), threshold=None, kind="plain")
 BAD: list[tuple[dict[str, Any], str]] = [
     (
         {"labels": torch.zeros(3, dtype=torch.long)},
@@ -262,6 +266,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"total": []}, "total has no results"),
     ({"running": torch.zeros(4)}, "running must be a tensor of 5 floats"),
     ({"running": torch.zeros(5), "decay": 1.0}, "decay must be below 1"),
+    ({"running": torch.zeros(5), "kind": "ua_clm"}, "running holds quadrants, which kind 'ua_clm' does not have"),
+    ({"total": NO_QUADRANTS}, "total has no quadrants; use kind='avuc' in the first pass as well"),
 ]
 
 

@@ -141,12 +141,15 @@ def linear_avuc(
         checked_whole("linear_avuc: chunk_size", chunk_size, least=1)
     if total is not None and running is not None:
         raise InputError("linear_avuc: give total or running, not both")
+    if running is not None and kind != "avuc":
+        raise InputError(f"linear_avuc: running holds quadrants, which kind {kind!r} does not have; leave it out")
     past = None if running is None else Running(running, checked_decay(decay, running))
     whole = None if total is None else summed(map(_whole, [total] if isinstance(total, LinearAvUC) else total))
 
     hidden, weight, bias = as_the_layer(hidden, weight, bias)
     shape = labels.shape
-    labels = (next_labels(labels, ignore_index) if shift else labels).reshape(-1).long()
+    labels = labels.long()  # uint8 cannot hold an ignore_index of −100
+    labels = (next_labels(labels, ignore_index) if shift else labels).reshape(-1)
     flat = hidden.reshape(-1, hidden.shape[-1])
     first, words = place_in_vocabulary(len(weight), vocab_group, weight.device)
     capped, scale = positive("softcap", softcap), positive("logit_scale", logit_scale)

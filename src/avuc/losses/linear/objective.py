@@ -11,6 +11,7 @@ from torch import Tensor
 from avuc.core.data_parallel import Group, sum_over_ranks, world_size
 from avuc.core.errors import InputError
 from avuc.losses.accumulation import loss_of, part_of_total, running_loss
+from avuc.losses.inputs import may_synchronise
 from avuc.losses.quadrants import Quadrants, SampleStatistics, Variant, quadrants_of
 from avuc.losses.ua_clm import ua_clm_of_sums, ua_clm_sums
 
@@ -63,6 +64,8 @@ def avuc_of(
     own = quadrants_of(statistics, threshold, variant)
     batch = sum_over_ranks(torch.stack(own), group)
     if whole is not None:
+        if may_synchronise(batch) and bool((sum(whole.quadrants) == 0) & (batch.sum() > 0)):
+            raise InputError("linear_avuc: total has no quadrants; use kind='avuc' in the first pass as well")
         loss = part_of_total(own, whole.quadrants, group)
     elif running is not None and torch.is_grad_enabled():
         loss = running_loss(batch, running.averages, running.decay)
