@@ -214,3 +214,36 @@ def test_bad_input_is_one_line(validation, new, outside, tmp_path, words, proble
     assert problem in error
     assert error.count("\n") == 1
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("conformal", ["--coverage", 0.99]),
+        ("conformal", ["--method", "aps"]),
+        ("conformal", ["--class-conditional"]),
+        ("conformal", ["--no-empty"]),
+        ("select", ["--risk", 0.01]),
+        ("select", ["--level", 0.99]),
+        ("select", ["--score", "entropy"]),
+    ],
+)
+def test_a_saved_fit_is_not_changed_by_options(validation, new, tmp_path, command, option, capsys):
+    """The coverage or risk of the file holds, so another one must not look as if it did."""
+    saved = tmp_path / "saved.json"
+    assert run(command, validation, "--out", saved, "--quiet") == 0
+    assert run(command, saved, "--check", new, *option) == 2
+    assert f"{option[0]}: {saved} is a saved fit, which has its own; leave {option[0]} out" in capsys.readouterr().err
+
+
+def test_names_with_the_separator_of_sets(tmp_path, capsys):
+    logits, labels = overconfident(60, 9)
+    names = ["a|b", "a", "b", "c"]
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*names, "label"])
+        writer.writerows([*row, names[label]] for row, label in zip(logits.tolist(), labels.tolist(), strict=True))
+    words = ["conformal", tmp_path / "a.csv", "--apply", tmp_path / "a.csv", "--to"]
+    assert run(*words, tmp_path / "sets.csv") == 2
+    assert "the class 'a|b' has a '|'" in capsys.readouterr().err
+    assert run(*words, tmp_path / "sets.npz") == 0

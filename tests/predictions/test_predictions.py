@@ -56,8 +56,12 @@ def test_from_samples_against_the_formulas(s: int, n: int, c: int, seed: int) ->
 def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     z = logits(3, 17, 4)
     whole = Predictions.from_samples(z, labels(17, 4))
-    monkeypatch.setattr(avuc.predictions.rows, "BLOCK", 24)
+    probs = Predictions(z[0].softmax(-1), labels(17, 4))
+    monkeypatch.setattr(avuc.predictions.rows, "CPU_BLOCK", 24)
     assert torch.equal(Predictions.from_samples(z, labels(17, 4)).probs, whole.probs)
+    again = Predictions(z[0].softmax(-1), labels(17, 4))
+    assert torch.equal(again.expected_entropy, probs.expected_entropy)
+    assert torch.equal(again.entropy, probs.entropy)
 
 
 def test_the_calibrator_acts_on_every_draw_before_the_mean() -> None:

@@ -26,6 +26,7 @@ from avuc.cli.guarantees import (
     table_job,
 )
 from avuc.cli.outputs import console_for
+from avuc.core.errors import InputError
 
 if TYPE_CHECKING:
     from avuc.conformal import ConformalClassifier
@@ -51,12 +52,11 @@ examples:
 
 def arguments(parser: Parser) -> None:
     parser.add_argument(
-        "--coverage", type=share, default=0.9, metavar="SHARE", help="share of sets with the true class (default: 0.9)"
+        "--coverage", type=share, metavar="SHARE", help="share of sets with the true class (default: 0.9)"
     )
     parser.add_argument(
         "--method",
         choices=METHODS,
-        default="threshold",
         help="threshold: the smallest sets; aps: sets that adapt to each row; raps: the same for many classes "
         "(default: threshold)",
     )
@@ -66,7 +66,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    check_arguments(args)
+    check_arguments(args, ("coverage", "method", "class_conditional", "no_empty"))
     from avuc.conformal import ConformalClassifier
 
     console = console_for(args)
@@ -82,7 +82,7 @@ def run(args: Namespace) -> int:
         file = read_labelled(args, console, args.file)
         notes += file.notes
         options: dict[str, Any] = {"class_conditional": args.class_conditional, "allow_empty": not args.no_empty}
-        classifier = ConformalClassifier(args.method, args.coverage, seed=args.seed, **options)
+        classifier = ConformalClassifier(args.method or METHODS[0], args.coverage or 0.9, seed=args.seed, **options)
         fitted = fitted_on(classifier, file)
         held_out = held_out_check(classifier, file.predictions(), args.seed)
         if held_out is not None:
@@ -212,6 +212,10 @@ def _sets_job(
     if args.to.lower().endswith(".npz"):
         shape = positions(file)
         return arrays_job({"sets": sets.reshape(*shape, -1), "size": size.reshape(shape), "class_names": names})
+    if parted := next((name for name in names if "|" in name), None):
+        raise InputError(
+            f"{args.to}: the class {parted!r} has a '|', which stands between the classes of a set; write .npz instead"
+        )
     rows = [(row, len(each), "|".join(each)) for row, each in enumerate(sets_as_names(sets, tuple(names)))]
     return table_job(args.to, ("row", "size", "set"), rows)
 

@@ -70,8 +70,8 @@ def add_file_options(parser: Parser, result: str) -> None:
     add_quiet_option(parser)
 
 
-def check_arguments(args: Namespace) -> None:
-    """Raise before any work if options do not fit together."""
+def check_arguments(args: Namespace, of_fit: Sequence[str]) -> None:
+    """Raise before any work if options do not fit together; `of_fit` are those that a saved fit has already."""
     if (args.apply is None) != (args.to is None):
         raise InputError(
             "--apply and --to need each other; pass both: the new predictions, and the file for the result"
@@ -89,6 +89,8 @@ def check_arguments(args: Namespace) -> None:
             raise InputError(f"{args.file}: is a saved fit; pass --apply FILE --to FILE, or --check FILE")
         if args.out is not None:
             raise InputError(f"--out: {args.file} is a saved fit already; leave --out out")
+        if given := [f"--{name.replace('_', '-')}" for name in of_fit if getattr(args, name)]:
+            raise InputError(f"{given[0]}: {args.file} is a saved fit, which has its own; leave {given[0]} out")
     outputs = {"--out": args.out, "--to": args.to, "--json": args.json, "--report": args.report}
     check_outputs(outputs, [args.file, args.labels, args.apply, *(args.check or ())])
 

@@ -47,20 +47,14 @@ examples:
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument(
-        "--risk", type=share, default=0.02, metavar="SHARE", help="highest share of wrong answers (default: 0.02)"
-    )
-    parser.add_argument(
-        "--level", type=share, default=0.95, metavar="SHARE", help="probability of the guarantee (default: 0.95)"
-    )
-    parser.add_argument(
-        "--score", choices=SCORES, default="confidence", help="what decides about an answer (default: confidence)"
-    )
+    parser.add_argument("--risk", type=share, metavar="SHARE", help="highest share of wrong answers (default: 0.02)")
+    parser.add_argument("--level", type=share, metavar="SHARE", help="probability of the guarantee (default: 0.95)")
+    parser.add_argument("--score", choices=SCORES, help="what decides about an answer (default: confidence)")
     add_file_options(parser, "the answers")
 
 
 def run(args: Namespace) -> int:
-    check_arguments(args)
+    check_arguments(args, ("risk", "level", "score"))
     from avuc.conformal import SelectiveClassifier
 
     console = console_for(args)
@@ -74,7 +68,7 @@ def run(args: Namespace) -> int:
     else:
         file = read_labelled(args, console, args.file)
         notes += file.notes
-        classifier = SelectiveClassifier(args.risk, args.level, score=args.score)
+        classifier = SelectiveClassifier(args.risk or 0.02, args.level or 0.95, score=args.score or SCORES[0])
         fitted = fitted_on(classifier, file)
         held_out = held_out_check(classifier, file.predictions(), args.seed)
         if held_out is not None:

@@ -11,14 +11,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from avuc import uncertainty
 from avuc.core.arrays import as_tensor
 from avuc.core.display import Displayed
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX, Rows, as_rows
 from avuc.core.tensor_file import read_tensors, write_tensors
 from avuc.predictions.display import facts, frame
-from avuc.predictions.rows import HasTransform, check_values, mean_softmax, refuse_probabilities, values_fit
+from avuc.predictions.rows import HasTransform, check_values, entropies, mean_softmax, refuse_probabilities, values_fit
 
 FORMAT = "avuc.predictions.v1"
 
@@ -89,7 +88,7 @@ class Predictions(Displayed):
         if expected is None:
             if self.samples > 1:
                 raise InputError("expected_entropy is needed for the mean of more than one sample; use from_samples")
-            expected = uncertainty.entropy(probs)
+            expected = entropies(probs)
         expected = as_tensor(expected, "expected_entropy")
         if expected.shape == rows.shape and (len(rows.shape) > 1 or rows.positions is not None):
             expected = expected.flatten()
@@ -148,7 +147,7 @@ class Predictions(Displayed):
     @cached_property
     def entropy(self) -> Tensor:
         """Entropy −Σ p log p of each row, (N), in nats."""
-        return uncertainty.entropy(self.probs)
+        return entropies(self.probs)
 
     @cached_property
     def mutual_information(self) -> Tensor:

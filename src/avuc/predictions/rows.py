@@ -9,9 +9,10 @@ from torch import Tensor
 
 from avuc.core.errors import InputError
 from avuc.core.probabilities import are_probs, check_probs, looks_like
+from avuc.uncertainty import entropy
 
-# elements of one softmax block: bounds the working memory
-BLOCK = 1 << 22
+# elements of one block: bounds the working memory; smaller on a CPU, whose cache is fast
+BLOCK, CPU_BLOCK = 1 << 22, 1 << 20
 # one binary logit for each row is taken for a probability if so many rows are from 0 to 1
 MANY_ROWS = 16
 
@@ -52,7 +53,7 @@ def mean_softmax(logits: Tensor, calibrator: HasTransform | None = None) -> tupl
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     probs = torch.zeros(rows, classes, dtype=dtype, device=logits.device)
     expected = torch.zeros(rows, dtype=dtype, device=logits.device)
-    step = max(1, BLOCK // (samples * classes))
+    step = _step(logits, samples * classes)
     for start in range(0, rows, step):
         some = slice(start, start + step)
         block = logits[:, some].detach()
@@ -62,10 +63,21 @@ def mean_softmax(logits: Tensor, calibrator: HasTransform | None = None) -> tupl
         if not bool(log_probs.amax(-1).isfinite().all()):
             raise InputError(f"logits contain NaN or +infinity (rows {start}…{min(rows, start + step) - 1})")
         each = log_probs.exp()
-        probs[some] = each.mean(0)
+        probs[some] = each[0] if samples == 1 else each.mean(0)
         # the clamp makes 0 log 0 = 0 instead of 0 · −inf = NaN
         expected[some] = -(each * log_probs.clamp(min=torch.finfo(dtype).min)).sum(-1).mean(0)
     return probs, expected
+
+
+def entropies(probs: Tensor) -> Tensor:
+    """Return the entropy of each row of probabilities (M, C)."""
+    step = _step(probs, probs.shape[1])
+    return entropy(probs) if step >= len(probs) else torch.cat([entropy(block) for block in probs.split(step)])
+
+
+def _step(values: Tensor, width: int) -> int:
+    """Return the number of rows of a block."""
+    return max(1, (CPU_BLOCK if values.device.type == "cpu" else BLOCK) // max(width, 1))
 
 
 def refuse_probabilities(logits: Tensor) -> None:
