@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -204,3 +206,18 @@ def test_bad_paths_of_other_data_are_found_before_training(tmp_path):
 @pytest.mark.parametrize("name", ["json", "torch", "Random"])
 def test_the_module_of_a_new_study_hides_no_other(tmp_path, name):
     assert write_starter(tmp_path / name)[1].name == f"study_{name.lower()}.py"
+
+
+def noisy(batch):
+    """A shift that uses global random numbers instead of its generator."""
+    return batch + torch.randn(batch.shape) + np.random.normal() + random.random()  # noqa: NPY002
+
+
+def test_shifts_with_global_random_numbers_can_be_repeated():
+    clean = TensorData(NUMBERS, LABELS, 2)
+    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    first, again, other = (shifted_data(clean, f"{__name__}:noisy", n, 0, "paper").inputs for n in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    assert np.array_equal(np.random.get_state()[1], numpy_state)  # noqa: NPY002

@@ -14,7 +14,7 @@ from avuc.core.errors import InputError
 from avuc.core.tensor_file import read_tensors
 from avuc.nets import NETS
 from avuc.prediction.outputs import logits_of
-from avuc.study.own_code import bound, described, find
+from avuc.study.own_code import bound, described, find, seeded
 from avuc.study.sections import NetConfig
 
 
@@ -95,9 +95,8 @@ def _own_net(
     if image_shape is not None:
         given["image_shape"] = image_shape
     call = bound(function, given, config.arguments, "net", config.name)
-    with torch.random.fork_rng(devices=[]):
-        # most networks take their initial weights from torch's own random numbers
-        torch.manual_seed((generator.initial_seed() + 1) % 2**63)
+    # most networks take their initial weights from torch's own random numbers
+    with seeded((generator.initial_seed() + 1) % 2**63):
         try:
             net = call()
         except InputError:

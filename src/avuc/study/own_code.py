@@ -5,13 +5,18 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import random
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import numpy as np
+import torch
 
 from avuc.core.errors import InputError
 from avuc.study.tables import did_you_mean
@@ -171,6 +176,28 @@ def bound(
             raise InputError(f"{where}: {path} needs {name!r}, and avuc offers {', '.join(given)}; {remedy}")
     alone = [values.pop(n) for n, one in named.items() if one.kind is kind.POSITIONAL_ONLY and n in values]
     return lambda *batch: function(*batch, *alone, **values)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the global random numbers of torch, NumPy and Python for the user's code, and put them back afterwards.
+
+    >>> with seeded(3):
+    ...     first = random.random()
+    >>> with seeded(3):
+    ...     random.random() == first
+    True
+    """
+    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # of the CPU only
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy_state)  # noqa: NPY002
+            random.setstate(python_state)
 
 
 def described(error: BaseException) -> str:

@@ -25,7 +25,7 @@ from avuc.data import Dataset
 from avuc.data.tensors import Encode, MemoryData, TensorData
 from avuc.prediction.arguments import Arguments, tensor_of
 from avuc.prediction.data import DATASET_BATCH, Loaded, source_of
-from avuc.study.own_code import bound, described, find
+from avuc.study.own_code import bound, described, find, seeded
 from avuc.study.sections import DataConfig
 
 EXPECTED = (
@@ -156,9 +156,8 @@ def call_load(path: str, split: str, options: Mapping[str, Any]) -> Any:
             raise InputError(f"data: no {split!r} among {', '.join(map(repr, function))}; give 'train' and 'test'")
         return function[split]
     call = bound(function, {"split": split}, options, "data", path)
-    # transforms and generated data that use torch's own random numbers are the same in every run
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    # transforms and generated data that use global random numbers are the same in every run
+    with seeded(0):
         try:
             return call()
         except InputError:
@@ -175,8 +174,7 @@ def _collected(found: Any, where: str) -> tuple[Any, Tensor]:
     if isinstance(found, DataLoader):
         found = _in_order(found)
     try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        with seeded(0):
             source = source_of(found, labels, None, None)
             parts = list(source) if isinstance(source, Loaded) else [source]
     except InputError as error:

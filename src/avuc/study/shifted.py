@@ -15,7 +15,7 @@ from avuc.data.tensors import Inputs, MemoryData, TensorData, each
 from avuc.shifts import Profile, apply_shift, corrupt
 from avuc.shifts.streams import stable_seed
 from avuc.shifts.text import TEXT_SHIFTS
-from avuc.study.own_code import bound, described, find, is_path
+from avuc.study.own_code import bound, described, find, is_path, seeded
 from avuc.study.text_file import is_text_file, read_sentences
 
 CHUNK = 1024  # examples that a shift of the user's own gets at a time
@@ -35,6 +35,12 @@ def shifted_data(clean: MemoryData, name: str, severity: int, seed: int, profile
     if is_path(name) and clean.device.type != "cpu":
         # on the CPU: the user's function need not care about devices, and gives the same numbers everywhere
         return shifted_data(clean.to("cpu"), name, severity, seed, profile).to(clean.device)
+    # the same for every method and after an interruption, even if the user's function does not use its generator
+    with seeded(stable_seed(name, severity, seed, "global")):
+        return _shifted(clean, name, severity, seed, profile)
+
+
+def _shifted(clean: MemoryData, name: str, severity: int, seed: int, profile: Profile) -> MemoryData:
     title = f"{name} {severity}"
     if name in TEXT_SHIFTS or is_text_file(name):
         return _text_shifted(clean, name, severity, seed)
