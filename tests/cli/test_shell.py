@@ -14,6 +14,7 @@ import pytest
 
 from avuc.cli import main
 from avuc.cli.app import _parser
+from avuc.cli.calibrate import METHODS
 from avuc.cli.completion import SCRIPTS, commands_of
 from avuc.cli.inputs import FORMATS
 from avuc.cli.standard_input import format_of
@@ -184,7 +185,7 @@ def test_bash_completes(tmp_path):
     assert completed(tmp_path, "ev") == ["evaluate"]
     assert {"evaluate", "apply", "completion", "--version"} <= set(completed(tmp_path, ""))
     assert completed(tmp_path, "evaluate", "a.npz", "--kind", "p") == ["probs", "percent"]
-    assert completed(tmp_path, "calibrate", "--method", "") == ["temperature", "cautious", "avuts", "auavuts", "vector"]
+    assert completed(tmp_path, "calibrate", "--method", "") == list(METHODS)
     assert completed(tmp_path, "evaluate", "--fixed") == ["--fixed-memory"]
     assert completed(tmp_path, "evaluate", "a") == []  # then bash offers file names
     assert completed(tmp_path, "evaluate", "--json", "") == []

@@ -125,7 +125,7 @@ CASES = [
             files(method, fit={"probs": VOTES, "labels": LABELS}),
             every(before(VOTES, LABELS), finite, no_worse),
         )
-        for method in ("temperature", "cautious", "avuts", "auavuts", "vector")
+        for method in ("temperature", "cautious", "avuts", "auavuts", "vector", "smoothed", "ets")
     ),
     CalibrateCase(
         "probabilities with 3 digits, zeros where none were",

@@ -5,6 +5,7 @@ Logits are (N, C), or (S, N, C) for S posterior samples. Dense (N, C, *spatial) 
 temperature.py       TemperatureScaling: minimises the negative log-likelihood
 cautious.py          CautiousTemperatureScaling: slightly underconfident on purpose
 avu.py               AvUTemperatureScaling, AUAvUTemperatureScaling
+mixtures.py          temperature scaling with Laplace smoothing, and an ensemble of temperatures
 vector.py            VectorScaling: a scale and a bias for each class
 multilabel.py        MultiLabelCalibrator: a temperature for each label of a multi-label model
 cross_validation.py  check_calibrator: is it better than no calibrator?
@@ -19,6 +20,7 @@ from avuc.calibration.base import CalibrationWarning, Calibrator
 from avuc.calibration.cautious import CautiousTemperatureScaling
 from avuc.calibration.cross_validation import CalibratorCheck, check_calibrator
 from avuc.calibration.inputs import logits_from_probs
+from avuc.calibration.mixtures import EnsembleTemperatureScaling, SmoothedTemperatureScaling
 from avuc.calibration.multilabel import MultiLabelCalibrator
 from avuc.calibration.temperature import TemperatureScaling
 from avuc.calibration.vector import VectorScaling
@@ -44,6 +46,8 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "avuts": AvUTemperatureScaling,
     "auavuts": AUAvUTemperatureScaling,
     "vector": VectorScaling,
+    "smoothed": SmoothedTemperatureScaling,
+    "ets": EnsembleTemperatureScaling,
 }
 """Every calibrator by the name that `avuc calibrate --method` and the JSON files use."""
 

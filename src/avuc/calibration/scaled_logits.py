@@ -161,13 +161,13 @@ class ScaledLogits:
         # −log p_y is at most log C − gap/T; that is usually below the limit, so that no pass is needed
         if self.samples == 1 and not bool((math.log(self.num_classes) - self._gap[0] / temperature > MOST_NLL).any()):
             return torch.zeros_like(self.impossible)
-        return self._nll_rows(temperature) > MOST_NLL
+        return self.nll_rows(temperature) > MOST_NLL
 
     def nll(self, temperature: float) -> float:
         """Return the mean −log p_y, each at most `MOST_NLL`."""
-        return float(mean_over_rows(self._nll_rows(temperature).clamp(max=MOST_NLL), self.weight))
+        return float(mean_over_rows(self.nll_rows(temperature).clamp(max=MOST_NLL), self.weight))
 
-    def _nll_rows(self, temperature: float) -> Tensor:
+    def nll_rows(self, temperature: float) -> Tensor:
         """Return −log p_y of each row, without the floor."""
         if self.samples > 1:
             return self._mean_over_samples(1 / temperature).nll
@@ -243,6 +243,18 @@ class ScaledLogits:
         """Return the rows of a block; with several samples blocks are larger, and torch's own threads are used."""
         elements = 1 << 26 if self.logits.is_cuda else BLOCK_ELEMENTS if samples == 1 else 1 << 18
         return max(1, elements // (samples * self.num_classes))
+
+
+def calibrated_nll(scaled: ScaledLogits, apply: Callable[[Tensor], Tensor]) -> float:
+    """Return the mean −log p_y, each at most `MOST_NLL`, of p = mean over the samples of softmax(apply(logits))."""
+    losses, step = torch.empty_like(scaled.labels, dtype=torch.float64), scaled._step(samples=scaled.samples)
+    for start in range(0, scaled.rows, step):
+        rows = slice(start, start + step)
+        chosen = torch.log_softmax(apply(scaled.logits[:, rows].double()), dim=-1)
+        chosen = chosen.gather(-1, scaled.labels[rows].expand(scaled.samples, -1).unsqueeze(-1)).squeeze(-1)
+        losses[rows] = math.log(scaled.samples) - torch.logsumexp(chosen, dim=0)
+    scaled.rows_read += scaled.rows
+    return float(mean_over_rows(losses.clamp(max=MOST_NLL), scaled.weight))
 
 
 def mean_over_rows(columns: Tensor, weight: Tensor | None) -> Tensor:

@@ -101,6 +101,11 @@ class TemperatureScaling(Calibrator):
         scaler.at_bound_, scaler.n_evaluations_, scaler.curve_ = False, 0.0, (np.empty(0), np.empty(0))
         return scaler
 
+    @property
+    def is_identity(self) -> bool:
+        """Whether `transform` changes nothing; only after a fit."""
+        return self.temperature_ == 1
+
     def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
         scaled = ScaledLogits.read(logits, labels, sample_weight)
         if scaled.samples == 1:

@@ -83,7 +83,7 @@ def _check_classes(args: Namespace, calibrator: Any, file: ScoreFile) -> None:
 def _described(calibrator: Any) -> str:
     if calibrator.name == "vector":
         return "vector scaling"
-    if calibrator.temperature_ == 1:
+    if getattr(calibrator, "is_identity", False):
         return "temperature 1, which changes nothing"
     return f"{calibrator.name} scaling, temperature {calibrator.temperature_:.4g}".replace("temperature scaling, ", "")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ import numpy as np
 
 from avuc.core.errors import InputError
 from avuc.core.files import read_text
+from avuc.deploy.rules import RULES, Array, Rule, number, vector
 
 FORMAT, VERSION = "avuc-calibrator", 1
-METHODS = ("temperature", "cautious", "avuts", "auavuts", "vector", "multilabel")
+METHODS = ("temperature", "cautious", "avuts", "auavuts", "vector", "smoothed", "ets", "multilabel")
 KEYS = {"format", "version", "calibrator", "params", "learned", "class_names"}
 MOST_BYTES = 1 << 26
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +29,7 @@ class NumpyCalibrator:
         scale: (C,) or a number: 1/T for a temperature.
         bias: (C,), or None for temperatures.
         class_names: names of the classes in the order of the logits; None if they have none.
+        rule: function from logits to calibrated logits, for methods that are more than scale and bias.
     """
 
     method: str
@@ -37,6 +37,7 @@ class NumpyCalibrator:
     scale: Array
     bias: Array | None
     class_names: tuple[str, ...] | None
+    rule: Rule | None = None
 
     def transform(self, logits: Any) -> Array:
         """Return calibrated logits of the same shape, in float32 or float64.
@@ -73,6 +74,8 @@ class NumpyCalibrator:
     def _rescaled(self, z: Array) -> Array:
         impossible, most = np.isneginf(z), np.finfo(z.dtype).max
         with np.errstate(over="ignore"):
+            if self.rule is not None:
+                return np.where(impossible, -np.inf, np.clip(self.rule(z), -most, most)).astype(z.dtype)
             if self.method == "multilabel":
                 return np.where(np.isfinite(z), np.clip(z * self.scale, -most, most), z).astype(z.dtype)
             # relative to the largest logit, which changes no probability
@@ -157,29 +160,15 @@ def _calibrator(content: Any) -> NumpyCalibrator:
     if names is not None and not named:
         raise InputError(f"class_names must be a list of {classes} names")
     if method == "vector":
-        scale, bias = (_vector(key, learned.get(key), classes) for key in ("scale", "bias"))
+        scale, bias = (vector(key, learned.get(key), classes) for key in ("scale", "bias"))
         return NumpyCalibrator(method, classes, scale, bias, tuple(names) if names else None)
     if method == "multilabel":
-        temperatures = _vector("temperature", learned.get("temperature"), classes)
+        temperatures = vector("temperature", learned.get("temperature"), classes)
         if temperatures.min() <= 0:
             raise InputError(f"every temperature must be above 0; found {temperatures.min()}")
         return NumpyCalibrator(method, classes, 1 / temperatures, None, tuple(names) if names else None)
-    temperature = _number("temperature", learned.get("temperature"))
+    temperature = number("temperature", learned.get("temperature"))
     if temperature <= 0:
         raise InputError(f"temperature must be above 0; found {temperature}")
-    return NumpyCalibrator(method, classes, np.array(1 / temperature), None, tuple(names) if names else None)
-
-
-def _number(key: str, value: Any) -> float:
-    try:
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
-    except OverflowError:  # a whole number that no float can hold
-        pass
-    raise InputError(f"{key} must be a finite number; found {str(value)[:40]}")
-
-
-def _vector(key: str, value: Any, classes: int) -> Array:
-    if not isinstance(value, list) or len(value) != classes:
-        raise InputError(f"{key} must be a list of {classes} numbers, one for each class")
-    return np.array([_number(key, entry) for entry in value])
+    rule = RULES[method](learned, classes) if method in RULES else None
+    return NumpyCalibrator(method, classes, np.array(1 / temperature), None, tuple(names) if names else None, rule)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from avuc.calibration import MultiLabelCalibrator, TemperatureScaling, VectorScaling
+from avuc.calibration.mixtures import MixedTemperatureScaling
 from avuc.core.errors import InputError
 
 
@@ -30,6 +31,26 @@ class DividedByTemperature(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         return (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature
+
+
+class MixedTemperatures(nn.Module):
+    """log(w₁ softmax(z/T) + w₂ softmax(z) + w₃/C); a class with logit −inf stays impossible."""
+
+    temperature: Tensor
+    weights: Tensor
+
+    def __init__(self, temperature: float, weights: tuple[float, float, float]) -> None:
+        super().__init__()
+        self.register_buffer("temperature", torch.tensor(temperature, dtype=torch.float32))
+        self.register_buffer("weights", torch.tensor(weights, dtype=torch.float32))
+
+    def forward(self, logits: Tensor) -> Tensor:
+        top = logits - logits.amax(dim=-1, keepdim=True)
+        scaled = torch.stack((top / self.temperature, top))
+        log_probs = torch.log_softmax(scaled, dim=-1) + self.weights[:2].log().reshape(2, *[1] * logits.ndim)
+        uniform = torch.zeros_like(logits) + (self.weights[2] / logits.shape[-1]).log()
+        mixed = torch.clamp(torch.logaddexp(torch.logaddexp(log_probs[0], log_probs[1]), uniform), min=-1e30)
+        return torch.where(logits > -math.inf, mixed, torch.full_like(mixed, -math.inf))
 
 
 class DividedByLabel(nn.Module):
@@ -77,6 +98,8 @@ def rescaling_of(calibrator: object) -> nn.Module:
             return ScaledByClass(calibrator.scale_, calibrator.bias_)
         if isinstance(calibrator, MultiLabelCalibrator):
             return DividedByLabel(calibrator.temperature_)
+        if isinstance(calibrator, MixedTemperatureScaling):
+            return MixedTemperatures(calibrator.temperature_, calibrator.mixture())
         return DividedByTemperature(calibrator.temperature_)
     if isinstance(calibrator, nn.Module):
         return calibrator

@@ -33,7 +33,7 @@ def calibrate(
     Args:
         module: the LightningModule, or a part of it. A Bayesian part is given itself, `module.net`, and sampled.
         loader: DataLoader of held-out examples with their labels, as `avuc.predict` takes it.
-        method: "temperature" (default), "cautious", "avuts", "auavuts" or "vector".
+        method: a name in `avuc.calibration.CALIBRATORS`; default "temperature".
         samples: posterior samples, if `module` is a posterior (default 16).
         inputs: function from a batch to (what the module takes, labels), as in `avuc.predict`. Default None.
         logits: function from the module's output to its logits. Default None.

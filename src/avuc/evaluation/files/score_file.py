@@ -122,7 +122,7 @@ class ScoreFile:
     def calibrated(self, calibrator: Any) -> Tensor:
         """Return calibrated scores of the same kind and shape; every draw is calibrated separately."""
         ordered = match_classes(self.path, self.names, calibrator)
-        if isinstance(calibrator, TemperatureScaling) and calibrator.temperature_ == 1:
+        if isinstance(calibrator, TemperatureScaling) and calibrator.is_identity:
             return self.scores
         try:
             logits: Tensor = ordered.transform(self.logits())

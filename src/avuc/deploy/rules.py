@@ -1,0 +1,69 @@
+"""The calibrators that are more than a scale and a bias, as NumPy functions of logits, from the learned numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from avuc.core.errors import InputError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Rule = Callable[[Array], Array]
+
+
+def number(key: str, value: Any) -> float:
+    """Return a finite number of the file, or raise InputError."""
+    try:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # a whole number that no float can hold
+        pass
+    raise InputError(f"{key} must be a finite number; found {str(value)[:40]}")
+
+
+def vector(key: str, value: Any, length: int, what: str = ", one for each class") -> Array:
+    """Return a list of finite numbers of this length, or raise InputError."""
+    if not isinstance(value, list) or len(value) != length:
+        raise InputError(f"{key} must be a list of {length} numbers{what}")
+    return np.array([number(key, entry) for entry in value])
+
+
+def log_softmax(z: Array, temperature: float = 1.0) -> Array:
+    """Return log softmax(z/T) in float64; −inf for impossible classes only."""
+    most, impossible = np.finfo(np.float64).max, np.isneginf(z)
+    wide = z.astype(np.float64)
+    top = np.clip(np.clip(wide - wide.max(axis=-1, keepdims=True), -most, 0) / temperature, -most, 0)
+    total = np.where(impossible, 0, np.exp(top)).sum(axis=-1, keepdims=True)
+    return np.where(impossible, -np.inf, top - np.log(total))
+
+
+def mixture(temperature: float, weights: Array) -> Rule:
+    """Return log(w₁ softmax(z/T) + w₂ softmax(z) + w₃/C) as a function of z."""
+
+    def rule(z: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            tempered, plain, uniform = np.log(weights / [1, 1, z.shape[-1]])
+        both = np.logaddexp(log_softmax(z, temperature) + tempered, log_softmax(z) + plain)
+        return np.asarray(np.logaddexp(both, uniform))
+
+    return rule
+
+
+def _smoothed(learned: dict[str, Any], classes: int) -> Rule:
+    share = number("smoothing", learned.get("smoothing"))
+    if not 0 <= share < 1:
+        raise InputError(f"smoothing must be at least 0 and below 1; found {share}")
+    return mixture(learned["temperature"], np.array([1 - share, 0.0, share]))
+
+
+def _ensemble(learned: dict[str, Any], classes: int) -> Rule:
+    weights = vector("weights", learned.get("weights"), 3, "")
+    if weights.min() < 0 or abs(weights.sum() - 1) > 1e-6:
+        raise InputError("weights must be at least 0 and have the sum 1")
+    return mixture(learned["temperature"], weights)
+
+
+RULES: dict[str, Callable[[dict[str, Any], int], Rule]] = {"smoothed": _smoothed, "ets": _ensemble}
