@@ -76,7 +76,7 @@ class _SoftmaxStatistics(torch.autograd.Function):
             kept = kept._replace(largest=torch.zeros_like(kept.largest), shift=kept.largest)
         ctx.save_for_backward(logits, *rows, *kept)
         ctx.mark_non_differentiable(rows.predicted)
-        return rows.confidence, rows.entropy, rows.predicted
+        return rows.confidence, _exact_entropy(kept.probs, rows), rows.predicted
 
     @staticmethod
     def backward(ctx: Any, grad_confidence: Tensor, grad_entropy: Tensor, _: Tensor) -> Tensor:
@@ -112,6 +112,14 @@ def forward_rows(logits: Tensor) -> tuple[ForwardPass, SoftmaxStatistics]:
     if np.abs(kept.largest.numpy()).max(initial=0) > LARGE_LOGIT:
         kept = kept._replace(largest=torch.zeros_like(kept.largest), shift=kept.largest)
     return kept, rows
+
+
+def _exact_entropy(probs: Tensor, rows: SoftmaxStatistics) -> Tensor:
+    """Return the entropy with −log p̂ = log(1 + Σ p_k/p̂) over all classes but ŷ, which is exact also near p̂ = 1."""
+    place = rows.predicted.unsqueeze(1)
+    rest = probs.scatter_(1, place, 0.0).sum(dim=-1)
+    probs.scatter_(1, place, rows.confidence.unsqueeze(1))
+    return rows.entropy + rows.confidence.log() + torch.log1p(rest / rows.confidence)
 
 
 def _centred(logits: Tensor) -> Tensor:
