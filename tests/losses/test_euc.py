@@ -120,6 +120,8 @@ def test_errors() -> None:
     logits, labels = batch(4, 3)
     with pytest.raises(InputError, match="balance must be between 0 and 1"):
         euc_loss(logits, labels, balance=2.0)
+    with pytest.raises(InputError, match="balance must be between 0 and 1"):
+        euc_loss(logits, labels, balance=torch.tensor(2.0))
     with pytest.raises(InputError, match="log α cannot be negative"):
         euc_loss(logits, labels, balance=0.5, evidence=None)
     with pytest.raises(InputError, match="evidence must be one of"):

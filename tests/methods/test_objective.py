@@ -154,6 +154,12 @@ def test_segmentation(threshold: float | None) -> None:
     assert terms.avuc > 0
 
 
+def test_segmentation_needs_images_from_the_first_batch_on() -> None:
+    loss = Objective("segmentation_avu", warmup_epochs=5).loss(num_train=8)
+    with pytest.raises(InputError, match=r"labels \(N, H, W\)"):
+        loss(torch.zeros(8, 3), torch.zeros(8, dtype=torch.long))
+
+
 def test_confidence_penalty_extremes() -> None:
     logits = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
     labels = torch.tensor([0, -100, 2, 3, 1])

@@ -116,7 +116,8 @@ def euc_loss(
     0.091
     """
     one_of("variant", variant, EUC_VARIANTS)
-    if not isinstance(balance, Tensor) and not 0 <= checked_number("euc: balance", balance) <= 1:
+    known = not isinstance(balance, Tensor) or (balance.device.type == "cpu" and may_synchronise(balance))
+    if known and checked_number("euc: balance", balance) > 1:
         raise InputError(f"euc: balance must be between 0 and 1; found {balance!r}")
     logits, labels = standard_layout(logits, labels, "multiclass", class_dim)
     statistics = evidence_statistics(logits, labels, evidence, ignore_index, weights)

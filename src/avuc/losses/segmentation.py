@@ -88,16 +88,21 @@ def segmentation_avu_loss(
         labels = flat.reshape(labels.shape)
     check_shapes(logits, labels)
     labels = labels.long()  # in uint8, label 156 and an ignore_index of −100 are the same bits
-    if labels.ndim not in (3, 4):
-        raise InputError(
-            "segmentation_avu: give logits (N, C, H, W) or (N, C, D, H, W) and labels (N, H, W) or (N, D, H, W); "
-            f"found {tuple(logits.shape)} and {tuple(labels.shape)}"
-        )
+    check_spatial(logits, labels)
     statistics = sample_statistics(logits, labels, "entropy", ignore_index, weights)
     statistics = counted(statistics, labels, background, dilation, opening, ignore_index)
     loss = segmentation_from_statistics(statistics, labels.shape[0], levels, variant, group)
     refuse_nan(loss, "logits")
     return loss
+
+
+def check_spatial(logits: Tensor, labels: Tensor) -> None:
+    """Raise `InputError` unless the labels are those of images or volumes."""
+    if labels.ndim not in (3, 4):
+        raise InputError(
+            "segmentation_avu: give logits (N, C, H, W) or (N, C, D, H, W) and labels (N, H, W) or (N, D, H, W); "
+            f"found {tuple(logits.shape)} and {tuple(labels.shape)}"
+        )
 
 
 def counted(

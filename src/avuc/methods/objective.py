@@ -26,7 +26,7 @@ from avuc.losses.euc import EUC_VARIANTS
 from avuc.losses.inputs import checked_number, checked_whole
 from avuc.losses.quadrants import Uncertainty, Variant
 from avuc.losses.sb_ece import SB_ECE_VARIANTS
-from avuc.losses.segmentation import SEGMENTATION_VARIANTS, THRESHOLDS
+from avuc.losses.segmentation import SEGMENTATION_VARIANTS, THRESHOLDS, check_spatial
 from avuc.losses.ua_clm import UA_CLM_VARIANTS
 
 Kind = Literal["plain", "avuc", "auavuc", "confidence_penalty", "sb_ece", "euc", "ua_clm", "segmentation_avu"]
@@ -185,6 +185,8 @@ class ObjectiveLoss(nn.Module):
 
     def _avuc(self, logits: Tensor, labels: Tensor) -> Tensor:
         objective = self.objective
+        if isinstance(self.term, SegmentationAvULoss):
+            check_spatial(logits, labels)  # also in the warm-up: an error after it would come hours late
         learning = self.avuc is not None and self.avuc.warming_up  # its loss is 0 then, and it sums uncertainties
         if objective.kind == "plain" or (self.warming_up and not learning):
             return torch.zeros((), dtype=torch.float32, device=logits.device)
