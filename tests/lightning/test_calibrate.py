@@ -90,7 +90,9 @@ def test_other_batches_and_outputs_by_functions() -> None:
 
 
 def test_what_cannot_be_calibrated_is_named() -> None:
-    with pytest.raises(InputError, match="temperature, cautious, avuts, auavuts, vector, smoothed, ets"):
+    with pytest.raises(
+        InputError, match="temperature, cautious, avuts, auavuts, vector, smoothed, ets, isotonic, histogram"
+    ):
         calibrate(Module(), data(), "platt")
     with pytest.raises(InputError, match="label"):
         calibrate(Module(), data(labelled=False))

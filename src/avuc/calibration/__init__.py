@@ -7,6 +7,7 @@ cautious.py          CautiousTemperatureScaling: slightly underconfident on purp
 avu.py               AvUTemperatureScaling, AUAvUTemperatureScaling
 mixtures.py          temperature scaling with Laplace smoothing, and an ensemble of temperatures
 vector.py            VectorScaling: a scale and a bias for each class
+one_vs_rest.py       isotonic regression and histogram binning of each class
 multilabel.py        MultiLabelCalibrator: a temperature for each label of a multi-label model
 cross_validation.py  check_calibrator: is it better than no calibrator?
 layouts.py           rows from logits of any layout, and back
@@ -22,6 +23,7 @@ from avuc.calibration.cross_validation import CalibratorCheck, check_calibrator
 from avuc.calibration.inputs import logits_from_probs
 from avuc.calibration.mixtures import EnsembleTemperatureScaling, SmoothedTemperatureScaling
 from avuc.calibration.multilabel import MultiLabelCalibrator
+from avuc.calibration.one_vs_rest import HistogramBinning, IsotonicCalibration
 from avuc.calibration.temperature import TemperatureScaling
 from avuc.calibration.vector import VectorScaling
 
@@ -48,6 +50,8 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "vector": VectorScaling,
     "smoothed": SmoothedTemperatureScaling,
     "ets": EnsembleTemperatureScaling,
+    "isotonic": IsotonicCalibration,
+    "histogram": HistogramBinning,
 }
 """Every calibrator by the name that `avuc calibrate --method` and the JSON files use."""
 

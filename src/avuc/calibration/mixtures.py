@@ -173,7 +173,7 @@ def mixture_weights(likelihoods: Array, weight: Array | None = None, tolerance: 
     rows, parts = likelihoods.shape
     w = np.full(parts, 1 / parts)
     if not rows:
-        return np.eye(parts)[0]
+        return np.asarray(np.eye(parts)[0])
     share = np.full(rows, 1 / rows) if weight is None else weight / weight.sum()
     mixed = likelihoods @ w
     for _ in range(MOST_STEPS):
@@ -199,14 +199,14 @@ def mixture_weights(likelihoods: Array, weight: Array | None = None, tolerance: 
 def _best_on_simplex(hessian: Array, slope: Array) -> Array:
     """Return argmin ½ xᵀHx − 2 slope·x on the simplex, from the stationary point of each of its faces."""
     parts = len(slope)
-    best, lowest = np.eye(parts)[0], math.inf
+    best, lowest = np.asarray(np.eye(parts)[0]), math.inf
     for size in range(1, parts + 1):
         for face in map(list, combinations(range(parts), size)):
             system = np.ones((size + 1, size + 1))
             system[:size, :size], system[size, size] = hessian[np.ix_(face, face)], 0
             x = np.zeros(parts)
             x[face] = np.linalg.lstsq(system, np.append(2 * slope[face], 1.0), rcond=None)[0][:size]
-            value = x @ hessian @ x / 2 - 2 * slope @ x
+            value = float(x @ hessian @ x / 2 - 2 * slope @ x)
             if x.min() >= 0 and abs(x.sum() - 1) < 1e-9 and value < lowest:
                 best, lowest = x, value
     return best

@@ -21,6 +21,12 @@ probabilities; labels, other arrays and other columns are copied. CAL.json is a 
 wrote. Labels are not needed.
 
 {FILE_HELP}"""
+# what the command calls the calibrators that are no temperature
+NAMED = {
+    "vector": "vector scaling",
+    "isotonic": "isotonic calibration",
+    "histogram": "histogram binning",
+}
 EXAMPLES = """\
 examples:
   avuc apply cal.json test.npz --to test-calibrated.npz
@@ -81,8 +87,8 @@ def _check_classes(args: Namespace, calibrator: Any, file: ScoreFile) -> None:
 
 
 def _described(calibrator: Any) -> str:
-    if calibrator.name == "vector":
-        return "vector scaling"
+    if calibrator.name in NAMED:
+        return NAMED[calibrator.name]
     if getattr(calibrator, "is_identity", False):
         return "temperature 1, which changes nothing"
     return f"{calibrator.name} scaling, temperature {calibrator.temperature_:.4g}".replace("temperature scaling, ", "")

@@ -14,7 +14,18 @@ from avuc.core.files import read_text
 from avuc.deploy.rules import RULES, Array, Rule, number, vector
 
 FORMAT, VERSION = "avuc-calibrator", 1
-METHODS = ("temperature", "cautious", "avuts", "auavuts", "vector", "smoothed", "ets", "multilabel")
+METHODS = (
+    "temperature",
+    "cautious",
+    "avuts",
+    "auavuts",
+    "vector",
+    "smoothed",
+    "ets",
+    "isotonic",
+    "histogram",
+    "multilabel",
+)
 KEYS = {"format", "version", "calibrator", "params", "learned", "class_names"}
 MOST_BYTES = 1 << 26
 

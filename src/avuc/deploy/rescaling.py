@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from avuc.calibration import MultiLabelCalibrator, TemperatureScaling, VectorScaling
 from avuc.calibration.mixtures import MixedTemperatureScaling
+from avuc.calibration.one_vs_rest import OneVsRest
 from avuc.core.errors import InputError
 
 
@@ -83,6 +84,42 @@ class ScaledByClass(nn.Module):
         return torch.where(log_probs > -1e30, possible, torch.full_like(possible, -math.inf))
 
 
+class MappedByClass(nn.Module):
+    """log of g_k(softmax(z)_k), normalised, as in `OneVsRest`; comparisons with every place can be exported."""
+
+    places: Tensor
+    values: Tensor
+    last: Tensor
+
+    def __init__(self, lengths: Any, places: Any, values: Any, *, linear: bool) -> None:
+        super().__init__()
+        self.linear = linear
+        self.register_buffer("places", torch.as_tensor(places, dtype=torch.float64))
+        self.register_buffer("values", torch.as_tensor(values, dtype=torch.float64))
+        self.register_buffer("last", torch.as_tensor(lengths) - 1)
+
+    def forward(self, logits: Tensor) -> Tensor:
+        probs = torch.softmax(logits.double(), dim=-1)
+        above = torch.minimum((self.places < probs.unsqueeze(-1)).long().sum(-1), self.last + (not self.linear))
+        below = torch.clamp(above - 1, min=0)
+        mapped = _entries(self.values, below)
+        if self.linear:
+            left = _entries(self.places, below)
+            width, rise = _entries(self.places, above) - left, _entries(self.values, above) - mapped
+            share = torch.where(width > 0, (probs - left) / torch.clamp(width, min=1e-300), torch.zeros_like(probs))
+            mapped = mapped + rise * torch.clamp(share, 0.0, 1.0)
+        total = mapped.sum(-1, keepdim=True)
+        uniform = torch.full_like(mapped, 1 / logits.shape[-1])
+        shares = torch.where(total > 0, mapped / torch.clamp(total, min=1e-12), uniform)
+        result = torch.clamp(shares, min=1e-12).log().to(logits.dtype)
+        return torch.where(logits > -math.inf, result, torch.full_like(result, -math.inf))
+
+
+def _entries(table: Tensor, at: Tensor) -> Tensor:
+    """Return table[k, at[..., k]] for each class k."""
+    return table.expand(*at.shape, table.shape[-1]).gather(-1, at.unsqueeze(-1)).squeeze(-1)
+
+
 def rescaling_of(calibrator: object) -> nn.Module:
     """Return a fitted calibrator of `avuc.calibration` as a module from logits (..., C) to logits.
 
@@ -91,11 +128,13 @@ def rescaling_of(calibrator: object) -> nn.Module:
     """
     if calibrator is None:
         return Unchanged()
-    if isinstance(calibrator, TemperatureScaling | VectorScaling | MultiLabelCalibrator):
+    if isinstance(calibrator, TemperatureScaling | VectorScaling | MultiLabelCalibrator | OneVsRest):
         if not hasattr(calibrator, "temperature_"):
             raise InputError(f"the {type(calibrator).__name__} is not fitted; call fit(logits, labels) or load() first")
         if isinstance(calibrator, VectorScaling):
             return ScaledByClass(calibrator.scale_, calibrator.bias_)
+        if isinstance(calibrator, OneVsRest):
+            return MappedByClass(*calibrator.table(), linear=calibrator.linear)
         if isinstance(calibrator, MultiLabelCalibrator):
             return DividedByLabel(calibrator.temperature_)
         if isinstance(calibrator, MixedTemperatureScaling):

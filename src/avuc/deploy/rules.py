@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,4 +67,34 @@ def _ensemble(learned: dict[str, Any], classes: int) -> Rule:
     return mixture(learned["temperature"], weights)
 
 
-RULES: dict[str, Callable[[dict[str, Any], int], Rule]] = {"smoothed": _smoothed, "ets": _ensemble}
+def _each_class(learned: dict[str, Any], classes: int, *, linear: bool) -> Rule:
+    lengths = vector("lengths", learned.get("lengths"), classes)
+    if (lengths < 1).any() or (lengths != np.floor(lengths)).any():
+        raise InputError("lengths must be whole numbers above 0")
+    ends = np.cumsum(lengths).astype(np.int64)
+    places, values = (
+        np.split(vector(key, learned.get(key), int(ends[-1]), ", as many as lengths says"), ends[:-1])
+        for key in ("places", "values")
+    )
+    if any(v.min() < 0 or v.max() > 1 or (np.diff(p) < 0).any() for p, v in zip(places, values, strict=True)):
+        raise InputError("places must rise in each class, and values be from 0 to 1")
+
+    def rule(z: Array) -> Array:
+        probs = np.exp(log_softmax(z))
+        mapped = np.empty_like(probs)
+        for k, (x, y) in enumerate(zip(places, values, strict=True)):
+            one = probs[..., k]
+            mapped[..., k] = np.interp(one, x, y) if linear else y[np.maximum(np.searchsorted(x, one) - 1, 0)]
+        total = mapped.sum(axis=-1, keepdims=True)
+        shares = np.where(total > 0, mapped / np.where(total > 0, total, 1), 1 / classes)
+        return np.asarray(np.log(np.maximum(shares, 1e-12)))
+
+    return rule
+
+
+RULES: dict[str, Callable[[dict[str, Any], int], Rule]] = {
+    "smoothed": _smoothed,
+    "ets": _ensemble,
+    "isotonic": partial(_each_class, linear=True),
+    "histogram": partial(_each_class, linear=False),
+}

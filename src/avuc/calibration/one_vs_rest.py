@@ -1,0 +1,243 @@
+"""Isotonic regression and histogram binning: the probability of each class is mapped on its own, then normalised."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from avuc.calibration.base import Array, Calibrator
+from avuc.calibration.scaled_logits import ScaledLogits, calibrated_nll
+from avuc.core.errors import InputError
+from avuc.metrics.statistics import NLL_FLOOR
+
+# classes whose probabilities are sorted at once
+CLASSES_AT_ONCE = 32
+BLOCK_ELEMENTS = 1 << 20
+STRATEGIES = ("quantile", "uniform")
+
+
+class OneVsRest(Calibrator):
+    """p_k = g_k(q_k) / Σ_j g_j(q_j) with q = softmax(z), and 1/C if every g is 0. Subclasses fit the function g_k."""
+
+    # learned attributes of every class in a row: `lengths_` (C,) says how many of `places_` and `values_` each has
+    learned: ClassVar[dict[str, str]] = {
+        "temperature": "number",
+        "loss": "number",
+        "num_classes": "whole",
+        "at_bound": "flag",
+        "n_evaluations": "number",
+        "lengths": "vector",
+        "places": "vector",
+        "values": "vector",
+        "curve": "curve",
+    }
+    # whether g is linear between its places, or constant
+    linear: ClassVar[bool]
+
+    loss_: float
+    n_evaluations_: float
+    lengths_: Array
+    places_: Array
+    values_: Array
+
+    def _function(self, probs: Array, hit: Array, weight: Array) -> tuple[Array, Array]:
+        """Return places and values of g, from the probabilities (M,) of one class and whether it is the label."""
+        raise NotImplementedError
+
+    def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
+        scaled = ScaledLogits.read(logits, labels, sample_weight)
+        # every sample is a row of its own, because `transform` maps each sample before the mean
+        weight = np.ones(scaled.rows) if scaled.weight is None else scaled.weight.cpu().numpy()
+        weight, target = np.tile(weight, scaled.samples), np.tile(scaled.labels.cpu().numpy(), scaled.samples)
+        probs = probabilities(scaled.logits).flatten(0, 1)
+        found = []
+        for first in range(0, scaled.num_classes, CLASSES_AT_ONCE):
+            columns = probs[:, first : first + CLASSES_AT_ONCE].T.cpu().numpy()
+            found += [self._function(one, target == first + k, weight) for k, one in enumerate(columns)]
+        self.lengths_ = np.array([len(places) for places, _ in found], dtype=np.float64)
+        self.places_, self.values_ = (np.concatenate([each[i] for each in found]) for i in (0, 1))
+        self.num_classes_, self.temperature_, self.at_bound_ = scaled.num_classes, 1.0, False
+        self.curve_ = np.empty(0), np.empty(0)
+        self.loss_ = calibrated_nll(scaled, self._apply)
+        self.n_evaluations_ = 1.0
+
+    def table(self) -> tuple[Array, Array, Array]:
+        """Return lengths (C,), places (C, K) and values (C, K); beyond its length, a class repeats its last entry."""
+        lengths = self.lengths_.astype(np.int64)
+        ends = np.cumsum(lengths)
+        at = np.minimum(np.arange(lengths.max()), lengths[:, None] - 1) + (ends - lengths)[:, None]
+        return lengths, self.places_[at], self.values_[at]
+
+    def _apply(self, logits: Tensor) -> Tensor:
+        lengths, places, values = (torch.as_tensor(part, device=logits.device) for part in self.table())
+        flat = logits.reshape(-1, logits.shape[-1])
+        result = torch.empty_like(flat)
+        step = max(1, BLOCK_ELEMENTS // flat.shape[-1])
+        for start in range(0, len(flat), step):
+            rows = slice(start, start + step)
+            mapped = self._mapped(probabilities(flat[rows]).T.contiguous(), lengths, places, values).T
+            total = mapped.sum(-1, keepdim=True)
+            shares = torch.where(total > 0, mapped / total.clamp(min=NLL_FLOOR), 1 / flat.shape[-1])
+            result[rows] = shares.clamp(min=NLL_FLOOR).log().to(flat.dtype)
+        return result.reshape(logits.shape).masked_fill(torch.isneginf(logits), -math.inf)
+
+    def _mapped(self, probs: Tensor, lengths: Tensor, places: Tensor, values: Tensor) -> Tensor:
+        """Return g of probabilities (C, M)."""
+        last = (lengths - 1)[:, None]
+        above = torch.searchsorted(places, probs)
+        if not self.linear:
+            return values.gather(1, torch.minimum((above - 1).clamp(min=0), last))
+        above = torch.minimum(above, last)
+        below = (above - 1).clamp(min=0)
+        left, low = places.gather(1, below), values.gather(1, below)
+        width, rise = places.gather(1, above) - left, values.gather(1, above) - low
+        share = torch.where(width > 0, (probs - left) / width.clamp(min=torch.finfo(width.dtype).tiny), 0.0)
+        return low + rise * share.clamp(0.0, 1.0)
+
+    def _check_params(self) -> None:
+        """Nothing to check."""
+
+    def _check_learned(self) -> None:
+        super()._check_learned()
+        lengths, places, values = self.lengths_, self.places_, self.values_
+        if len(lengths) != self.num_classes_ or (lengths < 1).any() or (lengths != np.floor(lengths)).any():
+            raise InputError(f"calibrator JSON: lengths must be {self.num_classes_} whole numbers above 0")
+        if not len(places) == len(values) == lengths.sum():
+            raise InputError("calibrator JSON: places and values must be as many as lengths says")
+        starts = np.zeros(len(places), dtype=bool)
+        starts[np.cumsum(lengths).astype(np.int64)[:-1]] = True
+        if values.min() < 0 or values.max() > 1 or (np.diff(places) < 0)[~starts[1:]].any():
+            raise InputError("calibrator JSON: places must rise in each class, and values be from 0 to 1")
+
+
+class IsotonicCalibration(OneVsRest):
+    """Isotonic regression, one class against the rest (Zadrozny & Elkan 2002, https://doi.org/10.1145/775047.775151).
+
+        p_k = g_k(q_k) / Σ_j g_j(q_j),    q = softmax(z)
+        g_k = argmin Σ_i (g(q_ik) − 1[label_i = k])²    over rising g
+
+    The same as `CalibratedClassifierCV(method="isotonic")` of scikit-learn: g is linear between the rows of the fit and
+    constant outside. A probability can become exactly 0, which counts as 1e-12; the NLL of few rows suffers from that.
+    With posterior samples each sample is a row, and each is mapped before the mean; to calibrate the mean itself, pass
+    `logits_from_probs(mean)`.
+
+    Learned attributes:
+        lengths_, places_, values_: the number of points of each g, and the points, class after class.
+        loss_: NLL of the rows of the fit.
+        temperature_: 1, because there is none.
+
+    >>> logits, labels = np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0], [0.0, 4.0]]), np.array([0, 1, 0, 1])
+    >>> IsotonicCalibration().fit(logits, labels).predict_proba(logits)[:, 1].round(6)
+    array([0. , 0.5, 0.5, 1. ])
+    """
+
+    name: ClassVar[str] = "isotonic"
+    linear: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        pass
+
+    def _function(self, probs: Array, hit: Array, weight: Array) -> tuple[Array, Array]:
+        return isotonic_regression(probs, hit, weight)
+
+
+class HistogramBinning(OneVsRest):
+    """Histogram binning, one class against the rest (Zadrozny & Elkan 2001).
+
+        p_k = g_k(q_k) / Σ_j g_j(q_j),    q = softmax(z)
+        g_k(q) = share of label k among the rows whose q_k is in the same bin as q
+
+    A bin without rows keeps its middle. A share can be exactly 0, which counts as 1e-12. Posterior samples are treated
+    as by `IsotonicCalibration`.
+
+    Args:
+        bins: number of bins; with equal probabilities there are fewer.
+        strategy: "quantile", bins of equally many rows, or "uniform", bins ((l − 1)/bins, l/bins].
+
+    Learned attributes:
+        lengths_, places_, values_: the number of bins of each class, their lower ends and shares, class after class.
+        loss_: NLL of the rows of the fit.
+        temperature_: 1, because there is none.
+
+    >>> logits, labels = np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0], [0.0, 4.0]]), np.array([0, 1, 1, 1])
+    >>> HistogramBinning(bins=2).fit(logits, labels).predict_proba(logits)[:, 1].round(6)
+    array([0.5, 0.5, 1. , 1. ])
+    """
+
+    name: ClassVar[str] = "histogram"
+    linear: ClassVar[bool] = False
+
+    def __init__(self, bins: int = 15, *, strategy: str = "quantile") -> None:
+        self.bins = bins
+        self.strategy = strategy
+
+    def _function(self, probs: Array, hit: Array, weight: Array) -> tuple[Array, Array]:
+        if self.strategy == "uniform":
+            places = np.arange(self.bins) / self.bins
+        else:
+            points, mass = _distinct(probs, weight)[:2]
+            reached = np.cumsum(mass)
+            # the point at which the k-th part of the rows is complete; the edge is half-way to the next one
+            cuts = np.searchsorted(reached * (1 + 1e-12), reached[-1] * np.arange(1, self.bins) / self.bins)
+            cuts = np.unique(cuts[cuts < len(points) - 1])
+            places = np.append(0.0, (points[cuts] + points[cuts + 1]) / 2)
+        inside = np.maximum(np.searchsorted(places, probs) - 1, 0)
+        mass, hits = (np.bincount(inside, each, len(places)) for each in (weight, weight * hit))
+        middle = (places + np.append(places[1:], 1.0)) / 2
+        return places, np.where(mass > 0, hits / np.where(mass > 0, mass, 1), middle)
+
+    def _check_params(self) -> None:
+        if not isinstance(self.bins, int) or isinstance(self.bins, bool) or not 1 <= self.bins <= 10_000:
+            raise InputError(f"bins must be a whole number from 1 to 10,000; found {self.bins!r}")
+        if self.strategy not in STRATEGIES:
+            raise InputError(f"strategy must be one of {STRATEGIES}; found {self.strategy!r}")
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    """Return softmax(logits) in float64."""
+    return torch.softmax(logits.double(), dim=-1)
+
+
+def isotonic_regression(x: Array, y: Array, weight: Array) -> tuple[Array, Array]:
+    """Return the points (x, g(x)) between which the rising g of least weighted squares is linear.
+
+    Neighbours with the same mean are pooled first. Of 0/1 targets with few ones little is left for the pooling of
+    adjacent violators: at most two blocks for each row whose target is 1.
+
+    Args:
+        x: (M,) places.
+        y: (M,) targets.
+        weight: (M,) weights, above 0.
+
+    >>> isotonic_regression(np.array([1.0, 2.0, 3.0]), np.array([0.0, 1.0, 0.0]), np.ones(3))
+    (array([1., 2., 3.]), array([0. , 0.5, 0.5]))
+    """
+    points, mass, hits = _distinct(x, weight, weight * y)
+    mean = hits / mass
+    starts = np.append(0, np.flatnonzero(np.diff(mean)) + 1)
+    blocks: list[tuple[float, float, int]] = []  # hits, mass, first point
+    for total, size, first in zip(
+        np.add.reduceat(hits, starts).tolist(), np.add.reduceat(mass, starts).tolist(), starts.tolist(), strict=True
+    ):
+        while blocks and blocks[-1][0] * size >= total * blocks[-1][1]:
+            before = blocks.pop()
+            total, size, first = total + before[0], size + before[1], before[2]
+        blocks.append((total, size, first))
+    first_points = np.array([block[2] for block in blocks])
+    last_points = np.append(first_points[1:], len(points)) - 1
+    values = np.array([min(total / size, 1.0) for total, size, _ in blocks])
+    kept = np.stack((first_points, last_points), 1).ravel()
+    single = np.append(True, np.diff(kept) > 0)
+    return points[kept][single], np.repeat(values, 2)[single]
+
+
+def _distinct(x: Array, *columns: Array) -> tuple[Array, ...]:
+    """Return the sorted distinct values of x, and the sums of the columns for each."""
+    order = np.argsort(x, kind="stable")
+    ordered = x[order]
+    starts = np.append(0, np.flatnonzero(np.diff(ordered)) + 1)
+    return ordered[starts], *(np.add.reduceat(column[order], starts) for column in columns)
