@@ -88,3 +88,17 @@ def test_bad_input_is_one_line(sites, words, problem, capsys):
     error = capsys.readouterr().err
     assert problem in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("suffix", "separator"), [(".csv", ";"), (".csv", "\t"), (".tsv", "\t"), (".tsv", ",")])
+def test_groups_of_tables_with_other_separators(tmp_path, suffix, separator):
+    file = tmp_path / f"scores{suffix}"
+    rows = [
+        ("label", "probs_0", "probs_1", "site"),
+        *[(k % 2, 0.7, 0.3, "south" if k % 3 else "north") for k in range(30)],
+    ]
+    file.write_text("".join(separator.join(map(str, row)) + "\n" for row in rows))
+    words = ["evaluate", file, "--group", "site", "--replicates", 0, "--quiet", "--json", tmp_path / "j.json"]
+    assert run(*words) == 0
+    groups = json.loads((tmp_path / "j.json").read_text())["groups"]
+    assert [(group["name"], group["rows"]) for group in groups] == [("north", 10), ("south", 20)]

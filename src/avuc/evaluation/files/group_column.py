@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from avuc.core.errors import InputError
+from avuc.evaluation.files.csv_header import find_delimiter, first_line
 from avuc.evaluation.files.messages import file_error, listing
 
 
@@ -39,7 +40,7 @@ def read_groups(path: str | Path, name: str, rows: int) -> np.ndarray[Any, np.dt
 
 def _table(file: Path, name: str) -> tuple[Any, list[str]]:
     with file.open(newline="", encoding="utf-8-sig") as lines:
-        reader = csv.DictReader(lines, delimiter="\t" if file.suffix.lower() == ".tsv" else ",")
+        reader = csv.DictReader(lines, delimiter=find_delimiter(file, first_line(file)))
         names = list(reader.fieldnames or [])
         if name not in names:
             return None, names
