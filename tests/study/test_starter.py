@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 import pytest
@@ -44,3 +45,9 @@ def test_any_folder_name_gives_a_recipe_that_can_be_read(tmp_path, name):
     recipe, module = write_starter(tmp_path / name)
     assert load_recipe(recipe).net.name == f"{module.stem}:make_net"
     assert module.stem.isidentifier()
+
+
+def test_the_next_command_can_be_pasted(tmp_path, capsys):
+    folder = tmp_path / "a study; of mine"
+    assert main(["study", "--init", str(folder)]) == 0
+    assert shlex.split(capsys.readouterr().out.split("next: cd ")[1])[0] == str(folder)

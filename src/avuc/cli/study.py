@@ -136,13 +136,17 @@ def _methods(given: list[str], recipe: Recipe) -> list[str]:
 
 
 def _init(args: Namespace, console: Console) -> int:
+    import shlex
+
     from avuc.core.errors import InputError
     from avuc.study.starter import write_starter
 
     if args.recipe is not None or args.out is not None:
         raise InputError("--init DIR writes a recipe to start from; give no recipe and no --out with it")
     recipe, module = write_starter(args.init)
-    console.line(f"wrote {recipe} and {module.name}; next: cd {recipe.parent} && avuc study {recipe.name}")
+    console.line(
+        f"wrote {recipe} and {module.name}; next: cd {shlex.quote(str(recipe.parent))} && avuc study {recipe.name}"
+    )
     return 0
 
 
