@@ -91,7 +91,7 @@ def test_other_batches_and_outputs_by_functions() -> None:
 
 def test_what_cannot_be_calibrated_is_named() -> None:
     with pytest.raises(
-        InputError, match="temperature, cautious, avuts, auavuts, vector, smoothed, ets, isotonic, histogram"
+        InputError, match="temperature, cautious, avuts, auavuts, vector, smoothed, ets, isotonic, histogram, matrix"
     ):
         calibrate(Module(), data(), "platt")
     with pytest.raises(InputError, match="label"):

@@ -5,6 +5,7 @@ Logits are (N, C), or (S, N, C) for S posterior samples. Dense (N, C, *spatial) 
 temperature.py       TemperatureScaling: minimises the negative log-likelihood
 cautious.py          CautiousTemperatureScaling: slightly underconfident on purpose
 avu.py               AvUTemperatureScaling, AUAvUTemperatureScaling
+matrix.py            structured matrix scaling
 mixtures.py          temperature scaling with Laplace smoothing, and an ensemble of temperatures
 vector.py            VectorScaling: a scale and a bias for each class
 one_vs_rest.py       isotonic regression and histogram binning of each class
@@ -21,6 +22,7 @@ from avuc.calibration.base import CalibrationWarning, Calibrator
 from avuc.calibration.cautious import CautiousTemperatureScaling
 from avuc.calibration.cross_validation import CalibratorCheck, check_calibrator
 from avuc.calibration.inputs import logits_from_probs
+from avuc.calibration.matrix import MatrixScaling
 from avuc.calibration.mixtures import EnsembleTemperatureScaling, SmoothedTemperatureScaling
 from avuc.calibration.multilabel import MultiLabelCalibrator
 from avuc.calibration.one_vs_rest import HistogramBinning, IsotonicCalibration
@@ -52,6 +54,7 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "ets": EnsembleTemperatureScaling,
     "isotonic": IsotonicCalibration,
     "histogram": HistogramBinning,
+    "matrix": MatrixScaling,
 }
 """Every calibrator by the name that `avuc calibrate --method` and the JSON files use."""
 

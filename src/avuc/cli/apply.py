@@ -24,6 +24,7 @@ wrote. Labels are not needed.
 # what the command calls the calibrators that are no temperature
 NAMED = {
     "vector": "vector scaling",
+    "matrix": "matrix scaling",
     "isotonic": "isotonic calibration",
     "histogram": "histogram binning",
 }

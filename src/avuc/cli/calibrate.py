@@ -26,7 +26,18 @@ if TYPE_CHECKING:
     from avuc.evaluation.files import ScoreFile
 
 # the names in avuc.calibration.CALIBRATORS, without importing torch; a test compares the two
-METHODS = ("temperature", "cautious", "avuts", "auavuts", "vector", "smoothed", "ets", "isotonic", "histogram")
+METHODS = (
+    "temperature",
+    "cautious",
+    "avuts",
+    "auavuts",
+    "vector",
+    "smoothed",
+    "ets",
+    "isotonic",
+    "histogram",
+    "matrix",
+)
 TEXT = f"""\
 Fit a calibrator on saved predictions, write it as JSON, and print what it changes.
 
@@ -51,7 +62,7 @@ def arguments(parser: Parser) -> None:
         "avuts: accuracy versus uncertainty; auavuts: the same without a threshold; "
         "vector: one scale and one bias per class; smoothed: temperature with Laplace smoothing; "
         "ets: a mixture of temperature, no temperature and uniform; isotonic: isotonic regression of each class; "
-        "histogram: histogram binning of each class",
+        "histogram: histogram binning of each class; matrix: structured matrix scaling",
     )
     parser.add_argument("--out", metavar="CAL.json", required=True, help="file for the fitted calibrator")
     parser.add_argument("--folds", type=int, default=5, metavar="N", help="parts for the held-out metrics (default: 5)")

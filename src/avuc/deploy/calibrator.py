@@ -24,6 +24,7 @@ METHODS = (
     "ets",
     "isotonic",
     "histogram",
+    "matrix",
     "multilabel",
 )
 KEYS = {"format", "version", "calibrator", "params", "learned", "class_names"}

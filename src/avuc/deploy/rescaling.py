@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from avuc.calibration import MultiLabelCalibrator, TemperatureScaling, VectorScaling
+from avuc.calibration.matrix import LOWEST, MatrixScaling
 from avuc.calibration.mixtures import MixedTemperatureScaling
 from avuc.calibration.one_vs_rest import OneVsRest
 from avuc.core.errors import InputError
@@ -84,6 +85,25 @@ class ScaledByClass(nn.Module):
         return torch.where(log_probs > -1e30, possible, torch.full_like(possible, -math.inf))
 
 
+class ScaledByMatrix(nn.Module):
+    """W log softmax(z/T) + b; a class with logit −inf stays impossible."""
+
+    temperature: Tensor
+    matrix: Tensor
+    bias: Tensor
+
+    def __init__(self, temperature: float, matrix: Any, bias: Any) -> None:
+        super().__init__()
+        self.register_buffer("temperature", torch.tensor(temperature, dtype=torch.float32))
+        self.register_buffer("matrix", torch.as_tensor(matrix, dtype=torch.float32).reshape(len(bias), len(bias)))
+        self.register_buffer("bias", torch.as_tensor(bias, dtype=torch.float32))
+
+    def forward(self, logits: Tensor) -> Tensor:
+        top = (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature
+        result = torch.clamp(torch.log_softmax(top, dim=-1), min=LOWEST) @ self.matrix.T + self.bias
+        return torch.where(logits > -math.inf, result, torch.full_like(result, -math.inf))
+
+
 class MappedByClass(nn.Module):
     """log of g_k(softmax(z)_k), normalised, as in `OneVsRest`; comparisons with every place can be exported."""
 
@@ -128,11 +148,13 @@ def rescaling_of(calibrator: object) -> nn.Module:
     """
     if calibrator is None:
         return Unchanged()
-    if isinstance(calibrator, TemperatureScaling | VectorScaling | MultiLabelCalibrator | OneVsRest):
+    if isinstance(calibrator, TemperatureScaling | VectorScaling | MultiLabelCalibrator | OneVsRest | MatrixScaling):
         if not hasattr(calibrator, "temperature_"):
             raise InputError(f"the {type(calibrator).__name__} is not fitted; call fit(logits, labels) or load() first")
         if isinstance(calibrator, VectorScaling):
             return ScaledByClass(calibrator.scale_, calibrator.bias_)
+        if isinstance(calibrator, MatrixScaling):
+            return ScaledByMatrix(calibrator.temperature_, calibrator.matrix_, calibrator.bias_)
         if isinstance(calibrator, OneVsRest):
             return MappedByClass(*calibrator.table(), linear=calibrator.linear)
         if isinstance(calibrator, MultiLabelCalibrator):

@@ -92,9 +92,21 @@ def _each_class(learned: dict[str, Any], classes: int, *, linear: bool) -> Rule:
     return rule
 
 
+def _matrix(learned: dict[str, Any], classes: int) -> Rule:
+    matrix = vector("matrix", learned.get("matrix"), classes * classes, ", one for each pair of classes")
+    bias = vector("bias", learned.get("bias"), classes)
+    temperature, lowest = learned["temperature"], -87.33654475  # log of the smallest normal float32
+
+    def rule(z: Array) -> Array:
+        return np.asarray(np.maximum(log_softmax(z, temperature), lowest) @ matrix.reshape(classes, classes).T + bias)
+
+    return rule
+
+
 RULES: dict[str, Callable[[dict[str, Any], int], Rule]] = {
     "smoothed": _smoothed,
     "ets": _ensemble,
     "isotonic": partial(_each_class, linear=True),
     "histogram": partial(_each_class, linear=False),
+    "matrix": _matrix,
 }
