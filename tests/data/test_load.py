@@ -28,6 +28,7 @@ NOT_SOURCES = {
     "split",
     "stream",
     "unpack",
+    "tensors",
 }
 
 

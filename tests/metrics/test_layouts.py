@@ -37,7 +37,7 @@ FUNCTIONS = [
     for name in avuc.metrics.__all__
     if inspect.isfunction(value := getattr(avuc.metrics, name))
     and list(inspect.signature(value).parameters)[:2] == ["probs", "labels"]
-    and name != "multilabel"
+    and name not in ("multilabel", "pavpu")  # patches of pixels: dense only
 ]
 
 

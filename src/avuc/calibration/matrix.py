@@ -21,7 +21,7 @@ LOWEST = -87.33654475
 
 
 class MatrixScaling(Calibrator):
-    """Structured matrix scaling, SMS (Berta et al. 2025, `sms` of probmetrics).
+    """Structured matrix scaling, SMS (Berta et al. 2025), close to `sms` of probmetrics, which smooths T as well.
 
         p = softmax((I + M) x + b),    x = log softmax(z/T),    T from `TemperatureScaling`
         (M, b) = argmin NLL(M, b) + ridge/N · (C ‖b‖² + C ‖diag M‖² + C(C − 1) ‖M − diag M‖²)
