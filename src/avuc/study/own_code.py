@@ -16,7 +16,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import torch
 
 from avuc.core.errors import InputError
 from avuc.study.tables import did_you_mean
@@ -189,6 +188,8 @@ def seeded(seed: int) -> Iterator[None]:
     True
     """
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
+    import torch  # reports are made without it
+
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # of the CPU only
         np.random.seed(seed % 2**32)  # noqa: NPY002
