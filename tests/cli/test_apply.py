@@ -12,7 +12,7 @@ from scipy.special import softmax
 
 from avuc.calibration import Calibrator
 from avuc.cli import main
-from avuc.cli.calibrate import METHODS
+from avuc.core.calibrator_names import CALIBRATOR_NAMES as METHODS
 from avuc.evaluation.files import read_scores, write_scores
 
 NAMES = ["ant", "bee", "cat", "dog"]

@@ -14,7 +14,7 @@ from sklearn.ensemble import RandomForestClassifier
 from avuc import metrics
 from avuc.calibration import CALIBRATORS, AvUTemperatureScaling, Calibrator, TemperatureScaling
 from avuc.cli import main
-from avuc.cli.calibrate import METHODS
+from avuc.core.calibrator_names import CALIBRATOR_NAMES as METHODS
 from avuc.evaluation import compare
 from avuc.evaluation.compare import hurt_scores
 from avuc.evaluation.files import read_scores

@@ -14,10 +14,10 @@ import pytest
 
 from avuc.cli import main
 from avuc.cli.app import _parser
-from avuc.cli.calibrate import METHODS
 from avuc.cli.completion import SCRIPTS, commands_of
 from avuc.cli.inputs import FORMATS
 from avuc.cli.standard_input import format_of
+from avuc.core.calibrator_names import CALIBRATOR_NAMES as METHODS
 from avuc.core.errors import InputError
 from avuc.evaluation.files import find
 

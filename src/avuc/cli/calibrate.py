@@ -18,6 +18,7 @@ from avuc.cli.inputs import (
 from avuc.cli.multilabel import TASK, calibrate_labels
 from avuc.cli.outputs import add_output_options, check_outputs, console_for, file_title, text_job, write_results
 from avuc.cli.tables import show_comparison, show_file, show_warnings, show_written
+from avuc.core.calibrator_names import CALIBRATOR_NAMES
 from avuc.core.errors import InputError
 from avuc.core.text import visible
 from avuc.report.metric_text import compared_verdict
@@ -25,19 +26,6 @@ from avuc.report.metric_text import compared_verdict
 if TYPE_CHECKING:
     from avuc.evaluation.files import ScoreFile
 
-# the names in avuc.calibration.CALIBRATORS, without importing torch; a test compares the two
-METHODS = (
-    "temperature",
-    "cautious",
-    "avuts",
-    "auavuts",
-    "vector",
-    "smoothed",
-    "ets",
-    "isotonic",
-    "histogram",
-    "matrix",
-)
 TEXT = f"""\
 Fit a calibrator on saved predictions, write it as JSON, and print what it changes.
 
@@ -56,7 +44,7 @@ def arguments(parser: Parser) -> None:
     add_input_options(parser)
     parser.add_argument(
         "--method",
-        choices=METHODS,
+        choices=CALIBRATOR_NAMES,
         required=True,
         help="temperature: maximum likelihood; cautious: a slightly higher temperature, for data that may shift; "
         "avuts: accuracy versus uncertainty; auavuts: the same without a threshold; "

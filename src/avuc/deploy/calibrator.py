@@ -9,24 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from avuc.core.calibrator_names import CALIBRATOR_NAMES
 from avuc.core.errors import InputError
 from avuc.core.files import read_text
 from avuc.deploy.rules import RULES, Array, Rule, number, vector
 
 FORMAT, VERSION = "avuc-calibrator", 1
-METHODS = (
-    "temperature",
-    "cautious",
-    "avuts",
-    "auavuts",
-    "vector",
-    "smoothed",
-    "ets",
-    "isotonic",
-    "histogram",
-    "matrix",
-    "multilabel",
-)
+METHODS = (*CALIBRATOR_NAMES, "multilabel")
 KEYS = {"format", "version", "calibrator", "params", "learned", "class_names"}
 MOST_BYTES = 1 << 26
 

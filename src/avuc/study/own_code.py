@@ -65,7 +65,8 @@ def find(path: str, where: str) -> Any:
     found: Any = _module(name, where)
     for attribute in attributes.split("."):
         if not hasattr(found, attribute):
-            public = [key for key, value in vars(found).items() if callable(value) and not key.startswith("_")]
+            own = ((key, value) for key, value in vars(found).items() if getattr(value, "__module__", "") == name)
+            public = [key for key, value in own if callable(value) and not key.startswith("_")]
             raise InputError(f"{where}: {path}: {name} has no {attribute!r}; {did_you_mean(attribute, public)}")
         found = getattr(found, attribute)
     if not callable(found):
