@@ -105,6 +105,7 @@ NAMES: dict[str, str] = {
     "avuc.calibration.search.falling_root": "avuc.calibration.scalar_search.decreasing_root",
     "avuc.cells.Cells": "avuc.losses.quadrants.Quadrants",
     "avuc.cells.avuc_cells": "avuc.losses.quadrants.avuc_quadrants",
+    "avuc.cli.calibrate.METHODS": "avuc.core.calibrator_names.CALIBRATOR_NAMES",
     "avuc.demo.tell": "avuc.study.demo.run_demo",
     "avuc.draws.predict": "avuc.prediction.predict.predict",
     "avuc.fused.fused_avuc": "avuc.losses.analytic.analytic_avuc",

@@ -11,6 +11,7 @@ import torch
 
 # a script, not a function: the workers start from nothing, as torchrun's do
 WORKER = """
+import os
 import sys
 import torch
 import torch.distributed as dist
@@ -36,7 +37,9 @@ for estimator in ("weight", "flipout"):
             results[f"{estimator}.{way}.{name}"] = p.grad.clone()
     results[f"{estimator}.noise"] = bayesian.noise()
 torch.save(results, f"{folder}/{rank}.pt")
+dist.barrier()
 dist.destroy_process_group()
+os._exit(0)  # while Python shuts down, gloo's threads may end the process with "terminate called"
 """
 
 

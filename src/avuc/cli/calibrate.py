@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from avuc._old_names import forward
 from avuc.cli.command import Command, Namespace, Parser
 from avuc.cli.console import Console
 from avuc.cli.inputs import (
@@ -25,6 +26,8 @@ from avuc.report.metric_text import compared_verdict
 
 if TYPE_CHECKING:
     from avuc.evaluation.files import ScoreFile
+
+__getattr__ = forward(__name__)
 
 TEXT = f"""\
 Fit a calibrator on saved predictions, write it as JSON, and print what it changes.
