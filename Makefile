@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= out/demo
 
-.PHONY: setup demo test lint bench docs reproduce clean
+.PHONY: setup demo test test-oldest lint bench docs reproduce clean
 
 setup: .venv/.installed
 
@@ -17,6 +17,16 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# the suite with the oldest versions that pyproject.toml allows; tests of libraries that are not installed skip
+OLDEST := .venv-oldest/bin
+test-oldest: .venv-oldest/.installed
+	$(OLDEST)/python -m pytest -n 2 --dist loadfile
+
+.venv-oldest/.installed: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv .venv-oldest
+	$(OLDEST)/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[oldest]'
+	touch $@
 
 lint: setup
 	$(BIN)/ruff check .
