@@ -1,0 +1,290 @@
+"""The gallery: runs every file of examples/gallery and writes docs/gallery/*.md with its output and its picture.
+
+    python docs/make_gallery.py                # about a minute on two cores; a second time nothing is run again
+    python docs/make_gallery.py groups ddp     # only these examples
+    python docs/make_gallery.py --fresh        # all of them again
+
+An example is a plain script. Its docstring has a title (one sentence), the lesson, and two fields, `Topic:` and
+`Picture:` (what the picture shows, for readers who cannot see it). It saves the picture as NAME.svg in the working
+directory. If a library is missing, it ends with `sys.exit("Skipped: the reason")`. A failing example fails the build.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import importlib
+import json
+import multiprocessing
+import os
+import platform
+import re
+import runpy
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES, PAGES = ROOT / "examples" / "gallery", ROOT / "docs" / "gallery"
+TOPICS = (
+    "Measure",
+    "Calibrate",
+    "Train",
+    "Posteriors",
+    "Select and guarantee",
+    "Shifts",
+    "Studies",
+    "Deploy",
+    "Extend",
+)
+LIMIT = 200  # seconds for one example
+
+STYLE = """<style>
+.gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: 1rem; }
+.gallery p { margin: 0; }
+.gallery img { width: 100%; height: 9rem; object-fit: contain; }
+</style>"""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A file of the gallery.
+
+    Args:
+        path: the script.
+        title: one sentence.
+        lesson: the text below it.
+        topic: one of `TOPICS`.
+        alt: what the picture shows.
+        code: the script without its docstring.
+    """
+
+    path: Path
+    title: str
+    lesson: str
+    topic: str
+    alt: str
+    code: str
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+
+def read_example(path: Path) -> Example:
+    """Return a script with its parts; ValueError says which one is missing."""
+    source = path.read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    text = ast.get_docstring(tree) or ""
+    found = re.fullmatch(
+        r"(?P<title>[^\n]+)\n\n(?P<lesson>.+)\n\nTopic: (?P<topic>[^\n]+)\nPicture: (?P<alt>.+)", text, re.S
+    )
+    if not found:
+        raise ValueError(f"{path.name}: the docstring must be title, lesson, 'Topic: …' and 'Picture: …'")
+    if found["topic"] not in TOPICS:
+        raise ValueError(f"{path.name}: topic {found['topic']!r} is not one of {', '.join(TOPICS)}")
+    first = tree.body[0].end_lineno or 0
+    code = "\n".join(source.splitlines()[first:]).strip() + "\n"
+    parts = {key: " ".join(value.split()) if key != "lesson" else value for key, value in found.groupdict().items()}
+    return Example(path, code=code, **parts)
+
+
+def key_of(example: Example) -> str:
+    """Return the digest of everything that the result of an example depends on."""
+    import matplotlib
+    import sklearn
+    import torch
+
+    digest = hashlib.sha256(f"{platform.python_version()} {torch.__version__} {matplotlib.__version__}".encode())
+    digest.update(sklearn.__version__.encode())
+    for path in (example.path, Path(__file__), *sorted((ROOT / "src" / "avuc").rglob("*.py"))):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def run_here(path: Path, folder: Path) -> None:
+    """Run a script in this process, with the charts' style; its output goes to `stdout` and `stderr` in the folder."""
+    for stream, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(folder / name, os.O_CREAT | os.O_WRONLY), stream)
+    sys.stdout, sys.stderr = (os.fdopen(stream, "w", encoding="utf-8", buffering=1) for stream in (1, 2))
+    sys.argv, sys.path[0] = [str(path)], str(path.parent)
+    os.chdir(folder)
+    os.environ |= {"SOURCE_DATE_EPOCH": "0", "OMP_NUM_THREADS": "1"}
+    code = 1
+    try:
+        set_style()
+        runpy.run_path(str(path), run_name="__main__")
+        code = 0
+    except SystemExit as end:
+        text = str(end.code or "")
+        code = 0 if text.startswith("Skipped: ") else 1
+        (folder / "skipped" if code == 0 else folder / "stderr").write_text(text, encoding="utf-8")
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def set_style() -> None:
+    """One thread, no window, the colours of avuc's charts."""
+    import matplotlib as mpl
+    import torch
+    from cycler import cycler
+
+    from avuc.core.palette import CHART_STYLE, light
+
+    torch.set_num_threads(1)
+    mpl.use("agg")
+    colours = [light(role) for role in ("first", "wrong", "right", "outside", "ink")]
+    sizes = {"figure.figsize": (6.0, 3.8), "figure.constrained_layout.use": True, "svg.hashsalt": "avuc"}
+    card = {"figure.facecolor": light("card"), "axes.facecolor": light("card"), "legend.facecolor": light("card")}
+    mpl.rcParams.update(
+        CHART_STYLE | sizes | card | {"axes.prop_cycle": cycler(color=colours), "legend.frameon": False}
+    )
+
+
+def dark(svg: str) -> str:
+    """Return a drawing with the colours for a dark page."""
+    from avuc.core.palette import ROLES
+
+    colours = dict(ROLES.values()) | {"#000000": ROLES["ink"][1]}
+    return re.sub("#[0-9a-f]{6}", lambda found: colours.get(found[0], found[0]), svg)
+
+
+def page(example: Example, output: str, skipped: str) -> str:
+    """Return the page of an example."""
+    name, alt = example.name, example.alt.replace("]", "")
+    picture = f"![{alt}]({name}.svg#only-light)\n![{alt}]({name}-dark.svg#only-dark)\n"
+    result = f"The example prints:\n\n```text\n{output}```\n" if output else ""
+    if skipped:
+        picture, result = f"This example was not run here: {skipped.removeprefix('Skipped: ')}\n", ""
+    where = f"The script is `examples/gallery/{name}.py`; [all examples](index.md).\n"
+    code = f"```python\n{example.code}```\n"
+    return "\n".join((f"# {example.title.rstrip('.')}\n", f"{example.lesson}\n", picture, code, result, where))
+
+
+def index(examples: list[Example], skipped: set[str]) -> str:
+    """Return the page with a small picture of every example, by topic."""
+    parts = [
+        "# Gallery\n",
+        "Each example is one script with one picture and one lesson, run when this site is built.\n",
+        STYLE,
+    ]
+    for topic in TOPICS:
+        chosen = [example for example in examples if example.topic == topic]
+        if not chosen:
+            continue
+        parts.append(f'\n## {topic}\n\n<div class="gallery" markdown>\n')
+        for example in chosen:
+            small = (
+                ""
+                if example.name in skipped
+                else "".join(
+                    f"![]({example.name}{kind}.svg#only-{mode})" for mode, kind in (("light", ""), ("dark", "-dark"))
+                )
+            )
+            parts.append(f"[{small}{example.title.rstrip('.')}]({example.name}.md)\n")
+        parts.append("</div>")
+    return "\n".join(parts) + "\n"
+
+
+def keep(example: Example, folder: Path, pages: Path) -> str:
+    """Move the result of a run to the pages, and return what is wrong with it."""
+    skipped = (folder / "skipped").read_text(encoding="utf-8") if (folder / "skipped").exists() else ""
+    drawn = folder / f"{example.name}.svg"
+    if not skipped:
+        if not drawn.exists():
+            return f"it saved no {drawn.name}"
+        svg = drawn.read_text(encoding="utf-8")
+        (pages / drawn.name).write_text(svg, encoding="utf-8")
+        (pages / f"{example.name}-dark.svg").write_text(dark(svg), encoding="utf-8")
+    output = (folder / "stdout").read_text(encoding="utf-8")
+    (pages / f"{example.name}.md").write_text(page(example, output, skipped), encoding="utf-8")
+    record = {"key": key_of(example), "skipped": skipped}
+    (pages / ".cache" / f"{example.name}.json").write_text(json.dumps(record), encoding="utf-8")
+    return ""
+
+
+def run_all(examples: list[Example], jobs: int, pages: Path) -> dict[str, str]:
+    """Run examples, `jobs` at a time, and return what went wrong, by name."""
+    for module in (
+        "matplotlib.pyplot",
+        "sklearn.datasets",
+        "torch",
+        "avuc.plot",
+    ):  # once, before the processes are made
+        importlib.import_module(module)
+    context, failed = multiprocessing.get_context("fork"), {}
+    waiting, running = list(examples), []
+    with tempfile.TemporaryDirectory() as scratch:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                example = waiting.pop(0)
+                (folder := Path(scratch) / example.name).mkdir()
+                process = context.Process(target=run_here, args=(example.path, folder))
+                process.start()
+                running.append((example, folder, process, time.monotonic()))
+            for one in list(running):
+                example, folder, process, start = one
+                process.join(0.05)
+                late = time.monotonic() - start > LIMIT
+                if process.exitcode is None and not late:
+                    continue
+                running.remove(one)
+                if late:
+                    process.kill()
+                    process.join()
+                wrong = (
+                    f"it ran longer than {LIMIT} s"
+                    if late
+                    else (folder / "stderr").read_text()
+                    if process.exitcode
+                    else ""
+                )
+                wrong = wrong or keep(example, folder, pages)
+                print(f"{example.name:24} {time.monotonic() - start:6.1f} s {'FAILED' if wrong else ''}", flush=True)
+                if wrong:
+                    failed[example.name] = wrong
+                shutil.rmtree(folder, ignore_errors=True)
+    return failed
+
+
+def cached(example: Example, pages: Path) -> dict[str, str] | None:
+    """Return what is known of the last run, or None if it is out of date."""
+    path = pages / ".cache" / f"{example.name}.json"
+    record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return record if record.get("key") == key_of(example) and (pages / f"{example.name}.md").exists() else None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="only these examples (default: all)")
+    parser.add_argument("--fresh", action="store_true", help="run all of them again")
+    parser.add_argument("--jobs", type=int, default=2, help="examples that run at the same time (default 2)")
+    parser.add_argument("--examples", type=Path, default=EXAMPLES, help="folder of the scripts")
+    parser.add_argument("--pages", type=Path, default=PAGES, help="folder of the pages")
+    chosen = parser.parse_args(arguments)
+    pages = chosen.pages
+    examples = [read_example(path) for path in sorted(chosen.examples.glob("*.py"))]
+    (pages / ".cache").mkdir(parents=True, exist_ok=True)
+    for path in [*pages.glob("*.*"), *(pages / ".cache").glob("*")]:  # of examples that are gone
+        if path.is_file() and path.stem.removesuffix("-dark") not in {"index", *(one.name for one in examples)}:
+            path.unlink()
+    wanted = [one for one in examples if not chosen.names or one.name in chosen.names]
+    failed = run_all([one for one in wanted if chosen.fresh or not cached(one, pages)], chosen.jobs, pages)
+    for name, wrong in failed.items():
+        print(f"\nexamples/gallery/{name}.py failed:\n{wrong}", file=sys.stderr)
+    records = {one.name: cached(one, pages) for one in examples}
+    skipped = {name for name, record in records.items() if record and record["skipped"]}
+    (pages / "index.md").write_text(index([one for one in examples if records[one.name]], skipped), encoding="utf-8")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
