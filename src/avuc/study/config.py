@@ -20,7 +20,13 @@ from avuc.study.toml import document
 from avuc.training.settings import TrainSettings
 
 # keys of [data] and [net] that came after version 0.1.0, with their defaults
-LATER: dict[str, Any] = {"options": {}, "encode": "", "ignore_index": IGNORE_INDEX, "class_dim": 1}
+LATER: dict[str, Any] = {
+    "options": {},
+    "encode": "",
+    "ignore_index": IGNORE_INDEX,
+    "class_dim": 1,
+    "validation_split": "",
+}
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from avuc.study.store import Store
 from avuc.study.tables import Location, build
 from avuc.training.settings import TrainSettings
 
+HELD_SPLIT = "validation"
 HELD_OUT = 10  # one in so many training examples is held out, unless `validation` says how many
 
 
@@ -52,8 +53,9 @@ def run(
     Args:
         methods: name in the results → a method (`SVI()`), its name ("svi"), or a dict with the keys of [[methods]] in a
             recipe, whose values may be objects: method, objective, calibrator, train, reuse_model, seeds, ….
-        data: {"train": …, "test": …}; a function `load(split)`; or the name of a data set. What they give is a
-            `Dataset`, a pair (inputs, labels), a mapping of tensors with "labels", a torch Dataset or a DataLoader.
+        data: {"train": …, "test": …}, where "validation" is held out if it is there; a function `load(split)`; or the
+            name of a data set. What they give is a `Dataset`, a pair (inputs, labels), a mapping of tensors with
+            "labels", a torch Dataset or a DataLoader.
         net: a function `make_net(num_classes, …)`, a network (which is copied), or the name of one.
         shifts: functions `shift(batch, severity, generator)` and names; default none.
         encode: for sentences, a function from a list of str to what the network takes; default: none.
@@ -112,9 +114,13 @@ def recipe_of(methods: Mapping[str, Any], parts: Parts, train: TrainSettings, st
     settings = build(StudySettings, {**table, "shifts": shifted}, location)
     data, net, encode = (_name(getattr(parts, part), part, names) for part in ("data", "net", "encode"))
     config = DataConfig(
-        source=data, validation=max(1, parts.validation), encode=encode, ignore_index=parts.ignore_index
+        source=data,
+        validation=max(1, parts.validation),
+        encode=encode,
+        ignore_index=parts.ignore_index,
+        validation_split=HELD_SPLIT if isinstance(parts.data, Mapping) and HELD_SPLIT in parts.data else "",
     )
-    if not parts.validation:
+    if not parts.validation and not config.validation_split:
         if not config.is_own:
             raise (location / "validation").error("say how many training examples are held out")
         config = replace(config, validation=max(1, len(load_own(config, "train")) // HELD_OUT))

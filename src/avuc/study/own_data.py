@@ -44,14 +44,14 @@ def load_own(config: DataConfig, split: str, num_classes: int = 0) -> MemoryData
 
     Args:
         config: the table [data].
-        split: "train" or "test".
+        split: "train", "test" or `config.validation_split`.
         num_classes: of the study, for out-of-distribution data, whose own labels are not used; 0 for the study's data.
     """
     if num_classes:
         return _load(config, split, num_classes)
     # of two objects with one name, each has data of its own
     function = id(find(config.source, "data.source"))
-    key = (config.source, repr((config.options, config.encode, config.ignore_index, function)), split)
+    key = (config.source, repr((config.options, config.root, config.encode, config.ignore_index, function)), split)
     if key not in _LOADED:
         for other in [other for other in _LOADED if other[:2] != key[:2]]:
             del _LOADED[other]
@@ -68,7 +68,7 @@ def _load(config: DataConfig, split: str, num_classes: int) -> MemoryData:
     where = f"data.source: {config.source} ({split})"
     if not num_classes:
         _check_split(config)
-    found = call_load(config.source, split, config.options)
+    found = call_load(config.source, split, config.options, config.root)
     if isinstance(found, TensorData) and config.ignore_index != IGNORE_INDEX:
         found = replace(found, labels=found.labels.masked_fill(found.labels == config.ignore_index, IGNORE_INDEX))
     if isinstance(found, Dataset | TensorData):
@@ -148,14 +148,17 @@ def _encoder(config: DataConfig) -> Encode | None:
     return encode
 
 
-def call_load(path: str, split: str, options: Mapping[str, Any]) -> Any:
+def call_load(path: str, split: str, options: Mapping[str, Any], root: str = "") -> Any:
     """Return what the user's function gives for a split. An object in its place has one entry for each split."""
     function = find(path, "data.source")
     if isinstance(function, Mapping):
         if split not in function:
             raise InputError(f"data: no {split!r} among {', '.join(map(repr, function))}; give 'train' and 'test'")
         return function[split]
-    call = bound(function, {"split": split}, options, "data", path)
+    given = {"split": split} | ({"root": root} if root else {})
+    if not root and "root" not in options and _needs_root(function):
+        raise InputError(f"data.root: {path} needs the folder of the data; set data.root = FOLDER")
+    call = bound(function, given, options, "data", path)
     # transforms and generated data that use global random numbers are the same in every run
     with seeded(0):
         try:
@@ -164,6 +167,14 @@ def call_load(path: str, split: str, options: Mapping[str, Any]) -> Any:
             raise
         except Exception as error:  # whatever the user's function raises
             raise InputError(f"data.source: {path}(split={split!r}) failed: {described(error)}") from error
+
+
+def _needs_root(function: Any) -> bool:
+    try:
+        root = inspect.signature(function).parameters.get("root")
+    except (TypeError, ValueError):
+        return False  # `bound` says it
+    return root is not None and root.default is root.empty
 
 
 def _collected(found: Any, where: str) -> tuple[Any, Tensor]:

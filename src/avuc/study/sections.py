@@ -96,12 +96,14 @@ class DataConfig:
     """The table [data].
 
     Args:
-        source, root: the data set, as `load_dataset` takes it; or the import path of a function of your own.
+        source, root: the data set, as `load_dataset` takes it; or the import path of a function of your own, which gets
+            `root` if it takes an argument of that name.
         options: arguments of that function.
         encode: import path of a function of your own from a list of sentences to what the network takes; for a source
             that gives sentences.
         ignore_index: label of pixels or tokens without a label, in a source of your own.
         validation: how many training images are held out.
+        validation_split: the split of your own function that is held out instead, such as "val"; empty for none.
         split_seed, stratified: how they are chosen.
         train_images, test_images: use fewer images than there are; 0 for all.
         corruptions_dir: folder of published corrupted images, which are read instead of generated.
@@ -128,6 +130,7 @@ class DataConfig:
     encode: str = ""
     ignore_index: int = IGNORE_INDEX
     options: Options = field(default_factory=dict)
+    validation_split: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", plain_options("options", self.options))
@@ -135,11 +138,15 @@ class DataConfig:
             raise InputError("options and encode are for a source of your own, module:function; use the keys of [data]")
         if self.encode and not is_path(self.encode):
             raise InputError(f"encode: expected module:function, found {self.encode!r}")
-        if self.is_own and (self.root or self.stream or self.size or self.workers):
+        if self.is_own and (self.stream or self.size or self.workers):
             raise InputError(
-                "root, stream, size and workers are for the data sets of avuc; what your own function needs goes into "
+                "stream, size and workers are for the data sets of avuc; what your own function needs goes into "
                 "data.options"
             )
+        if self.validation_split and not self.is_own:
+            raise InputError("validation_split is for a source of your own, module:function; use validation = COUNT")
+        if self.validation_split in ("train", "test"):
+            raise InputError(f"validation_split: {self.validation_split!r} is used already; name a third split")
         if self.validation < 1:
             raise InputError("validation: temperatures and thresholds are learned there; expected at least 1 image")
         if self.evaluate_on_validation and (self.stream or self.corruptions_dir or self.validation < 2):

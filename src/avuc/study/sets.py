@@ -100,6 +100,9 @@ class StudyData:
     @cached_property
     def _split(self) -> tuple[MemoryData, MemoryData]:
         whole = self._load("train")
+        if self.config.validation_split:
+            held = self._load(self.config.validation_split)
+            return self._fewer(whole).to(self.device), held
         rest, held = self._apart(whole)
         return rest.to(self.device), held
 
@@ -122,10 +125,15 @@ class StudyData:
         whole = cast(Dataset, data)
         chosen = split_dataset(whole, config.validation, seed=config.split_seed, stratified=config.stratified)
         rest, held = chosen.apply(whole)
-        if 0 < config.train_images < len(rest):
-            chosen = split_dataset(rest, config.train_images, seed=config.split_seed, stratified=config.stratified)
-            rest = chosen.apply(rest)[1]
-        return rest, held
+        return self._fewer(rest), held
+
+    def _fewer(self, rest: MemoryData) -> MemoryData:
+        config = self.config
+        if not 0 < config.train_images < len(rest):
+            return rest
+        whole = cast(Dataset, rest)
+        chosen = split_dataset(whole, config.train_images, seed=config.split_seed, stratified=config.stratified)
+        return chosen.apply(whole)[1]
 
     # digests that identify the data
 
