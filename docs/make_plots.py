@@ -1,4 +1,4 @@
-"""The pictures of docs/plots.md.
+"""The pictures of docs/guide/plots.md.
 
     python docs/make_plots.py            # some seconds; writes docs/figures/plot-*.png
 

@@ -63,14 +63,14 @@ def test_study_of_my_own_model(tmp_path: Path) -> None:
 
 # pages whose Python is run, all blocks of a page in one namespace
 RUN_PAGES = (
-    "conformal.md",
-    "deploy.md",
-    "family.md",
-    "language-models.md",
-    "losses.md",
-    "scikit-learn.md",
-    "tasks.md",
-    "torchmetrics.md",
+    "guide/conformal.md",
+    "guide/deploy.md",
+    "concepts/family.md",
+    "guide/language-models.md",
+    "guide/losses.md",
+    "guide/scikit-learn.md",
+    "guide/tasks.md",
+    "guide/torchmetrics.md",
 )
 
 
@@ -89,7 +89,7 @@ def test_readme_links_exist() -> None:
         assert (ROOT / target).exists(), target
 
 
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "reproduction").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "reproduction").glob("*.md")])
 
 
 def anchors(page: Path) -> set[str]:

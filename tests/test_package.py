@@ -187,7 +187,7 @@ def test_the_design_page_names_every_room() -> None:
 )
 def test_the_pages_name_every_setting(page: str, name: str) -> None:
     module, _, kind = name.rpartition(".")
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "guide" / page).read_text(encoding="utf-8")
     fields = dataclasses.fields(getattr(importlib.import_module(f"avuc.{module}"), kind))
     missing = [field.name for field in fields if not re.search(rf"\b{field.name}\b", text)]
     assert missing == []
@@ -199,7 +199,7 @@ def test_the_command_page_has_every_option_of_a_study() -> None:
 
     parser = Parser()
     COMMAND.arguments(parser)
-    text = (ROOT / "docs" / "command.md").read_text(encoding="utf-8").partition("`avuc study` in full")[2]
+    text = (ROOT / "docs" / "guide" / "command.md").read_text(encoding="utf-8").partition("`avuc study` in full")[2]
     options = {option for action in parser._actions for option in action.option_strings} - {"-h", "--help"}
     assert options == set(re.findall(r"`(--[a-z-]+)", text))
 
@@ -210,7 +210,7 @@ def test_the_command_page_has_every_option_of_evaluate() -> None:
 
     parser = Parser()
     COMMAND.arguments(parser)
-    text = (ROOT / "docs" / "command.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "guide" / "command.md").read_text(encoding="utf-8")
     options = {action.option_strings[0] for action in parser._actions if action.option_strings} - {"-h"}
     assert options <= set(re.findall(r"(--[a-z-]+)", text))
 

@@ -1,4 +1,4 @@
-"""Fill the generated parts of docs/language-models.md from reproduction/results/language-models.
+"""Fill the generated parts of docs/guide/language-models.md from reproduction/results/language-models.
 
     python reproduction/pages/make_language_models.py            # seconds
     python reproduction/pages/make_language_models.py --check    # writes nothing; 1 if the page is out of date
@@ -26,7 +26,7 @@ from avuc.report.markers import fill
 from avuc.report.study.paired import Difference, over_seeds
 
 HOME = Path(__file__).parents[2]
-PAGE = HOME / "docs" / "language-models.md"
+PAGE = HOME / "docs" / "guide" / "language-models.md"
 RESULTS = HOME / "reproduction" / "results" / "language-models"
 PLAIN = "cross-entropy"
 # metric, heading, decimals; shares are printed as percentages

@@ -37,8 +37,8 @@ HERE = Path(__file__).parent
 HOME = HERE.parents[1]
 DOCS = HOME / "docs"
 PAGES = {
-    DOCS / "reproduction.md": "docs/reproduction.md",
-    DOCS / "reproduction-tables.md": "docs/reproduction-tables.md",
+    DOCS / "reproduction" / "index.md": "docs/reproduction/index.md",
+    DOCS / "reproduction" / "tables.md": "docs/reproduction/tables.md",
     HOME / "README.md": "README.md",
 }
 # what `make reproduce` runs, by folder
@@ -212,7 +212,7 @@ def one_number(studies: Mapping[str, Study], printed: Sequence[Published]) -> Ca
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="fill the generated parts of docs/reproduction.md and README.md")
+    parser = argparse.ArgumentParser(description="fill the generated parts of docs/reproduction/index.md and README.md")
     parser.add_argument("--results", type=Path, default=RESULTS / "cifar10", help="published studies")
     parser.add_argument("--check", action="store_true", help="write nothing; 1 where a file is out of date")
     args = parser.parse_args(arguments)

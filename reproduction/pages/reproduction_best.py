@@ -1,4 +1,4 @@
-"""Our recipe against the targets that were set for it, and against the paper's method; for docs/reproduction.md."""
+"""Our recipe against the targets set for it, and against the paper's method; for docs/reproduction/index.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rehearsals for docs/reproduction.md: candidates compared on held-out training images, without a test image."""
+"""Rehearsals for docs/reproduction/index.md: candidates compared on held-out training images, without a test image."""
 
 from __future__ import annotations
 

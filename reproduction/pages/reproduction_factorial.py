@@ -1,4 +1,4 @@
-"""How much of the factorial experiment (reproduction/factorial.py) is finished, for docs/reproduction-tables.md."""
+"""How much of the factorial experiment (reproduction/factorial.py) is finished, for docs/reproduction/tables.md."""
 
 from __future__ import annotations
 

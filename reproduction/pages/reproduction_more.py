@@ -1,4 +1,4 @@
-"""The parts of docs/reproduction.md beyond the paper's tables: training as in the code, ablations, curves, the cost."""
+"""Parts of docs/reproduction beyond the paper's tables: training as in the code, ablations, curves, the cost."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def beta(studies: Mapping[str, Study], base: str) -> str:
         + [ours(study.get(row, metric, at), percent=metric == "accuracy") for at, metric in shown]
         for value, row in rows
     ]
-    return markdown(head, lines) + "\n\n![ECE, UCE and accuracy against β](figures/reproduction-beta.svg)"
+    return markdown(head, lines) + "\n\n![ECE, UCE and accuracy against β](../figures/reproduction-beta.svg)"
 
 
 # curves
@@ -182,9 +182,9 @@ def curves(studies: Mapping[str, Study]) -> str:
     if "paper" not in studies:
         return NOTHING
     return (
-        "![Training: accuracy, AvU and the losses by epoch](figures/reproduction-training.svg)\n\n"
-        "![Validation: accuracy and AvU by epoch](figures/reproduction-validation.svg)\n\n"
-        "![NLL on training and on held-out images by epoch](figures/reproduction-fit.svg)"
+        "![Training: accuracy, AvU and the losses by epoch](../figures/reproduction-training.svg)\n\n"
+        "![Validation: accuracy and AvU by epoch](../figures/reproduction-validation.svg)\n\n"
+        "![NLL on training and on held-out images by epoch](../figures/reproduction-fit.svg)"
     )
 
 

@@ -1,4 +1,4 @@
-"""Paired comparisons over seeds, and the SVHN readings, for docs/reproduction.md."""
+"""Paired comparisons over seeds, and the SVHN readings, for docs/reproduction/index.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of docs/reproduction.md that put our numbers beside the paper's; used by make_reproduction.py."""
+"""The tables of docs/reproduction/index.md that put our numbers beside the paper's; used by make_reproduction.py."""
 
 from __future__ import annotations
 

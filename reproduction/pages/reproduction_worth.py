@@ -1,4 +1,4 @@
-"""Whether AvUC helps: every pair of rows that differ in it alone, in one table; for docs/reproduction.md."""
+"""Whether AvUC helps: every pair of rows that differ in it alone, in one table; for docs/reproduction/index.md."""
 
 from __future__ import annotations
 

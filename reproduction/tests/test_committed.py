@@ -142,7 +142,7 @@ def test_committed_pages_are_made_from_the_committed_rows(printed):
     assert set(used) == set(blocks)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/reproduction.md", "docs/reproduction-tables.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/reproduction/index.md", "docs/reproduction/tables.md"])
 def test_no_line_begins_with_a_figures_mark(page):
     """Such a line is an HTML block to Markdown: it would end the paragraph that it stands in."""
     lines = (HOME / page).read_text(encoding="utf-8").splitlines()
@@ -160,7 +160,7 @@ def test_the_row_that_is_judged_is_named_and_stands_first():
     import tomllib
 
     best = tomllib.loads((HOME / "reproduction" / "pages" / "reproduction.toml").read_text(encoding="utf-8"))["best"]
-    page = (HOME / "docs" / "reproduction-tables.md").read_text(encoding="utf-8")
+    page = (HOME / "docs" / "reproduction" / "tables.md").read_text(encoding="utf-8")
     shown = re.findall(r"\| ours: (.+?) \|", page)
     assert shown == [best["row"], *best["also"]]
 
@@ -168,7 +168,7 @@ def test_the_row_that_is_judged_is_named_and_stands_first():
 def test_the_default_is_the_row_that_the_page_says():
     from avuc.training.default import ROW
 
-    page = (HOME / "docs" / "reproduction-tables.md").read_text(encoding="utf-8")
+    page = (HOME / "docs" / "reproduction" / "tables.md").read_text(encoding="utf-8")
     assert f"the **default of the library** is `{ROW}`" in page
 
 

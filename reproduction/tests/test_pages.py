@@ -599,17 +599,17 @@ def test_drawings(studies):
 def test_main_fills_the_pages_and_check_sees_a_change(published, tmp_path, monkeypatch):
     docs = tmp_path / "docs"
     (docs / "figures").mkdir(parents=True)
+    (docs / "reproduction").mkdir()
     shutil.copy(HOME / "reproduction" / "pages" / "reproduction.toml", docs)
-    for name in ("reproduction.md", "reproduction-tables.md"):
+    names = ("reproduction/index.md", "reproduction/tables.md")
+    for name in names:
         page = (HOME / "docs" / name).read_text(encoding="utf-8")
         # the made-up ablation has other rows
         page = re.sub(r"<!-- figure: ablation \|.*?<!-- end -->", "a number", page)
         (docs / name).write_text(page, encoding="utf-8")
     readme = tmp_path / "README.md"
     readme.write_text("# x\n<!-- generated: cifar10 -->\n<!-- end: cifar10 -->\nby hand\n", encoding="utf-8")
-    pages = {docs / name: f"docs/{name}" for name in ("reproduction.md", "reproduction-tables.md")} | {
-        readme: "README.md"
-    }
+    pages = {docs / name: f"docs/{name}" for name in names} | {readme: "README.md"}
     monkeypatch.setattr(make, "DOCS", docs)
     monkeypatch.setattr(make, "PAGES", pages)
     arguments = ["--results", str(published)]

@@ -111,7 +111,7 @@ def test_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert avuc(tmp_path / "r.toml", "--out", out, "--device", "cpu", "--seed", "1") == 0
         said = capsys.readouterr().out.splitlines()
         assert "default" in said[0]
-        assert "docs/training.md" in said[0]
+        assert "docs/guide/training.md" in said[0]
         assert "network: 1 epochs" in said[1]
         assert "posterior: 2 epochs" in said[2]
         temperature = Calibrator.load(out / "calibrator.json").temperature_
@@ -185,7 +185,7 @@ def test_help_shows_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.value.code == 0
     said = capsys.readouterr().out
     assert "avuc train default.toml --out runs/default" in said
-    assert "docs/training.md" in said
+    assert "docs/guide/training.md" in said
 
 
 def test_no_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The figures of docs/family.md are those of docs/family.json, and one network measured again gives them."""
+"""The figures of docs/concepts/family.md are those of its JSON file, and one network measured again gives them."""
 
 from __future__ import annotations
 

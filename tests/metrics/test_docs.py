@@ -1,4 +1,4 @@
-"""The Python examples of docs/metrics.md and docs/calibration.md run."""
+"""The Python examples of docs/guide/metrics.md and docs/guide/calibration.md run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
+GUIDE = Path(__file__).parents[2] / "docs" / "guide"
 BLOCKS = [
     pytest.param(block, id=f"{page}-{number}")
     for page in ("metrics.md", "calibration.md")
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL))
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", (GUIDE / page).read_text("utf-8"), re.DOTALL))
 ]
 
 

@@ -316,7 +316,7 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = Path(__file__).parents[2] / "docs" / "plots.md"
+    page = Path(__file__).parents[2] / "docs" / "guide" / "plots.md"
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     exec(compile(block, page.name, "exec"), {})

@@ -1,4 +1,4 @@
-"""The code in docs/prediction.md runs without warnings."""
+"""The code in docs/guide/prediction.md runs without warnings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-PAGE = Path(__file__).parents[2] / "docs" / "prediction.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "prediction.md"
 
 
 def test_the_page_runs() -> None:

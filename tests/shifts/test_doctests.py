@@ -1,4 +1,4 @@
-"""The examples in the docstrings and in docs/shifts.md and docs/data.md run."""
+"""The examples in the docstrings and in docs/guide/shifts.md and docs/guide/data.md run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_examples(name: str) -> None:
 @pytest.mark.parametrize("page", ["data.md", "shifts.md"])
 def test_pages(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shifts, "SHIFTS", dict(shifts.SHIFTS))  # shifts.md adds a shift
-    path = Path(__file__).parents[2] / "docs" / page
+    path = Path(__file__).parents[2] / "docs" / "guide" / page
     results = doctest.testfile(str(path), module_relative=False, encoding="utf-8")
     assert results.attempted > 5
     assert results.failed == 0

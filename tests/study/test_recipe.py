@@ -332,7 +332,7 @@ def test_doctests():
 
 
 def test_the_recipe_of_the_documentation_reads():
-    text = (Path(__file__).parents[2] / "docs" / "study.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "guide" / "study.md").read_text(encoding="utf-8")
     block = text[text.index("    [study]") : text.index("More keys:")]
     recipe = parse_recipe(textwrap.dedent(block), "study.md")
     assert [row.name for row in recipe.methods] == ["SVI", "SVI-AvUC", "SVI-AvUTS", "SVI, 8 samples"]

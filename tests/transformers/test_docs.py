@@ -1,4 +1,4 @@
-"""The code in docs/transformers.md runs without warnings."""
+"""The code in docs/guide/transformers.md runs without warnings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "transformers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "transformers.md"
 
 
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

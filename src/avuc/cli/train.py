@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 TEXT = """\
 Train one model from a recipe: a TOML file with the tables [data], [net], [method], [objective] and [train].
 
-Without [method] and [objective] the default is trained: the best single model of our studies (docs/training.md). It is
-a network, a posterior around it, and a temperature learned on the validation images. The default takes only epochs and
-flip from [train]; set flip = false if a mirrored image means something else (digits, text).
+Without [method] and [objective] the default is trained: the best single model of our studies (docs/guide/training.md).
+It is a network, a posterior around it, and a temperature learned on the validation images. The default takes only
+epochs and flip from [train]; set flip = false if a mirrored image means something else (digits, text).
 
   [data]       name = "mnist5k" (or a path), validation = 500 (images held out of the training set), other options
   [net]        name = "small_cnn", and its options
@@ -96,7 +96,7 @@ def run_default(args: Namespace, recipe: TrainingRecipe, device: str) -> None:
     assert validation is not None
     net = net_of(recipe, data, where)
     console = Console()
-    console.line("no [method]: training the default: network, posterior and temperature (see docs/training.md)")
+    console.line("no [method]: training the default: network, posterior and temperature (see docs/guide/training.md)")
     fitted = fit_calibrated(
         net,
         data,

@@ -1,4 +1,4 @@
-"""A calibrator read from its JSON file, for programs that have NumPy and no torch. docs/deploy.md has the format."""
+"""A calibrator read from its JSON file, for programs with NumPy and no torch. docs/guide/deploy.md has the format."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ quadrant:
     soft       (1−s)(1−tanh u)                      s·tanh u                          in both quadrants
 
 with s = logistic(10·(logit(u/log C) − logit(u_th/log C))) (Karandikar et al. 2021, arXiv 2108.00106).
-docs/avuc-pathology.md shows what is wrong with the printed weights.
+docs/concepts/avuc-pathology.md shows what is wrong with the printed weights.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ class Objective:
 
     Args:
         kind: "plain" (default), without AvUC; "avuc"; "auavuc"; "sb_ece", "euc", "ua_clm" or "segmentation_avu", the
-            rest of the family (docs/family.md); or "confidence_penalty", −β·mean entropy, a control experiment that
-            lowers the confidence of all predictions. "euc" needs a network that ends in
+            rest of the family (docs/concepts/family.md); or "confidence_penalty", −β·mean entropy, a control experiment
+            that lowers the confidence of all predictions. "euc" needs a network that ends in
             `avuc.losses.DirichletHead`; `avuc.train.fit` adds one.
         beta: β (default 3).
         variant: "paper" (default), "stopgrad", "monotone" or "soft"; see `avuc.avuc_quadrants`. Not every kind has all.

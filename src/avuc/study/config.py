@@ -1,4 +1,4 @@
-"""What a recipe consists of: frozen dataclasses of plain values. See docs/study.md; `config_parser` reads them."""
+"""What a recipe consists of: frozen dataclasses of plain values. `config_parser` reads them (docs/guide/study.md)."""
 
 from __future__ import annotations
 

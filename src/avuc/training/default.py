@@ -115,7 +115,7 @@ def fit_calibrated(
         validation: held-out images; the temperature is fitted on them.
         epochs: epochs of the network, 200 by default. The posterior gets 30 for each 200, and all schedules are scaled.
         use_avuc_loss: also use the repaired AvUC loss for the posterior. On CIFAR-10 it was not better
-            (docs/reproduction.md).
+            (docs/reproduction/index.md).
         flip: also train on mirrored images. Use False where a mirrored image means something else: digits, text.
         directory: folder for the results: the folders `first` (network) and `second` (posterior), as written by `fit`,
             and `calibrator.json`. The same call resumes from there, and only reads back what is finished.

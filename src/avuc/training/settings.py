@@ -43,7 +43,7 @@ class TrainSettings:
         weight_decay: applied to all weights except a posterior's ρ, which it would pull to σ = 0.69.
         reset_optimizer: clear the optimizer's moments at the start of every epoch, as the authors' released code does.
         pad, flip: random crops of images padded by `pad` pixels, random horizontal flips.
-        augmentation: "crop" for crops and flips only, "augmix" to add AugMix (docs/data.md).
+        augmentation: "crop" for crops and flips only, "augmix" to add AugMix (docs/guide/data.md).
         kl_anneal_epochs: the KL weight rises linearly from 0 to its full value over this many epochs (0: always full).
         clip_norm: largest norm of the whole gradient (0: no clipping).
         ema_decay: decay of a moving average of weights and batch-norm statistics, which is returned instead of the
@@ -58,7 +58,7 @@ class TrainSettings:
         checkpoint_every, checkpoint_seconds: write a checkpoint after at least this many epochs and seconds (1 and 0:
             after every epoch). The last checkpoint is always written.
         tensorboard: also write a TensorBoard log.
-        sync_batch_norm, rank_noise: used with several ranks only; see docs/training.md.
+        sync_batch_norm, rank_noise: used with several ranks only; see docs/guide/training.md.
 
     >>> settings = TrainSettings()
     >>> [round(settings.rate(epoch) / settings.learning_rate, 4) for epoch in (0, 79, 80, 120, 160, 180)]

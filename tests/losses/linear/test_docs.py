@@ -1,16 +1,16 @@
-"""The figures of docs/losses.md are those of the benchmark's run."""
+"""The figures of docs/guide/losses.md are those of the benchmark's run."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-DOCS = Path(__file__).parents[3] / "docs"
+ROOT = Path(__file__).parents[3]
 
 
 def test_figures_of_the_page() -> None:
-    page = (DOCS / "losses.md").read_text(encoding="utf-8")
-    run = json.loads((DOCS / "linear-avuc.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "guide" / "losses.md").read_text(encoding="utf-8")
+    run = json.loads((ROOT / "benchmarks" / "results" / "linear-avuc.json").read_text(encoding="utf-8"))
     rows = [line for line in page.splitlines() if line.count(" ms |") == 2]
     large, small = run["gpu"]
     assert len(rows) == len(large["seconds"]) == 7

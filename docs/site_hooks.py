@@ -1,0 +1,133 @@
+"""What MkDocs does beside mkdocs.yml: the pages that are made when the site is built, and links to files outside docs/.
+
+- `contributing.md` and `changelog.md` are the files of the repository's root.
+- `api/PACKAGE.md` shows the docstrings of one public package; `api.md` links to them.
+- A link to a file that is not in docs/ (an example, a benchmark) becomes its text: the site is a folder of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "avuc"
+COPIES = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+# an entry of the table of `docs/api.md`, and the heading above it
+ENTRY = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
+HEADING = re.compile(r"^## (avuc[\w.]*)$", re.MULTILINE)
+
+
+def exported(path: Path) -> list[str]:
+    """The names in the `__all__` of a source file."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and "__all__" in [getattr(target, "id", "") for target in node.targets]:
+            return [str(name) for name in ast.literal_eval(node.value)]
+    return []
+
+
+def public_packages() -> dict[str, list[str]]:
+    """The packages and modules that have an `__all__`, with its names."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+        names = exported(path)
+        if names:
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = names
+    return found
+
+
+def shown_names(package: str, packages: dict[str, list[str]]) -> list[str]:
+    """The names whose docstrings a page has: for `avuc`, only those that none of its packages has."""
+    if package != "avuc":
+        return packages[package]
+    elsewhere = {name for other, names in packages.items() if other != "avuc" for name in names}
+    return [name for name in packages["avuc"] if name not in elsewhere and f"avuc.{name}" not in packages]
+
+
+def package_page(package: str, packages: dict[str, list[str]]) -> str:
+    """The Markdown of one page of the API reference."""
+    names = "".join(f"\n        - {name}" for name in shown_names(package, packages))
+    return f"# {package}\n\n::: {package}\n    options:\n      members:{names}\n"
+
+
+def without_outside_links(text: str, folder: str) -> str:
+    """Replace links from a page in `folder` to files outside docs/ by their text."""
+
+    def one(match: re.Match[str]) -> str:
+        words, target = match[1], match[2]
+        outside = posixpath.normpath(posixpath.join(folder, target)).startswith("..")
+        return words if outside and not re.match(r"\w+:", target) else match[0]
+
+    return LINK.sub(one, text)
+
+
+def with_links_to_packages(text: str, packages: dict[str, list[str]]) -> str:
+    """Link every name of the table in `api.md` to its docstring."""
+    parts = HEADING.split(text)
+    homes = {name: package for package in packages if package != "avuc" for name in packages[package]}
+    done = [parts[0]]
+    for package, table in zip(parts[1::2], parts[2::2], strict=True):
+
+        def link(match: re.Match[str], package: str = package) -> str:
+            name = match[1]
+            if f"{package}.{name}" in packages:
+                return f"| [`{name}`](api/{package}.{name}.md) |"
+            home = homes.get(name, package) if package == "avuc" else package
+            return f"| [`{name}`](api/{home}.md#{home}.{name}) |"
+
+        done.append(f"## [{package}](api/{package}.md){ENTRY.sub(link, table)}")
+    return "".join(done)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Add the pages of the API reference, and the gallery if it is there, to the navigation."""
+    assert config.nav is not None
+    reference: list[Any] = ["api.md", *({name: f"api/{name}.md"} for name in public_packages())]
+    for section in config.nav:
+        if "API reference" in section:
+            section["API reference"] = reference
+    # the gallery's pages are written by docs/make_gallery.py; its index comes first
+    gallery = Path(config.docs_dir) / "gallery"
+    pages = sorted(gallery.rglob("*.md"), key=lambda path: (path.name != "index.md", path.as_posix()))
+    shown = [path.relative_to(config.docs_dir).as_posix() for path in pages]
+    config.nav = [
+        {"Gallery": shown} if "Gallery" in section else section
+        for section in config.nav
+        if shown or "Gallery" not in section
+    ]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made now."""
+    for name, source in COPIES.items():
+        text = (ROOT / source).read_text(encoding="utf-8").replace("](docs/", "](")
+        files.append(File.generated(config, name, content=text))
+    packages = public_packages()
+    for package in packages:
+        files.append(File.generated(config, f"api/{package}.md", content=package_page(package, packages)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Mend links, on every page."""
+    name = page.file.src_uri
+    if name == "api.md":
+        markdown = with_links_to_packages(markdown, public_packages())
+    if name in COPIES:
+        markdown = LINK.sub(lambda match: match[0] if known(match[2], files) else match[1], markdown)
+    return without_outside_links(markdown, posixpath.dirname(name))
+
+
+def known(target: str, files: Files) -> bool:
+    """Whether a link of a file in the repository's root leads somewhere on the site."""
+    return bool(re.match(r"\w+:", target)) or files.get_file_from_path(target) is not None
