@@ -63,6 +63,14 @@ RECIPES := paper:cifar10-paper code:cifar10-code code-pretrained:$(MORE)/cifar10
   beta:$(MORE)/beta-ablation.toml ablation:$(MORE)/cifar10-ablation.toml choice:$(MORE)/cifar10-choice.toml best:cifar10-best \
   factorial:$(MORE)/factorial.toml
 
+# With STUDY=NAME, one of the studies beyond CIFAR (reproduction/studies; docs/studies/index.md); DATA holds its data:
+#   make reproduce STUDY=camvid DATA=FOLDER [OUT=out/studies/camvid] [MINUTES=8] [CHANGES='--set train.epochs=1']
+ifdef STUDY
+reproduce: $(if $(findstring command,$(origin BIN)),,setup)
+	@test -n "$(DATA)" || { echo "make reproduce STUDY=$(STUDY) DATA=FOLDER: name the folder of the data"; exit 2; }
+	$(BIN)/python reproduction/run_study.py "$(STUDY)" --data "$(DATA)" \
+	  $(if $(findstring command,$(origin OUT)),--out "$(OUT)") $(if $(MINUTES),--minutes $(MINUTES)) -- $(CHANGES)
+else
 reproduce: $(if $(findstring command,$(origin BIN)),,setup)
 	@test -n "$(DATA)" || { echo "make reproduce DATA=FOLDER: name the folder that holds cifar-10-batches-py"; exit 2; }
 	for one in $(RECIPES); do set --; \
@@ -72,6 +80,7 @@ reproduce: $(if $(findstring command,$(origin BIN)),,setup)
 	done  # studies on held-out training images have no OOD data
 	$(BIN)/python reproduction/publish.py "$(STUDIES)" reproduction/results/cifar10
 	$(BIN)/python reproduction/pages/make_reproduction.py
+endif
 
 clean:
 	rm -rf out dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,213 @@
+"""Fill the generated parts of docs/studies/*.md from reproduction/results/studies.
+
+    python reproduction/pages/make_studies.py            # seconds
+    python reproduction/pages/make_studies.py --check    # writes nothing; 1 if a page is out of date
+
+Every folder of reproduction/studies has a page; a page that is missing is begun. Text outside the marks (see
+avuc.report.markers) is written by hand and stays. reproduction/studies/NAME/page.toml says what the page shows:
+
+    title = "CamVid"                        # in the table of docs/studies/index.md, with task, data and net
+    task = "segmentation"
+    data = "CamVid, 367 / 101 / 233 images"
+    net = "U-Net"
+    metrics = ["mean_iou", "nll", "ece"]    # columns of the tables
+    compare = [["AvUC", "Cross-entropy"]]   # differences of pairs of methods; the first pair is in the index
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from studies_tables import (
+    Published,
+    by_intensity,
+    clean,
+    detection,
+    differences,
+    quartiles,
+    read_published,
+    says,
+    shifted,
+)
+
+from avuc.core.atomic import write_text
+from avuc.core.errors import InputError
+from avuc.report.markers import block_names, fill
+
+HOME = Path(__file__).parents[2]
+STUDIES = HOME / "reproduction" / "studies"
+RESULTS = HOME / "reproduction" / "results" / "studies"
+PAGES = HOME / "docs" / "studies"
+METRICS = ("accuracy", "nll", "brier", "ece", "uce", "avu_auc", "aurc")
+SKELETON = """\
+# {title}
+
+{task}: {data}; {net}.
+
+<!-- generated: run -->
+<!-- end: run -->
+
+## Clean test data
+
+<!-- generated: clean -->
+<!-- end: clean -->
+
+## Under shift
+
+<!-- generated: shifted -->
+<!-- end: shifted -->
+
+## Does AvUC help here?
+
+<!-- generated: differences -->
+<!-- end: differences -->
+
+## Details
+
+<!-- generated: details -->
+<!-- end: details -->
+"""
+
+
+@dataclass(frozen=True)
+class Study:
+    """One study: what its page says of it, and its results, if there are any."""
+
+    name: str
+    title: str
+    task: str
+    data: str
+    net: str
+    metrics: tuple[str, ...]
+    compare: tuple[tuple[str, str], ...]
+    published: Published | None
+
+    @property
+    def command(self) -> str:
+        return f"make reproduce STUDY={self.name} DATA=FOLDER"
+
+
+def read_study(folder: Path, results: Path) -> Study:
+    """Read a study's folder and its published results."""
+    path = folder / "page.toml"
+    try:
+        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: is not valid TOML ({error})") from error
+    known = ("title", "task", "data", "net", "metrics", "compare")
+    if unknown := set(table) - set(known):
+        raise InputError(f"{path}: no key {sorted(unknown)[0]!r}; there are {', '.join(known)}")
+    pairs = table.get("compare", [])
+    if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise InputError(f"{path}: compare: expected pairs of methods, found {pairs}")
+    recipe = tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8"))
+    methods = {method["name"] for method in recipe["methods"]}
+    for name in (name for pair in pairs for name in pair):
+        if name not in methods:
+            raise InputError(f"{path}: compare: the recipe has no method {name!r}")
+    return Study(
+        folder.name,
+        table.get("title", folder.name),
+        table.get("task", "study"),
+        table.get("data", folder.name),
+        table.get("net", recipe["net"]["name"]),
+        tuple(table.get("metrics", METRICS)),
+        tuple((first, second) for first, second in pairs),
+        read_published(results / folder.name),
+    )
+
+
+def status(study: Study) -> str:
+    """Whether the study was run, on what, and for how long; how to run it."""
+    if study.published is None:
+        return f"*Not run yet.* It is run with\n\n    {study.command}"
+    facts = study.published.facts
+    hardware = sorted({run["hardware"] for run in facts["runs"]})
+    versions = sorted({run["torch"] for run in facts["runs"]})
+    missing = f" **{facts['missing']:,} evaluations are missing.**" if facts["missing"] else ""
+    return (
+        f"{facts['models']} networks, {facts['evaluations']:,} evaluations (one method with one seed on one test set), "
+        f"{facts['minutes']:.1f} minutes on {', '.join(hardware)} with torch {', '.join(versions)}.{missing} "
+        f"[Rows of the results](../../reproduction/results/studies/{study.name}). "
+        f"Run it again with\n\n    {study.command}"
+    )
+
+
+def blocks(study: Study) -> dict[str, str]:
+    """The generated parts of a study's page, by name."""
+    made = {"run": status(study)}
+    if study.published is None:
+        nothing = "*Not run yet.*"
+        return made | dict.fromkeys(("clean", "shifted", "differences", "details"), nothing)
+    results, metrics = study.published.results, study.metrics
+    made["clean"] = clean(results, metrics)
+    made["shifted"] = shifted(results, metrics) if results.shifts else "The study has no shifts."
+    made["differences"] = differences(results, metrics, study.compare) if study.compare else "No pair is compared."
+    parts = [*(by_intensity(results, metrics), quartiles(results)) * bool(results.shifts), detection(results)]
+    made["details"] = "\n\n".join(part for part in parts if part) or "Nothing more."
+    return made
+
+
+def index_table(studies: Sequence[Study]) -> str:
+    """One line for each study: does AvUC help there?"""
+    lines = [
+        "| study | task | data | network | seeds | clean | shifted | GPU minutes |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for study in studies:
+        link = f"[{study.title}]({study.name}.md)"
+        if study.published is None:
+            cells = ["not run yet", "", "", ""]
+        else:
+            results, pair = study.published.results, study.compare[0] if study.compare else None
+            both = [says(results, pair, where) if pair else "" for where in ("clean", "shifted")]
+            cells = [str(results.seeds), *both, f"{study.published.facts['minutes']:.1f}"]
+        lines.append(f"| {' | '.join([link, study.task, study.data, study.net, *cells])} |")
+    return "\n".join(lines)
+
+
+def make(studies: Path, results: Path, pages: Path) -> dict[Path, str]:
+    """The text of every page, by its path."""
+    found = [read_study(path.parent, results) for path in sorted(studies.glob("*/recipe.toml"))]
+    made = {}
+    for study in found:
+        page = pages / f"{study.name}.md"
+        text = page.read_text(encoding="utf-8") if page.is_file() else SKELETON.format(**vars(study))
+        if "run" not in block_names(text):
+            raise InputError(f"{page}: needs the block 'run', which says whether the study was run")
+        made[page] = fill(text, blocks(study), _no_number, str(page))
+    index = pages / "index.md"
+    made[index] = fill(index.read_text(encoding="utf-8"), {"studies": index_table(found)}, _no_number, str(index))
+    return made
+
+
+def _no_number(parts: Sequence[str]) -> str:
+    raise InputError(f"no number is generated for {' | '.join(parts)}; use a table")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if a page is out of date")
+    args = parser.parse_args(arguments)
+    old = []
+    for path, text in make(STUDIES, RESULTS, PAGES).items():
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            old.append(path)
+            if not args.check:
+                write_text(path, text)
+    for path in old:
+        print(f"{path.relative_to(HOME)}: {'is out of date' if args.check else 'written'}")
+    return 1 if args.check and old else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except InputError as error:
+        sys.exit(str(error))

@@ -1,0 +1,163 @@
+"""Run one of the studies beyond CIFAR, publish its results, and rebuild its page.
+
+    python reproduction/run_study.py camvid --data FOLDER        # make reproduce STUDY=camvid DATA=FOLDER
+    python reproduction/run_study.py camvid --data FOLDER --minutes 8 -- --set train.epochs=1 --device cpu
+    python reproduction/run_study.py camvid --publish-only --out out/studies/camvid
+
+A study is a folder of reproduction/studies with a recipe. Its import paths ("data:load") are found in that folder, and
+its `load` gets the data's folder as `root`. A stopped study goes on with the same command; exit code 75 says that
+--minutes are over. What is published, into reproduction/results/studies/NAME:
+
+    rows.csv      one line for each method, seed, shift and severity: number of rows and samples, and every metric
+    models.csv    epochs, seconds and threshold of every trained model
+    study.json    how many evaluations there are and how many are missing, and every run with its hardware and time
+    recipe.toml   what was run, without folders of the machine
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from avuc.core.atomic import write_text
+from avuc.core.errors import InputError
+from avuc.report.study.effort import effort_of
+from avuc.study.store import Store
+
+HOME = Path(__file__).parents[1]
+STUDIES = HOME / "reproduction" / "studies"
+RESULTS = HOME / "reproduction" / "results" / "studies"
+DIGITS = 5
+KEY = ("method", "seed", "shift", "severity")
+
+
+def study_names() -> list[str]:
+    """The studies there are: folders with a recipe."""
+    return sorted(path.parent.name for path in STUDIES.glob("*/recipe.toml"))
+
+
+def run(folder: Path, data: Path | None, out: Path, minutes: float | None, changes: Sequence[str]) -> int:
+    """Run a study, or what is missing of it, in a process of its own; return the exit code of `avuc study`."""
+    command = [sys.executable, "-m", "avuc", "study", "recipe.toml", "--out", str(out.resolve())]
+    if data is not None:
+        command += ["--set", f"data.root={data.resolve()}"]
+    if minutes is not None:
+        command += ["--minutes", f"{minutes:g}"]
+    # import paths are looked for in the working directory
+    packages = os.pathsep.join([str(HOME / "src"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    env = {**os.environ, "PYTHONPATH": packages}
+    return subprocess.run([*command, *changes], cwd=folder, env=env, check=False).returncode
+
+
+def publish(out: Path, target: Path) -> None:
+    """Write the small files that the page is made from."""
+    store = Store(out, create=False)
+    try:
+        if store.lost:
+            raise InputError(f"{store.damage()}; avuc study computes them again, then publish it")
+        recipe = store.stored_recipe()
+        effort = effort_of(store)
+        runs = [
+            {
+                "started": run.started,
+                "seconds": round(run.at_least, 1),
+                "device": run.device,
+                "hardware": run.hardware,
+                "torch": run.torch,
+                "revision": run.revision,
+            }
+            for run in effort.runs
+        ]
+        facts = {
+            "name": recipe.study.name,
+            "evaluations": effort.cells,
+            "missing": recipe.missing(store.done()),
+            "models": effort.models,
+            "minutes": round(effort.seconds / 60, 2),
+            "runs": runs,
+        }
+        models = store.select("SELECT method, seed, epochs, seconds, threshold FROM models ORDER BY method, seed")
+        rows, text = _rows(store), recipe.to_toml()
+    finally:
+        store.close()
+    target.mkdir(parents=True, exist_ok=True)
+    write_text(target / "rows.csv", rows)
+    write_text(target / "models.csv", _csv([("method", "seed", "epochs", "seconds", "threshold"), *models]))
+    write_text(target / "study.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    write_text(target / "recipe.toml", text)
+    print(f"{out} -> {target}: {len(rows) / 1e6:.2f} MB")
+
+
+def _rows(store: Store) -> str:
+    counts = {tuple(row[:4]): row[4:] for row in store.select("SELECT * FROM cells")}
+    values: dict[tuple[Any, ...], dict[str, float]] = {key: {} for key in counts}
+    for *key, metric, value in store.rows():
+        values[tuple(key)][metric] = value
+    names = sorted({metric for each in values.values() for metric in each})
+    lines: list[tuple[Any, ...]] = [(*KEY, "rows", "samples", *names)]
+    for key in sorted(values):
+        rows, samples, *_ = counts[key]
+        lines.append((*key, rows, samples, *(values[key].get(name, math.nan) for name in names)))
+    return _csv(lines)
+
+
+def _csv(lines: Sequence[Sequence[Any]]) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerows([[_cell(value) for value in line] for line in lines])
+    return file.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """
+    >>> _cell(0.123456789), _cell(float("nan")), _cell(None), _cell("fog")
+    ('0.12346', '', '', 'fog')
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return f"{value:.{DIGITS}g}" if isinstance(value, float) else value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("name", help="folder of reproduction/studies")
+    parser.add_argument("--data", type=Path, help="folder of the data, `data.root` of the recipe")
+    parser.add_argument("--out", type=Path, help="folder of the study (default: out/studies/NAME)")
+    parser.add_argument("--minutes", type=float, help="stop after so many minutes, with exit code 75")
+    parser.add_argument("--publish-only", action="store_true", help="publish what is in --out; run nothing")
+    parser.add_argument("--no-publish", action="store_true", help="run only, and publish nothing")
+    parser.add_argument("changes", nargs="*", help="after --: further arguments of avuc study")
+    args = parser.parse_args(arguments)
+    names = study_names()
+    if args.name not in names:
+        raise InputError(f"{args.name}: no such study; there are {', '.join(names)}")
+    folder, out = STUDIES / args.name, args.out or HOME / "out" / "studies" / args.name
+    if args.data is not None and not args.data.is_dir():
+        raise InputError(f"{args.data}: no such folder; --data names the folder of the data")
+    if not args.publish_only:
+        code = run(folder, args.data, out, args.minutes, args.changes)
+        if code:
+            return code
+    if args.no_publish:
+        return 0
+    publish(out, RESULTS / args.name)
+    sys.path.insert(0, str(HOME / "reproduction" / "pages"))
+    import make_studies
+
+    return make_studies.main([])
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except InputError as error:
+        sys.exit(str(error))

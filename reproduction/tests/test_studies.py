@@ -1,0 +1,226 @@
+"""The studies beyond CIFAR: their recipes, the path from data to page on generated data, and the committed pages."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+from pathlib import Path
+
+import make_studies
+import numpy as np
+import pytest
+import run_study
+import studies_tables
+
+from avuc.core.errors import InputError
+from avuc.study.recipe import load_recipe
+from avuc.study.store import Store
+
+HOME = Path(__file__).parents[2]
+RECIPE = """
+[study]
+name = "small"
+seeds = [0, 1]
+samples = 2
+shifts = ["gaussian_noise", "contrast"]
+severities = [5]
+ood = ["photographs"]
+[data]
+source = "data:load"
+validation_split = "val"
+[net]
+name = "nets:make_net"
+[train]
+epochs = 1
+batch_size = 20
+pad = 0
+milestones = []
+factors = []
+[[methods]]
+name = "Plain"
+method = "vanilla"
+[[methods]]
+name = "Plain-TS"
+reuse_model = "Plain"
+calibrator = "temperature"
+[[methods]]
+name = "AvUC"
+method = "vanilla"
+objective = { kind = "avuc", variant = "monotone", warmup_epochs = 0, threshold = 0.5 }
+"""
+DATA = """
+from pathlib import Path
+
+import torch
+
+
+def load(split, root):
+    assert Path(root, "images").is_file()
+    generator = torch.Generator().manual_seed(["train", "val", "test"].index(split))
+    labels = torch.randint(3, (60,), generator=generator)
+    images = torch.randint(80, (60, 8, 8, 3), generator=generator) + 60 * labels[:, None, None, None]
+    return images.to(torch.uint8), labels
+"""
+NETS = """
+from torch import nn
+
+
+def make_net(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, num_classes))
+"""
+PAGE = """
+title = "Small"
+metrics = ["accuracy", "nll", "ece"]
+compare = [["AvUC", "Plain"]]
+"""
+INDEX = "# Index\n\n<!-- generated: studies -->\n<!-- end: studies -->\n"
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """Folders of studies, results and pages, with one small study that was run."""
+    home = tmp_path_factory.mktemp("home")
+    small = home / "studies" / "small"
+    for folder in (small, home / "data", home / "docs"):
+        folder.mkdir(parents=True)
+    (home / "data" / "images").touch()
+    (home / "docs" / "index.md").write_text(INDEX)
+    for name, text in {"recipe.toml": RECIPE, "data.py": DATA, "nets.py": NETS, "page.toml": PAGE}.items():
+        (small / name).write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        code = run_study.run(small, home / "data", home / "out", None, ["--device", "cpu", "--no-report"])
+    assert code == 0
+    return home
+
+
+@pytest.fixture
+def home(places, monkeypatch):
+    for module in (run_study, make_studies):
+        monkeypatch.setattr(module, "STUDIES", places / "studies")
+        monkeypatch.setattr(module, "RESULTS", places / "results")
+        monkeypatch.setattr(module, "HOME", places)
+    monkeypatch.setattr(make_studies, "PAGES", places / "docs")
+    return places
+
+
+def test_from_data_to_page(home, capsys):
+    """Before: not run yet. After publishing: the figures of the study's file, and a page that is up to date."""
+    assert make_studies.main([]) == 0
+    page, index = home / "docs" / "small.md", home / "docs" / "index.md"
+    assert page.read_text().count("*Not run yet.*") == 5
+    assert "make reproduce STUDY=small DATA=FOLDER" in page.read_text()
+    assert "| [Small](small.md) | study | small | nets:make_net | not run yet |" in index.read_text()
+    written = page.read_text().replace("## Details", "Written by hand.\n\n## Details")
+    page.write_text(written)
+
+    assert run_study.main(["small", "--publish-only", "--out", str(home / "out")]) == 0
+    assert make_studies.main(["--check"]) == 0
+    text = page.read_text()
+    assert "Written by hand." in text
+    assert "Not run yet" not in text
+    store = Store(home / "out", create=False)
+    rows = {row[:5]: row[5] for row in store.rows()}
+    store.close()
+    with open(home / "results" / "small" / "rows.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 3 * 2 * (2 + 2 + 1)
+    for line in lines:
+        for metric in ("accuracy", "nll", "ece", "auroc"):
+            key = (line["method"], int(line["seed"]), line["shift"], int(line["severity"]), metric)
+            if key in rows:
+                assert float(line[metric]) == pytest.approx(rows[key], rel=1e-4)
+            else:
+                assert not line[metric]
+    clean = [rows["AvUC", seed, "clean", 0, "ece"] for seed in (0, 1)]
+    expected = f"{100 * np.mean(clean):.2f} ± {100 * np.std(clean, ddof=1):.2f}"
+    assert expected in text.split("## Under shift")[0]
+    shifted = [rows["AvUC", s, shift, 5, "nll"] for s in (0, 1) for shift in ("gaussian_noise", "contrast")]
+    assert f"| {np.mean(shifted):.3f} ± " in text.split("## Under shift")[1].split("## Does")[0]
+    assert "Detecting photographs by entropy." in text
+    assert "| AvUC − Plain |" in text
+    assert "**" not in text.split("## Does AvUC help here?")[1].split("## Details")[0]  # two seeds claim nothing
+    assert "ECE " in index.read_text()
+    facts = json.loads((home / "results" / "small" / "study.json").read_text())
+    assert (facts["missing"], facts["models"], facts["evaluations"]) == (0, 4, 30)
+    published = "".join(path.read_text() for path in (home / "results" / "small").iterdir())
+    assert str(home) not in published
+
+    page.write_text(text.replace(" ± ", " +- "))
+    assert make_studies.main(["--check"]) == 1
+    assert "small.md: is out of date" in capsys.readouterr().out
+    page.write_text(text)
+
+
+def test_differences_of_pairs_by_hand(home):
+    """Five paired seeds: Student's interval; bold if 0 is outside it."""
+    from scipy import stats
+
+    methods = [studies_tables.MethodFacts(name, 0, seeds=tuple(range(5))) for name in ("a", "b")]
+    first, second = np.array([0.10, 0.12, 0.11, 0.13, 0.09]), np.array([0.20, 0.21, 0.22, 0.19, 0.20])
+    values = {"ece": np.stack([first, second])[:, :, None]}
+    results = studies_tables.Results("t", "", (), methods, [("clean", 0)], values, {}, {}, {})
+    found = stats.ttest_rel(first, second).confidence_interval()
+    half = 100 * (found.high - found.low) / 2
+    assert studies_tables._interval(results, ("a", "b"), "ece", "clean") == f"**-9.40 ± {half:.2f}**"
+    few = {"ece": values["ece"][:, :4]}
+    results = studies_tables.Results(
+        "t", "", (), [m.__class__(m.name, 0, seeds=(0, 1, 2, 3)) for m in methods], [("clean", 0)], few, {}, {}, {}
+    )
+    assert "**" not in studies_tables._interval(results, ("a", "b"), "ece", "clean")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"AvUC", "Plain"', '"AvUX", "Plain"', "compare: the recipe has no method 'AvUX'"),
+        ("title", "tittle", "no key 'tittle'"),
+        ('[["AvUC", "Plain"]]', '["AvUC"]', "expected pairs of methods"),
+        ("title =", "title", "is not valid TOML"),
+    ],
+)
+def test_mistakes_in_page_toml(home, old, new, message):
+    path = home / "studies" / "small" / "page.toml"
+    path.write_text(PAGE.replace(old, new))
+    try:
+        with pytest.raises(InputError, match=message):
+            make_studies.main(["--check"])
+    finally:
+        path.write_text(PAGE)
+
+
+def test_mistakes_in_the_command(home):
+    with pytest.raises(InputError, match="tiny: no such study; there are small"):
+        run_study.main(["tiny"])
+    with pytest.raises(InputError, match="nowhere: no such folder"):
+        run_study.main(["small", "--data", "nowhere"])
+    with pytest.raises(InputError, match="nowhere"):
+        run_study.main(["small", "--publish-only", "--out", str(home / "nowhere")])
+
+
+# what is committed
+
+
+@pytest.mark.parametrize("name", run_study.study_names())
+def test_recipes_can_be_read(name):
+    folder = HOME / "reproduction" / "studies" / name
+    recipe = load_recipe(folder / "recipe.toml", ["data.root=somewhere"])
+    assert recipe.data.is_own
+    assert (folder / "data.py").is_file()
+    assert (HOME / "docs" / "studies" / f"{name}.md").is_file()
+
+
+def test_pages_are_up_to_date():
+    assert make_studies.main(["--check"]) == 0
+
+
+def test_make_reproduce_runs_a_study():
+    command = ["make", "-n", "reproduce", "STUDY=small", "DATA=some where", "BIN=bin", "MINUTES=8", "CHANGES=--set a=1"]
+    done = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=True)
+    line = " ".join(done.stdout.replace("\\\n", " ").split())
+    assert 'bin/python reproduction/run_study.py "small" --data "some where" --minutes 8 -- --set a=1' in line
+    assert "cifar" not in line
+    asked = subprocess.run(["make", "reproduce", "STUDY=small", "BIN=bin"], cwd=HOME, capture_output=True, text=True)
+    assert asked.returncode == 2
+    assert "make reproduce STUDY=small DATA=FOLDER" in asked.stdout
