@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import runpy
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -32,3 +36,12 @@ def draws_and_labels():
     logits, labels = _make_logits(rows=200)
     noise = np.random.default_rng(1).normal(size=(4, *logits.shape))
     return logits + noise, labels
+
+
+@pytest.fixture(scope="session")
+def reference():
+    """Logits and labels to fit on, logits to predict, and what another library predicts (`make_reference.py`)."""
+    script = Path(__file__).with_name("make_reference.py")
+    logits, labels, fresh, _ = runpy.run_path(str(script))["reference_data"]()
+    recorded = json.loads(script.with_name("reference.json").read_text())
+    return lambda name: (logits, labels, fresh, np.array(recorded[name]))

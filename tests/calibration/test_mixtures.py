@@ -81,6 +81,14 @@ def test_the_weights_are_those_of_a_general_solver(seed, make_logits):
     assert scaler.loss_ <= TemperatureScaling().fit(logits, labels).loss_ + 1e-9
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [(SmoothedTemperatureScaling, "ts-mix"), (EnsembleTemperatureScaling, "ets")]
+)
+def test_equal_to_probmetrics(kind, name, reference):
+    logits, labels, fresh, probs = reference(name)
+    np.testing.assert_allclose(kind().fit(logits, labels).predict_proba(fresh), probs, atol=1e-5)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 4), st.integers(0, 999), st.booleans())
 def test_no_other_weights_are_better(rows, parts, seed, weighted):

@@ -5,7 +5,8 @@ Logits are (N, C), or (S, N, C) for S posterior samples. Dense (N, C, *spatial) 
 temperature.py       TemperatureScaling: minimises the negative log-likelihood
 cautious.py          CautiousTemperatureScaling: slightly underconfident on purpose
 avu.py               AvUTemperatureScaling, AUAvUTemperatureScaling
-matrix.py            structured matrix scaling
+structured.py        structured vector and matrix scaling
+linear_maps.py       likelihood and gradient of linear maps of log-probabilities;  minimise.py: L-BFGS
 mixtures.py          temperature scaling with Laplace smoothing, and an ensemble of temperatures
 vector.py            VectorScaling: a scale and a bias for each class
 one_vs_rest.py       isotonic regression and histogram binning of each class
@@ -22,10 +23,10 @@ from avuc.calibration.base import CalibrationWarning, Calibrator
 from avuc.calibration.cautious import CautiousTemperatureScaling
 from avuc.calibration.cross_validation import CalibratorCheck, check_calibrator
 from avuc.calibration.inputs import logits_from_probs
-from avuc.calibration.matrix import MatrixScaling
 from avuc.calibration.mixtures import EnsembleTemperatureScaling, SmoothedTemperatureScaling
 from avuc.calibration.multilabel import MultiLabelCalibrator
 from avuc.calibration.one_vs_rest import HistogramBinning, IsotonicCalibration
+from avuc.calibration.structured import MatrixScaling, StructuredVectorScaling
 from avuc.calibration.temperature import TemperatureScaling
 from avuc.calibration.vector import VectorScaling
 
@@ -55,6 +56,7 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "isotonic": IsotonicCalibration,
     "histogram": HistogramBinning,
     "matrix": MatrixScaling,
+    "structured-vector": StructuredVectorScaling,
 }
 """Every calibrator by the name that `avuc calibrate --method` and the JSON files use."""
 

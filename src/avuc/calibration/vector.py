@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from avuc.calibration.base import Array, CalibrationWarning, Calibrator
+from avuc.calibration.base import Array, Calibrator
 from avuc.calibration.inputs import are_numbers
+from avuc.calibration.linear_maps import unseen_classes, warn_unfinished, warn_unseen
 from avuc.calibration.scaled_logits import MOST_NLL, ScaledLogits
 from avuc.calibration.temperature import ROUNDS, TemperatureScaling
 from avuc.core.errors import InputError
@@ -82,7 +82,7 @@ class VectorScaling(Calibrator):
         start = TemperatureScaling().fit(logits, labels, sample_weight)
         # θ = (T a − 1, b), which the ridge pulls to 0
         theta = torch.zeros(2, scaled.num_classes, dtype=torch.float64, device=scaled.logits.device)
-        unseen = torch.bincount(scaled.labels, minlength=scaled.num_classes) == 0
+        unseen = unseen_classes(scaled)
         floored = _evaluate(scaled, theta, start.temperature_, None, unseen).floored
         # Rows at the floor stay there while the smooth rest is minimised, see TemperatureScaling._descent.
         for _ in range(ROUNDS):
@@ -93,16 +93,10 @@ class VectorScaling(Calibrator):
                 break
         if bool(unseen.any()):
             self.loss_ = _evaluate(scaled, theta, start.temperature_, None).value
-            # no warning for a class whose logit is −inf in every row
-            warn_unseen(unseen & ~torch.isneginf(scaled.logits).flatten(0, 1).all(0))
+            warn_unseen("VectorScaling", scaled)
         self.converged_ = largest <= 10 * self.tolerance
         if not self.converged_:
-            warnings.warn(
-                f"VectorScaling stopped with a derivative of {largest:.1e} after at most "
-                f"{self.max_iterations} iterations; raise max_iterations or tolerance",
-                CalibrationWarning,
-                stacklevel=3,
-            )
+            warn_unfinished("VectorScaling", largest, self.max_iterations)
         self.temperature_, self.curve_, self.at_bound_ = start.temperature_, start.curve_, start.at_bound_
         self.num_classes_, self.n_evaluations_ = scaled.num_classes, start.n_evaluations_ + scaled.passes
         self.scale_ = ((1 + theta[0]) / start.temperature_).cpu().numpy()
@@ -155,20 +149,6 @@ class VectorScaling(Calibrator):
         most = torch.finfo(torch.float32).max
         if max(abs(self.scale_).max(), abs(self.bias_).max()) > most:
             raise InputError(f"calibrator JSON: scale and bias must fit float32, at most {most:.2g}")
-
-
-def warn_unseen(unseen: Tensor) -> None:
-    """Warn about classes without a row, about which nothing was learned."""
-    classes = unseen.nonzero().flatten().tolist()
-    if not classes:
-        return
-    listed = " or ".join(str(number) for number in classes[:8]) + (", …" if len(classes) > 8 else "")
-    warnings.warn(
-        f"VectorScaling: no row is labelled class {listed}, so plain temperature scaling is kept there; fit on rows of "
-        "every class",
-        CalibrationWarning,
-        stacklevel=4,
-    )
 
 
 class _Evaluation(NamedTuple):

@@ -25,6 +25,7 @@ wrote. Labels are not needed.
 NAMED = {
     "vector": "vector scaling",
     "matrix": "matrix scaling",
+    "structured-vector": "structured vector scaling",
     "isotonic": "isotonic calibration",
     "histogram": "histogram binning",
 }

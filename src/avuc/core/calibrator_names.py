@@ -13,4 +13,5 @@ CALIBRATOR_NAMES = (
     "isotonic",
     "histogram",
     "matrix",
+    "structured-vector",
 )

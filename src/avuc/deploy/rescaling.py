@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from avuc.calibration import MultiLabelCalibrator, TemperatureScaling, VectorScaling
-from avuc.calibration.matrix import LOWEST, MatrixScaling
 from avuc.calibration.mixtures import MixedTemperatureScaling
 from avuc.calibration.one_vs_rest import OneVsRest
+from avuc.calibration.structured import LinearScaling, StructuredVectorScaling, WithMatrix
 from avuc.core.errors import InputError
 
 
@@ -85,22 +85,24 @@ class ScaledByClass(nn.Module):
         return torch.where(log_probs > -1e30, possible, torch.full_like(possible, -math.inf))
 
 
-class ScaledByMatrix(nn.Module):
-    """W log softmax(z/T) + b; a class with logit −inf stays impossible."""
+class LinearMap(nn.Module):
+    """W x + b of x = log((1 − ε) softmax(z/T) + ε/C), W a matrix or its diagonal; an impossible class stays so."""
 
     temperature: Tensor
-    matrix: Tensor
+    weights: Tensor
     bias: Tensor
 
-    def __init__(self, temperature: float, matrix: Any, bias: Any) -> None:
+    def __init__(self, temperature: float, smoothing: float, weights: Any, bias: Any) -> None:
         super().__init__()
+        self.smoothing = smoothing
         self.register_buffer("temperature", torch.tensor(temperature, dtype=torch.float32))
-        self.register_buffer("matrix", torch.as_tensor(matrix, dtype=torch.float32).reshape(len(bias), len(bias)))
+        self.register_buffer("weights", torch.as_tensor(weights, dtype=torch.float32))
         self.register_buffer("bias", torch.as_tensor(bias, dtype=torch.float32))
 
     def forward(self, logits: Tensor) -> Tensor:
         top = (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature
-        result = torch.clamp(torch.log_softmax(top, dim=-1), min=LOWEST) @ self.matrix.T + self.bias
+        x = torch.log(torch.softmax(top, dim=-1) * (1 - self.smoothing) + self.smoothing / logits.shape[-1])
+        result = (x * self.weights if self.weights.ndim == 1 else x @ self.weights.T) + self.bias
         return torch.where(logits > -math.inf, result, torch.full_like(result, -math.inf))
 
 
@@ -140,6 +142,16 @@ def _entries(table: Tensor, at: Tensor) -> Tensor:
     return table.expand(*at.shape, table.shape[-1]).gather(-1, at.unsqueeze(-1)).squeeze(-1)
 
 
+def _linear_map(calibrator: LinearScaling) -> LinearMap:
+    bias = calibrator.bias_
+    if isinstance(calibrator, WithMatrix):
+        weights = calibrator.matrix_.reshape(len(bias), len(bias))
+    else:
+        assert isinstance(calibrator, StructuredVectorScaling)
+        weights = calibrator.scale_
+    return LinearMap(calibrator.temperature_, calibrator.smoothing_, weights, bias)
+
+
 def rescaling_of(calibrator: object) -> nn.Module:
     """Return a fitted calibrator of `avuc.calibration` as a module from logits (..., C) to logits.
 
@@ -148,13 +160,13 @@ def rescaling_of(calibrator: object) -> nn.Module:
     """
     if calibrator is None:
         return Unchanged()
-    if isinstance(calibrator, TemperatureScaling | VectorScaling | MultiLabelCalibrator | OneVsRest | MatrixScaling):
+    if isinstance(calibrator, TemperatureScaling | VectorScaling | MultiLabelCalibrator | OneVsRest | LinearScaling):
         if not hasattr(calibrator, "temperature_"):
             raise InputError(f"the {type(calibrator).__name__} is not fitted; call fit(logits, labels) or load() first")
         if isinstance(calibrator, VectorScaling):
             return ScaledByClass(calibrator.scale_, calibrator.bias_)
-        if isinstance(calibrator, MatrixScaling):
-            return ScaledByMatrix(calibrator.temperature_, calibrator.matrix_, calibrator.bias_)
+        if isinstance(calibrator, LinearScaling):
+            return _linear_map(calibrator)
         if isinstance(calibrator, OneVsRest):
             return MappedByClass(*calibrator.table(), linear=calibrator.linear)
         if isinstance(calibrator, MultiLabelCalibrator):

@@ -92,15 +92,25 @@ def _each_class(learned: dict[str, Any], classes: int, *, linear: bool) -> Rule:
     return rule
 
 
-def _matrix(learned: dict[str, Any], classes: int) -> Rule:
-    matrix = vector("matrix", learned.get("matrix"), classes * classes, ", one for each pair of classes")
-    bias = vector("bias", learned.get("bias"), classes)
-    temperature, lowest = learned["temperature"], -87.33654475  # log of the smallest normal float32
+def _structured(learned: dict[str, Any], classes: int) -> Rule:
+    weights, bias = _linear(learned, classes), vector("bias", learned.get("bias"), classes)
+    temperature, share = learned["temperature"], number("smoothing", learned.get("smoothing"))
+    if not 0 < share < 1:
+        raise InputError(f"smoothing must be above 0 and below 1; found {share}")
 
     def rule(z: Array) -> Array:
-        return np.asarray(np.maximum(log_softmax(z, temperature), lowest) @ matrix.reshape(classes, classes).T + bias)
+        x = np.log(np.exp(log_softmax(z, temperature)) * (1 - share) + share / classes)
+        return np.asarray((x * weights if weights.ndim == 1 else x @ weights.T) + bias)
 
     return rule
+
+
+def _linear(learned: dict[str, Any], classes: int) -> Array:
+    """Return the matrix (C, C), or the scales (C,) of a calibrator that has no matrix."""
+    if "matrix" not in learned:
+        return vector("scale", learned.get("scale"), classes)
+    matrix = vector("matrix", learned["matrix"], classes * classes, ", one for each pair of classes")
+    return matrix.reshape(classes, classes)
 
 
 RULES: dict[str, Callable[[dict[str, Any], int], Rule]] = {
@@ -108,5 +118,6 @@ RULES: dict[str, Callable[[dict[str, Any], int], Rule]] = {
     "ets": _ensemble,
     "isotonic": partial(_each_class, linear=True),
     "histogram": partial(_each_class, linear=False),
-    "matrix": _matrix,
+    "matrix": _structured,
+    "structured-vector": _structured,
 }

@@ -1,0 +1,241 @@
+"""Structured vector and matrix scaling: linear maps of log-probabilities with a ridge around temperature scaling."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from avuc.calibration.base import Array, Calibrator
+from avuc.calibration.inputs import are_numbers
+from avuc.calibration.linear_maps import (
+    LinearNLL,
+    Rows,
+    linear_minimum,
+    smoothed_log_probs,
+    warn_unfinished,
+    warn_unseen,
+)
+from avuc.calibration.scaled_logits import ScaledLogits, calibrated_nll
+from avuc.calibration.temperature import TemperatureScaling
+from avuc.core.errors import InputError
+
+
+class LinearScaling(Calibrator):
+    """p = softmax(W x + b); subclasses say what x is, the form of W, and its ridge."""
+
+    learned: ClassVar[dict[str, str]] = {
+        "temperature": "number",
+        "loss": "number",
+        "num_classes": "whole",
+        "at_bound": "flag",
+        "converged": "flag",
+        "n_evaluations": "number",
+        "bias": "vector",
+        "curve": "curve",
+    }
+
+    loss_: float
+    n_evaluations_: float
+    converged_: bool
+    bias_: Array
+    # ε in x = log((1 − ε) softmax(z/T) + ε/C)
+    smoothing_: float = 0.0
+    # of the constructor
+    tolerance: float
+    max_iterations: int
+
+    def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
+        scaled = ScaledLogits.read(logits, labels, sample_weight)
+        start = TemperatureScaling().fit(logits, labels, sample_weight)
+        self.temperature_, self.curve_, self.at_bound_ = start.temperature_, start.curve_, start.at_bound_
+        self.num_classes_ = scaled.num_classes
+        self._prepare(scaled)
+        rows = Rows.of(scaled, self._features)
+        strength, theta = self._ridge(rows, scaled.total)
+        found, passes = linear_minimum(LinearNLL(rows, strength), theta, self.tolerance, self.max_iterations)
+        del rows
+        self.converged_ = found.length <= 10 * max(self.tolerance, 1e-5 if scaled.logits.numel() > 1 << 22 else 0)
+        if not self.converged_:
+            warn_unfinished(type(self).__name__, found.length, self.max_iterations)
+        self._keep(found.theta)
+        self.loss_ = calibrated_nll(scaled, self._apply)
+        self.n_evaluations_ = start.n_evaluations_ + passes + 1
+        warn_unseen(type(self).__name__, scaled)
+
+    def _prepare(self, scaled: ScaledLogits) -> None:
+        """Learn what `_features` needs besides the temperature."""
+
+    def _features(self, logits: Tensor) -> Tensor:
+        """Return x of logits (..., C)."""
+        raise NotImplementedError
+
+    def _ridge(self, rows: Rows, total: float) -> tuple[Tensor, Tensor]:
+        """Return the ridge, of the shape of θ, and the θ at which the search starts."""
+        raise NotImplementedError
+
+    def _keep(self, theta: Tensor) -> None:
+        """Store θ as learned attributes."""
+        raise NotImplementedError
+
+    def _linear(self, x: Tensor) -> Tensor:
+        """Return W x + b of x (..., C) in float64."""
+        raise NotImplementedError
+
+    def _apply(self, logits: Tensor) -> Tensor:
+        most = torch.finfo(logits.dtype).max
+        result = self._linear(self._features(logits.double())).clamp(min=-most, max=most)
+        return result.to(logits.dtype).masked_fill(torch.isneginf(logits), -math.inf)
+
+    def _check_params(self) -> None:
+        if not are_numbers(self.tolerance) or self.tolerance <= 0:
+            raise InputError(f"tolerance must be above 0; found {self.tolerance!r}")
+        if not isinstance(self.max_iterations, int) or self.max_iterations < 1:
+            raise InputError(f"max_iterations must be a whole number above 0; found {self.max_iterations!r}")
+
+    def _check_size(self, name: str, length: int) -> None:
+        """Raise InputError unless the attribute and the bias are those of so many classes, and not huge."""
+        weights: Array = getattr(self, f"{name}_")
+        if len(weights) != length or len(self.bias_) != self.num_classes_:
+            raise InputError(f"calibrator JSON: {name} and bias must be those of {self.num_classes_} classes")
+        if max(abs(weights).max(), abs(self.bias_).max()) > 1e30:
+            raise InputError(f"calibrator JSON: {name} and bias must be at most 1e30")
+
+
+class StructuredScaling(LinearScaling):
+    """Structured scaling (Berta et al. 2025): x = log((1 − ε) softmax(z/T) + ε/C), ε = 1/(N + 1)."""
+
+    learned: ClassVar[dict[str, str]] = {**LinearScaling.learned, "smoothing": "number"}
+
+    def __init__(self, *, ridge: float = 1.0, tolerance: float = 1e-6, max_iterations: int = 500) -> None:
+        self.ridge = ridge
+        self.tolerance = tolerance
+        self.max_iterations = max_iterations
+
+    def _prepare(self, scaled: ScaledLogits) -> None:
+        self.smoothing_ = 1 / (scaled.total + 1)
+
+    def _features(self, logits: Tensor) -> Tensor:
+        return smoothed_log_probs(logits, self.temperature_, self.smoothing_)
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        if not are_numbers(self.ridge) or self.ridge < 0:
+            raise InputError(f"ridge must be at least 0; found {self.ridge!r}")
+
+    def _check_learned(self) -> None:
+        super()._check_learned()
+        if not 0 < self.smoothing_ < 1:
+            raise InputError(f"calibrator JSON: smoothing must be above 0 and below 1; found {self.smoothing_}")
+
+
+class StructuredVectorScaling(StructuredScaling):
+    """Structured vector scaling, SVS (Berta et al. 2025, https://arxiv.org/abs/2511.03685), `svs` of probmetrics.
+
+        p = softmax(a ∘ x + b),    x = log((1 − ε) softmax(z/T) + ε/C),    ε = 1/(N + 1)
+        (a, b) = argmin NLL(a, b) + ridge · C/N · (‖a − 1‖² + ‖b‖²),    T from `TemperatureScaling`
+
+    The ridge grows with the number of classes, so with few rows plain temperature scaling is kept. It can change the
+    predicted class. A class that no row is labelled as keeps a = 1 and b = 0, with a CalibrationWarning, and the other
+    classes are fitted on their conditional probabilities.
+
+    Args:
+        ridge: strength of the ridge.
+        tolerance: length of the gradient, in units of the curvature, at which L-BFGS stops.
+        max_iterations: limit on the iterations of L-BFGS.
+
+    Learned attributes:
+        scale_, bias_: a and b, shape (C,).
+        smoothing_: ε.
+        loss_: NLL without the ridge.
+        converged_: whether the tolerance was reached.
+        temperature_, curve_, at_bound_: of the temperature fit.
+
+    >>> import numpy as np
+    >>> logits, labels = np.array([[2.0, 0.0], [1.0, 0.0], [0.5, 0.0], [3.0, 0.0]]), np.array([0, 1, 1, 0])
+    >>> scaler = StructuredVectorScaling().fit(logits, labels)
+    >>> bool(scaler.bias_[0] < 0 < scaler.bias_[1])  # class 0 is predicted too often
+    True
+    """
+
+    name: ClassVar[str] = "structured-vector"
+    learned: ClassVar[dict[str, str]] = {**StructuredScaling.learned, "scale": "vector"}
+
+    scale_: Array
+
+    def _ridge(self, rows: Rows, total: float) -> tuple[Tensor, Tensor]:
+        classes = rows.x.shape[-1]
+        shape = torch.zeros(2, classes, dtype=torch.float64, device=rows.x.device)
+        return torch.full_like(shape, self.ridge * classes / total), shape
+
+    def _keep(self, theta: Tensor) -> None:
+        self.scale_, self.bias_ = (1 + theta[0]).cpu().numpy(), theta[1].cpu().numpy().copy()
+
+    def _linear(self, x: Tensor) -> Tensor:
+        scale, bias = (torch.as_tensor(part, device=x.device) for part in (self.scale_, self.bias_))
+        return x * scale + bias
+
+    def _check_learned(self) -> None:
+        super()._check_learned()
+        self._check_size("scale", self.num_classes_)
+
+
+class WithMatrix(LinearScaling):
+    """W is a matrix."""
+
+    matrix_: Array
+
+    def _keep(self, theta: Tensor) -> None:
+        matrix = torch.eye(len(theta), dtype=torch.float64, device=theta.device) + theta[:, :-1]
+        self.matrix_, self.bias_ = matrix.flatten().cpu().numpy(), theta[:, -1].cpu().numpy().copy()
+
+    def _linear(self, x: Tensor) -> Tensor:
+        matrix, bias = (torch.as_tensor(part, device=x.device) for part in (self.matrix_, self.bias_))
+        return x @ matrix.reshape(len(bias), len(bias)).T + bias
+
+    def _check_learned(self) -> None:
+        super()._check_learned()
+        self._check_size("matrix", self.num_classes_**2)
+
+
+class MatrixScaling(WithMatrix, StructuredScaling):
+    """Structured matrix scaling, SMS (Berta et al. 2025, https://arxiv.org/abs/2511.03685), `sms` of probmetrics.
+
+        p = softmax((I + M) x + b),    x = log((1 − ε) softmax(z/T) + ε/C),    ε = 1/(N + 1)
+        (M, b) = argmin NLL(M, b) + ridge/N · (C ‖b‖² + C ‖diag M‖² + C(C − 1) ‖M − diag M‖²)
+
+    T is that of `TemperatureScaling`. With few rows or many classes the ridge keeps plain temperature scaling. A pass
+    over the rows takes time in N C². It can change the predicted class. A class that no row is labelled as is treated
+    as by `StructuredVectorScaling`.
+
+    Args:
+        ridge: strength of the ridge.
+        tolerance: length of the gradient, in units of the curvature, at which L-BFGS stops.
+        max_iterations: limit on the iterations of L-BFGS.
+
+    Learned attributes:
+        matrix_: (C · C,), I + M, row after row.
+        bias_: (C,), b.
+        smoothing_: ε.
+        loss_: NLL without the ridge.
+        converged_: whether the tolerance was reached.
+        temperature_, curve_, at_bound_: of the temperature fit.
+
+    >>> import numpy as np
+    >>> logits, labels = np.array([[2.0, 0.0], [1.0, 0.0], [0.5, 0.0], [3.0, 0.0]]), np.array([0, 1, 1, 0])
+    >>> scaler = MatrixScaling().fit(logits, labels)
+    >>> scaler.matrix_.shape, scaler.converged_
+    ((4,), True)
+    """
+
+    name: ClassVar[str] = "matrix"
+    learned: ClassVar[dict[str, str]] = {**StructuredScaling.learned, "matrix": "vector"}
+
+    def _ridge(self, rows: Rows, total: float) -> tuple[Tensor, Tensor]:
+        classes = rows.x.shape[-1]
+        theta = torch.zeros(classes, classes + 1, dtype=torch.float64, device=rows.x.device)
+        strength = torch.full_like(theta, self.ridge * classes * (classes - 1) / total)
+        strength[:, -1] = self.ridge * classes / total
+        return strength.fill_diagonal_(self.ridge * classes / total), theta
