@@ -10,6 +10,7 @@ proper.py            accuracy, NLL, Brier score, mean entropy
 calibration.py       calibration errors and reliability curves
 avu.py               accuracy versus uncertainty; threshold.py: the uncertainty threshold
 selective.py         risk–coverage curve and its area; the generalised one
+pavpu.py, iou.py     of segmentation: patches; intersection over union
 smooth.py            SmoothECE;  more.py: MORE_METRICS, computed on request, and their intervals
 detection.py         out-of-distribution detection;  rank_correlation.py: Spearman's ρ
 suite.py             METRICS, evaluate;  multilabel.py: for each label of a multi-label model
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         paired_bootstrap,
         paired_intervals,
     )
+    from avuc.metrics.iou import iou
     from avuc.metrics.more import MORE_METRICS
     from avuc.metrics.more import overconfidence as overconfidence
     from avuc.metrics.more import underconfidence as underconfidence
@@ -102,6 +104,7 @@ __all__ = [
     "ece",
     "evaluate",
     "intervals",
+    "iou",
     "mce",
     "mean_entropy",
     "multilabel",
@@ -145,6 +148,7 @@ _HOME = {
     "ece": "calibration",
     "evaluate": "suite",
     "intervals": "intervals",
+    "iou": "iou",
     "mce": "calibration",
     "mean_entropy": "proper",
     "multilabel": "multilabel",

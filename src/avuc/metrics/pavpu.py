@@ -85,21 +85,46 @@ def pavpu(
     where = slice(None) if rows.positions is None else rows.positions.numpy()
     maps = np.zeros((3, int(np.prod(rows.shape))))
     maps[:, where] = np.ones(len(statistics.entropy)), statistics.correct, statistics.entropy
-    count, right, entropy = (_patch_sums(values.reshape(rows.shape), patch) for values in maps)
-    kept = count > 0
-    if not kept.any():
+    counts = patch_counts(*(values.reshape(rows.shape) for values in maps), level, patch=patch, accuracy=accuracy)
+    if not counts.sum():
         raise InputError("pavpu: no whole patch has a labelled pixel; use a smaller patch")
+    return ratios_of(counts)
+
+
+def patch_counts(
+    labelled: Any, correct: Any, entropy: Any, threshold: float, *, patch: int = 4, accuracy: float = 0.5
+) -> Array:
+    """Return how many patches are AC, AU, IC and IU, (4,). The counts of several batches of images add up.
+
+    Args:
+        labelled: (N, *spatial) 1 for pixels that count and 0 for the others; an array, or a tensor on any device.
+        correct: 1 where the prediction is right; 0 for pixels that do not count.
+        entropy: in nats; 0 for pixels that do not count.
+        threshold: mean entropy up to which a patch is certain.
+        patch, accuracy: as in `pavpu`.
+
+    >>> ones = np.ones((1, 2, 4))
+    >>> patch_counts(ones, ones, np.repeat([0.1, 0.9], 4).reshape(1, 2, 4), 0.3, patch=2)
+    array([0., 2., 0., 0.])
+    """
+    count, right, total = (_patch_sums(values, patch) for values in (labelled, correct, entropy))
+    kept = count > 0
     accurate = right[kept] / count[kept] >= accuracy
-    certain = entropy[kept] / count[kept] <= highest_certain(level)
+    certain = total[kept] / count[kept] <= highest_certain(threshold)
     masks = accurate & certain, accurate & ~certain, ~accurate & certain, ~accurate & ~certain
-    counts = QuadrantCounts(*(np.asarray(np.count_nonzero(mask), np.float64) for mask in masks))
-    given_certain, given_inaccurate = counts.accurate_given_certain, counts.uncertain_given_inaccurate
-    return PatchAvU(float(counts.avu), float(given_certain), float(given_inaccurate), int(kept.sum()))
+    return np.array([float(mask.sum()) for mask in masks])
 
 
-def _patch_sums(values: Array, patch: int) -> Array:
+def ratios_of(counts: Array) -> PatchAvU:
+    """Return the ratios from the counts of `patch_counts`."""
+    quadrants = QuadrantCounts(*(np.asarray(count) for count in counts))
+    given_certain, given_inaccurate = quadrants.accurate_given_certain, quadrants.uncertain_given_inaccurate
+    return PatchAvU(float(quadrants.avu), float(given_certain), float(given_inaccurate), int(counts.sum()))
+
+
+def _patch_sums(values: Any, patch: int) -> Any:
     """Return the sum over each whole patch of maps (N, *spatial), as a vector."""
     whole = values[(slice(None), *(slice(size // patch * patch) for size in values.shape[1:]))]
     split = [number for size in whole.shape[1:] for number in (size // patch, patch)]
     inside = tuple(range(2, 2 * whole.ndim - 1, 2))
-    return np.asarray(whole.reshape(len(whole), *split).sum(axis=inside).reshape(-1))
+    return whole.reshape(len(whole), *split).sum(inside).reshape(-1)
