@@ -11,6 +11,7 @@ mixtures.py          temperature scaling with Laplace smoothing, and an ensemble
 vector.py            VectorScaling: a scale and a bias for each class
 one_vs_rest.py       isotonic regression and histogram binning of each class
 multilabel.py        MultiLabelCalibrator: a temperature for each label of a multi-label model
+auto.py              AutoCalibrator: the best of them for the given rows;  race.py: its cross-validation
 cross_validation.py  check_calibrator: is it better than no calibrator?
 layouts.py           rows from logits of any layout, and back
 base.py              the base class, parameters and JSON;  inputs.py: checks of logits and labels
@@ -18,10 +19,12 @@ estimator.py         predict_proba, predict and score, as scikit-learn expects t
 scaled_logits.py     logits at any temperature, in one pass;  scalar_search.py: minimum and root on an interval
 """
 
+from avuc.calibration.auto import AutoCalibrator
 from avuc.calibration.avu import AUAvUTemperatureScaling, AvUTemperatureScaling
 from avuc.calibration.base import CalibrationWarning, Calibrator
 from avuc.calibration.cautious import CautiousTemperatureScaling
-from avuc.calibration.cross_validation import CalibratorCheck, check_calibrator
+from avuc.calibration.cross_validation import CalibratorCheck as CalibratorCheck
+from avuc.calibration.cross_validation import check_calibrator
 from avuc.calibration.inputs import logits_from_probs
 from avuc.calibration.mixtures import EnsembleTemperatureScaling, SmoothedTemperatureScaling
 from avuc.calibration.multilabel import MultiLabelCalibrator
@@ -33,10 +36,10 @@ from avuc.calibration.vector import VectorScaling
 __all__ = [
     "CALIBRATORS",
     "AUAvUTemperatureScaling",
+    "AutoCalibrator",
     "AvUTemperatureScaling",
     "CalibrationWarning",
     "Calibrator",
-    "CalibratorCheck",
     "CautiousTemperatureScaling",
     "MultiLabelCalibrator",
     "TemperatureScaling",

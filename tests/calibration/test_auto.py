@@ -1,0 +1,235 @@
+"""The calibrator that chooses a calibrator: what it takes, when it does nothing, and what it writes."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from avuc.calibration import CALIBRATORS, AutoCalibrator, Calibrator, TemperatureScaling
+from avuc.calibration import auto as module
+from avuc.core.errors import InputError
+
+
+def rows(number: int, classes: int = 3, scale: float = 4.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Return logits with labels drawn from softmax(logits/scale): the best temperature is `scale`."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 1.5 * torch.randn(number, classes, generator=generator)
+    return scale * logits, torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+
+
+def test_a_temperature_is_found_and_the_sentence_says_why() -> None:
+    auto = AutoCalibrator().fit(*rows(600))
+    assert isinstance(auto.chosen_, TemperatureScaling)
+    assert auto.chosen_.name == "temperature"
+    assert auto.temperature_ == pytest.approx(TemperatureScaling().fit(*rows(600)).temperature_, rel=1e-5)
+    assert auto.reason_.startswith("temperature: NLL of held-out rows falls from ")
+    table = {row.method: row for row in auto.table_}
+    assert list(table) == ["none", *module.CANDIDATES]
+    assert table["none"].change == 0
+    assert table["temperature"].low < table["temperature"].change < table["temperature"].high < 0
+    assert auto.rows_ == 600
+
+
+def test_class_biases_need_more_than_a_temperature() -> None:
+    logits, labels = rows(3000, scale=1.0)
+    auto = AutoCalibrator().fit(logits + torch.tensor([2.0, 0.0, -2.0]), labels)
+    assert auto.chosen_.name in ("vector", "structured-vector")
+
+
+def test_calibrated_rows_stay_as_they_are() -> None:
+    logits, labels = rows(2000, scale=1.0)
+    auto = AutoCalibrator().fit(logits, labels)
+    assert auto.temperature_ == 1
+    assert torch.equal(auto.transform(logits), logits)
+    assert auto.reason_.startswith("Nothing is changed: ")
+
+
+class Harmful(TemperatureScaling):
+    """Lowers the confidence by far too much."""
+
+    name = "harmful"
+
+    def _apply(self, logits: Tensor) -> Tensor:
+        return logits / 50
+
+
+def test_if_every_method_is_worse_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Calibrator, "calibrators", {"harmful": Harmful})
+    auto = AutoCalibrator(["harmful"]).fit(*rows(500, scale=1.0))
+    assert auto.chosen_.name == "temperature"
+    assert auto.temperature_ == 1
+    assert auto.table_[1].change > 0
+
+
+class Trade(TemperatureScaling):
+    """A temperature that the check below refuses."""
+
+    name = "trade"
+
+
+def test_the_guard_looks_at_ece_and_brier_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first choice by NLL is refused by the check, and the next one is taken."""
+    monkeypatch.setattr(Calibrator, "calibrators", {"trade": Trade, "ets": CALIBRATORS["ets"]})
+    true_check = module.check_predictions
+
+    def check(calibrator: Calibrator, *args: Any, **options: Any) -> Any:
+        found = true_check(calibrator, *args, **options)
+        return type(found)(**{**vars(found), "reasons": ("ECE rises",)}) if calibrator.name == "trade" else found
+
+    monkeypatch.setattr(module, "check_predictions", check)
+    auto = AutoCalibrator(["trade", "ets"]).fit(*rows(500))
+    assert auto.chosen_.name == "ets"
+    assert "trade is refused, because ECE rises" in auto.reason_
+
+
+def test_it_saves_the_chosen_calibrator(tmp_path: Path) -> None:
+    logits, labels = rows(300)
+    auto = AutoCalibrator().fit(logits, labels)
+    auto.class_names_ = ("a", "b", "c")
+    auto.save(tmp_path / "auto.json")
+    loaded = Calibrator.load(tmp_path / "auto.json")
+    assert type(loaded) is type(auto.chosen_)
+    assert loaded.class_names_ == ("a", "b", "c")
+    assert torch.equal(loaded.transform(logits), auto.transform(logits))
+    with pytest.raises(InputError, match="not fitted"):
+        AutoCalibrator().to_json()
+
+
+def test_the_same_seed_gives_the_same_result() -> None:
+    one, two = (AutoCalibrator(seed=3).fit(*rows(400)) for _ in range(2))
+    assert [row[:7] for row in one.table_[:3]] == [row[:7] for row in two.table_[:3]]
+    assert one.to_json() == two.to_json()
+    other = AutoCalibrator(seed=4).fit(*rows(400))
+    assert other.table_[1].nll != one.table_[1].nll
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(1, "1 row "), (19, "19 rows are too few to choose a calibrator; give at least 20")]
+)
+def test_very_few_rows_change_nothing(number: int, said: str) -> None:
+    auto = AutoCalibrator().fit(*rows(number))
+    assert auto.temperature_ == 1
+    assert said.split()[0] in auto.reason_
+    assert auto.table_ == ()
+
+
+def test_few_rows_try_temperatures_only() -> None:
+    auto = AutoCalibrator().fit(*rows(60))
+    assert [row.method for row in auto.table_] == ["none", "temperature", "smoothed"]
+
+
+def test_one_class_changes_nothing() -> None:
+    logits, _ = rows(200)
+    auto = AutoCalibrator().fit(logits, torch.ones(200, dtype=torch.int64))
+    assert auto.temperature_ == 1
+    assert "have the same label" in auto.reason_
+
+
+@pytest.mark.parametrize("kind", ["right", "wrong", "zero", "half", "impossible"])
+def test_extremes_give_finite_logits_and_a_sentence(kind: str) -> None:
+    logits, labels = rows(150)
+    if kind in ("right", "wrong"):
+        labels = logits.argmax(-1) if kind == "right" else (logits.argmax(-1) + 1) % 3
+    if kind == "zero":
+        logits = torch.zeros_like(logits)
+    if kind == "half":
+        logits = logits.half()
+    if kind == "impossible":
+        logits[:, 2], labels = -math.inf, labels % 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        auto = AutoCalibrator().fit(logits, labels)
+    assert auto.reason_.endswith(".")
+    possible = torch.isfinite(logits)
+    assert torch.isfinite(auto.transform(logits)[possible]).all()
+    # the guard: never above no calibrator on held-out rows
+    used = {row.method: row for row in auto.table_}[auto.chosen_.name if auto.temperature_ != 1 else "none"]
+    assert used.nll <= auto.table_[0].nll
+
+
+def test_draws_binary_and_dense_logits() -> None:
+    logits, labels = rows(240)
+    draws = logits + torch.randn(4, 240, 3, generator=torch.Generator().manual_seed(1))
+    assert AutoCalibrator(["temperature", "vector"]).fit(draws, labels).transform(draws).shape == draws.shape
+    two, which = rows(240, classes=2)
+    binary = AutoCalibrator(["temperature"]).fit(two[:, 1] - two[:, 0], which)
+    assert binary.temperature_ == pytest.approx(AutoCalibrator(["temperature"]).fit(two, which).temperature_, rel=1e-3)
+    dense = logits.reshape(12, 20, 3).movedim(-1, 1)
+    images = AutoCalibrator(["temperature"]).fit(dense, labels.reshape(12, 20))
+    assert images.temperature_ == pytest.approx(
+        AutoCalibrator(["temperature"]).fit(logits, labels, groups=torch.arange(240) // 20).temperature_
+    )
+    assert images.table_ == AutoCalibrator(["temperature"]).fit(logits, labels, groups=np.arange(240) // 20).table_
+    assert images.transform(dense, class_dim=1).shape == dense.shape
+
+
+def test_few_groups_change_nothing() -> None:
+    logits, labels = rows(400)
+    auto = AutoCalibrator().fit(logits, labels, groups=torch.arange(400) % 9)
+    assert "9 groups are too few" in auto.reason_
+    with pytest.raises(InputError, match="groups must be one whole number for each of 400 rows"):
+        AutoCalibrator().fit(logits, labels, groups=torch.zeros(3, dtype=torch.int64))
+
+
+def test_weights_and_ignored_rows() -> None:
+    logits, labels = rows(300)
+    weight = torch.ones(300)
+    weight[:100] = 0
+    some = AutoCalibrator(["temperature"]).fit(logits, labels, weight)
+    kept = AutoCalibrator(["temperature"]).fit(logits[100:], labels[100:])
+    assert some.temperature_ == pytest.approx(kept.temperature_, rel=1e-5)
+    labels[:100] = -100
+    assert AutoCalibrator(["temperature"]).fit(logits, labels).table_ == kept.table_
+
+
+def test_many_classes_leave_out_what_takes_too_long() -> None:
+    auto = AutoCalibrator(["temperature", "matrix"]).fit(*rows(200, classes=1000))
+    assert auto.table_[-1].note == "not tried: its time grows with classes², and 1000 are more than 32"
+
+
+def test_samples_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RACE_ROWS", 100)
+    monkeypatch.setattr(module, "FIT_ELEMENTS", 600)
+    logits, labels = rows(900, scale=1.0)
+    auto = AutoCalibrator(["vector"]).fit(logits + torch.tensor([3.0, 0.0, -3.0]), labels)
+    assert auto.rows_ == 100
+    assert auto.chosen_.name == "vector"
+    grouped = AutoCalibrator(["temperature"]).fit(*rows(900), groups=torch.arange(900) // 3)
+    assert 100 <= grouped.rows_ <= 102
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"methods": ["magic"]}, "methods must be names of"),
+        ({"methods": []}, "methods must be names of"),
+        ({"methods": ["multilabel"]}, "methods must be names of"),
+        ({"folds": 1}, "folds must be a whole number, at least 2"),
+        ({"standard_errors": -1.0}, "standard_errors must be a number, at least 0"),
+        ({"seed": 0.5}, "seed must be a whole number"),
+    ],
+)
+def test_wrong_parameters_are_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        AutoCalibrator(**options).fit(*rows(50))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_nan_and_infinite_logits_are_refused(bad: float) -> None:
+    logits, labels = rows(50)
+    logits[3, 1] = bad
+    with pytest.raises(InputError):
+        AutoCalibrator().fit(logits, labels)
+
+
+def test_the_table_as_a_data_frame_and_as_html() -> None:
+    auto = AutoCalibrator(["temperature"]).fit(*rows(100))
+    assert list(auto.to_frame()["method"]) == ["none", "temperature"]
+    assert "AutoCalibrator" in auto._repr_html_()
