@@ -58,7 +58,7 @@ class AutoCalibrator(Calibrator):
 
     Args:
         methods: names in `CALIBRATORS` to choose from, the simplest first. Default None: temperature, smoothed, ets,
-            vector, matrix, isotonic.
+            structured-vector, vector, matrix, isotonic.
         folds: parts of the cross-validation.
         standard_errors: how far the NLL may be above the lowest for a simpler calibrator. 0: the lowest NLL wins.
         seed: of the folds and of samples of rows.
