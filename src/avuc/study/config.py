@@ -19,13 +19,15 @@ from avuc.study.tables import did_you_mean
 from avuc.study.toml import document
 from avuc.training.settings import TrainSettings
 
-# keys of [data] and [net] that came after version 0.1.0, with their defaults
+# keys of [study], [data] and [net] that came after version 0.1.0, with their defaults
 LATER: dict[str, Any] = {
     "options": {},
     "encode": "",
     "ignore_index": IGNORE_INDEX,
     "class_dim": 1,
     "validation_split": "",
+    "shift_size": 0,
+    "train_first": False,
 }
 
 
@@ -38,7 +40,7 @@ class MethodConfig:
         method, objective, train: what is trained, and how.
         seeds: its own seeds; empty for those of the study.
         init_from: start with the trained weights of that method, which must be a vanilla one.
-        skip_training: do not train; use the weights of `net.weights` as they are.
+        skip_training: do not train; use the weights of `net.weights`, or those that a network of your own comes with.
         reuse_model: use the trained model of that method.
         calibrator: fitted on validation data and applied to every prediction.
         samples: its own number of posterior samples; 0 for that of the study.
@@ -137,8 +139,11 @@ class Recipe:
                 "model it reuses"
             )
         several = method.method is None or method.method.members > 1
-        if method.skip_training and (not self.net.weights or several or method.init_from):
-            raise InputError(f"{where}.skip_training: needs net.weights, a single network and no init_from")
+        trained = bool(self.net.weights) or self.net.is_own
+        if method.skip_training and (not trained or several or method.init_from):
+            raise InputError(
+                f"{where}.skip_training: needs net.weights or a network of your own, a single network and no init_from"
+            )
         drawn = isinstance(by_name[method.reuse_model or method.name].method, SVI) and not self.data.stream
         if method.bn_images and not drawn:
             raise InputError(
@@ -203,7 +208,7 @@ class Recipe:
     def tables(self) -> dict[str, Any]:
         """Return the recipe as TOML tables."""
         tables = {name: plain(getattr(self, name)) for name in ("study", "data", "net", "train")}
-        for name in ("data", "net"):  # keys that version 0.1.0 does not know are left out at their defaults
+        for name in ("study", "data", "net"):  # keys that version 0.1.0 does not know are left out at their defaults
             tables[name] = {key: value for key, value in tables[name].items() if LATER.get(key, ...) != value}
         return {**tables, "methods": [self._method_table(method) for method in self.methods]}
 

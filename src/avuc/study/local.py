@@ -2,8 +2,8 @@
 
 Processes on one folder share the work by claims: the process that claims a model trains it, and the process that claims
 an evaluation computes it. Trained models are evaluated before more models are trained. On a GPU this goes group by
-group of models that train together, so that results come early and an interruption costs little. On a CPU all models
-are trained first, so that each shifted set is generated once.
+group of models that train together, so that results come early and an interruption costs little. On a CPU, and with
+`study.train_first`, all models are trained first, so that each shifted set is generated once.
 """
 
 from __future__ import annotations
@@ -157,6 +157,8 @@ class LocalRun:
         try:
             with Progress("evaluations", self.plan.evaluations) if self.progress else nullcontext() as bar:
                 while not self._finished():
+                    if self.plan.recipe.study.train_first and self._train():
+                        continue
                     self._evaluate(bar)
                     if not self._finished() and not self._train():  # other processes do the rest
                         time.sleep(WAIT_SECONDS)

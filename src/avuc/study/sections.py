@@ -51,6 +51,10 @@ class StudySettings:
             applied at every severity.
         profile: whose corruption constants are used, "cifar" or "imagenet".
         shift_seed: seed of the corruptions.
+        shift_size: images are scaled to this height and width before a shift changes them, and the network gets them
+            in that size; 0: as they are. For networks that scale small images up themselves.
+        train_first: on a GPU, train all models before the first evaluation, so that each shifted set is generated only
+            once; by default the models of one group are evaluated before the next group is trained.
         ood: out-of-distribution data: names of data sets, files of images, "photographs", or `OtherData`.
         bins: bins of the calibration errors.
         predictions: also save every prediction to a file.
@@ -68,6 +72,8 @@ class StudySettings:
     bins: int = 15
     predictions: bool = False
     precision: Literal["float32", "bfloat16"] = "float32"
+    shift_size: int = 0
+    train_first: bool = False
 
     def __post_init__(self) -> None:
         if not self.seeds:
@@ -77,6 +83,8 @@ class StudySettings:
         check_different("severities", self.severities)
         if self.samples < 1 or self.bins < 1:
             raise InputError(f"samples and bins must be at least 1, found {self.samples} and {self.bins}")
+        if self.shift_size < 0:
+            raise InputError(f"shift_size must not be negative, found {self.shift_size}")
         for name in self.shifts:
             if not (name in SHIFTS or name in TEXT_SHIFTS or is_path(name) or is_text_file(name)):
                 raise InputError(f"shifts: {unknown('shift', name, [*SHIFTS, *TEXT_SHIFTS])}")

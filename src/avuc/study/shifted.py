@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from avuc.core.errors import InputError
 from avuc.data import Dataset
@@ -22,7 +23,7 @@ CHUNK = 1024  # examples that a shift of the user's own gets at a time
 SEVERITIES = 5
 
 
-def shifted_data(clean: MemoryData, name: str, severity: int, seed: int, profile: Profile) -> MemoryData:
+def shifted_data(clean: MemoryData, name: str, severity: int, seed: int, profile: Profile, size: int = 0) -> MemoryData:
     """Return the clean data with a shift applied; the labels stay, except with sentences of another domain.
 
     Args:
@@ -31,7 +32,10 @@ def shifted_data(clean: MemoryData, name: str, severity: int, seed: int, profile
         severity: 1 to 5.
         seed: of the random numbers, which also depend on name and severity.
         profile: whose constants the corruptions of images use.
+        size: height and width to which images are scaled first; 0: as they are.
     """
+    if size:
+        clean = scaled(clean, size)
     if is_path(name) and clean.device.type != "cpu":
         # on the CPU: the user's function need not care about devices, and gives the same numbers everywhere
         return shifted_data(clean.to("cpu"), name, severity, seed, profile).to(clean.device)
@@ -60,6 +64,23 @@ def _shifted(clean: MemoryData, name: str, severity: int, seed: int, profile: Pr
     if isinstance(clean, TensorData):
         return replace(clean, inputs=images, name=title)
     return Dataset(images, clean.labels, clean.num_classes, title)
+
+
+def scaled(data: MemoryData, size: int) -> Dataset:
+    """Return images scaled to `size` × `size`, bilinearly; a smaller size averages over pixels.
+
+    Args:
+        data: images with one label each.
+        size: the new height and width.
+    """
+    if not isinstance(data, Dataset):
+        raise InputError(f"study.shift_size: {data.name} are no images with one label each; leave it out")
+    result = torch.empty((len(data), size, size, data.images.shape[3]), dtype=torch.uint8, device=data.device)
+    for rows, some in zip(result.split(CHUNK), data.images.split(CHUNK), strict=True):
+        pixels = some.permute(0, 3, 1, 2).float()
+        pixels = interpolate(pixels, size=(size, size), mode="bilinear", antialias=size < max(some.shape[1:3]))
+        rows.copy_(pixels.round_().clamp_(0, 255).permute(0, 2, 3, 1))
+    return replace(data, images=result)
 
 
 def shift_function(path: str) -> Callable[[Any, int, torch.Generator], Any]:

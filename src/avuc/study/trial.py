@@ -21,7 +21,7 @@ from avuc.study.net import make_net
 from avuc.study.own_code import bound, described, find, is_path
 from avuc.study.own_digest import begin, code_prints
 from avuc.study.sets import StudyData, shapes_of
-from avuc.study.shifted import shifted_data
+from avuc.study.shifted import scaled, shifted_data
 from avuc.study.text_file import is_text_file
 from avuc.training.model_trainer import with_head
 
@@ -46,7 +46,7 @@ def try_own_code(recipe: Recipe) -> dict[str, str]:
         if is_path(other.path):
             given = {"split": "test"}
             bound(find(other.path, "study.ood"), given, {}, "study.ood", other.path)
-    if not (recipe.data.is_own or net.is_own or own_shifts):
+    if not (recipe.data.is_own or net.is_own or own_shifts or study.shift_size):
         return {}
     for name in own_shifts:
         find(name, "study.shifts")
@@ -61,7 +61,7 @@ def try_own_code(recipe: Recipe) -> dict[str, str]:
     # the corruptions of avuc are known to work, and a few images say whether they fit the data
     for name in study.shifts if not recipe.data.corruptions_dir else ():
         for severity in severities if is_path(name) else severities[:1]:
-            shifted_data(few, name, severity, study.shift_seed, study.profile)
+            shifted_data(few, name, severity, study.shift_seed, study.profile, study.shift_size)
     for other in study.others:
         if is_path(other.path) or is_text_file(other.path):
             data.images(TestSet(f"ood:{other.name}"))
@@ -121,10 +121,25 @@ def _try_net(recipe: Recipe, data: StudyData) -> None:
         check_outputs(logits, Task())
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
+    if recipe.study.shift_size:
+        _try_size(net, scaled(held.subset(range(len(labels))), recipe.study.shift_size), tuple(logits.shape), name)
     for method in recipe.methods:
         _check_settings(method, held)
     for method in recipe.trained:
         _try_method(recipe, method, net, batch, labels)
+
+
+def _try_size(net: nn.Module, data: MemoryData, expected: tuple[int, ...], name: str) -> None:
+    """Refuse a network that takes no images of the size at which shifts act."""
+    batch, _ = _batch(data)
+    where = f"study.shift_size: {name.removeprefix('net.name: ')}"
+    try:
+        with torch.no_grad():
+            shape = tuple(copy.deepcopy(net).eval()(batch).shape)
+    except Exception as error:  # whatever the user's network raises
+        raise InputError(f"{where} failed on a batch {_shapes(batch)}: {described(error)}; leave it out") from error
+    if shape != expected:
+        raise InputError(f"{where} returned {shape} for a batch {_shapes(batch)}; expected {expected}")
 
 
 def _check_settings(method: MethodConfig, data: MemoryData) -> None:
