@@ -39,7 +39,7 @@ bench: setup
 # the documentation as a folder of pages, site/index.html; a warning is an error
 docs: .venv/.docs
 	$(BIN)/python docs/make_gallery.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 .venv/.docs: .venv/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

@@ -11,7 +11,6 @@ import ast
 import posixpath
 import re
 from pathlib import Path
-from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -47,16 +46,24 @@ def public_packages() -> dict[str, list[str]]:
 
 def shown_names(package: str, packages: dict[str, list[str]]) -> list[str]:
     """The names whose docstrings a page has: for `avuc`, only those that none of its packages has."""
-    if package != "avuc":
-        return packages[package]
-    elsewhere = {name for other, names in packages.items() if other != "avuc" for name in names}
-    return [name for name in packages["avuc"] if name not in elsewhere and f"avuc.{name}" not in packages]
+    names = sorted(packages[package], key=lambda name: (name.lower(), name))
+    if package == "avuc":
+        elsewhere = {name for other, names in packages.items() if other != "avuc" for name in names}
+        names = [name for name in names if name not in elsewhere]
+    return [name for name in names if f"{package}.{name}" not in packages]
+
+
+def identifier(package: str, name: str) -> str:
+    """The path of a public name; one that its module bears too (`metrics.avu`) is found inside of that module."""
+    shadowed = SOURCE.parent.joinpath(*package.split("."), f"{name}.py").is_file()
+    return f"{package}.{name}.{name}" if shadowed else f"{package}.{name}"
 
 
 def package_page(package: str, packages: dict[str, list[str]]) -> str:
     """The Markdown of one page of the API reference."""
-    names = "".join(f"\n        - {name}" for name in shown_names(package, packages))
-    return f"# {package}\n\n::: {package}\n    options:\n      members:{names}\n"
+    parts = [f"# {package}\n\n::: {package}\n    options: {{members: false, show_root_heading: false}}\n"]
+    parts += [f"::: {identifier(package, name)}\n" for name in shown_names(package, packages)]
+    return "\n".join(parts)
 
 
 def without_outside_links(text: str, folder: str) -> str:
@@ -82,28 +89,32 @@ def with_links_to_packages(text: str, packages: dict[str, list[str]]) -> str:
             if f"{package}.{name}" in packages:
                 return f"| [`{name}`](api/{package}.{name}.md) |"
             home = homes.get(name, package) if package == "avuc" else package
-            return f"| [`{name}`](api/{home}.md#{home}.{name}) |"
+            return f"| [`{name}`](api/{home}.md#{identifier(home, name)}) |"
 
         done.append(f"## [{package}](api/{package}.md){ENTRY.sub(link, table)}")
     return "".join(done)
 
 
+def pages_in(folder: str, config: MkDocsConfig) -> list[str]:
+    """The pages of a folder of docs/, its index first."""
+    found = (Path(config.docs_dir) / folder).rglob("*.md")
+    pages = sorted(found, key=lambda path: (path.name != "index.md", path.as_posix()))
+    return [path.relative_to(config.docs_dir).as_posix() for path in pages]
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add the pages of the API reference, and the gallery if it is there, to the navigation."""
+    """Fill the parts of the navigation that programs write: the API reference, the gallery and the studies."""
     assert config.nav is not None
-    reference: list[Any] = ["api.md", *({name: f"api/{name}.md"} for name in public_packages())]
+    filled = {
+        "API reference": ["api.md", *({name: f"api/{name}.md"} for name in public_packages())],
+        "Gallery": pages_in("gallery", config),
+    }
     for section in config.nav:
-        if "API reference" in section:
-            section["API reference"] = reference
-    # the gallery's pages are written by docs/make_gallery.py; its index comes first
-    gallery = Path(config.docs_dir) / "gallery"
-    pages = sorted(gallery.rglob("*.md"), key=lambda path: (path.name != "index.md", path.as_posix()))
-    shown = [path.relative_to(config.docs_dir).as_posix() for path in pages]
-    config.nav = [
-        {"Gallery": shown} if "Gallery" in section else section
-        for section in config.nav
-        if shown or "Gallery" not in section
-    ]
+        for name, pages in filled.items():
+            if name in section:
+                section[name] = pages
+        section.get("Reproduction and studies", []).extend(pages_in("studies", config))
+    config.nav = [section for section in config.nav if [] not in section.values()]
     return config
 
 
