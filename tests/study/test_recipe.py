@@ -295,7 +295,7 @@ def test_every_calibrator_can_be_named(kind):
     made = recipe.method("B").calibrator.make()
     assert isinstance(made, CALIBRATORS[kind])
     assert option is None or made.tolerance == 1e-5
-    assert (option is None) == (kind in ("isotonic", "histogram"))
+    assert (option is None) == (kind in ("isotonic", "histogram", "venn-abers"))
     assert parse_recipe(recipe.to_toml()) == recipe
 
 

@@ -6,6 +6,8 @@ temperature.py       TemperatureScaling: minimises the negative log-likelihood
 cautious.py          CautiousTemperatureScaling: slightly underconfident on purpose
 avu.py               AvUTemperatureScaling, AUAvUTemperatureScaling
 structured.py        structured vector and matrix scaling
+dirichlet.py         Dirichlet calibration
+venn_abers.py        Venn–Abers calibration of each class
 linear_maps.py       likelihood and gradient of linear maps of log-probabilities;  minimise.py: L-BFGS
 mixtures.py          temperature scaling with Laplace smoothing, and an ensemble of temperatures
 vector.py            VectorScaling: a scale and a bias for each class
@@ -25,6 +27,7 @@ from avuc.calibration.base import CalibrationWarning, Calibrator
 from avuc.calibration.cautious import CautiousTemperatureScaling
 from avuc.calibration.cross_validation import CalibratorCheck as CalibratorCheck
 from avuc.calibration.cross_validation import check_calibrator
+from avuc.calibration.dirichlet import DirichletCalibration
 from avuc.calibration.inputs import logits_from_probs
 from avuc.calibration.mixtures import EnsembleTemperatureScaling, SmoothedTemperatureScaling
 from avuc.calibration.multilabel import MultiLabelCalibrator
@@ -32,6 +35,7 @@ from avuc.calibration.one_vs_rest import HistogramBinning, IsotonicCalibration
 from avuc.calibration.structured import MatrixScaling, StructuredVectorScaling
 from avuc.calibration.temperature import TemperatureScaling
 from avuc.calibration.vector import VectorScaling
+from avuc.calibration.venn_abers import VennAbersCalibration
 
 __all__ = [
     "CALIBRATORS",
@@ -60,6 +64,8 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "histogram": HistogramBinning,
     "matrix": MatrixScaling,
     "structured-vector": StructuredVectorScaling,
+    "dirichlet": DirichletCalibration,
+    "venn-abers": VennAbersCalibration,
 }
 """Every calibrator by the name that `avuc calibrate --method` and the JSON files use."""
 

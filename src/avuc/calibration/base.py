@@ -286,6 +286,8 @@ def _number(key: str, value: Any) -> float:
 def _vector(key: str, value: Any) -> Array:
     if not isinstance(value, list):
         raise InputError(f"calibrator JSON: {key} must be a list of numbers; found {type(value).__name__}")
+    if set(map(type, value)) == {float} and np.isfinite(fast := np.array(value)).all():
+        return fast
     return np.array([_number(key, entry) for entry in value], dtype=np.float64)
 
 

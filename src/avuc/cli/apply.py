@@ -26,6 +26,8 @@ NAMED = {
     "vector": "vector scaling",
     "matrix": "matrix scaling",
     "structured-vector": "structured vector scaling",
+    "dirichlet": "Dirichlet calibration",
+    "venn-abers": "Venn–Abers calibration",
     "isotonic": "isotonic calibration",
     "histogram": "histogram binning",
 }

@@ -54,7 +54,8 @@ def arguments(parser: Parser) -> None:
         "vector: one scale and one bias per class; smoothed: temperature with Laplace smoothing; "
         "ets: a mixture of temperature, no temperature and uniform; isotonic: isotonic regression of each class; "
         "histogram: histogram binning of each class; matrix: structured matrix scaling; "
-        "structured-vector: structured vector scaling",
+        "structured-vector: structured vector scaling; dirichlet: Dirichlet calibration; "
+        "venn-abers: Venn-Abers calibration of each class",
     )
     parser.add_argument("--out", metavar="CAL.json", required=True, help="file for the fitted calibrator")
     parser.add_argument("--folds", type=int, default=5, metavar="N", help="parts for the held-out metrics (default: 5)")

@@ -14,4 +14,6 @@ CALIBRATOR_NAMES = (
     "histogram",
     "matrix",
     "structured-vector",
+    "dirichlet",
+    "venn-abers",
 )

@@ -86,7 +86,10 @@ class ScaledByClass(nn.Module):
 
 
 class LinearMap(nn.Module):
-    """W x + b of x = log((1 − ε) softmax(z/T) + ε/C), W a matrix or its diagonal; an impossible class stays so."""
+    """W x + b of x = log((1 − ε) softmax(z/T) + ε/C), W a matrix or its diagonal; an impossible class stays so.
+
+    Without ε the probabilities are at least 1e-12.
+    """
 
     temperature: Tensor
     weights: Tensor
@@ -101,7 +104,8 @@ class LinearMap(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         top = (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature
-        x = torch.log(torch.softmax(top, dim=-1) * (1 - self.smoothing) + self.smoothing / logits.shape[-1])
+        x = torch.softmax(top, dim=-1) * (1 - self.smoothing) + self.smoothing / logits.shape[-1]
+        x = torch.log(torch.clamp(x, min=1e-12) if self.smoothing == 0 else x)
         result = (x * self.weights if self.weights.ndim == 1 else x @ self.weights.T) + self.bias
         return torch.where(logits > -math.inf, result, torch.full_like(result, -math.inf))
 

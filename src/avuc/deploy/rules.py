@@ -29,6 +29,8 @@ def vector(key: str, value: Any, length: int, what: str = ", one for each class"
     """Return a list of finite numbers of this length, or raise InputError."""
     if not isinstance(value, list) or len(value) != length:
         raise InputError(f"{key} must be a list of {length} numbers{what}")
+    if set(map(type, value)) == {float} and np.isfinite(fast := np.array(value)).all():
+        return fast
     return np.array([number(key, entry) for entry in value])
 
 
@@ -105,6 +107,15 @@ def _structured(learned: dict[str, Any], classes: int) -> Rule:
     return rule
 
 
+def _dirichlet(learned: dict[str, Any], classes: int) -> Rule:
+    weights, bias = _linear(learned, classes), vector("bias", learned.get("bias"), classes)
+
+    def rule(z: Array) -> Array:
+        return np.asarray(np.maximum(log_softmax(z), math.log(1e-12)) @ weights.T + bias)
+
+    return rule
+
+
 def _linear(learned: dict[str, Any], classes: int) -> Array:
     """Return the matrix (C, C), or the scales (C,) of a calibrator that has no matrix."""
     if "matrix" not in learned:
@@ -120,4 +131,6 @@ RULES: dict[str, Callable[[dict[str, Any], int], Rule]] = {
     "histogram": partial(_each_class, linear=False),
     "matrix": _structured,
     "structured-vector": _structured,
+    "dirichlet": _dirichlet,
+    "venn-abers": partial(_each_class, linear=False),
 }
