@@ -43,14 +43,10 @@ size = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "in
 model = BertForSequenceClassification(BertConfig(vocab_size=WORDS, num_labels=len(PACKAGES), **size))
 with tempfile.TemporaryDirectory() as folder:
     options = {"num_train_epochs": 4, "learning_rate": 5e-3, "per_device_train_batch_size": 64, "report_to": "none"}
-    trainer = AvUCTrainer(
-        model,
-        TrainingArguments(
-            folder, **options, save_strategy="no", disable_tqdm=True, logging_strategy="no", use_cpu=True
-        ),
-        avuc=avuc.AvUCLoss(beta=1.0, variant="monotone", warmup_epochs=2),
-        **{"train_dataset": rows[:1200], "compute_metrics": compute_metrics},
-    )
+    quiet = {"save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True, "use_cpu": True}
+    loss = avuc.AvUCLoss(beta=1.0, variant="monotone", warmup_epochs=2)
+    data = {"train_dataset": rows[:1200], "compute_metrics": compute_metrics}
+    trainer = AvUCTrainer(model, TrainingArguments(folder, **options, **quiet), avuc=loss, **data)
     trainer.remove_callback(PrinterCallback)  # it prints run times
     trainer.train()
     output = trainer.predict(rows[1200:])
