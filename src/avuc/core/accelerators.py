@@ -76,10 +76,19 @@ class LinearTiles(Protocol):
 
 
 class AcceleratedLinearTiles(LinearTiles, Protocol):
-    """The same passes, for some inputs only."""
+    """The same passes, for some inputs only, and the loss between them (`avuc.losses.linear.fused`)."""
 
     def unsupported_reason(self, hidden: Tensor, weight: Tensor) -> str | None:
         """Return why these tensors cannot take this path, None if they can."""
+
+    def token_sums(self, part: Any, labels: Tensor, rule: Any) -> tuple[Tensor, Any]:
+        """Return the sums over tokens and the statistics of each, `Rows`."""
+
+    def loss_of_sums(self, sums: Tensor, rule: Any, nll_weight: float, beta: float) -> tuple[Any, Tensor]:
+        """Return the loss of the sums, `Figures`, and the slopes of loss, nll and avuc in the sums, (3, 8)."""
+
+    def token_coefficients(self, part: Any, labels: Tensor, in_sums: Tensor, rule: Any) -> Any:
+        """Return the gradient in the logits, `Coefficients`."""
 
 
 def prediction_backends() -> Sequence[Any]:

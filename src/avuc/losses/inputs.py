@@ -133,11 +133,17 @@ def label_weights(
         if low >= 0 and high < num_classes and not 0 <= ignore_index < num_classes:
             return weights
         if bool(((labels != ignore_index) & ((labels < 0) | (labels >= num_classes))).any()):
-            raise InputError(
-                f"avuc: labels must be 0 … {num_classes - 1} (or ignore_index={ignore_index}); found {low} … {high}"
-            )
+            refuse_labels(labels, num_classes, ignore_index)
     used = (labels != ignore_index).to(dtype)
     return used if weights is None else used * weights
+
+
+def refuse_labels(labels: Tensor, num_classes: int, ignore_index: int) -> None:
+    """Raise the `InputError` of labels that are no classes."""
+    low, high = torch.stack(labels.aminmax()).tolist()
+    raise InputError(
+        f"avuc: labels must be 0 … {num_classes - 1} (or ignore_index={ignore_index}); found {low} … {high}"
+    )
 
 
 def at_least_float32(values: Tensor) -> Tensor:
@@ -187,6 +193,12 @@ def refuse_nan(result: Tensor, what: str, threshold: float | Tensor | None = Non
     if math.isnan(value.item()):
         if isinstance(threshold, Tensor) and bool(threshold.isnan().any()):
             raise InputError("avuc: threshold is NaN; give an uncertainty in nats")
+        refuse_nan_value(math.nan, what)
+
+
+def refuse_nan_value(value: float, what: str) -> None:
+    """Raise `NonFiniteError` if the value is NaN."""
+    if math.isnan(value):
         raise NonFiniteError(f"avuc: {what} contain NaN or +inf; look for the first bad layer with torch.isfinite")
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import runpy
 import socket
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,11 @@ from torch import Tensor
 from avuc.core.errors import InputError
 from avuc.losses import LinearAvUC, linear_avuc
 
+# both ways to the loss: by autograd, and with an accelerator
+WAYS = {
+    "": contextlib.nullcontext,
+    " accelerated": runpy.run_path(str(Path(__file__).with_name("stand_in.py")))["accelerated"],
+}
 TOKENS, WIDTH, WORDS = 30, 5, 23
 KINDS: list[tuple[Any, Any]] = [
     ("avuc", "paper"), ("avuc", "stopgrad"), ("avuc", "monotone"), ("avuc", "soft"), ("ua_clm", "paper"),
@@ -64,17 +72,13 @@ def _counts(result: LinearAvUC) -> list[Tensor]:
     return [*result.quadrants, result.num_correct, result.num_valid]
 
 
-def rank_main(rank: int, port: int, out: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    *values, labels = inputs()
-    world = dist.group.WORLD
+def both_splits(rank: int, values: list[Tensor], labels: Tensor) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for kind, variant in KINDS:
         # the vocabulary is split
         words = VOCABULARY[rank]
         of = leaves(values[0], values[1][words], values[2][words])
-        result = run(*of, labels, kind, variant, group=False, vocab_group=world)  # type: ignore[arg-type]
+        result = run(*of, labels, kind, variant, group=False, vocab_group=dist.group.WORLD)  # type: ignore[arg-type]
         found[f"vocabulary {kind} {variant}"] = (
             result.loss.detach(), list(torch.autograd.grad(result.loss, of)), _counts(result)
         )  # fmt: skip
@@ -98,6 +102,18 @@ def rank_main(rank: int, port: int, out: str) -> None:
         for gradient in gradients:
             dist.all_reduce(gradient)
         found[f"micro-batches {kind} {variant}"] = (value, [gradient / 2 for gradient in gradients], None)
+    return found
+
+
+def rank_main(rank: int, port: int, out: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    *values, labels = inputs()
+    world = dist.group.WORLD
+    found: dict[str, Any] = {}
+    for way, context in WAYS.items():
+        with context():
+            found |= {name + way: value for name, value in both_splits(rank, values, labels).items()}
     try:
         run(*values, labels, "avuc", "paper", vocab_group=world)
         found["message"] = "no error"
@@ -128,16 +144,16 @@ def close(found: Any, expected: Any, name: str) -> None:
 def test_two_ranks_equal_one_process(tmp_path: Path) -> None:
     mp.spawn(rank_main, (free_port(), str(tmp_path)), nprocs=2)
     ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
-    for kind, variant in KINDS:
+    for (kind, variant), way in product(KINDS, WAYS):
         loss, (in_hidden, in_weight, in_bias), counts = measured(kind, variant)
         assert float(in_weight.abs().max()) > 1e-3
         for rank, found in enumerate(ranks):
-            name = f"vocabulary {kind} {variant}"
+            name = f"vocabulary {kind} {variant}{way}"
             words, own = VOCABULARY[rank], BATCH[rank]
             close(found[name], (loss, [in_hidden, in_weight[words], in_bias[words]], counts), f"{name}, rank {rank}")
-            name = f"batch {kind} {variant}"
+            name = f"batch {kind} {variant}{way}"
             close(found[name], (loss, [in_hidden[own], in_weight, in_bias], counts), f"{name}, rank {rank}")
-            name = f"micro-batches {kind} {variant}"
+            name = f"micro-batches {kind} {variant}{way}"
             close(found[name][:2], (loss, [in_hidden, in_weight, in_bias]), f"{name}, rank {rank}")
     for found in ranks:
         assert "with vocab_group give group as well" in found["message"]

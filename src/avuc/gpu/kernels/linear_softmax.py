@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from avuc.losses.linear.tiles import Coefficients, Options, Partial
@@ -30,21 +29,26 @@ def available() -> bool:
     return triton is not None
 
 
-def _jit(kernel: Callable[..., None]) -> Any:
+def jit(kernel: Callable[..., Any]) -> Any:
+    """Return the Triton kernel, or the plain function without Triton."""
     return kernel if triton is None else triton.jit(kernel)
 
 
-def update_softmax(z: Tensor, bias: Tensor | None, labels: Tensor, part: Partial, options: Options) -> None:
-    """Add the words of a tile to the online softmax `part`, in place; `options.first` is the tile's first word."""
+def update_softmax(
+    z: Tensor, bias: Tensor | None, labels: Tensor, part: Partial, options: Options, start: bool = False
+) -> None:
+    """Add the words of a tile to the online softmax `part`, in place; `options.first` is the tile's first word.
+
+    With `start` this is the first tile, and `part` is only written.
+    """
     tokens, width = z.shape
     block = min(FORWARD_BLOCK, triton.next_power_of_2(width))
-    with torch.cuda.device_of(z):  # Triton starts kernels on the current device
-        _update_softmax[(tokens,)](
-            z, z.stride(0), z if bias is None else bias, labels, *part, width, options.first,
-            options.softcap or 1.0, options.scale or 1.0,
-            HAS_BIAS=bias is not None, HAS_CAP=options.softcap is not None, HAS_SCALE=options.scale is not None,
-            BLOCK=block, num_warps=WARPS,
-        )  # fmt: skip
+    _update_softmax[(tokens,)](
+        z, z.stride(0), z if bias is None else bias, labels, *part, width, options.first,
+        options.softcap or 1.0, options.scale or 1.0, START=start,
+        HAS_BIAS=bias is not None, HAS_CAP=options.softcap is not None, HAS_SCALE=options.scale is not None,
+        BLOCK=block, num_warps=WARPS,
+    )  # fmt: skip
 
 
 def replace_by_gradient(
@@ -53,16 +57,15 @@ def replace_by_gradient(
     """Replace h·Wᵀ in a tile by the gradient in it; `options.first` is the tile's first word."""
     tokens, width = z.shape
     block = min(BACKWARD_BLOCK, triton.next_power_of_2(width))
-    with torch.cuda.device_of(z):
-        _replace_by_gradient[(tokens, triton.cdiv(width, block))](
-            z, z.stride(0), z if bias is None else bias, labels, predicted, *coefficients, width, options.first,
-            options.softcap or 1.0, options.scale or 1.0,
-            HAS_BIAS=bias is not None, HAS_CAP=options.softcap is not None, HAS_SCALE=options.scale is not None,
-            BLOCK=block, num_warps=WARPS,
-        )  # fmt: skip
+    _replace_by_gradient[(tokens, triton.cdiv(width, block))](
+        z, z.stride(0), z if bias is None else bias, labels, predicted, *coefficients, width, options.first,
+        options.softcap or 1.0, options.scale or 1.0,
+        HAS_BIAS=bias is not None, HAS_CAP=options.softcap is not None, HAS_SCALE=options.scale is not None,
+        BLOCK=block, num_warps=WARPS,
+    )  # fmt: skip
 
 
-@_jit
+@jit
 def _transformed(  # type: ignore[no-untyped-def]
     x, bias, cols, inside, softcap, scale, HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, HAS_SCALE: tl.constexpr
 ):  # fmt: skip
@@ -75,15 +78,21 @@ def _transformed(  # type: ignore[no-untyped-def]
     return x
 
 
-@_jit
+@jit
 def _update_softmax(  # type: ignore[no-untyped-def]
     z, stride, bias, labels, largest, rest, spread, label_logit, predicted, width, first, softcap, scale,
-    HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, HAS_SCALE: tl.constexpr, BLOCK: tl.constexpr,
+    START: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, HAS_SCALE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     z += row.to(tl.int64) * stride
-    m, s, t = tl.load(largest + row), tl.load(rest + row), tl.load(spread + row)
-    best = tl.load(predicted + row)
+    own = tl.load(labels + row) - first
+    if START:
+        # the lowest finite number: −inf − (−inf) would be NaN if all words of the first block are excluded
+        m, s, t = -3.4028234663852886e38, -1.0, 0.0
+        best = own * 0
+    else:
+        m, s, t = tl.load(largest + row), tl.load(rest + row), tl.load(spread + row)
+        best = tl.load(predicted + row)
     for start in range(0, width, BLOCK):
         cols = start + tl.arange(0, BLOCK)
         inside = cols < width
@@ -106,14 +115,16 @@ def _update_softmax(  # type: ignore[no-untyped-def]
     tl.store(rest + row, s)
     tl.store(spread + row, t)
     tl.store(predicted + row, best)
-    own = tl.load(labels + row) - first
-    if (own >= 0) & (own < width):
-        x = tl.load(z + own).to(tl.float32)
-        x = _transformed(x, bias, own, own >= 0, softcap, scale, HAS_BIAS, HAS_CAP, HAS_SCALE)
-        tl.store(label_logit + row, x)
+    has = (own >= 0) & (own < width)
+    x = tl.load(z + own, mask=has, other=0.0).to(tl.float32)
+    x = _transformed(x, bias, own, has, softcap, scale, HAS_BIAS, HAS_CAP, HAS_SCALE)
+    if START:
+        tl.store(label_logit + row, tl.where(has, x, 0.0))
+    else:
+        tl.store(label_logit + row, x, mask=has)
 
 
-@_jit
+@jit
 def _replace_by_gradient(  # type: ignore[no-untyped-def]
     z, stride, bias, labels, predicted, largest, constant, slope, at_label, at_predicted, width, first, softcap, scale,
     HAS_BIAS: tl.constexpr, HAS_CAP: tl.constexpr, HAS_SCALE: tl.constexpr, BLOCK: tl.constexpr,

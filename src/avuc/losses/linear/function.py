@@ -12,6 +12,7 @@ from torch import Tensor
 from avuc.core.data_parallel import Group, sum_over_ranks
 from avuc.core.errors import InputError
 from avuc.losses.inputs import checked_number, checked_whole, label_weights, one_of, refuse_nan
+from avuc.losses.linear.fused import Terms, fused_loss, rule_of
 from avuc.losses.linear.inputs import (
     as_the_layer,
     check_groups,
@@ -22,7 +23,7 @@ from avuc.losses.linear.inputs import (
     positive,
 )
 from avuc.losses.linear.objective import Kind, Running, Whole, avuc_of, mean_nll, summed, ua_clm_of
-from avuc.losses.linear.statistics import token_statistics
+from avuc.losses.linear.statistics import accelerated, token_statistics
 from avuc.losses.linear.tiles import Options, accumulator
 from avuc.losses.quadrants import VARIANTS, Quadrants, SampleStatistics, Variant
 from avuc.losses.ua_clm import UA_CLM_VARIANTS
@@ -154,6 +155,17 @@ def linear_avuc(
     first, words = place_in_vocabulary(len(weight), vocab_group, weight.device)
     capped, scale = positive("softcap", softcap), positive("logit_scale", logit_scale)
     options = Options(capped, scale, chunk_size, first, backend)
+    fused = None if torch.compiler.is_compiling() else accelerated(options, flat, weight)
+    if fused is not None and not (isinstance(threshold, Tensor) and threshold.requires_grad):
+        rule = rule_of(kind, variant, threshold, words, ignore_index, hidden.device)
+        terms = Terms(nll_weight, beta, group, whole, past)
+        with torch.autocast(hidden.device.type, enabled=False):
+            found, of = fused_loss(fused, flat, weight, bias, labels, options, vocab_group, rule, terms)
+        num_correct, num_valid = found.counts
+        return LinearAvUC(
+            found.loss, found.nll, found.avuc, Quadrants(*found.quadrants), of.entropy.reshape(shape), num_correct,
+            num_valid, of.confidence.reshape(shape), of.correct.reshape(shape), of.valid.reshape(shape),
+        )  # fmt: skip
     with torch.autocast(hidden.device.type, enabled=False):
         # first, because it waits for the labels, and a GPU would have nothing to do after the tiles
         used = label_weights(labels, words, ignore_index, None, accumulator(flat.dtype))

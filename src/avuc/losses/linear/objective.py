@@ -46,7 +46,11 @@ def summed(results: Iterable[Whole]) -> Whole:
 
 def mean_nll(nll: Tensor, weight: Tensor, num_valid: Tensor, whole: Whole | None, group: Group) -> Tensor:
     """Return the mean over the tokens of all ranks, or this micro-batch's part of the mean over the whole batch."""
-    total = torch.where(weight > 0, nll, 0).sum()  # an ignored token may be NaN
+    return mean_of_sum(torch.where(weight > 0, nll, 0).sum(), num_valid, whole, group)  # an ignored token may be NaN
+
+
+def mean_of_sum(total: Tensor, num_valid: Tensor, whole: Whole | None, group: Group) -> Tensor:
+    """Return the mean as above, of the sum over the tokens of this rank."""
     if whole is None:
         return sum_over_ranks(total, group) / num_valid.clamp(min=1)
     return _times_ranks(total / whole.num_valid.clamp(min=1), group)
@@ -61,7 +65,13 @@ def avuc_of(
     running: Running | None,
 ) -> tuple[Tensor, Quadrants]:
     """Return L_AvUC and the quadrants of all ranks, which have no gradient."""
-    own = quadrants_of(statistics, threshold, variant)
+    return avuc_of_quadrants(quadrants_of(statistics, threshold, variant), group, whole, running)
+
+
+def avuc_of_quadrants(
+    own: Quadrants, group: Group, whole: Whole | None, running: Running | None
+) -> tuple[Tensor, Quadrants]:
+    """Return the same, of the quadrants of this rank."""
     batch = sum_over_ranks(torch.stack(own), group)
     if whole is not None:
         if may_synchronise(batch) and bool((sum(whole.quadrants) == 0) & (batch.sum() > 0)):
@@ -77,7 +87,11 @@ def avuc_of(
 def ua_clm_of(statistics: SampleStatistics, variant: Variant, group: Group, whole: Whole | None) -> Tensor:
     """Return the UA-CLM loss."""
     kind: Literal["paper", "monotone"] = "paper" if variant == "paper" else "monotone"
-    sums = ua_clm_sums(statistics, kind)
+    return ua_clm_of_terms(ua_clm_sums(statistics, kind), group, whole)
+
+
+def ua_clm_of_terms(sums: Tensor, group: Group, whole: Whole | None) -> Tensor:
+    """Return the same, of the four sums of `ua_clm_sums` over the tokens of this rank."""
     if whole is None:
         return ua_clm_of_sums(sum_over_ranks(sums, group))
     counts = torch.stack((whole.num_valid - whole.num_correct, whole.num_correct)).to(sums)

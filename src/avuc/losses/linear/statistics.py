@@ -18,10 +18,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from avuc.core.accelerators import LinearTiles, linear_tiles
+from avuc.core.accelerators import AcceleratedLinearTiles, LinearTiles, linear_tiles
 from avuc.core.errors import InputError
 from avuc.losses.linear import tiles
 from avuc.losses.linear.tiles import Coefficients, Options, Partial
+
+NO_SECOND_DERIVATIVE = "linear_avuc: a second derivative (create_graph=True) is not available; use avuc_loss on logits"
 
 
 class TokenStatistics(NamedTuple):
@@ -75,7 +77,7 @@ class _TokenStatistics(torch.autograd.Function):
         else:
             part = _passes(options, hidden, weight).forward_tiles(hidden, weight, bias, labels, options)
         if vocab_group is not None:
-            part = _over_processes(part, vocab_group)
+            part = over_processes(part, vocab_group)
         log_total, confidence = part.rest.log1p(), 1 / (1 + part.rest)
         nll = log_total + (part.largest - part.label_logit)
         mean = part.spread * confidence  # of z − m
@@ -90,9 +92,7 @@ class _TokenStatistics(torch.autograd.Function):
         ctx: Any, in_nll: Tensor, in_confidence: Tensor, in_entropy: Tensor, _: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
         if torch.is_grad_enabled():
-            raise InputError(
-                "linear_avuc: a second derivative (create_graph=True) is not available; use avuc_loss on logits"
-            )
+            raise InputError(NO_SECOND_DERIVATIVE)
         hidden, weight, bias, labels, predicted, largest, mean, confidence = ctx.saved_tensors
         through = in_confidence * confidence
         constant = confidence * (in_nll + in_entropy * mean - through)
@@ -115,8 +115,13 @@ class _TokenStatistics(torch.autograd.Function):
 
 def _passes(options: Options, hidden: Tensor, weight: Tensor) -> LinearTiles:
     """Return the code for both passes that `options.backend` asks for."""
+    return accelerated(options, hidden, weight) or tiles
+
+
+def accelerated(options: Options, hidden: Tensor, weight: Tensor) -> AcceleratedLinearTiles | None:
+    """Return the accelerator that `options.backend` allows for these tensors; None without one."""
     if options.backend == "chunked":
-        return tiles
+        return None
     accelerator = linear_tiles()
     if accelerator is None:
         reason: str | None = "the folder avuc/gpu is missing"
@@ -124,10 +129,10 @@ def _passes(options: Options, hidden: Tensor, weight: Tensor) -> LinearTiles:
         reason = accelerator.unsupported_reason(hidden, weight)
     if reason is not None and options.backend == "triton":
         raise InputError(f"linear_avuc: backend 'triton' is not available, {reason}; use backend='auto'")
-    return tiles if accelerator is None or reason is not None else accelerator
+    return accelerator if reason is None else None
 
 
-def _over_processes(part: Partial, group: dist.ProcessGroup) -> Partial:
+def over_processes(part: Partial, group: dist.ProcessGroup) -> Partial:
     """Return the online softmax of the whole vocabulary."""
     largest = part.largest.clone()
     dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)

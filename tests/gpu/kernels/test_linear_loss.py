@@ -1,0 +1,153 @@
+"""The kernels of the loss compute what autograd computes on the chunked path, in Triton's interpreter and on a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from avuc.core.errors import InputError, NonFiniteError
+from avuc.losses import linear_avuc
+
+KINDS: list[tuple[Any, Any]] = [
+    ("avuc", "paper"), ("avuc", "stopgrad"), ("avuc", "monotone"), ("avuc", "soft"), ("ua_clm", "paper"),
+    ("ua_clm", "monotone"), ("plain", "paper"),
+]  # fmt: skip
+
+INTERPRETED = """
+import math, sys, torch
+from avuc.core.errors import InputError, NonFiniteError
+from avuc.gpu import linear
+from avuc.gpu.kernels import linear_loss
+from avuc.losses import linear_avuc
+
+linear.unsupported_reason = lambda hidden, weight: None
+linear_loss.TOKENS_PER_PROGRAM = 16
+
+def both(hidden, weight, bias, labels, **options):
+    found = []
+    for backend, dtype in (("triton", torch.float32), ("chunked", torch.float64)):
+        of = [value.to(dtype).requires_grad_() for value in (hidden, weight, bias)]
+        result = linear_avuc(of[0], of[1], labels, bias=of[2], beta=2.5, nll_weight=0.7, backend=backend, **options)
+        gradients = torch.autograd.grad(result.loss + 0.3 * result.nll - 0.2 * result.avuc, of)
+        found.append([*result[:3], *result.quadrants, *result[4:], *gradients])
+    for place, (one, other) in enumerate(zip(*found)):
+        torch.testing.assert_close(
+            one.double(), other.double(), rtol=1e-4, atol=1e-5, msg=lambda text: f"{options} {place}: {text}"
+        )
+
+torch.manual_seed(0)
+hidden, weight, bias = 1.5 * torch.randn(19, 8), torch.randn(29, 8), torch.randn(29)
+labels = torch.where(torch.rand(19) < 0.5, (hidden @ weight.t() + bias).argmax(1), torch.randint(0, 29, (19,)))
+labels[::7] = -100
+for kind, variant in KINDS:
+    both(hidden, weight, bias, labels, kind=kind, variant=variant, threshold=1.1)
+    both(hidden, weight, bias, torch.full_like(labels, -100), kind=kind, variant=variant, threshold=1.1)
+both(hidden, weight, bias, labels, threshold=torch.tensor(1.1, dtype=torch.float64))
+both(hidden, weight, bias, labels, threshold=None, variant="soft")
+both(hidden, weight, bias, labels, threshold=torch.tensor(1.1), variant="soft")
+# entropies from 1e-4 to 1e-12
+logits = torch.zeros(5, 12)
+logits[:, 7], logits[:, 3] = torch.tensor([12.0, 17.3, 21.1, 25.7, 30.3]), -1.3
+for variant in ("paper", "monotone"):
+    found = []
+    for backend, dtype in (("triton", torch.float32), ("chunked", torch.float64)):
+        at = logits.to(dtype).requires_grad_()
+        result = linear_avuc(at, torch.eye(12, dtype=dtype), torch.full((5,), 2), threshold=None, kind="ua_clm",
+                             variant=variant, nll_weight=0, backend=backend)
+        found.append([result.loss, result.entropy, *torch.autograd.grad(result.loss, at)])
+    for one, other in zip(*found):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-30)
+for error, change in (
+    (NonFiniteError, {"hidden": hidden * math.nan}), (InputError, {"labels": labels + 29}),
+    (InputError, {"threshold": torch.tensor(math.nan)}),
+):
+    try:
+        linear_avuc(**{"hidden": hidden, "weight": weight, "labels": labels, "threshold": 1.0} | change)
+    except error:
+        continue
+    raise AssertionError(change.keys())
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton, which comes with torch for GPUs")
+def test_kernels_in_tritons_interpreter() -> None:
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    source = f"KINDS = {KINDS!r}\n{INTERPRETED}"
+    done = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def on_gpu() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight, bias = (torch.randn(*shape, generator=generator) for shape in ((515, 64), (3_001, 64), (3_001,)))
+    hidden *= torch.rand(515, 1, generator=generator)
+    labels = torch.randint(0, 3_001, (515,), generator=generator)
+    labels = torch.where(torch.rand(515, generator=generator) < 0.5, (hidden @ weight.t() + bias).argmax(1), labels)
+    labels[::7] = -100
+    return tuple(value.cuda() for value in (hidden, weight, bias, labels))  # type: ignore[return-value]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("threshold", [1.1, torch.tensor(1.1), "on the GPU"])
+@pytest.mark.parametrize(("kind", "variant"), KINDS)
+def test_kernels_on_a_gpu(kind: Any, variant: Any, threshold: Any) -> None:
+    hidden, weight, bias, labels = on_gpu()
+    limit = torch.tensor(1.1, device="cuda") if threshold == "on the GPU" else threshold
+    options: dict[str, Any] = {"threshold": limit, "kind": kind, "variant": variant, "beta": 2.5}
+    found = []
+    for backend, dtype in (("triton", torch.float32), ("chunked", torch.float64)):
+        of = [value.to(dtype).requires_grad_() for value in (hidden, weight, bias)]
+        result = linear_avuc(of[0], of[1], labels, bias=of[2], backend=backend, **options)
+        found.append([*result[:3], *result.quadrants, *result[4:], *torch.autograd.grad(result.loss, of)])
+    for place, (one, other) in enumerate(zip(*found, strict=True)):
+        one, other = one.double(), other.double()
+        # tf32 is off, so only float32's rounding is left
+        assert float((one - other).norm()) <= 2e-4 * float(other.norm()) + 1e-6, place
+
+
+@pytest.mark.gpu
+def test_refused_in_the_backward_pass_of_a_gpu() -> None:
+    """Nobody waits for a GPU in the forward pass if the backward pass can check."""
+    hidden, weight, _, labels = on_gpu()
+    weight.requires_grad_()
+    with torch.no_grad(), pytest.raises(NonFiniteError, match="hidden or weight contain NaN"):
+        linear_avuc(hidden * torch.nan, weight, labels, threshold=1.1)
+    result = linear_avuc(hidden * torch.nan, weight, labels, threshold=1.1)
+    with pytest.raises(NonFiniteError, match="hidden or weight contain NaN"):
+        result.loss.backward()
+    result = linear_avuc(hidden, weight, labels + 3_001, threshold=1.1)
+    with pytest.raises(InputError, match="labels must be 0 … 3000"):
+        result.loss.backward()
+    result = linear_avuc(hidden, weight, labels, threshold=torch.tensor(torch.nan, device="cuda"))
+    with pytest.raises(InputError, match="threshold is NaN"):
+        result.loss.backward()
+    assert weight.grad is None
+    torch.cuda.synchronize()
+
+
+@pytest.mark.gpu
+def test_few_launches_and_no_wait_on_a_gpu() -> None:
+    hidden, weight, _, labels = on_gpu()
+    hidden, weight = hidden.bfloat16().requires_grad_(), weight.bfloat16().requires_grad_()
+    for _ in range(2):
+        linear_avuc(hidden, weight, labels, threshold=1.1).loss.backward()
+    hidden.grad = weight.grad = None
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            linear_avuc(hidden, weight, labels, threshold=1.1).loss.backward()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.synchronize()
+    names = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    tiles = ("gemm", "cutlass", "nvjet", "splitK", "_update_softmax", "_replace_by_gradient")
+    others = [name for name in names if not any(part in name for part in tiles)]
+    assert names
+    assert len(others) <= 20, others
