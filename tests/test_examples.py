@@ -1,4 +1,4 @@
-"""What the documentation shows is run: README's Python, every docstring example, every file in examples/."""
+"""README's Python, every docstring example and every file in examples/ run; tests/docs runs the pages."""
 
 from __future__ import annotations
 
@@ -59,29 +59,6 @@ def test_study_of_my_own_model(tmp_path: Path) -> None:
     assert "smudge:smudge" in (folder / "out" / "report.html").read_text(encoding="utf-8")
     ran = subprocess.run([sys.executable, "from_python.py"], capture_output=True, text=True, **settings)
     assert ran.stdout.count("ECE") == 9
-
-
-# pages whose Python is run, all blocks of a page in one namespace
-RUN_PAGES = (
-    "guide/conformal.md",
-    "guide/deploy.md",
-    "concepts/family.md",
-    "guide/language-models.md",
-    "guide/losses.md",
-    "guide/scikit-learn.md",
-    "guide/tasks.md",
-    "guide/torchmetrics.md",
-)
-
-
-@pytest.mark.parametrize("name", RUN_PAGES)
-def test_code_of_a_page(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / name).read_text(encoding="utf-8"), re.DOTALL)
-    assert blocks
-    monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": "page"}
-    for block in blocks:
-        exec(compile(block, name, "exec"), namespace)
 
 
 def test_readme_links_exist() -> None:
