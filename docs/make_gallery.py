@@ -20,6 +20,7 @@ import multiprocessing
 import os
 import platform
 import re
+import resource
 import runpy
 import shutil
 import sys
@@ -42,7 +43,7 @@ TOPICS = (
     "Deploy",
     "Extend",
 )
-LIMIT = 200  # seconds for one example
+LIMIT = 300  # seconds for one example
 
 STYLE = """<style>
 .gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: 1rem; }
@@ -220,7 +221,7 @@ def run_all(examples: list[Example], jobs: int, pages: Path) -> dict[str, str]:
         "avuc.plot",
     ):  # once, before the processes are made
         importlib.import_module(module)
-    context, failed = multiprocessing.get_context("fork"), {}
+    begin, context, failed = time.monotonic(), multiprocessing.get_context("fork"), {}
     waiting, running = list(examples), []
     with tempfile.TemporaryDirectory() as scratch:
         while waiting or running:
@@ -252,6 +253,9 @@ def run_all(examples: list[Example], jobs: int, pages: Path) -> dict[str, str]:
                 if wrong:
                     failed[example.name] = wrong
                 shutil.rmtree(folder, ignore_errors=True)
+    if examples:
+        used = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+        print(f"{len(examples)} examples: {time.monotonic() - begin:.0f} s, {used:.0f} s of CPU time")
     return failed
 
 

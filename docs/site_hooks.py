@@ -2,7 +2,8 @@
 
 - `contributing.md` and `changelog.md` are the files of the repository's root.
 - `api/PACKAGE.md` shows the docstrings of one public package; `api.md` links to them.
-- A link to a file that is not in docs/ (an example, a benchmark) becomes its text: the site is a folder of its own.
+- A link to a script of the gallery becomes a link to its page. A link to another file that is not in docs/ (a
+  benchmark, for example) becomes its text: the site is a folder of its own.
 """
 
 from __future__ import annotations
@@ -71,7 +72,10 @@ def without_outside_links(text: str, folder: str) -> str:
 
     def one(match: re.Match[str]) -> str:
         words, target = match[1], match[2]
-        outside = posixpath.normpath(posixpath.join(folder, target)).startswith("..")
+        place = posixpath.normpath(posixpath.join(folder, target))
+        if example := re.fullmatch(r"\.\./examples/gallery/(\w+)\.py", place):  # its page is on the site
+            return f"[{words}]({posixpath.relpath(f'gallery/{example[1]}.md', folder or '.')})"
+        outside = place.startswith("..")
         return words if outside and not re.match(r"\w+:", target) else match[0]
 
     return LINK.sub(one, text)

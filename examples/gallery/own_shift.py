@@ -24,7 +24,7 @@ def dead_rows(images: torch.Tensor, severity: int, generator: torch.Generator) -
 
 SHIFTS["dead_rows"] = dead_rows
 
-photograph = torch.tensor(load_sample_image("china.jpg"))[None, 20:340:2, 100:420:2]
+photograph = torch.tensor(load_sample_image("china.jpg"))[None, 20:340:3, 100:420:3]
 figure, axes = plt.subplots(1, 5, figsize=(9, 2.2))
 for severity, ax in enumerate(axes, start=1):
     shifted = corrupt(photograph, "dead_rows", severity, seed=0)

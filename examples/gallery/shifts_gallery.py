@@ -15,7 +15,7 @@ from sklearn.datasets import load_sample_image
 
 from avuc.shifts import SHIFTS, corrupt
 
-photograph = torch.tensor(load_sample_image("flower.jpg"))[60:380:2, 150:470:2]  # (160, 160, 3), uint8
+photograph = torch.tensor(load_sample_image("flower.jpg"))[60:380:3, 150:470:3]  # (107, 107, 3), uint8
 shown = {"the photograph": photograph}
 for name in SHIFTS:
     shown[name] = corrupt(photograph[None], name, 4, seed=0, profile="imagenet")[0]  # a batch of one

@@ -39,7 +39,8 @@ def test_form_of_an_example(path: Path) -> None:
 
 def test_enough_examples_with_different_titles() -> None:
     examples = [make_gallery.read_example(path) for path in FILES]
-    assert len({example.title for example in examples}) == len(examples)
+    assert len({example.title for example in examples}) == len(examples) >= 25
+    assert {example.topic for example in examples} == set(make_gallery.TOPICS)
 
 
 def test_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
