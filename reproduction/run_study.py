@@ -135,8 +135,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, help="stop after so many minutes, with exit code 75")
     parser.add_argument("--publish-only", action="store_true", help="publish what is in --out; run nothing")
     parser.add_argument("--no-publish", action="store_true", help="run only, and publish nothing")
-    parser.add_argument("changes", nargs="*", help="after --: further arguments of avuc study")
-    args = parser.parse_args(arguments)
+    parser.epilog = "After --: further arguments of avuc study."
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # argparse takes an empty list of positional arguments before it sees the options, so it cannot do this
+    end = given.index("--") if "--" in given else len(given)
+    args, changes = parser.parse_args(given[:end]), given[end + 1 :]
     names = study_names()
     if args.name not in names:
         raise InputError(f"{args.name}: no such study; there are {', '.join(names)}")
@@ -144,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.data is not None and not args.data.is_dir():
         raise InputError(f"{args.data}: no such folder; --data names the folder of the data")
     if not args.publish_only:
-        code = run(folder, args.data, out, args.minutes, args.changes)
+        code = run(folder, args.data, out, args.minutes, changes)
         if code:
             return code
     if args.no_publish:

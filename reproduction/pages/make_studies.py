@@ -12,6 +12,7 @@ avuc.report.markers) is written by hand and stays. reproduction/studies/NAME/pag
     net = "U-Net"
     metrics = ["mean_iou", "nll", "ece"]    # columns of the tables
     compare = [["AvUC", "Cross-entropy"]]   # differences of pairs of methods; the first pair is in the index
+    validation = true                       # show the validation data, too: the test data are a shift by themselves
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from studies_tables import (
     clean,
     detection,
     differences,
+    held_out,
     quartiles,
     read_published,
     says,
@@ -87,6 +89,7 @@ class Study:
     metrics: tuple[str, ...]
     compare: tuple[tuple[str, str], ...]
     published: Published | None
+    validation: bool = False
 
     @property
     def command(self) -> str:
@@ -100,7 +103,7 @@ def read_study(folder: Path, results: Path) -> Study:
         table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: is not valid TOML ({error})") from error
-    known = ("title", "task", "data", "net", "metrics", "compare")
+    known = ("title", "task", "data", "net", "metrics", "compare", "validation")
     if unknown := set(table) - set(known):
         raise InputError(f"{path}: no key {sorted(unknown)[0]!r}; there are {', '.join(known)}")
     pairs = table.get("compare", [])
@@ -120,6 +123,7 @@ def read_study(folder: Path, results: Path) -> Study:
         tuple(table.get("metrics", METRICS)),
         tuple((first, second) for first, second in pairs),
         read_published(results / folder.name),
+        bool(table.get("validation", False)),
     )
 
 
@@ -147,6 +151,8 @@ def blocks(study: Study) -> dict[str, str]:
         return made | dict.fromkeys(("clean", "shifted", "differences", "details"), nothing)
     results, metrics = study.published.results, study.metrics
     made["clean"] = clean(results, metrics)
+    if study.validation:
+        made["clean"] += "\n\n" + held_out(study.published.validation, metrics)
     made["shifted"] = shifted(results, metrics) if results.shifts else "The study has no shifts."
     made["differences"] = differences(results, metrics, study.compare) if study.compare else "No pair is compared."
     parts = [*(by_intensity(results, metrics), quartiles(results)) * bool(results.shifts), detection(results)]

@@ -37,6 +37,7 @@ class Published:
 
     results: Results
     facts: Mapping[str, Any]
+    validation: Results
 
 
 def read_published(folder: Path) -> Published | None:
@@ -49,7 +50,9 @@ def read_published(folder: Path) -> Published | None:
     if not lines:
         raise InputError(f"{folder / 'rows.csv'}: has no rows; publish the study again")
     facts = json.loads((folder / "study.json").read_text(encoding="utf-8"))
-    return Published(_results(recipe, [line for line in lines if line["shift"] != VALIDATION]), facts)
+    held = [{**line, "shift": CLEAN[0]} for line in lines if line["shift"] == VALIDATION]
+    tested = [line for line in lines if line["shift"] != VALIDATION]
+    return Published(_results(recipe, tested), facts, _results(recipe, held))
 
 
 def _results(recipe: StoredRecipe, lines: Sequence[Mapping[str, str]]) -> Results:
@@ -114,6 +117,11 @@ def _table(results: Results, metrics: Sequence[str], where: str) -> str:
 def clean(results: Results, metrics: Sequence[str]) -> str:
     seeds = "one seed" if results.seeds == 1 else f"mean ± standard deviation over {results.seeds} seeds"
     return f"Clean test data, {seeds}.\n\n{_table(results, metrics, 'clean')}"
+
+
+def held_out(validation: Results, metrics: Sequence[str]) -> str:
+    """The same table for the validation data, where temperatures and thresholds are learned."""
+    return f"Validation data, for comparison; temperatures are learned there.\n\n{_table(validation, metrics, 'clean')}"
 
 
 def shifted(results: Results, metrics: Sequence[str]) -> str:

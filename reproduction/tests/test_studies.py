@@ -190,6 +190,14 @@ def test_mistakes_in_page_toml(home, old, new, message):
         path.write_text(PAGE)
 
 
+def test_arguments_after_two_dashes_go_to_the_study(home, monkeypatch):
+    seen = []
+    monkeypatch.setattr(run_study, "run", lambda *given: seen.append(given) or 75)
+    command = ["small", "--data", str(home), "--minutes", "8", "--", "--set", "train.epochs=1", "--device", "cpu"]
+    assert run_study.main(command) == 75
+    assert seen[0][3:] == (8.0, ["--set", "train.epochs=1", "--device", "cpu"])
+
+
 def test_mistakes_in_the_command(home):
     with pytest.raises(InputError, match="tiny: no such study; there are small"):
         run_study.main(["tiny"])

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avuc.shifts.text import DROP_RATES, NEIGHBOURS, TEXT_SHIFTS, TYPO_RATES, typos, word_dropout
+from avuc.shifts.text import DROP_RATES, NEIGHBOURS, TEXT_SHIFTS, TYPO_RATES, kept_words, typos, word_dropout
 
 SENTENCES = [f"sentence number {number} is about a quick brown fox" for number in range(300)]
 
@@ -43,6 +43,12 @@ def test_share_of_dropped_words(severity):
     changed = word_dropout(SENTENCES, severity, generator())
     kept = sum(len(text.split()) for text in changed) / sum(len(text.split()) for text in SENTENCES)
     assert 1 - kept == pytest.approx(DROP_RATES[severity - 1], abs=0.02)
+
+
+def test_kept_words_are_those_of_word_dropout():
+    places = kept_words(SENTENCES, 4, generator(2))
+    expected = word_dropout(SENTENCES, 4, generator(2))
+    assert [" ".join(s.split()[p] for p in kept) for s, kept in zip(SENTENCES, places, strict=True)] == expected
 
 
 def test_neighbours_are_mutual_and_known():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
 
+Changed = TypeVar("Changed")
 # the keys next to each key of a QWERTY keyboard
 ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 TYPO_RATES = (0.02, 0.05, 0.1, 0.15, 0.25)  # share of letters, severities 1 to 5
@@ -56,15 +58,35 @@ def word_dropout(texts: Sequence[str], severity: int, generator: torch.Generator
     >>> word_dropout(["one two three four five six"], 3, torch.Generator().manual_seed(0))
     ['one two three four six']
     """
+    return only_words(texts, kept_words(texts, severity, generator))
 
-    def change(text: str, chance: np.random.Generator) -> str:
-        words = text.split()
-        kept = chance.random(len(words)) >= DROP_RATES[severity - 1]
-        if words and not kept.any():
-            kept[chance.integers(len(words))] = True
-        return " ".join(word for word, stays in zip(words, kept, strict=True) if stays)
 
-    return _each(texts, change, generator)
+def kept_words(texts: Sequence[str], severity: int, generator: torch.Generator) -> list[list[int]]:
+    """Return the places of the words that `word_dropout` keeps, for each sentence; same arguments.
+
+    >>> kept_words(["one two three four five six"], 3, torch.Generator().manual_seed(0))
+    [[0, 1, 2, 3, 5]]
+    """
+
+    def choose(text: str, chance: np.random.Generator) -> list[int]:
+        count = len(text.split())
+        kept = chance.random(count) >= DROP_RATES[severity - 1]
+        if count and not kept.any():
+            kept[chance.integers(count)] = True
+        return np.flatnonzero(kept).tolist()
+
+    return _each(texts, choose, generator)
+
+
+def only_words(texts: Sequence[str], places: Sequence[Sequence[int]]) -> list[str]:
+    """Return sentences of the words at some places.
+
+    >>> only_words(["one two three"], [[0, 2]])
+    ['one three']
+    """
+    return [
+        " ".join(words[place] for place in chosen) for words, chosen in zip(map(str.split, texts), places, strict=True)
+    ]
 
 
 TEXT_SHIFTS: dict[str, Callable[[Sequence[str], int, torch.Generator], list[str]]] = {
@@ -82,8 +104,8 @@ def _typo(letter: str, chance: np.random.Generator) -> str:
 
 
 def _each(
-    texts: Sequence[str], change: Callable[[str, np.random.Generator], str], generator: torch.Generator
-) -> list[str]:
+    texts: Sequence[str], change: Callable[[str, np.random.Generator], Changed], generator: torch.Generator
+) -> list[Changed]:
     """Change each sentence with random numbers of its own, which depend on the generator and on the sentence."""
     key = int(torch.randint(2**62, (), generator=generator, device=generator.device))
     return [change(text, np.random.default_rng([key, _number(text)])) for text in texts]

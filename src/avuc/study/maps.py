@@ -16,6 +16,7 @@ from avuc.predictions import Predictions
 from avuc.study.png import png
 
 MOST_MAPS = 6
+MOST_LETTERS = 300  # of a sentence
 SIDE = 96  # pixels on the longer side of each part, at most
 WRONG, RIGHT, UNKNOWN = (200, 60, 40), (225, 235, 225), (255, 255, 255)
 
@@ -50,7 +51,7 @@ def worst_maps(found: Predictions, data: MemoryData) -> list[dict[str, Any]]:
         if data.images is not None and len(found.shape) == 3:
             entry["png"] = base64.b64encode(_picture(found, data.images[row], row, top)).decode()
         else:
-            entry["text"] = _text(data, row)
+            entry["text"] = _text(found, data, row)
         shown.append(entry)
     return shown
 
@@ -75,6 +76,18 @@ def _picture(found: Predictions, image: Tensor, row: int, top: float) -> bytes:
     return png(np.concatenate([parts[0], line, parts[1], line, parts[2]], axis=1)[::step, ::step])
 
 
-def _text(data: MemoryData, row: int) -> str:
+def _text(found: Predictions, data: MemoryData, row: int) -> str:
+    """The sentence; behind a wrong word, what was predicted and what it is."""
     texts = getattr(data, "texts", ())
-    return str(texts[row])[:300] if texts else f"example {row}"
+    if not texts:
+        return f"example {row}"
+    words = str(texts[row]).split()
+    if len(found.shape) != 2:
+        return " ".join(words)[:MOST_LETTERS]
+    names = data.class_names or tuple(str(label) for label in range(found.num_classes))
+    correct, said = (found.to_map(value.double())[row].tolist() for value in (found.correct, found.predicted))
+    labels = data.labels[row].tolist()
+    for place in range(min(len(words), len(labels))):
+        if correct[place] == 0:
+            words[place] += f" [{names[int(said[place])]}, is {names[labels[place]]}]"
+    return " ".join(words)[:MOST_LETTERS]

@@ -133,7 +133,7 @@ def _encoder(config: DataConfig) -> Encode | None:
 
     def encode(texts: list[str]) -> Any:
         try:
-            found = bound(function, {}, {}, "data.encode", path, takes_batch=True)(texts)
+            found = bound(function, config.offered, {}, "data.encode", path, takes_batch=True)(texts)
         except InputError:
             raise
         except Exception as error:  # whatever the user's function raises

@@ -171,6 +171,11 @@ class DataConfig:
         """Whether the data come from a function of the user's."""
         return is_path(self.source)
 
+    @property
+    def offered(self) -> dict[str, Any]:
+        """What `encode` and shifts of the user's own get, if they name it: `root` and the options."""
+        return ({"root": self.root} if self.root else {}) | dict(self.options)
+
     # names of version 0.1.0
 
     @property

@@ -207,7 +207,15 @@ class StudyData:
         study, clean = self.recipe.study, self.test
         if self.config.corruptions_dir:
             return self._published(test_set)
-        return shifted_data(clean, test_set.shift, test_set.severity, study.shift_seed, study.profile, study.shift_size)
+        return shifted_data(
+            clean,
+            test_set.shift,
+            test_set.severity,
+            study.shift_seed,
+            study.profile,
+            study.shift_size,
+            self.config.offered,
+        )
 
     def _published(self, test_set: TestSet) -> Dataset:
         """Published corrupted images: all of them, or `test_images` of ImageNet-C."""

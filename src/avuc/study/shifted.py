@@ -17,13 +17,21 @@ from avuc.shifts import Profile, apply_shift, corrupt
 from avuc.shifts.streams import stable_seed
 from avuc.shifts.text import TEXT_SHIFTS
 from avuc.study.own_code import bound, described, find, is_path, seeded
-from avuc.study.text_file import is_text_file, read_sentences
+from avuc.study.shifted_text import encoded, sentences_of, text_shifted
+from avuc.study.text_file import is_text_file
 
 CHUNK = 1024  # examples that a shift of the user's own gets at a time
-SEVERITIES = 5
 
 
-def shifted_data(clean: MemoryData, name: str, severity: int, seed: int, profile: Profile, size: int = 0) -> MemoryData:
+def shifted_data(
+    clean: MemoryData,
+    name: str,
+    severity: int,
+    seed: int,
+    profile: Profile,
+    size: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> MemoryData:
     """Return the clean data with a shift applied; the labels stay, except with sentences of another domain.
 
     Args:
@@ -33,21 +41,24 @@ def shifted_data(clean: MemoryData, name: str, severity: int, seed: int, profile
         seed: of the random numbers, which also depend on name and severity.
         profile: whose constants the corruptions of images use.
         size: height and width to which images are scaled first; 0: as they are.
+        options: `DataConfig.offered`; the user's function gets what it names of them.
     """
     if size:
         clean = scaled(clean, size)
     if is_path(name) and clean.device.type != "cpu":
         # on the CPU: the user's function need not care about devices, and gives the same numbers everywhere
-        return shifted_data(clean.to("cpu"), name, severity, seed, profile).to(clean.device)
+        return shifted_data(clean.to("cpu"), name, severity, seed, profile, options=options).to(clean.device)
     # the same for every method and after an interruption, even if the user's function does not use its generator
     with seeded(stable_seed(name, severity, seed, "global")):
-        return _shifted(clean, name, severity, seed, profile)
+        return _shifted(clean, name, severity, seed, profile, options or {})
 
 
-def _shifted(clean: MemoryData, name: str, severity: int, seed: int, profile: Profile) -> MemoryData:
+def _shifted(
+    clean: MemoryData, name: str, severity: int, seed: int, profile: Profile, options: Mapping[str, Any]
+) -> MemoryData:
     title = f"{name} {severity}"
     if name in TEXT_SHIFTS or is_text_file(name):
-        return _text_shifted(clean, name, severity, seed)
+        return text_shifted(clean, name, severity, seed)
     if clean.images is None:
         if not is_path(name):
             others = f"; for sentences there are {', '.join(TEXT_SHIFTS)}" if isinstance(clean, TensorData) else ""
@@ -56,9 +67,9 @@ def _shifted(clean: MemoryData, name: str, severity: int, seed: int, profile: Pr
                 f"module:function{others}"
             )
         assert isinstance(clean, TensorData)
-        return _own_shifted(clean, name, severity, seed)
+        return _own_shifted(clean, name, severity, seed, options)
     if is_path(name):
-        images = own_images(clean.images, name, severity, seed)
+        images = own_images(clean.images, name, severity, seed, options)
     else:
         images = corrupt(clean.images, name, severity, seed=seed, profile=profile)
     if isinstance(clean, TensorData):
@@ -83,12 +94,17 @@ def scaled(data: MemoryData, size: int) -> Dataset:
     return replace(data, images=result)
 
 
-def shift_function(path: str) -> Callable[[Any, int, torch.Generator], Any]:
-    """Return the user's function as one that takes (batch, severity, generator), and gets what it names of these."""
+def shift_function(path: str, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+    """Return the user's function as one that takes (batch, severity, generator), and gets what it names of these.
+
+    Args:
+        path: the function.
+        options: further arguments that it may name.
+    """
     function = find(path, "study.shifts")
 
-    def shift(batch: Any, severity: int, generator: torch.Generator) -> Any:
-        given = {"severity": severity, "generator": generator}
+    def shift(batch: Any, severity: int, generator: torch.Generator, **more: Any) -> Any:
+        given = {**(options or {}), "severity": severity, "generator": generator, **more}
         call = bound(function, given, {}, "study.shifts", path, takes_batch=True)
         try:
             return call(batch)
@@ -100,9 +116,9 @@ def shift_function(path: str) -> Callable[[Any, int, torch.Generator], Any]:
     return shift
 
 
-def own_images(images: Tensor, path: str, severity: int, seed: int) -> Tensor:
+def own_images(images: Tensor, path: str, severity: int, seed: int, options: Mapping[str, Any] | None = None) -> Tensor:
     """Return uint8 images (N, H, W, C) shifted by the user's function; shape and type must stay."""
-    function = shift_function(path)
+    function = shift_function(path, options)
 
     def shift(batch: Tensor, severity: int, generator: torch.Generator, /) -> Tensor:
         found = function(batch.clone(), severity, generator)  # a function may write into its batch
@@ -115,15 +131,14 @@ def own_images(images: Tensor, path: str, severity: int, seed: int) -> Tensor:
     return shifted
 
 
-def _own_shifted(clean: TensorData, path: str, severity: int, seed: int) -> TensorData:
+def _own_shifted(clean: TensorData, path: str, severity: int, seed: int, options: Mapping[str, Any]) -> TensorData:
     """Sentences, or tensors of any kind, through the user's function."""
-    function = shift_function(path)
+    function = shift_function(path, options)
     if clean.texts:
         generator = torch.Generator().manual_seed(stable_seed(path, severity, seed))
-        found = function(list(clean.texts), severity, generator)
-        if not isinstance(found, list | tuple) or [*map(type, found)] != [str] * len(clean):
-            raise InputError(f"study.shifts: {path} must return as many sentences as it gets, a list of str")
-        return _encoded(clean, list(found), clean.labels, f"{path} {severity}")
+        found = function(list(clean.texts), severity, generator, labels=clean.labels.clone())
+        texts, labels = sentences_of(found, clean, path)
+        return encoded(clean, texts, labels, f"{path} {severity}")
     generator = torch.Generator(clean.device).manual_seed(stable_seed(path, severity, seed))
     parts = []
     for rows in torch.arange(len(clean), device=clean.device).split(CHUNK):
@@ -146,33 +161,3 @@ def _check_alike(found: Any, batch: Inputs, path: str) -> None:
 
     if facts(found) != facts(batch):
         raise InputError(f"study.shifts: {path} returned {facts(found)}; expected {facts(batch)}, like its input")
-
-
-def _text_shifted(clean: MemoryData, name: str, severity: int, seed: int) -> TensorData:
-    if not isinstance(clean, TensorData) or not clean.texts:
-        raise InputError(
-            f"study.shifts: {name!r} changes sentences, and {clean.name} has none; load gives sentences as a pair "
-            "(list of str, labels), with data.encode"
-        )
-    if clean.labels.ndim > 1:
-        raise InputError(f"study.shifts: {name!r} changes words, and labels for each word would not fit any more")
-    generator = torch.Generator().manual_seed(stable_seed(name, severity, seed))
-    title = f"{name} {severity}"
-    if name in TEXT_SHIFTS:
-        return _encoded(clean, TEXT_SHIFTS[name](clean.texts, severity, generator), clean.labels, title)
-    # sentences of another domain, with their labels: one fifth of all for each step of severity
-    texts, labels = read_sentences(name, clean.num_classes, clean.class_names)
-    mixed, targets = list(clean.texts), clean.labels.clone()
-    count = round(len(clean) * severity / SEVERITIES)
-    rows = torch.randperm(len(clean), generator=generator)[:count].tolist()
-    others = torch.randperm(len(texts), generator=generator).tolist()  # a file may be sorted by label
-    for place, row in enumerate(rows):
-        other = others[place % len(others)]
-        mixed[row], targets[row] = texts[other], labels[other]
-    return _encoded(clean, mixed, targets, title)
-
-
-def _encoded(clean: TensorData, texts: list[str], labels: Tensor, title: str) -> TensorData:
-    assert clean.encode is not None
-    inputs = each(clean.encode(texts), lambda one: one.to(clean.device))
-    return replace(clean, inputs=inputs, labels=labels, texts=tuple(texts), name=title)

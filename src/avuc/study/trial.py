@@ -61,7 +61,8 @@ def try_own_code(recipe: Recipe) -> dict[str, str]:
     # the corruptions of avuc are known to work, and a few images say whether they fit the data
     for name in study.shifts if not recipe.data.corruptions_dir else ():
         for severity in severities if is_path(name) else severities[:1]:
-            shifted_data(few, name, severity, study.shift_seed, study.profile, study.shift_size)
+            chosen = study.shift_seed, study.profile, study.shift_size
+            shifted_data(few, name, severity, *chosen, recipe.data.offered)
     for other in study.others:
         if is_path(other.path) or is_text_file(other.path):
             data.images(TestSet(f"ood:{other.name}"))

@@ -1,0 +1,80 @@
+"""The network of the text studies: a small transformer encoder, trained from scratch."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from text_words import PADDING, UNKNOWN, table_rows
+from torch import Tensor, nn
+
+
+class Block(nn.Module):
+    """Self-attention and a small MLP, each after a layer norm and with a residual connection.
+
+    The projections are plain linear layers, so that every method (masks of dropout, drawn weights) reaches them.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.project_in, self.project_out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def forward(self, x: Tensor, words: Tensor) -> Tensor:
+        rows, length, width = x.shape
+        parts = self.project_in(self.attention_norm(x)).view(rows, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(*parts.unbind(), attn_mask=words[:, None, None, :])
+        x = x + self.project_out(seen.transpose(1, 2).reshape(rows, length, width))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class TextEncoder(nn.Module):
+    """A transformer encoder over words; the embedding of a word is the sum over its features.
+
+    Args:
+        num_classes: number of classes.
+        vocabulary: largest number of words, as in `text_words.encode_words`.
+        length: number of words of a sentence.
+        width: of every layer.
+        layers: number of blocks.
+        heads: of the attention; they divide the width.
+        forgotten: share of words that are replaced by the unknown word in training. The network then learns more from
+            beginnings, endings and shapes, which unknown words have, too.
+        each_word: whether each word has logits, (N, length, classes); otherwise each sentence has, (N, classes).
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        vocabulary: int,
+        length: int,
+        width: int = 64,
+        layers: int = 2,
+        heads: int = 4,
+        forgotten: float = 0.0,
+        each_word: bool = False,
+    ) -> None:
+        super().__init__()
+        self.forgotten, self.each_word = forgotten, each_word
+        self.embedding = nn.Embedding(table_rows(vocabulary), width)
+        self.position = nn.Parameter(torch.randn(length, width) * 0.02)
+        nn.init.normal_(self.embedding.weight, std=0.1)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, features: Tensor) -> Tensor:
+        words = features[..., 0] != PADDING
+        if self.training and self.forgotten:
+            features = features.clone()
+            lost = torch.rand(words.shape, device=features.device) < self.forgotten
+            features[..., 0].masked_fill_(lost & words, UNKNOWN)
+        x = self.embedding(features).sum(2) + self.position
+        for block in self.blocks:
+            x = block(x, words)
+        x = self.norm(x)
+        if not self.each_word:
+            present = words[..., None].to(x.dtype)
+            x = (x * present).sum(1) / present.sum(1)
+        return self.head(x)
