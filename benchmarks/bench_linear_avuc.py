@@ -1,8 +1,8 @@
 """`linear_avuc` from hidden states to loss and gradients, beside what else computes cross-entropy without all logits.
 
     python benchmarks/bench_linear_avuc.py                       # the GPU part if there is a GPU, and the CPU part
-    python benchmarks/bench_linear_avuc.py --device cpu --threads 2
-    python benchmarks/bench_linear_avuc.py --shape 4096 32000 2048 --json result.json
+    python benchmarks/bench_linear_avuc.py --device cpu
+    python benchmarks/bench_linear_avuc.py --shape 4096 32000 2048 --json result.json --set tail=512 --set warps=4
 
 All take turns on the same tensors in one process, forward + backward, median of the repeats. Memory is the peak of
 allocated bytes above inputs and gradients, after a first call that loads kernels and cuBLAS's workspace.
@@ -14,30 +14,63 @@ allocated bytes above inputs and gradients, after a first call that loads kernel
     cce                  linear_cross_entropy of cut-cross-entropy (cross-entropy alone; leaves out small gradients)
     four products        the matrix products of that size that the loss needs: three, and the logits once more
 
+Shapes of up to 2^28 logits are also measured with other tiles (`VARIANTS`). Each shape has a breakdown: launches and
+time of each kernel, and the time that Python takes to start them.
 liger and cce are reported as "not installed" unless you `pip install liger-kernel cut-cross-entropy`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from kernel_breakdown import breakdown
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from avuc.gpu import linear, linear_room
+from avuc.gpu.kernels import linear_softmax
 from avuc.losses import avuc_loss, linear_avuc
 
+# constants of the GPU path that --set changes
+SETTINGS = {
+    "few_logits": (linear, "FEW_LOGITS"),
+    "own_tile": (linear, "OWN_TILE"),
+    "forward_tile": (linear, "FORWARD_TILE"),
+    "forward_share": (linear, "FORWARD_SHARE"),
+    "backward_tile": (linear, "BACKWARD_TILE"),
+    "tail": (linear_room, "TAIL"),
+    "many": (linear_room, "MANY"),
+    "forward_block": (linear_softmax, "FORWARD_BLOCK"),
+    "backward_block": (linear_softmax, "BACKWARD_BLOCK"),
+    "warps": (linear_softmax, "WARPS"),
+}
+VARIANTS = {
+    "memory of its own": {"few_logits": 1 << 40},
+    "last tile of 512 words": {"tail": 512},
+    "tiles of 2^24 logits": {"backward_tile": 1 << 24},
+    "forward tiles of 2^24": {"forward_tile": 1 << 24},
+}
 THRESHOLD = 3.0
 SHAPES = [(16_384, 128_256, 4_096), (4_096, 32_000, 2_048)]
+LIMITS = {
+    "memory / materialised": 0.05,
+    "memory / best peer": 1.25,
+    "time / best peer (cross-entropy alone)": 1.5,
+    "time / four products": 1.5,
+}
 CPU_SHAPE = (512, 50_257, 768)
 Step = Callable[[Tensor, Tensor, Tensor], Tensor]
+CHANGED: dict[Step, dict[str, int]] = {}  # the settings of a step, if they are not those of the run
 
 
 def inputs(tokens: int, words: int, depth: int, device: str, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,6 +110,19 @@ def chunked_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, tokens
     return sum(checkpoint(part, h, weight, y, use_reentrant=False) for h, y in parts) / len(labels)
 
 
+@contextlib.contextmanager
+def settings(values: dict[str, int]) -> Iterator[None]:
+    """While open, constants of the GPU path have these values."""
+    before = {name: getattr(*SETTINGS[name]) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(*SETTINGS[name], value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(*SETTINGS[name], value)
+
+
 def peers() -> tuple[dict[str, Step], dict[str, str]]:
     """The other libraries' cross-entropy, and why one is missing."""
     found: dict[str, Step] = {}
@@ -105,11 +151,12 @@ def once(step: Step, hidden: Tensor, weight: Tensor, labels: Tensor) -> float:
         step(hidden, weight, labels).backward()
         return time.perf_counter() - start
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    begin.record()
-    step(hidden, weight, labels).backward()
-    end.record()
-    torch.cuda.synchronize()
+    with settings(CHANGED.get(step, {})):
+        torch.cuda.synchronize()
+        begin.record()
+        step(hidden, weight, labels).backward()
+        end.record()
+        torch.cuda.synchronize()
     return begin.elapsed_time(end) / 1e3
 
 
@@ -120,8 +167,9 @@ def peak_memory(step: Step, hidden: Tensor, weight: Tensor, labels: Tensor) -> f
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    step(hidden, weight, labels).backward()
-    torch.cuda.synchronize()
+    with settings(CHANGED.get(step, {})):
+        step(hidden, weight, labels).backward()
+        torch.cuda.synchronize()
     gradients = sum(value.numel() * value.element_size() for value in (hidden, weight))
     return torch.cuda.max_memory_allocated() - before - gradients
 
@@ -178,6 +226,10 @@ def gpu(shape: tuple[int, int, int], repeats: int) -> dict[str, object]:
         **found,
         "materialised": materialised,
     }
+    variants = VARIANTS if tokens * words <= 1 << 28 else {}
+    for name, values in variants.items():
+        steps[name] = functools.partial(ours)
+        CHANGED[steps[name]] = values
     times: dict[str, list[float]] = {name: [] for name in steps}
     memory: dict[str, float] = {}
     for name, step in list(steps.items()):
@@ -194,13 +246,19 @@ def gpu(shape: tuple[int, int, int], repeats: int) -> dict[str, object]:
     hidden.grad = weight.grad = None
     seconds = {name: statistics.median(values) for name, values in times.items()}
     seconds["four products"] = four_products(hidden, weight, repeats)
+    other = {name: {"seconds": seconds.pop(name), "bytes": memory.pop(name)} for name in variants if name in seconds}
     report: dict[str, object] = {"shape": shape, "seconds": seconds, "bytes": memory, "missing": missing}
+    report["variants"] = other
     print(f"{tokens:,} tokens x {words:,} words x {depth:,}, bfloat16, {torch.cuda.get_device_name()}")
     for name, value in seconds.items():
         extra = f"   {memory[name] / 2**20:10.1f} MiB above inputs and gradients" if name in memory else ""
         print(f"  {name:20} {1e3 * value:9.2f} ms{extra}")
     for name, reason in missing.items():
         print(f"  {name:20} {reason}")
+    for name, value in other.items():
+        share = value["seconds"] / seconds["four products"]
+        extra = f"{value['bytes'] / 2**20:10.1f} MiB, time / four products {share:.3f}"
+        print(f"  avuc, {name:24} {1e3 * value['seconds']:9.2f} ms   {extra}")
     others = [name for name in ("liger", "cce") if name in seconds]
     ratios = {"memory / materialised": memory["avuc"] / memory["materialised"]} if "materialised" in memory else {}
     ratios["time / four products"] = seconds["avuc"] / seconds["four products"]
@@ -209,7 +267,11 @@ def gpu(shape: tuple[int, int, int], repeats: int) -> dict[str, object]:
         ratios["time / best peer (cross-entropy alone)"] = seconds["avuc"] / min(seconds[name] for name in others)
     report["ratios"] = ratios
     for name, value in ratios.items():
-        print(f"  {name:40} {value:.3f}")
+        print(f"  {name:40} {value:.3f}   {'at most ' + str(LIMITS[name]) if name in LIMITS else ''}")
+    try:
+        report["breakdown"] = breakdown(lambda: once(ours, hidden, weight, labels), "cuda")
+    except Exception as error:  # no profiler: the times above still count
+        print(f"  no breakdown ({type(error).__name__}: {error})")
     return report
 
 
@@ -231,8 +293,9 @@ def cpu(shape: tuple[int, int, int], repeats: int) -> dict[str, object]:
     for name, value in seconds.items():
         print(f"  {name:24} {1e3 * value:9.1f} ms")
     ratio = seconds["avuc"] / seconds["chunked cross-entropy"]
-    print(f"  avuc / chunked cross-entropy in torch {ratio:.2f}")
-    return {"shape": shape, "seconds": seconds, "ratio": ratio}
+    print(f"  avuc / chunked cross-entropy in torch {ratio:.2f}   at most 1.6")
+    found = breakdown(lambda: once(ours, hidden, weight, labels), "cpu")
+    return {"shape": shape, "seconds": seconds, "ratio": ratio, "breakdown": found}
 
 
 def main() -> None:
@@ -243,23 +306,38 @@ def main() -> None:
     parser.add_argument(
         "--shape", type=int, nargs=3, metavar=("TOKENS", "WORDS", "DEPTH"), help="instead of the default"
     )
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=int, default=2, help="of the CPU part (default 2)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=NUMBER", help=f"a constant: {', '.join(SETTINGS)}"
+    )
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
+    for name, _, value in (text.partition("=") for text in args.set):
+        if name not in SETTINGS or not value.isdigit():
+            parser.error(f"--set takes NAME=NUMBER with a name of {', '.join(SETTINGS)}; found {name}={value}")
+        setattr(*SETTINGS[name], int(value))
     report: dict[str, object] = {"torch": torch.__version__, "command": sys.argv[1:]}
+
+    def save(name: str, value: object) -> None:
+        report[name] = value
+        if args.json:  # after each part: a later one may fail
+            args.json.write_text(json.dumps(report, indent=1))
+
     if args.device != "cpu":
-        shapes = [tuple(args.shape)] if args.shape else SHAPES
-        report["gpu"] = [gpu(shape, args.repeats) for shape in shapes]
-        report["errors"] = found = errors(4096, 32_000)
+        save("gpu_device", torch.cuda.get_device_name())
+        parts: list[dict[str, object]] = []
+        for shape in [tuple(args.shape)] if args.shape else SHAPES:
+            save("gpu", [*parts, gpu(shape, args.repeats)])
+            parts = report["gpu"]
+        found = errors(4096, 32_000)
+        save("errors", found)
         print("against float64, 1,024 tokens x 32,000 words x 4,096 (loss; gradients in hidden, weight):")
         for name, values in found.items():
             print(f"  {name:20} " + "  ".join(f"{value:.2e}" for value in values))
     if args.device != "cuda":
-        report["cpu"] = cpu(tuple(args.shape) if args.shape else CPU_SHAPE, min(args.repeats, 5))
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1))
+        torch.set_num_threads(args.threads)
+        save("cpu", cpu(tuple(args.shape) if args.shape else CPU_SHAPE, min(args.repeats, 5)))
 
 
 if __name__ == "__main__":
