@@ -6,14 +6,19 @@ import importlib.util
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from avuc.core.errors import InputError, NonFiniteError
+from avuc.gpu import linear
+from avuc.gpu.kernels import linear_loss, linear_softmax
 from avuc.losses import linear_avuc
+from avuc.losses.linear import fused
 
 KINDS: list[tuple[Any, Any]] = [
     ("avuc", "paper"), ("avuc", "stopgrad"), ("avuc", "monotone"), ("avuc", "soft"), ("ua_clm", "paper"),
@@ -82,6 +87,62 @@ def test_kernels_in_tritons_interpreter() -> None:
     source = f"KINDS = {KINDS!r}\n{INTERPRETED}"
     done = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations that start a kernel on a GPU, matrix products left out."""
+
+    FREE = frozenset(
+        {"view", "t", "select", "slice", "unbind", "detach", "alias", "empty", "empty_like", "mm", "new_empty"}
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.__name__.split(".")[0]
+        self.names += [] if name in self.FREE else [name]
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("kind", "variant"), KINDS)
+def test_at_most_ten_launches_besides_products_and_tiles(
+    kind: Any, variant: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both passes with kernels that do nothing but count."""
+    started: list[str] = []
+
+    class Kernel:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __getitem__(self, grid: Any) -> Any:
+            return lambda *arguments, **options: started.append(self.name)
+
+    monkeypatch.setattr(linear, "unsupported_reason", lambda hidden, weight: None)
+    monkeypatch.setattr(linear, "_add_product", lambda sums, dz, rows: None)
+    monkeypatch.setattr(fused._Check, "start", lambda self, status, later: None)
+    tools = SimpleNamespace(cdiv=lambda a, b: -(-a // b), next_power_of_2=lambda n: 1 << (n - 1).bit_length())
+    for module, names in (
+        (linear_loss, ("_token_sums", "_loss_of_sums", "_token_coefficients")),
+        (linear_softmax, ("_update_softmax", "_replace_by_gradient")),
+    ):
+        monkeypatch.setattr(module, "triton", tools)
+        for name in names:
+            monkeypatch.setattr(module, name, Kernel(name))
+    hidden, weight = (torch.zeros(*shape, dtype=torch.bfloat16, requires_grad=True) for shape in ((32, 16), (640, 16)))
+    labels = torch.zeros(32, dtype=torch.long)
+    options: dict[str, Any] = {"kind": kind, "variant": variant, "threshold": 1.0, "backend": "triton"}
+    with Launches() as watch:
+        linear_avuc(hidden, weight, labels, **options).loss.backward()
+    assert started.count("_replace_by_gradient") > 3
+    tiles = ("_update_softmax", "_replace_by_gradient")
+    ours = [*watch.names, *(name for name in started if name not in tiles)]
+    # and a copy of three numbers, for the check
+    assert sorted(ours) == sorted(
+        ["_token_sums", "sum", "_loss_of_sums", "ones_like", "mul", "_token_coefficients", "zero_", "copy_"]
+    )
 
 
 def on_gpu() -> tuple[Tensor, Tensor, Tensor, Tensor]:
