@@ -33,8 +33,10 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# every speed claim; the runs are kept in benchmarks/results and shown in docs/benchmarks.md
 bench: setup
-	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
+	for file in benchmarks/bench_*.py; do $(BIN)/python benchmarks/record.py $$file || exit 1; done
+	$(BIN)/python docs/make_benchmarks.py
 
 # the documentation as a folder of pages, site/index.html; a warning is an error
 docs: .venv/.docs
