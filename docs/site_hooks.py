@@ -62,7 +62,8 @@ def identifier(package: str, name: str) -> str:
 
 def package_page(package: str, packages: dict[str, list[str]]) -> str:
     """The Markdown of one page of the API reference."""
-    parts = [f"# {package}\n\n::: {package}\n    options: {{members: false, show_root_heading: false}}\n"]
+    options = "{members: false, show_root_heading: false, show_root_toc_entry: false}"
+    parts = [f"# {package}\n\n::: {package}\n    options: {options}\n"]
     parts += [f"::: {identifier(package, name)}\n" for name in shown_names(package, packages)]
     return "\n".join(parts)
 
@@ -136,6 +137,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Mend links, on every page."""
     name = page.file.src_uri
+    if name in ("index.md", "get-started.md"):  # sections of one page: the room is better used by code
+        page.meta["hide"] = ["navigation"]
     if name == "api.md":
         markdown = with_links_to_packages(markdown, public_packages())
     if name in COPIES:
