@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from text_words import PADDING, UNKNOWN, table_rows
+from text_words import PADDING, table_rows
 from torch import Tensor, nn
 
 
@@ -39,8 +39,6 @@ class TextEncoder(nn.Module):
         width: of every layer.
         layers: number of blocks.
         heads: of the attention; they divide the width.
-        forgotten: share of words that are replaced by the unknown word in training. The network then learns more from
-            beginnings, endings and shapes, which unknown words have, too.
         each_word: whether each word has logits, (N, length, classes); otherwise each sentence has, (N, classes).
     """
 
@@ -52,11 +50,10 @@ class TextEncoder(nn.Module):
         width: int = 64,
         layers: int = 2,
         heads: int = 4,
-        forgotten: float = 0.0,
         each_word: bool = False,
     ) -> None:
         super().__init__()
-        self.forgotten, self.each_word = forgotten, each_word
+        self.each_word = each_word
         self.embedding = nn.Embedding(table_rows(vocabulary), width)
         self.position = nn.Parameter(torch.randn(length, width) * 0.02)
         nn.init.normal_(self.embedding.weight, std=0.1)
@@ -66,10 +63,6 @@ class TextEncoder(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         words = features[..., 0] != PADDING
-        if self.training and self.forgotten:
-            features = features.clone()
-            lost = torch.rand(words.shape, device=features.device) < self.forgotten
-            features[..., 0].masked_fill_(lost & words, UNKNOWN)
         x = self.embedding(features).sum(2) + self.position
         for block in self.blocks:
             x = block(x, words)

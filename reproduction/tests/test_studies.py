@@ -73,6 +73,7 @@ PAGE = """
 title = "Small"
 metrics = ["accuracy", "nll", "ece"]
 compare = [["AvUC", "Plain"]]
+validation = true
 """
 INDEX = "# Index\n\n<!-- generated: studies -->\n<!-- end: studies -->\n"
 
@@ -136,6 +137,9 @@ def test_from_data_to_page(home, capsys):
     clean = [rows["AvUC", seed, "clean", 0, "ece"] for seed in (0, 1)]
     expected = f"{100 * np.mean(clean):.2f} ± {100 * np.std(clean, ddof=1):.2f}"
     assert expected in text.split("## Under shift")[0]
+    held = [rows["AvUC", seed, "validation", 0, "nll"] for seed in (0, 1)]
+    validation = text.split("Validation data, for comparison")[1].split("## Under shift")[0]
+    assert f"| {np.mean(held):.3f} ± {np.std(held, ddof=1):.3f} |" in validation
     shifted = [rows["AvUC", s, shift, 5, "nll"] for s in (0, 1) for shift in ("gaussian_noise", "contrast")]
     assert f"| {np.mean(shifted):.3f} ± " in text.split("## Under shift")[1].split("## Does")[0]
     assert "Detecting photographs by entropy." in text

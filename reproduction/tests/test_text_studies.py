@@ -85,16 +85,6 @@ def test_padding_changes_nothing():
     torch.testing.assert_close(net(encode_words(*given, 8)), short(encode_words(*given, 3)))
 
 
-def test_words_are_forgotten_in_training_only():
-    torch.manual_seed(0)
-    net = TextEncoder(2, 20, 4, width=16, heads=2, forgotten=1.0)
-    known = encode_words([["ab", "cd"]], {"ab": 2, "cd": 3}, 20, 4)
-    unknown = encode_words([["ab", "cd"]], {}, 20, 4)
-    torch.testing.assert_close(net.train()(known), net.eval()(unknown))
-    assert not torch.allclose(net.eval()(known), net.eval()(unknown))
-    assert known[0, 0, 0] == 2
-
-
 # the studies
 
 

@@ -7,6 +7,6 @@ from text_net import TextEncoder  # `data` has said where this module is
 from data import LENGTH, VOCABULARY
 
 
-def make_net(num_classes: int, width: int = 64, layers: int = 2, forgotten: float = 0.0) -> TextEncoder:
+def make_net(num_classes: int, width: int = 64, layers: int = 2) -> TextEncoder:
     """Return the network; see `TextEncoder`."""
-    return TextEncoder(num_classes, VOCABULARY, LENGTH, width, layers, forgotten=forgotten, each_word=True)
+    return TextEncoder(num_classes, VOCABULARY, LENGTH, width, layers, each_word=True)
