@@ -12,6 +12,7 @@ avuc.report.markers) is written by hand and stays. reproduction/studies/NAME/pag
     net = "U-Net"
     metrics = ["mean_iou", "nll", "ece"]    # columns of the tables
     compare = [["AvUC", "Cross-entropy"]]   # differences of pairs of methods; the first pair is in the index
+    paper = "imagenet"                      # optional, for the block "paper": the paper's figures on that data set
     validation = true                       # show the validation data, too: the test data are a shift by themselves
 """
 
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from studies_paper import beside_the_paper
 from studies_tables import (
     Published,
     by_intensity,
@@ -90,6 +92,7 @@ class Study:
     compare: tuple[tuple[str, str], ...]
     published: Published | None
     validation: bool = False
+    paper: str = ""
 
     @property
     def command(self) -> str:
@@ -103,7 +106,7 @@ def read_study(folder: Path, results: Path) -> Study:
         table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: is not valid TOML ({error})") from error
-    known = ("title", "task", "data", "net", "metrics", "compare", "validation")
+    known = ("title", "task", "data", "net", "metrics", "compare", "validation", "paper")
     if unknown := set(table) - set(known):
         raise InputError(f"{path}: no key {sorted(unknown)[0]!r}; there are {', '.join(known)}")
     pairs = table.get("compare", [])
@@ -124,6 +127,7 @@ def read_study(folder: Path, results: Path) -> Study:
         tuple((first, second) for first, second in pairs),
         read_published(results / folder.name),
         bool(table.get("validation", False)),
+        str(table.get("paper", "")),
     )
 
 
@@ -146,6 +150,8 @@ def status(study: Study) -> str:
 def blocks(study: Study) -> dict[str, str]:
     """The generated parts of a study's page, by name."""
     made = {"run": status(study)}
+    if study.paper:
+        made["paper"] = beside_the_paper(study.paper, study.published.results if study.published else None)
     if study.published is None:
         nothing = "*Not run yet.*"
         return made | dict.fromkeys(("clean", "shifted", "differences", "details"), nothing)
