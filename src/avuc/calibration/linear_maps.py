@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Self
 
@@ -96,15 +96,43 @@ class LinearNLL:
         parts = self._each_thread(lambda first, last: self._part(theta, first, last))
         return sum(value for value, _ in parts), torch.stack([gradient for _, gradient in parts]).sum(0)
 
+    def losses(self, theta: Tensor) -> Tensor:
+        """Return −log p_y of each row (N,)."""
+        self.passes += 1
+        result = torch.zeros_like(self.rows.weight)
+
+        def work(first: int, last: int) -> tuple[float, Tensor]:
+            for rows, _, log_chosen, *_ in self._blocks(theta, first, last):
+                result[rows] = math.log(len(log_chosen)) - torch.logsumexp(log_chosen, dim=0)
+            return 0.0, theta
+
+        self._each_thread(work)
+        return result
+
     def _part(self, theta: Tensor, first: int, last: int) -> tuple[float, Tensor]:
-        x, labels, weight, lost = self.rows
-        own = theta.to(x.dtype)
+        weight, samples = self.rows.weight, len(self.rows.x)
         total, gradient = 0.0, torch.zeros_like(theta)
+        for rows, x, log_chosen, probs, sums, at in self._blocks(theta, first, last):
+            joint = torch.logsumexp(log_chosen, dim=0)
+            # a row whose true class is impossible has weight 0
+            losses = torch.where(weight[rows] > 0, math.log(samples) - joint, 0.0)
+            total += float(losses @ weight[rows])
+            share = torch.where(weight[rows] > 0, (log_chosen - joint).exp(), 0.0) * weight[rows]
+            share = share.unsqueeze(-1).to(x.dtype)
+            residual = probs.mul_(share / sums).scatter_add_(-1, at, -share)
+            self._add(gradient, residual, x)
+        return total, gradient
+
+    def _blocks(
+        self, theta: Tensor, first: int, last: int
+    ) -> Iterator[tuple[slice, Tensor, Tensor, Tensor, Tensor, Tensor]]:
+        """Yield blocks of rows: which they are, x, log p_y (S, rows), probabilities · sums, sums, and the labels."""
+        x, labels, _, lost = self.rows
+        own = theta.to(x.dtype)
         step = max(1, (BLOCK_ELEMENTS if self.vector else PRODUCT_ELEMENTS) // (len(x) * x.shape[-1]))
         for start in range(first, last, step):
             rows = slice(start, min(start + step, last))
-            features = x[:, rows]
-            out = self._outputs(features, own)
+            out = self._outputs(x[:, rows], own)
             if lost is not None:
                 out.masked_fill_(lost[:, rows], -math.inf)
             out.sub_(out.amax(-1, keepdim=True))
@@ -112,16 +140,7 @@ class LinearNLL:
             chosen = out.gather(-1, at)
             probs = out.mul_(LOG2_E).exp2_()  # torch.exp starts threads from 2,048 elements on
             sums = probs.sum(-1, keepdim=True)
-            log_chosen = (chosen - sums.log()).squeeze(-1).double()
-            joint = torch.logsumexp(log_chosen, dim=0)
-            # a row whose true class is impossible has weight 0
-            losses = torch.where(weight[rows] > 0, math.log(len(x)) - joint, 0.0)
-            total += float(losses @ weight[rows])
-            share = torch.where(weight[rows] > 0, (log_chosen - joint).exp(), 0.0) * weight[rows]
-            share = share.unsqueeze(-1).to(x.dtype)
-            residual = probs.mul_(share / sums).scatter_add_(-1, at, -share)
-            self._add(gradient, residual, features)
-        return total, gradient
+            yield rows, x[:, rows], (chosen - sums.log()).squeeze(-1).double(), probs, sums, at
 
     def _outputs(self, x: Tensor, theta: Tensor) -> Tensor:
         if self.vector:
@@ -187,8 +206,7 @@ def linear_minimum(nll: LinearNLL, theta: Tensor, tolerance: float, max_iteratio
         sampled = LinearNLL(few, nll.strength)
         theta = minimised(sampled, theta, solve, 1e-3, max_iterations).theta
         passes = sampled.passes * len(few.labels) / len(nll.rows.labels)
-    least = 0.0 if nll.rows.x.dtype == torch.float64 else 1e-5
-    found = minimised(nll, theta, solve, max(tolerance, least), max_iterations)
+    found = minimised(nll, theta, solve, max(tolerance, _least(nll.rows)), max_iterations)
     return found, passes + nll.passes
 
 
@@ -197,6 +215,21 @@ def smoothed_log_probs(logits: Tensor, temperature: float, smoothing: float) -> 
     top = (logits - logits.amax(dim=-1, keepdim=True)).clamp(min=torch.finfo(logits.dtype).min / 2)
     probs = torch.softmax(top / temperature, dim=-1)
     return probs.mul_(1 - smoothing).add_(smoothing / logits.shape[-1]).log_()
+
+
+def log_probs(logits: Tensor) -> Tensor:
+    """Return log softmax(z), 0 for impossible classes."""
+    return torch.log_softmax(logits, dim=-1).masked_fill_(torch.isneginf(logits), 0.0)
+
+
+def has_converged(found: Found, tolerance: float, rows: Rows) -> bool:
+    """Return whether the search came to its end, up to a factor of 10."""
+    return found.length <= 10 * max(tolerance, _least(rows))
+
+
+def _least(rows: Rows) -> float:
+    """Return the smallest tolerance that the precision of the rows allows."""
+    return 0.0 if rows.x.dtype == torch.float64 else 1e-5
 
 
 def unseen_classes(scaled: ScaledLogits) -> Tensor:

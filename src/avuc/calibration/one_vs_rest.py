@@ -62,7 +62,7 @@ class OneVsRest(Calibrator):
         self.places_, self.values_ = (np.concatenate([each[i] for each in found]) for i in (0, 1))
         self.num_classes_, self.temperature_, self.at_bound_ = scaled.num_classes, 1.0, False
         self.curve_ = np.empty(0), np.empty(0)
-        self.loss_ = calibrated_nll(scaled, self._apply)
+        self.loss_ = calibrated_nll(scaled, self._apply, 1 << 22)
         self.n_evaluations_ = 1.0
 
     def table(self) -> tuple[Array, Array, Array]:

@@ -11,14 +11,16 @@ from torch import Tensor
 from avuc.calibration.base import Array, Calibrator
 from avuc.calibration.inputs import are_numbers
 from avuc.calibration.linear_maps import (
+    PRODUCT_ELEMENTS,
     LinearNLL,
     Rows,
+    has_converged,
     linear_minimum,
     smoothed_log_probs,
     warn_unfinished,
     warn_unseen,
 )
-from avuc.calibration.scaled_logits import ScaledLogits, calibrated_nll
+from avuc.calibration.scaled_logits import BLOCK_ELEMENTS, ScaledLogits, calibrated_nll
 from avuc.calibration.temperature import TemperatureScaling
 from avuc.core.errors import InputError
 
@@ -43,6 +45,8 @@ class LinearScaling(Calibrator):
     bias_: Array
     # ε in x = log((1 − ε) softmax(z/T) + ε/C)
     smoothing_: float = 0.0
+    # logits that are calibrated at once
+    _block: ClassVar[int] = BLOCK_ELEMENTS
     # of the constructor
     tolerance: float
     max_iterations: int
@@ -56,12 +60,11 @@ class LinearScaling(Calibrator):
         rows = Rows.of(scaled, self._features)
         strength, theta = self._ridge(rows, scaled.total)
         found, passes = linear_minimum(LinearNLL(rows, strength), theta, self.tolerance, self.max_iterations)
-        del rows
-        self.converged_ = found.length <= 10 * max(self.tolerance, 1e-5 if scaled.logits.numel() > 1 << 22 else 0)
+        self.converged_ = has_converged(found, self.tolerance, rows)
         if not self.converged_:
             warn_unfinished(type(self).__name__, found.length, self.max_iterations)
         self._keep(found.theta)
-        self.loss_ = calibrated_nll(scaled, self._apply)
+        self.loss_ = calibrated_nll(scaled, self._apply, self._block)
         self.n_evaluations_ = start.n_evaluations_ + passes + 1
         warn_unseen(type(self).__name__, scaled)
 
@@ -184,6 +187,8 @@ class StructuredVectorScaling(StructuredScaling):
 
 class WithMatrix(LinearScaling):
     """W is a matrix."""
+
+    _block: ClassVar[int] = PRODUCT_ELEMENTS
 
     matrix_: Array
 
