@@ -219,7 +219,7 @@ def test_multilabel_draws_dense_and_extremes() -> None:
 def test_multilabel_refusals() -> None:
     fitted = quiet(lambda: MultiLabelCalibrator().fit(LOGITS, MANY))
     for make, message in (
-        (lambda: MultiLabelCalibrator("vector").fit(LOGITS, MANY), "method must be one of"),
+        (lambda: MultiLabelCalibrator("multilabel").fit(LOGITS, MANY), "method must be one of"),
         (lambda: MultiLabelCalibrator(shared=1).fit(LOGITS, MANY), "True or False"),  # type: ignore[arg-type]
         (lambda: MultiLabelCalibrator().transform(LOGITS), "not fitted"),
         (lambda: MultiLabelCalibrator().fit(expit(LOGITS), MANY), "look like probabilities"),

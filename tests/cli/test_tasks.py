@@ -239,8 +239,11 @@ def test_bad_multilabel_tables_and_calibrators(tmp_path, capsys):
     words = ["--method", "temperature", "--out", tmp_path / "cal.json", "--replicates", 0]
     assert run("calibrate", path, *words, "--shared") == 2
     assert "--shared is for --task multilabel" in capsys.readouterr().err
-    assert run("calibrate", path, "--task", "multilabel", "--method", "vector", *words[2:]) == 2
-    assert "--method vector is not for --task multilabel" in capsys.readouterr().err
+    named = ["--task", "multilabel", "--label", "nothing", "--keep-worse"]
+    assert run("calibrate", path, "--method", "venn-abers", *words[2:], *named) == 0
+    assert "Temperatures" not in capsys.readouterr().out
+    assert run("apply", tmp_path / "cal.json", path, "--to", tmp_path / "to.csv") == 0
+    assert (tmp_path / "to.csv").read_text().splitlines()[0] == path.read_text().splitlines()[0]
     assert run("calibrate", path, "--task", "multilabel", "--label", "nothing", *words, "--keep-worse") == 0
     np.savez(tmp_path / "two.npz", logits=SCORES[:, :2])
     assert run("apply", tmp_path / "cal.json", tmp_path / "two.npz", "--to", tmp_path / "to.npz") == 2

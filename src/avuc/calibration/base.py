@@ -44,8 +44,11 @@ class Calibrator(ClassifierMethods, ABC):
     # every calibrator by its name, `CALIBRATORS`: the package sets it, because this file stands below the others
     calibrators: ClassVar[dict[str, type[Calibrator]]] = {}
     name: ClassVar[str]
-    # learned attribute without its underscore -> its type in JSON: "number", "whole", "flag", "vector" or "curve"
+    # learned attribute without its underscore -> its type in JSON: "number", "whole", "flag", "vector", "curve" or
+    # "calibrators"
     learned: ClassVar[dict[str, str]]
+    # learned attributes that can be None, and are then not in the JSON
+    optional: ClassVar[tuple[str, ...]] = ()
 
     # whether its logits are of independent labels (`MultiLabelCalibrator`), not of classes of which one is right
     multilabel: ClassVar[bool] = False
@@ -178,9 +181,12 @@ class Calibrator(ClassifierMethods, ABC):
         if hasattr(self, "temperature_"):
             for key in self.learned:
                 value = getattr(self, f"{key}_")
+                if isinstance(value, list):
+                    value = [json.loads(part.to_json()) for part in value]
                 if isinstance(value, tuple):
                     value = [part.tolist() for part in value]
                 learned[key] = value.tolist() if isinstance(value, np.ndarray) else value
+            learned = {key: value for key, value in learned.items() if value is not None}
         content = {
             "format": FORMAT,
             "version": VERSION,
@@ -205,9 +211,9 @@ class Calibrator(ClassifierMethods, ABC):
         calibrator = kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in params.items()})
         calibrator._check_params()
         if learned:
-            _same_keys("learned", learned, list(kind.learned))
+            _same_keys("learned", dict.fromkeys(kind.optional) | learned, list(kind.learned))
             for key, shape in kind.learned.items():
-                setattr(calibrator, f"{key}_", _value(key, learned[key], shape))
+                setattr(calibrator, f"{key}_", _value(key, learned[key], shape) if key in learned else None)
             calibrator._check_learned()
             calibrator.class_names_ = _names(content.get("class_names"), calibrator.num_classes_)
         return calibrator
@@ -298,6 +304,10 @@ def _value(key: str, value: Any, shape: str) -> Any:
         raise InputError(f"calibrator JSON: {key} must be a whole number; found {value!r}")
     if shape == "curve" and not (isinstance(value, list) and len(value) == 2):
         raise InputError(f"calibrator JSON: {key} must be two lists, temperatures and losses")
+    if shape == "calibrators":
+        if not isinstance(value, list) or not value:
+            raise InputError(f"calibrator JSON: {key} must be a list of calibrators; found {repr(value)[:40]}")
+        return [Calibrator.from_json(json.dumps(one)) for one in value]
     if shape == "curve":
         return _vector(key, value[0]), _vector(key, value[1])
     if shape == "vector":

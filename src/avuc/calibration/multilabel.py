@@ -1,4 +1,4 @@
-"""Temperature scaling of a multi-label model: a temperature for each label, or one for all."""
+"""Calibration of a multi-label model: a calibrator of two classes for each label, or one for all."""
 
 from __future__ import annotations
 
@@ -11,28 +11,31 @@ from torch import Tensor
 
 from avuc.calibration.base import Array, CalibrationWarning, Calibrator
 from avuc.calibration.layouts import refuse_binary_probabilities
+from avuc.calibration.temperature import TemperatureScaling
 from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX, multilabel_rows
 
-METHODS = ("temperature", "cautious", "avuts", "auavuts")
+# the methods that a temperature for each label says all about
+TEMPERATURES = ("temperature", "cautious", "avuts", "auavuts")
 
 
 class MultiLabelCalibrator(Calibrator):
-    """Temperature scaling of independent sigmoids: p_l = sigmoid(z_l / T_l).
+    """Calibration of independent sigmoids; by default temperature scaling, p_l = sigmoid(z_l / T_l).
 
-    Each label is a binary decision with the logits [0, z], and its temperature is fitted by a calibrator of two
-    classes. With posterior samples, p_l is the mean of the samples' sigmoids. A label that was never seen as both 0
-    and 1 has nothing to fit on: it keeps T = 1, with a CalibrationWarning.
+    Each label is a binary decision with the logits [0, z], and a calibrator of two classes is fitted on it. With
+    posterior samples, p_l is the mean of the samples' probabilities. A label that was never seen as both 0 and 1 has
+    nothing to fit on: it stays as it is, with a CalibrationWarning.
 
     Args:
-        method: how a temperature is fitted: "temperature" (NLL), "cautious", "avuts" or "auavuts" (AvUC over the
-            decisions), each with its defaults.
-        shared: whether all labels have the same temperature, fitted on all decisions together.
+        method: name of the calibrator in `CALIBRATORS`, with its defaults: "temperature" (NLL), "avuts" (AvUC over the
+            decisions), "isotonic", "dirichlet", which is beta calibration of each label, and all others.
+        shared: whether all labels have the same calibrator, fitted on all decisions together.
 
     Learned attributes:
-        temperature_: (L,) temperatures.
-        fitted_: (L,) 1 for labels that were fitted, 0 for those that keep T = 1.
+        temperature_: (L,) temperatures; 1 for methods without.
+        each_: the calibrators of the labels, one if they share it; None for methods that are only a temperature.
+        fitted_: (L,) 1 for labels that were fitted, 0 for those that stay as they are.
         num_classes_: L, the number of labels.
 
     >>> import numpy as np
@@ -44,10 +47,17 @@ class MultiLabelCalibrator(Calibrator):
 
     name: ClassVar[str] = "multilabel"
     multilabel: ClassVar[bool] = True
-    learned: ClassVar[dict[str, str]] = {"temperature": "vector", "fitted": "vector", "num_classes": "whole"}
+    learned: ClassVar[dict[str, str]] = {
+        "temperature": "vector",
+        "fitted": "vector",
+        "num_classes": "whole",
+        "each": "calibrators",
+    }
+    optional: ClassVar[tuple[str, ...]] = ("each",)
 
     temperature_: Array  # type: ignore[assignment]
     fitted_: Array
+    each_: list[Calibrator] | None = None
 
     def __init__(self, method: str = "temperature", *, shared: bool = False) -> None:
         self.method = method
@@ -100,36 +110,43 @@ class MultiLabelCalibrator(Calibrator):
             weights = None if weights is None else weights[every.positions]
         self.num_classes_, self.class_names_ = count, None
         temperatures, fitted = np.ones(count), np.zeros(count)
+        each: list[Calibrator] = [TemperatureScaling.identity(2)] * count
         if self.shared:
-            temperatures[:], fitted[:] = self._one(every.scores, every.labels, weights), 1
+            each, fitted[:] = [self._one(every.scores, every.labels, weights)], 1
+            temperatures[:] = each[0].temperature_
         for label in range(0 if self.shared else count):
             some = of_label == label
             seen = every.labels[some]
             if len(seen) and bool((seen != seen[0]).any()):
                 of_some = None if weights is None else weights[some]
-                temperatures[label] = self._one(every.scores[..., some.to(every.scores.device), :], seen, of_some)
-                fitted[label] = 1
+                each[label] = self._one(every.scores[..., some.to(every.scores.device), :], seen, of_some)
+                temperatures[label], fitted[label] = each[label].temperature_, 1
         self.temperature_, self.fitted_ = temperatures, fitted
+        self.each_ = None if self.method in TEMPERATURES else each
         self._warn_unfitted()
         return self
 
-    def _one(self, rows: Tensor, labels: Tensor, weights: Tensor | None) -> float:
-        """Return the temperature of some of the decisions."""
+    def _one(self, rows: Tensor, labels: Tensor, weights: Tensor | None) -> Calibrator:
+        """Return a calibrator of some of the decisions."""
         scaler = self.calibrators[self.method]()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             scaler.fit(rows, labels, weights)
         for one in caught:
             warnings.warn(str(one.message), one.category, stacklevel=4)
-        return scaler.temperature_
+        return scaler
+
+    def reset(self) -> None:
+        """Leave all logits as they are."""
+        self.temperature_, self.each_ = np.ones_like(self.temperature_), None
 
     def _warn_unfitted(self) -> None:
         numbers = np.flatnonzero(self.fitted_ == 0).tolist()
         if numbers:
             listed = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
             warnings.warn(
-                f"MultiLabelCalibrator: label {listed} is never seen as both 0 and 1, so its temperature stays 1; fit "
-                "on rows of both, or use shared=True",
+                f"MultiLabelCalibrator: label {listed} is never seen as both 0 and 1, so it stays as it is; fit on "
+                "rows of both, or use shared=True",
                 CalibrationWarning,
                 stacklevel=3,
             )
@@ -141,7 +158,7 @@ class MultiLabelCalibrator(Calibrator):
         raise NotImplementedError  # `fit` does it: its labels are not class numbers
 
     def transform(self, logits: Any, *, class_dim: int | None = None) -> Any:
-        """Return calibrated logits z_l / T_l of the same shape and type (array or tensor).
+        """Return calibrated logits of the same shape and type (array or tensor).
 
         Args:
             logits: (N, L) or (S, N, L); dense (N, L, *spatial).
@@ -166,6 +183,12 @@ class MultiLabelCalibrator(Calibrator):
 
     def _apply(self, logits: Tensor) -> Tensor:
         most = torch.finfo(logits.dtype).max
+        if self.each_ is not None:
+            finite = logits.isfinite()
+            columns = torch.where(finite, logits, 0.0).unbind(-1)
+            each = self.each_ * len(columns) if len(self.each_) == 1 else self.each_
+            mapped = torch.stack([_of_two(one, z) for one, z in zip(each, columns, strict=True)], dim=-1)
+            return torch.where(finite, mapped.clamp(min=-most, max=most), logits)
         scaled = logits / torch.as_tensor(self.temperature_, dtype=logits.dtype, device=logits.device)
         # finite logits stay finite
         return torch.where(logits.isfinite(), scaled.clamp(min=-most, max=most), scaled)
@@ -206,8 +229,9 @@ class MultiLabelCalibrator(Calibrator):
         return float(np.average(chosen.cpu().numpy(), weights=weights))
 
     def _check_params(self) -> None:
-        if self.method not in METHODS:
-            raise InputError(f"MultiLabelCalibrator: method must be one of {METHODS}; found {self.method!r}")
+        known = [name for name, kind in self.calibrators.items() if not kind.multilabel]
+        if self.method not in known:
+            raise InputError(f"MultiLabelCalibrator: method must be one of {', '.join(known)}; found {self.method!r}")
         if not isinstance(self.shared, bool):
             raise InputError(f"MultiLabelCalibrator: shared must be True or False; found {self.shared!r}")
 
@@ -220,3 +244,13 @@ class MultiLabelCalibrator(Calibrator):
             )
         if not (self.temperature_ > 0).all() or not np.isin(self.fitted_, (0, 1)).all():
             raise InputError("calibrator JSON: every temperature must be above 0, and fitted 0 or 1")
+        if self.each_ is not None:
+            two = all(hasattr(one, "temperature_") and one.num_classes_ == 2 for one in self.each_)
+            if not two or len(self.each_) not in (1, count):
+                raise InputError(f"calibrator JSON: each must hold 1 or {count} fitted calibrators of two classes")
+
+
+def _of_two(calibrator: Calibrator, z: Tensor) -> Tensor:
+    """Return the calibrated log-odds of a decision with the log-odds z."""
+    both = calibrator._apply(torch.stack((torch.zeros_like(z), z), dim=-1))
+    return both[..., 1] - both[..., 0]

@@ -68,7 +68,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "--shared",
         action="store_true",
-        help="with --task multilabel: one temperature for all labels (default: one for each)",
+        help="with --task multilabel: one calibrator for all labels (default: one for each)",
     )
     parser.add_argument("--apply", metavar="FILE", help="predictions to calibrate; labels are not needed")
     parser.add_argument("--to", metavar="FILE", help="file for the calibrated predictions, in the format of --apply")

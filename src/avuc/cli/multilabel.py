@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from avuc.evaluation.files.multilabel import MultiLabelFile
 
 TASK = "multilabel"
-METHODS = ("temperature", "cautious", "avuts", "auavuts")
 # longer tables of labels are cut on the terminal
 MOST_LABELS = 40
 INDEPENDENT = "decisions of one row are not independent, so intervals, which resample decisions, are too narrow"
@@ -62,8 +61,6 @@ def evaluate_labels(args: Namespace) -> int:
 def calibrate_labels(args: Namespace) -> int:
     """Run `avuc calibrate --task multilabel`."""
     _refuse(args, "positive", "class_dim", "first_label")
-    if args.method not in METHODS:
-        raise InputError(f"--method {args.method} is not for --task multilabel; choose one of {', '.join(METHODS)}")
     from avuc.evaluation.files.multilabel import write_multilabel
     from avuc.evaluation.multilabel_file import compare_multilabel
 
@@ -96,7 +93,8 @@ def calibrate_labels(args: Namespace) -> int:
     console.line()
     for sentence in compared_verdict(result):
         console.paragraph(sentence)
-    console.paragraph(f"Temperatures: {_temperatures(document['temperatures'])}.")
+    if calibrator.each_ is None:
+        console.paragraph(f"Temperatures: {_temperatures(document['temperatures'])}.")
     show_warnings(Console(sys.stderr) if args.quiet else console, result.warnings)
     console.line()
     show_written(console, [args.out, args.to, args.json, args.report])
@@ -119,7 +117,8 @@ def apply_labels(args: Namespace, calibrator: Any) -> int:
     write_all({args.to: lambda path: write_multilabel(file, scores, path)})
     names = calibrator.class_names_ or [str(number) for number in range(calibrator.num_classes_)]
     found = dict(zip(names, calibrator.temperature_.tolist(), strict=True))
-    console.paragraph(f"calibrated by temperatures {_temperatures(found)}")
+    by = f"temperatures {_temperatures(found)}" if calibrator.each_ is None else f"{calibrator.method} of each label"
+    console.paragraph(f"calibrated by {by}")
     show_written(console, [args.to])
     return 0
 

@@ -75,6 +75,9 @@ class NumpyCalibrator:
     def _rescaled(self, z: Array) -> Array:
         impossible, most = np.isneginf(z), np.finfo(z.dtype).max
         with np.errstate(over="ignore"):
+            if self.rule is not None and self.method == "multilabel":
+                finite = np.isfinite(z)
+                return np.where(finite, np.clip(self.rule(np.where(finite, z, 0)), -most, most), z).astype(z.dtype)
             if self.rule is not None:
                 return np.where(impossible, -np.inf, np.clip(self.rule(z), -most, most)).astype(z.dtype)
             if self.method == "multilabel":
@@ -167,9 +170,29 @@ def _calibrator(content: Any) -> NumpyCalibrator:
         temperatures = vector("temperature", learned.get("temperature"), classes)
         if temperatures.min() <= 0:
             raise InputError(f"every temperature must be above 0; found {temperatures.min()}")
-        return NumpyCalibrator(method, classes, 1 / temperatures, None, tuple(names) if names else None)
+        each = None if "each" not in learned else _each_label(learned["each"], classes)
+        return NumpyCalibrator(method, classes, 1 / temperatures, None, tuple(names) if names else None, each)
     temperature = number("temperature", learned.get("temperature"))
     if temperature <= 0:
         raise InputError(f"temperature must be above 0; found {temperature}")
     rule = RULES[method](learned, classes) if method in RULES else None
     return NumpyCalibrator(method, classes, np.array(1 / temperature), None, tuple(names) if names else None, rule)
+
+
+def _each_label(each: Any, labels: int) -> Rule:
+    """Return the function of logits (..., L) of calibrators of two classes, one for each label or one for all."""
+    if not isinstance(each, list) or len(each) not in (1, labels):
+        raise InputError(f"each must be a list of 1 or {labels} calibrators")
+    found = [_calibrator(one) for one in each]
+    if any(one.num_classes != 2 or one.method == "multilabel" for one in found):
+        raise InputError("each must hold calibrators of two classes")
+
+    def rule(z: Array) -> Array:
+        columns = []
+        for label in range(labels):
+            two = np.stack((np.zeros_like(z[..., label]), z[..., label]), axis=-1)
+            both = found[label if len(found) > 1 else 0]._rescaled(two)
+            columns.append(both[..., 1] - both[..., 0])
+        return np.stack(columns, axis=-1)
+
+    return rule

@@ -68,6 +68,23 @@ class DividedByLabel(nn.Module):
         return logits / self.temperature
 
 
+class EachLabel(nn.Module):
+    """The calibrator of two classes of each label, in the last dimension; one calibrator is for all labels."""
+
+    def __init__(self, each: list[nn.Module]) -> None:
+        super().__init__()
+        self.each = nn.ModuleList(each)
+
+    def forward(self, logits: Tensor) -> Tensor:
+        columns = logits.unsqueeze(-1)
+        both = torch.cat((torch.zeros_like(columns), columns), dim=-1)
+        if len(self.each) == 1:
+            mapped = self.each[0](both)
+        else:
+            mapped = torch.stack([one(both[..., label, :]) for label, one in enumerate(self.each)], dim=-2)
+        return mapped[..., 1] - mapped[..., 0]
+
+
 class ScaledByClass(nn.Module):
     """a ∘ log softmax(z) + b; a class with logit −inf stays impossible."""
 
@@ -106,7 +123,7 @@ class LinearMap(nn.Module):
         top = (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature
         x = torch.softmax(top, dim=-1) * (1 - self.smoothing) + self.smoothing / logits.shape[-1]
         x = torch.log(torch.clamp(x, min=1e-12) if self.smoothing == 0 else x)
-        result = (x * self.weights if self.weights.ndim == 1 else x @ self.weights.T) + self.bias
+        result = (x * self.weights if self.weights.ndim == 1 else x @ self.weights.to(x.dtype).T) + self.bias
         return torch.where(logits > -math.inf, result, torch.full_like(result, -math.inf))
 
 
@@ -174,6 +191,8 @@ def rescaling_of(calibrator: object) -> nn.Module:
         if isinstance(calibrator, OneVsRest):
             return MappedByClass(*calibrator.table(), linear=calibrator.linear)
         if isinstance(calibrator, MultiLabelCalibrator):
+            if calibrator.each_ is not None:
+                return EachLabel([rescaling_of(one) for one in calibrator.each_])
             return DividedByLabel(calibrator.temperature_)
         if isinstance(calibrator, MixedTemperatureScaling):
             return MixedTemperatures(calibrator.temperature_, calibrator.mixture())

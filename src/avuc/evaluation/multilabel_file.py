@@ -97,8 +97,8 @@ def compare_multilabel(
 
     Args:
         file: labelled scores, from `read_multilabel`.
-        method: "temperature", "cautious", "avuts" or "auavuts".
-        shared: whether all labels have one temperature.
+        method: name of a calibrator.
+        shared: whether all labels have one calibrator.
         folds: parts for cross-fitting; rows are held out, with all their labels.
         threshold: entropy in nats up to which a decision counts as certain.
         bins: bins of ECE and UCE.
@@ -140,7 +140,7 @@ def compare_multilabel(
     if result.check.worse and keep_worse:
         result = with_warning(result)
     elif result.check.worse:
-        calibrator.temperature_ = np.ones_like(calibrator.temperature_)
+        calibrator.reset()
         result, after = rejected(result), before
     document = label_json(file.names, multilabel(after, labels, **options))
     document["per_label_before"] = label_json(file.names, multilabel(before, labels, **options))["per_label"]
