@@ -185,7 +185,7 @@ def test_bash_completes(tmp_path):
     assert completed(tmp_path, "ev") == ["evaluate"]
     assert {"evaluate", "apply", "completion", "--version"} <= set(completed(tmp_path, ""))
     assert completed(tmp_path, "evaluate", "a.npz", "--kind", "p") == ["probs", "percent"]
-    assert completed(tmp_path, "calibrate", "--method", "") == list(METHODS)
+    assert completed(tmp_path, "calibrate", "--method", "") == [*METHODS, "auto"]
     assert completed(tmp_path, "evaluate", "--fixed") == ["--fixed-memory"]
     assert completed(tmp_path, "evaluate", "a") == []  # then bash offers file names
     assert completed(tmp_path, "evaluate", "--json", "") == []

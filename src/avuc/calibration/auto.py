@@ -21,13 +21,12 @@ from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.predictions import Predictions
 
-# The calibrators that are tried, the simplest first. `cautious`, `avuts` and `auavuts` are not here: they give up NLL
-# for another goal.
-CANDIDATES = ("temperature", "smoothed", "ets", "structured-vector", "vector", "matrix", "isotonic")
-# with fewer rows than FEW_ROWS only these are tried; with fewer than LEAST_ROWS, or groups, none is
-FEW_ROWS = 100
+# The calibrators that are tried, the preferred one first. This list, its order, the number of folds and of standard
+# errors were chosen on one half of the prediction sets of benchmarks/bench_posthoc.py. Each of the three has a ridge or
+# smoothing that falls back to a temperature if there are few rows, so the one with the most parameters may be first.
+CANDIDATES = ("matrix", "structured-vector", "smoothed")
+# with fewer rows or groups nothing is changed
 LEAST_ROWS = 20
-FOR_FEW_ROWS = ("temperature", "smoothed")
 LEAST_GROUPS = 10
 # The cross-validation uses a tenth of the rows, but at least this many rows if they have no more than so many logits.
 SHARE = 10
@@ -44,28 +43,28 @@ ROUGH, FINE = 3e-4, 1e-5
 
 
 class AutoCalibrator(Calibrator):
-    """The calibrator with the lowest NLL in cross-validation, or a simpler one that is as good, or none.
+    """A calibrator chosen by cross-validation, or none if the predictions are better left alone.
 
-    The calibrators compete on the same folds. One that is clearly behind after a fold is stopped. Of those within one
-    standard error of the lowest NLL (of the paired difference), the simplest is taken; leaving the predictions alone
-    is the simplest of all. If NLL, the Brier score or ECE of held-out rows get worse by the rules of
-    `check_calibrator`, the next one is taken. The winner is fitted on all rows.
+    The calibrators compete on the same folds, and one that is clearly behind after a fold is stopped. Of those within
+    one standard error (of the paired difference) of the lowest NLL, the first in `methods` is taken. It is refused if
+    NLL, the Brier score or ECE of held-out rows get significantly worse than without a calibrator (`check_calibrator`);
+    then the next one is taken, and if all are refused, nothing is changed. The winner is fitted on all rows.
 
     A tenth of the rows takes part in the cross-validation, at least 5,000 if they have no more than 4 million logits.
-    With more than a million logits, an iterative winner is fitted on a sample of the rows. Fewer than 100 rows try
-    temperatures only; fewer than 20 rows, fewer than 10 groups, or labels of a single class leave the predictions
-    alone. JSON has the chosen calibrator, so `Calibrator.load` and `avuc apply` read it as such.
+    With more than a million logits, an iterative winner is fitted on a sample of the rows. Fewer than 20 rows, fewer
+    than 10 groups, or labels of a single class leave the predictions alone. JSON has the chosen calibrator, so
+    `Calibrator.load` and `avuc apply` read it as such.
 
     Args:
-        methods: names in `CALIBRATORS` to choose from, the simplest first. Default None: temperature, smoothed, ets,
-            structured-vector, vector, matrix, isotonic.
+        methods: names in `CALIBRATORS` to choose from, the preferred one first. Default None: matrix,
+            structured-vector and smoothed.
         folds: parts of the cross-validation.
-        standard_errors: how far the NLL may be above the lowest for a simpler calibrator. 0: the lowest NLL wins.
+        standard_errors: how far the NLL of a preferred calibrator may be above the lowest. 0: the lowest NLL wins.
         seed: of the folds and of samples of rows.
 
     Learned attributes:
         chosen_: the fitted calibrator.
-        table_: for each calibrator, the simplest first: method, nll, change against none, low, high, brier, ece, note.
+        table_: for none and each calibrator: method, nll, change against none, low, high, brier, ece, note.
         reason_: one sentence that says why.
         rows_: number of rows of the cross-validation.
 
@@ -74,7 +73,7 @@ class AutoCalibrator(Calibrator):
     >>> logits = 4 * (torch.randn(500, 3, generator=generator) + torch.eye(3)[labels])  # overconfident
     >>> auto = AutoCalibrator().fit(logits, labels)
     >>> auto.chosen_.name, auto.table_[0].method
-    ('temperature', 'none')
+    ('smoothed', 'none')
     """
 
     name: ClassVar[str] = "auto"
@@ -142,8 +141,6 @@ class AutoCalibrator(Calibrator):
         if stop := _too_few(rows):
             self._keep(TemperatureScaling.identity(rows.logits.shape[-1]), f"Nothing is changed: {stop}.")
             return
-        if len(rows) < FEW_ROWS:
-            names = [name for name in names if name in FOR_FEW_ROWS] or names[:1]
         some = self._sample(rows, max(len(rows) // SHARE, _most_rows(rows, RACE_ROWS, RACE_ELEMENTS)))
         some, self.rows_ = some.cpu(), len(some)
         classes = rows.logits.shape[-1]
@@ -164,21 +161,21 @@ class AutoCalibrator(Calibrator):
 
     def _winner(self, race: Race) -> tuple[str, str]:
         """Return the sentence and the name of the calibrator that is used."""
-        names, refused = race.finished, []
+        names, refused = [name for name in race.finished if name != NONE], []
         before = Predictions(race.runners[NONE].probs, race.rows.labels)
-        while True:
+        while names:
             winner, best = choose(race, names, self.standard_errors)
-            if winner == NONE:
-                break
             after = Predictions(race.runners[winner].probs, race.rows.labels)
             check = check_predictions(
                 self._made(winner, ROUGH), before, after, folds=race.folds, seed=self.seed, weight=race.rows.weight
             )
-            if not check.worse:
-                break
-            refused.append(f"{winner} is refused, because {check.reasons[0]}")
+            if not check.worse and check.figures["nll"].low <= 0:
+                return _sentence(race, winner, best, refused), winner
+            refused.append(winner)
             names.remove(winner)
-        return _sentence(race, winner, best, refused), winner
+        if not any(runner.folds for name, runner in race.runners.items() if name != NONE):
+            return "Nothing is changed: no calibrator can take these rows.", NONE
+        return "Nothing is changed: every calibrator would make held-out rows worse.", NONE
 
     def _keep(self, chosen: Calibrator, reason: str) -> None:
         self.chosen_, self.reason_ = chosen, reason
@@ -278,14 +275,14 @@ def _costly(classes: int) -> str:
 
 def _sentence(race: Race, winner: str, best: str, refused: Sequence[str]) -> str:
     change, error = race.difference(winner, NONE)
-    after = f"; {'; '.join(refused)}" if refused else ""
     rest = ""
     if best != winner:
-        more = race.difference(best, winner)[0]
-        rest = f"; {best} is {abs(more):.4f} lower, which is within one standard error, and {winner} is simpler"
-    if winner == NONE:
-        return f"Nothing is changed: no calibrator is clearly better than none on held-out rows{after}."
+        more, spread = race.difference(best, winner)
+        rest = f"; {best} is {abs(more):.4f} lower (standard error {spread:.4f}), and {winner} is preferred"
+    if refused:
+        rest += f"; {' and '.join(refused)} would make held-out rows worse"
+    verb = "falls" if change < 0 else "changes"
     return (
-        f"{winner}: NLL of held-out rows falls from {race.mean(NONE):.4f} to {race.mean(winner):.4f} (95 % interval of "
-        f"the change {change - NORMAL * error:+.4f} to {change + NORMAL * error:+.4f}){rest}{after}."
+        f"{winner}: NLL of held-out rows {verb} from {race.mean(NONE):.4f} to {race.mean(winner):.4f} (95 % interval "
+        f"of the change {change - NORMAL * error:+.4f} to {change + NORMAL * error:+.4f}){rest}."
     )

@@ -20,10 +20,8 @@ from avuc.metrics.statistics import NLL_FLOOR
 
 # no calibrator, which takes part under this name
 NONE = "none"
-# After a fold, a calibrator is stopped if its NLL is this many standard errors above the lowest one; one that is less
-# simple than the leader is stopped earlier, because a lower NLL alone would not let it win.
+# after a fold, a calibrator is stopped if its NLL is this many standard errors above the lowest one
 STOP = 3.0
-STOP_COMPLEX = 1.0
 # a stop needs at least this many held-out rows, because a standard error of few rows is not reliable
 STOP_ROWS = 50
 
@@ -126,7 +124,7 @@ class Race:
         """Hold out one fold after the other; only calibrators that may still win are fitted.
 
         Args:
-            calibrators: by name, the simplest first; only their classes and parameters are used.
+            calibrators: by name; only their classes and parameters are used.
         """
         shape = self.rows.logits.shape[-2:]
         dtype = torch.float64 if self.rows.logits.dtype == torch.float64 else torch.float32
@@ -164,10 +162,9 @@ class Race:
         done = self.runners[NONE].folds
         if done == self.folds or np.isfinite(self.runners[NONE].nll).sum() < STOP_ROWS:
             return
-        for place, name in enumerate(alive):
+        for name in alive:
             change, error = self.difference(name, leader)
-            limit = STOP_COMPLEX if place > alive.index(leader) else STOP
-            if name != NONE and change > limit * error:
+            if name != NONE and change > STOP * error:
                 self.runners[name].note = f"stopped after {done} of {self.folds} folds: {leader} is better"
 
     def mean(self, name: str) -> float:
@@ -179,7 +176,7 @@ class Race:
 
     @property
     def finished(self) -> list[str]:
-        """Names of the calibrators that were fitted in all folds, the simplest first."""
+        """Names of the calibrators that were fitted in all folds."""
         return [name for name, runner in self.runners.items() if not runner.note]
 
     def difference(self, name: str, other: str) -> tuple[float, float]:
@@ -239,17 +236,16 @@ def mean_and_error(values: Array, weight: Array | None = None, groups: Array | N
 
 
 def choose(race: Race, names: Sequence[str], errors: float) -> tuple[str, str]:
-    """Return the simplest calibrator whose NLL is within `errors` standard errors of the lowest, and the lowest.
+    """Return the first calibrator whose NLL is within `errors` standard errors of the lowest, and the lowest.
 
     Args:
         race: after its run.
-        names: calibrators to choose from, the simplest first; `NONE` is one of them.
+        names: calibrators to choose from, the preferred one first.
         errors: 0 chooses the lowest NLL, 1 is the one-standard-error rule.
     """
-    means = {name: race.mean(name) for name in names}
-    best = min(names, key=lambda name: means[name])
+    best = min(names, key=race.mean)
     for name in names:
         change, error = race.difference(name, best)
-        if change <= errors * error and means[name] <= means[NONE]:
+        if change <= errors * error:
             return name, best
     return best, best

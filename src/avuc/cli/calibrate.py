@@ -18,7 +18,7 @@ from avuc.cli.inputs import (
 )
 from avuc.cli.multilabel import TASK, calibrate_labels
 from avuc.cli.outputs import add_output_options, check_outputs, console_for, file_title, text_job, write_results
-from avuc.cli.tables import show_comparison, show_file, show_warnings, show_written
+from avuc.cli.tables import show_candidates, show_comparison, show_file, show_warnings, show_written
 from avuc.core.calibrator_names import CALIBRATOR_NAMES
 from avuc.core.errors import InputError
 from avuc.core.text import visible
@@ -40,6 +40,7 @@ a calibrator, it is rejected and the scores stay unchanged; --keep-worse keeps i
 EXAMPLES = """\
 examples:
   avuc calibrate validation.npz --method temperature --out cal.json
+  avuc calibrate validation.npz --method auto --out cal.json
   avuc calibrate validation.npz --method avuts --out cal.json --apply test.npz --to test-calibrated.npz"""
 
 
@@ -47,9 +48,10 @@ def arguments(parser: Parser) -> None:
     add_input_options(parser)
     parser.add_argument(
         "--method",
-        choices=CALIBRATOR_NAMES,
+        choices=(*CALIBRATOR_NAMES, "auto"),
         required=True,
-        help="temperature: maximum likelihood; cautious: a slightly higher temperature, for data that may shift; "
+        help="auto: chosen by cross-validation; temperature: maximum likelihood; "
+        "cautious: a slightly higher temperature, for data that may shift; "
         "avuts: accuracy versus uncertainty; auavuts: the same without a threshold; "
         "vector: one scale and one bias per class; smoothed: temperature with Laplace smoothing; "
         "ets: a mixture of temperature, no temperature and uniform; isotonic: isotonic regression of each class; "
@@ -133,6 +135,7 @@ def run(args: Namespace) -> int:
     write_results(result.as_json() | {"notes": list(file.notes)}, args.json, jobs)
     console.line()
     show_comparison(console, result)
+    show_candidates(console, result)
     console.line()
     for sentence in compared_verdict(result):
         console.paragraph(sentence)

@@ -50,6 +50,23 @@ def show_comparison(console: Console, result: Comparison) -> None:
     show_replicates(console, fitted.after)
 
 
+def show_candidates(console: Console, result: Comparison) -> None:
+    """Print what each calibrator that "auto" tried did in cross-validation."""
+    if not result.candidates:
+        return
+    console.line()
+    rows = []
+    for row in result.candidates:
+        known = row["nll"] == row["nll"]
+        change = f"{row['change']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]" if known else ""
+        figures = [f"{row[name]:.4f}" if row[name] == row[name] else "–" for name in ("nll", "brier", "ece")]
+        rows.append([row["method"], figures[0], change, figures[1], figures[2]])
+    console.table(["tried by auto", "NLL", "change [95 % interval]", "Brier", "ECE"], rows, "<>>>>")
+    for row in result.candidates:
+        if row["note"]:
+            console.paragraph(f"{row['method']}: {row['note']}", lead="  ")
+
+
 def show_replicates(console: Console, result: EvaluationResult) -> None:
     """Print how many bootstrap replicates the intervals come from."""
     if result.replicates:

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
-from avuc.calibration import CALIBRATORS, AvUTemperatureScaling, Calibrator, CalibratorCheck, TemperatureScaling
+from avuc.calibration import Calibrator, CalibratorCheck, TemperatureScaling
 from avuc.calibration.cross_validation import check_predictions, cross_fit_predictions
 from avuc.core.display import Displayed, data_frame, text
 from avuc.core.errors import InputError
@@ -21,6 +19,7 @@ from avuc.evaluation.changes import hurt_scores as hurt_scores
 from avuc.evaluation.compared import compared
 from avuc.evaluation.evaluate import evaluate_statistics
 from avuc.evaluation.files import ScoreFile
+from avuc.evaluation.fitted import candidates, changes_nothing, chosen, fit_curve, fit_notes, unfitted
 from avuc.evaluation.result import EvaluationResult, Series, interval_bounds, json_value
 from avuc.metrics.intervals import Bootstrap, compared_intervals
 from avuc.metrics.statistics import prediction_statistics
@@ -44,6 +43,7 @@ class Comparison(Displayed):
         check: whether the fitted calibrator is worse than none.
         notes: remarks about the fit.
         refused: the comparison of the fitted calibrator, if it was rejected as worse than none.
+        candidates: with the method "auto", what each calibrator did in cross-validation; else empty.
 
     >>> import tempfile, numpy as np
     >>> from avuc.evaluation.files import read_scores
@@ -65,6 +65,7 @@ class Comparison(Displayed):
     check: CalibratorCheck
     notes: list[str] = field(default_factory=list)
     refused: Comparison | None = None
+    candidates: list[dict[str, Any]] = field(default_factory=list)
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame with a row for each metric: metric, before, after, change, low, high."""
@@ -115,7 +116,7 @@ class Comparison(Displayed):
                 },
             }
         )
-        return document
+        return document | ({"candidates": json_value(self.candidates)} if self.candidates else {})
 
 
 def compare(
@@ -141,7 +142,7 @@ def compare(
     Args:
         file: labelled scores: a file from `read_scores`, `Predictions`, or logits together with `labels`, as for
             `Calibrator.fit`.
-        method: a name in `avuc.calibration.CALIBRATORS`, such as "temperature".
+        method: a name in `avuc.calibration.CALIBRATORS`, such as "temperature"; or "auto", see `AutoCalibrator`.
         labels: class numbers, if `file` is logits. Default None: the file or the predictions have them.
         folds: parts for cross-fitting.
         threshold: entropy in nats up to which a prediction counts as certain; "auto": learned from these rows.
@@ -160,21 +161,21 @@ def compare(
     >>> calibrator.temperature_ > 1, comparison.after.metrics["ece"] < comparison.before.metrics["ece"]
     (True, True)
     """
-    if method not in CALIBRATORS:
-        raise InputError(f"unknown calibration method {method!r}; choose one of {', '.join(CALIBRATORS)}")
+    calibrator = unfitted(method, folds, seed)
     scores = compared(file, labels, class_dim, ignore_index)
     before, logits, targets = scores.before, scores.logits, scores.before.labels
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            calibrator = CALIBRATORS[method]().fit(logits, targets)
+            calibrator.fit(logits, targets)
     except InputError as error:
         raise scores.error(error) from error
-    calibrator.class_names_ = scores.names
     folds = min(folds, len(before))
     if folds < 2:
         after = scores.predictions(calibrator)
         how = "the one row that the calibrator was fitted on; no row could be held out, so they are optimistic"
+    elif changes_nothing(calibrator):
+        after, how = before, "all rows; nothing is changed"
     else:
         after = cross_fit_predictions(calibrator, logits, targets, folds, seed)
         how = (
@@ -194,10 +195,12 @@ def compare(
         replicates=replicates,
         seed=seed,
     )
+    saved = chosen(calibrator)
+    saved.class_names_ = scores.names
     if not result.check.worse:
-        return calibrator, result
+        return saved, result
     if keep_worse:
-        return calibrator, with_warning(result)
+        return saved, with_warning(result)
     identity = TemperatureScaling.identity(before.num_classes, result.before.metrics["nll"])
     identity.class_names_ = scores.names
     return identity, rejected(result)
@@ -248,7 +251,8 @@ def compare_predictions(
         first = replace(first, intervals=intervals_before, replicates=replicates)
     statistics = (statistics_before, statistics_after)
     check = check_predictions(calibrator, before, after, folds=folds, bins=bins, seed=seed, statistics=statistics)
-    scaler = calibrator if isinstance(calibrator, TemperatureScaling) else None
+    fitted = chosen(calibrator)
+    scaler = fitted if isinstance(fitted, TemperatureScaling) else None
     hurt = hurt_scores(change)
     return Comparison(
         method=method,
@@ -267,9 +271,10 @@ def compare_predictions(
                 if not hurt or name == "ece"
             ),
         ],
-        curve={} if scaler is None else _fit_curve(scaler),
+        curve={} if scaler is None else fit_curve(scaler),
         check=check,
-        notes=_guard_note(calibrator),
+        notes=fit_notes(calibrator),
+        candidates=candidates(calibrator),
     )
 
 
@@ -294,19 +299,3 @@ def rejected(fitted: Comparison) -> Comparison:
         notes=[],
         refused=fitted,
     )
-
-
-def _guard_note(calibrator: Calibrator) -> list[str]:
-    if not (isinstance(calibrator, AvUTemperatureScaling) and calibrator.guarded_):
-        return []
-    return [
-        f"The search found T = {calibrator.unguarded_temperature_:.4g}, but NLL, ECE or UCE is too much worse there; "
-        f"the guard moved it back to {calibrator.temperature_:.4g}. If only confidence matters, --method temperature "
-        "may give a lower ECE."
-    ]
-
-
-def _fit_curve(scaler: TemperatureScaling) -> Series:
-    temperatures, losses = scaler.curve_
-    keep = np.isfinite(losses)
-    return {"temperature": temperatures[keep].tolist(), "loss": losses[keep].tolist()}
