@@ -161,7 +161,7 @@ class AutoCalibrator(Calibrator):
 
     def _winner(self, race: Race) -> tuple[str, str]:
         """Return the sentence and the name of the calibrator that is used."""
-        names, refused = [name for name in race.finished if name != NONE], []
+        names, refused = [name for name in race.finished if name != NONE], list[str]()
         before = Predictions(race.runners[NONE].probs, race.rows.labels)
         while names:
             winner, best = choose(race, names, self.standard_errors)
