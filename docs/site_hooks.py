@@ -68,16 +68,16 @@ def package_page(package: str, packages: dict[str, list[str]]) -> str:
     return "\n".join(parts)
 
 
-def without_outside_links(text: str, folder: str) -> str:
-    """Replace links from a page in `folder` to files outside docs/ by their text."""
+def without_outside_links(text: str, folder: str, files: Files) -> str:
+    """Replace links from a page in `folder` to files outside docs/, and to examples without a page, by their text."""
 
     def one(match: re.Match[str]) -> str:
         words, target = match[1], match[2]
         place = posixpath.normpath(posixpath.join(folder, target))
-        if example := re.fullmatch(r"\.\./examples/gallery/(\w+)\.py", place):  # its page is on the site
+        example = re.fullmatch(r"\.\./examples/gallery/(\w+)\.py", place)
+        if example and files.get_file_from_path(f"gallery/{example[1]}.md"):  # it was run: its page is on the site
             return f"[{words}]({posixpath.relpath(f'gallery/{example[1]}.md', folder or '.')})"
-        outside = place.startswith("..")
-        return words if outside and not re.match(r"\w+:", target) else match[0]
+        return words if place.startswith("..") and not re.match(r"\w+:", target) else match[0]
 
     return LINK.sub(one, text)
 
@@ -143,7 +143,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         markdown = with_links_to_packages(markdown, public_packages())
     if name in COPIES:
         markdown = LINK.sub(lambda match: match[0] if known(match[2], files) else match[1], markdown)
-    return without_outside_links(markdown, posixpath.dirname(name))
+    return without_outside_links(markdown, posixpath.dirname(name), files)
 
 
 def known(target: str, files: Files) -> bool:
