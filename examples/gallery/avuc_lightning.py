@@ -1,8 +1,8 @@
 """In Lightning, AvUC is an attribute of the module and one callback.
 
-`AvUCCallback` finds the `AvUCLoss` in your LightningModule, ends its epochs, and logs its threshold and the four
-quadrants of each epoch. The picture shows what the loss works with: right and certain predictions (AC) become more,
-wrong and certain ones (IC) fewer. The warm-up epochs, in which the threshold is learned, have no quadrants yet.
+`AvUCCallback` finds the `AvUCLoss` in your LightningModule, ends its epochs, and logs its threshold and four
+quadrants. Right and certain predictions (AC) become more, all others fewer: the network learns its training digits by
+heart. The warm-up epochs, in which the threshold is learned, have no quadrants yet.
 
 Topic: Train
 Picture: Shares of the four quadrants AC, AU, IC and IU of the training predictions by epoch after the warm-up.
@@ -25,7 +25,7 @@ class Digits(LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-        self.avuc = avuc.AvUCLoss(beta=1.0, variant="monotone", warmup_epochs=3)  # the callback finds it
+        self.avuc = avuc.AvUCLoss(beta=1.0, variant="monotone", warmup_epochs=8)  # the callback finds it
 
     def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
         logits = self.net(batch[0])
@@ -41,12 +41,12 @@ class History(Callback):
 
 
 history: list[dict[str, float]] = []
-logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+logging.disable(logging.WARNING)
 seed_everything(0, verbose=False)
-pixels, labels = load_digits(return_X_y=True)
-data = TensorDataset(torch.tensor(pixels[:1000] / 16).float(), torch.tensor(labels[:1000]))
+pixels, labels = map(torch.tensor, load_digits(return_X_y=True))
+data = TensorDataset(pixels.float() / 16 + 0.3 * torch.randn(pixels.shape), labels)  # noise: hard enough for mistakes
 quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-trainer = Trainer(max_epochs=20, accelerator="cpu", callbacks=[AvUCCallback(), History()], **quiet)
+trainer = Trainer(max_epochs=25, accelerator="cpu", callbacks=[AvUCCallback(), History()], **quiet)
 trainer.fit(Digits(), DataLoader(data, batch_size=50, shuffle=True))
 
 figure, ax = plt.subplots()

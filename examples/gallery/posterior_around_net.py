@@ -1,8 +1,8 @@
 """A trained network becomes a posterior in one call, and its samples disagree where the data change.
 
-`to_bayesian` puts Gaussian noise on every weight, here 15 % of its size (the MOPED prior), without any training. Each
-sample is a network. Averaging 64 of them keeps the predictions on clean digits nearly as they were; on noisy digits
-the samples disagree, and the mean becomes less sure than the single network.
+`to_bayesian` puts Gaussian noise on every weight, here 15 % of its size (the MOPED prior), without any training.
+Averaging 64 samples changes little on clean digits; on noisy digits the samples disagree, and their mean is less sure
+than the single network. It is still far too sure: a posterior alone does not repair a strong shift.
 
 Topic: Posteriors
 Picture: Mean confidence and accuracy by noise level, for the network and for the posterior around it.
