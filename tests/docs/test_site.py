@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import make_api
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +111,24 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text('<p id="here"><a href="b.html#there">b</a><img src="none.png">', encoding="utf-8")
     (tmp_path / "b.html").write_text('<p id="other"><a href="a.html#here">a</a>', encoding="utf-8")
     assert broken(tmp_path) == ["a.html: b.html#there", "a.html: none.png"]
+
+
+def test_every_public_name_has_its_place_in_the_reference(site: Path) -> None:
+    """Names that are packages have a page of their own; the names of `avuc` are shown where their package is."""
+    modules = {module.__name__: vars(module)["__all__"] for module in make_api.public_modules()}
+    anchors = {name: Links((site / "api" / f"{name}.html").read_text(encoding="utf-8")).anchors for name in modules}
+    everywhere = {anchor.rpartition(".")[2] for found in anchors.values() for anchor in found}
+    missing = [
+        f"{module}.{name}"
+        for module, names in modules.items()
+        for name in names
+        if f"{module}.{name}" not in modules
+        and not (
+            {f"{module}.{name}", f"{module}.{name}.{name}"} & anchors[module]
+            or (module == "avuc" and name in everywhere)
+        )
+    ]
+    assert missing == []
 
 
 @pytest.fixture(scope="module")
