@@ -337,7 +337,7 @@ def main() -> None:
             print(f"  {name:20} " + "  ".join(f"{value:.2e}" for value in values))
     if args.device != "cuda":
         torch.set_num_threads(args.threads)
-        save("cpu", cpu(tuple(args.shape) if args.shape else CPU_SHAPE, min(args.repeats, 5)))
+        save("cpu", cpu(tuple(args.shape) if args.shape else CPU_SHAPE, min(args.repeats, 3)))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -22,35 +21,45 @@ def breakdown(call: Callable[[], float], device: str, rows: int = 14) -> dict[st
         rows: kernels to print.
     """
     gpu = device == "cuda"
-    seconds = statistics.median(call() for _ in range(3))
     activity = torch.profiler.ProfilerActivity.CUDA if gpu else torch.profiler.ProfilerActivity.CPU
-    host: list[float] = []
-    wait = torch.cuda.synchronize
-    if gpu:  # the last wait of a call starts when Python has started everything
-        torch.cuda.synchronize = lambda *_: (host.append(time.perf_counter()), wait())  # type: ignore[assignment]
-    try:
-        call()
-    finally:
-        torch.cuda.synchronize = wait
+    host = 0.0
+    if gpu:
+        host = _started_by_python(call)
     with torch.profiler.profile(activities=[activity]) as profile:
-        call()
+        seconds = call()
     kind = torch.autograd.DeviceType.CUDA if gpu else torch.autograd.DeviceType.CPU
     found: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
     for event in profile.events():
         if event.device_type == kind:
             name = event.name.removeprefix("void ").split("<")[0].split("(")[0]
             found[name][0] += 1
-            found[name][1] += (event.self_device_time_total if gpu else event.self_cpu_time_total) / 1e3
+            found[name][1] += (event.time_range.elapsed_us() if gpu else event.self_cpu_time_total) / 1e3
     busy = sum(value[1] for value in found.values())
     launches = sum(int(value[0]) for value in found.values())
     small = sum(int(value[0]) for name, value in found.items() if not any(part in name for part in TILES))
     what = "launches" if gpu else "operations"
     print(
-        f"  breakdown of {1e3 * seconds:.2f} ms: {launches} {what}, {small} of them besides products and tiles;",
-        end=" ",
+        f"  breakdown of {1e3 * seconds:.2f} ms (with profiler): {launches} {what}, {small} besides products and tiles;"
     )
-    print(f"busy {busy:.2f} ms" + (f", started by Python in {1e3 * (host[-1] - host[0]):.2f} ms" if gpu else ""))
+    print(f"  busy {busy:.2f} ms" + (f", started by Python in {1e3 * host:.2f} ms (without profiler)" if gpu else ""))
     for name, (count, milliseconds) in sorted(found.items(), key=lambda item: -item[1][1])[:rows]:
         print(f"    {int(count):5} x {name[:64]:64} {milliseconds:9.3f} ms")
     result: dict[str, object] = {"seconds": seconds, "busy_ms": busy, "launches": launches, "small": small}
-    return result | {"host_ms": 1e3 * (host[-1] - host[0]) if gpu else None, "kernels": dict(found)}
+    return result | {"host_ms": 1e3 * host, "kernels": dict(found)}
+
+
+def _started_by_python(call: Callable[[], float]) -> float:
+    """Return the seconds between the first and the last wait for the GPU: there Python has started everything."""
+    times: list[float] = []
+    wait = torch.cuda.synchronize
+
+    def noted(*device: object) -> None:
+        times.append(time.perf_counter())
+        wait(*device)
+
+    torch.cuda.synchronize = noted
+    try:
+        call()
+    finally:
+        torch.cuda.synchronize = wait
+    return times[-1] - times[0] if times else 0.0

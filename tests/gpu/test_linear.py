@@ -161,6 +161,13 @@ for options in (Options(width=16), Options(softcap=5.0, scale=0.5, width=16)):
     torch.testing.assert_close(
         linear.backward_tiles(*arguments), tiles.backward_tiles(*arguments), rtol=1e-4, atol=1e-4
     )
+narrow = [value.bfloat16() for value in (torch.randn(8, 16), torch.randn(208, 16) / 4, torch.randn(208))]
+labels_8 = torch.arange(8) * 26
+part = tiles.forward_tiles(*narrow, labels_8, Options())
+columns = Coefficients(part.largest, *torch.randn(4, 8))
+arguments = (*narrow, labels_8, part.predicted, columns, Options(width=64), (True, True, True))
+for one, other in zip(linear.backward_tiles(*arguments), tiles.backward_tiles(*arguments)):
+    assert float((one - other).float().norm() / other.float().norm()) < 1e-2  # tiles and sums in borrowed memory
 certain = torch.arange(53.0) * 0.1  # word 37 is 35 higher than the next one: 1 + Σ exp(z − m) is 1 in float32
 certain[37] = 40.0
 others = (certain.double() - 40).exp()[torch.arange(53) != 37].sum().expand(3)
