@@ -15,7 +15,6 @@ import argparse
 import ast
 import hashlib
 import importlib
-import json
 import multiprocessing
 import os
 import platform
@@ -199,16 +198,19 @@ def keep(example: Example, folder: Path, pages: Path) -> str:
     """Move the result of a run to the pages, and return what is wrong with it."""
     skipped = (folder / "skipped").read_text(encoding="utf-8") if (folder / "skipped").exists() else ""
     drawn = folder / f"{example.name}.svg"
+    kept = pages / drawn.name, pages / f"{example.name}-dark.svg"
     if not skipped:
         if not drawn.exists():
             return f"it saved no {drawn.name}"
         svg = drawn.read_text(encoding="utf-8")
-        (pages / drawn.name).write_text(svg, encoding="utf-8")
-        (pages / f"{example.name}-dark.svg").write_text(dark(svg), encoding="utf-8")
+        for path, text in zip(kept, (svg, dark(svg)), strict=True):
+            path.write_text(text, encoding="utf-8")
+    else:  # no picture of an earlier run
+        for path in kept:
+            path.unlink(missing_ok=True)
     output = (folder / "stdout").read_text(encoding="utf-8")
     (pages / f"{example.name}.md").write_text(page(example, output, skipped), encoding="utf-8")
-    record = {"key": key_of(example), "skipped": skipped}
-    (pages / ".cache" / f"{example.name}.json").write_text(json.dumps(record), encoding="utf-8")
+    (pages / ".cache" / f"{example.name}.txt").write_text(key_of(example))
     return ""
 
 
@@ -259,11 +261,10 @@ def run_all(examples: list[Example], jobs: int, pages: Path) -> dict[str, str]:
     return failed
 
 
-def cached(example: Example, pages: Path) -> dict[str, str] | None:
-    """Return what is known of the last run, or None if it is out of date."""
-    path = pages / ".cache" / f"{example.name}.json"
-    record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return record if record.get("key") == key_of(example) and (pages / f"{example.name}.md").exists() else None
+def cached(example: Example, pages: Path) -> bool:
+    """Return whether the page of an example is that of its code, and of this package."""
+    key = pages / ".cache" / f"{example.name}.txt"
+    return key.exists() and key.read_text() == key_of(example) and (pages / f"{example.name}.md").exists()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -284,9 +285,10 @@ def main(arguments: list[str] | None = None) -> int:
     failed = run_all([one for one in wanted if chosen.fresh or not cached(one, pages)], chosen.jobs, pages)
     for name, wrong in failed.items():
         print(f"\nexamples/gallery/{name}.py failed:\n{wrong}", file=sys.stderr)
-    records = {one.name: cached(one, pages) for one in examples}
-    skipped = {name for name, record in records.items() if record and record["skipped"]}
-    (pages / "index.md").write_text(index([one for one in examples if records[one.name]], skipped), encoding="utf-8")
+        (pages / f"{name}.md").unlink(missing_ok=True)
+    shown = [one for one in examples if (pages / f"{one.name}.md").exists()]
+    skipped = {one.name for one in shown if not (pages / f"{one.name}.svg").exists()}
+    (pages / "index.md").write_text(index(shown, skipped), encoding="utf-8")
     return 1 if failed else 0
 
 

@@ -108,12 +108,21 @@ def pages_in(folder: str, config: MkDocsConfig) -> list[str]:
     return [path.relative_to(config.docs_dir).as_posix() for path in pages]
 
 
+def gallery_pages(index: Path) -> list[str | dict[str, list[str]]]:
+    """The pages of the gallery, in the topics and the order of its index."""
+    if not index.exists():
+        return []
+    topics = index.read_text(encoding="utf-8").split("\n## ")[1:]
+    listed = [(text.partition("\n")[0], re.findall(r"\]\((\w+)\.md\)", text)) for text in topics]
+    return ["gallery/index.md", *({topic: [f"gallery/{name}.md" for name in names]} for topic, names in listed)]
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Fill the parts of the navigation that programs write: the API reference, the gallery and the studies."""
     assert config.nav is not None
     filled = {
         "API reference": ["api.md", *({name: f"api/{name}.md"} for name in public_packages())],
-        "Gallery": pages_in("gallery", config),
+        "Gallery": gallery_pages(Path(config.docs_dir) / "gallery" / "index.md"),
     }
     for section in config.nav:
         for name, pages in filled.items():
