@@ -198,7 +198,7 @@ class LinearNLL:
 def linear_minimum(nll: LinearNLL, theta: Tensor, tolerance: float, max_iterations: int) -> tuple[Found, float]:
     """Return the minimum of NLL + ridge, and the number of passes over the rows.
 
-    Many rows are first replaced by a sample of them. float32 features allow no tolerance below 1e-5.
+    Many rows are first replaced by a sample of them. float32 features allow no tolerance below 1e-4.
     """
     solve, passes = nll.solver(theta), 0.0
     few = nll.rows.sample(SAMPLE_ELEMENTS)
@@ -229,7 +229,7 @@ def has_converged(found: Found, tolerance: float, rows: Rows) -> bool:
 
 def _least(rows: Rows) -> float:
     """Return the smallest tolerance that the precision of the rows allows."""
-    return 0.0 if rows.x.dtype == torch.float64 else 1e-5
+    return 0.0 if rows.x.dtype == torch.float64 else 1e-4
 
 
 def unseen_classes(scaled: ScaledLogits) -> Tensor:

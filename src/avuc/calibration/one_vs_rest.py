@@ -237,7 +237,7 @@ def isotonic_regression(x: Array, y: Array, weight: Array) -> tuple[Array, Array
 
 def _distinct(x: Array, *columns: Array) -> tuple[Array, ...]:
     """Return the sorted distinct values of x, and the sums of the columns for each."""
-    order = np.argsort(x, kind="stable")
+    order = np.argsort(x)
     ordered = x[order]
     starts = np.append(0, np.flatnonzero(np.diff(ordered)) + 1)
     return ordered[starts], *(np.add.reduceat(column[order], starts) for column in columns)

@@ -77,7 +77,7 @@ class VennAbersCalibration(OneVsRest):
 
 def _tied(probs: Array) -> tuple[Array, Array, Array]:
     """Return lower and upper ends of the distinct probabilities, and the number of each row's."""
-    order = np.argsort(probs, kind="stable")
+    order = np.argsort(probs)
     ordered = probs[order]
     new = np.append(True, np.diff(ordered) > TIE * ordered[1:])
     starts = np.flatnonzero(new)
