@@ -9,8 +9,8 @@ is elsewhere, the gradient in `hidden` has room for a tile of D words. So:
     3  S becomes the gradient in `hidden`. The last words again: the gradient in `weight`. The tile is in the rows
        behind it: each has D/(D + T) of the words that are left, and the last TAIL words have memory of their own.
 
-The price is one more product with the logits of the last words, 2·T of V. If the gradient in `hidden` is summed in
-place (float32) or not needed, step 2 has all words.
+The price: the logits of the last words, 2·T of V, are computed once more. If these are more than a half, S has memory
+of its own. If the gradient in `hidden` is summed in place (float32) or not needed, step 2 has all words.
 """
 
 from __future__ import annotations
