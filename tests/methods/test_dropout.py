@@ -205,3 +205,58 @@ def test_own_layers_at_the_extremes() -> None:
         torch.testing.assert_close(gone, everything[1].bias.expand(2, 3))
     with pytest.raises(InputError, match=r"no nn\.Dropout layers"):
         DropoutPosterior.of_own_layers(nn.Linear(2, 2))
+
+
+class Places(nn.Module):
+    """Dropout layers of rate 0 mark places: one of channels, one of elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.channels = nn.Conv2d(3, 6, 1), nn.Dropout2d(0.0)
+        self.elements, self.classify = nn.Dropout(0.0), nn.Conv2d(6, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classify(self.elements(self.channels(self.conv(x))))
+
+
+def test_own_layers_mark_the_places() -> None:
+    net, x = Places(), torch.rand(5, 3, 4, 4)
+    model = Dropout(0.5, own_layers=True).build(net, generator=generator(0))
+    assert hooked(model) == ["channels", "elements"]
+    assert list(model.state_dict()) == list(net.state_dict())
+    assert torch.equal(model.eval()(x), net(x))
+    seen: dict[str, Tensor] = {}
+    for name in ("channels", "elements"):
+        model.get_submodule(name).register_forward_hook(lambda _, i, o, name=name: seen.update({name: o / net.conv(x)}))
+    with torch.no_grad():
+        model.train()(x)
+        # whole channels are dropped or doubled, for each image its own
+        per_channel = seen["channels"].round(decimals=4)
+        assert torch.equal(per_channel, per_channel[:, :, :1, :1].expand_as(per_channel))
+        assert set(per_channel.unique().tolist()) == {0.0, 2.0}
+        assert len(per_channel[:, :, 0, 0].unique(dim=0)) > 1
+        assert set(seen["elements"].round(decimals=3).unique().tolist()) == {0.0, 4.0}
+        model = Dropout(0.5, own_layers=True).build(net)
+        draw = DropoutPosterior(model).draw(generator(1))
+        assert torch.allclose(draw(x)[:2], draw(x[:2]))  # the batch does not matter
+        assert not torch.allclose(draw(x), DropoutPosterior(model).draw(generator(2))(x))
+
+
+def test_own_layers_share_the_moments_of_the_net() -> None:
+    """Over many samples, the mean of dropped channels is the plain network's: the last layer is linear."""
+    net, x = Places(), torch.rand(1, 3, 1, 1)
+    posterior = DropoutPosterior(Dropout(0.2, own_layers=True).build(net).eval())
+    with torch.no_grad():
+        mean = torch.stack([posterior.draw(generator(seed))(x) for seed in range(3000)]).mean(0)
+        assert torch.allclose(mean, net(x), atol=0.05)
+
+
+def test_own_layers_are_needed_and_old_checkpoints_are_known() -> None:
+    with pytest.raises(InputError, match=r"has no nn\.Dropout layers"):
+        Dropout(own_layers=True).build(nn.Linear(2, 2))
+    with pytest.raises(InputError, match="own_layers is for the method dropout"):
+        LLDropout(own_layers=True)
+    assert repr(Dropout(0.1)) == "Dropout(rate=0.1, drop_input=True)"
+    assert repr(LLDropout(0.1)) == "LLDropout(rate=0.1, drop_input=True)"
+    assert repr(Dropout(0.1, own_layers=True)) != repr(Dropout(0.1))
+    assert Dropout(0.1, own_layers=True) != Dropout(0.1)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -41,12 +41,14 @@ DROPOUT_LAYERS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 @dataclass(frozen=True)
 class Dropout(Method):
-    """Monte Carlo dropout before every weight layer.
+    """Monte Carlo dropout before every weight layer, or where the network has dropout layers of its own.
 
     Args:
         rate: probability q that an input element is dropped (default 0.055, the tuned value of Ovadia et al. 2019 for
             ResNet-20 on CIFAR-10; the paper's Dropout results are theirs).
         drop_input: whether pixels are dropped before the first layer too (default True, as in that benchmark).
+        own_layers: drop at the network's nn.Dropout layers instead, with this `rate` (default False); nn.Dropout2d and
+            its relatives drop channels. Layers of rate 0 only mark the places: other methods drop nothing there.
 
     >>> method = Dropout(rate=0.5)
     >>> posterior = method.posterior([method.build(nn.Linear(8, 3))])
@@ -58,13 +60,23 @@ class Dropout(Method):
     last_only: ClassVar[bool] = False
     rate: float = 0.055
     drop_input: bool = True
+    own_layers: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.rate < 1:
             raise InputError(f"dropout rate must be at least 0 and below 1, found {self.rate}")
+        if self.own_layers and self.last_only:
+            raise InputError("ll_dropout drops before the last layer; own_layers is for the method dropout")
+
+    def __repr__(self) -> str:
+        # checkpoints of version 0.1.0 are known by this text
+        own = ", own_layers=True" if self.own_layers else ""
+        return f"Dropout(rate={self.rate!r}, drop_input={self.drop_input!r}{own})"
 
     def build(self, net: nn.Module, *, generator: torch.Generator | None = None) -> nn.Module:
         model = copy.deepcopy(net)
+        if self.own_layers:
+            return self._at_own_layers(model, generator)
         layers = [layer for layer in model.modules() if isinstance(layer, WEIGHT_LAYERS)]
         if self.last_only:
             layers = layers[-1:]
@@ -75,6 +87,20 @@ class Dropout(Method):
         masks = Masks(generator)
         for place, layer in enumerate(layers):
             layer.register_forward_pre_hook(DropoutHook(masks, place, self.rate))
+        return model
+
+    def _at_own_layers(self, model: nn.Module, generator: torch.Generator | None) -> nn.Module:
+        names = [name for name, layer in model.named_modules() if isinstance(layer, DROPOUT_LAYERS)]
+        if not names or "" in names:
+            raise _no_layers(model)
+        masks = Masks(generator)
+        for place, name in enumerate(names):
+            channels = type(model.get_submodule(name)) is not nn.Dropout
+            # the hook drops, with the generator of the model; the layer itself would use torch's own
+            layer = nn.Identity()
+            layer.register_forward_pre_hook(DropoutHook(masks, place, self.rate, channels=channels))
+            parent, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(parent), leaf, layer)
         return model
 
     def posterior(self, models: Sequence[nn.Module], *, images: Tensor | None = None) -> Posterior:
@@ -113,9 +139,10 @@ class DropoutHook:
         if not (layer.training and self.in_training):
             return inputs
         generator = self.masks.generator or own_generator(x.device)
-        if generator is None:
+        if generator is None and not self.channels:
             return (F.dropout(x, self.rate), *rest)
-        kept = torch.empty_like(x).bernoulli_(1 - self.rate, generator=generator)
+        shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.channels else x.shape
+        kept = torch.empty(shape, dtype=x.dtype, device=x.device).bernoulli_(1 - self.rate, generator=generator)
         return (x * kept / (1 - self.rate), *rest)
 
 
@@ -150,10 +177,7 @@ class DropoutPosterior(nn.Module):
         """
         layers = [layer for layer in net.modules() if isinstance(layer, DROPOUT_LAYERS)]
         if not layers:
-            raise InputError(
-                f"{type(net).__name__} has no nn.Dropout layers (dropout inside a forward function cannot be found); "
-                "Dropout().build(net) puts dropout before its weight layers"
-            )
+            raise _no_layers(net)
         masks = Masks(None)
         for place, layer in enumerate(layers):
             if not any(isinstance(hook, DropoutHook) for hook in layer._forward_pre_hooks.values()):
@@ -192,6 +216,13 @@ class MaskDraw:
             kept = torch.empty(shape, device=x.device).bernoulli_(1 - rate, generator=generator)
             self._made[key] = kept / (1 - rate) if rate < 1 else kept
         return self._made[key].to(x.dtype)
+
+
+def _no_layers(net: nn.Module) -> InputError:
+    return InputError(
+        f"{type(net).__name__} has no nn.Dropout layers (dropout inside a forward function cannot be found); "
+        "Dropout().build(net) puts dropout before its weight layers"
+    )
 
 
 def _masks(net: nn.Module) -> Masks:

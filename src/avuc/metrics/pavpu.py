@@ -85,7 +85,8 @@ def pavpu(
     where = slice(None) if rows.positions is None else rows.positions.numpy()
     maps = np.zeros((3, int(np.prod(rows.shape))))
     maps[:, where] = np.ones(len(statistics.entropy)), statistics.correct, statistics.entropy
-    counts = patch_counts(*(values.reshape(rows.shape) for values in maps), level, patch=patch, accuracy=accuracy)
+    labelled, correct, entropy = (values.reshape(rows.shape) for values in maps)
+    counts = patch_counts(labelled, correct, entropy, level, patch=patch, accuracy=accuracy)
     if not counts.sum():
         raise InputError("pavpu: no whole patch has a labelled pixel; use a smaller patch")
     return ratios_of(counts)

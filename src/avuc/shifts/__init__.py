@@ -133,6 +133,35 @@ def apply_shift(
     return result if isinstance(images, Tensor) else result.numpy()
 
 
+def moved_labels(
+    images: Tensor, labels: Tensor, name: str, severity: int, *, seed: int = 0, profile: Profile = "cifar"
+) -> Tensor:
+    """Return a label for each pixel of what `corrupt` makes of the images: `elastic_transform` moves pixels.
+
+    Args:
+        images: uint8 (N, H, W, C), before the shift.
+        labels: (N, H, W), on the same device.
+        name, severity, seed, profile: as given to `corrupt`.
+
+    >>> images, labels = torch.zeros(1, 8, 8, 3, dtype=torch.uint8), torch.arange(64).view(1, 8, 8)
+    >>> torch.equal(moved_labels(images, labels, "fog", 5), labels)
+    True
+    """
+    shift = _checked_shift(images, name, profile)
+    if not isinstance(shift, Corruption) or shift.labels is None or not len(images):
+        return labels
+    severity = checked_severity(severity)
+    stream_seed = stable_seed(name, severity, operator.index(seed))
+    chunks = list(_chunks(images))
+    keys = image_keys(torch.cat([digests(images[chunk]) for chunk in chunks]), stream_seed)
+    generator = ImageStreams.of(keys, stream_seed)
+    result = torch.empty_like(labels)
+    for chunk in chunks:
+        generator.keys, generator.drawn = keys[chunk], 0
+        result[chunk] = shift.moved_labels(images[chunk], labels[chunk], severity, generator)
+    return result
+
+
 def _checked_shift(images: object, name: str, profile: str) -> Shift:
     """Return the shift to apply, or raise an `InputError` about the images, the name or the profile."""
     if not isinstance(images, (Tensor, np.ndarray)):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from avuc.shifts import filters, resample
+from avuc.shifts.filters import Border
 from avuc.shifts.pixels import to_bytes, unit
 from avuc.shifts.protocol import Corruption
 from avuc.shifts.streams import ImageStreams, streams
@@ -49,22 +52,41 @@ def _elastic(images: Tensor, constants: tuple[float, float, float], generator: t
     The affine map moves three corners of the central square by up to ±jitter. Displacements are α times uniform numbers
     in (−1, 1), smoothed by a Gaussian of width σ cut at 3σ.
     """
+    values = unit(images)
+    for rows, columns, mode in _elastic_steps(images, constants, generator):
+        values = resample.bilinear(values, rows, columns, mode)
+    return to_bytes(values)
+
+
+def _elastic_labels(
+    images: Tensor, labels: Tensor, constants: tuple[float, float, float], generator: torch.Generator
+) -> Tensor:
+    """Move labels (N, H, W) as `_elastic` moves the pixels of their images: each is the label of the nearest pixel."""
+    values = labels[..., None]
+    for rows, columns, mode in _elastic_steps(images, constants, generator):
+        values = resample.nearest(values, rows, columns, mode)
+    return values[..., 0]
+
+
+def _elastic_steps(
+    images: Tensor, constants: tuple[float, float, float], generator: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor, Border]]:
+    """Yield, for one map after the other, the rows and columns (N, H, W) at which pixels are read, and the border."""
     height, width = images.shape[1:3]
     side = min(height, width)
     alpha, sigma, jitter = (constant * side for constant in constants)
     random = streams(images, generator)
     row = torch.arange(height, device=images.device, dtype=torch.float32).view(1, -1, 1)
     column = torch.arange(width, device=images.device, dtype=torch.float32).view(1, 1, -1)
-    values = unit(images)
     if side >= 3:
-        values = resample.bilinear(values, *_affine(random, row, column, jitter), "mirror")
+        yield *_affine(random, row, column, jitter), "mirror"
     if alpha == 0:
-        return to_bytes(values)
+        return
     field = random.uniform(2 * height, width).mul_(2).sub_(1).view(-1, height, width)
     down, right = (
         filters.gaussian_blur(field, sigma, mode="reflect", truncate=3).mul_(alpha).view(-1, 2, height, width).unbind(1)
     )
-    return to_bytes(resample.bilinear(values, row + down, column + right, "reflect"))
+    yield row + down, column + right, "reflect"
 
 
 def _affine(random: ImageStreams, row: Tensor, column: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
@@ -113,4 +135,5 @@ elastic_transform = Corruption(
             (0.12, 0.01, 0.02),
         )
     ),
+    labels=_elastic_labels,
 )

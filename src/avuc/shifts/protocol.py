@@ -44,6 +44,8 @@ class Corruption:
         cifar: the constants of severities 1 to 5 in CIFAR-10-C.
         imagenet: the constants of severities 1 to 5 in ImageNet-C.
         profile: which of the two are used; default `"cifar"`.
+        labels: for a corruption that moves pixels, `(images, labels, constants, generator) -> labels`, which moves
+            labels of pixels, (N, H, W), with them; default None: labels stay.
 
     >>> darken = Corruption(lambda images, amount, generator: images // amount, (2, 3, 4, 5, 6), (3, 4, 5, 6, 7))
     >>> darken(torch.full((1, 2, 2, 1), 120, dtype=torch.uint8), 2, torch.Generator()).unique().tolist()
@@ -54,10 +56,17 @@ class Corruption:
     cifar: Sequence[Any]
     imagenet: Sequence[Any]
     profile: Profile = "cifar"
+    labels: Callable[[Tensor, Tensor, Any, torch.Generator], Tensor] | None = None
 
     def __call__(self, images: Tensor, severity: int, generator: torch.Generator, /) -> Tensor:
-        constants = self.cifar if self.profile == "cifar" else self.imagenet
-        return self.formula(images, constants[severity - 1], generator)
+        return self.formula(images, self._constants(severity), generator)
+
+    def moved_labels(self, images: Tensor, labels: Tensor, severity: int, generator: torch.Generator) -> Tensor:
+        """Return the labels (N, H, W) of the corrupted images, which the generator made from the same place."""
+        return labels if self.labels is None else self.labels(images, labels, self._constants(severity), generator)
+
+    def _constants(self, severity: int) -> Any:
+        return (self.cifar if self.profile == "cifar" else self.imagenet)[severity - 1]
 
 
 def checked_severity(severity: object, source: str = "") -> int:

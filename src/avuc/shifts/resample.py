@@ -99,6 +99,15 @@ def bilinear(values: Tensor, rows: Tensor, columns: Tensor, mode: Border) -> Ten
     return above.lerp_(below, down)
 
 
+def nearest(values: Tensor, rows: Tensor, columns: Tensor, mode: Border) -> Tensor:
+    """Read (N, H, W, C), of any type, at the pixels nearest to real coordinates (N, H, W)."""
+    height, width = values.shape[1:3]
+    near_row, near_column = (
+        border((place + 0.5).floor(), size, mode).long() for place, size in ((rows, height), (columns, width))
+    )
+    return pick(values, near_row.to(torch.int32), near_column.to(torch.int32))
+
+
 def motion_blur(values: Tensor, radius: int, sigma: float, degrees: Tensor) -> Tensor:
     """Blur (N, H, W, C) like ImageMagick's motion blur: half a Gaussian along a line of whole pixels, edges repeated.
 

@@ -28,6 +28,7 @@ LATER: dict[str, Any] = {
     "validation_split": "",
     "shift_size": 0,
     "train_first": False,
+    "max_rows": 0,
 }
 
 
@@ -248,5 +249,6 @@ def changed_fields(config: Any, default: Any) -> dict[str, Any]:
 
 def kind_table(method: Method) -> dict[str, Any]:
     """Return a method as a table with its kind."""
-    values = plain(method).items()
+    # fields that version 0.1.0 does not know are left out at their defaults
+    values = [(k, v) for k, v in plain(method).items() if (k, v) != ("own_layers", False)]
     return {"kind": method.name} | {k: kind_table(v) if isinstance(v, Method) else v for k, v in values}

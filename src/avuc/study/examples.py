@@ -30,8 +30,17 @@ TEMPERATURES = [2 ** (step / 6) for step in range(-12, 19)]
 MOST_NUMBERS = 1 << 20  # probabilities that are scaled again for each temperature
 
 
-def examples_of(found: Predictions, data: MemoryData, bins: int) -> dict[str, Any]:
-    """Return entropy and correctness of single rows, the most confident mistakes, and calibration by temperature."""
+def examples_of(
+    found: Predictions, data: MemoryData, bins: int, mistakes: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """Return entropy and correctness of single rows, the most confident mistakes, and calibration by temperature.
+
+    Args:
+        found: the predictions.
+        data: the examples.
+        bins: bins of the reliability diagrams.
+        mistakes: those to show, if they are known already; default None: found here.
+    """
     found = found.to("cpu")
     top = math.log(found.num_classes) or 1.0
     rows = _spread(len(found), MOST_ROWS)
@@ -41,9 +50,13 @@ def examples_of(found: Predictions, data: MemoryData, bins: int) -> dict[str, An
         "samples": base64.b64encode(packed.numpy().astype("<u2").tobytes()).decode(),
         "rows": len(found),
         "top": top,
-        "mistakes": worst_maps(found, data) if data.labels.ndim > 1 else _mistakes(found, data),
+        "mistakes": _shown(found, data) if mistakes is None else mistakes,
         "tempered": _tempered(found, bins),
     }
+
+
+def _shown(found: Predictions, data: MemoryData) -> list[dict[str, Any]]:
+    return worst_maps(found, data) if data.labels.ndim > 1 else _mistakes(found, data)
 
 
 def _mistakes(found: Predictions, data: MemoryData) -> list[dict[str, Any]]:

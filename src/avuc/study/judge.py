@@ -8,7 +8,7 @@ number of samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from avuc.posterior import Posterior
 from avuc.prediction.logits import predictor_for
 from avuc.prediction.predictor import Predictor, Reading
 from avuc.predictions import Predictions
+from avuc.study.dense import Maps, read_dense
 from avuc.study.records import MetricsAndCurves
 
 __getattr__ = forward(__name__)
@@ -55,11 +56,39 @@ def predict_all(
         seed: of the posterior samples.
     """
     predictor = predictor_for(model, seed)
-    readings = [Reading(variant.samples, variant.calibrator) for variant in variants]
-    different = list(dict.fromkeys(readings))
+    readings, different = readings_of(variants)
     # copied to the CPU now, before the next set occupies the device: threads call `judge` while that set runs
     predictions = [one.to("cpu") for one in predictor.read(data.inputs, data.labels, different)]
     return [predictions[different.index(reading)] for reading in readings]
+
+
+def readings_of(variants: Sequence[Variant]) -> tuple[list[Reading], list[Reading]]:
+    """Return the reading of each variant, and those that differ, each once."""
+    readings = [Reading(variant.samples, variant.calibrator) for variant in variants]
+    return readings, list(dict.fromkeys(readings))
+
+
+def predict_maps(
+    model: Posterior | Predictor,
+    data: MemoryData,
+    variants: Sequence[Variant],
+    thresholds: Mapping[str, float | None],
+    *,
+    seed: int,
+    most_rows: int = 0,
+    show: bool = False,
+) -> list[tuple[Predictions, Maps]]:
+    """`predict_all` for data with a label for each pixel or token, with what is left of their maps.
+
+    Args:
+        model, data, variants, seed: as in `predict_all`.
+        thresholds: the uncertainty threshold of each variant, by its name.
+        most_rows, show: as in `read_dense`.
+    """
+    readings, different = readings_of(variants)
+    levels = [thresholds.get(variants[readings.index(reading)].name) for reading in different]
+    found = read_dense(predictor_for(model, seed), data, different, levels, most_rows=most_rows, show=show)
+    return [found[different.index(reading)] for reading in readings]
 
 
 def judge(

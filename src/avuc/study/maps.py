@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ SIDE = 96  # pixels on the longer side of each part, at most
 WRONG, RIGHT, UNKNOWN = (200, 60, 40), (225, 235, 225), (255, 255, 255)
 
 
-def worst_maps(found: Predictions, data: MemoryData) -> list[dict[str, Any]]:
+def worst_maps(found: Predictions, data: MemoryData, rows: Sequence[int] | None = None) -> list[dict[str, Any]]:
     """Return the examples with the most mistakes for their uncertainty, each with a picture if it is an image.
 
     The score of an example is the mean of (1 − entropy / log C) over its positions, counting wrong ones only: high if
@@ -30,11 +31,10 @@ def worst_maps(found: Predictions, data: MemoryData) -> list[dict[str, Any]]:
     Args:
         found: predictions with a label for each position, on the CPU.
         data: the examples, on the CPU.
+        rows: their numbers, if they are only some of all; default None: 0, 1, ….
     """
     top = math.log(found.num_classes) or 1.0
-    share = (found.entropy.double() / top).clamp(0, 1)
-    certain_and_wrong = torch.where(found.correct, 0.0, 1 - share)
-    scores = _means(found, certain_and_wrong)
+    scores = map_scores(found)
     entropies, errors, confidences = (
         _means(found, value) for value in (found.entropy, ~found.correct, found.confidence)
     )
@@ -45,7 +45,7 @@ def worst_maps(found: Predictions, data: MemoryData) -> list[dict[str, Any]]:
             "entropy": round(float(entropies[row]), 4),
             "confidence": round(float(confidences[row]), 4),
             "said": f"{float(errors[row]):.1%} wrong",
-            "is": f"example {row}",
+            "is": f"example {row if rows is None else rows[row]}",
             "map": True,
         }
         if data.images is not None and len(found.shape) == 3:
@@ -54,6 +54,12 @@ def worst_maps(found: Predictions, data: MemoryData) -> list[dict[str, Any]]:
             entry["text"] = _text(found, data, row)
         shown.append(entry)
     return shown
+
+
+def map_scores(found: Predictions) -> Tensor:
+    """Return the score of each example, (N,), on the device of the predictions; see `worst_maps`."""
+    share = (found.entropy.double() / (math.log(found.num_classes) or 1.0)).clamp(0, 1)
+    return _means(found, torch.where(found.correct, 0.0, 1 - share))
 
 
 def _means(found: Predictions, values: Tensor) -> Tensor:

@@ -59,6 +59,8 @@ class StudySettings:
         bins: bins of the calibration errors.
         predictions: also save every prediction to a file.
         precision: of the network during evaluation on a GPU. On a CPU, and for all metrics, it is always float32.
+        max_rows: with a label for each pixel or token, metrics and calibrators use so many positions of a set at most,
+            spread evenly over it; 0 for all. Mean IoU and PAvPU always use all.
     """
 
     name: str = "study"
@@ -74,6 +76,7 @@ class StudySettings:
     precision: Literal["float32", "bfloat16"] = "float32"
     shift_size: int = 0
     train_first: bool = False
+    max_rows: int = 0
 
     def __post_init__(self) -> None:
         if not self.seeds:
@@ -85,6 +88,8 @@ class StudySettings:
             raise InputError(f"samples and bins must be at least 1, found {self.samples} and {self.bins}")
         if self.shift_size < 0:
             raise InputError(f"shift_size must not be negative, found {self.shift_size}")
+        if self.max_rows < 0:
+            raise InputError(f"max_rows must not be negative, found {self.max_rows}; 0 for all")
         for name in self.shifts:
             if not (name in SHIFTS or name in TEXT_SHIFTS or is_path(name) or is_text_file(name)):
                 raise InputError(f"shifts: {unknown('shift', name, [*SHIFTS, *TEXT_SHIFTS])}")

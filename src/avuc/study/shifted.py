@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate
 from avuc.core.errors import InputError
 from avuc.data import Dataset
 from avuc.data.tensors import Inputs, MemoryData, TensorData, each
-from avuc.shifts import Profile, apply_shift, corrupt
+from avuc.shifts import Profile, apply_shift, corrupt, moved_labels
 from avuc.shifts.streams import stable_seed
 from avuc.shifts.text import TEXT_SHIFTS
 from avuc.study.own_code import bound, described, find, is_path, seeded
@@ -32,7 +32,9 @@ def shifted_data(
     size: int = 0,
     options: Mapping[str, Any] | None = None,
 ) -> MemoryData:
-    """Return the clean data with a shift applied; the labels stay, except with sentences of another domain.
+    """Return the clean data with a shift applied.
+
+    The labels stay, except with sentences of another domain; labels of pixels move with the pixels.
 
     Args:
         clean: the test data.
@@ -73,7 +75,10 @@ def _shifted(
     else:
         images = corrupt(clean.images, name, severity, seed=seed, profile=profile)
     if isinstance(clean, TensorData):
-        return replace(clean, inputs=images, name=title)
+        labels = clean.labels
+        if not is_path(name) and labels.shape == clean.images.shape[:3]:
+            labels = moved_labels(clean.images, labels, name, severity, seed=seed, profile=profile)
+        return replace(clean, inputs=images, labels=labels, name=title)
     return Dataset(images, clean.labels, clean.num_classes, title)
 
 

@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -25,11 +24,13 @@ from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
 from avuc.study.checkpoints import drop_optimizer_state
 from avuc.study.config import MethodConfig, Recipe
+from avuc.study.dense import Maps, spread
 from avuc.study.examples import examples_of, sample_of
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
-from avuc.study.judge import Variant, judge, predict_all
+from avuc.study.judge import Variant, judge, predict_all, predict_maps
 from avuc.study.names import slugs
 from avuc.study.net import make_net
+from avuc.study.predicted import Predicted as Predicted
 from avuc.study.records import Evaluation, Trained
 from avuc.study.sets import StudyData
 from avuc.study.validation_fit import ValidationFit
@@ -38,22 +39,6 @@ from avuc.training.run import Fitted, Job
 
 # share of a GPU's memory for the posterior samples of all models, which are reused for every set of images
 SAMPLES_SHARE = 0.25
-
-
-@dataclass(frozen=True, eq=False)
-class Predicted:
-    """The predictions of a model's methods on a set, in CPU memory: the rest of the evaluation needs no GPU."""
-
-    key: ModelKey
-    test_set: TestSet
-    methods: Sequence[MethodConfig]
-    fits: Mapping[str, ValidationFit]  # by name of the method
-    predictions: Sequence[Predictions]  # one for each method
-    calibrators: Mapping[str, Calibrator]
-    sample: bytes | None  # one example, for the gallery
-    images: MemoryData | None  # all images, if the report shows single ones
-    seconds: float
-    prints: Mapping[str, str]  # digests of the images
 
 
 class StudyWorker:
@@ -197,25 +182,37 @@ class StudyWorker:
         began = time.perf_counter()
         data = self.data.images(test_set)
         calibrators = self._calibrators(key, test_set, methods, fits)
-        by_name: dict[str, Predictions] = {}
+        by_name: dict[str, tuple[Predictions, Maps | None]] = {}
+        shown = self._has_examples(key, test_set)
+        levels = (
+            {}
+            if test_set == VALIDATION
+            else {one.name: fits[one.name].threshold for one in methods if one.name in fits}
+        )
         for bn_images in dict.fromkeys(method.bn_images for method in methods):
             alike = [method for method in methods if method.bn_images == bn_images]
             variants = [Variant(one.name, self.recipe.samples(one), calibrators.get(one.name)) for one in alike]
-            predictions = predict_all(self.predictor(key, bn_images), data, variants, seed=key.seed)
-            by_name |= dict(zip((method.name for method in alike), predictions, strict=True))
-        images = self._on_cpu(test_set, data) if self._has_examples(key, test_set) else None
+            predictor, found = self.predictor(key, bn_images), list[tuple[Predictions, Maps | None]]()
+            if data.labels.ndim > 1:
+                most = self.recipe.study.max_rows
+                found += predict_maps(predictor, data, variants, levels, seed=key.seed, most_rows=most, show=shown)
+            else:
+                found += [(one, None) for one in predict_all(predictor, data, variants, seed=key.seed)]
+            by_name |= dict(zip((method.name for method in alike), found, strict=True))
+        images = self._on_cpu(test_set, data) if shown else None
         prints = self.data.prints(test_set)
         return Predicted(
             key,
             test_set,
             methods,
             fits,
-            [by_name[method.name] for method in methods],
+            [by_name[method.name][0] for method in methods],
             calibrators,
             sample_of(data),
             images,
             time.perf_counter() - began,
             prints,
+            [by_name[method.name][1] for method in methods],
         )
 
     def evaluations(self, predicted: Predicted) -> list[Evaluation]:
@@ -223,7 +220,7 @@ class StudyWorker:
         began = time.perf_counter() - predicted.seconds
         key, test_set, bins = predicted.key, predicted.test_set, self.recipe.study.bins
         evaluations = []
-        for method, predictions in zip(predicted.methods, predicted.predictions, strict=True):
+        for method, predictions, maps in zip(predicted.methods, predicted.predictions, predicted.maps, strict=True):
             fit = predicted.fits.get(method.name, ValidationFit())
             result = judge(
                 predictions,
@@ -231,6 +228,8 @@ class StudyWorker:
                 bins=bins,
                 clean_entropy=None if test_set in (VALIDATION, CLEAN) else fit.clean_entropy,
             )
+            if maps is not None:
+                result.metrics.update(maps.metrics(predictions))
             calibrator = predicted.calibrators.get(method.name) if test_set == VALIDATION else None
             if calibrator is not None:
                 result.metrics["temperature"] = float(calibrator.temperature_)
@@ -244,7 +243,9 @@ class StudyWorker:
                     seconds=(time.perf_counter() - began) / len(predicted.methods),
                     calibrator=None if calibrator is None else calibrator.to_json(),
                     keep_entropy=test_set == CLEAN,
-                    shown=None if predicted.images is None else examples_of(predictions, predicted.images, bins),
+                    shown=None
+                    if predicted.images is None
+                    else examples_of(predictions, predicted.images, bins, None if maps is None else maps.mistakes),
                     picture=None if test_set == VALIDATION else predicted.sample,
                     prints=predicted.prints,
                 )
@@ -305,7 +306,10 @@ class StudyWorker:
         samples, predictor = self.recipe.samples(method), self.predictor(key, method.bn_images)
         which = (samples, method.bn_images)
         if which not in kept:
-            kept[which] = kept_logits(predictor, self.data.validation, samples, seed=key.seed)
+            logits, labels = kept_logits(predictor, self.data.validation, samples, seed=key.seed)
+            most = self.recipe.study.max_rows if self.data.validation.labels.ndim > 1 else 0
+            rows = spread(len(labels), most)
+            kept[which] = (logits, labels) if len(rows) == len(labels) else (logits[:, rows], labels[rows])
         return kept[which]
 
     def _save(self, key: ModelKey, test_set: TestSet, method: MethodConfig, predictions: Predictions) -> None:

@@ -50,10 +50,11 @@ function avuShow() {
   byId("v-pui").textContent = share(n.iu, n.ic + n.iu);
   const wrong = avu.current ? avu.current.mistakes.filter((mistake) => mistake.map || mistake.entropy <= threshold * D.top) : [];
   const all = avu.current && avu.current.rows > total ? ` among ${total.toLocaleString("en")} of ${avu.current.rows.toLocaleString("en")} images` : "";
-  byId("mistakes-title").textContent = n.ic || wrong.length ? `Wrong and certain: ${n.ic}${all}${wrong.length ? `; the ${wrong.length} with the lowest entropy` : ""}` : "No image is wrong and certain at this threshold";
+  const maps = wrong.filter((mistake) => mistake.map).length;
+  byId("mistakes-title").textContent = maps ? `The ${maps} examples with the most certain mistakes` + (wrong.some((mistake) => mistake.picture != null) ? ": image; mistakes in red; entropy from black (0) to white (the largest possible)" : "") : n.ic || wrong.length ? `Wrong and certain: ${n.ic}${all}${wrong.length ? `; the ${wrong.length} with the lowest entropy` : ""}` : "No image is wrong and certain at this threshold";
   byId("mistakes").replaceChildren(...wrong.map((mistake) => {
     const item = make("li", null, mistake.map ? { class: "map" } : mistake.text ? { class: "text" } : {});
-    if (mistake.picture != null) item.append(make("img", null, { src: "data:image/png;base64," + D.pictures[mistake.picture], alt: `True class ${mistake.is}, predicted ${mistake.said}` }));
+    if (mistake.picture != null) item.append(make("img", null, { src: "data:image/png;base64," + D.pictures[mistake.picture], alt: mistake.map ? `${mistake.is}: ${mistake.said}; mistakes and entropy of each pixel` : `True class ${mistake.is}, predicted ${mistake.said}` }));
     else item.append(make("q", mistake.text), make("br"));
     if (mistake.map) item.append(`${mistake.said}, mean entropy ${mistake.entropy.toFixed(2)}`);
     else item.append(`${mistake.is}, predicted ${mistake.said} (${d3.format(".0%")(mistake.confidence)})`);

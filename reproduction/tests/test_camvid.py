@@ -1,0 +1,139 @@
+"""The CamVid study: its data from small generated files, its network, and its recipe from data to rows."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import run_study
+import torch
+from PIL import Image
+
+from avuc.core.errors import InputError
+from avuc.study.recipe import load_recipe
+from avuc.study.store import Store
+
+HOME = Path(__file__).parents[1] / "studies" / "camvid"
+
+
+def module(name):
+    spec = importlib.util.spec_from_file_location(f"camvid_{name}", HOME / f"{name}.py")
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = made
+    spec.loader.exec_module(made)
+    return made
+
+
+data, nets = module("data"), module("nets")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """The layout of CamVid with few, small, generated scenes: the class is seen from the colour."""
+    folder = tmp_path_factory.mktemp("camvid")
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 6), ("val", 3), ("test", 4)):
+        for name in (split, f"{split}annot"):
+            (folder / name).mkdir()
+        for number in range(count):
+            marks = rng.integers(0, 12, (3, 4)).repeat(8, 0).repeat(8, 1).astype(np.uint8)
+            pixels = np.stack([20 * marks, 255 - 20 * marks, 10 * marks], -1).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / split / f"{number}.png")
+            Image.fromarray(marks).save(folder / f"{split}annot" / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(data, "COUNTS", {"train": 6, "val": 3, "test": 4})
+    monkeypatch.setattr(data, "SIZE", (24, 32))
+
+
+def test_loading(root, small):
+    found = data.load("val", root, scale=1)
+    assert found.inputs.shape == (3, 24, 32, 3)
+    with Image.open(root / "valannot" / "1.png") as marks:
+        expected = torch.from_numpy(np.array(marks)).long()
+    assert torch.equal(found.labels[1], torch.where(expected == 11, -100, expected))
+    assert found.num_classes == 11
+    half = data.load("val", root, scale=2, count=2)
+    assert half.inputs.shape == (2, 12, 16, 3)
+    assert torch.equal(half.labels, found.labels[:2, ::2, ::2])
+    mean = found.inputs[:2].float().unfold(1, 2, 2).unfold(2, 2, 2).mean((-1, -2))
+    assert (half.inputs.float() - mean).abs().max() <= 0.5
+
+
+def test_a_small_copy_is_the_same(root, small, tmp_path):
+    assert len(list(data.small_copy(root, tmp_path))) == 13
+    for split in ("train", "val", "test"):
+        one, other = data.load(split, root), data.load(split, tmp_path)
+        assert torch.equal(one.inputs, other.inputs)
+        assert torch.equal(one.labels, other.labels)
+
+
+def test_wrong_folders(root, small, monkeypatch):
+    monkeypatch.setitem(data.COUNTS, "val", 101)
+    with pytest.raises(InputError, match="3 images; CamVid has 101 there"):
+        data.load("val", root)
+    monkeypatch.setattr(data, "SIZE", (48, 64))
+    with pytest.raises(InputError, match=r"\(24, 32\) pixels; expected \(48, 64\), or \(16, 21\) for scale 3"):
+        data.load("test", root, scale=3)
+
+
+def test_network():
+    net = nets.make_net(11, width=4).eval()
+    for size in ((24, 32), (45, 60), (16, 16)):
+        assert net(torch.rand(2, 3, *size)).shape == (2, 11, *size)
+    layers = [name for name, layer in net.named_modules() if hasattr(layer, "weight")]
+    assert layers[-1] == "classify"  # LL-SVI takes the last layer
+
+
+def test_recipe_asks_for_what_the_page_shows():
+    recipe = load_recipe(HOME / "recipe.toml", ["data.root=somewhere"])
+    assert len(recipe.study.shifts) == 16
+    assert recipe.study.severities == (1, 3, 5)
+    assert recipe.study.seeds == (0, 1, 2)
+    assert {one.objective.kind for one in recipe.trained} == {"plain", "avuc", "segmentation_avu"}
+    assert {one.method.name for one in recipe.trained} == {"vanilla", "dropout", "ll_svi", "ensemble"}
+    assert {one.calibrator.kind for one in recipe.methods if one.calibrator} == {"temperature", "avuts"}
+
+
+def test_from_files_to_rows(root, tmp_path, monkeypatch):
+    """The recipe with fewer and smaller images: every method, a shift that moves pixels and one that does not."""
+    folder = tmp_path / "camvid"
+    folder.mkdir()
+    for name in ("recipe.toml", "nets.py"):
+        (folder / name).write_text((HOME / name).read_text(encoding="utf-8"), encoding="utf-8")
+    text = (HOME / "data.py").read_text(encoding="utf-8")
+    text = text.replace('{"train": 367, "val": 101, "test": 233}', '{"train": 6, "val": 3, "test": 4}')
+    (folder / "data.py").write_text(text.replace("SIZE = (360, 480)", "SIZE = (24, 32)"), encoding="utf-8")
+    short = {
+        "data.options.scale": 1,
+        "net.options.width": 2,
+        "study.seeds": [0],
+        "study.samples": 2,
+        "study.shifts": '["elastic_transform", "contrast"]',
+        "study.severities": [5],
+        "study.max_rows": 500,
+        "train.epochs": 1,
+        "train.pad": 2,
+        "methods.LL-SVI.train.epochs": 1,
+    } | {f"{table}train.{key}": "[]" for table in ("", "methods.LL-SVI.") for key in ("milestones", "factors")}
+    changes = [part for key, value in short.items() for part in ("--set", f"{key}={value}")]
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert run_study.run(folder, root, tmp_path / "out", None, ["--device", "cpu", "--no-report", *changes]) == 0
+    run_study.publish(tmp_path / "out", tmp_path / "published")
+    store = Store(tmp_path / "out", create=False)
+    assert len(store.done()) == 11 * 4
+    found = {row[:5]: row[5] for row in store.rows()}
+    store.close()
+    names = {key[0] for key in found}
+    assert len(names) == 11
+    for name in names:
+        for metric in ("mean_iou", "nll", "brier", "ece", "uce", "avu_auc", "pavpu", "aurc", "image_aurc"):
+            assert np.isfinite(found[name, 0, "elastic_transform", 5, metric]), (name, metric)
+    head = (tmp_path / "published" / "rows.csv").read_text().splitlines()[0]
+    assert "mean_iou" in head

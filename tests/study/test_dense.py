@@ -1,0 +1,175 @@
+"""Predictions of pixels in bounded memory: parts equal the whole, and the figures of maps equal the metrics' own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from avuc.core.errors import InputError
+from avuc.data.tensors import TensorData
+from avuc.methods import Dropout, Ensemble, Vanilla
+from avuc.metrics import aurc, iou, pavpu
+from avuc.prediction.predictor import Predictor, Reading
+from avuc.report.study.page import study_page
+from avuc.report.study.results import read_results
+from avuc.study import Store, dense, load_recipe, run
+from avuc.study.dense import image_aurc, read_dense, spread
+from avuc.study.maps import worst_maps
+from avuc.train import TrainSettings
+
+CLASSES, SIDE = 3, 12
+
+
+def scenes(count, seed, *, void=True):
+    """Noisy rectangles of three grey levels, one of which an image may lack; the upper rows of each are void."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, columns = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
+    cuts = torch.randint(3, 10, (count, 2), generator=generator)
+    labels = (rows > cuts[:, :1, None]).long() + (columns > cuts[:, 1:, None]).long()
+    noise = torch.randint(-50, 50, (count, SIDE, SIDE, 3), generator=generator)
+    images = (80 * labels[..., None] + 50 + noise).clamp(0, 255).to(torch.uint8)
+    if void:
+        labels[:, :2] = -100
+        labels[-1] = -100  # an image without any label
+    return images, labels
+
+
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.first, self.drop = nn.Conv2d(3, 24, 3, padding=1), nn.Dropout2d(0.0)
+        self.last = nn.Conv2d(24, num_classes, 1)
+
+    def forward(self, images):
+        return self.last(self.drop(self.first(images).relu()))
+
+
+class Halved:
+    def transform(self, logits):
+        return logits / 2
+
+
+@pytest.fixture
+def predictor():
+    torch.manual_seed(0)
+    net = Net(CLASSES)
+    with torch.no_grad():
+        net.last.weight.mul_(20)
+    return Predictor(Dropout(0.3, own_layers=True).posterior([Dropout(0.3, own_layers=True).build(net)]), samples=3)
+
+
+@pytest.mark.parametrize("void", [True, False])
+@pytest.mark.parametrize("at_a_time", [1, 3, 100])
+def test_parts_are_the_whole(predictor, monkeypatch, at_a_time, void):
+    monkeypatch.setattr(dense, "MOST_NUMBERS", at_a_time * SIDE * SIDE * CLASSES)
+    images, labels = scenes(7, 1, void=void)
+    data = TensorData(images, labels, CLASSES)
+    readings = [Reading(3, None), Reading(1, Halved())]
+    found = read_dense(predictor, data, readings, [0.4, None], show=True)
+    whole = predictor.read(images, labels, readings)
+    for (kept, maps), expected in zip(found, whole, strict=True):
+        assert kept.shape == expected.shape
+        torch.testing.assert_close(kept.to_map(kept.probs), expected.to_map(expected.probs), equal_nan=True)
+        torch.testing.assert_close(kept.expected_entropy, expected.expected_entropy)
+        metrics = maps.metrics(kept)
+        assert metrics["mean_iou"] == pytest.approx(iou(expected.probs, expected.labels).mean)
+        assert [entry["is"] for entry in maps.mistakes] == [entry["is"] for entry in worst_maps(expected, data)]
+        assert maps.mistakes == worst_maps(expected, data)
+    probs = whole[0].to_map(whole[0].probs, fill=1 / CLASSES).movedim(-1, 1)
+    assert found[0][1].metrics(found[0][0])["pavpu"] == pytest.approx(pavpu(probs, labels, threshold=0.4).pavpu)
+    assert "pavpu" not in found[1][1].metrics(found[1][0])
+
+
+def test_a_sample_of_the_positions(predictor, monkeypatch):
+    monkeypatch.setattr(dense, "MOST_NUMBERS", 2 * SIDE * SIDE * CLASSES)
+    images, labels = scenes(9, 2)
+    data, readings = TensorData(images, labels, CLASSES), [Reading(2, None)]
+    ((all_kept, all_maps),) = read_dense(predictor, data, readings, [0.4])
+    ((kept, maps),) = read_dense(predictor, data, readings, [0.4], most_rows=200)
+    assert 100 < len(kept) <= 200
+    # the same probabilities at the same places
+    places = torch.isin(all_kept.positions, kept.positions)
+    assert torch.equal(all_kept.probs[places], kept.probs)
+    assert torch.equal(all_kept.labels[places], kept.labels)
+    # figures of whole maps do not depend on the sample
+    np.testing.assert_array_equal(maps.counts, all_maps.counts)
+    np.testing.assert_array_equal(maps.patches, all_maps.patches)
+
+
+def test_out_of_distribution_images_have_no_figures_of_maps(predictor):
+    images, labels = scenes(3, 3)
+    data = TensorData(images, torch.full_like(labels, -1), CLASSES)
+    ((kept, maps),) = read_dense(predictor, data, [Reading(1, None)], [0.4], show=True)
+    assert len(kept) == labels.numel()
+    assert maps.metrics(kept) == {}
+    assert maps.mistakes == []
+
+
+def test_aurc_of_images_by_hand(predictor):
+    images, labels = scenes(4, 4)
+    whole = predictor(images, labels)
+    expected = [
+        aurc(part.probs, part.labels)
+        for row in range(3)
+        for part in [predictor(images[row : row + 1], labels[row : row + 1])]
+    ]
+    assert image_aurc(whole) == pytest.approx(np.mean(expected))
+
+
+@pytest.mark.parametrize(("total", "most"), [(10, 0), (10, 10), (10, 11), (1000, 7), (97, 50), (1, 1)])
+def test_spread(total, most):
+    found = spread(total, most)
+    assert len(found) == (total if most == 0 else min(total, most))
+    assert found.tolist() == sorted(set(found.tolist()))
+    assert 0 <= found[0] <= found[-1] < total
+    assert torch.equal(found, spread(total, most))
+
+
+def test_whole_study(tmp_path):
+    """Pixels from training to the page: figures of maps are stored, and metrics use at most max_rows pixels."""
+    data = {
+        name: TensorData(*scenes(count, seed), CLASSES)
+        for seed, (name, count) in enumerate({"train": 24, "validation": 6, "test": 8}.items())
+    }
+    store = run(
+        methods={
+            "Plain": Vanilla(),
+            "TS": {"reuse_model": "Plain", "calibrator": "temperature"},
+            "Dropout": Dropout(0.2, own_layers=True),
+            "Ensemble": Ensemble(2),
+        },
+        data=data,
+        net=Net,
+        shifts=["elastic_transform", "contrast"],
+        train=TrainSettings(epochs=6, batch_size=6, learning_rate=3e-2, milestones=(), factors=(), pad=1),
+        out=tmp_path,
+        device="cpu",
+        progress=False,
+        severities=[5],
+        samples=2,
+        max_rows=400,
+    )
+    rows = {row[:5]: row[5] for row in store.rows()}
+    counts = {row[0] for row in store.select("SELECT rows FROM cells")}
+    assert max(counts) <= 400
+    for method in ("Plain", "TS", "Dropout", "Ensemble"):
+        for place in (("clean", 0), ("contrast", 5), ("elastic_transform", 5)):
+            found = {name: rows[method, 0, *place, name] for name in ("mean_iou", "pavpu", "image_aurc")}
+            assert all(0 <= value <= 1 for value in found.values()), (method, place, found)
+    # a temperature changes no predicted class
+    assert rows["TS", 0, "clean", 0, "mean_iou"] == rows["Plain", 0, "clean", 0, "mean_iou"]
+    assert rows["Plain", 0, "clean", 0, "mean_iou"] > 0.6
+    assert ("Plain", 0, "validation", 0, "pavpu") not in rows  # its threshold is learned there
+    page = study_page(read_results(Store(tmp_path, create=False)))
+    assert "mIoU" in page
+    assert "PAvPU" in page
+    assert "it means one pixel" in page
+    store.close()
+
+
+def test_settings():
+    with pytest.raises(InputError, match="max_rows must not be negative"):
+        load_recipe("demo", ["study.max_rows=-1"])
+    assert "max_rows" not in load_recipe("demo").stored_text()
