@@ -16,7 +16,7 @@ from avuc.data.tensors import TensorData
 from avuc.methods import SVI, Dropout, Objective, Vanilla
 from avuc.report.study.page import study_page
 from avuc.report.study.results import read_results
-from avuc.study import Store, run
+from avuc.study import Store, load_recipe, run, run_study
 from avuc.study.shifted import shifted_data
 from avuc.study.shifted_text import mixed
 from avuc.train import TrainSettings
@@ -212,3 +212,49 @@ def test_study_of_words(tmp_path):
         assert found[method, 0, "typos", 5, "accuracy"] < 0.9
     page = study_page(read_results(Store(tmp_path, create=False)))
     assert re.search(r"\[0, is 1\]", page)
+
+
+def other_words(split, length):
+    assert (split, length) == ("test", LENGTH)
+    texts, labels = load_words("test")
+    return texts[:30], labels[:30]
+
+
+def load_with_length(split, length):
+    assert length == LENGTH
+    return load_words(split)
+
+
+def test_padding_of_other_data_is_no_word(tmp_path):
+    """Out-of-distribution sentences from a function and from a file: one row for each word that has a place."""
+    (tmp_path / "file.csv").write_text("text\nin the end\nnothing\n")
+    text = f"""
+[study]
+samples = 1
+shifts = []
+ood = ["{__name__}:other_words", "{tmp_path / "file.csv"}"]
+[data]
+source = "{__name__}:load_with_length"
+encode = "{__name__}:encode_words"
+options = {{ length = {LENGTH} }}
+validation = 20
+[net]
+name = "{__name__}:word_net"
+class_dim = -1
+[train]
+epochs = 1
+milestones = []
+factors = []
+pad = 0
+[[methods]]
+name = "Plain"
+method = "vanilla"
+"""
+    (tmp_path / "recipe.toml").write_text(text)
+    store = run_study(load_recipe(tmp_path / "recipe.toml"), tmp_path / "out", device="cpu", progress=False)
+    rows = dict(store.select("SELECT shift, rows FROM cells"))
+    texts = load_words("test")[0]
+    assert rows["clean"] == sum(min(LENGTH, len(one.split())) for one in texts)
+    assert rows["ood:other_words"] == sum(min(LENGTH, len(one.split())) for one in texts[:30])
+    assert rows["ood:file"] == 4
+    assert {row[2] for row in store.rows() if row[4] == "auroc"} == {"ood:other_words", "ood:file"}

@@ -68,7 +68,7 @@ def _load(config: DataConfig, split: str, num_classes: int) -> MemoryData:
     where = f"data.source: {config.source} ({split})"
     if not num_classes:
         _check_split(config)
-    found = call_load(config.source, split, config.options, config.root)
+    found = call_load(config, split, outside=bool(num_classes))
     if isinstance(found, TensorData) and config.ignore_index != IGNORE_INDEX:
         found = replace(found, labels=found.labels.masked_fill(found.labels == config.ignore_index, IGNORE_INDEX))
     if isinstance(found, Dataset | TensorData):
@@ -84,7 +84,7 @@ def _load(config: DataConfig, split: str, num_classes: int) -> MemoryData:
         labels = labels.masked_fill(labels == config.ignore_index, IGNORE_INDEX)
     classes = class_names(found)
     if num_classes:  # data of another kind: what their labels mean is unknown
-        labels, count, classes = torch.zeros_like(labels), num_classes, ()
+        labels, count, classes = labels.masked_fill(labels != IGNORE_INDEX, 0), num_classes, ()
     elif split == "train":
         count = len(classes) or (int(labels.max()) + 1 if labels.numel() else 0)
     else:
@@ -148,14 +148,19 @@ def _encoder(config: DataConfig) -> Encode | None:
     return encode
 
 
-def call_load(path: str, split: str, options: Mapping[str, Any], root: str = "") -> Any:
-    """Return what the user's function gives for a split. An object in its place has one entry for each split."""
+def call_load(config: DataConfig, split: str, *, outside: bool = False) -> Any:
+    """Return what the user's function gives for a split. An object in its place has one entry for each split.
+
+    A function of out-of-distribution data need not take the options of the study's own data.
+    """
+    path, root = config.source, config.root
     function = find(path, "data.source")
     if isinstance(function, Mapping):
         if split not in function:
             raise InputError(f"data: no {split!r} among {', '.join(map(repr, function))}; give 'train' and 'test'")
         return function[split]
-    given = {"split": split} | ({"root": root} if root else {})
+    options = {} if outside else config.options
+    given = {"split": split} | (config.offered if outside else {"root": root} if root else {})
     if not root and "root" not in options and _needs_root(function):
         raise InputError(f"data.root: {path} needs the folder of the data; set data.root = FOLDER")
     call = bound(function, given, options, "data", path)

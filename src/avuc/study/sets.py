@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from avuc.core.errors import InputError
+from avuc.core.tasks import IGNORE_INDEX
 from avuc.data import UNLABELLED, Dataset, Stream, list_folder, list_imagenet, load_dataset, split_dataset
 from avuc.data.decode import EvalView, ImageFiles
 from avuc.data.load import DATASETS
@@ -25,6 +26,7 @@ from avuc.study.own_data import load_own
 from avuc.study.own_digest import code_prints
 from avuc.study.photographs import photo_patches
 from avuc.study.shifted import shifted_data
+from avuc.study.shifted_text import word_places
 from avuc.study.text_file import is_text_file, read_sentences
 
 IMAGENET_SIZE = 224
@@ -258,16 +260,19 @@ class StudyData:
         """Out-of-distribution data from a function of the user's, or sentences from a file."""
         test = self.test
         if is_path(source):
-            found = load_own(replace(self.config, source=source, options={}), "test", test.num_classes)
+            found = load_own(replace(self.config, source=source), "test", test.num_classes)
         elif isinstance(test, TensorData) and test.texts and test.encode is not None:
             texts, labels = read_sentences(source, test.num_classes, labelled=False)
-            found = replace(test, inputs=test.encode(texts), labels=torch.tensor(labels), texts=tuple(texts))
+            places = word_places(texts, test.labels) if test.labels.ndim == 2 else torch.tensor(labels)
+            found = replace(test, inputs=test.encode(texts), labels=places, texts=tuple(texts))
         else:
             raise InputError(f"study.ood: {source}: a file of sentences, and {test.name} has none")
         found = found.subset(range(min(first or len(found), len(found))))
         if shapes_of(found) != shapes_of(test) or (found.images is None) != (test.images is None):
             raise InputError(f"study.ood: {source}: {shapes_of(found)}, but the test data are {shapes_of(test)}")
         none = torch.full((len(found), *test.labels.shape[1:]), UNLABELLED)
+        if found.labels.shape == none.shape:  # padding is no word
+            none.masked_fill_(found.labels.cpu() == IGNORE_INDEX, IGNORE_INDEX)
         if isinstance(test, Dataset):
             assert found.images is not None
             return Dataset(found.images, none, test.num_classes, name).to(self.device)

@@ -109,7 +109,8 @@ def shift_function(path: str, options: Mapping[str, Any] | None = None) -> Calla
     function = find(path, "study.shifts")
 
     def shift(batch: Any, severity: int, generator: torch.Generator, **more: Any) -> Any:
-        given = {**(options or {}), "severity": severity, "generator": generator, **more}
+        given = {"severity": severity, "generator": generator, **more}
+        given |= {key: value for key, value in (options or {}).items() if key not in given}
         call = bound(function, given, {}, "study.shifts", path, takes_batch=True)
         try:
             return call(batch)

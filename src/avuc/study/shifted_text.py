@@ -11,6 +11,7 @@ from torch import Tensor
 
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX
+from avuc.data.arrays import UNLABELLED
 from avuc.data.tensors import MemoryData, TensorData, each
 from avuc.shifts.streams import stable_seed
 from avuc.shifts.text import TEXT_SHIFTS, kept_words, only_words
@@ -77,6 +78,21 @@ def _words_shifted(clean: TensorData, name: str, severity: int, generator: torch
         known = [place for place in stay if place < len(places)]
         moved[row, : len(known)] = labels[row, known]
     return encoded(clean, only_words(clean.texts, kept), moved, title)
+
+
+def word_places(texts: Sequence[str], like: Tensor) -> Tensor:
+    """Return labels (N, T) of unlabelled sentences: UNLABELLED where there is a word, IGNORE_INDEX after the last one.
+
+    Args:
+        texts: the sentences.
+        like: labels of other sentences, (…, T).
+
+    >>> word_places(["two words"], torch.zeros(5, 3)).tolist()
+    [[-1, -1, -100]]
+    """
+    counts = torch.tensor([*map(_count, texts)], dtype=torch.int64)
+    after = torch.arange(like.shape[-1]) >= counts[:, None]
+    return torch.full(after.shape, UNLABELLED).masked_fill(after, IGNORE_INDEX)
 
 
 def _count(text: str) -> int:

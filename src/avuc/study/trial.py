@@ -44,7 +44,7 @@ def try_own_code(recipe: Recipe) -> dict[str, str]:
     own_shifts = [name for name in study.shifts if is_path(name)]
     for other in study.others:
         if is_path(other.path):
-            given = {"split": "test"} | ({"root": recipe.data.root} if recipe.data.root else {})
+            given = {"split": "test"} | recipe.data.offered
             bound(find(other.path, "study.ood"), given, {}, "study.ood", other.path)
     if not (recipe.data.is_own or net.is_own or own_shifts or study.shift_size):
         return {}
