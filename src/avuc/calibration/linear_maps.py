@@ -18,12 +18,14 @@ from avuc.calibration.base import CalibrationWarning
 from avuc.calibration.minimise import Found, minimised
 from avuc.calibration.scaled_logits import BLOCK_ELEMENTS, EXACT_ELEMENTS, ONE_THREAD_ELEMENTS, ScaledLogits
 
-# rows of about this many log-probabilities are enough to measure the curvature and to start near the minimum
+# at most this many log-probabilities are used to measure the curvature and to start near the minimum
 SAMPLE_ELEMENTS = 1 << 21
+# fewer than this many log-probabilities are not sampled
+LEAST_ELEMENTS = 1 << 17
 # block of rows for one matrix product
 PRODUCT_ELEMENTS = 1 << 23
 # up to this many classes the curvature of each row of a matrix is measured in full, above it only its diagonal
-MOST_BLOCK_CLASSES = 128
+MOST_BLOCK_CLASSES = 32
 LOG2_E = 1 / math.log(2)
 
 
@@ -44,7 +46,7 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, scaled: ScaledLogits, features: Callable[[Tensor], Tensor]) -> Self:
         """Return the rows of the logits, with x = features(logits)."""
-        exact = scaled.logits.numel() <= 16 * EXACT_ELEMENTS
+        exact = scaled.logits.numel() <= EXACT_ELEMENTS
         x = features(scaled.logits.double() if exact else scaled.logits)
         weight = torch.ones(scaled.rows, dtype=torch.float64, device=x.device)
         weight = (weight if scaled.weight is None else scaled.weight) / scaled.total
@@ -173,7 +175,7 @@ class LinearNLL:
 
     def solver(self, theta: Tensor) -> Callable[[Tensor], Tensor]:
         """Return g ↦ H₀⁻¹ g with the curvature of each class at θ; that between classes is left out."""
-        rows = self.rows.sample(SAMPLE_ELEMENTS // 2)
+        rows = self.rows.sample(_sampled(self.rows))
         classes = rows.x.shape[-1]
         x = rows.x.flatten(0, 1).double()
         out = self._outputs(rows.x, theta.to(rows.x.dtype))
@@ -181,18 +183,35 @@ class LinearNLL:
         probs = probs.flatten(0, 1).double()
         q = (probs * (1 - probs)).mul_(rows.weight.repeat(len(rows.x)).unsqueeze(-1) / len(rows.x))
         ridge = 2 * self.strength + 1e-9
+        mixed = (q * x).sum(0)  # of the scale and the bias of a class
         if self.vector:
-            second, mixed, plain = (q * x * x).sum(0) + ridge[0], (q * x).sum(0), q.sum(0) + ridge[1]
-            scale = 1 / (second * plain - mixed * mixed).clamp(min=1e-300)
-            return lambda g: torch.stack(((plain * g[0] - mixed * g[1]), (second * g[1] - mixed * g[0]))) * scale
+            pairs = _inverse_of_pairs((q * x * x).sum(0) + ridge[0], mixed, q.sum(0) + ridge[1])
+            return lambda g: torch.stack(pairs(g[0], g[1]))
         wide = torch.cat((x, torch.ones_like(x[:, :1])), dim=1)
         if classes > MOST_BLOCK_CLASSES:
             diagonal = q.T @ (wide * wide) + ridge
-            return lambda g: g / diagonal
+            pairs = _inverse_of_pairs(diagonal.diagonal(), mixed, diagonal[:, -1])
+
+            def solve(g: Tensor) -> Tensor:
+                result = g / diagonal
+                scale, bias = pairs(g.diagonal(), g[:, -1])
+                result.diagonal().copy_(scale)
+                result[:, -1] = bias
+                return result
+
+            return solve
         blocks = torch.stack([(wide * q[:, k : k + 1]).T @ wide for k in range(classes)]) + torch.diag_embed(ridge)
         blocks += torch.diag_embed(1e-12 * blocks.diagonal(dim1=1, dim2=2))
         lower = torch.linalg.cholesky(blocks)
         return lambda g: torch.cholesky_solve(g.unsqueeze(-1), lower).squeeze(-1)
+
+
+def _inverse_of_pairs(
+    first: Tensor, mixed: Tensor, second: Tensor
+) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Return the product with the inverses of the matrices [[first, mixed], [mixed, second]]."""
+    scale = 1 / (first * second - mixed * mixed).clamp(min=1e-300)
+    return lambda a, b: ((second * a - mixed * b) * scale, (first * b - mixed * a) * scale)
 
 
 def linear_minimum(nll: LinearNLL, theta: Tensor, tolerance: float, max_iterations: int) -> tuple[Found, float]:
@@ -201,13 +220,18 @@ def linear_minimum(nll: LinearNLL, theta: Tensor, tolerance: float, max_iteratio
     Many rows are first replaced by a sample of them. float32 features allow no tolerance below 1e-4.
     """
     solve, passes = nll.solver(theta), 0.0
-    few = nll.rows.sample(SAMPLE_ELEMENTS)
+    few = nll.rows.sample(_sampled(nll.rows))
     if few is not nll.rows:
         sampled = LinearNLL(few, nll.strength)
         theta = minimised(sampled, theta, solve, 1e-3, max_iterations).theta
         passes = sampled.passes * len(few.labels) / len(nll.rows.labels)
     found = minimised(nll, theta, solve, max(tolerance, _least(nll.rows)), max_iterations)
     return found, passes + nll.passes
+
+
+def _sampled(rows: Rows) -> int:
+    """Return how many log-probabilities are a sample: an eighth of all."""
+    return max(LEAST_ELEMENTS, min(SAMPLE_ELEMENTS, rows.x.numel() // 8))
 
 
 def smoothed_log_probs(logits: Tensor, temperature: float, smoothing: float) -> Tensor:

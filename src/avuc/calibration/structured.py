@@ -112,7 +112,7 @@ class StructuredScaling(LinearScaling):
 
     learned: ClassVar[dict[str, str]] = {**LinearScaling.learned, "smoothing": "number"}
 
-    def __init__(self, *, ridge: float = 1.0, tolerance: float = 1e-6, max_iterations: int = 500) -> None:
+    def __init__(self, *, ridge: float = 1.0, tolerance: float = 1e-5, max_iterations: int = 500) -> None:
         self.ridge = ridge
         self.tolerance = tolerance
         self.max_iterations = max_iterations

@@ -77,7 +77,7 @@ class VectorScaling(Calibrator):
     scale_: Array
     bias_: Array
 
-    def __init__(self, *, ridge: float = 1.0, tolerance: float = 1e-7, max_iterations: int = 500) -> None:
+    def __init__(self, *, ridge: float = 1.0, tolerance: float = 1e-5, max_iterations: int = 500) -> None:
         self.ridge = ridge
         self.tolerance = tolerance
         self.max_iterations = max_iterations
