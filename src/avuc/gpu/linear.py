@@ -10,7 +10,7 @@ from torch import Tensor
 
 from avuc.gpu.kernels import linear_loss
 from avuc.gpu.kernels.linear_softmax import available, replace_by_gradient, update_softmax
-from avuc.gpu.linear_room import ALIGNED, Room
+from avuc.gpu.linear_room import ALIGNED, Room, aligned
 from avuc.losses.linear.fused import Figures, Rows, Rule
 from avuc.losses.linear.tiles import Coefficients, Options, Partial, spans
 
@@ -48,7 +48,7 @@ def forward_tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: T
     if not tokens:
         return part
     width = options.width or _even(words, min(FORWARD_TILE, weight.numel() // FORWARD_SHARE) // tokens)
-    room = hidden.new_empty(tokens * min(words, width))
+    room = hidden.new_empty(tokens * aligned(min(words, width)))
     with torch.cuda.device_of(hidden):  # Triton starts kernels on the current device
         for start, stop in spans(words, width):
             z = _logits(hidden, weight[start:stop], room)
@@ -118,7 +118,9 @@ def token_coefficients(part: Partial, labels: Tensor, in_sums: Tensor, rule: Rul
 
 
 def _logits(hidden: Tensor, rows: Tensor, room: Tensor) -> Tensor:
-    z = room[: len(hidden) * len(rows)].view(len(hidden), len(rows))
+    tokens, words = len(hidden), len(rows)
+    width = aligned(words) if aligned(words) * tokens <= len(room) else words
+    z = room[: tokens * width].view(tokens, width)[:, :words]
     return torch.mm(hidden, rows.t(), out=z)
 
 

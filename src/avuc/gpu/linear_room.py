@@ -28,6 +28,11 @@ ALIGNED = 16
 TAIL, WIDE_TAIL, MANY = 32, 256, 8
 
 
+def aligned(words: int) -> int:
+    """Return the width of a tile in memory: products are slow if its rows start at odd places."""
+    return -(-words // ALIGNED) * ALIGNED
+
+
 class Step(NamedTuple):
     """One tile: words `start` … `stop`, which gradients it adds to, its memory, and whether S is complete after it."""
 
@@ -58,11 +63,11 @@ class Room:
         self.words, self.width, self.hidden = words, min(width, words), hidden
         self.to_hidden, self.to_weight = in_hidden is not None, in_weight is not None
         self.sums: Tensor | None = None
-        aligned = not (hidden.numel() % ALIGNED or words * self.depth % ALIGNED)
-        self.rows = None if own or in_weight is None or not aligned else in_weight.view(-1)
+        fits = not (hidden.numel() % ALIGNED or words * self.depth % ALIGNED)
+        self.rows = None if own or in_weight is None or not fits else in_weight.view(-1)
         self.kept = words  # words before the rows that hold the sum
         self.aside: Tensor | None = None  # the gradient in `hidden`, while it is summed elsewhere
-        self.private = hidden.new_empty(self.tokens * self.width) if own else None
+        self.private = hidden.new_empty(self.tokens * aligned(self.width)) if own else None
         self.tail = TAIL if self.tokens <= MANY * self.depth else WIDE_TAIL
         if self.rows is None and not own:  # nothing shrinks: one width for all tiles
             self.tail = WIDE_TAIL
@@ -76,7 +81,7 @@ class Room:
             self.sums = end.view(torch.float32).view_as(hidden).zero_()
         else:
             self.sums = torch.zeros_like(hidden, dtype=torch.float32)
-        self.aside = None if own or not aligned else in_hidden.view(-1)
+        self.aside = None if own or not fits else in_hidden.view(-1)
 
     def steps(self) -> Iterator[Step]:
         """Yield the tiles in the order of the three steps above."""
@@ -113,7 +118,7 @@ class Room:
         aside = 0 if self.aside is None else len(self.aside) // tokens
         if max(in_rows, aside) < min(self.tail, left) and self.private is None:
             words = min(self.tail if self.rows is not None else self.width, self.words)
-            self.private = self.hidden.new_empty(tokens * words)
+            self.private = self.hidden.new_empty(tokens * aligned(words))
         own = 0 if self.private is None else len(self.private) // tokens
         most = max(1, min(self.width, max(in_rows, aside, own)))
         grain = 8 * ALIGNED if most >= 64 * ALIGNED else ALIGNED
@@ -123,11 +128,13 @@ class Room:
                 even = -(-left // -(-left // most))
                 most = min(most, -(-even // ALIGNED) * ALIGNED)
         words = min(most, left)
+        padded = aligned(words)
         if words <= in_rows and room is not None:
-            tile = room[len(room) - words * tokens :]
+            free = len(room) - (start + words) * written
+            tile = room[len(room) - (padded if padded * tokens <= free else words) * tokens :]
         elif words <= aside and self.aside is not None:
-            tile = self.aside[: words * tokens]
+            tile = self.aside[: padded * tokens]
         else:
             assert self.private is not None
-            tile = self.private[: words * tokens]
+            tile = self.private[: padded * tokens]
         return start + words, tile
