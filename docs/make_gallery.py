@@ -45,7 +45,7 @@ TOPICS = (
 LIMIT = 300  # seconds for one example
 
 STYLE = """<style>
-.gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: 1rem; }
+.gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr)); gap: 1rem; }
 .gallery p { margin: 0; }
 .gallery img { width: 100%; height: 9rem; object-fit: contain; }
 </style>"""

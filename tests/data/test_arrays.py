@@ -239,6 +239,7 @@ def test_dataset_on_cuda() -> None:
         ({"labels": torch.tensor([0, 0, 0, 0, 0, 3])}, r"toy: label 3 is outside 0…2"),
         ({"labels": torch.tensor([0, 0, 0, 0, 0, -2])}, "label -2 is outside"),
         ({"class_names": ("a",)}, "1 class names for 3 classes"),
+        ({"num_classes": ["a", "b", "c"]}, "num_classes must be a whole number, found list; .* class_names="),
     ],
 )
 def test_a_wrong_dataset_says_what_is_wrong(changes: dict, message: str) -> None:

@@ -54,6 +54,11 @@ class Dataset:
             )
         if labels.device != images.device:
             raise InputError(f"{name}: images are on {images.device} and labels on {labels.device}; use .to(device)")
+        if not hasattr(self.num_classes, "__index__"):
+            raise InputError(
+                f"{name}: num_classes must be a whole number, found {type(self.num_classes).__name__}; "
+                "names of the classes are class_names="
+            )
         if self.class_names and len(self.class_names) != self.num_classes:
             raise InputError(
                 f"{name}: {len(self.class_names)} class names for {self.num_classes} classes; "
