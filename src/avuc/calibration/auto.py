@@ -35,9 +35,9 @@ RACE_ELEMENTS = 1 << 22
 # a fit with a number for each pair of classes takes time in rows × classes²
 PAIRWISE = ("matrix", "dirichlet")
 MOST_PAIRWISE = 32
-# iterative fits on all rows use at most so many logits, and so many rows × classes² for PAIRWISE
+# iterative fits of the winner use at most so many logits, and so many rows × classes² for PAIRWISE
 ITERATIVE = ("vector", "structured-vector", *PAIRWISE)
-FIT_ELEMENTS = 1 << 20
+FIT_ELEMENTS = 1 << 24
 # Precision of iterative fits: in the cross-validation, and of the result.
 ROUGH, FINE = 3e-4, 1e-5
 
@@ -51,9 +51,9 @@ class AutoCalibrator(Calibrator):
     then the next one is taken, and if all are refused, nothing is changed. The winner is fitted on all rows.
 
     A tenth of the rows takes part in the cross-validation, at least 5,000 if they have no more than 4 million logits.
-    With more than a million logits, an iterative winner is fitted on a sample of the rows. Fewer than 20 rows, fewer
-    than 10 groups, or labels of a single class leave the predictions alone. JSON has the chosen calibrator, so
-    `Calibrator.load` and `avuc apply` read it as such.
+    With more than 16 million logits (for `matrix`: rows × classes²), the winner is fitted on a sample of the rows,
+    unless it is a temperature. Fewer than 20 rows, fewer than 10 groups, or labels of a single class leave the
+    predictions alone. JSON has the chosen calibrator, so `Calibrator.load` and `avuc apply` read it as such.
 
     Args:
         methods: names in `CALIBRATORS` to choose from, the preferred one first. Default None: matrix,
