@@ -249,16 +249,16 @@ def speed(rows: int, classes: int) -> None:
     print(f"one fit on {rows:,} × {classes:,} logits, CPU seconds on one thread; ratio: peer to ours")
     CALIBRATORS["vector"]().fit(logits[:50, :5], labels[:50] % 5)  # imports
     for name in OURS:
-        if name in CALIBRATORS and not (classes > MOST_PAIRWISE and name in PAIRWISE):
+        if name in PEERS.values() and not (classes > MOST_PAIRWISE and name in PAIRWISE):
             measure(name, lambda name=name: CALIBRATORS[name]().fit(logits, labels))
     measure("auto", lambda: AutoCalibrator().fit(logits, labels))
     times = seconds["auto"] / seconds["temperature"]
     print(f"auto / temperature: {times:.1f}× {'' if times <= 20 else 'GOAL MISSED (20×)'}")
     measure("scikit-learn temperature", lambda: scikit_learn(logits, labels), "temperature")
-    measure("netcal temperature", lambda: netcal(probs, labels), "temperature")
     for name, same in PEERS.items():
         if same and importlib.util.find_spec("probmetrics") and not (classes > MOST_PAIRWISE and name in PAIRWISE):
             measure(f"probmetrics {name}", lambda name=name: peer(name)(logits, labels), same)
+    measure("netcal temperature", lambda: netcal(probs, labels), "temperature")
 
 
 if __name__ == "__main__":
