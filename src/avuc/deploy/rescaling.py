@@ -78,6 +78,7 @@ class EachLabel(nn.Module):
     def forward(self, logits: Tensor) -> Tensor:
         columns = logits.unsqueeze(-1)
         both = torch.cat((torch.zeros_like(columns), columns), dim=-1)
+        mapped: Tensor
         if len(self.each) == 1:
             mapped = self.each[0](both)
         else:
