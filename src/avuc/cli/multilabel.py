@@ -60,6 +60,8 @@ def evaluate_labels(args: Namespace) -> int:
 
 def calibrate_labels(args: Namespace) -> int:
     """Run `avuc calibrate --task multilabel`."""
+    if args.method == "auto":
+        raise InputError("--method auto is not for --task multilabel; choose one of temperature, vector and the others")
     _refuse(args, "positive", "class_dim", "first_label")
     from avuc.evaluation.files.multilabel import write_multilabel
     from avuc.evaluation.multilabel_file import compare_multilabel
