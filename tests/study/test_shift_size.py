@@ -174,7 +174,7 @@ def test_a_net_of_one_size_is_refused_before_training(folder):
 
 
 def test_a_net_of_avuc_with_another_size(folder):
-    small = ["study.shift_size=40", "data.train_images=64", "data.test_images=16"]
+    small = ["study.shift_size=40", "study.shifts=[]", "study.ood=[]", "data.train_images=64", "data.test_images=16"]
     with pytest.raises(InputError, match=r"study\.shift_size: mlp failed on a batch \(8, 1, 40, 40\)"):
         try_own_code(load_recipe("demo", [*small, "net.name=mlp"]))
 
