@@ -76,7 +76,8 @@ class LinearNLL:
         rows: what to fit on.
         strength: the ridge, of the shape of θ.
 
-    >>> rows = Rows(torch.log(torch.tensor([[[0.25, 0.75]]])), torch.tensor([1]), torch.ones(1), None)
+    >>> x, weight = torch.log(torch.tensor([[[0.25, 0.75]]])), torch.ones(1, dtype=torch.float64)
+    >>> rows = Rows(x, torch.tensor([1]), weight, None)
     >>> value, gradient = LinearNLL(rows, torch.zeros(2, 2))(torch.zeros(2, 2))
     >>> round(value, 4), gradient[1]
     (0.2877, tensor([ 0.2500, -0.2500]))

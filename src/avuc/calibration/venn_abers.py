@@ -42,7 +42,7 @@ class VennAbersCalibration(OneVsRest):
 
     >>> logits, labels = np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0], [0.0, 4.0]]), np.array([0, 1, 0, 1])
     >>> VennAbersCalibration().fit(logits, labels).predict_proba(logits)[:, 1].round(4)
-    array([0.4   , 0.5714, 0.5714, 0.75  ])
+    array([0.3333, 0.5   , 0.5   , 0.6667])
     """
 
     name: ClassVar[str] = "venn-abers"
