@@ -168,6 +168,18 @@ columns = Coefficients(part.largest, *torch.randn(4, 8))
 arguments = (*narrow, labels_8, part.predicted, columns, Options(width=64), (True, True, True))
 for one, other in zip(linear.backward_tiles(*arguments), tiles.backward_tiles(*arguments)):
     assert float((one - other).float().norm() / other.float().norm()) < 1e-2  # tiles and sums in borrowed memory
+# labels that are no words touch nothing, however far away they are
+far = torch.tensor([2**63 - 1, -(2**63), 60])
+for width in (16, 53):
+    found = []
+    options = Options(width=width, first=7)
+    for these in (far, torch.full((3,), -100)):
+        part = linear.forward_tiles(hidden, weight, bias, these, options)
+        columns = Coefficients(part.largest, *torch.ones(4, 3))
+        arguments = (hidden, weight, bias, these, part.predicted, columns, options)
+        found.append([*part, *linear.backward_tiles(*arguments, (True, True, True))])
+    for one, other in zip(*found):
+        assert torch.equal(one, other)
 certain = torch.arange(53.0) * 0.1  # word 37 is 35 higher than the next one: 1 + Σ exp(z − m) is 1 in float32
 certain[37] = 40.0
 others = (certain.double() - 40).exp()[torch.arange(53) != 37].sum().expand(3)

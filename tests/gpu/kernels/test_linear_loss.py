@@ -31,6 +31,7 @@ from avuc.core.errors import InputError, NonFiniteError
 from avuc.gpu import linear
 from avuc.gpu.kernels import linear_loss
 from avuc.losses import linear_avuc
+from avuc.losses.linear import fused
 
 linear.unsupported_reason = lambda hidden, weight: None
 linear_loss.TOKENS_PER_PROGRAM = 16
@@ -78,6 +79,17 @@ for error, change in (
     except error:
         continue
     raise AssertionError(change.keys())
+# on a GPU these are refused in the backward pass: until then the loss must not look like one
+fused._Check.start = lambda self, status, later: None
+fused.checked_threshold = lambda threshold, variant: threshold
+one = torch.where(torch.arange(19) == 3, 29, labels)
+for kind, variant in KINDS:
+    for name, value in (("hidden", hidden * math.nan), ("labels", one), ("labels", one - 30),
+                        ("threshold", torch.tensor(math.nan))):
+        options = {"hidden": hidden, "weight": weight, "labels": labels, "threshold": 1.0} | {name: value}
+        result = linear_avuc(kind=kind, variant=variant, **options)
+        assert result.loss.isnan() == (name != "threshold" or kind == "avuc"), (kind, variant, name)
+        assert result.nll.isnan() == (name != "threshold"), (kind, variant, name)
 """
 
 
@@ -181,12 +193,15 @@ def test_refused_in_the_backward_pass_of_a_gpu() -> None:
     with torch.no_grad(), pytest.raises(NonFiniteError, match="hidden or weight contain NaN"):
         linear_avuc(hidden * torch.nan, weight, labels, threshold=1.1)
     result = linear_avuc(hidden * torch.nan, weight, labels, threshold=1.1)
+    assert result.loss.isnan()
     with pytest.raises(NonFiniteError, match="hidden or weight contain NaN"):
         result.loss.backward()
     result = linear_avuc(hidden, weight, labels + 3_001, threshold=1.1)
+    assert result.loss.isnan()
     with pytest.raises(InputError, match="labels must be 0 … 3000"):
         result.loss.backward()
     result = linear_avuc(hidden, weight, labels, threshold=torch.tensor(torch.nan, device="cuda"))
+    assert result.loss.isnan()
     with pytest.raises(InputError, match="threshold is NaN"):
         result.loss.backward()
     assert weight.grad is None

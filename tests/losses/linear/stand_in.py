@@ -77,9 +77,12 @@ def loss_of_sums(sums: Tensor, rule: Rule, nll_weight: float, beta: float) -> tu
         loss = nll_weight * nll + beta * avuc
         slopes = torch.stack([torch.autograd.grad(value, at, retain_graph=True)[0] for value in (loss, nll, avuc)])
     limit = torch.as_tensor(rule.limit, dtype=torch.float64)
-    status = torch.stack((loss.detach(), sums[3], limit))
+    nll, avuc = nll.detach(), avuc.detach()
+    nll, avuc = nll + (math.nan if sums[3] else 0), avuc + (math.nan if sums[3] or limit.isnan() else 0)
+    loss = nll_weight * nll + beta * avuc
+    status = torch.stack((loss, sums[3], limit))
     quadrants = sums[4:].clone() if rule.kind == "avuc" else torch.zeros(4).double()
-    values = (loss.detach(), nll.detach(), avuc.detach(), quadrants)
+    values = (loss, nll, avuc, quadrants)
     return Figures(*values, sums[1:3].long(), status), slopes
 
 

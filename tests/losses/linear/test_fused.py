@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from avuc.core.errors import InputError, NonFiniteError
-from avuc.losses import LinearAvUC, linear_avuc
+from avuc.losses import LinearAvUC, linear_avuc, quadrants
 from avuc.losses.linear import fused
 
 stand_in = runpy.run_path(str(Path(__file__).with_name("stand_in.py")))
@@ -132,6 +132,28 @@ def test_refused_in_the_backward_pass(wrong: str, monkeypatch: pytest.MonkeyPatc
         result = run(hidden, weight, labels + WORDS)
         with pytest.raises(InputError, match="labels must be 0"):
             result.loss.backward()
+
+
+@pytest.mark.parametrize("way", ["one batch", "total", "running"])
+@pytest.mark.parametrize("wrong", ["nan", "labels", "threshold"])
+def test_the_loss_is_nan_until_it_is_refused(wrong: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that is printed before the backward pass, or without one, must not look like a loss."""
+    hidden, weight, _, labels = inputs()
+    options: dict[str, Any] = {"total": {"total": run(hidden, weight, labels)}}.get(way, {})
+    options |= {"running": torch.zeros(5).double()} if way == "running" else {}
+    monkeypatch.setattr(fused._Check, "start", lambda self, status, later: setattr(self, "status", status.detach()))
+    if wrong == "labels":
+        labels = torch.where(torch.arange(len(labels)) == 3, WORDS, labels)
+    elif wrong == "threshold":
+        for module in (fused, quadrants):  # as if on a GPU
+            monkeypatch.setattr(module, "checked_threshold", lambda threshold, variant: threshold)
+        options["threshold"] = torch.tensor(math.nan)
+    result = run(hidden * math.nan if wrong == "nan" else hidden, weight, labels, **options)
+    assert result.loss.isnan()
+    assert result.avuc.isnan()
+    assert result.nll.isnan() == (wrong != "threshold")
+    with pytest.raises(InputError):
+        result.loss.backward()
 
 
 def test_second_derivatives_are_refused() -> None:

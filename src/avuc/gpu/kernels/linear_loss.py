@@ -292,6 +292,10 @@ def _loss_of_sums(  # type: ignore[no-untyped-def]
         to_first = 1 / tl.where(valid > correct, valid - correct, 1.0)
         to_second = 1 / tl.where(correct > 0, correct, 1.0)
         avuc = first * to_first + second * to_second
+    # the error comes later, in the backward pass: until then a wrong label or a threshold of NaN must be seen
+    unknown, level = tl.load(sums + 3), _limit_of(limit, TENSOR)
+    nll = tl.where(unknown > 0, float("nan"), nll)
+    avuc = tl.where((unknown > 0) | (level != level), float("nan"), avuc)
     loss = nll_weight * nll + beta * avuc
     tl.store(loss_out, loss.to(tl.float32))
     tl.store(nll_out, nll.to(tl.float32))
@@ -303,8 +307,8 @@ def _loss_of_sums(  # type: ignore[no-untyped-def]
     tl.store(counts, correct.to(tl.int64))
     tl.store(counts + 1, valid.to(tl.int64))
     tl.store(status, loss)
-    tl.store(status + 1, tl.load(sums + 3))
-    tl.store(status + 2, _limit_of(limit, TENSOR))
+    tl.store(status + 1, unknown)
+    tl.store(status + 2, level)
     of_nll = tl.where(place == 0, 1 / tokens, 0.0)
     of_avuc = tl.where(place == 4, to_first, tl.where(place == 5, to_second, 0.0))
     if KIND == "avuc":

@@ -6,7 +6,8 @@
 
 The sums are Σ nll, the numbers of right tokens, of all tokens and of labels that are no word, and AC, AU, IC, IU; for
 UA-CLM, the terms of wrong and of right tokens. Autograd sees two functions instead of a hundred operations. Nothing
-waits for a GPU if gradients are needed: NaN and wrong labels are then refused in the backward pass.
+waits for a GPU if gradients are needed: NaN and wrong labels are then refused in the backward pass, and the loss is NaN
+until then.
 """
 
 from __future__ import annotations
@@ -191,8 +192,11 @@ def _accumulated(sums: Tensor, rule: Rule, terms: Terms, dtype: torch.dtype) -> 
     elif rule.kind == "ua_clm":
         wrong = torch.stack((sums[4], sums[2] - sums[1], sums[5], sums[1]))
         avuc = ua_clm_of_terms(wrong, group, whole)
-    loss = terms.nll_weight * nll + terms.beta * avuc
     limit = torch.zeros_like(total[0]) + rule.limit
+    # the error may come later, in the backward pass: until then a wrong label or a threshold of NaN must be seen
+    nll = torch.where(total[3] > 0, math.nan, nll)
+    avuc = torch.where((total[3] > 0) | limit.isnan(), math.nan, avuc)
+    loss = terms.nll_weight * nll + terms.beta * avuc
     status = torch.stack((loss.detach(), total[3], limit))
     loss, nll, avuc, quadrants = (value.to(dtype) for value in (loss, nll, avuc, quadrants))
     return Figures(loss, nll, avuc, quadrants.detach(), total[1:3].long(), status)
