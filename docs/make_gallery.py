@@ -6,13 +6,15 @@
 
 An example is a plain script. Its docstring has a title (one sentence), the lesson, and two fields, `Topic:` and
 `Picture:` (what the picture shows, for readers who cannot see it). It saves the picture as NAME.svg in the working
-directory. If a library is missing, it ends with `sys.exit("Skipped: the reason")`. A failing example fails the build.
+directory. If a library is missing, it ends with `sys.exit("Skipped: the reason")`; its page then says so, and the next
+call tries it again. A failing example fails the build, and so does a late one, except for those in `MAY_BE_LATE`.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import hashlib
 import importlib
 import multiprocessing
@@ -22,6 +24,7 @@ import re
 import resource
 import runpy
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -42,7 +45,10 @@ TOPICS = (
     "Deploy",
     "Extend",
 )
-LIMIT = 300  # seconds for one example
+LIMIT = 180  # seconds for one example
+TOTAL = 600  # no example is started after this time
+# seconds until an example that starts servers of another library is given up, and its page says so
+MAY_BE_LATE = {"ray_engine": 120}
 
 STYLE = """<style>
 .gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr)); gap: 1rem; }
@@ -109,6 +115,7 @@ def key_of(example: Example) -> str:
 
 def run_here(path: Path, folder: Path) -> None:
     """Run a script in this process, with the charts' style; its output goes to `stdout` and `stderr` in the folder."""
+    os.setsid()  # what it starts can be ended with it
     for stream, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(folder / name, os.O_CREAT | os.O_WRONLY), stream)
     sys.stdout, sys.stderr = (os.fdopen(stream, "w", encoding="utf-8", buffering=1) for stream in (1, 2))
@@ -122,8 +129,9 @@ def run_here(path: Path, folder: Path) -> None:
         code = 0
     except SystemExit as end:
         text = str(end.code or "")
-        code = 0 if text.startswith("Skipped: ") else 1
-        (folder / "skipped" if code == 0 else folder / "stderr").write_text(text, encoding="utf-8")
+        code = 0 if not text or text.startswith("Skipped: ") else 1
+        if text:
+            (folder / "stderr" if code else folder / "skipped").write_text(text, encoding="utf-8")
     except BaseException:
         traceback.print_exc()
     finally:
@@ -208,20 +216,38 @@ def keep(example: Example, folder: Path, pages: Path) -> str:
     else:  # no picture of an earlier run
         for path in kept:
             path.unlink(missing_ok=True)
-    output = (folder / "stdout").read_text(encoding="utf-8")
+    output = "" if skipped else (folder / "stdout").read_text(encoding="utf-8")
     (pages / f"{example.name}.md").write_text(page(example, output, skipped), encoding="utf-8")
-    (pages / ".cache" / f"{example.name}.txt").write_text(key_of(example))
+    key = pages / ".cache" / f"{example.name}.txt"
+    key.unlink(missing_ok=True)
+    if not skipped:  # what was skipped is tried again
+        key.write_text(key_of(example))
     return ""
+
+
+def end(process: multiprocessing.process.BaseProcess) -> None:
+    """End a running process and all that it has started."""
+    assert process.pid
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.join()
+
+
+def problem(example: Example, folder: Path, late: int | None, code: int | None) -> str:
+    """Return why a run is not shown, or nothing. `late` is the limit that it has passed."""
+    if late is not None and example.name in MAY_BE_LATE:
+        reason = f"Skipped: it took longer than {late} s on the machine that built this site."
+        (folder / "skipped").write_text(reason, encoding="utf-8")
+        return ""
+    if late is not None:
+        return f"it ran longer than {late} s"
+    return ((folder / "stderr").read_text(encoding="utf-8") or f"it ended with code {code}") if code else ""
 
 
 def run_all(examples: list[Example], jobs: int, pages: Path) -> dict[str, str]:
     """Run examples, `jobs` at a time, and return what went wrong, by name."""
-    for module in (
-        "matplotlib.pyplot",
-        "sklearn.datasets",
-        "torch",
-        "avuc.plot",
-    ):  # once, before the processes are made
+    for module in ("matplotlib.pyplot", "sklearn.datasets", "torch", "avuc.plot"):  # once, for all processes
         importlib.import_module(module)
     begin, context, failed = time.monotonic(), multiprocessing.get_context("fork"), {}
     waiting, running = list(examples), []
@@ -229,6 +255,9 @@ def run_all(examples: list[Example], jobs: int, pages: Path) -> dict[str, str]:
         while waiting or running:
             while waiting and len(running) < jobs:
                 example = waiting.pop(0)
+                if time.monotonic() - begin > TOTAL:
+                    failed[example.name] = f"it was not started: the examples before it took {TOTAL} s"
+                    continue
                 (folder := Path(scratch) / example.name).mkdir()
                 process = context.Process(target=run_here, args=(example.path, folder))
                 process.start()
@@ -236,22 +265,17 @@ def run_all(examples: list[Example], jobs: int, pages: Path) -> dict[str, str]:
             for one in list(running):
                 example, folder, process, start = one
                 process.join(0.05)
-                late = time.monotonic() - start > LIMIT
+                limit = MAY_BE_LATE.get(example.name, LIMIT)
+                late = process.exitcode is None and time.monotonic() - start > limit
                 if process.exitcode is None and not late:
                     continue
                 running.remove(one)
                 if late:
-                    process.kill()
-                    process.join()
-                wrong = (
-                    f"it ran longer than {LIMIT} s"
-                    if late
-                    else (folder / "stderr").read_text()
-                    if process.exitcode
-                    else ""
-                )
+                    end(process)
+                wrong = problem(example, folder, limit if late else None, process.exitcode)
                 wrong = wrong or keep(example, folder, pages)
-                print(f"{example.name:24} {time.monotonic() - start:6.1f} s {'FAILED' if wrong else ''}", flush=True)
+                mark = " FAILED" if wrong else " not run" if (folder / "skipped").exists() else ""
+                print(f"{example.name:24} {time.monotonic() - start:6.1f} s{mark}", flush=True)
                 if wrong:
                     failed[example.name] = wrong
                 shutil.rmtree(folder, ignore_errors=True)
