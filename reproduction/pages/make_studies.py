@@ -125,7 +125,7 @@ def read_study(folder: Path, results: Path) -> Study:
         table.get("net", recipe["net"]["name"]),
         tuple(table.get("metrics", METRICS)),
         tuple((first, second) for first, second in pairs),
-        read_published(results / folder.name),
+        read_published(results / folder.name, folder / "recipe.toml"),
         bool(table.get("validation", False)),
         str(table.get("paper", "")),
     )
@@ -142,9 +142,14 @@ def status(study: Study) -> str:
     return (
         f"{facts['models']} networks, {facts['evaluations']:,} evaluations (one method with one seed on one test set), "
         f"{facts['minutes']:.1f} minutes on {', '.join(hardware)} with torch {', '.join(versions)}.{missing} "
-        f"[Rows of the results](../../reproduction/results/studies/{study.name}). "
+        f"{_changed(study.published.changes)}[Rows of the results](../../reproduction/results/studies/{study.name}). "
         f"Run it again with\n\n    {study.command}"
     )
+
+
+def _changed(changes: Sequence[str]) -> str:
+    """What was run, where it is not the recipe of the study's folder."""
+    return f"**It was run with changes: {'; '.join(f'`{change}`' for change in changes)}.** " if changes else ""
 
 
 def blocks(study: Study) -> dict[str, str]:
@@ -157,11 +162,12 @@ def blocks(study: Study) -> dict[str, str]:
         return made | dict.fromkeys(("clean", "shifted", "differences", "details"), nothing)
     results, metrics = study.published.results, study.metrics
     made["clean"] = clean(results, metrics)
-    if study.validation:
+    if study.validation and study.published.validation.names:
         made["clean"] += "\n\n" + held_out(study.published.validation, metrics)
     made["shifted"] = shifted(results, metrics) if results.shifts else "The study has no shifts."
     made["differences"] = differences(results, metrics, study.compare) if study.compare else "No pair is compared."
-    parts = [*(by_intensity(results, metrics), quartiles(results)) * bool(results.shifts), detection(results)]
+    parts = [by_intensity(results, metrics), quartiles(results)] if results.shifts else []
+    parts.append(detection(results))
     made["details"] = "\n\n".join(part for part in parts if part) or "Nothing more."
     return made
 
@@ -169,7 +175,7 @@ def blocks(study: Study) -> dict[str, str]:
 def index_table(studies: Sequence[Study]) -> str:
     """One line for each study: does AvUC help there?"""
     lines = [
-        "| study | task | data | network | seeds | clean | shifted | GPU minutes |",
+        "| study | task | data | network | seeds | clean | shifted | minutes |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for study in studies:
@@ -179,9 +185,16 @@ def index_table(studies: Sequence[Study]) -> str:
         else:
             results, pair = study.published.results, study.compare[0] if study.compare else None
             both = [says(results, pair, where) if pair else "" for where in ("clean", "shifted")]
-            cells = [str(results.seeds), *both, f"{study.published.facts['minutes']:.1f}"]
+            cells = [str(results.seeds), *both, _minutes(study.published)]
         lines.append(f"| {' | '.join([link, study.task, study.data, study.net, *cells])} |")
     return "\n".join(lines)
+
+
+def _minutes(published: Published) -> str:
+    """How long it took, and on what; a note if it was not the recipe, or not all of it."""
+    devices = sorted({"GPU" if run["device"].startswith("cuda") else "CPU" for run in published.facts["runs"]})
+    notes = ["changed recipe"] * bool(published.changes) + ["incomplete"] * bool(published.facts["missing"])
+    return ", ".join([f"{published.facts['minutes']:.1f} ({' and '.join(devices)})", *notes])
 
 
 def make(studies: Path, results: Path, pages: Path) -> dict[Path, str]:

@@ -18,6 +18,7 @@ from avuc.report.metric_text import metric_text
 from avuc.report.study.paired import Difference, over_seeds, pairs_by_seed
 from avuc.report.study.paper_comparison import figure
 from avuc.report.study.result_arrays import CLEAN, METRICS, MethodFacts, Results
+from avuc.study.recipe import load_recipe
 from avuc.study.stored_recipe import StoredRecipe
 
 VALIDATION = "validation"
@@ -33,15 +34,28 @@ DETECTION = ("auroc", "aupr_in", "aupr_out", "fpr95")
 
 @dataclass(frozen=True)
 class Published:
-    """The published files of a study."""
+    """The published files of a study.
+
+    Args:
+        results: on the test data.
+        facts: study.json.
+        validation: on the validation data.
+        changes: settings that are not those of the study's recipe, "data.test_images = 5000".
+    """
 
     results: Results
     facts: Mapping[str, Any]
     validation: Results
+    changes: tuple[str, ...] = ()
 
 
-def read_published(folder: Path) -> Published | None:
-    """Read what reproduction/run_study.py wrote; None if there is nothing."""
+def read_published(folder: Path, recipe_file: Path | None = None) -> Published | None:
+    """Read what reproduction/run_study.py wrote; None if there is nothing.
+
+    Args:
+        folder: of the published files.
+        recipe_file: the study's recipe, with which the published one is compared; None: not at all.
+    """
     if not (folder / "rows.csv").is_file():
         return None
     recipe = StoredRecipe.parse((folder / "recipe.toml").read_text(encoding="utf-8"), str(folder / "recipe.toml"))
@@ -52,7 +66,43 @@ def read_published(folder: Path) -> Published | None:
     facts = json.loads((folder / "study.json").read_text(encoding="utf-8"))
     held = [{**line, "shift": CLEAN[0]} for line in lines if line["shift"] == VALIDATION]
     tested = [line for line in lines if line["shift"] != VALIDATION]
-    return Published(_results(recipe, tested), facts, _results(recipe, held))
+    changes = () if recipe_file is None else changed_settings(folder / "recipe.toml", recipe_file)
+    return Published(_results(recipe, tested), facts, _results(recipe, held), changes)
+
+
+def changed_settings(published: Path, recipe: Path) -> tuple[str, ...]:
+    """Return the settings of a published recipe that are not those of the study's own, without data.root.
+
+    Args:
+        published: what was run.
+        recipe: the file in the study's folder.
+    """
+    ran, own = (_settings(path) for path in (published, recipe))
+    keys = sorted((ran.keys() | own.keys()) - {"data.root"})
+    for key in keys:
+        method, _, setting = key.rpartition(".train.")
+        if method:  # a method's own training settings are written where they are not those of all methods
+            for settings in (ran, own):
+                settings.setdefault(key, settings.get(f"train.{setting}"))
+    # a key that one of the two does not write is at its default there
+    return tuple(f"{key} = {ran.get(key, 'left out')}" for key in keys if ran.get(key) != own.get(key))
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    tables = load_recipe(path).tables()
+    methods = {method["name"]: method for method in tables.pop("methods")}
+    return _flat({**tables, "methods": methods})
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """
+    >>> _flat({"a": {"b": 1, "c": {}}, "d": [2]})
+    {'a.b': 1, 'd': [2]}
+    """
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
 
 
 def _results(recipe: StoredRecipe, lines: Sequence[Mapping[str, str]]) -> Results:
@@ -71,7 +121,9 @@ def _results(recipe: StoredRecipe, lines: Sequence[Mapping[str, str]]) -> Result
         methods.append(MethodFacts(method.name, index, method.reuse_model, seeds=numbers, samples=samples))
     names = [method.name for method in methods]
     values = {
-        metric: np.full((len(methods), len(seeds), len(test_sets)), np.nan) for metric in METRICS if metric in lines[0]
+        metric: np.full((len(methods), len(seeds), len(test_sets)), np.nan)
+        for metric in METRICS
+        if lines and metric in lines[0]
     }
     for line in lines:
         place = names.index(line["method"]), seeds.index(int(line["seed"]))

@@ -157,6 +157,44 @@ def test_from_data_to_page(home, capsys):
     page.write_text(text)
 
 
+def _published(home: Path, target: Path, keep=lambda line: True, **old_and_new: tuple[str, str]) -> Path:
+    """A copy of the published files, with some of the rows, and the recipe changed."""
+    run_study.publish(home / "out", target / "small")
+    path = target / "small" / "rows.csv"
+    head, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([head, *(line for line in lines if keep(line.split(",")))]) + "\n")
+    recipe = target / "small" / "recipe.toml"
+    text = recipe.read_text()
+    for old, new in old_and_new.values():
+        assert old in text
+        text = text.replace(old, new, 1)
+    recipe.write_text(text)
+    return target
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [("validation",), ("validation", "clean"), ("clean", "gaussian_noise"), ("ood:photographs", "contrast")],
+)
+def test_a_page_of_an_incomplete_study(home, tmp_path, kept):
+    results = _published(home, tmp_path, lambda line: line[2] in kept)
+    text = make_studies.make(home / "studies", results, home / "docs")[home / "docs" / "small.md"]
+    assert ("Validation data, for comparison" in text) == ("validation" in kept)
+    assert ("kinds of shift at intensity 5" in text) == (kept[-1] in ("gaussian_noise", "contrast"))
+
+
+def test_a_page_says_what_was_changed(home, tmp_path):
+    """Figures of fewer images, or of a shorter training, are not shown as those of the recipe."""
+    page, index = home / "docs" / "small.md", home / "docs" / "index.md"
+    made = make_studies.make(home / "studies", _published(home, tmp_path / "same"), home / "docs")
+    assert "run with changes" not in made[page]
+    assert "(CPU) |" in made[index]
+    changed = {"a": ("test_images = 0", "test_images = 30"), "b": ("epochs = 1", "epochs = 2")}
+    made = make_studies.make(home / "studies", _published(home, tmp_path / "other", **changed), home / "docs")
+    assert "**It was run with changes: `data.test_images = 30`; `train.epochs = 2`.**" in made[page]
+    assert "(CPU), changed recipe |" in made[index]
+
+
 def test_differences_of_pairs_by_hand(home):
     """Five paired seeds: Student's interval; bold if 0 is outside it."""
     from scipy import stats
