@@ -59,7 +59,9 @@ def running_loss(batch: Tensor, averages: Tensor, decay: float) -> Tensor:
     mixed = torch.lerp(averages.to(batch), torch.cat((batch, ones)).detach(), 1 - decay)
     value = plain_value(mixed, torch.mean)
     with outside_transforms():
-        averages.copy_(value)
+        averages.copy_(
+            torch.where(value.isfinite().all(), value, averages.to(value))
+        )  # a refused batch leaves no trace
     mean = mixed[:4] / mixed[4]
     surrogate = (slopes(mean) * batch).sum()
     return loss_of(mean) + surrogate - surrogate.detach()

@@ -132,18 +132,18 @@ def label_weights(
         low, high = torch.stack(labels.aminmax()).tolist()  # one transfer from a GPU
         if low >= 0 and high < num_classes and not 0 <= ignore_index < num_classes:
             return weights
-        if bool(((labels != ignore_index) & ((labels < 0) | (labels >= num_classes))).any()):
-            refuse_labels(labels, num_classes, ignore_index)
+        refuse_labels(labels, num_classes, ignore_index)
     used = (labels != ignore_index).to(dtype)
     return used if weights is None else used * weights
 
 
 def refuse_labels(labels: Tensor, num_classes: int, ignore_index: int) -> None:
-    """Raise the `InputError` of labels that are no classes."""
-    low, high = torch.stack(labels.aminmax()).tolist()
-    raise InputError(
-        f"avuc: labels must be 0 … {num_classes - 1} (or ignore_index={ignore_index}); found {low} … {high}"
-    )
+    """Raise `InputError` if some labels are no classes."""
+    if bool(((labels != ignore_index) & ((labels < 0) | (labels >= num_classes))).any()):
+        low, high = torch.stack(labels.aminmax()).tolist()
+        raise InputError(
+            f"avuc: labels must be 0 … {num_classes - 1} (or ignore_index={ignore_index}); found {low} … {high}"
+        )
 
 
 def at_least_float32(values: Tensor) -> Tensor:

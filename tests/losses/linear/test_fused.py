@@ -156,6 +156,38 @@ def test_the_loss_is_nan_until_it_is_refused(wrong: str, way: str, monkeypatch: 
         result.loss.backward()
 
 
+@pytest.mark.parametrize("wrong", ["labels", "threshold"])
+def test_compiled_code_cannot_refuse_but_has_the_loss_nan(wrong: str) -> None:
+    hidden, weight, _, labels = inputs()
+    labels[3] = WORDS if wrong == "labels" else 0
+    threshold = torch.tensor(math.nan if wrong == "threshold" else 1.2)
+    loss = torch.compile(lambda *of: linear_avuc(*of, threshold=threshold).loss, backend="eager", fullgraph=True)
+    assert loss(hidden, weight, labels).isnan()
+
+
+@pytest.mark.parametrize("way", ["fused", "autograd"])
+def test_a_refused_batch_leaves_running_quadrants_as_they_are(way: str) -> None:
+    hidden, weight, _, labels = inputs()
+    running = torch.zeros(5).double()
+    of = {"fused": run, "autograd": linear_avuc}[way]
+    of(hidden, weight, labels, threshold=1.2, running=running)
+    before = running.clone()
+    assert before.any()
+    with pytest.raises(NonFiniteError):
+        of(hidden * math.nan, weight, labels, threshold=1.2, running=running)
+    if way == "fused":
+        with pytest.raises(InputError):
+            of(hidden, weight, labels + WORDS, threshold=1.2, running=running)
+    assert torch.equal(running, before)
+
+
+@pytest.mark.parametrize("tokens", [0, 3])
+def test_labels_of_another_process_are_refused_here_too(tokens: int) -> None:
+    check = fused._Check(torch.arange(tokens), fused.Rule("avuc", "paper", 1.0, WORDS, -100))
+    with pytest.raises(InputError, match="another process"):
+        check.start(torch.tensor([math.nan, 1.0, 1.0]), later=False)
+
+
 def test_second_derivatives_are_refused() -> None:
     hidden, weight, _, labels = inputs()
     with pytest.raises(InputError, match="second derivative"):

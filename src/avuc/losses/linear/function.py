@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, get_args
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from avuc.core.data_parallel import Group, sum_over_ranks
 from avuc.core.errors import InputError
-from avuc.losses.inputs import checked_number, checked_whole, label_weights, one_of, refuse_nan
+from avuc.losses.inputs import checked_number, checked_whole, label_weights, may_synchronise, one_of, refuse_nan
 from avuc.losses.linear.fused import Terms, fused_loss, rule_of
 from avuc.losses.linear.inputs import (
     as_the_layer,
@@ -171,6 +172,8 @@ def linear_avuc(
         used = label_weights(labels, words, ignore_index, None, accumulator(flat.dtype))
         rows = token_statistics(flat, weight, bias, labels, options, vocab_group)
         used = torch.ones_like(rows.nll) if used is None else used
+        if not may_synchronise(labels):  # nobody can refuse labels that are no words: the loss must show them
+            rows = rows._replace(nll=torch.where((labels < 0) | (labels >= words), math.nan, rows.nll))
         valid = used > 0
         correct = (rows.predicted == labels) & valid
         statistics = SampleStatistics(rows.confidence, rows.entropy, correct, used, words, rows.nll)
@@ -179,6 +182,8 @@ def linear_avuc(
         avuc, quadrants = torch.zeros_like(nll), Quadrants(*nll.new_zeros(4))
         if kind == "avuc":
             avuc, quadrants = avuc_of(statistics, threshold, variant, group, whole, past)
+            if isinstance(threshold, Tensor):
+                avuc = torch.where(threshold.detach().reshape(()).isnan().to(avuc.device), math.nan, avuc)
         elif kind == "ua_clm":
             avuc = ua_clm_of(statistics, variant, group, whole)
         loss = nll_weight * nll + beta * avuc

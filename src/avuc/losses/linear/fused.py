@@ -184,18 +184,17 @@ def _accumulated(sums: Tensor, rule: Rule, terms: Terms, dtype: torch.dtype) -> 
     """Return the loss of a micro-batch: few operations on the sums, by autograd."""
     group, whole = terms.group, terms.whole
     total = sum_over_ranks(sums.detach(), group)
-    nll = mean_of_sum(sums[0], total[2], whole, group)
-    avuc, quadrants = torch.zeros_like(nll), torch.zeros_like(sums[4:])
-    if rule.kind == "avuc":
-        avuc, parts = avuc_of_quadrants(Quadrants(*sums[4:].unbind()), group, whole, terms.running)
-        quadrants = torch.stack(parts)
-    elif rule.kind == "ua_clm":
-        wrong = torch.stack((sums[4], sums[2] - sums[1], sums[5], sums[1]))
-        avuc = ua_clm_of_terms(wrong, group, whole)
     limit = torch.zeros_like(total[0]) + rule.limit
     # the error may come later, in the backward pass: until then a wrong label or a threshold of NaN must be seen
-    nll = torch.where(total[3] > 0, math.nan, nll)
-    avuc = torch.where((total[3] > 0) | limit.isnan(), math.nan, avuc)
+    nll = mean_of_sum(torch.where(total[3] > 0, math.nan, sums[0]), total[2], whole, group)
+    masses = torch.where((total[3] > 0) | limit.isnan(), math.nan, sums[4:])
+    avuc, quadrants = torch.zeros_like(nll), torch.zeros_like(masses)
+    if rule.kind == "avuc":
+        avuc, parts = avuc_of_quadrants(Quadrants(*masses.unbind()), group, whole, terms.running)
+        quadrants = torch.stack(parts)
+    elif rule.kind == "ua_clm":
+        wrong = torch.stack((masses[0], sums[2] - sums[1], masses[1], sums[1]))
+        avuc = ua_clm_of_terms(wrong, group, whole)
     loss = terms.nll_weight * nll + terms.beta * avuc
     status = torch.stack((loss.detach(), total[3], limit))
     loss, nll, avuc, quadrants = (value.to(dtype) for value in (loss, nll, avuc, quadrants))
@@ -232,6 +231,7 @@ class _Check:
         loss, unknown, limit = self.status.tolist()
         if unknown:
             refuse_labels(self.labels, self.rule.words, self.rule.ignore_index)
+            raise InputError("linear_avuc: another process of the group has labels that are no words; see its error")
         if math.isnan(limit):
             raise InputError("avuc: threshold is NaN; give an uncertainty in nats")
         refuse_nan_value(loss, "hidden or weight")
