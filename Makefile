@@ -51,7 +51,7 @@ docs: .venv/.docs
 figures: setup
 	for file in docs/make_*.py; do $(BIN)/python $$file || exit 1; done
 
-# Run all published studies again and rebuild docs/reproduction*.md, from CIFAR-10:
+# Run all published studies again and rebuild docs/reproduction/*.md, from CIFAR-10:
 #   make reproduce DATA=FOLDER [OUT=out/reproduce] [OOD='["svhn", "cifar100", "textures.npy"]'] [MINUTES=60]
 # DATA holds cifar-10-batches-py. Other data sets are read from $$AVUC_DATA or downloaded. Stop it at any time: the same
 # command continues. With MINUTES, each study stops after that time with exit code 75. It is meant for one data-centre GPU

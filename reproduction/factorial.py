@@ -3,7 +3,7 @@
     python reproduction/factorial.py                   # writes recipes/factorial-pilot.toml and recipes/factorial.toml
     python reproduction/factorial.py --match STUDY     # after the pilot: prints the matched strength of the penalty
                                                        # and writes results/factorial-pilot.csv
-    python reproduction/factorial.py --analyse STUDY   # after the experiment: the tables of docs/when-to-use-avuc.md
+    python reproduction/factorial.py --analyse STUDY   # after the experiment: prints its tables
 
 ResNet-20, training {Adam, SGD with weight decay, SGD with weight decay and AugMix} × posterior {none, weight noise
 without KL, MOPED with δ = 0.1 tuned for 30 epochs} × loss {none, AvUC as printed, `monotone`, confidence penalty}, five

@@ -66,6 +66,20 @@ def test_readme_links_exist() -> None:
         assert (ROOT / target).exists(), target
 
 
+def named_pages() -> list[tuple[str, str]]:
+    """Pages of docs/ that programs and texts name outside of links, such as in messages and comments."""
+    folders = [ROOT / name for name in ("src", "docs", "examples", "benchmarks", "reproduction")]
+    files = [ROOT / "Makefile", *ROOT.glob("*.md"), *(path for folder in folders for path in folder.rglob("*.py"))]
+    found = [(path, re.findall(r"\bdocs/[\w/*-]+\.md\b", path.read_text(encoding="utf-8"))) for path in files]
+    return [(path.name, name) for path, names in found for name in names if not name.startswith("docs/gallery")]
+
+
+def test_named_pages_exist() -> None:
+    found = named_pages()
+    assert len(found) > 20
+    assert [(file, name) for file, name in found if not any(ROOT.glob(name))] == []
+
+
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "reproduction").glob("*.md")])
 
 

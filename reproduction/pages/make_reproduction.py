@@ -1,4 +1,4 @@
-"""Fill the generated parts of docs/reproduction*.md and README.md from the published rows and the paper's figures.
+"""Fill the generated parts of docs/reproduction/*.md and README.md from the published rows and the paper's figures.
 
     python reproduction/pages/make_reproduction.py            # seconds; reads reproduction/results
     python reproduction/pages/make_reproduction.py --check    # writes nothing; ends with 1 where a file is out of date
