@@ -250,7 +250,7 @@ def run_all(examples: list[Example], jobs: int, pages: Path) -> dict[str, str]:
     for module in ("matplotlib.pyplot", "sklearn.datasets", "torch", "avuc.plot"):  # once, for all processes
         importlib.import_module(module)
     begin, context, failed = time.monotonic(), multiprocessing.get_context("fork"), {}
-    waiting, running = list(examples), []
+    waiting, running = sorted(examples, key=lambda example: example.name not in MAY_BE_LATE), []  # these wait most
     with tempfile.TemporaryDirectory() as scratch:
         while waiting or running:
             while waiting and len(running) < jobs:
