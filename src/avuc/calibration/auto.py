@@ -25,6 +25,10 @@ from avuc.predictions import Predictions
 # errors were chosen on one half of the prediction sets of benchmarks/bench_posthoc.py. Each of the three has a ridge or
 # smoothing that falls back to a temperature if there are few rows, so the one with the most parameters may be first.
 CANDIDATES = ("matrix", "structured-vector", "smoothed")
+# With fewer rows, in all or per class, calibrators with few parameters are tried, the simplest first, and the mean NLL
+# of held-out rows must not rise at all: an interval of so few rows says little.
+FEW_ROWS, FEW_ROWS_PER_CLASS = 200, 20
+FEW_CANDIDATES = ("smoothed", "structured-vector")
 # with fewer rows or groups nothing is changed
 LEAST_ROWS = 20
 LEAST_GROUPS = 10
@@ -50,6 +54,9 @@ class AutoCalibrator(Calibrator):
     NLL, the Brier score or ECE of held-out rows get significantly worse than without a calibrator (`check_calibrator`);
     then the next one is taken, and if all are refused, nothing is changed. The winner is fitted on all rows.
 
+    With fewer than 200 rows, or fewer than 20 per class, it is also refused if the mean NLL of held-out rows gets
+    higher at all, and the default `methods` are then smoothed and structured-vector.
+
     A tenth of the rows takes part in the cross-validation, at least 5,000 if they have no more than 4 million logits.
     With more than 16 million logits (for `matrix`: rows × classes²), the winner is fitted on a sample of the rows,
     unless it is a temperature. Fewer than 20 rows, fewer than 10 groups, or labels of a single class leave the
@@ -57,7 +64,7 @@ class AutoCalibrator(Calibrator):
 
     Args:
         methods: names in `CALIBRATORS` to choose from, the preferred one first. Default None: matrix,
-            structured-vector and smoothed.
+            structured-vector and smoothed. ("smoothed", "structured-vector", "matrix") prefers the simplest.
         folds: parts of the cross-validation.
         standard_errors: how far the NLL of a preferred calibrator may be above the lowest. 0: the lowest NLL wins.
         seed: of the folds and of samples of rows.
@@ -137,30 +144,33 @@ class AutoCalibrator(Calibrator):
         return self
 
     def _choose(self, rows: Rows) -> None:
-        names, self.table_, self.rows_ = self._names(), (), 0
+        few, self.table_, self.rows_ = _few(rows), (), 0
         if stop := _too_few(rows):
             self._keep(TemperatureScaling.identity(rows.logits.shape[-1]), f"Nothing is changed: {stop}.")
             return
         some = self._sample(rows, max(len(rows) // SHARE, _most_rows(rows, RACE_ROWS, RACE_ELEMENTS)))
         some, self.rows_ = some.cpu(), len(some)
         classes = rows.logits.shape[-1]
+        names = self._names(few)
         skipped = {name: _costly(classes) for name in names if name in PAIRWISE and classes > MOST_PAIRWISE}
+        if few and self.methods is None:
+            skipped |= {name: f"not tried: {few}" for name in CANDIDATES if name not in names}
         parts = len(some) if some.groups is None else len(some.groups.unique())
         race = Race(some, min(self.folds, parts), self.seed)
         with limited_threads(some.logits):
             race.run({name: self._made(name, ROUGH) for name in names if name not in skipped})
-            reason, winner = self._winner(race)
+            reason, winner = self._winner(race, strict=bool(few))
         self.table_ = (*race.table(), *(Candidate.unknown(name, note) for name, note in skipped.items()))
         if winner == NONE:
             loss = race.mean(NONE)
             self._keep(TemperatureScaling.identity(classes, loss), reason)
         else:
             most = FIT_ELEMENTS // (classes * classes if winner in PAIRWISE else classes)
-            few = rows if winner not in ITERATIVE else self._sample(rows, max(most, len(some)))
-            self._keep(few.fit(self._made(winner, FINE)), reason)
+            used = rows if winner not in ITERATIVE else self._sample(rows, max(most, len(some)))
+            self._keep(used.fit(self._made(winner, FINE)), reason)
 
-    def _winner(self, race: Race) -> tuple[str, str]:
-        """Return the sentence and the name of the calibrator that is used."""
+    def _winner(self, race: Race, *, strict: bool) -> tuple[str, str]:
+        """Return the sentence and the name of the calibrator that is used; strict: its mean NLL must not be higher."""
         names, refused = [name for name in race.finished if name != NONE], list[str]()
         before = Predictions(race.runners[NONE].probs, race.rows.labels)
         while names:
@@ -169,7 +179,8 @@ class AutoCalibrator(Calibrator):
             check = check_predictions(
                 self._made(winner, ROUGH), before, after, folds=race.folds, seed=self.seed, weight=race.rows.weight
             )
-            if not check.worse and check.figures["nll"].low <= 0:
+            harm = race.mean(winner) > race.mean(NONE) if strict else check.figures["nll"].low > 0
+            if not check.worse and not harm:
                 return _sentence(race, winner, best, refused), winner
             refused.append(winner)
             names.remove(winner)
@@ -197,9 +208,10 @@ class AutoCalibrator(Calibrator):
         kept[order[: max(enough, min(LEAST_GROUPS, len(number)))]] = True
         return rows[kept[group].nonzero()[:, 0].to(device)]
 
-    def _names(self) -> list[str]:
-        known = self.calibrators
-        return [name for name in CANDIDATES if name in known] if self.methods is None else list(self.methods)
+    def _names(self, few: str) -> list[str]:
+        if self.methods is not None:
+            return list(self.methods)
+        return [name for name in (FEW_CANDIDATES if few else CANDIDATES) if name in self.calibrators]
 
     def _made(self, name: str, tolerance: float) -> Calibrator:
         """Return a calibrator with default parameters; iterative ones with this tolerance."""
@@ -263,6 +275,16 @@ def _too_few(rows: Rows) -> str:
         return f"all {many} have the same label; give rows of at least two classes"
     groups = LEAST_GROUPS if rows.groups is None else len(rows.groups.unique())
     return f"{groups} groups are too few; give at least {LEAST_GROUPS}" if groups < LEAST_GROUPS else ""
+
+
+def _few(rows: Rows) -> str:
+    """Return why there are too few rows for many parameters, or nothing."""
+    classes = rows.logits.shape[-1]
+    if len(rows) < FEW_ROWS:
+        return f"{len(rows)} rows are fewer than {FEW_ROWS}"
+    if len(rows) < FEW_ROWS_PER_CLASS * classes:
+        return f"{len(rows)} rows are fewer than {FEW_ROWS_PER_CLASS} for each of {classes} classes"
+    return ""
 
 
 def _most_rows(rows: Rows, most: int, elements: int) -> int:
