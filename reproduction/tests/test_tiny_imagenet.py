@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import shutil
 import sys
 from pathlib import Path
 
@@ -83,6 +84,36 @@ def test_data(own, root, tmp_path):
         assert torch.equal(again.labels, first.labels)
     with pytest.raises(ValueError, match="split 'val': expected one of train, test"):
         data.load("val", str(root))
+
+
+def test_some_images_of_each_class(own, root, tmp_path):
+    """They are the same whether the folder has more or not, and are kept beside those of all images."""
+    data, _ = own
+    some, whole = (data.load("train", str(root), str(tmp_path), per_class=count) for count in (5, 0))
+    assert (len(some), len(whole)) == (15, 42)
+    assert torch.equal(some.images[5:10], whole.images[14:19])
+    assert torch.equal(data.load("train", str(root), str(tmp_path), per_class=5).labels, some.labels)
+    assert len(data.load("test", str(root), str(tmp_path), per_class=5)) == 9
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [("train/n04067472", "n04067472/images: 0 files"), ("val/val_annotations.txt", "0 images, expected 10,000")],
+)
+def test_a_folder_that_is_not_whole_is_refused(own, root, tmp_path, broken, message):
+    """And nothing of it is kept for the next time."""
+    data, _ = own
+    base = tmp_path / "tiny-imagenet-200"
+    shutil.copytree(root / "tiny-imagenet-200", base)
+    if (base / broken).is_dir():
+        shutil.rmtree(base / broken)
+    else:
+        (base / broken).write_text("")
+    with pytest.raises(ValueError, match=message):
+        data.load(broken.split("/")[0].replace("val", "test"), str(tmp_path))
+    assert not list(tmp_path.glob("*.npy"))
+    with pytest.raises(ValueError, match=r"14 files .*, expected 15"):
+        data.load("train", str(tmp_path), per_class=15)
 
 
 def test_out_of_distribution_data(own, root, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from avuc.core.errors import InputError
 from avuc.data.tensors import TensorData
 from avuc.shifts import SHIFTS, corrupt, moved_labels
 from avuc.study.shifted import shifted_data
@@ -59,3 +60,14 @@ def test_the_study_moves_them():
         assert torch.equal(shifted.images, corrupt(images, name, 5, profile="imagenet"))
     rows = TensorData(images, torch.tensor([0, 1]), 4)  # one label for each image
     assert torch.equal(shifted_data(rows, "elastic_transform", 5, 0, "imagenet").labels, rows.labels)
+
+
+def test_labels_of_another_size_are_refused():
+    """They would stay where they are, and be those of other pixels."""
+    images, labels = torch.zeros(2, 16, 16, 3, dtype=torch.uint8), torch.zeros(2, 8, 8, dtype=torch.int64)
+    with pytest.raises(InputError, match=r"elastic_transform moves pixels, and labels \(2, 8, 8\) are not"):
+        moved_labels(images, labels, "elastic_transform", 1)
+    with pytest.raises(InputError, match="elastic_transform moves pixels"):
+        shifted_data(TensorData(images, labels, 3), "elastic_transform", 1, 0, "imagenet")
+    assert moved_labels(images, labels, "fog", 1) is labels
+    assert torch.equal(shifted_data(TensorData(images, labels, 3), "fog", 1, 0, "imagenet").labels, labels)

@@ -98,6 +98,14 @@ def test_a_sample_of_the_positions(predictor, monkeypatch):
     np.testing.assert_array_equal(maps.patches, all_maps.patches)
 
 
+def test_the_number_of_samples_if_the_first_images_have_no_label(predictor, monkeypatch):
+    monkeypatch.setattr(dense, "MOST_NUMBERS", SIDE * SIDE * CLASSES)
+    images, labels = scenes(4, 2)
+    data = TensorData(images.flip(0), labels.flip(0), CLASSES)
+    ((kept, _),) = read_dense(predictor, data, [Reading(3, None)], [0.4])
+    assert kept.samples == 3
+
+
 def test_out_of_distribution_images_have_no_figures_of_maps(predictor):
     images, labels = scenes(3, 3)
     data = TensorData(images, torch.full_like(labels, -1), CLASSES)

@@ -2,7 +2,7 @@
 
 The folder has the usual layout, which is decoded once and kept as .npy files:
 
-    ROOT/tiny-imagenet-200/train/WNID/images/*.JPEG          500 of each class; 10,000 are held out for validation
+    ROOT/tiny-imagenet-200/train/WNID/images/*.JPEG          500 of each class; the recipe uses 200 of them
     ROOT/tiny-imagenet-200/val/images, val_annotations.txt   the test images: never used for a choice
     ROOT/samples/WNID_name.JPEG                              one image of each of the 1,000 classes; 800 are outside
     ROOT/dtd10.npy                                           textures, uint8 (N, 32, 32, 3)
@@ -26,24 +26,27 @@ from nets import imagenet_classes
 SIDE = 64
 NAME = "tiny-imagenet-200"
 PARTS = ("train", "test")
+CLASSES, PER_CLASS, TEST_IMAGES = 200, 500, 10_000
 
 
-def load(split: str, root: str, cache: str = "") -> Dataset:
+def load(split: str, root: str, cache: str = "", per_class: int = 0) -> Dataset:
     """Return the training or the test images. Classes are the wnids in sorted order, as in the network's outputs.
 
     Args:
         split: "train", or "test" for the 10,000 images of the folder `val`.
         root: the folder that has `tiny-imagenet-200`.
         cache: where the decoded images are kept; default: `root`.
+        per_class: use the first so many training images of each class, in the order of their names; 0: all.
     """
     if split not in PARTS:
         raise ValueError(f"split {split!r}: expected one of {', '.join(PARTS)}")
     folder = Path(root) / NAME
     names = _classes(folder)
     kept = Path(cache or root)
-    paths = [kept / f"{NAME}-{split}-{kind}.npy" for kind in ("images", "labels")]
+    part = f"{split}-{per_class}" if per_class and split == "train" else split
+    paths = [kept / f"{NAME}-{part}-{kind}.npy" for kind in ("images", "labels")]
     if not all(path.is_file() for path in paths):
-        files, labels = (_training if split == "train" else _testing)(folder, names)
+        files, labels = _training(folder, names, per_class) if split == "train" else _testing(folder, names)
         kept.mkdir(parents=True, exist_ok=True)
         _save(paths[0], _decoded(files))
         _save(paths[1], np.array(labels))
@@ -83,14 +86,24 @@ def _classes(folder: Path) -> list[str]:
     return names
 
 
-def _training(folder: Path, names: list[str]) -> tuple[list[Path], list[int]]:
-    files = [sorted((folder / "train" / name / "images").glob("*.JPEG")) for name in names]
+def _training(folder: Path, names: list[str], per_class: int) -> tuple[list[Path], list[int]]:
+    wanted = per_class or (PER_CLASS if len(names) == CLASSES else 0)
+    files = []
+    for name in names:
+        place = folder / "train" / name / "images"
+        found = sorted(place.glob("*.JPEG"))
+        if len(found) < max(1, wanted):
+            raise ValueError(f"{place}: {len(found)} files *.JPEG, expected {wanted or 'some'}; unpack the data again")
+        files.append(found[: per_class or None])
     labels = [label for label, found in enumerate(files) for _ in found]
     return [file for found in files for file in found], labels
 
 
 def _testing(folder: Path, names: list[str]) -> tuple[list[Path], list[int]]:
-    rows = [line.split("\t")[:2] for line in (folder / "val" / "val_annotations.txt").read_text().splitlines()]
+    path = folder / "val" / "val_annotations.txt"
+    rows = [line.split("\t")[:2] for line in path.read_text().splitlines()]
+    if not rows or (len(names) == CLASSES and len(rows) != TEST_IMAGES):
+        raise ValueError(f"{path}: {len(rows)} images, expected {TEST_IMAGES:,}; unpack the data again")
     return [folder / "val" / "images" / name for name, _ in rows], [names.index(wnid) for _, wnid in rows]
 
 

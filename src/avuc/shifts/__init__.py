@@ -150,6 +150,11 @@ def moved_labels(
     shift = _checked_shift(images, name, profile)
     if not isinstance(shift, Corruption) or shift.labels is None or not len(images):
         return labels
+    if labels.shape != images.shape[:3]:
+        raise InputError(
+            f"{name} moves pixels, and labels {tuple(labels.shape)} are not those of the pixels of images "
+            f"{tuple(images.shape)}; give a label for each pixel, or leave {name} out"
+        )
     severity = checked_severity(severity)
     stream_seed = stable_seed(name, severity, operator.index(seed))
     chunks = list(_chunks(images))

@@ -114,7 +114,7 @@ def read_dense(
         for parts, whole, found in zip(kept, maps, predictor.read(some.inputs, some.labels, readings), strict=True):
             whole.add(found, start)
             parts.append(_part(found, wanted))
-    return [(joined(parts).predictions(), whole.finish(data)) for parts, whole in zip(kept, maps, strict=True)]
+    return [(_whole(parts).predictions(), whole.finish(data)) for parts, whole in zip(kept, maps, strict=True)]
 
 
 def image_aurc(found: Predictions) -> float:
@@ -146,6 +146,11 @@ def _part(found: Predictions, wanted: Tensor) -> Part:
         one[rows].cpu() for one in (found.probs, found.labels, found.expected_entropy, places)
     )
     return Part(probs, labels, expected, found.samples, found.monte_carlo_error, found.shape, where)
+
+
+def _whole(parts: Sequence[Part]) -> Part:
+    """The parts as one; those without a labelled pixel do not know the number of samples."""
+    return joined(parts)._replace(samples=max(part.samples for part in parts))
 
 
 def _nothing(data: MemoryData, some: MemoryData) -> Part:

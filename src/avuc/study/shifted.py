@@ -76,7 +76,7 @@ def _shifted(
         images = corrupt(clean.images, name, severity, seed=seed, profile=profile)
     if isinstance(clean, TensorData):
         labels = clean.labels
-        if not is_path(name) and labels.shape == clean.images.shape[:3]:
+        if not is_path(name) and labels.ndim == clean.images.ndim - 1:
             labels = moved_labels(clean.images, labels, name, severity, seed=seed, profile=profile)
         return replace(clean, inputs=images, labels=labels, name=title)
     return Dataset(images, clean.labels, clean.num_classes, title)
