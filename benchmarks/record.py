@@ -112,7 +112,13 @@ def main() -> int:
     name = Path(options.benchmark).stem
     if not (HERE / f"{name}.py").is_file():
         parser.error(f"there is no benchmarks/{name}.py")
+    if name.endswith("_gpu") and "gpu" not in machine():
+        print(f"{name}: not run, because this machine has no GPU")
+        return 0
     found = record(name, options.arguments)
+    if not found["output"] and found["exit"]:
+        print(f"{name}: not recorded, because it ended with code {found['exit']} and without a figure", file=sys.stderr)
+        return 1
     options.results.mkdir(exist_ok=True)
     path = options.results / f"{options.saved or name}.json"
     path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -22,8 +22,8 @@ HEAD = """\
 # Speed
 
 Every benchmark runs this library and the others on the same work in one run and prints the ratio. This page shows what
-they printed, with date, machine and versions. `docs/make_benchmarks.py` writes it from `benchmarks/results`. To measure
-again:
+the recorded runs printed, with date, machine and versions. `docs/make_benchmarks.py` writes it from
+`benchmarks/results`. To measure again:
 
     make bench                                              # all of them
     python benchmarks/record.py bench_temperature           # one of them
@@ -88,6 +88,11 @@ def page() -> str:
             parts.append(recorded(path.stem.removeprefix("bench_"), run))
         elif "gpu_device" in run and "gpu" in run:
             parts.append(linear(path.stem, run))
+    known = {path.stem.replace("-", "_").removeprefix("bench_") for path in RESULTS.glob("*.json")}
+    names = sorted(path.stem for path in BENCHMARKS.glob("bench_*.py") if path.stem.removeprefix("bench_") not in known)
+    if names:
+        listed = ", ".join(f"`{name}`" for name in names)
+        parts.append(f"## Not recorded yet\n\nThese benchmarks have no recorded run: {listed}.\n")
     return "\n".join(parts)
 
 

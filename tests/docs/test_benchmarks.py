@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,30 @@ def test_a_run_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "`python benchmarks/bench_x.py --rows 5`" in text
     assert run["date"] in text
     assert "exit code | 1" in text
+
+
+def test_what_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run without a GPU of what needs one, and none that ended before its first figure; the page names both."""
+    (tmp_path / "record.py").write_text(RECORD.read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "bench_none.py").write_text("import sys\nsys.exit('needs another library')\n", encoding="utf-8")
+    (tmp_path / "bench_any_gpu.py").write_text("print(1)\n", encoding="utf-8")
+    ended = [
+        subprocess.run(
+            [sys.executable, str(tmp_path / "record.py"), name],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        )
+        for name in ("bench_none", "bench_any_gpu")
+    ]
+    assert [one.returncode for one in ended] == [1, 0]
+    assert "ended with code 1 and without a figure" in ended[0].stderr
+    assert "no GPU" in ended[1].stdout
+    assert not (tmp_path / "results").exists()
+    monkeypatch.setattr(make_benchmarks, "BENCHMARKS", tmp_path)
+    monkeypatch.setattr(make_benchmarks, "RESULTS", tmp_path / "results")
+    assert "no recorded run: `bench_any_gpu`, `bench_none`." in make_benchmarks.page()
 
 
 def test_an_unknown_benchmark_is_named() -> None:
