@@ -209,6 +209,8 @@ def test_refused_in_the_backward_pass_of_a_gpu() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events:UserWarning")
 def test_few_launches_and_no_wait_on_a_gpu() -> None:
     hidden, weight, _, labels = on_gpu()
     hidden, weight = hidden.bfloat16().requires_grad_(), weight.bfloat16().requires_grad_()
