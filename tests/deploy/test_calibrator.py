@@ -9,11 +9,13 @@ import sys
 import numpy as np
 import pytest
 import torch
+from scipy.special import log_softmax
 
 from avuc.calibration import CALIBRATORS, Calibrator, MultiLabelCalibrator, TemperatureScaling
 from avuc.core.errors import InputError
 from avuc.deploy import load_calibrator
 from avuc.deploy.calibrator import METHODS
+from avuc.deploy.rescaling import rescaling_of
 
 
 @pytest.fixture(scope="module")
@@ -171,3 +173,24 @@ def test_without_torch(rows, tmp_path):
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     np.testing.assert_allclose(np.load(tmp_path / "probs.npy"), calibrator.predict_proba(rows[0]), atol=1e-12)
+
+
+def test_matrices_of_the_first_version_are_read(tmp_path):
+    """They have no smoothing: W max(log softmax(z/T), −87.3) + b."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 300)
+    logits = 3 * (rng.normal(size=(300, 3)) + np.eye(3)[labels])
+    content = json.loads(CALIBRATORS["matrix"]().fit(logits, labels).to_json())
+    del content["learned"]["smoothing"]
+    (tmp_path / "first.json").write_text(json.dumps(content))
+    learned = content["learned"]
+    logits = np.concatenate((logits, [[0.0, 1000.0, -1000.0]]))
+    x = np.maximum(log_softmax(logits / learned["temperature"], axis=1), -87.33654475)
+    wanted = x @ np.reshape(learned["matrix"], (3, 3)).T + learned["bias"]
+    calibrator = Calibrator.load(tmp_path / "first.json")
+    np.testing.assert_allclose(calibrator.transform(logits), wanted, rtol=1e-12)
+    np.testing.assert_allclose(load_calibrator(tmp_path / "first.json").transform(logits), wanted, rtol=1e-12)
+    calibrator.save(tmp_path / "again.json")
+    np.testing.assert_allclose(load_calibrator(tmp_path / "again.json").transform(logits), wanted, rtol=1e-12)
+    found = rescaling_of(calibrator)(torch.tensor(logits, dtype=torch.float32))
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-3, atol=1e-4)

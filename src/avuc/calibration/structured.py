@@ -24,6 +24,9 @@ from avuc.calibration.scaled_logits import BLOCK_ELEMENTS, ScaledLogits, calibra
 from avuc.calibration.temperature import TemperatureScaling
 from avuc.core.errors import InputError
 
+# the logarithm of the smallest normal float32
+LOWEST = -87.33654475
+
 
 class LinearScaling(Calibrator):
     """p = softmax(W x + b); subclasses say what x is, the form of W, and its ridge."""
@@ -121,6 +124,9 @@ class StructuredScaling(LinearScaling):
         self.smoothing_ = 1 / (scaled.total + 1)
 
     def _features(self, logits: Tensor) -> Tensor:
+        if self.smoothing_ == 0:
+            top = logits - logits.amax(dim=-1, keepdim=True)
+            return (top / self.temperature_).log_softmax(-1).clamp(min=LOWEST)
         return smoothed_log_probs(logits, self.temperature_, self.smoothing_)
 
     def _check_params(self) -> None:
@@ -130,7 +136,11 @@ class StructuredScaling(LinearScaling):
 
     def _check_learned(self) -> None:
         super()._check_learned()
-        if not 0 < self.smoothing_ < 1:
+        if "smoothing" in self.optional:
+            self.smoothing_ = self.smoothing_ or 0.0
+        elif self.smoothing_ == 0:
+            raise InputError("calibrator JSON: smoothing must be above 0; found 0")
+        if not 0 <= self.smoothing_ < 1:
             raise InputError(f"calibrator JSON: smoothing must be above 0 and below 1; found {self.smoothing_}")
 
 
@@ -237,6 +247,8 @@ class MatrixScaling(WithMatrix, StructuredScaling):
 
     name: ClassVar[str] = "matrix"
     learned: ClassVar[dict[str, str]] = {**StructuredScaling.learned, "matrix": "vector"}
+    # files of the first version have no smoothing: ε = 0, and no log-probability is below LOWEST
+    optional: ClassVar[tuple[str, ...]] = ("smoothing",)
 
     def _ridge(self, rows: Rows, total: float) -> tuple[Tensor, Tensor]:
         classes = rows.x.shape[-1]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from avuc.calibration import MultiLabelCalibrator, TemperatureScaling, VectorScaling
 from avuc.calibration.mixtures import MixedTemperatureScaling
 from avuc.calibration.one_vs_rest import OneVsRest
-from avuc.calibration.structured import LinearScaling, StructuredVectorScaling, WithMatrix
+from avuc.calibration.structured import LOWEST, LinearScaling, MatrixScaling, StructuredVectorScaling, WithMatrix
 from avuc.core.errors import InputError
 
 
@@ -106,16 +106,16 @@ class ScaledByClass(nn.Module):
 class LinearMap(nn.Module):
     """W x + b of x = log((1 − ε) softmax(z/T) + ε/C), W a matrix or its diagonal; an impossible class stays so.
 
-    Without ε the probabilities are at least 1e-12.
+    Without ε the probabilities are at least `floor`.
     """
 
     temperature: Tensor
     weights: Tensor
     bias: Tensor
 
-    def __init__(self, temperature: float, smoothing: float, weights: Any, bias: Any) -> None:
+    def __init__(self, temperature: float, smoothing: float, weights: Any, bias: Any, floor: float = 1e-12) -> None:
         super().__init__()
-        self.smoothing = smoothing
+        self.smoothing, self.floor = smoothing, floor
         self.register_buffer("temperature", torch.tensor(temperature, dtype=torch.float32))
         self.register_buffer("weights", torch.as_tensor(weights, dtype=torch.float32))
         self.register_buffer("bias", torch.as_tensor(bias, dtype=torch.float32))
@@ -123,7 +123,7 @@ class LinearMap(nn.Module):
     def forward(self, logits: Tensor) -> Tensor:
         top = (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature
         x = torch.softmax(top, dim=-1) * (1 - self.smoothing) + self.smoothing / logits.shape[-1]
-        x = torch.log(torch.clamp(x, min=1e-12) if self.smoothing == 0 else x)
+        x = torch.log(torch.clamp(x, min=self.floor) if self.smoothing == 0 else x)
         result = (x * self.weights if self.weights.ndim == 1 else x @ self.weights.to(x.dtype).T) + self.bias
         return torch.where(logits > -math.inf, result, torch.full_like(result, -math.inf))
 
@@ -171,7 +171,8 @@ def _linear_map(calibrator: LinearScaling) -> LinearMap:
     else:
         assert isinstance(calibrator, StructuredVectorScaling)
         weights = calibrator.scale_
-    return LinearMap(calibrator.temperature_, calibrator.smoothing_, weights, bias)
+    floor = math.exp(LOWEST) if isinstance(calibrator, MatrixScaling) else 1e-12
+    return LinearMap(calibrator.temperature_, calibrator.smoothing_, weights, bias, floor)
 
 
 def rescaling_of(calibrator: object) -> nn.Module:

@@ -96,12 +96,15 @@ def _each_class(learned: dict[str, Any], classes: int, *, linear: bool) -> Rule:
 
 def _structured(learned: dict[str, Any], classes: int) -> Rule:
     weights, bias = _linear(learned, classes), vector("bias", learned.get("bias"), classes)
-    temperature, share = learned["temperature"], number("smoothing", learned.get("smoothing"))
-    if not 0 < share < 1:
+    # matrices of the first version have no smoothing, and a lowest log-probability
+    first, lowest = weights.ndim == 2 and not learned.get("smoothing"), -87.33654475
+    temperature, share = learned["temperature"], 0.0 if first else number("smoothing", learned.get("smoothing"))
+    if not (first or 0 < share < 1):
         raise InputError(f"smoothing must be above 0 and below 1; found {share}")
 
     def rule(z: Array) -> Array:
-        x = np.log(np.exp(log_softmax(z, temperature)) * (1 - share) + share / classes)
+        x = log_softmax(z, temperature)
+        x = np.maximum(x, lowest) if first else np.log(np.exp(x) * (1 - share) + share / classes)
         return np.asarray((x * weights if weights.ndim == 1 else x @ weights.T) + bias)
 
     return rule
