@@ -121,7 +121,7 @@ def run_here(path: Path, folder: Path) -> None:
     sys.stdout, sys.stderr = (os.fdopen(stream, "w", encoding="utf-8", buffering=1) for stream in (1, 2))
     sys.argv, sys.path[0] = [str(path)], str(path.parent)
     os.chdir(folder)
-    os.environ |= {"SOURCE_DATE_EPOCH": "0", "OMP_NUM_THREADS": "1"}
+    os.environ |= {"SOURCE_DATE_EPOCH": "0", "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     code = 1
     try:
         set_style()
