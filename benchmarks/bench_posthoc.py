@@ -144,7 +144,8 @@ def variants() -> dict[str, Fit]:
     from avuc.calibration.auto import CANDIDATES
 
     lists = {
-        "default": CANDIDATES,
+        "default": None,
+        "matrix first": CANDIDATES,
         "simplest first": CANDIDATES[::-1],
         "all": ("temperature", "smoothed", "ets", "structured-vector", "vector", "matrix", "isotonic"),
         "temperatures": ("temperature", "smoothed", "ets"),
