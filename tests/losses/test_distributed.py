@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -73,7 +74,8 @@ def rank_main(rank: int, ranks: int, port: int, cuts: list[int], out: str) -> No
         message = str(error)
     threshold = learned_threshold(model, inputs, labels)
     torch.save((results, alone, message, threshold), f"{out}/{rank}.pt")
-    dist.destroy_process_group()
+    dist.barrier()
+    os._exit(0)  # gloo sometimes aborts while Python shuts down
 
 
 def free_port() -> int:

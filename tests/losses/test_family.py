@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -280,7 +281,8 @@ def rank_main(rank: int, port: int, out: str) -> None:
         results = measure(model, inputs, labels)
         alone = {name: loss(net()(inputs), labels, group=False).detach() for name, loss in LOSSES.items()}
         torch.save((results, alone), f"{out}/{cut}-{rank}.pt")
-    dist.destroy_process_group()
+    dist.barrier()
+    os._exit(0)  # gloo sometimes aborts while Python shuts down
 
 
 def test_ranks_equal_one_process(tmp_path: Path) -> None:

@@ -61,6 +61,8 @@ def rows_of(probs: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def equal(a: Any, b: Any) -> bool:
+    if isinstance(a, tuple):
+        return all(equal(x, y) for x, y in zip(a, b, strict=True))
     return all(np.array_equal(x, y, equal_nan=True) for x, y in zip(np.atleast_1d(a), np.atleast_1d(b), strict=True))
 
 

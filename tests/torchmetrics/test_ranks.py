@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def rank_main(rank: int, port: int, out: str) -> None:
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     results = [measure(*((x[:cut] if rank == 0 else x[cut:]) for x in data())) for cut in CUTS]
     torch.save(results, f"{out}/{rank}.pt")
-    dist.destroy_process_group()
+    dist.barrier()
+    os._exit(0)  # gloo sometimes aborts while Python shuts down
 
 
 def measure(logits: torch.Tensor, labels: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor, int]:

@@ -71,7 +71,7 @@ class Dropout(Method):
     def __repr__(self) -> str:
         # checkpoints of version 0.1.0 are known by this text
         own = ", own_layers=True" if self.own_layers else ""
-        return f"Dropout(rate={self.rate!r}, drop_input={self.drop_input!r}{own})"
+        return f"{type(self).__qualname__}(rate={self.rate!r}, drop_input={self.drop_input!r}{own})"
 
     def build(self, net: nn.Module, *, generator: torch.Generator | None = None) -> nn.Module:
         model = copy.deepcopy(net)
@@ -141,8 +141,9 @@ class DropoutHook:
         generator = self.masks.generator or own_generator(x.device)
         if generator is None and not self.channels:
             return (F.dropout(x, self.rate), *rest)
-        shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.channels else x.shape
-        kept = torch.empty(shape, dtype=x.dtype, device=x.device).bernoulli_(1 - self.rate, generator=generator)
+        # as x lies in memory: the noise is filled in that order, and stacked networks do the same
+        kept = torch.empty_like(x[(slice(None), slice(None), *[slice(1)] * (x.ndim - 2))] if self.channels else x)
+        kept.bernoulli_(1 - self.rate, generator=generator)
         return (x * kept / (1 - self.rate), *rest)
 
 

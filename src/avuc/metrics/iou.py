@@ -38,8 +38,8 @@ def iou(probs: Any, labels: Any, *, class_dim: int | None = None, ignore_index: 
     Counts are over all rows, so a class counts the same whether it is in one image or in many.
 
     Args:
-        probs: (N, C, H, W) probabilities, or with any number of spatial dimensions, (N, C), or binary, of class 1, (N,)
-            or (N, 1, H, W). List, NumPy array or tensor.
+        probs: (N, C) or dense (N, C, *spatial) probabilities, or binary, of class 1, (N,) or (N, 1, H, W). List, NumPy
+            array or tensor.
         labels: (N, H, W) class numbers.
         class_dim: dimension of the classes in `probs`. Default None: the last one for (N, C), else 1.
         ignore_index: pixels with this label are left out (default −100); None: no pixel is.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import runpy
 import socket
 from itertools import product
@@ -120,7 +121,8 @@ def rank_main(rank: int, port: int, out: str) -> None:
     except InputError as error:
         found["message"] = str(error)
     torch.save(found, f"{out}/{rank}.pt")
-    dist.destroy_process_group()
+    dist.barrier()
+    os._exit(0)  # gloo sometimes aborts while Python shuts down
 
 
 def _mean(gradients: list[Tensor]) -> list[Tensor]:
