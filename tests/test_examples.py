@@ -42,7 +42,9 @@ def test_docstring_examples(name: str) -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_example_file(path: Path, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, str(path)], cwd=tmp_path, check=True, timeout=300, capture_output=True)
+    # one thread: several tests run at the same time, and threads that wait for a core take many times as long
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, str(path)], cwd=tmp_path, env=env, check=True, timeout=300, capture_output=True)
 
 
 def test_study_of_my_own_model(tmp_path: Path) -> None:
