@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import make_studies
@@ -274,3 +275,7 @@ def test_make_reproduce_runs_a_study():
     asked = subprocess.run(["make", "reproduce", "STUDY=small", "BIN=bin"], cwd=HOME, capture_output=True, text=True)
     assert asked.returncode == 2
     assert "make reproduce STUDY=small DATA=FOLDER" in asked.stdout
+    script = [sys.executable, "reproduction/run_study.py", "nothing", "--data", "."]
+    wrong = subprocess.run(script, cwd=HOME, capture_output=True, text=True)
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("nothing: no such study; there are ")

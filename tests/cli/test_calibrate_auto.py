@@ -54,7 +54,10 @@ def test_few_rows_change_nothing(tmp_path, capsys):
     saved = Calibrator.load(out)
     assert isinstance(saved, TemperatureScaling)
     assert saved.is_identity
-    assert "10 rows are too few to choose a calibrator" in " ".join(capsys.readouterr().out.split())
+    said = " ".join(capsys.readouterr().out.split())
+    assert "10 rows are too few to choose a calibrator" in said
+    assert "ECE stays at" in said
+    assert "ECE rises" not in said
 
 
 def test_multilabel_is_refused_in_one_line(validation, tmp_path, capsys):

@@ -287,6 +287,8 @@ def compared_verdict(result: Comparison) -> list[str]:
         f"it says {stated_after} and is right {right_after}."
     )
     value, low, high = result.change["ece"]
+    if value == 0:
+        return [*lines, f"ECE stays at {before.metrics['ece']:.4f}."]
     verb = "falls" if value < 0 else "rises"
     certainty = (
         "" if math.isnan(low) else (", a significant change" if low > 0 or high < 0 else ", which may be chance")
