@@ -197,6 +197,7 @@ def test_study_of_words(tmp_path):
         encode=encode,
         net=word_net,
         class_dim=-1,
+        class_names=["O", "B-town"],
         shifts=["typos", "word_dropout"],
         severities=[5],
         samples=2,
@@ -210,8 +211,35 @@ def test_study_of_words(tmp_path):
         assert found[method, 0, "clean", 0, "accuracy"] > 0.95
         assert found[method, 0, "word_dropout", 5, "accuracy"] > 0.95
         assert found[method, 0, "typos", 5, "accuracy"] < 0.9
+        # every name of a town is an entity of one word, so the F1 is that of class 1, and IoU = F1 / (2 − F1)
+        f1, accuracy = (found[method, 0, "typos", 5, metric] for metric in ("entity_f1", "accuracy"))
+        assert 0 < f1 < 1
+        miou, rows = found[method, 0, "typos", 5, "mean_iou"], words_of("test")
+        wrong = round((1 - accuracy) * rows)
+        right = wrong * f1 / (2 * (1 - f1))  # of class 1; the other right ones are of class 0
+        others = rows - wrong - right
+        assert miou == pytest.approx((f1 / (2 - f1) + others / (others + wrong)) / 2)
+    assert 'class_names = ["O", "B-town"]' in store.stored_recipe().to_toml()
     page = study_page(read_results(Store(tmp_path, create=False)))
-    assert re.search(r"\[0, is 1\]", page)
+    assert re.search(r"\[O, is B-town\]", page)
+    assert "Entity F1" in page
+
+
+def words_of(split):
+    return int((load_words(split)[1] != IGNORE_INDEX).sum())
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (["O"], "label 1"),
+        (["O", "O"], "different names"),
+    ],
+)
+def test_class_names_that_do_not_fit(names, problem, tmp_path):
+    data = {split: load_words(split) for split in ("train", "test")}
+    with pytest.raises(InputError, match=problem):
+        run(methods={"Plain": Vanilla()}, data=data, encode=encode, net=word_net, class_names=names, out=tmp_path)
 
 
 def other_words(split, length):

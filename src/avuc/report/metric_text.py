@@ -45,6 +45,7 @@ METRIC_TEXT = {
         "p(uncertain | wrong)", "share of mistakes that are uncertain", "higher", True
     ),
     "aurc": MetricText("AURC", "error rate, averaged over all coverages", "lower"),
+    "entity_f1": MetricText("Entity F1", "names with the right words and kind", "higher", True),
     "mean_iou": MetricText("mIoU", "intersection over union, mean over classes", "higher", True),
     "pavpu": MetricText("PAvPU", "AvU of patches of 4 × 4 pixels", "higher"),
     "image_aurc": MetricText("AURC of images", "AURC of each image's pixels, mean over images", "lower"),

@@ -25,6 +25,7 @@ LATER: dict[str, Any] = {
     "encode": "",
     "ignore_index": IGNORE_INDEX,
     "class_dim": 1,
+    "class_names": (),
     "validation_split": "",
     "shift_size": 0,
     "train_first": False,

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from avuc.data.tensors import MemoryData
 from avuc.metrics.arrays import Array
+from avuc.metrics.entities import EntityTags, entity_counts, entity_tags, f1_of
 from avuc.metrics.iou import class_counts, iou_of
 from avuc.metrics.pavpu import patch_counts, ratios_of
 from avuc.metrics.selective import aurc
@@ -41,15 +42,17 @@ class Maps:
     Args:
         counts: (3, C) of `class_counts`; None for data without labels.
         patches: (4,) of `patch_counts`; None without a threshold.
+        entities: (3,) of `entity_counts`; None for other classes than the tags of entities.
         mistakes: the examples that the report shows, as `worst_maps` gives them; None if it shows none.
     """
 
     counts: Array | None = None
     patches: Array | None = None
     mistakes: list[dict[str, Any]] | None = None
+    entities: Array | None = None
 
     def metrics(self, kept: Predictions) -> dict[str, float]:
-        """Return the mean intersection over union, PAvPU and `image_aurc`, as far as they are known.
+        """Return mean intersection over union, PAvPU, `image_aurc` and F1 of entities, as far as they are known.
 
         Args:
             kept: the predictions of the positions that were kept.
@@ -60,6 +63,8 @@ class Maps:
             found["image_aurc"] = image_aurc(kept)
         if self.patches is not None and self.patches.sum():
             found["pavpu"] = ratios_of(self.patches).pavpu
+        if self.entities is not None:
+            found["entity_f1"] = f1_of(self.entities)
         return found
 
 
@@ -99,7 +104,8 @@ def read_dense(
     positions = math.prod(data.labels.shape[1:])
     chosen = spread(len(data) * positions, most_rows)
     kept: list[list[Part]] = [[] for _ in readings]
-    maps = [_Maps(threshold, show) for threshold in thresholds]
+    tags = entity_tags(data.class_names) if data.labels.ndim == 2 else None
+    maps = [_Maps(threshold, show, tags) for threshold in thresholds]
     size = _images_at_a_time(data, positions * data.num_classes, len(readings))
     for start in range(0, len(data), size):
         some = data.subset(range(start, min(start + size, len(data))))
@@ -158,11 +164,19 @@ def _nothing(data: MemoryData, some: MemoryData) -> Part:
     return Part(probs, labels, torch.empty(0), 1, 0.0, tuple(some.labels.shape), labels.clone())
 
 
+def _entity_counts(found: Predictions, tags: EntityTags) -> Array:
+    places = torch.arange(len(found)) if found.positions is None else found.positions
+    sentences = places // math.prod(found.shape[1:])
+    predicted, labels, rows = (one.cpu().numpy() for one in (found.predicted, found.labels, sentences))
+    return entity_counts(predicted, labels, rows, tags)
+
+
 class _Maps:
     """Collects `Maps` over batches of images."""
 
-    def __init__(self, threshold: float | None, show: bool) -> None:
-        self.threshold, self.show = threshold, show
+    def __init__(self, threshold: float | None, show: bool, tags: EntityTags | None = None) -> None:
+        self.threshold, self.show, self.tags = threshold, show, tags
+        self.entities: Array | None = None
         self.counts: Array | None = None
         self.patches: Array | None = None
         self.worst: list[tuple[float, int, Part]] = []
@@ -178,6 +192,9 @@ class _Maps:
             ones, right, entropy = (found.to_map(value.double(), fill=0.0) for value in values)
             patches = patch_counts(ones, right, entropy, self.threshold, patch=PATCH)
             self.patches = patches if self.patches is None else self.patches + patches
+        if labelled and self.tags is not None:
+            entities = _entity_counts(found, self.tags)
+            self.entities = entities if self.entities is None else self.entities + entities
         if labelled and self.show:
             self._keep_worst(found, start)
 
@@ -202,4 +219,4 @@ class _Maps:
             if rows:
                 found = joined([part for score, _, part in self.worst if score > 0]).predictions()
                 mistakes = worst_maps(found, data.subset(rows).to("cpu"), rows)
-        return Maps(self.counts, self.patches, mistakes)
+        return Maps(self.counts, self.patches, mistakes, self.entities)

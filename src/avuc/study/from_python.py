@@ -36,6 +36,7 @@ def run(
     encode: Callable[[list[str]], Any] | str = "",
     ignore_index: int = IGNORE_INDEX,
     class_dim: int = 1,
+    class_names: Sequence[str] = (),
     out: str | Path = "out/study",
     train: TrainSettings | None = None,
     validation: int = 0,
@@ -61,6 +62,7 @@ def run(
         encode: for sentences, a function from a list of str to what the network takes; default: none.
         ignore_index: label of pixels or tokens without a label; default −100.
         class_dim: dimension of the classes in the network's output; default 1.
+        class_names: names of the classes, if the data do not know them; default: none.
         out: folder of the study; default "out/study".
         train: settings of the training; default `TrainSettings()`.
         validation: training examples to hold out; default 0: a tenth of them.
@@ -83,7 +85,7 @@ def run(
     4
     """
     forget()
-    parts = Parts(data, net, shifts, encode, ignore_index, class_dim, validation)
+    parts = Parts(data, net, shifts, encode, ignore_index, class_dim, validation, tuple(class_names))
     recipe = recipe_of(methods, parts, train or TrainSettings(), study)
     return run_study(recipe, out, engine=engine, device=device, progress=progress, minutes=minutes)
 
@@ -98,6 +100,7 @@ class Parts(NamedTuple):
     ignore_index: int = IGNORE_INDEX
     class_dim: int = 1
     validation: int = 0
+    class_names: tuple[str, ...] = ()
 
 
 def recipe_of(methods: Mapping[str, Any], parts: Parts, train: TrainSettings, study: Mapping[str, Any]) -> Recipe:
@@ -118,6 +121,7 @@ def recipe_of(methods: Mapping[str, Any], parts: Parts, train: TrainSettings, st
         validation=max(1, parts.validation),
         encode=encode,
         ignore_index=parts.ignore_index,
+        class_names=parts.class_names,
         validation_split=HELD_SPLIT if isinstance(parts.data, Mapping) and HELD_SPLIT in parts.data else "",
     )
     if not parts.validation and not config.validation_split:

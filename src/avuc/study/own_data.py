@@ -51,7 +51,8 @@ def load_own(config: DataConfig, split: str, num_classes: int = 0) -> MemoryData
         return _load(config, split, num_classes)
     # of two objects with one name, each has data of its own
     function = id(find(config.source, "data.source"))
-    key = (config.source, repr((config.options, config.root, config.encode, config.ignore_index, function)), split)
+    settings = (config.options, config.root, config.encode, config.ignore_index, config.class_names, function)
+    key = (config.source, repr(settings), split)
     if key not in _LOADED:
         for other in [other for other in _LOADED if other[:2] != key[:2]]:
             del _LOADED[other]
@@ -72,7 +73,7 @@ def _load(config: DataConfig, split: str, num_classes: int) -> MemoryData:
     if isinstance(found, TensorData) and config.ignore_index != IGNORE_INDEX:
         found = replace(found, labels=found.labels.masked_fill(found.labels == config.ignore_index, IGNORE_INDEX))
     if isinstance(found, Dataset | TensorData):
-        return found
+        return found if num_classes else _named(found, config.class_names, where)
     texts, encode = _texts(found), _encoder(config)
     if texts and encode is None:
         raise InputError(f"{where}: sentences need data.encode, the import path of a function that makes them tensors")
@@ -82,7 +83,7 @@ def _load(config: DataConfig, split: str, num_classes: int) -> MemoryData:
     inputs, labels = _collected(pair, where)
     if config.ignore_index != IGNORE_INDEX:
         labels = labels.masked_fill(labels == config.ignore_index, IGNORE_INDEX)
-    classes = class_names(found)
+    classes = class_names(found) or config.class_names
     if num_classes:  # data of another kind: what their labels mean is unknown
         labels, count, classes = labels.masked_fill(labels != IGNORE_INDEX, 0), num_classes, ()
     elif split == "train":
@@ -97,6 +98,15 @@ def _load(config: DataConfig, split: str, num_classes: int) -> MemoryData:
         if labels.ndim == 1:
             return Dataset(inputs, labels, count, name, classes, f"from {config.source}")
     return TensorData(inputs, labels, count, name, classes, texts, encode)
+
+
+def _named(data: MemoryData, names: tuple[str, ...], where: str) -> MemoryData:
+    """Return data with the names of the recipe, if they have none."""
+    if data.class_names or not names:
+        return data
+    if len(names) != data.num_classes:
+        raise InputError(f"{where}: {data.num_classes} classes, but data.class_names has {len(names)} names")
+    return replace(data, class_names=names)
 
 
 def _check_split(config: DataConfig) -> None:

@@ -24,7 +24,7 @@ def check_different(name: str, values: tuple[int, ...] | tuple[str, ...]) -> Non
     """Refuse a value that is given twice: it would be counted twice and computed once."""
     wrong = [value for value in values if isinstance(value, int) and not 0 <= value < MOST]
     if wrong or len(set(values)) < len(values):
-        kind = "different whole numbers from 0 up" if name != "shifts" else "different names"
+        kind = "different whole numbers from 0 up" if name not in ("shifts", "class_names") else "different names"
         raise InputError(f"{name}: expected {kind}, found {list(values)}")
 
 
@@ -115,6 +115,8 @@ class DataConfig:
         encode: import path of a function of your own from a list of sentences to what the network takes; for a source
             that gives sentences.
         ignore_index: label of pixels or tokens without a label, in a source of your own.
+        class_names: names of the classes, if a source of your own does not know them. Tags O, B-x and I-x give the
+            entity-level F1.
         validation: how many training images are held out.
         validation_split: the split of your own function that is held out instead, such as "val"; empty for none.
         split_seed, stratified: how they are chosen.
@@ -144,11 +146,15 @@ class DataConfig:
     ignore_index: int = IGNORE_INDEX
     options: Options = field(default_factory=dict)
     validation_split: str = ""
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", plain_options("options", self.options))
         if (self.options or self.encode) and not self.is_own:
             raise InputError("options and encode are for a source of your own, module:function; use the keys of [data]")
+        if self.class_names and not self.is_own:
+            raise InputError("class_names are for a source of your own, module:function; leave them out")
+        check_different("class_names", self.class_names)
         if self.encode and not is_path(self.encode):
             raise InputError(f"encode: expected module:function, found {self.encode!r}")
         if self.is_own and (self.stream or self.size or self.workers):
