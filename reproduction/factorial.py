@@ -3,7 +3,7 @@
     python reproduction/factorial.py                   # writes recipes/factorial-pilot.toml and recipes/factorial.toml
     python reproduction/factorial.py --match STUDY     # after the pilot: prints the matched strength of the penalty
                                                        # and writes results/factorial-pilot.csv
-    python reproduction/factorial.py --analyse STUDY   # after the experiment: prints its tables
+    python reproduction/factorial.py --analyse STUDY   # prints the tables of whatever is finished
 
 ResNet-20, training {Adam, SGD with weight decay, SGD with weight decay and AugMix} × posterior {none, weight noise
 without KL, MOPED with δ = 0.1 tuned for 30 epochs} × loss {none, AvUC as printed, `monotone`, confidence penalty}, five
@@ -79,7 +79,6 @@ NOISE = '{ kind = "svi", prior_std = 1.0, initial_std = 0.1269280110429725 }'
 MOPED = '{ kind = "svi", moped = true, delta = 0.1 }'
 POSTERIORS = ("none", "noise", "MOPED")
 LOSSES = ("none", "AvUC", "monotone", "penalty")
-PRIMARY = (("nll", "5"), ("ece", "5"), ("aurc", "5"), ("avu_auc", "5"), ("auroc", "svhn"), ("auroc", "cifar100"))
 
 HEAD = """\
 # {comment}
@@ -232,32 +231,21 @@ def nearest_penalties(confidence: Callable[[str], float]) -> dict[tuple[str, str
 
 
 def analyse(folder: Path) -> str:
-    """Return a Markdown table for each primary figure: each loss against none, and AvUC against the penalty."""
+    """Return a Markdown table for each primary figure, of whatever is finished (pages/reproduction_factorial.py)."""
     sys.path.insert(0, str(Path(__file__).parent / "pages"))
-    from reproduction_seeds import by_seed, difference_text
-    from reproduction_tables import Study, markdown
+    import reproduction_factorial
+    from reproduction_tables import Study
 
     from avuc.report.study.effort import effort_of
     from avuc.report.study.results import read_results
     from avuc.study import Store
 
     store = Store(folder, create=False)
-    study = Study("factorial", read_results(store), store.recipe(), effort_of(store))
-    pairs = [("AvUC", "none"), ("monotone", "none"), ("penalty", "none"), ("AvUC", "penalty"), ("monotone", "penalty")]
-    parts = []
-    for metric, where in PRIMARY:
-        lines = []
-        for training in TRAININGS:
-            for posterior in POSTERIORS:
-                line = [f"{training}, {posterior}"]
-                for first, second in pairs:
-                    names = [f"{name_of(training, posterior, loss)} + TS" for loss in (first, second)]
-                    values = [by_seed(study, name, metric, where) for name in names]
-                    line.append(difference_text(values[0], values[1], metric))
-                lines.append(line)
-        head = ["training, posterior", *(f"{first} − {second}" for first, second in pairs)]
-        parts.append(f"### {metric}, {where}\n\n{markdown(head, lines)}")
-    return "\n\n".join(parts) + "\n"
+    try:
+        study = Study("factorial", read_results(store), store.recipe(), effort_of(store))
+    finally:
+        store.close()
+    return reproduction_factorial.analyse(study)
 
 
 def main() -> int:

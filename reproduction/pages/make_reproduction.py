@@ -1,4 +1,4 @@
-"""Fill the generated parts of docs/reproduction/*.md and README.md from the published rows and the paper's figures.
+"""Fill the generated parts of the pages about CIFAR-10 (`PAGES`) from the published rows and the paper's figures.
 
     python reproduction/pages/make_reproduction.py            # seconds; reads reproduction/results
     python reproduction/pages/make_reproduction.py --check    # writes nothing; ends with 1 where a file is out of date
@@ -18,7 +18,8 @@ from typing import Any
 
 from reproduction_best import against_targets, best_row, rows_of_best
 from reproduction_choice import rehearsals
-from reproduction_factorial import progress
+from reproduction_decision import decision, detection, flow_chart, pilot
+from reproduction_factorial import effects, gain_drawing, progress
 from reproduction_more import ablation, beta, code_path, cost, curves, drawings, without_threshold
 from reproduction_seeds import paired_seeds, reproduced, svhn_readings, switches, variants
 from reproduction_tables import BESIDE, NOTHING, PERCENT, Remarks, Study, markdown, means, number, ours
@@ -39,6 +40,7 @@ DOCS = HOME / "docs"
 PAGES = {
     DOCS / "reproduction" / "index.md": "docs/reproduction/index.md",
     DOCS / "reproduction" / "tables.md": "docs/reproduction/tables.md",
+    DOCS / "when-to-use-avuc.md": "docs/when-to-use-avuc.md",
     HOME / "README.md": "README.md",
 }
 # what `make reproduce` runs, by folder
@@ -55,6 +57,8 @@ STUDIES = {
 }
 RESULTS = HOME / "reproduction" / "results"
 SVHN = RESULTS / "cifar10" / "code" / "svhn.csv"
+PILOT = RESULTS / "factorial-pilot.csv"
+CHART = "when-to-use-avuc.svg"
 MOST_NAMED = 12  # methods that are named one by one where they are missing
 IN_README = ("Vanilla", "Temp scaling", "Ensemble")
 
@@ -63,14 +67,15 @@ def read_studies(folder: Path) -> dict[str, Study]:
     """The published studies: the folder itself is `paper` (as in the text); the others by their folders' names."""
     found = {"paper": folder} if (folder / "study.sqlite").is_file() else {}
     found |= {path.parent.name: path.parent for path in sorted(folder.glob("*/study.sqlite"))}
-    studies = {}
-    for name, place in found.items():
-        store = Store(place, create=False)
-        try:
-            studies[name] = Study(name, read_results(store), store.recipe(), effort_of(store))
-        finally:
-            store.close()
-    return studies
+    return {name: read_study(name, place) for name, place in found.items()}
+
+
+def read_study(name: str, folder: Path) -> Study:
+    store = Store(folder, create=False)
+    try:
+        return Study(name, read_results(store), store.recipe(), effort_of(store))
+    finally:
+        store.close()
 
 
 def all_blocks(
@@ -102,6 +107,10 @@ def all_blocks(
         "switches": switches(studies),
         "svhn": svhn_readings(SVHN) if "code" in studies else NOTHING,
         "factorial": progress(studies),
+        "factorial-effects": effects(studies),
+        "decision": decision(studies),
+        "detection-effects": detection(studies),
+        "pilot": pilot(PILOT) if "factorial" in studies else NOTHING,
         "cifar10": in_short(studies, printed, best, also),
     }
     return blocks, remarks
@@ -212,7 +221,7 @@ def one_number(studies: Mapping[str, Study], printed: Sequence[Published]) -> Ca
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="fill the generated parts of docs/reproduction/index.md and README.md")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=RESULTS / "cifar10", help="published studies")
     parser.add_argument("--check", action="store_true", help="write nothing; 1 where a file is out of date")
     args = parser.parse_args(arguments)
@@ -237,9 +246,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"reproduction/pages/reproduction.toml: {row} differs in table {table!r} and has no sentence",
             file=sys.stderr,
         )
+    chart = DOCS / "figures" / CHART
     if args.check:
-        return 1 if stale else 0
-    for name, content in drawings(studies, notes.get("ablation", {}).get("base", "")).items():
+        current = chart.is_file() and chart.read_text(encoding="utf-8") == flow_chart(studies)
+        return 1 if stale or not current else 0
+    write_text(chart, flow_chart(studies))
+    figures = drawings(studies, notes.get("ablation", {}).get("base", "")) | gain_drawing(studies)
+    for name, content in figures.items():
         with atomic_path(DOCS / "figures" / name) as path:
             path.write_bytes(content)
     print(f"{len(studies)} studies; changed: {', '.join(stale) or 'nothing'}")

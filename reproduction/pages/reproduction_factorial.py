@@ -1,34 +1,194 @@
-"""How much of the factorial experiment (reproduction/factorial.py) is finished, for docs/reproduction/tables.md."""
+"""The analysis of the factorial experiment (reproduction/factorial.py has its plan): whatever of it is finished.
+
+A comparison is shown as soon as both of its methods have every seed of the recipe. Methods are called "training,
+posterior, loss", and " + TS" if they have a temperature. `analyse` prints all tables, `effects` is the table of
+docs/when-to-use-avuc.md, `gain_drawing` its figure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from reproduction_tables import NOTHING, Study
+from reproduction_seeds import PLACES, by_seed, difference_text
+from reproduction_tables import NOTHING, PERCENT, Study, markdown
+
+from avuc.report.colours import colour_of
+from avuc.report.metric_text import words_of
+from avuc.report.study.figures import saved
+from avuc.report.study.paired import Difference, over_seeds
 
 NAME = "factorial"
-FACTORS = 3  # a method is called "training, posterior, loss", with " + TS" if it has a temperature
+NOT_MEASURED = "not measured"
+TEMPERATURE = " + TS"
+# the figures that the plan names, and the comparisons within a training and a posterior
+PRIMARY = (("nll", "5"), ("ece", "5"), ("aurc", "5"), ("avu_auc", "5"), ("auroc", "svhn"), ("auroc", "cifar100"))
+PAIRS = (("AvUC", "none"), ("monotone", "none"), ("penalty", "none"), ("AvUC", "penalty"), ("monotone", "penalty"))
+TICKS = (0.5, 1, 2, 5, 10, 20, 50)  # of the training error in %
+WORDS = {"AvUC": "AvUC as printed", "monotone": "`monotone`", "penalty": "confidence penalty", "none": "none"}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two losses with the same training and posterior; `corner` is "training, posterior"."""
+
+    corner: str
+    first: str
+    second: str
+
+    def names(self, *, temperature: bool = True) -> tuple[str, str]:
+        end = TEMPERATURE if temperature else ""
+        return f"{self.corner}, {self.first}{end}", f"{self.corner}, {self.second}{end}"
+
+
+def corners(study: Study) -> list[str]:
+    """Return every "training, posterior" of the recipe."""
+    return list(dict.fromkeys(method.name.rpartition(", ")[0] for method in study.recipe.methods))
+
+
+def complete(study: Study, method: str) -> bool:
+    """Whether a method has every seed of the recipe."""
+    if method not in study.results.names:
+        return False
+    return study.get(method, "nll", "5").seeds == len(study.recipe.seeds(study.recipe.method(method)))
+
+
+def comparisons(study: Study, *, measured: bool = True) -> Iterator[Comparison]:
+    """Yield the comparisons of `PAIRS` for every training and posterior; with `measured`, those that are complete."""
+    for corner in corners(study):
+        for first, second in PAIRS:
+            found = Comparison(corner, first, second)
+            if not measured or all(complete(study, name) for name in found.names()):
+                yield found
+
+
+def cell(study: Study, names: tuple[str, str], metric: str, where: str) -> str:
+    """Return the paired difference with its interval over seeds; bold if it excludes zero."""
+    if not all(complete(study, name) for name in names):
+        return NOT_MEASURED
+    return difference_text(*(by_seed(study, name, metric, where) for name in names), metric)
+
+
+def analyse(study: Study) -> str:
+    """Return a table for each primary figure: each loss against none, and AvUC against the penalty."""
+    parts = []
+    for metric, where in PRIMARY:
+        lines = []
+        for corner in corners(study):
+            found = [Comparison(corner, *pair) for pair in PAIRS]
+            lines.append([corner, *(cell(study, one.names(), metric, where) for one in found)])
+        head = ["training, posterior", *(f"{first} − {second}" for first, second in PAIRS)]
+        parts.append(f"### {metric}, {where}\n\n{markdown(head, lines)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def effects(studies: Mapping[str, Study]) -> str:
+    """Return one table: a line for each comparison that is complete, and one for what is not measured."""
+    study = studies.get(NAME)
+    if study is None:
+        return NOTHING
+    head = ["training, posterior", "compared"]
+    for metric, where in PRIMARY:
+        head.append(f"{words_of(metric).title}{' in points' * (metric in PERCENT)}, {PLACES[where]}")
+    lines = []
+    for one in comparisons(study):
+        figures = [cell(study, one.names(), metric, where) for metric, where in PRIMARY]
+        lines.append([one.corner, f"{WORDS[one.first]} − {WORDS[one.second]}", *figures])
+    known = {(one.corner, one.first) for one in comparisons(study) if one.second == "none"}
+    losses = [first for first, second in PAIRS if second == "none"]
+    missing = {corner: [WORDS[loss] for loss in losses if (corner, loss) not in known] for corner in corners(study)}
+    for corner, rest in missing.items():
+        if rest:
+            told = "every loss" if len(rest) == len(losses) else ", ".join(rest)
+            lines.append([corner, told, *[NOT_MEASURED] * len(PRIMARY)])
+    return markdown(head, lines)
 
 
 def progress(studies: Mapping[str, Study]) -> str:
-    """Return one line: networks that are trained, and the combinations of training and posterior that are complete.
-
-    The experiment is not analysed on the pages before all of it is finished.
-    """
+    """Return one line: networks that are trained, and the combinations of training and posterior that are complete."""
     study = studies.get(NAME)
     if study is None:
         return NOTHING
     recipe = study.recipe
     networks = sum(len(recipe.seeds(method)) for method in recipe.trained)
-    corners: dict[str, bool] = {}
+    finished = dict.fromkeys(corners(study), True)
     for method in recipe.methods:
-        corner = ", ".join(method.name.split(", ")[: FACTORS - 1])
-        found = method.name in study.results.names and study.get(method.name, "nll", "5").seeds
-        corners[corner] = corners.get(corner, True) and found == len(recipe.seeds(method))
-    complete = [corner for corner, finished in corners.items() if finished]
+        finished[method.name.rpartition(", ")[0]] &= complete(study, method.name)
+    whole = [corner for corner, all_there in finished.items() if all_there]
     text = f"**{study.effort.models} of {networks} networks are trained.**"
-    if len(complete) == len(corners):
+    if len(whole) == len(finished):
         return text
-    if not complete:
+    if not whole:
         return f"{text} No combination of training and posterior is complete yet."
-    return f"{text} Complete with all losses and seeds: {'; '.join(complete)}."
+    return f"{text} Complete with all losses and seeds: {'; '.join(whole)}."
+
+
+# the gain against the training error that is left
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How much better a loss is than none, and the training error that "none" leaves."""
+
+    corner: str
+    loss: str
+    error: float
+    gains: dict[str, Difference]
+
+
+def gains(study: Study) -> list[Gain]:
+    """Return the gain in NLL and ECE at intensity 5, after temperature scaling, of every complete comparison with none.
+
+    A gain is positive if the loss is better. The training error is 1 − accuracy of "none" in its last epoch.
+    """
+    found = []
+    for one in comparisons(study):
+        right = study.learned(f"{one.corner}, none", "accuracy")
+        if one.second != "none" or not right.seeds:
+            continue
+        differences = {}
+        for metric in ("nll", "ece"):
+            first, second = (by_seed(study, name, metric, "5") for name in one.names())
+            seeds = sorted(set(first) & set(second))
+            values = (tuple(values[seed] for seed in seeds) for values in (second, first))
+            differences[metric] = over_seeds(*values, same_seeds=True)
+        found.append(Gain(one.corner, one.first, 1 - right.value, differences))
+    return found
+
+
+def gain_drawing(studies: Mapping[str, Study]) -> dict[str, bytes]:
+    """Return the figure of the gains by its file name; empty if nothing is measured."""
+    study = studies.get(NAME)
+    points = [] if study is None else gains(study)
+    if not points:
+        return {}
+    return {"when-to-use-gain.svg": saved("gain", (9.0, 3.2), partial(_paint_gains, points=points))["svg"]}
+
+
+def _paint_gains(figure: Any, points: list[Gain]) -> None:
+    grid = figure.subplots(1, 2)
+    losses = list(dict.fromkeys(first for first, second in PAIRS if second == "none"))
+    markers = {"none": "o", "noise": "s", "MOPED": "^"}
+    for axes, metric in zip(grid, ("nll", "ece"), strict=True):
+        axes.axhline(0, color="0.6", linewidth=0.8)
+        for one in points:
+            place, gain = losses.index(one.loss), one.gains[metric]
+            error = 100 * one.error * (1 + 0.03 * (place - 1))  # side by side, not on top of each other
+            bars = [[gain.value - gain.low], [gain.high - gain.value]]
+            style = {"color": colour_of(place)[0], "marker": markers[one.corner.rpartition(", ")[2]], "markersize": 5}
+            axes.errorbar([error], [gain.value], yerr=bars, capsize=2, linewidth=1.2, **style)
+        axes.set(xlabel="training error left without the loss, %", title=f"gain in {words_of(metric).title}")
+        axes.set_xscale("log")
+        axes.set_xlim(0.3, 70)
+        axes.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
+        axes.minorticks_off()
+    present = {one.loss for one in points}
+    for place, loss in ((place, loss) for place, loss in enumerate(losses) if loss in present):
+        grid[0].plot([], [], color=colour_of(place)[0], label=WORDS[loss].strip("`"))
+    shown = {one.corner.rpartition(", ")[2] for one in points}
+    for posterior in (name for name in markers if name in shown):
+        told = {"none": "no posterior", "noise": "weight noise"}.get(posterior, posterior)
+        grid[0].plot([], [], color="0.3", marker=markers[posterior], linestyle="", label=told)
+    figure.legend(loc="outside lower center", ncols=6, frameon=False)

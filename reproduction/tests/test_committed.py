@@ -142,7 +142,7 @@ def test_committed_pages_are_made_from_the_committed_rows(printed):
     assert set(used) == set(blocks)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/reproduction/index.md", "docs/reproduction/tables.md"])
+@pytest.mark.parametrize("page", make.PAGES.values())
 def test_no_line_begins_with_a_figures_mark(page):
     """Such a line is an HTML block to Markdown: it would end the paragraph that it stands in."""
     lines = (HOME / page).read_text(encoding="utf-8").splitlines()

@@ -1,0 +1,218 @@
+"""The decision page: when a line recommends something, what it shows, and that all of it comes from the rows."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import make_reproduction as make
+import pytest
+import reproduction_decision as page
+import reproduction_factorial as factorial
+
+from avuc.report.study.paper_comparison import Figure
+
+HOME = Path(__file__).parents[2]
+PUBLISHED = HOME / "reproduction" / "results" / "cifar10"
+SEEDS = (0, 1, 2, 3, 4)
+
+
+@pytest.fixture(scope="module")
+def committed():
+    return {name: make.read_study(name, PUBLISHED / name) for name in sorted({line.study for line in page.LINES})}
+
+
+@dataclass
+class MadeUp:
+    """A study from values by (method, metric, where); every method of `recipe` should have five seeds."""
+
+    values: dict[tuple[str, str, str], tuple[float, ...]]
+    accuracy: float = 0.9
+    methods: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        found = list(dict.fromkeys(method for method, _, _ in self.values))
+        seeds = {name: max(len(v) for (m, _, _), v in self.values.items() if m == name) for name in found}
+        rows = [SimpleNamespace(seeds=SEEDS[: seeds[name]]) for name in found]
+        self.results = SimpleNamespace(names=found, methods=rows)
+        planned = [SimpleNamespace(name=name) for name in self.methods or found]
+        self.recipe = SimpleNamespace(
+            methods=planned,
+            trained=planned,
+            seeds=lambda method: SEEDS,
+            method=lambda name: next(one for one in planned if one.name == name),
+        )
+        self.effort = SimpleNamespace(models=len(found))
+
+    def get(self, method: str, metric: str, where: str) -> Figure:
+        values = self.values.get((method, metric, where), ())
+        return Figure(values, SEEDS[: len(values)])
+
+    def learned(self, method: str, what: str) -> Figure:
+        return Figure((self.accuracy,) * 5)
+
+
+def a_line(ece: tuple[float, ...], nll: tuple[float, ...]) -> tuple[dict, page.Line]:
+    zero = (0.0,) * len(ece)
+    values = {("a", "ece", "5"): ece, ("b", "ece", "5"): zero, ("a", "nll", "5"): nll, ("b", "nll", "5"): zero}
+    return {"made": MadeUp(values)}, page.Line("it", "made", "a", "b", "a", "take it", "leave it")
+
+
+LOWER, HIGHER = (-0.03, -0.02, -0.04, -0.03, -0.02), (0.03, 0.02, 0.04, 0.03, 0.02)
+UNCLEAR = (-0.03, 0.03, -0.02, 0.02, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("ece", "nll", "said", "use"),
+    [
+        (LOWER, LOWER, "helps", "take it"),
+        (LOWER, UNCLEAR, "helps", "take it"),
+        (UNCLEAR, LOWER, "helps", "take it"),
+        (UNCLEAR, UNCLEAR, "no clear effect", "leave it"),
+        (LOWER, HIGHER, "mixed", "leave it"),
+        (HIGHER, UNCLEAR, "harms", "leave it"),
+        (LOWER[:4], LOWER[:4], page.FEW, f"leave it ({page.FEW})"),
+    ],
+)
+def test_a_line_recommends_only_what_helps_over_five_seeds(ece, nll, said, use):
+    studies, line = a_line(ece, nll)
+    assert page.verdict(studies, line) == said
+    assert page.use(studies, line) == use
+    assert page.verdict({}, line) == page.NOT_MEASURED
+    assert page.use({}, line) == "leave it (not measured)"
+
+
+def test_every_line_names_methods_of_its_recipe_that_differ_in_one_thing(committed):
+    for line in page.LINES:
+        recipe = committed[line.study].recipe
+        first, second = (recipe.method(name) for name in (line.first, line.second))
+        trained = [recipe.method(one.reuse_model) if one.reuse_model else one for one in (first, second)]
+        assert trained[0].method == trained[1].method
+        assert trained[0].train == trained[1].train
+        changed = (trained[0].objective != trained[1].objective) + (first.calibrator != second.calibrator)
+        assert changed == 1, line
+
+
+def rows(study: str, method: str, metric: str) -> dict[int, float]:
+    """The mean over shifts at intensity 5, of each seed, by a plain loop over the rows."""
+    folder = PUBLISHED / study
+    with closing(sqlite3.connect(f"file:{folder / 'study.sqlite'}?mode=ro", uri=True)) as db:
+        found = db.execute(
+            "SELECT seed, value FROM rows WHERE method=? AND metric=? AND severity=5 AND shift NOT LIKE 'ood:%'",
+            (method, metric),
+        ).fetchall()
+    seeds = sorted({seed for seed, _ in found})
+    return {seed: sum(v for s, v in found if s == seed) / sum(1 for s, _ in found if s == seed) for seed in seeds}
+
+
+@pytest.mark.parametrize("line", [page.NO_TRAINING, page.NOISE, page.CORNERS["Adam", "none"]], ids=lambda one: one.have)
+@pytest.mark.parametrize("metric", ["ece", "nll"])
+def test_differences_are_those_of_the_rows_by_student(committed, line, metric):
+    from scipy.stats import ttest_rel
+
+    first, second = (rows(line.study, name, metric) for name in (line.first, line.second))
+    found, seeds = page.difference(committed[line.study], line, metric, "5")
+    assert seeds == len(first) == len(second) >= 5
+    reference = ttest_rel([first[s] for s in sorted(first)], [second[s] for s in sorted(first)])
+    interval = reference.confidence_interval(0.95)
+    assert found == pytest.approx((sum(first.values()) / seeds - sum(second.values()) / seeds, *interval), abs=1e-9)
+
+
+def test_the_page_shows_every_line_and_says_what_is_not_measured(committed):
+    lines = page.decision(committed).splitlines()[2:]
+    missing = [line for line in page.LINES if page.verdict(committed, line) == page.NOT_MEASURED]
+    cells = [[cell.strip() for cell in text.split("|")[1:-1]] for text in lines]
+    said = [row for row in cells if row[3:] == [page.NOT_MEASURED] * 3]
+    shown = [have.rpartition("; ")[2] for row in said for have in row[0].split("; or ")]
+    assert shown == [line.have.rpartition("; ")[2] for line in missing]
+    assert all(row[1].endswith("(not measured)") for row in said)
+    assert len(cells) - len(said) == len(page.LINES) - len(missing) == len(page.detection(committed).splitlines()) - 2
+    for row in cells:
+        bold = [cell for cell in row[3:] if cell.startswith("**")]
+        assert not bold or int(re.search(r"\((\d+) seeds\)", row[2])[1]) >= 5
+    assert page.decision({}) == page.detection({}) == make.NOTHING
+
+
+def test_the_pilots_failure_is_told_without_a_claim():
+    with (HOME / "reproduction" / "results" / "factorial-pilot.csv").open(encoding="utf-8") as file:
+        row = next(row for row in csv.DictReader(file) if row["method"] == "SGD, none, AvUC")
+    text = " ".join((HOME / "docs" / "when-to-use-avuc.md").read_text(encoding="utf-8").split())
+    right, sure = (f"{100 * float(row[key]):.0f} %" for key in ("accuracy", "mean_confidence"))
+    assert (
+        f"got {right} of the held-out training images right, with a mean confidence of {sure}. This is one seed" in text
+    )
+
+
+def test_the_chart_is_made_from_the_rows_and_is_well_formed(committed):
+    text = (HOME / "docs" / "figures" / make.CHART).read_text(encoding="utf-8")
+    assert text == page.flow_chart(committed), "run python reproduction/pages/make_reproduction.py"
+    for studies in (committed, {}):
+        root = ElementTree.fromstring(page.flow_chart(studies))
+        wide = max(len(node.text or "") for node in root.iter("{http://www.w3.org/2000/svg}text"))
+        assert wide <= 58  # fits into a box
+    addresses = re.findall(r"https?://[^\"]+", text)
+    assert addresses == ["http://www.w3.org/2000/svg"]
+    assert page.NOT_MEASURED in page.flow_chart({})
+
+
+# the analysis of the experiment
+
+
+def experiment(**left_out: int) -> MadeUp:
+    """Adam × {none, MOPED}: AvUC lowers NLL by .2 and ECE by .02, in every seed a little differently."""
+    values, names = {}, []
+    for corner in ("Adam, none", "Adam, MOPED"):
+        for place, loss in enumerate(("none", "AvUC", "monotone", "penalty")):
+            for end in ("", " + TS"):
+                name = f"{corner}, {loss}{end}"
+                names.append(name)
+                seeds = range(left_out.get(loss, 5))
+                for metric, where in factorial.PRIMARY:
+                    step = {"nll": 0.2, "ece": 0.02}.get(metric, 0.01)
+                    values[name, metric, where] = tuple(2 - step * place + 0.001 * seed * place for seed in seeds)
+    return MadeUp({key: value for key, value in values.items() if value}, 0.9, names)
+
+
+def test_a_comparison_is_measured_once_all_seeds_of_both_are_there():
+    everything = experiment()
+    assert len(list(factorial.comparisons(everything))) == 2 * 5
+    assert factorial.progress({"factorial": everything}).startswith("**16 of 80")
+    assert "not measured" not in factorial.effects({"factorial": everything})
+    partly = experiment(monotone=4, penalty=0)
+    assert [one.first for one in factorial.comparisons(partly)] == ["AvUC", "AvUC"]
+    lines = factorial.effects({"factorial": partly}).splitlines()[2:]
+    assert [line.split("|")[2].strip() for line in lines] == [
+        "AvUC as printed − none",
+        "AvUC as printed − none",
+        "`monotone`, confidence penalty",
+        "`monotone`, confidence penalty",
+    ]
+    assert lines[0].split("|")[3].strip() == "**−0.20 (−0.20 … −0.20)**"
+    assert lines[2].count("not measured") == 6
+    assert "every loss" in factorial.effects({"factorial": experiment(none=3)})
+    assert factorial.effects({}) == make.NOTHING
+
+
+def test_gains_are_positive_if_the_loss_is_better():
+    found = factorial.gains(experiment(penalty=2))
+    assert [(one.corner, one.loss) for one in found] == [
+        (corner, loss) for corner in ("Adam, none", "Adam, MOPED") for loss in ("AvUC", "monotone")
+    ]
+    assert found[0].error == pytest.approx(0.1)
+    assert found[0].gains["nll"].value == pytest.approx(0.2 - 0.001 * 2)
+    assert found[1].gains["ece"].value == pytest.approx(0.04 - 0.001 * 4)
+    assert all(math.isfinite(gain.low) and gain.low < gain.value < gain.high for gain in found[0].gains.values())
+
+
+def test_gains_are_drawn(committed):
+    assert factorial.gain_drawing({}) == {}
+    drawn = factorial.gain_drawing({"factorial": experiment()})
+    assert b"gain in NLL" in drawn["when-to-use-gain.svg"] or b"<svg" in drawn["when-to-use-gain.svg"]
+    assert (HOME / "docs" / "figures" / "when-to-use-gain.svg").is_file()
