@@ -1,15 +1,17 @@
-"""Calibrators for saved predictions against probmetrics, scikit-learn and netcal, on the same rows in one run.
+"""Calibrators and conformal sets against probmetrics, scikit-learn, netcal, MAPIE and TorchCP, on the same rows.
 
-    pip install probmetrics==1.3.0 pytorch-minimize numba netcal==1.4.0
+    pip install probmetrics==1.3.0 pytorch-minimize numba netcal==1.4.0 mapie==1.6.0 torchcp==1.2.1
     python benchmarks/bench_posthoc.py                              scikit-learn models on its own data
     python benchmarks/bench_posthoc.py --sets FOLDER --splits 3     also the prediction sets of a folder
     python benchmarks/bench_posthoc.py --sets FOLDER --write        put the table into docs/guide/calibration.md
     python benchmarks/bench_posthoc.py --variants                   settings of `auto`, on the half for choosing
     python benchmarks/bench_posthoc.py --speed 50000 1000           seconds of the fits on synthetic logits
+    python benchmarks/bench_posthoc.py --conformal                  the conformal sets alone; also with --speed
 
 The half of a set follows from the name of its data (CRC-32, even: choose, odd: report). Defaults of `auto` are chosen
 on the first half, and the table is of the second. Seconds are CPU seconds of one thread, so that a busy machine does
-not change them much. Peers that are not installed are left out. bench_conformal.py has MAPIE and TorchCP.
+not change them much. Peers that are not installed are left out. posthoc_conformal.py has the conformal sets;
+`--conformal` runs them alone.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import posthoc_conformal
 import torch
 from posthoc_sets import PredictionSet, folder_sets, nll, scikit_learn_sets, softmax
 
@@ -66,17 +69,23 @@ def main() -> None:
     parser.add_argument("--half", choices=("choose", "report", "both"), default="report", help="(default report)")
     parser.add_argument("--variants", action="store_true", help="compare settings of auto on the half for choosing")
     parser.add_argument("--speed", type=int, nargs=2, metavar=("ROWS", "CLASSES"), help="only the time of fits")
+    parser.add_argument("--conformal", action="store_true", help="conformal sets only")
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
     parser.add_argument("--json", type=Path, help="file for all figures")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     if options.speed:
-        speed(*options.speed)
+        if not options.conformal:
+            speed(*options.speed)
+        posthoc_conformal.speed(*options.speed)
         return
     half = "choose" if options.variants else options.half
     found = [*scikit_learn_sets(options.splits), *(folder_sets(options.sets) if options.sets else ())]
     sets = [one for one in found if half in (one.half, "both")]
+    if options.conformal:
+        print(posthoc_conformal.figures(sets))
+        return
     results: dict[str, dict[str, float]] = {}
     for one in sets:
         fits = variants() if options.variants else {**ours(one), **peers(one)}
@@ -87,6 +96,7 @@ def main() -> None:
     if not options.variants:
         many = {one.name for one in sets if len(one.val_labels) >= EQUAL_ROWS}
         print(equal({name: one for name, one in results.items() if name in many}))
+        print(posthoc_conformal.figures(sets))
     if options.json:
         options.json.write_text(json.dumps({"versions": versions(), "nll": results}, indent=1))
     if options.write:
@@ -203,7 +213,7 @@ def table(sets: list[PredictionSet], results: dict[str, dict[str, float]]) -> st
 
 def versions() -> str:
     found = []
-    for name in ("avuc", "torch", "scikit-learn", "probmetrics", "netcal"):
+    for name in ("avuc", "torch", "scikit-learn", "probmetrics", "netcal", "mapie", "torchcp"):
         try:
             found.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:

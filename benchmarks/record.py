@@ -2,7 +2,7 @@
 
     python benchmarks/record.py bench_temperature              # writes benchmarks/results/bench_temperature.json
     python benchmarks/record.py bench_metrics --quick          # what follows the name is passed on
-    python benchmarks/record.py --as conformal-50000 bench_conformal --rows 50000
+    python benchmarks/record.py --as posthoc-50000 bench_posthoc --speed 50000 1000
     python docs/make_benchmarks.py                             # then write the page
 
 A benchmark that fails, or misses its goal, is recorded with its exit code.

@@ -125,6 +125,46 @@ def test_the_law_of_coverage_is_the_interval(digits: Predictions) -> None:
     assert wide[0] < low < high < wide[1]
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("class_conditional", [False, True])
+def test_logits_give_the_sets_of_their_probabilities(digits: Predictions, method: str, class_conditional: bool) -> None:
+    logits, labels = digits.probs.log() + 3, digits.labels  # a constant changes no softmax
+    options = {"class_conditional": class_conditional, "allow_empty": False}
+    ours = ConformalClassifier(method, 0.8, **options).fit(logits[:700], labels[:700], logits=True)
+    slow = ConformalClassifier(method, 0.8, **options).fit(logits[:700].softmax(1), labels[:700])
+    assert ours.thresholds_ == pytest.approx(slow.thresholds_, abs=1e-12)
+    sets = ours.predict_sets(logits[700:], logits=True)
+    assert torch.equal(sets, slow.predict_sets(logits[700:].softmax(1)))
+    assert ours.check(logits[700:], labels[700:], logits=True) == slow.check(logits[700:].softmax(1), labels[700:])
+
+
+def test_logits_of_any_layout_and_what_is_refused() -> None:
+    z, y = torch.randn(40, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
+    binary = ConformalClassifier(coverage=0.5).fit(z, y, logits=True)
+    both = torch.stack([torch.zeros(40), z], 1)
+    assert torch.equal(binary.predict_sets(z, logits=True), binary.predict_sets(both.softmax(1)))
+    maps = torch.randn(2, 3, 4, 5, dtype=torch.float16)
+    ignored = torch.full((2, 4, 5), -100)
+    ignored[0] = 1
+    dense = ConformalClassifier(coverage=0.5).fit(maps, ignored, logits=True)
+    assert dense.rows_.tolist() == [20]
+    assert dense.predict_sets(maps, logits=True).shape == (40, 3)
+    rows = torch.randn(20, 3)
+    fitted = ConformalClassifier(coverage=0.5).fit(rows, torch.zeros(20), logits=True)
+    rows[3, 1] = math.nan
+    for call, problem in (
+        (lambda: fitted.predict_sets(rows, logits=True), "NaN"),
+        (lambda: fitted.fit(rows, torch.zeros(20), logits=True), "NaN"),
+        (lambda: fitted.fit(torch.randn(20, 3), torch.full((20,), 3), logits=True), "must be in 0…2"),
+        (lambda: fitted.fit(torch.randn(20, 3), torch.full((20,), -1), logits=True), "have none"),
+        (lambda: fitted.fit(torch.randn(20, 3).softmax(1), torch.zeros(20), logits=True), "look like probabilities"),
+        (lambda: fitted.predict_sets(Predictions(torch.full((1, 3), 1 / 3), [0]), logits=True), "not logits"),
+        (lambda: fitted.predict_sets(torch.randn(20, 4), logits=True), "4 classes"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            call()
+
+
 @pytest.mark.parametrize(("coverage", "rows", "rank"), [(0.9, 9, 9), (0.07, 99, 7), (0.57, 99, 57), (0.9, 8, 9)])
 def test_the_rank_is_exact_for_decimal_numbers(coverage: float, rows: int, rank: int) -> None:
     conformal = ConformalClassifier(coverage=coverage).fit([[0.6, 0.4]] * rows, [0] * rows)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from avuc.conformal.coverage import CoverageCheck, check_coverage
 from avuc.conformal.distributions import beta_quantile
-from avuc.conformal.inputs import as_predictions, check_classes, check_share, labelled
+from avuc.conformal.inputs import ClassRows, check_classes, check_share, class_rows
 from avuc.conformal.saved import Saved, is_number, is_whole
 from avuc.conformal.scores import METHODS, Score, top_class
 from avuc.core.errors import InputError
@@ -70,17 +70,22 @@ class ConformalClassifier(Saved):
         self.class_conditional, self.randomized, self.allow_empty = class_conditional, randomized, allow_empty
         self.penalty, self.k_reg, self.seed = penalty, k_reg, seed
 
-    def fit(self, predictions: Any, labels: Any = None) -> Self:
+    def fit(self, predictions: Any, labels: Any = None, *, logits: bool = False) -> Self:
         """Set the thresholds from held-out predictions, and return this classifier.
 
         Args:
             predictions: `avuc.Predictions` with labels, of data that the model was not trained or calibrated on; or
-                probabilities (N, C), dense (N, C, *spatial) or binary (N,), with `labels`.
-            labels: class numbers, if `predictions` are probabilities.
+                probabilities or logits (N, C), dense (N, C, *spatial) or binary (N,), with `labels`.
+            labels: class numbers, if `predictions` are probabilities or logits.
+            logits: whether `predictions` are logits instead of probabilities (default False); sets from logits take
+                less time and memory than `Predictions.from_logits` and sets.
         """
         self._check_params()
-        found, targets = labelled(predictions, labels)
-        scores = self._score().of_labels(found.probs, targets, self._uniform(len(targets), (self.seed, 0)))
+        found = class_rows(predictions, labels, logits=logits)
+        found.check_labelled()
+        targets = found.labels
+        uniform = self._uniform(len(targets), (self.seed, 0))
+        scores = self._score().of_labels(found.scores, targets, uniform, logits=logits)
         groups = [scores]
         if self.class_conditional:
             order = np.argsort(targets, kind="stable")
@@ -93,37 +98,51 @@ class ConformalClassifier(Saved):
         self.num_classes_, self.class_names_ = found.num_classes, None
         return self
 
-    def predict_sets(self, predictions: Any, *, seed: int | None = None) -> Tensor:
+    def predict_sets(self, predictions: Any, *, seed: int | None = None, logits: bool = False) -> Tensor:
         """Return which classes are in the set of each row, a bool tensor (M, C) in the order of `predictions.probs`.
 
         Args:
-            predictions: `avuc.Predictions`, or probabilities; labels are not used.
+            predictions: `avuc.Predictions`, or probabilities or logits; labels are not used.
             seed: of the random numbers of APS and RAPS. Default None: the classifier's; pass another one for every
                 batch if rows come in small batches, or they all get the same random numbers.
+            logits: whether `predictions` are logits instead of probabilities (default False).
         """
         self._check_fitted()
-        found = as_predictions(predictions)
+        found = class_rows(predictions, logits=logits)
+        return torch.from_numpy(self._sets(found, seed)).to(found.scores.device)
+
+    def _sets(self, found: ClassRows, seed: int | None = None) -> Array:
         check_classes(found.num_classes, self.num_classes_)
-        uniform = self._uniform(len(found), (self.seed if seed is None else seed, 1))
-        sets = self._score().sets(found.probs, self.thresholds_, uniform)
+        uniform = self._uniform(len(found.labels), (self.seed if seed is None else seed, 1))
+        sets = self._score().sets(found.scores, self.thresholds_, uniform, logits=found.logits)
         if not self.allow_empty:
             empty = ~sets.any(1)
-            sets[empty] = top_class(found.probs)[empty]
-        return torch.from_numpy(sets).to(found.probs.device)
+            sets[empty] = top_class(found.scores)[empty]
+        return sets
 
-    def check(self, predictions: Any, labels: Any = None, *, level: float = 0.95) -> CoverageCheck:
+    def check(
+        self, predictions: Any, labels: Any = None, *, level: float = 0.95, logits: bool = False
+    ) -> CoverageCheck:
         """Return coverage and set sizes on new labelled rows, and whether the coverage left its interval: drift.
 
         Args:
             predictions: `avuc.Predictions` with labels that `fit` has not seen, or probabilities with `labels`.
-            labels: class numbers, if `predictions` are probabilities.
+            labels: class numbers, if `predictions` are probabilities or logits.
             level: probability of the interval (default 0.95), so 5 % of checks raise a false alarm.
+            logits: whether `predictions` are logits instead of probabilities (default False).
         """
         check_share("level", level)
-        found, targets = labelled(predictions, labels)
-        sets = self.predict_sets(found).cpu().numpy()
+        self._check_fitted()
+        found = class_rows(predictions, labels, logits=logits)
+        found.check_labelled()
         return check_coverage(
-            sets, targets, ranks=self.ranks, rows=self.rows_, exact=self.is_exact, level=level, wanted=self.coverage
+            self._sets(found),
+            found.labels,
+            ranks=self.ranks,
+            rows=self.rows_,
+            exact=self.is_exact,
+            level=level,
+            wanted=self.coverage,
         )
 
     def coverage_interval(self, level: float = 0.95) -> tuple[float, float]:

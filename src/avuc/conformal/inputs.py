@@ -1,15 +1,55 @@
-"""What conformal and selective classifiers take: `Predictions`, or probabilities with labels."""
+"""What conformal and selective classifiers take: `Predictions`, or probabilities or logits with labels."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from avuc.core.errors import InputError
+from avuc.core.tasks import as_rows
 from avuc.predictions import MultiLabelPredictions, Predictions
+from avuc.predictions.rows import refuse_probabilities
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class ClassRows(NamedTuple):
+    """Rows (M, C) of probabilities, or of logits; `labels` (M,) are −1 where there are none."""
+
+    scores: Tensor
+    labels: Array
+    logits: bool
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes C."""
+        return self.scores.shape[1]
+
+    def check_labelled(self) -> None:
+        """Raise unless there are rows, and all have a label."""
+        if not len(self.labels):
+            raise InputError("predictions: there are no rows; at least 1 with a label is needed")
+        if missing := int((self.labels < 0).sum()):
+            raise InputError(f"labels: {missing} of {len(self.labels)} rows have none (−1); leave these rows out")
+
+
+def class_rows(predictions: Any, labels: Any = None, *, logits: bool = False) -> ClassRows:
+    """Return the rows of predictions, of probabilities, or of logits, which are not copied."""
+    if not logits:
+        found = as_predictions(predictions, labels)
+        return ClassRows(found.probs, found.labels.cpu().numpy(), False)
+    if isinstance(predictions, Predictions | MultiLabelPredictions):
+        raise InputError("predictions: Predictions have probabilities, not logits; leave logits=True out")
+    rows = as_rows(predictions, labels, kind="logits")
+    refuse_probabilities(rows.scores[None])
+    targets = np.full(len(rows.scores), -1) if rows.labels is None else rows.labels.cpu().numpy()
+    if len(targets) and not -1 <= targets.min() <= targets.max() < rows.scores.shape[1]:
+        raise InputError(
+            f"labels must be in 0…{rows.scores.shape[1] - 1}, or −1 for none, found {targets.min()}…{targets.max()}"
+        )
+    return ClassRows(rows.scores, targets, True)
 
 
 def as_predictions(predictions: Any, labels: Any = None) -> Predictions:
@@ -32,12 +72,9 @@ def as_predictions(predictions: Any, labels: Any = None) -> Predictions:
 def labelled(predictions: Any, labels: Any = None) -> tuple[Predictions, Array]:
     """Return predictions and their labels (M,); raise unless there are rows, and all have a label."""
     found = as_predictions(predictions, labels)
-    targets: Array = found.labels.cpu().numpy()
-    if not len(targets):
-        raise InputError("predictions: there are no rows; at least 1 with a label is needed")
-    if missing := int((targets < 0).sum()):
-        raise InputError(f"labels: {missing} of {len(targets)} rows have none (−1); leave these rows out")
-    return found, targets
+    rows = ClassRows(found.probs, found.labels.cpu().numpy(), False)
+    rows.check_labelled()
+    return found, rows.labels
 
 
 def check_classes(found: int, fitted: int) -> None:

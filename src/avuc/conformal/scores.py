@@ -9,7 +9,8 @@ at place j has the score
 
 U is one number per row: uniform in [0, 1), or 0 without randomisation. Scores grow with the place j, so a set with one
 threshold for all classes is the first places of a row. Only values are sorted, not indices, which is several times
-faster.
+faster. Blocks of rows fit into the cache of a CPU; logits become probabilities block by block, and are never in memory
+as a whole.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
+
+from avuc.core.errors import InputError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 METHODS = ("threshold", "aps", "raps")
-# elements of a block: sorting needs several copies of it
-BLOCK = 1 << 20
+# elements of a block: sorting needs several copies of it, and all should stay in the cache
+BLOCK = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -42,16 +46,17 @@ class Score:
     penalty: float = 0.0
     k_reg: int = 0
 
-    def of_labels(self, probs: Tensor, labels: Array, uniform: Array) -> Array:
+    def of_labels(self, probs: Tensor, labels: Array, uniform: Array, *, logits: bool = False) -> Array:
         """Return the score of each row's label, (N,).
 
         Args:
             probs: (N, C) probabilities.
             labels: (N,) class numbers.
             uniform: (N,) values of U.
+            logits: whether `probs` are logits.
         """
         scores = np.empty(len(labels))
-        for rows, block in blocks(probs):
+        for rows, block in blocks(probs, logits):
             here = labels[rows]
             own = np.take_along_axis(block, here[:, None], 1)
             stated = own[:, 0].astype(np.float64)
@@ -68,18 +73,21 @@ class Score:
             scores[rows] = total[:, 0] - uniform[rows] * stated + self._penalty(place + 1)
         return scores
 
-    def sets(self, probs: Tensor, thresholds: Array, uniform: Array) -> Array:
+    def sets(self, probs: Tensor, thresholds: Array, uniform: Array, *, logits: bool = False) -> Array:
         """Return which classes have a score of at most their threshold, (N, C) bool.
 
         Args:
             probs: (N, C) probabilities.
             thresholds: (1,) for all classes, or (C,).
             uniform: (N,) values of U.
+            logits: whether `probs` are logits.
         """
         chosen = np.empty(tuple(probs.shape), np.bool_)
-        for rows, block in blocks(probs):
+        least: Array | None = None
+        for rows, block in blocks(probs, logits):
             if self.method == "threshold":
-                chosen[rows] = 1 - block.astype(np.float64) <= thresholds
+                least = smallest_probs(thresholds, block.dtype) if least is None else least
+                np.greater_equal(block, least, out=chosen[rows])
             elif len(thresholds) == 1:
                 chosen[rows] = self._first_places(block, float(thresholds[0]), uniform[rows])
             else:
@@ -112,12 +120,39 @@ class Score:
         return added
 
 
-def blocks(probs: Tensor) -> Iterator[tuple[slice, Array]]:
+def blocks(probs: Tensor, logits: bool = False) -> Iterator[tuple[slice, Array]]:
     """Yield ranges of rows and their probabilities on the CPU; float32 is kept, which sorts faster."""
     step = max(1, BLOCK // probs.shape[1])
     for start in range(0, len(probs), step):
         rows = slice(start, start + step)
-        yield rows, probs[rows].detach().cpu().numpy()
+        block = probs[rows].detach()
+        if logits:
+            block = (block if block.dtype == torch.float64 else block.float()).softmax(1)
+            # one logit that is NaN or +infinity makes its whole row NaN
+            if bool(block[:, 0].isnan().any()):
+                raise InputError(f"logits contain NaN or +infinity (rows {start}…{start + len(block) - 1})")
+        yield rows, block.cpu().numpy()
+
+
+def smallest_probs(thresholds: Array, dtype: np.dtype[Any]) -> Array:
+    """Return the smallest p ≥ 0 of a type with 1 − p ≤ threshold, computed in float64; so sets need one comparison.
+
+    Args:
+        thresholds: (K,); infinity: every p.
+        dtype: float32 or float64.
+
+    >>> smallest_probs(np.array([0.25, np.inf]), np.dtype(np.float32)).tolist()
+    [0.75, 0.0]
+    """
+    whole = np.dtype(f"i{dtype.itemsize}")
+    # floats that are not negative are ordered as their bits are; 2 is above all probabilities
+    low = np.zeros(len(thresholds), whole)
+    high = np.full(len(thresholds), np.array(2, dtype).view(whole))
+    while (low < high).any():
+        middle = low + (high - low) // 2
+        inside = 1 - middle.view(dtype).astype(np.float64) <= thresholds
+        low, high = np.where(inside, low, np.minimum(middle + 1, high)), np.where(inside, middle, high)
+    return high.view(dtype)
 
 
 def descending(block: Array) -> Array:
@@ -126,7 +161,7 @@ def descending(block: Array) -> Array:
 
 
 def top_class(probs: Tensor) -> Array:
-    """Return a (N, C) bool array with the predicted class of each row."""
+    """Return a (N, C) bool array with the predicted class of each row; the largest logit is the same class."""
     chosen = np.zeros(tuple(probs.shape), np.bool_)
     np.put_along_axis(chosen, probs.argmax(1)[:, None].cpu().numpy(), True, 1)
     return chosen
