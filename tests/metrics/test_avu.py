@@ -63,7 +63,8 @@ def test_auto_threshold_and_area_against_loops(world: World) -> None:
         at = math.inf if i == 20 else low * (1 + 1e-12) + i / 20 * (high - low)
         cells = slow_cells(rows, at)
         points.append((cells[0] + cells[3]) / 300)
-    assert avu_auc(probs, labels) == pytest.approx(np.trapezoid(points, dx=0.05), abs=1e-12)
+    area = sum(points[1:-1], (points[0] + points[-1]) / 2) * 0.05
+    assert avu_auc(probs, labels) == pytest.approx(area, abs=1e-12)
 
 
 def test_only_right_or_only_wrong_rows_use_the_overall_mean() -> None:

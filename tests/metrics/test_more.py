@@ -32,7 +32,7 @@ def slow_smooth(confidence: np.ndarray, correct: np.ndarray, sigma: float, point
             for image in (stated + mirror, -stated + mirror):
                 density = np.exp(-0.5 * ((mesh - image) / sigma) ** 2) / (sigma * math.sqrt(2 * math.pi))
                 total += (stated - right) * density / len(confidence)
-    return float(np.trapezoid(np.abs(total), mesh))
+    return float(torch.trapezoid(torch.from_numpy(np.abs(total)), torch.from_numpy(mesh)))
 
 
 @pytest.mark.parametrize(("case", "expected"), list(zip(make["CASES"], RELPLOT, strict=True)))

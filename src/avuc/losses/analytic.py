@@ -131,6 +131,8 @@ def _loss_and_coefficients(
     # an empty G does not depend on any row
     to_good = xp.where(full, to_bad - world_size(group) / floor, 0)
     upstream = xp.where(is_good, to_good, to_bad)
+    if xp is np:
+        upstream = upstream.astype(masses.dtype, copy=False)  # NumPy 1 turns a float32 scalar with 1e-12 into float64
     if weight is not None:
         upstream = upstream * weight
     to_confidence = None if in_p is None else upstream * in_p

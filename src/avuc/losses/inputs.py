@@ -125,11 +125,11 @@ def label_weights(
             raise InputError(f"avuc: one weight per label; found {weights.numel()} weights for {labels.numel()} labels")
         weights = weights.reshape(-1).to(labels.device, dtype)
         if may_synchronise(weights) and weights.numel():
-            low, high = torch.stack(weights.detach().aminmax()).tolist()
+            low, high = _extremes(weights)
             if not 0 <= low <= high < math.inf:
                 raise InputError(f"avuc: weights must not be negative, NaN or infinite; found {low} … {high}")
     if may_synchronise(labels) and labels.numel():
-        low, high = torch.stack(labels.aminmax()).tolist()  # one transfer from a GPU
+        low, high = _extremes(labels)
         if low >= 0 and high < num_classes and not 0 <= ignore_index < num_classes:
             return weights
         refuse_labels(labels, num_classes, ignore_index)
@@ -140,10 +140,17 @@ def label_weights(
 def refuse_labels(labels: Tensor, num_classes: int, ignore_index: int) -> None:
     """Raise `InputError` if some labels are no classes."""
     if bool(((labels != ignore_index) & ((labels < 0) | (labels >= num_classes))).any()):
-        low, high = torch.stack(labels.aminmax()).tolist()
+        low, high = _extremes(labels)
         raise InputError(
             f"avuc: labels must be 0 … {num_classes - 1} (or ignore_index={ignore_index}); found {low} … {high}"
         )
+
+
+def _extremes(values: Tensor) -> list[float]:
+    """Return the smallest and the largest value, with one transfer from a GPU."""
+    pair = torch.stack(values.detach().aminmax())
+    # inside torch.func, versions of torch before 2.11 have item() but no tolist()
+    return [one.item() for one in pair] if transforming() else pair.tolist()
 
 
 def at_least_float32(values: Tensor) -> Tensor:
