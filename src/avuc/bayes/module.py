@@ -122,7 +122,9 @@ class BayesianModule(nn.Module):
         estimator: str,
     ) -> None:
         super().__init__()
-        self.layout, self.posterior, self.estimator = layout, posterior, estimator
+        self.layout: Layout = layout
+        self.posterior: str = posterior
+        self.estimator: str = estimator
         self.generator: torch.Generator | None = None
         self.mu, self.rho = nn.Parameter(mu), nn.Parameter(rho)
         prior_mean, prior_std = prior.flat(layout, mu)
@@ -132,7 +134,7 @@ class BayesianModule(nn.Module):
         for slot in layout.slots:
             for name in slot.places:
                 _set_weight(module, name, None)
-        self.recurrent = keep_apart(module)
+        self.recurrent: tuple[str, ...] = keep_apart(module)
         self.train(module.training)
 
     # one sample

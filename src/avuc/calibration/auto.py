@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from avuc.calibration.base import Calibrator
+from avuc.calibration.base import Array, Calibrator
 from avuc.calibration.cross_validation import NORMAL, check_predictions
 from avuc.calibration.inputs import are_numbers, as_labels, as_logits, as_weights, refuse_not_logits
 from avuc.calibration.layouts import fit_rows
@@ -190,8 +190,11 @@ class AutoCalibrator(Calibrator):
 
     def _keep(self, chosen: Calibrator, reason: str) -> None:
         self.chosen_, self.reason_ = chosen, reason
-        self.num_classes_, self.temperature_ = chosen.num_classes_, chosen.temperature_
-        self.curve_, self.at_bound_, self.class_names_ = chosen.curve_, chosen.at_bound_, None
+        self.num_classes_: int = chosen.num_classes_
+        self.temperature_: float = chosen.temperature_
+        self.curve_: tuple[Array, Array] = chosen.curve_
+        self.at_bound_: bool = chosen.at_bound_
+        self.class_names_: tuple[str, ...] | None = None
 
     def _sample(self, rows: Rows, most: int) -> Rows:
         """Return at most so many rows, at random; of groups, whole groups until there are enough rows."""

@@ -135,7 +135,7 @@ class AvUTemperatureScaling(TemperatureScaling):
         self._store(scaled, guarded)
         self.unguarded_temperature_ = min(max(math.exp(minimum.x), self.bounds[0]), self.bounds[1])
         columns = scaled.at(self.temperature_)
-        self.loss_ = self._loss(columns, fixed, scaled.num_classes)
+        self.loss_: float = self._loss(columns, fixed, scaled.num_classes)
         self.threshold_ = self._threshold(columns, fixed, scaled.num_classes)
         self._warn_user(scaled, self.at_bound_)
 

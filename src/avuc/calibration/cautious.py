@@ -55,10 +55,11 @@ class CautiousTemperatureScaling(TemperatureScaling):
     def _store(self, scaled: ScaledLogits, minimum: Minimum) -> None:
         super()._store(scaled, minimum)
         self.likeliest_ = self.temperature_
-        self.temperature_ = self._raised(scaled, self.likeliest_)
+        self.temperature_: float = self._raised(scaled, self.likeliest_)
         if self.temperature_ != self.likeliest_:
-            self.loss_, self.at_bound_ = scaled.nll(self.temperature_), False
-        self.n_evaluations_ = scaled.passes
+            self.loss_: float = scaled.nll(self.temperature_)
+            self.at_bound_: bool = False
+        self.n_evaluations_: float = scaled.passes
 
     def _raised(self, scaled: ScaledLogits, start: float) -> float:
         def surplus(x: float) -> float:

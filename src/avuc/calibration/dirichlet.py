@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from avuc.calibration.base import Array
 from avuc.calibration.inputs import are_numbers
 from avuc.calibration.linear_maps import LinearNLL, Rows, linear_minimum
 from avuc.calibration.scaled_logits import MOST_NLL, ScaledLogits
@@ -70,8 +71,10 @@ class DirichletCalibration(WithMatrix):
         self.max_iterations = max_iterations
 
     def _prepare(self, scaled: ScaledLogits) -> None:
-        self._start, self.temperature_, self.at_bound_ = 1 / self.temperature_, 1.0, False
-        self.curve_ = np.empty(0), np.empty(0)
+        self._start = 1 / self.temperature_
+        self.temperature_: float = 1.0
+        self.at_bound_: bool = False
+        self.curve_: tuple[Array, Array] = np.empty(0), np.empty(0)
 
     def _features(self, logits: Tensor) -> Tensor:
         return torch.log_softmax(logits, dim=-1).clamp(min=-MOST_NLL)

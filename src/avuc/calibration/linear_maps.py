@@ -84,9 +84,10 @@ class LinearNLL:
     """
 
     def __init__(self, rows: Rows, strength: Tensor) -> None:
-        self.rows, self.strength = rows, strength
-        self.vector = len(strength) == 2 and strength.shape[1] == rows.x.shape[-1]
-        self.passes = 0
+        self.rows: Rows = rows
+        self.strength: Tensor = strength
+        self.vector: bool = len(strength) == 2 and strength.shape[1] == rows.x.shape[-1]
+        self.passes: int = 0
 
     def __call__(self, theta: Tensor) -> tuple[float, Tensor]:
         value, gradient = self.likelihood(theta)

@@ -39,8 +39,8 @@ class MixedTemperatureScaling(TemperatureScaling):
     def _store(self, scaled: ScaledLogits, minimum: Minimum) -> None:
         super()._store(scaled, minimum)
         self._mix(scaled)
-        self.loss_ = calibrated_nll(scaled, self._apply)
-        self.n_evaluations_ = scaled.passes
+        self.loss_: float = calibrated_nll(scaled, self._apply)
+        self.n_evaluations_: float = scaled.passes
 
     def _apply(self, logits: Tensor) -> Tensor:
         tempered, plain, uniform = self.mixture()

@@ -108,7 +108,8 @@ class MultiLabelCalibrator(Calibrator):
         if every.positions is not None:
             of_label = of_label[every.positions]
             weights = None if weights is None else weights[every.positions]
-        self.num_classes_, self.class_names_ = count, None
+        self.num_classes_: int = count
+        self.class_names_: tuple[str, ...] | None = None
         temperatures, fitted = np.ones(count), np.zeros(count)
         each: list[Calibrator] = [TemperatureScaling.identity(2)] * count
         if self.shared:

@@ -60,8 +60,10 @@ class OneVsRest(Calibrator):
             found += [self._function(one, target == first + k, weight) for k, one in enumerate(columns)]
         self.lengths_ = np.array([len(places) for places, _ in found], dtype=np.float64)
         self.places_, self.values_ = (np.concatenate([each[i] for each in found]) for i in (0, 1))
-        self.num_classes_, self.temperature_, self.at_bound_ = scaled.num_classes, 1.0, False
-        self.curve_ = np.empty(0), np.empty(0)
+        self.num_classes_: int = scaled.num_classes
+        self.temperature_: float = 1.0
+        self.at_bound_: bool = False
+        self.curve_: tuple[Array, Array] = np.empty(0), np.empty(0)
         self.loss_ = calibrated_nll(scaled, self._apply, 1 << 22)
         self.n_evaluations_ = 1.0
 

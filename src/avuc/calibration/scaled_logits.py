@@ -100,16 +100,21 @@ class ScaledLogits:
     """
 
     def __init__(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> None:
-        self.logits, self.labels, self.weight = logits.detach(), labels, weight
-        self.samples, self.rows, self.num_classes = logits.shape
-        self.rows_read = 0
+        self.logits: Tensor = logits.detach()
+        self.labels: Tensor = labels
+        self.weight: Tensor | None = weight
+        samples, rows, classes = logits.shape
+        self.samples: int = samples
+        self.rows: int = rows
+        self.num_classes: int = classes
+        self.rows_read: int = 0
         refuse_not_logits(self.logits)
         top, predicted = self.logits.max(dim=-1)
         chosen = self.logits.gather(-1, labels.expand(self.samples, -1).unsqueeze(-1)).squeeze(-1)
         self._correct = predicted[0] == labels
         # logit of the true class minus the largest logit, (S, N)
         self._gap = chosen.double() - top.double()
-        self.impossible = torch.isneginf(self._gap).all(dim=0)
+        self.impossible: Tensor = torch.isneginf(self._gap).all(dim=0)
 
     @classmethod
     def read(cls, logits: Any, labels: Any, sample_weight: Any = None) -> Self:

@@ -57,8 +57,10 @@ class LinearScaling(Calibrator):
     def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
         scaled = ScaledLogits.read(logits, labels, sample_weight)
         start = TemperatureScaling().fit(logits, labels, sample_weight)
-        self.temperature_, self.curve_, self.at_bound_ = start.temperature_, start.curve_, start.at_bound_
-        self.num_classes_ = scaled.num_classes
+        self.temperature_: float = start.temperature_
+        self.curve_: tuple[Array, Array] = start.curve_
+        self.at_bound_: bool = start.at_bound_
+        self.num_classes_: int = scaled.num_classes
         self._prepare(scaled)
         rows = Rows.of(scaled, self._features)
         strength, theta = self._ridge(rows, scaled.total)
@@ -121,7 +123,7 @@ class StructuredScaling(LinearScaling):
         self.max_iterations = max_iterations
 
     def _prepare(self, scaled: ScaledLogits) -> None:
-        self.smoothing_ = 1 / (scaled.total + 1)
+        self.smoothing_: float = 1 / (scaled.total + 1)
 
     def _features(self, logits: Tensor) -> Tensor:
         if self.smoothing_ == 0:
@@ -184,7 +186,8 @@ class StructuredVectorScaling(StructuredScaling):
         return torch.full_like(shape, self.ridge * classes / total), shape
 
     def _keep(self, theta: Tensor) -> None:
-        self.scale_, self.bias_ = (1 + theta[0]).cpu().numpy(), theta[1].cpu().numpy().copy()
+        self.scale_ = (1 + theta[0]).cpu().numpy()
+        self.bias_: Array = theta[1].cpu().numpy().copy()
 
     def _linear(self, x: Tensor) -> Tensor:
         scale, bias = (torch.as_tensor(part, device=x.device) for part in (self.scale_, self.bias_))
@@ -204,7 +207,8 @@ class WithMatrix(LinearScaling):
 
     def _keep(self, theta: Tensor) -> None:
         matrix = torch.eye(len(theta), dtype=torch.float64, device=theta.device) + theta[:, :-1]
-        self.matrix_, self.bias_ = matrix.flatten().cpu().numpy(), theta[:, -1].cpu().numpy().copy()
+        self.matrix_ = matrix.flatten().cpu().numpy()
+        self.bias_: Array = theta[:, -1].cpu().numpy().copy()
 
     def _linear(self, x: Tensor) -> Tensor:
         matrix, bias = (torch.as_tensor(part, device=x.device) for part in (self.matrix_, self.bias_))

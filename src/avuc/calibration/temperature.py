@@ -122,7 +122,7 @@ class TemperatureScaling(Calibrator):
     def _newton(self, scaled: ScaledLogits) -> Minimum:
         few = scaled.subsample(CURVE_ELEMENTS)
         temperatures = self._grid()[::2]
-        self.curve_ = (temperatures, np.array([few.nll(t) for t in temperatures]))
+        self.curve_: tuple[Array, Array] = (temperatures, np.array([few.nll(t) for t in temperatures]))
         near = temperatures[int(np.argmin(self.curve_[1]))] if np.ptp(self.curve_[1]) > 0 else self._neutral()
         start, sample = 1 / near, scaled.subsample(START_ELEMENTS)
         if sample is not scaled:
@@ -209,14 +209,16 @@ class TemperatureScaling(Calibrator):
 
     def _store(self, scaled: ScaledLogits, minimum: Minimum) -> None:
         low, high = self.bounds
-        self.temperature_ = math.exp(minimum.x)
+        self.temperature_: float = math.exp(minimum.x)
         # exp(log 20) is not 20
         for bound in (low, high):
             if abs(minimum.x - math.log(bound)) < 1e-12:
                 self.temperature_ = bound
         self.temperature_ = min(max(self.temperature_, low), high)
-        self.loss_, self.at_bound_ = minimum.value, minimum.at_bound
-        self.num_classes_, self.n_evaluations_ = scaled.num_classes, scaled.passes
+        self.loss_ = minimum.value
+        self.at_bound_: bool = minimum.at_bound
+        self.num_classes_: int = scaled.num_classes
+        self.n_evaluations_ = scaled.passes
 
     def _warn_user(self, scaled: ScaledLogits, at_bound: bool) -> None:
         """Warn if the final temperature is doubtful."""

@@ -85,7 +85,9 @@ class VectorScaling(Calibrator):
     def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
         scaled = ScaledLogits.read(logits, labels, sample_weight)
         start = TemperatureScaling().fit(logits, labels, sample_weight)
-        self.temperature_, self.curve_, self.at_bound_ = start.temperature_, start.curve_, start.at_bound_
+        self.temperature_: float = start.temperature_
+        self.curve_: tuple[Array, Array] = start.curve_
+        self.at_bound_: bool = start.at_bound_
         rows = Rows.of(scaled, lambda z: log_probs(z).div_(start.temperature_))
         # θ = (T a − 1, b), which the ridge pulls to 0
         theta = torch.zeros(2, scaled.num_classes, dtype=torch.float64, device=scaled.logits.device)
@@ -104,7 +106,8 @@ class VectorScaling(Calibrator):
         self.converged_ = has_converged(found, self.tolerance, rows)
         if not self.converged_:
             warn_unfinished("VectorScaling", found.length, self.max_iterations)
-        self.num_classes_, self.n_evaluations_ = scaled.num_classes, start.n_evaluations_ + passes + 1
+        self.num_classes_: int = scaled.num_classes
+        self.n_evaluations_ = start.n_evaluations_ + passes + 1
         self.scale_ = ((1 + theta[0]) / start.temperature_).cpu().numpy()
         self.bias_ = theta[1].cpu().numpy()
         self.loss_ = calibrated_nll(scaled, self._apply)

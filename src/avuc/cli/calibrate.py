@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from avuc.report.metric_text import compared_verdict
 if TYPE_CHECKING:
     from avuc.evaluation.files import ScoreFile
 
-__getattr__ = forward(__name__)
+__getattr__: Callable[[str], object] = forward(__name__)
 
 TEXT = f"""\
 Fit a calibrator on saved predictions, write it as JSON, and print what it changes.

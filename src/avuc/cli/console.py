@@ -31,13 +31,14 @@ class Console:
     def __init__(
         self, stream: TextIO | None = None, *, quiet: bool = False, aliases: Mapping[str, str] | None = None
     ) -> None:
-        self.stream = sys.stdout if stream is None else stream
-        self.quiet, self.aliases = quiet, dict(aliases or {})
+        self.stream: TextIO = sys.stdout if stream is None else stream
+        self.quiet: bool = quiet
+        self.aliases: dict[str, str] = dict(aliases or {})
         self.encoding = getattr(self.stream, "encoding", None) or "utf-8"
         terminal = self.stream.isatty()
-        self.colour = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        self.colour: bool = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
         columns = shutil.get_terminal_size((100, 24)).columns
-        self.width = min(max(columns, MIN_WIDTH), MAX_WIDTH)
+        self.width: int = min(max(columns, MIN_WIDTH), MAX_WIDTH)
 
     def line(self, text: str = "", style: str = "") -> None:
         """Print one line; control characters, which a file name may contain, become escapes."""

@@ -66,9 +66,14 @@ class ConformalClassifier(Saved):
         k_reg: int = 5,
         seed: int = 0,
     ) -> None:
-        self.method, self.coverage = method, coverage
-        self.class_conditional, self.randomized, self.allow_empty = class_conditional, randomized, allow_empty
-        self.penalty, self.k_reg, self.seed = penalty, k_reg, seed
+        self.method: str = method
+        self.coverage: float = coverage
+        self.class_conditional: bool = class_conditional
+        self.randomized: bool = randomized
+        self.allow_empty: bool = allow_empty
+        self.penalty: float = penalty
+        self.k_reg: int = k_reg
+        self.seed: int = seed
 
     def fit(self, predictions: Any, labels: Any = None, *, logits: bool = False) -> Self:
         """Set the thresholds from held-out predictions, and return this classifier.
@@ -95,7 +100,8 @@ class ConformalClassifier(Saved):
         self.tied_ = any(
             np.isfinite(q) and (group == q).sum() > 1 for q, group in zip(self.thresholds_, groups, strict=True)
         )
-        self.num_classes_, self.class_names_ = found.num_classes, None
+        self.num_classes_: int = found.num_classes
+        self.class_names_: tuple[str, ...] | None = None
         return self
 
     def predict_sets(self, predictions: Any, *, seed: int | None = None, logits: bool = False) -> Tensor:

@@ -118,7 +118,9 @@ class SelectiveClassifier(Saved):
     errors_: int
 
     def __init__(self, risk: float = 0.02, level: float = 0.95, *, score: str = "confidence") -> None:
-        self.risk, self.level, self.score = risk, level, score
+        self.risk: float = risk
+        self.level: float = level
+        self.score: str = score
 
     def fit(self, predictions: Any, labels: Any = None) -> Self:
         """Set the threshold from held-out predictions, and return this classifier. It may answer no row at all.
@@ -143,7 +145,8 @@ class SelectiveClassifier(Saved):
             if above and binomial_cdf(int(wrong[above]), above, self.risk) <= (1 - self.level) / len(sizes):
                 self.threshold_, self.answered_, self.errors_ = threshold, above, int(wrong[above])
                 break
-        self.num_classes_, self.class_names_ = found.num_classes, None
+        self.num_classes_: int = found.num_classes
+        self.class_names_: tuple[str, ...] | None = None
         return self
 
     def answers(self, predictions: Any) -> Tensor:

@@ -32,11 +32,14 @@ class Progress:
     def __init__(
         self, label: str, total: int | None = None, *, stream: TextIO | None = None, always: bool = False
     ) -> None:
-        self.label, self.total, self.done, self.note = label, total, 0, ""
-        self.stream = sys.stderr if stream is None else stream
-        self.live = self.stream.isatty() and not _silent
+        self.label: str = label
+        self.total: int | None = total
+        self.done: int = 0
+        self.note: str = ""
+        self.stream: TextIO = sys.stderr if stream is None else stream
+        self.live: bool = self.stream.isatty() and not _silent
         self.always = always
-        self.started = time.monotonic()
+        self.started: float = time.monotonic()
         self._drawn = 0.0
 
     def __enter__(self) -> Progress:

@@ -22,7 +22,7 @@ except ImportError:  # Windows: nothing prevents two processes from downloading 
     fcntl = None  # type: ignore[assignment]
 
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 CHUNK = 1 << 18
 MEGABYTE = 1 << 20
 ATTEMPTS = 5  # connections per address

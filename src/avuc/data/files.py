@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -140,5 +140,8 @@ def _unreadable(path: Path, error: OSError) -> InputError:
 
 
 # names of version 0.1.0
-as_path, check, check_listed = existing_path, check_digest, check_sha256sums
-digest_of, listing = file_digest, folder_listing
+as_path: Callable[[str | Path], Path] = existing_path
+check: Callable[..., None] = check_digest
+check_listed: Callable[[Path], bool] = check_sha256sums
+digest_of: Callable[[Path, str], str] = file_digest
+listing: Callable[..., str] = folder_listing

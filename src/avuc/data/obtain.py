@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from avuc.core.errors import InputError
 from avuc.data.download import fetch, locked
 from avuc.data.files import KnownFile, cache_dir, check_digest, existing_path, folder_listing
 from avuc.data.unpack import unpack
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -178,4 +178,6 @@ def _expected(form: PublishedForm) -> str:
 
 
 # names of version 0.1.0
-Form, Found, pick = PublishedForm, ObtainedFiles, for_split
+Form: type[PublishedForm] = PublishedForm
+Found: type[ObtainedFiles] = ObtainedFiles
+pick: Callable[..., Any] = for_split

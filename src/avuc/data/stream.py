@@ -71,8 +71,8 @@ class Stream:
             raise InputError(f"batch_size must be at least 1, found {batch_size}; use 1 or more")
         processes = min(8, _processors()) if workers is None else workers
         self.files = files
-        self.device = torch.device(device)
-        self.decoder = decoder_name(decoder)
+        self.device: torch.device = torch.device(device)
+        self.decoder: str = decoder_name(decoder)
         if seed < 0:
             raise InputError(f"seed must not be negative, found {seed}; use 0 or more")
         chosen: View = view or (TrainView(size) if train else EvalView(size))

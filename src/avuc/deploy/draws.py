@@ -32,7 +32,9 @@ class Copies(nn.Module):
 
     def __init__(self, nets: list[nn.Module], logits: Logits | None) -> None:
         super().__init__()
-        self.nets, self.logits, self.samples = nn.ModuleList(nets), logits, len(nets)
+        self.nets: nn.ModuleList = nn.ModuleList(nets)
+        self.logits: Logits | None = logits
+        self.samples: int = len(nets)
 
     def forward(self, inputs: Inputs) -> Tensor:
         return torch.stack([_output(net, inputs, self.logits) for net in self.nets])
@@ -46,7 +48,9 @@ class SharedTrunk(nn.Module):
 
     def __init__(self, trunk: nn.Module, weight: Tensor, bias: Tensor | None, flat: bool) -> None:
         super().__init__()
-        self.trunk, self.flat, self.samples = trunk, flat, len(weight)
+        self.trunk: nn.Module = trunk
+        self.flat: bool = flat
+        self.samples: int = len(weight)
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
 

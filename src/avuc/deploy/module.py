@@ -98,8 +98,12 @@ class Deployed(nn.Module):
         classes: int | None = None,
     ) -> None:
         super().__init__()
-        self.draws, self.rescaling, self.classes = draws, rescaling, classes
-        self.outputs, self.class_dim, self.multilabel = outputs, task.class_dim, task.name == "multilabel"
+        self.draws: Copies | SharedTrunk = draws
+        self.rescaling: nn.Module = rescaling
+        self.classes: int | None = classes
+        self.outputs: tuple[str, ...] = outputs
+        self.class_dim: int | None = task.class_dim
+        self.multilabel: bool = task.name == "multilabel"
         self.eval().requires_grad_(False)
 
     def train(self, mode: bool = True) -> Self:

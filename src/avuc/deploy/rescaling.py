@@ -73,7 +73,7 @@ class EachLabel(nn.Module):
 
     def __init__(self, each: list[nn.Module]) -> None:
         super().__init__()
-        self.each = nn.ModuleList(each)
+        self.each: nn.ModuleList = nn.ModuleList(each)
 
     def forward(self, logits: Tensor) -> Tensor:
         columns = logits.unsqueeze(-1)
@@ -115,7 +115,8 @@ class LinearMap(nn.Module):
 
     def __init__(self, temperature: float, smoothing: float, weights: Any, bias: Any, floor: float = 1e-12) -> None:
         super().__init__()
-        self.smoothing, self.floor = smoothing, floor
+        self.smoothing: float = smoothing
+        self.floor: float = floor
         self.register_buffer("temperature", torch.tensor(temperature, dtype=torch.float32))
         self.register_buffer("weights", torch.as_tensor(weights, dtype=torch.float32))
         self.register_buffer("bias", torch.as_tensor(bias, dtype=torch.float32))

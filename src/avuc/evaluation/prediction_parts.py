@@ -55,7 +55,9 @@ class PredictionParts:
             raise InputError("there are no predictions to evaluate")
         self._rest: Iterator[AnyPredictions] = chain([first], rest)
         one = _rows(first)
-        self.num_classes, self.samples, self.num_rows = one.num_classes, one.samples, 0
+        self.num_classes: int = one.num_classes
+        self.samples: int = one.samples
+        self.num_rows: int = 0
 
     def check_labelled(self) -> None:
         """Do nothing: each part is checked when it is read."""

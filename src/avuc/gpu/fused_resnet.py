@@ -35,13 +35,15 @@ def kernel() -> type[ResNetForward]:
 class FusedResNetBackend:
     """Packs the folded weights of each sample once, in the order in which the kernel reads them."""
 
-    samples_per_chunk = SAMPLES_PER_CHUNK
+    samples_per_chunk: int = SAMPLES_PER_CHUNK
 
     def __init__(self, source: SampleSource, key: nn.Module, net: CifarResNet, memory: int) -> None:
         """`net` has all weights, and `key` identifies it in the samples."""
-        self.source, self.memory = source, memory
-        self.classes, self.description = net.linear.out_features, _description(net)
-        self.run = kernel()(net)
+        self.source: SampleSource = source
+        self.memory: int = memory
+        self.classes: int = net.linear.out_features
+        self.description: str = _description(net)
+        self.run: ResNetForward = kernel()(net)
         self._runners: dict[nn.Module, Runner] = {key: Runner(net)}
         self._packed: Tensor | None = None  # (samples, numbers); only the first `_kept` rows are filled
         self._kept, self._compiles = 0, False

@@ -59,16 +59,21 @@ class Room:
     def __init__(
         self, hidden: Tensor, in_hidden: Tensor | None, in_weight: Tensor | None, words: int, width: int, own: bool
     ) -> None:
-        self.tokens, self.depth = hidden.shape
-        self.words, self.width, self.hidden = words, min(width, words), hidden
-        self.to_hidden, self.to_weight = in_hidden is not None, in_weight is not None
+        tokens, depth = hidden.shape
+        self.tokens: int = tokens
+        self.depth: int = depth
+        self.words: int = words
+        self.width: int = min(width, words)
+        self.hidden: Tensor = hidden
+        self.to_hidden: bool = in_hidden is not None
+        self.to_weight: bool = in_weight is not None
         self.sums: Tensor | None = None
         fits = not (hidden.numel() % ALIGNED or words * self.depth % ALIGNED)
-        self.rows = None if own or in_weight is None or not fits else in_weight.view(-1)
-        self.kept = words  # words before the rows that hold the sum
+        self.rows: Tensor | None = None if own or in_weight is None or not fits else in_weight.view(-1)
+        self.kept: int = words  # words before the rows that hold the sum
         self.aside: Tensor | None = None  # the gradient in `hidden`, while it is summed elsewhere
-        self.private = hidden.new_empty(self.tokens * aligned(self.width)) if own else None
-        self.tail = TAIL if self.tokens <= MANY * self.depth else WIDE_TAIL
+        self.private: Tensor | None = hidden.new_empty(self.tokens * aligned(self.width)) if own else None
+        self.tail: int = TAIL if self.tokens <= MANY * self.depth else WIDE_TAIL
         if self.rows is None and not own:  # nothing shrinks: one width for all tiles
             self.tail = WIDE_TAIL
             self.width = min(self.width, max(WIDE_TAIL, words * self.depth // (8 * max(self.tokens, 1))))

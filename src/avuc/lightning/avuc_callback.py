@@ -34,7 +34,8 @@ class AvUCCallback(Callback):
 
     def __init__(self, *, quadrants: bool = True, prefix: str = "avuc") -> None:
         super().__init__()
-        self.quadrants, self.prefix = quadrants, prefix
+        self.quadrants: bool = quadrants
+        self.prefix: str = prefix
         self._losses: dict[str, AvUCLoss] = {}
         self._sums: dict[str, Tensor] = {}
         self._hooks: list[RemovableHandle] = []

@@ -35,7 +35,9 @@ class PosteriorCallback(Callback):
         super().__init__()
         if num_train is not None:
             checked_whole("PosteriorCallback: num_train is the number of training examples and", num_train, least=1)
-        self.num_train, self.attribute, self.prefix = num_train, attribute, prefix
+        self.num_train: int | None = num_train
+        self.attribute: str = attribute
+        self.prefix: str = prefix
         self._found: int | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

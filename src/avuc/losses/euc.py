@@ -195,13 +195,17 @@ class EUCLoss(nn.Module):
         class_dim: int | None = None,
     ) -> None:
         super().__init__()
-        self.beta = checked_number("EUCLoss: beta", beta)
-        self.epochs, self.epoch = checked_whole("EUCLoss: epochs", epochs), 0
+        self.beta: float = checked_number("EUCLoss: beta", beta)
+        self.epochs: int = checked_whole("EUCLoss: epochs", epochs)
+        self.epoch: int = 0
         one_of("variant", variant, EUC_VARIANTS)
         if evidence is not None:
             one_of("evidence", evidence, EVIDENCES)
-        self.variant, self.evidence, self.ignore_index = variant, evidence, ignore_index
-        self.group, self.class_dim = group, class_dim
+        self.variant = variant
+        self.evidence = evidence
+        self.ignore_index: int = ignore_index
+        self.group: Group = group
+        self.class_dim: int | None = class_dim
         # a tensor, so that a captured training step sees λ change
         self.register_buffer("balance", torch.tensor(self._balance()), persistent=False)
 

@@ -98,7 +98,7 @@ class AvUCLoss(WarmupState):
         super().__init__()
         one_of("variant", variant, VARIANTS)
         one_of("uncertainty", uncertainty, UNCERTAINTIES)
-        self.beta = checked_number("AvUCLoss: beta", beta)
+        self.beta: float = checked_number("AvUCLoss: beta", beta)
         checked_whole("AvUCLoss: warmup_epochs", warmup_epochs)
         if warmup_steps is not None:
             checked_whole("AvUCLoss: warmup_steps", warmup_steps, least=1)
@@ -112,23 +112,28 @@ class AvUCLoss(WarmupState):
             )
         if task is not None:
             one_of("task", task, TASKS)
-        self.variant, self.uncertainty, self.task, self.class_dim = variant, uncertainty, task, class_dim
-        self.warmup_epochs = warmup_epochs if threshold is None and warmup_steps is None else 0
+        self.variant = variant
+        self.uncertainty = uncertainty
+        self.task = task
+        self.class_dim: int | None = class_dim
+        self.warmup_epochs: int = warmup_epochs if threshold is None and warmup_steps is None else 0
         self.warmup_steps = warmup_steps
-        self.running = None if running is None else checked_number("AvUCLoss: running", running)
+        self.running: float | None = None if running is None else checked_number("AvUCLoss: running", running)
         if self.running is not None and self.running >= 1:
             raise InputError(f"AvUCLoss: running is a decay below 1, for example 0.9; found {running!r}")
-        self.ignore_index, self.group, self.epoch = ignore_index, group, 0
+        self.ignore_index: int = ignore_index
+        self.group: Group = group
+        self.epoch: int = 0
         # these tensors are small and have values to keep, so a meta device is not used for them
         device = "cpu" if torch.get_default_device().type == "meta" else None
-        self.threshold = torch.tensor(given, dtype=torch.float32, device=device)
-        self.gathered = torch.zeros(2, 2, dtype=torch.float64, device=device)
-        self.pooled = torch.zeros(2, 2, dtype=torch.float64, device=device)
+        self.threshold: Tensor = torch.tensor(given, dtype=torch.float32, device=device)
+        self.gathered: Tensor = torch.zeros(2, 2, dtype=torch.float64, device=device)
+        self.pooled: Tensor = torch.zeros(2, 2, dtype=torch.float64, device=device)
         averages = torch.zeros(5, dtype=torch.float64, device=device)
-        self.averages = None if running is None else averages
+        self.averages: Tensor | None = None if running is None else averages
         # Training calls: of the warm-up if `warmup_steps` is given, else of this warm-up epoch. A tensor on the host,
         # because torch.compile would compile anew for every value of an integer.
-        self.steps = torch.zeros((), dtype=torch.int64, device="cpu")
+        self.steps: Tensor = torch.zeros((), dtype=torch.int64, device="cpu")
         self._set_warming_up()
 
     @property

@@ -190,12 +190,17 @@ class SBECELoss(nn.Module):
         class_dim: int | None = None,
     ) -> None:
         super().__init__()
-        self.beta = checked_number("SBECELoss: beta", beta)
+        self.beta: float = checked_number("SBECELoss: beta", beta)
         one_of("variant", variant, SB_ECE_VARIANTS)
         one_of("form", form, SB_ECE_FORMS)
-        self.bins, self.temperature = checked_whole("sb_ece: bins", bins, least=1), checked_temperature(temperature)
-        self.variant, self.form, self.ignore_index, self.group = variant, form, ignore_index, group
-        self.task, self.class_dim = task, class_dim
+        self.bins: int = checked_whole("sb_ece: bins", bins, least=1)
+        self.temperature: float = checked_temperature(temperature)
+        self.variant = variant
+        self.form = form
+        self.ignore_index: int = ignore_index
+        self.group: Group = group
+        self.task = task
+        self.class_dim: int | None = class_dim
 
     def forward(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the loss, a tensor without dimensions; arguments as in `sb_ece_loss`."""

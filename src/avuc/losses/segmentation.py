@@ -215,12 +215,17 @@ class SegmentationAvULoss(nn.Module):
         class_dim: int | None = None,
     ) -> None:
         super().__init__()
-        self.beta = checked_number("SegmentationAvULoss: beta", beta)
+        self.beta: float = checked_number("SegmentationAvULoss: beta", beta)
         one_of("variant", variant, SEGMENTATION_VARIANTS)
         checked_thresholds(thresholds)
-        self.variant, self.thresholds, self.background = variant, tuple(thresholds), background
-        self.dilation, self.opening, self.ignore_index = dilation, opening, ignore_index
-        self.group, self.class_dim = group, class_dim
+        self.variant = variant
+        self.thresholds: tuple[float, ...] = tuple(thresholds)
+        self.background: int | None = background
+        self.dilation: Size = dilation
+        self.opening: Size = opening
+        self.ignore_index: int = ignore_index
+        self.group: Group = group
+        self.class_dim: int | None = class_dim
 
     def forward(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the loss, a tensor without dimensions; arguments as in `segmentation_avu_loss`."""

@@ -148,10 +148,13 @@ class UACLMLoss(nn.Module):
         class_dim: int | None = None,
     ) -> None:
         super().__init__()
-        self.beta = checked_number("UACLMLoss: beta", beta)
+        self.beta: float = checked_number("UACLMLoss: beta", beta)
         one_of("variant", variant, UA_CLM_VARIANTS)
-        self.variant, self.ignore_index, self.group = variant, ignore_index, group
-        self.task, self.class_dim = task, class_dim
+        self.variant = variant
+        self.ignore_index: int = ignore_index
+        self.group: Group = group
+        self.task = task
+        self.class_dim: int | None = class_dim
 
     def forward(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the loss, a tensor without dimensions; arguments as in `ua_clm_loss`."""

@@ -54,7 +54,8 @@ class PerDrawBatchNorm(nn.Module):
             raise InputError("PerDrawBatchNorm measures statistics on training images, found none")
         self.posterior = posterior
         # the network that all samples refer to: every tensor in it is replaced, only its layers are used
-        self.net, self._structure = posterior.mean_module(), structure(posterior.module)
+        self.net: nn.Module = posterior.mean_module()
+        self._structure = structure(posterior.module)
         self.register_buffer("images", images, persistent=False)
 
     @property

@@ -124,8 +124,11 @@ class DropoutHook:
     def __init__(
         self, masks: Masks, place: int, rate: float, *, channels: bool = False, in_training: bool = True
     ) -> None:
-        self.masks, self.place, self.rate = masks, place, rate
-        self.channels, self.in_training = channels, in_training
+        self.masks: Masks = masks
+        self.place: int = place
+        self.rate: float = rate
+        self.channels: bool = channels
+        self.in_training: bool = in_training
 
     def rate_before(self, layer: nn.Module) -> float:
         """Return the current rate: that of a dropout layer, which may have changed, otherwise the hook's."""
@@ -166,7 +169,7 @@ class DropoutPosterior(nn.Module):
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
-        self.masks = _masks(net)
+        self.masks: Masks = _masks(net)
 
     @classmethod
     def of_own_layers(cls, net: nn.Module) -> DropoutPosterior:
@@ -196,7 +199,9 @@ class MaskDraw:
     """One sample: the net with fixed masks. They depend on the seed, the layer and the shape of its input."""
 
     def __init__(self, net: nn.Module, masks: Masks, seed: int) -> None:
-        self.net, self.masks, self.seed = net, masks, seed
+        self.net: nn.Module = net
+        self.masks: Masks = masks
+        self.seed: int = seed
         self._calls: Counter[int] = Counter()
         self._made: dict[tuple[int, ...], Tensor] = {}
 

@@ -72,9 +72,11 @@ class EnsemblePosterior(nn.Module):
         super().__init__()
         if not posteriors:
             raise InputError("an ensemble needs at least one member, found none")
-        self.posteriors = list(posteriors)
+        self.posteriors: list[Posterior] = list(posteriors)
         # registered, so that `.to(device)` and `parameters()` include them
-        self.nets = nn.ModuleList([posterior for posterior in posteriors if isinstance(posterior, nn.Module)])
+        self.nets: nn.ModuleList = nn.ModuleList(
+            [posterior for posterior in posteriors if isinstance(posterior, nn.Module)]
+        )
 
     @property
     def num_draws(self) -> int | None:

@@ -143,7 +143,9 @@ class ObjectiveLoss(nn.Module):
     def __init__(self, objective: Objective, num_train: int) -> None:
         super().__init__()
         checked_whole("objective: num_train is the size of the training set and", num_train, least=1)
-        self.objective, self.num_train, self.epoch = objective, num_train, 0
+        self.objective: Objective = objective
+        self.num_train: int = num_train
+        self.epoch: int = 0
         self.avuc: AvUCLoss | None = None
         if objective.kind == "avuc":
             self.avuc = AvUCLoss(
@@ -153,7 +155,7 @@ class ObjectiveLoss(nn.Module):
                 threshold=objective.threshold,
                 uncertainty=objective.uncertainty,
             )
-        self.term = _family_term(objective)
+        self.term: nn.Module | None = _family_term(objective)
         self._set_warming_up()
 
     @property

@@ -13,6 +13,7 @@ threshold is certain in the losses and in the metrics.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.metrics.threshold import POINTS, Threshold, resolve_threshold, thresholds_between
 from avuc.uncertainty import highest_certain
 
-__getattr__ = forward(__name__)
+__getattr__: Callable[[str], object] = forward(__name__)
 
 
 class QuadrantCounts(NamedTuple):

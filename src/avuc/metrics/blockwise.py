@@ -60,7 +60,8 @@ class MeanHistogram:
     """Counts and sums by bin of the value, from which a mean can be resampled."""
 
     def __init__(self) -> None:
-        self.rows, self.sums = np.zeros((LOG_BINS >> COARSE) + 1), np.zeros((LOG_BINS >> COARSE) + 1)
+        self.rows: Array = np.zeros((LOG_BINS >> COARSE) + 1)
+        self.sums: Array = np.zeros_like(self.rows)
 
     def add(self, values: Array) -> None:
         index = log_bin_index(values) >> COARSE
@@ -96,8 +97,11 @@ class BlockCollector:
         resampled: whether to collect what intervals need.
         seed: of the random groups from which the class-wise error is resampled.
         """
-        self.rows, self.num_classes, self.bins, self.dtype = rows, num_classes, bins, dtype
-        self.classwise = classwise_table(num_classes, bins)
+        self.rows: int = rows
+        self.num_classes: int = num_classes
+        self.bins: int = bins
+        self.dtype: torch.dtype = dtype
+        self.classwise: Array = classwise_table(num_classes, bins)
         self._done = 0
         self._confidence = _SplitArray(rows, np.float64 if dtype == torch.float64 else np.float32)
         self._entropy = _SplitArray(rows, np.float64)
@@ -108,13 +112,12 @@ class BlockCollector:
     def add(self, probs: Any, labels: Any) -> None:
         """Add a block: probabilities (N, C) and labels (N,)."""
         s: Statistics = prediction_statistics(probs, labels, bins=self.bins, first_row=self._done)
-        if s.num_classes != self.num_classes or self._done + len(s) > self.rows:
+        if (found := self._done + len(s)) > self.rows or s.num_classes != self.num_classes:
             raise InputError(
-                f"expected {self.rows} rows of {self.num_classes} classes, found {self._done + len(s)} rows of "
-                f"{s.num_classes}"
+                f"expected {self.rows} rows of {self.num_classes} classes, found {found} rows of {s.num_classes}"
             )
         assert s.classwise is not None
-        self._done += len(s)
+        self._done = found
         self._confidence.add(s.confidence, s.correct)
         self._entropy.add(s.entropy, s.correct)
         self.classwise += s.classwise
@@ -149,9 +152,15 @@ class BlockwiseStatistics:
     def __init__(
         self, source: BlockCollector, confidence: SortedPair, entropy: SortedPair, means: dict[str, float]
     ) -> None:
-        self.num_classes, self.bins, self.dtype = source.num_classes, source.bins, source.dtype
-        self.classwise, self.histograms, self.random_groups = source.classwise, source.histograms, source.random_groups
-        self.confidence, self.entropy, self.means = confidence, entropy, means
+        self.num_classes: int = source.num_classes
+        self.bins: int = source.bins
+        self.dtype: torch.dtype = source.dtype
+        self.classwise: Array = source.classwise
+        self.histograms: dict[str, MeanHistogram] = source.histograms
+        self.random_groups: RandomGroups | None = source.random_groups
+        self.confidence: SortedPair = confidence
+        self.entropy: SortedPair = entropy
+        self.means: dict[str, float] = means
 
     def __len__(self) -> int:
         return len(self.entropy)

@@ -6,7 +6,7 @@ OOD inputs are the positive class: they should have the higher entropy.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from avuc.metrics.arrays import Array, as_scores
 from avuc.metrics.sorted_samples import SortedPair
 from avuc.metrics.ties import TieGroups, group_ties_in_parts
 
-__getattr__ = forward(__name__)
+__getattr__: Callable[[str], object] = forward(__name__)
 
 DETECTION = ("auroc", "aupr_in", "aupr_out", "detection_accuracy", "fpr95", "wasserstein")
 

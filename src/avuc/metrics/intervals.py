@@ -34,7 +34,7 @@ from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.metrics.suite import METRICS, HasProbabilities, from_statistics
 from avuc.metrics.threshold import Threshold
 
-__getattr__ = forward(__name__)
+__getattr__: Callable[[str], object] = forward(__name__)
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,8 @@ class SortedPair:
         negative: (N,) floats, sorted in place.
         positive: (M,) floats, sorted in place.
         """
-        self.negative, self.positive = SortedSample(negative), SortedSample(positive)
+        self.negative: SortedSample = SortedSample(negative)
+        self.positive: SortedSample = SortedSample(positive)
 
     def __len__(self) -> int:
         return len(self.negative) + len(self.positive)

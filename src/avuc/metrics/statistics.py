@@ -7,7 +7,7 @@ memory is one block for any N and C; the result is one-dimensional.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -24,7 +24,7 @@ from avuc.metrics.arrays import Array
 from avuc.metrics.binning import bin_edges, check_bins, digitise
 from avuc.metrics.checks import checked_inputs
 
-__getattr__ = forward(__name__)
+__getattr__: Callable[[str], object] = forward(__name__)
 
 # Elements of a block on the CPU, where NumPy does the work: torch's own threads synchronise at every operation, which
 # costs several times the work on a busy machine; the threads started here take a range of rows each. Streams hand over

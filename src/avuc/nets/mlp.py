@@ -28,12 +28,12 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         in_channels = channels(image_shape, 1, "the MLP")
-        self.normalise = normalise(mean, std, in_channels)
+        self.normalise: nn.Module = normalise(mean, std, in_channels)
         widths = [image_shape[0] * image_shape[1] * in_channels, *hidden]
         layers: list[nn.Module] = []
         for inputs, outputs in itertools.pairwise(widths):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-        self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
+        self.layers: nn.Sequential = nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
         he_normal(self, generator)
 
     def forward(self, x: Tensor) -> Tensor:

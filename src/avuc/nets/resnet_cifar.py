@@ -26,7 +26,8 @@ class PadShortcut(nn.Module):
 
     def __init__(self, extra: int) -> None:
         super().__init__()
-        self.before, self.after = extra // 2, extra - extra // 2
+        self.before: int = extra // 2
+        self.after: int = extra - extra // 2
 
     def forward(self, x: Tensor) -> Tensor:
         return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.before, self.after))
@@ -40,10 +41,10 @@ class BasicBlock(nn.Module):
 
     def __init__(self, in_planes: int, planes: int, stride: int, option: Shortcut) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(in_planes, planes, 3, stride=stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(planes)
-        self.conv2 = nn.Conv2d(planes, planes, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(planes)
+        self.conv1: nn.Conv2d = nn.Conv2d(in_planes, planes, 3, stride=stride, padding=1, bias=False)
+        self.bn1: nn.BatchNorm2d = nn.BatchNorm2d(planes)
+        self.conv2: nn.Conv2d = nn.Conv2d(planes, planes, 3, padding=1, bias=False)
+        self.bn2: nn.BatchNorm2d = nn.BatchNorm2d(planes)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or in_planes != planes:
             self.shortcut = (
@@ -81,13 +82,13 @@ class CifarResNet(nn.Module):
         if shortcut not in ("A", "B"):
             raise InputError(f"shortcut is 'A' (padding) or 'B' (1×1 convolution), found {shortcut!r}")
         in_channels = channels(image_shape, 4, "the CIFAR ResNet")
-        self.normalise = normalise(mean, std, in_channels)
-        self.conv1 = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(16)
-        self.layer1 = _stage(16, 16, blocks, 1, shortcut)
-        self.layer2 = _stage(16, 32, blocks, 2, shortcut)
-        self.layer3 = _stage(32, 64, blocks, 2, shortcut)
-        self.linear = nn.Linear(64, num_classes)
+        self.normalise: nn.Module = normalise(mean, std, in_channels)
+        self.conv1: nn.Conv2d = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
+        self.bn1: nn.BatchNorm2d = nn.BatchNorm2d(16)
+        self.layer1: nn.Sequential = _stage(16, 16, blocks, 1, shortcut)
+        self.layer2: nn.Sequential = _stage(16, 32, blocks, 2, shortcut)
+        self.layer3: nn.Sequential = _stage(32, 64, blocks, 2, shortcut)
+        self.linear: nn.Linear = nn.Linear(64, num_classes)
         he_normal(self, generator)
 
     def forward(self, x: Tensor) -> Tensor:

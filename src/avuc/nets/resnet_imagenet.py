@@ -25,12 +25,12 @@ class Bottleneck(nn.Module):
     def __init__(self, in_planes: int, planes: int, stride: int) -> None:
         super().__init__()
         wide = 4 * planes
-        self.conv1 = nn.Conv2d(in_planes, planes, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(planes)
-        self.conv2 = nn.Conv2d(planes, planes, 3, stride=stride, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(planes)
-        self.conv3 = nn.Conv2d(planes, wide, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(wide)
+        self.conv1: nn.Conv2d = nn.Conv2d(in_planes, planes, 1, bias=False)
+        self.bn1: nn.BatchNorm2d = nn.BatchNorm2d(planes)
+        self.conv2: nn.Conv2d = nn.Conv2d(planes, planes, 3, stride=stride, padding=1, bias=False)
+        self.bn2: nn.BatchNorm2d = nn.BatchNorm2d(planes)
+        self.conv3: nn.Conv2d = nn.Conv2d(planes, wide, 1, bias=False)
+        self.bn3: nn.BatchNorm2d = nn.BatchNorm2d(wide)
         self.downsample: nn.Module | None = None
         if stride != 1 or in_planes != wide:
             self.downsample = nn.Sequential(
@@ -61,14 +61,14 @@ class ImageNetResNet(nn.Module):
     ) -> None:
         super().__init__()
         in_channels = channels(image_shape, 32, "the ImageNet ResNet")
-        self.normalise = normalise(mean, std, in_channels)
-        self.conv1 = nn.Conv2d(in_channels, 64, 7, stride=2, padding=3, bias=False)
-        self.bn1 = nn.BatchNorm2d(64)
-        self.layer1 = _stage(64, 64, blocks[0], 1)
-        self.layer2 = _stage(256, 128, blocks[1], 2)
-        self.layer3 = _stage(512, 256, blocks[2], 2)
-        self.layer4 = _stage(1024, 512, blocks[3], 2)
-        self.fc = nn.Linear(2048, num_classes)
+        self.normalise: nn.Module = normalise(mean, std, in_channels)
+        self.conv1: nn.Conv2d = nn.Conv2d(in_channels, 64, 7, stride=2, padding=3, bias=False)
+        self.bn1: nn.BatchNorm2d = nn.BatchNorm2d(64)
+        self.layer1: nn.Sequential = _stage(64, 64, blocks[0], 1)
+        self.layer2: nn.Sequential = _stage(256, 128, blocks[1], 2)
+        self.layer3: nn.Sequential = _stage(512, 256, blocks[2], 2)
+        self.layer4: nn.Sequential = _stage(1024, 512, blocks[3], 2)
+        self.fc: nn.Linear = nn.Linear(2048, num_classes)
         he_normal(self, generator)
 
     def forward(self, x: Tensor) -> Tensor:

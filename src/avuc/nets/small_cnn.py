@@ -31,14 +31,14 @@ class SmallCNN(nn.Module):
     ) -> None:
         super().__init__()
         in_channels = channels(image_shape, 4, "the small CNN")
-        self.normalise = normalise(mean, std, in_channels)
-        self.conv1 = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(2 * width)
-        self.conv3 = nn.Conv2d(2 * width, 4 * width, 3, stride=2, padding=1, bias=False)
-        self.bn3 = nn.BatchNorm2d(4 * width)
-        self.linear = nn.Linear(4 * width, num_classes)
+        self.normalise: nn.Module = normalise(mean, std, in_channels)
+        self.conv1: nn.Conv2d = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
+        self.bn1: nn.BatchNorm2d = nn.BatchNorm2d(width)
+        self.conv2: nn.Conv2d = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1, bias=False)
+        self.bn2: nn.BatchNorm2d = nn.BatchNorm2d(2 * width)
+        self.conv3: nn.Conv2d = nn.Conv2d(2 * width, 4 * width, 3, stride=2, padding=1, bias=False)
+        self.bn3: nn.BatchNorm2d = nn.BatchNorm2d(4 * width)
+        self.linear: nn.Linear = nn.Linear(4 * width, num_classes)
         he_normal(self, generator)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ def reliability(
     ax = axes_or_new(ax, "reliability")
     _draw(ax, table, label or f"ECE {float(expected_gap(table)):.3f}", next_colour(ax, color), level)
     ax.set(xlabel="confidence", ylabel="accuracy")
-    legend(ax, loc="upper left")
+    legend(ax, loc="lower right")
     return ax
 
 

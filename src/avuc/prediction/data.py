@@ -47,7 +47,9 @@ class Loaded:
     """Batches that are loaded one after the other, each of them once."""
 
     def __init__(self, batches: Iterable[Any], inputs: Inputs | None, labels: Any = None) -> None:
-        self.batches, self.inputs, self.labels = batches, inputs, labels
+        self.batches: Iterable[Any] = batches
+        self.inputs: Inputs | None = inputs
+        self.labels: Any = labels
 
     @property
     def count(self) -> int | None:

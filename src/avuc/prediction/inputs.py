@@ -81,7 +81,7 @@ class Batches:
         arguments = Arguments.of(data)
         if arguments.scaled and arguments.only is not None:
             check_images(arguments.only)
-        self.rows = arguments.rows() if rows is None else rows
+        self.rows: int = arguments.rows() if rows is None else rows
         if self.rows == 0:
             raise InputError("predict needs at least one image, found none")
         if size is None:
@@ -92,11 +92,13 @@ class Batches:
             raise InputError(f"batch_size must be at least 1, found {size}")
         if size < self.rows:
             arguments.rows()  # an error if they cannot be cut into batches
-        self.size, self.device, self.expected_rows = size, device, count * self.rows
-        self.labels = None if labels is None else as_tensor(labels, "labels")
+        self.size: int = size
+        self.device: torch.device = device
+        self.expected_rows: int = count * self.rows
+        self.labels: Tensor | None = None if labels is None else as_tensor(labels, "labels")
         if self.labels is not None and (self.labels.ndim == 0 or len(self.labels) != self.rows):
             raise InputError(f"labels must be one per image, ({self.rows},); found {tuple(self.labels.shape)}")
-        self.arguments = arguments
+        self.arguments: Arguments = arguments
         # each sample reads every image again, so they are kept on the GPU if that leaves enough memory for the network
         if device.type == "cuda" and arguments.nbytes <= torch.cuda.mem_get_info(device)[0] // 4:
             self.arguments = arguments.map(lambda array: tensor_of(array).to(device))

@@ -89,12 +89,14 @@ class Predictor:
         fold_batch_norm: bool = True,
         memory: int = MEMORY,
     ) -> None:
-        self.posterior = posterior_of(model)
+        self.posterior: Posterior = posterior_of(model)
         check_seed(seed)
         if logits is not None and not callable(logits):
             raise InputError(f"logits must be a function from the network's output, found {type(logits).__name__}")
-        self.seed, self.tolerance, self.batch_size = seed, tolerance, batch_size
-        self.task = Task(task, class_dim, ignore_index)
+        self.seed: int = seed
+        self.tolerance: float = tolerance
+        self.batch_size: int | None = batch_size
+        self.task: Task = Task(task, class_dim, ignore_index)
         self._model, self._inputs = model, inputs
         self._lock = threading.RLock()
         where = None if device is None else torch.device(device)

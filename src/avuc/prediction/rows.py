@@ -47,7 +47,8 @@ class RowLayout:
     """
 
     def __init__(self, labels: Tensor | None, task: Task) -> None:
-        self.task, self._labels = task, labels
+        self.task: Task = task
+        self._labels = labels
         self._known: dict[int, BatchRows] = {}
         self._ends: list[int] = []  # number of rows up to the end of each batch
         self._one_label_each = labels is not None and labels.ndim == 1

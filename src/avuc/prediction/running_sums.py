@@ -45,9 +45,10 @@ class SampleSums:
     def __init__(self, rows: int, device: torch.device) -> None:
         self.rows = rows
         # Apple GPUs have no float64
-        self.dtype = torch.float32 if device.type == "mps" else torch.float64
-        self.probs = self.squares = torch.empty(0)
-        self.entropy = torch.zeros(rows, dtype=self.dtype, device=device)
+        self.dtype: torch.dtype = torch.float32 if device.type == "mps" else torch.float64
+        self.probs: Tensor = torch.empty(0)
+        self.squares: Tensor = self.probs
+        self.entropy: Tensor = torch.zeros(rows, dtype=self.dtype, device=device)
 
     def add(self, rows: slice, probs: Tensor) -> Tensor:
         """Add one batch of probabilities, (n, C) of one sample or (S, n, C) of several.

@@ -45,8 +45,13 @@ class SampleRunner:
         options: BackendOptions,
         task: Task,
     ) -> None:
-        self.posterior, self.seed, self.options, self.task = posterior, seed, options, task
+        self.posterior: Posterior = posterior
+        self.seed: int = seed
+        self.options: BackendOptions = options
+        self.task: Task = task
         self._requested_samples, self._requested_device = requested_samples, requested_device
+        self.limit: int
+        self.automatic: bool
         self.limit, self.automatic = number_of_samples(posterior, *requested_samples)
         self.state: tuple[torch.device, Fingerprint] | None = None
         self.special: Backend | None = None  # a backend for this kind of samples

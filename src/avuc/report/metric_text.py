@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def metric_text(name: str) -> MetricText:
 
 
 # the names in version 0.1.0
-Words, METRIC_WORDS, DETECTION_WORDS, words_of = MetricText, METRIC_TEXT, DETECTION_TEXT, metric_text
+Words: type[MetricText] = MetricText
+METRIC_WORDS, DETECTION_WORDS = METRIC_TEXT, DETECTION_TEXT
+words_of: Callable[[str], MetricText] = metric_text
 
 
 def in_order(names: Iterable[str]) -> list[str]:

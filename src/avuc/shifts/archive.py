@@ -42,11 +42,11 @@ class Archive:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder: Path = Path(folder)
         if not self.folder.is_dir():
             raise InputError(f"{self.folder}: not a folder; expected the unpacked archive with {LABELS_FILE} in it")
         self._labels = map_labels(self.folder / LABELS_FILE)
-        self.size = len(self._labels) // len(SEVERITIES)
+        self.size: int = len(self._labels) // len(SEVERITIES)
         self._images = {
             path.stem: map_images(path, len(self._labels))
             for path in sorted(self.folder.glob("*.npy"))

@@ -109,23 +109,23 @@ def _factors(stop: float, step: float) -> tuple[float, ...]:
     return tuple(np.arange(1, stop, step).tolist())
 
 
-gaussian_blur = Corruption(_gaussian, (0.4, 0.6, 0.7, 0.8, 1), (1, 2, 3, 4, 6))
-defocus_blur = Corruption(
+gaussian_blur: Corruption = Corruption(_gaussian, (0.4, 0.6, 0.7, 0.8, 1), (1, 2, 3, 4, 6))
+defocus_blur: Corruption = Corruption(
     _defocus,
     ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
     ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
 )
-glass_blur = Corruption(
+glass_blur: Corruption = Corruption(
     _glass,
     ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
     ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
 )
-motion_blur = Corruption(
+motion_blur: Corruption = Corruption(
     _motion,
     ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
     ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
 )
-zoom_blur = Corruption(
+zoom_blur: Corruption = Corruption(
     _zoom,
     tuple(_factors(stop, 0.01) for stop in (1.06, 1.11, 1.16, 1.21, 1.26)),
     (_factors(1.11, 0.01), _factors(1.16, 0.01), _factors(1.21, 0.02), _factors(1.26, 0.02), _factors(1.31, 0.03)),

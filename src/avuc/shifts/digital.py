@@ -113,16 +113,16 @@ def _affine(random: ImageStreams, row: Tensor, column: Tensor, jitter: float) ->
     return a.mul_(2 * reach).add_(y - reach), b.mul_(-2 * reach).add_(x + reach)
 
 
-contrast = Corruption(_contrast, (0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05))
-saturate = Corruption(
+contrast: Corruption = Corruption(_contrast, (0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05))
+saturate: Corruption = Corruption(
     _saturate,
     ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
     ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
 )
-pixelate = Corruption(_pixelate, (0.95, 0.9, 0.85, 0.75, 0.65), (0.6, 0.5, 0.4, 0.3, 0.25))
+pixelate: Corruption = Corruption(_pixelate, (0.95, 0.9, 0.85, 0.75, 0.65), (0.6, 0.5, 0.4, 0.3, 0.25))
 # ImageNet-C's constants are written for 244 pixels but applied to images of 224
 _OVER = 244 / 224
-elastic_transform = Corruption(
+elastic_transform: Corruption = Corruption(
     _elastic,
     ((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
     tuple(

@@ -122,4 +122,4 @@ def _jpeg(images: Tensor, quality: int, generator: torch.Generator) -> Tensor:
     return decoded.clamp_(0, 255).to(torch.uint8)
 
 
-jpeg_compression = Corruption(_jpeg, (80, 65, 58, 50, 40), (25, 18, 15, 10, 7))
+jpeg_compression: Corruption = Corruption(_jpeg, (80, 65, 58, 50, 40), (25, 18, 15, 10, 7))

@@ -62,7 +62,7 @@ def _colour(colour: tuple[float, float, float], images: Tensor) -> Tensor:
     return shade if images.shape[3] == 3 else grey(shade)[..., None]
 
 
-spatter = Corruption(
+spatter: Corruption = Corruption(
     _spatter,
     (
         (0.62, 0.1, 0.7, 0.7, 0.5, False),

@@ -60,7 +60,7 @@ def _poisson_bytes(photons: float, device: torch.device) -> Tensor:
     return torch.repeat_interleave(value.flatten(), share.flatten()).to(device)
 
 
-gaussian_noise = Corruption(_gaussian, (0.04, 0.06, 0.08, 0.09, 0.10), (0.08, 0.12, 0.18, 0.26, 0.38))
-shot_noise = Corruption(_shot, (500, 250, 100, 75, 50), (60, 25, 12, 5, 3))
-impulse_noise = Corruption(_impulse, (0.01, 0.02, 0.03, 0.05, 0.07), (0.03, 0.06, 0.09, 0.17, 0.27))
-speckle_noise = Corruption(_speckle, (0.06, 0.1, 0.12, 0.16, 0.2), (0.15, 0.2, 0.35, 0.45, 0.6))
+gaussian_noise: Corruption = Corruption(_gaussian, (0.04, 0.06, 0.08, 0.09, 0.10), (0.08, 0.12, 0.18, 0.26, 0.38))
+shot_noise: Corruption = Corruption(_shot, (500, 250, 100, 75, 50), (60, 25, 12, 5, 3))
+impulse_noise: Corruption = Corruption(_impulse, (0.01, 0.02, 0.03, 0.05, 0.07), (0.03, 0.06, 0.09, 0.17, 0.27))
+speckle_noise: Corruption = Corruption(_speckle, (0.06, 0.1, 0.12, 0.16, 0.2), (0.15, 0.2, 0.35, 0.45, 0.6))

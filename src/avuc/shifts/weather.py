@@ -101,18 +101,18 @@ def _snow(
     return to_bytes(ground.add_(layer).add_(layer.flip((1, 2))))
 
 
-brightness = Corruption(_brightness, (0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5))
-fog = Corruption(
+brightness: Corruption = Corruption(_brightness, (0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5))
+fog: Corruption = Corruption(
     _fog,
     ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
     ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
 )
-frost = Corruption(
+frost: Corruption = Corruption(
     _frost,
     tuple((a, b, "fifth") for a, b in ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))),
     tuple((a, b, "full") for a, b in ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))),
 )
-snow = Corruption(
+snow: Corruption = Corruption(
     _snow,
     (
         (0.1, 0.2, 1, 0.6, 8, 3, 0.95),

@@ -16,7 +16,14 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, get_ro
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_method_params, _check_sample_weight, check_is_fitted, column_or_1d
 
-from avuc.calibration import CALIBRATORS, CalibrationWarning, Calibrator, TemperatureScaling, check_calibrator
+from avuc.calibration import (
+    CALIBRATORS,
+    CalibrationWarning,
+    Calibrator,
+    CalibratorCheck,
+    TemperatureScaling,
+    check_calibrator,
+)
 from avuc.core.errors import InputError
 from avuc.sklearn.scores import Array, class_numbers, classifier_logits
 
@@ -86,7 +93,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=np.float64)
         if isinstance(estimator, FrozenEstimator):
             check_is_fitted(estimator)
-            self.estimator_, self.classes_ = estimator, np.asarray(estimator.classes_)
+            self.estimator_: Any = estimator
+            self.classes_: Array = np.asarray(estimator.classes_)
             self._need_two_classes()
             scores, numbers = classifier_logits(estimator, X, self.classes_), class_numbers(labels, self.classes_)
             weights = weight
@@ -104,8 +112,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return self
 
     def _fit_calibrator(self, calibrator: Calibrator, scores: Array, numbers: Array, weight: Array | None) -> None:
-        self.calibrator_ = calibrator.fit(scores, numbers, weight)
-        self.check_ = check_calibrator(calibrator, scores, numbers, sample_weight=weight)
+        self.calibrator_: Calibrator = calibrator.fit(scores, numbers, weight)
+        self.check_: CalibratorCheck = check_calibrator(calibrator, scores, numbers, sample_weight=weight)
         if self.check_.worse and not self.keep_worse:
             warnings.warn(
                 f"{self.check_.warnings[0]}; the probabilities stay uncalibrated (keep_worse=True keeps it)",

@@ -38,10 +38,14 @@ class Background:
     """
 
     def __init__(self, worker: StudyWorker, directory: Path, run: int | None) -> None:
-        self.worker, self.directory, self.run = worker, directory, run
+        self.worker: StudyWorker = worker
+        self.directory: Path = directory
+        self.run: int | None = run
         # one torch thread each: the work is small, and more threads would slow each other down
         self._pool = ThreadPoolExecutor(THREADS, "evaluating", initializer=torch.set_num_threads, initargs=(1,))
-        self.fits = ThreadPoolExecutor(FITTING_THREADS, "fitting", initializer=torch.set_num_threads, initargs=(1,))
+        self.fits: ThreadPoolExecutor = ThreadPoolExecutor(
+            FITTING_THREADS, "fitting", initializer=torch.set_num_threads, initargs=(1,)
+        )
         self._interval = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_INTERVAL)
         self._writer = ThreadPoolExecutor(1, "writing")

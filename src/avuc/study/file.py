@@ -36,7 +36,7 @@ class StudyFile:
     """The file behind `Store`; same arguments."""
 
     def __init__(self, directory: str | Path, *, create: bool = True, check: bool = True) -> None:
-        self.path = Path(directory) / "study.sqlite"
+        self.path: Path = Path(directory) / "study.sqlite"
         if not create and not self.path.is_file():
             raise InputError(
                 f"{directory}: no study here (study.sqlite is missing); avuc study RECIPE --out DIR makes one"
@@ -45,7 +45,7 @@ class StudyFile:
         self.lost: list[Unit] = []
         self._inode: tuple[int, int] | None = None  # device and inode, once the file is open
         with self.clear_errors():
-            self.db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
+            self.db: sqlite3.Connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
             try:
                 self._open(create, check)
             except BaseException:

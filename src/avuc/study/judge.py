@@ -8,7 +8,7 @@ number of samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from avuc.predictions import Predictions
 from avuc.study.dense import Maps, read_dense
 from avuc.study.records import MetricsAndCurves
 
-__getattr__ = forward(__name__)
+__getattr__: Callable[[str], object] = forward(__name__)
 
 HISTOGRAM_BINS = 50
 

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -144,14 +145,19 @@ class LocalRun:
     """One process: works until nothing is missing, or its time is over."""
 
     def __init__(self, plan: Plan, store: Store, worker: StudyWorker, progress: bool) -> None:
-        self.plan, self.store, self.worker, self.progress = plan, store, worker, progress
-        self.claims = Claims(store.path.with_name("claims.lock"))
-        self.done = store.done()
-        self.parent = multiprocessing.parent_process()  # None if this process was not started by another
-        self.on_gpu = worker.device.type == "cuda"
-        self.background = Background(worker, store.path.parent, store.run) if self.on_gpu else None
+        self.plan: Plan = plan
+        self.store: Store = store
+        self.worker: StudyWorker = worker
+        self.progress: bool = progress
+        self.claims: Claims = Claims(store.path.with_name("claims.lock"))
+        self.done: Done = store.done()
+        self.parent: BaseProcess | None = (
+            multiprocessing.parent_process()
+        )  # None if this process was not started by another
+        self.on_gpu: bool = worker.device.type == "cuda"
+        self.background: Background | None = Background(worker, store.path.parent, store.run) if self.on_gpu else None
         self.in_progress: Done = set()  # evaluated in the background, not written yet
-        self.fresh = True  # no work has begun yet
+        self.fresh: bool = True  # no work has begun yet
 
     def run(self) -> None:
         try:

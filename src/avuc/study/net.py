@@ -61,7 +61,8 @@ class AnyInputs(nn.Module):
 
     def __init__(self, net: nn.Module, class_dim: int = 1) -> None:
         super().__init__()
-        self.net, self.class_dim = net, class_dim
+        self.net: nn.Module = net
+        self.class_dim: int = class_dim
 
     def forward(self, inputs: Any = None, /, **named: Any) -> Tensor:
         if isinstance(inputs, Mapping):

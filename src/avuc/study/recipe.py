@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from avuc.study.config import Recipe
 from avuc.study.config_parser import TrainingRecipe, parse_recipe, parse_training
 from avuc.study.tables import did_you_mean
 
-__getattr__ = forward(__name__)
+__getattr__: Callable[[str], object] = forward(__name__)
 
 # shipped with version 0.1.0; kept in the repository since
 IN_REPOSITORY = (

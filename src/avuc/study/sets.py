@@ -25,6 +25,7 @@ from avuc.study.own_code import is_path
 from avuc.study.own_data import load_own
 from avuc.study.own_digest import code_prints
 from avuc.study.photographs import photo_patches
+from avuc.study.sections import DataConfig
 from avuc.study.shifted import shifted_data
 from avuc.study.shifted_text import word_places
 from avuc.study.text_file import is_text_file, read_sentences
@@ -61,7 +62,9 @@ class StudyData:
     """The images of a recipe, loaded when they are first needed. Shifts are generated on `device`."""
 
     def __init__(self, recipe: Recipe, device: torch.device) -> None:
-        self.recipe, self.config, self.device = recipe, recipe.data, device
+        self.recipe: Recipe = recipe
+        self.config: DataConfig = recipe.data
+        self.device: torch.device = device
         self._streams: dict[tuple[int, int], Stream] = {}
         self._made: tuple[TestSet, MemoryData] | None = None
         self._prints: dict[str, str] = {}

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +36,7 @@ from avuc.study.stored_recipe import StoredRecipe
 if TYPE_CHECKING:
     from avuc.study.config import Recipe
 
-__getattr__ = forward(__name__)
+__getattr__: Callable[[str], object] = forward(__name__)
 
 MOST_ENTROPIES = 1 << 20  # of clean test data that are stored for a method and a seed
 
@@ -106,7 +106,7 @@ class Store(StudyFile):
         with self.clear_errors(), self._writing():
             cursor = self.db.execute(f"INSERT INTO runs({names}) VALUES(?,?,?,?,?,?,?)", values)
             check(self.db, [Unit.of("run", seed=cursor.lastrowid or 0)])
-        self.run = cursor.lastrowid
+        self.run: int | None = cursor.lastrowid
 
     def finish(self, seconds: float) -> None:
         with self.clear_errors(), self._writing():

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from avuc._old_names import forward
 from avuc.core.errors import InputError
 
-__getattr__ = forward(__name__)
+__getattr__: Callable[[str], object] = forward(__name__)
 
 T = TypeVar("T")
 Table = Mapping[str, Any]

@@ -61,9 +61,12 @@ class StudyWorker:
         progress: bool = True,
         until: float | None = None,
     ) -> None:
-        self.recipe, self.directory, self.progress, self.until = recipe, Path(directory), progress, until
-        self.device = torch.device(device)
-        self.data = StudyData(recipe, self.device)
+        self.recipe: Recipe = recipe
+        self.directory: Path = Path(directory)
+        self.progress: bool = progress
+        self.until: float | None = until
+        self.device: torch.device = torch.device(device)
+        self.data: StudyData = StudyData(recipe, self.device)
         self._fitted: dict[ModelKey, Fitted] = {}
         self._predictors: dict[tuple[ModelKey, int], Predictor] = {}  # by model and bn_images
         self._fits: dict[tuple[str, int], Future[Calibrator]] = {}  # calibrators that are being fitted
@@ -155,11 +158,7 @@ class StudyWorker:
     # evaluating
 
     def evaluate(
-        self,
-        key: ModelKey,
-        test_set: TestSet,
-        methods: Sequence[MethodConfig],
-        fits: Mapping[str, ValidationFit],
+        self, key: ModelKey, test_set: TestSet, methods: Sequence[MethodConfig], fits: Mapping[str, ValidationFit]
     ) -> list[Evaluation]:
         """Evaluate the methods of one model on one set. Calibrators and thresholds are learned on validation data only.
 
@@ -172,11 +171,7 @@ class StudyWorker:
         return self.evaluations(self.predict(key, test_set, methods, fits))
 
     def predict(
-        self,
-        key: ModelKey,
-        test_set: TestSet,
-        methods: Sequence[MethodConfig],
-        fits: Mapping[str, ValidationFit],
+        self, key: ModelKey, test_set: TestSet, methods: Sequence[MethodConfig], fits: Mapping[str, ValidationFit]
     ) -> Predicted:
         """The part of `evaluate` that needs the device; same arguments."""
         began = time.perf_counter()
@@ -274,11 +269,7 @@ class StudyWorker:
                 self._fits[method.name, key.seed] = pool.submit(method.calibrator.make().fit, *logits)
 
     def _calibrators(
-        self,
-        key: ModelKey,
-        test_set: TestSet,
-        methods: Sequence[MethodConfig],
-        fits: Mapping[str, ValidationFit],
+        self, key: ModelKey, test_set: TestSet, methods: Sequence[MethodConfig], fits: Mapping[str, ValidationFit]
     ) -> dict[str, Calibrator]:
         calibrated = [method for method in methods if method.calibrator is not None]
         if test_set != VALIDATION:

@@ -44,10 +44,10 @@ class StatisticsMetric(Metric):
         options: those of `torchmetrics.Metric`, such as `sync_on_compute`.
     """
 
-    is_differentiable = False
+    is_differentiable: bool | None = False
     # a batch adds to the states and never reads them
-    full_state_update = False
-    plot_lower_bound = 0.0
+    full_state_update: bool | None = False
+    plot_lower_bound: float | None = 0.0
     confidence: list[Tensor]
     entropy: list[Tensor]
     sums: Tensor
@@ -79,9 +79,13 @@ class StatisticsMetric(Metric):
             what = "2, or be left out, for the task 'binary'" if task == "binary" else "at least 1"
             raise InputError(f"num_classes must be {what}; found {num_classes}")
         check_bins(bins)
-        self.num_classes, self.kind, self.task, self.bins = num_classes, kind, task, bins
+        self.num_classes: int | None = num_classes
+        self.kind = kind
+        self.task = task
+        self.bins: int = bins
         self.threshold: Threshold = "auto" if threshold == "auto" else check_threshold(threshold)
-        self.ignore_index, self.class_dim = ignore_index, class_dim
+        self.ignore_index: int | None = ignore_index
+        self.class_dim: int | None = class_dim
         for name in PER_ROW:
             self.add_state(name, default=[], dist_reduce_fx="cat")
         self.add_state("sums", default=torch.zeros(2, dtype=torch.float64), dist_reduce_fx="sum")  # nll, brier

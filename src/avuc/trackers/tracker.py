@@ -31,7 +31,10 @@ class Tracker:
         run: Any,
         fail: Callable[[], object] | None = None,
     ) -> None:
-        self.run, self._send, self._finish, self._open = run, send, finish, True
+        self.run: Any = run
+        self._send = send
+        self._finish = finish
+        self._open = True
         self._fail = finish if fail is None else fail
 
     def __call__(self, epoch: int, figures: dict[str, float]) -> None:

@@ -35,10 +35,14 @@ class CapturedSteps:
 
     def __init__(self, trainers: Sequence[ModelTrainer], data: Dataset, say: Callable[[str], None]) -> None:
         settings = trainers[0].settings
-        self.trainers, self.data, self.say = trainers, data, say
-        self.capturing = settings.capture
-        self.levels = list(LEVELS) if settings.compile else [LEVELS[-1]]
-        self.streams = [torch.cuda.Stream(trainers[0].device) for _ in trainers] if len(trainers) > 1 else []
+        self.trainers: Sequence[ModelTrainer] = trainers
+        self.data: Dataset = data
+        self.say: Callable[[str], None] = say
+        self.capturing: bool = settings.capture
+        self.levels: list[str] = list(LEVELS) if settings.compile else [LEVELS[-1]]
+        self.streams: list[torch.cuda.Stream] = (
+            [torch.cuda.Stream(trainers[0].device) for _ in trainers] if len(trainers) > 1 else []
+        )
         self.graphs: dict[int, Captured] = {}
         self.ready: set[int] = set()
         self.phase: tuple[bool, ...] = ()
@@ -143,4 +147,4 @@ def fresh_generators(trainers: Sequence[ModelTrainer], device: torch.device) -> 
         generator.graphsafe_set_state(torch.Generator(device=device).graphsafe_get_state())
 
 
-__getattr__ = forward(__name__)
+__getattr__: Callable[[str], object] = forward(__name__)

@@ -166,4 +166,4 @@ def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-__getattr__ = forward(__name__)
+__getattr__: Callable[[str], object] = forward(__name__)

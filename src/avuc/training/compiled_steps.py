@@ -16,6 +16,7 @@ from torch import Tensor
 from avuc.core.data_parallel import rehearsal
 from avuc.data.arrays import Dataset
 from avuc.training.compiled import LEVELS, attach, compiling, eager_pieces
+from avuc.training.distributed import Ranks
 from avuc.training.model_trainer import ModelTrainer
 from avuc.training.steps import Diverged, check, error_text, take, unchanged
 
@@ -28,12 +29,14 @@ class CompiledSteps:
     """
 
     def __init__(self, trainers: Sequence[ModelTrainer], data: Dataset, say: Callable[[str], None]) -> None:
-        self.trainers, self.data, self.say = trainers, data, say
-        self.ranks = trainers[0].ranks
-        self.levels = list(LEVELS)
+        self.trainers: Sequence[ModelTrainer] = trainers
+        self.data: Dataset = data
+        self.say: Callable[[str], None] = say
+        self.ranks: Ranks = trainers[0].ranks
+        self.levels: list[str] = list(LEVELS)
         self.ready: set[int] = set()
         self.phase: tuple[bool, ...] = ()
-        self.attached = ""
+        self.attached: str = ""
         eager = {piece: reason for trainer in trainers for piece, reason in eager_pieces(trainer).items()}
         parts = "".join(f"; the {piece} runs eagerly ({reason})" for piece, reason in eager.items())
         say(

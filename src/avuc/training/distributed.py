@@ -28,8 +28,8 @@ class Ranks:
 
     def __init__(self) -> None:
         running = dist.is_available() and dist.is_initialized()
-        self.size = dist.get_world_size() if running else 1
-        self.rank = dist.get_rank() if running else 0
+        self.size: int = dist.get_world_size() if running else 1
+        self.rank: int = dist.get_rank() if running else 0
 
     @property
     def first(self) -> bool:

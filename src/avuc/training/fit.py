@@ -149,11 +149,15 @@ class Loop:
         progress: bool,
         until: float | None = None,
     ) -> None:
-        self.runs, self.data, self.ranks, self.say, self.progress = runs, data, ranks, say, progress
+        self.runs: Sequence[Run] = runs
+        self.data: Data = data
+        self.ranks: Ranks = ranks
+        self.say: Callable[[str], None] = say
+        self.progress: bool = progress
         self.until = until
-        self.settings = runs[0].job.settings
-        self.rows = len(data.files) if isinstance(data, Stream) else len(data)
-        self.steps_per_epoch = -(-self.rows // self.settings.batch_size)
+        self.settings: TrainSettings = runs[0].job.settings
+        self.rows: int = len(data.files) if isinstance(data, Stream) else len(data)
+        self.steps_per_epoch: int = -(-self.rows // self.settings.batch_size)
         self._steps: dict[tuple[int, ...], list[Steps]] = {}
 
     def run(self) -> None:

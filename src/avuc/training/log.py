@@ -19,7 +19,7 @@ class Log:
 
     def __init__(self, directory: Path, history: Sequence[dict[str, Any]], *, tensorboard: bool) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self.path = directory / FILE
+        self.path: Path = directory / FILE
         write_text(self.path, "".join(_line(record) for record in history))
         self.board: Any = None
         if tensorboard:

@@ -29,9 +29,9 @@ class Meters:
         # Apple's GPUs have no float64
         dtype = torch.float32 if device.type == "mps" else torch.float64
         self.uncertainty = uncertainty
-        self.sums = torch.zeros(len(SUMS), dtype=dtype, device=device)
-        self.bad = torch.full((len(WATCHED),), -1, dtype=torch.int64, device=device)
-        self.threshold = torch.full((), math.nan, device=device)
+        self.sums: Tensor = torch.zeros(len(SUMS), dtype=dtype, device=device)
+        self.bad: Tensor = torch.full((len(WATCHED),), -1, dtype=torch.int64, device=device)
+        self.threshold: Tensor = torch.full((), math.nan, device=device)
         self.accumulate: Callable[..., None] = accumulate  # `compiled.attach` replaces it
 
     @property

@@ -16,6 +16,7 @@ from avuc.data.augmentation import Augmentation
 from avuc.data.tensors import MemoryData, TensorData
 from avuc.losses import DirichletHead
 from avuc.methods import Dropout, Method, Objective, Terms
+from avuc.methods.objective import ObjectiveLoss
 from avuc.posterior import seeded_generator
 from avuc.training.distributed import Ranks, global_batch_norm
 from avuc.training.meters import Meters, labelled_rows
@@ -60,26 +61,35 @@ class ModelTrainer:
         device: torch.device,
         ranks: Ranks,
     ) -> None:
-        self.method, self.settings, self.ranks, self.device = method, settings, ranks, device
-        self.seed, self.index, self.num_classes = seed, index, num_classes
-        self.augmentation = Augmentation(settings.augmentation, pad=settings.pad, flip=settings.flip)
-        self.augmenting = torch.Generator(device=device)
-        self.noise = torch.Generator(device=device)
+        self.method: Method = method
+        self.settings: TrainSettings = settings
+        self.ranks: Ranks = ranks
+        self.device: torch.device = device
+        self.seed: int = seed
+        self.index: int = index
+        self.num_classes: int = num_classes
+        self.augmentation: Augmentation = Augmentation(settings.augmentation, pad=settings.pad, flip=settings.flip)
+        self.augmenting: torch.Generator = torch.Generator(device=device)
+        self.noise: torch.Generator = torch.Generator(device=device)
         made = copy.deepcopy(net) if isinstance(net, nn.Module) else net(seeded_generator(seed, index, START))
         made = with_head(made, objective)
         made = made.to(device)
         if device.type == "cuda":
             # the fast order for convolutions; a flat posterior keeps the order it is given
             made = made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.model = method.build(made, generator=self.noise).to(device)
-        self.loss = objective.loss(num_train).to(device)
-        self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.model: nn.Module = method.build(made, generator=self.noise).to(device)
+        self.loss: ObjectiveLoss = objective.loss(num_train).to(device)
+        self.parameters: list[nn.Parameter] = [
+            parameter for parameter in self.model.parameters() if parameter.requires_grad
+        ]
         if not self.parameters:
             raise InputError(f"{type(made).__name__} has no trainable weights")
-        self.optimizer = _optimizer(self.parameters, self.rho_parameters, settings, device)
-        self.meters = Meters(device, objective.uncertainty)
-        self.kl_share = torch.ones((), device=device)
-        self.average = [tensor.detach().clone() for tensor in self.averaged_tensors()] if settings.ema_decay else []
+        self.optimizer: torch.optim.Optimizer = _optimizer(self.parameters, self.rho_parameters, settings, device)
+        self.meters: Meters = Meters(device, objective.uncertainty)
+        self.kl_share: Tensor = torch.ones((), device=device)
+        self.average: list[Tensor] = (
+            [tensor.detach().clone() for tensor in self.averaged_tensors()] if settings.ema_decay else []
+        )
         # The pieces of a step; `compiled.attach` replaces them by compiled ones.
         self.augment: Callable[[Tensor, Tensor, Tensor], Tensor] = self.augmentation.apply
         self.forward: Callable[[Tensor], Tensor] = self.logits

@@ -141,17 +141,20 @@ class Run:
     """A job in progress."""
 
     def __init__(self, job: Job, device: torch.device, ranks: Ranks, say: Callable[[str], None]) -> None:
-        self.job, self.ranks = job, ranks
-        self.epoch, self.stopped, self.seconds = 0, False, 0.0
-        self.calling = False  # whether the caller's own function is running
+        self.job: Job = job
+        self.ranks: Ranks = ranks
+        self.epoch: int = 0
+        self.stopped: bool = False
+        self.seconds: float = 0.0
+        self.calling: bool = False  # whether the caller's own function is running
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] = {}
         self.best_tensors: dict[str, Tensor] = {}
         self.saved: Path | None = None
-        self.saved_at = time.monotonic()
-        self.validation = None if job.validation is None else job.validation.to(device)
+        self.saved_at: float = time.monotonic()
+        self.validation: MemoryData | None = None if job.validation is None else job.validation.to(device)
         num_classes = job.data.files.num_classes if isinstance(job.data, Stream) else job.data.num_classes
-        self.trainers = [
+        self.trainers: list[ModelTrainer] = [
             ModelTrainer(
                 job.method,
                 job.net,

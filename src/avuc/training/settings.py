@@ -15,7 +15,7 @@ Optimizer = Literal["adam", "sgd"]
 Precision = Literal["float32", "bfloat16"]
 RankNoise = Literal["shared", "own"]
 Keep = Literal["last", "best_accuracy"]
-Choices = {
+Choices: dict[str, tuple[Any, ...]] = {
     "optimizer": get_args(Optimizer),
     "augmentation": get_args(Policy),
     "precision": get_args(Precision),

@@ -23,7 +23,9 @@ class Diverged(InputError):
     """Training produced NaN or infinity."""
 
     def __init__(self, trainer: ModelTrainer, step: int, term: str) -> None:
-        self.trainer, self.step, self.term = trainer, step, term
+        self.trainer: ModelTrainer = trainer
+        self.step: int = step
+        self.term: str = term
         super().__init__(f"step {step}: the {term} became NaN or infinite")
 
 
@@ -46,7 +48,8 @@ class EagerSteps:
     """Steps one model after the other. On a CPU every step is checked for NaN at once."""
 
     def __init__(self, trainers: Sequence[ModelTrainer], data: MemoryData | None = None) -> None:
-        self.trainers, self.data = trainers, data
+        self.trainers: Sequence[ModelTrainer] = trainers
+        self.data: MemoryData | None = data
 
     def prepare(self, sizes: Sequence[int]) -> None:
         return

@@ -49,12 +49,17 @@ class LinearAvUCCallback(TrainerCallback):
     """
 
     def __init__(self, model: Any, avuc: AvUCLoss, options: dict[str, Any], *, eval_logits: bool = False) -> None:
-        self.model, self.avuc, self.options, self.eval_logits = causal_model(model), avuc, options, eval_logits
+        self.model: Any = causal_model(model)
+        self.avuc: AvUCLoss = avuc
+        self.options: dict[str, Any] = options
+        self.eval_logits: bool = eval_logits
         if ATTRIBUTE in vars(self.model):
             raise InputError("use_linear_avuc: this model already trains with linear_avuc; call undo() first")
         self.logits: Logits = find_logits(self.model)
         self.group: Group = options["group"]
-        self.active, self._in_trainer, self._averaging = True, False, False
+        self.active: bool = True
+        self._in_trainer = False
+        self._averaging = False
         self._capturing, self._skipping = False, True
         self._hidden: list[Tensor] = []
         self._used = False  # whether a forward pass of training came here
@@ -65,7 +70,7 @@ class LinearAvUCCallback(TrainerCallback):
         signature = inspect.signature(self.model.forward)
         self._labels_at = list(signature.parameters).index("labels")
         self._own_forward = vars(self.model).get("forward")  # hooks of accelerate replace it, too
-        self.forward = self.model.forward
+        self.forward: Any = self.model.forward
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         signature = signature.replace(parameters=[own, *signature.parameters.values()])
         # a method of the model: accelerate takes its function and binds it to the model again

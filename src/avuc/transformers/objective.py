@@ -77,10 +77,13 @@ class AvUCObjective(TrainerCallback):
             checked_whole(
                 "AvUCObjective: num_train is the number of predictions in the training set and", num_train, least=1
             )
-        self.avuc = AvUCLoss() if avuc is None else avuc
-        self.loss, self.label_smoothing, self.shift_labels = loss, label_smoothing, shift_labels
-        self.kl_weight, self.task = kl_weight, task
-        self.micro_batches = 1  # of one optimiser step
+        self.avuc: AvUCLoss = AvUCLoss() if avuc is None else avuc
+        self.loss: Callable[..., Tensor] | None = loss
+        self.label_smoothing: float = label_smoothing
+        self.shift_labels: bool = shift_labels
+        self.kl_weight: float = kl_weight
+        self.task: str = task
+        self.micro_batches: int = 1  # of one optimiser step
         self.num_train = num_train
         self._posterior: Any = None
         self._num_train = 0

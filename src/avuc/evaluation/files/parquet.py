@@ -288,8 +288,9 @@ class TableSource:
     def __init__(
         self, path: Path, options: ReadOptions, shape: tuple[int, ...], dtype: np.dtype[Any], names: Sequence[str]
     ) -> None:
-        self.path, self.shape = path, shape
-        self.dtype = torch.from_numpy(np.empty(0, dtype)).dtype
+        self.path: Path = path
+        self.shape: tuple[int, ...] = shape
+        self.dtype: torch.dtype = torch.from_numpy(np.empty(0, dtype)).dtype
         self._wanted, self._names = options, list(names)
 
     def blocks(self, rows: int) -> Iterator[Tensor]:

@@ -32,8 +32,9 @@ class LabelSource:
     def __init__(
         self, path: Path, name: str, rows: int, dtype: Any, open_file: Open, numbers: dict[str, Any] | None
     ) -> None:
-        self.path, self.shape = path, (rows,)
-        self.dtype = torch.from_numpy(np.empty(0, dtype)).dtype
+        self.path: Path = path
+        self.shape: tuple[int] = (rows,)
+        self.dtype: torch.dtype = torch.from_numpy(np.empty(0, dtype)).dtype
         self._name, self._dtype, self._open, self._numbers = name, dtype, open_file, numbers
 
     def blocks(self, rows: int) -> Iterator[Tensor]:

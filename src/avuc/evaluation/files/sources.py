@@ -32,8 +32,9 @@ class ArraySource:
 
     def __init__(self, array: Any) -> None:
         self._array = torch.as_tensor(array)
-        self.shape, self.dtype = tuple(self._array.shape), self._array.dtype
-        self.axis = _row_axis(self.shape)
+        self.shape: tuple[int, ...] = tuple(self._array.shape)
+        self.dtype: torch.dtype = self._array.dtype
+        self.axis: int = _row_axis(self.shape)
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
         axis = self.axis
@@ -55,7 +56,10 @@ class FileSource:
         *,
         column_major: bool = False,
     ) -> None:
-        self.path, self.shape, self.dtype, self.axis = path, shape, dtype, _row_axis(shape)
+        self.path: Path = path
+        self.shape: tuple[int, ...] = shape
+        self.dtype: torch.dtype = dtype
+        self.axis: int = _row_axis(shape)
         self._offset, self._itemsize, self._decode, self._column_major = offset, itemsize, decode, column_major
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
@@ -92,8 +96,12 @@ class StreamSource:
         decode: Callable[[bytearray], Tensor],
         whole: Callable[[], Any],
     ) -> None:
-        self.path, self.shape, self.dtype, self.axis = path, shape, dtype, 0
-        self._open, self._itemsize, self._decode, self.whole = open_data, itemsize, decode, whole
+        self.path: Path = path
+        self.shape: tuple[int, ...] = shape
+        self.dtype: torch.dtype = dtype
+        self.axis: int = 0
+        self._open, self._itemsize, self._decode = open_data, itemsize, decode
+        self.whole: Callable[[], Any] = whole
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
         stride = math.prod(self.shape[1:]) * self._itemsize

@@ -15,7 +15,7 @@ from avuc.gpu.kernels.build import KernelError, program, unsupported_reason
 SOURCE = "augmix.cu"
 THREADS = 256
 MOST_SHARED = 96 * 1024  # shared memory that a block may use on every supported GPU
-log = logging.getLogger("avuc.gpu.kernels")
+log: logging.Logger = logging.getLogger("avuc.gpu.kernels")
 
 Build = Callable[[str, Mapping[str, int], torch.device], Any]
 

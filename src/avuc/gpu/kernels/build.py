@@ -66,7 +66,8 @@ class Program:
     """The loaded kernels of one source file."""
 
     def __init__(self, source: str, defines: tuple[tuple[str, int], ...], device: torch.device) -> None:
-        self.source, self.device = source, device
+        self.source: str = source
+        self.device: torch.device = device
         self._functions: dict[str, ctypes.c_void_p] = {}
         self._shared: dict[str, int] = {}
         major, minor = torch.cuda.get_device_capability(device)

@@ -70,18 +70,19 @@ class ResNetForward:
 
     def __init__(self, net: CifarResNet) -> None:
         """Read the architecture and the input normalisation; the weights are arguments of `logits`."""
-        self.blocks, self.classes = len(net.layer1), net.linear.out_features
-        self.layers = _convolutions(self.blocks)
+        self.blocks: int = len(net.layer1)
+        self.classes: int = net.linear.out_features
+        self.layers: dict[str, tuple[int, int, int]] = _convolutions(self.blocks)
         mean, std = [0.0] * 3, [1.0] * 3
         if isinstance(net.normalise, Normalise):
             mean, std = net.normalise.mean.flatten().tolist(), net.normalise.std.flatten().tolist()
         self._by, self._plus = [1 / s for s in std], [-m / s for m, s in zip(mean, std, strict=True)]
         self._index = _fragments(list(self.layers.values()))
         self._indices: dict[torch.device, Tensor] = {}
-        self.products = len(self._index) // 2
+        self.products: int = len(self._index) // 2
         floats = sum(outputs for outputs, _, _ in self.layers.values()) + self.classes * (WIDTHS[-1] + 1)
         self._padding = -floats % 4  # the weights of every sample start at a multiple of 16 bytes
-        self.words = self.products + floats + self._padding
+        self.words: int = self.products + floats + self._padding
 
     @torch.no_grad()
     def pack(self, weights: Mapping[str, Tensor]) -> Tensor:

@@ -38,9 +38,10 @@ class Drops:
     def __init__(
         self, hooks: Sequence[dict[int, DropoutHook]], shapes: Sequence[tuple[int, ...]], like: Tensor
     ) -> None:
-        self.hooks, self.shapes = hooks, shapes
+        self.hooks: Sequence[dict[int, DropoutHook]] = hooks
+        self.shapes: Sequence[tuple[int, ...]] = shapes
         # a model without dropout before a layer where another model has it uses the factor 1
-        self.factors = {
+        self.factors: dict[int, Tensor] = {
             number: torch.tensor(
                 [1 / (1 - own[number].rate) if number in own else 1.0 for own in hooks],
                 dtype=like.dtype,

@@ -72,12 +72,14 @@ class StackedResNet:
     """
 
     def __init__(self, net: CifarResNet, parts: dict[str, Part]) -> None:
-        self.strides = [layer.stride[0] for layer in weight_layers(net).values() if isinstance(layer, nn.Conv2d)]
+        self.strides: list[int] = [
+            layer.stride[0] for layer in weight_layers(net).values() if isinstance(layer, nn.Conv2d)
+        ]
         norms = norm_layers(net).values()
-        self.channels = [layer.num_features for layer in norms]
-        self.eps = next(iter(norms)).eps
-        self.blocks = sum(isinstance(module, BasicBlock) for module in net.modules())
-        self.parts = list(parts.values())
+        self.channels: list[int] = [layer.num_features for layer in norms]
+        self.eps: float = next(iter(norms)).eps
+        self.blocks: int = sum(isinstance(module, BasicBlock) for module in net.modules())
+        self.parts: list[Part] = list(parts.values())
 
     def weights(self, flat: Tensor, models: int) -> list[Tensor]:
         """Return the weight tensor (M, …) of each layer, as views of `flat`."""

@@ -37,20 +37,22 @@ class StackedSteps:
     """Joint steps of CIFAR ResNets that `choice.py` finds supported; see `avuc.training.steps.Steps`."""
 
     def __init__(self, trainers: Sequence[ModelTrainer], data: Dataset, say: Callable[[str], None]) -> None:
-        self.trainers, self.data, self.say = trainers, data, say
-        self.stack = Stack(trainers)
+        self.trainers: Sequence[ModelTrainer] = trainers
+        self.data: Dataset = data
+        self.say: Callable[[str], None] = say
+        self.stack: Stack = Stack(trainers)
         net = net_of(trainers[0])
         assert isinstance(net, CifarResNet)
-        self.net = StackedResNet(net, self.stack.parts)
+        self.net: StackedResNet = StackedResNet(net, self.stack.parts)
         shapes = self.net.input_shapes(data.images.shape[1:])
-        self.drops = Drops([hooks_of(net_of(trainer)) for trainer in trainers], shapes, self.stack.mean)  # type: ignore[arg-type]
+        self.drops: Drops = Drops([hooks_of(net_of(trainer)) for trainer in trainers], shapes, self.stack.mean)  # type: ignore[arg-type]
         constants = net.normalise
         scaling = (constants.mean, constants.std) if isinstance(constants, Normalise) else (None, None)
         # for channels last
-        self.scaling = [None if value is None else value.detach().view(-1) for value in scaling]
+        self.scaling: list[Tensor | None] = [None if value is None else value.detach().view(-1) for value in scaling]
         settings = trainers[0].settings
-        self.dtype = torch.bfloat16 if settings.precision == "bfloat16" else self.stack.mean.dtype
-        self.fast = data.device.type == "cuda"
+        self.dtype: torch.dtype = torch.bfloat16 if settings.precision == "bfloat16" else self.stack.mean.dtype
+        self.fast: bool = data.device.type == "cuda"
         self.streams = [torch.cuda.Stream(data.device) for _ in trainers] if self.fast and len(trainers) > 1 else []
         self.graphs: dict[int, Captured] = {}
         self.phase: tuple[bool, ...] = ()

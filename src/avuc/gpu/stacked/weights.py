@@ -51,7 +51,7 @@ class Stack:
     def __init__(self, trainers: Sequence[ModelTrainer]) -> None:
         self.trainers = trainers
         nets = [net_of(trainer) for trainer in trainers]
-        self.slots = slots_of(trainers[0])
+        self.slots: dict[str, Slot] = slots_of(trainers[0])
         self.parts: dict[str, Part] = {}
         size = 0
         for name, slot in self.slots.items():
@@ -61,24 +61,28 @@ class Stack:
         like = trainers[0].parameters[0].detach()
         models, width = len(trainers), -(-size // ALIGNED) * ALIGNED
         bayesian = [trainer.model for trainer in trainers if isinstance(trainer.model, BayesianModule)]
-        self.mean = like.new_zeros(models, width)
+        self.mean: Tensor = like.new_zeros(models, width)
         # a model without posterior has noise 0, so its ρ has no effect
-        self.rho = like.new_zeros(models, width) if bayesian else None
-        self.noise = like.new_zeros(models, width) if bayesian else None
+        self.rho: Tensor | None = like.new_zeros(models, width) if bayesian else None
+        self.noise: Tensor | None = like.new_zeros(models, width) if bayesian else None
         norms = [list(norm_layers(net).values()) for net in nets]  # type: ignore[arg-type]
         channels = sum(layer.num_features for layer in norms[0])
-        self.affine = like.new_zeros(models, 2, channels)
-        self.statistics = like.new_zeros(models, 2, channels)
-        self.batches = torch.zeros(models, len(norms[0]), dtype=torch.int64, device=like.device)
+        self.affine: Tensor = like.new_zeros(models, 2, channels)
+        self.statistics: Tensor = like.new_zeros(models, 2, channels)
+        self.batches: Tensor = torch.zeros(models, len(norms[0]), dtype=torch.int64, device=like.device)
         self.momentum: float = norms[0][0].momentum  # type: ignore[assignment]
+        self.order: Tensor
+        self.back: Tensor
         self.order, self.back = self._orders(models, width, like.device)
-        self.spans = [self._span(trainer.model) for trainer in trainers]
+        self.spans: list[tuple[int, int] | None] = [self._span(trainer.model) for trainer in trainers]
+        self.kinds: tuple[Kind, ...]
+        self.priors: list[tuple[Tensor, Tensor]]
         self.kinds, self.priors = self._kinds()
-        self.leaves = [leaf for leaf in (self.mean, self.rho, self.affine) if leaf is not None]
+        self.leaves: list[Tensor] = [leaf for leaf in (self.mean, self.rho, self.affine) if leaf is not None]
         self._owned: list[tuple[Tensor, Tensor]] = []  # a model's tensor and its view in a common tensor
         self._views: list[tuple[ModelTrainer, nn.Parameter, int, Callable[[Tensor], Tensor]]] = []
         self._adopt(norms)
-        self.optimizer = self._joint_optimizer()
+        self.optimizer: torch.optim.Optimizer = self._joint_optimizer()
         for leaf in self.leaves:
             leaf.requires_grad_()
 

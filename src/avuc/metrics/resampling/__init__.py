@@ -8,6 +8,8 @@ absolute_error.py    the error of calibration errors, for which the percentile b
 percentile.py        intervals from resampled errors (NumPy only)
 """
 
+from collections.abc import Callable
+
 from avuc._old_names import forward
 
-__getattr__ = forward(__name__)
+__getattr__: Callable[[str], object] = forward(__name__)

@@ -33,7 +33,8 @@ class AbsoluteSum:
         """Args:
         estimate: (K,) signed terms ĝ_b of the data itself.
         """
-        self.estimate, self._may_be_zero = estimate, np.zeros(0, bool)
+        self.estimate: Array = estimate
+        self._may_be_zero = np.zeros(0, bool)
         self._pilot: list[Array] = []
         self._over: list[Array] = []
         self._under: list[Array] = []

@@ -36,12 +36,13 @@ class RandomGroups:
         dtype: of the probabilities; bin edges are rounded to it.
         seed: of the assignment to groups.
         """
-        self.classes, self.bins = classes, bins
-        self.groups = self.groups_for(rows, classes, bins)
+        self.classes: int = classes
+        self.bins: int = bins
+        self.groups: int = self.groups_for(rows, classes, bins)
         self._edges = bin_edges(bins, dtype)
         self._generator = torch.Generator().manual_seed(seed)
-        self.tables = np.zeros((self.groups, classes * bins))
-        self.rows = np.zeros(self.groups)
+        self.tables: Array = np.zeros((self.groups, classes * bins))
+        self.rows: Array = np.zeros(self.groups)
 
     @staticmethod
     def groups_for(rows: int, classes: int, bins: int) -> int:

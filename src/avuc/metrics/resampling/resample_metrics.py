@@ -131,7 +131,7 @@ class ErrorCollector:
         terms: (1, K) signed terms of the metrics that sum absolute values.
         """
         self.values = values
-        self.absolute = {name: AbsoluteSum(term[0]) for name, term in terms.items()}
+        self.absolute: dict[str, AbsoluteSum] = {name: AbsoluteSum(term[0]) for name, term in terms.items()}
         self.regular: dict[str, list[Array]] = {name: [] for name in values if name not in terms}
 
     def add(self, samples: Mapping[str, Array], terms: Mapping[str, Array]) -> None:

@@ -96,9 +96,11 @@ class RowResampler:
         threshold: entropy up to which a prediction is certain, or "auto".
         bins: number of bins of the calibration errors.
         """
-        self.names, self.threshold, self.bins = set(names), threshold, bins
+        self.names: set[str] = set(names)
+        self.threshold = threshold
+        self.bins: int = bins
         self.statistics = s = statistics
-        self.rows = len(s)
+        self.rows: int = len(s)
         # columns to be averaged, and the entropies of correct rows, which the auto threshold needs
         self._columns = np.stack([s.correct, s.nll, s.brier, s.entropy, s.entropy * s.correct], 1)
         self._confidence = _SortedRows(s.confidence, s.correct, s.confidence, bin_edges(bins, s.dtype))

@@ -25,9 +25,11 @@ class Accumulator:
         config: settings that two states must share to be merged.
         shapes: name and shape of each array.
         """
-        self.kind, self.config, self.shapes = kind, dict(config), dict(shapes)
-        self.sums = torch.zeros(sum(math.prod(shape) for shape in shapes.values()), dtype=torch.float64)
-        self.maxima = torch.full((2,), -math.inf, dtype=torch.float64)
+        self.kind: str = kind
+        self.config: dict[str, str] = dict(config)
+        self.shapes: dict[str, tuple[int, ...]] = dict(shapes)
+        self.sums: Tensor = torch.zeros(sum(math.prod(shape) for shape in shapes.values()), dtype=torch.float64)
+        self.maxima: Tensor = torch.full((2,), -math.inf, dtype=torch.float64)
 
     def __getitem__(self, name: str) -> Array:
         """Return the array of that name, a view that can be added to."""

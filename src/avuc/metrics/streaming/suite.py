@@ -52,7 +52,8 @@ class StreamingMetrics(Streaming):
     def __init__(self, num_classes: int, *, bins: int = 15, threshold: Threshold = "auto") -> None:
         if num_classes < 1 or bins < 1:
             raise InputError(f"num_classes and bins must be at least 1, found {num_classes} and {bins}")
-        self.num_classes, self.bins = num_classes, bins
+        self.num_classes: int = num_classes
+        self.bins: int = bins
         self.threshold: Threshold = "auto" if threshold == "auto" else check_threshold(threshold)
         config = {"num_classes": str(num_classes), "bins": str(bins), "threshold": str(self.threshold)}
         self._state = Accumulator(

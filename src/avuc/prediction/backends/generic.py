@@ -31,7 +31,8 @@ class GenericBackend:
 
     def __init__(self, source: SampleSource, options: BackendOptions) -> None:
         """`options.compiled` None means that nothing is compiled; `Predictor` decides before it comes here."""
-        self.source, self.options = source, options
+        self.source: SampleSource = source
+        self.options: BackendOptions = options
         self._runners: dict[nn.Module, Runner] = {}  # by network
         self._mask_shapes: dict[nn.Module, Shapes | None] = {}  # of dropout, by network
         self._kept: dict[int, Draw] = {}  # prepared samples, by index

@@ -38,14 +38,17 @@ class _Head(NamedTuple):
 class SharedTrunkBackend:
     """Computes the input of the last layer once per dataset, and the last layer for many samples in one product."""
 
-    samples_per_chunk = SAMPLES_PER_CHUNK
+    samples_per_chunk: int = SAMPLES_PER_CHUNK
 
     def __init__(
         self, source: SampleSource, key: nn.Module, net: nn.Module, layer: str, options: BackendOptions
     ) -> None:
         """`net` has all weights, `key` identifies it in the samples, and `layer` is the name of the last layer."""
-        self.source, self.key, self.layer = source, key, layer
-        self.dtype, self.memory = options.dtype, options.memory
+        self.source: SampleSource = source
+        self.key: nn.Module = key
+        self.layer: str = layer
+        self.dtype: torch.dtype | None = options.dtype
+        self.memory: int = options.memory
         self._prefix = f"{layer}." if layer else ""
         self._runner = Runner(net, folded=options.fold_batch_norm)
         self._trunk = self._runner.function({})
