@@ -7,25 +7,26 @@ OUT ?= out/demo
 
 setup: .venv/.installed
 
+# --no-compile: Python compiles what it imports, which is a small part of what is installed
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev,docs]'
 	touch $@
 
 demo: setup
 	$(BIN)/avuc demo --out $(OUT)
 
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # the suite with the oldest versions that pyproject.toml allows; tests of libraries that are not installed skip
 OLDEST := .venv-oldest/bin
 test-oldest: .venv-oldest/.installed
-	$(OLDEST)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(OLDEST)/python -m pytest -n 2 --dist loadfile
 
 .venv-oldest/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv .venv-oldest
-	$(OLDEST)/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[oldest]'
+	$(OLDEST)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints-oldest.txt -e '.[oldest]'
 	touch $@
 
 lint: setup
@@ -40,13 +41,9 @@ bench: setup
 	$(BIN)/python docs/make_benchmarks.py && { test -z "$$failed" || { echo "failed:$$failed"; exit 1; }; }
 
 # the documentation as a folder of pages, site/index.html; a warning is an error
-docs: .venv/.docs
+docs: setup
 	$(BIN)/python docs/make_gallery.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
-
-.venv/.docs: .venv/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	touch $@
 
 # the figures and tables in docs/
 figures: setup

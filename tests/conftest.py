@@ -1,12 +1,26 @@
-"""Shared by all tests: one thread, so that runs repeat exactly; the reason a GPU test or a slow one skips."""
+"""Shared by all tests: one thread, so that runs repeat exactly; the reason a GPU test or a slow one skips; ranks."""
 
 from __future__ import annotations
 
+import json
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+import torch.multiprocessing as mp
 from hypothesis import settings
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start: other tests run at the same time
 torch.set_num_threads(1)
+# processes of tests fork from a server that has imported these once
+multiprocessing.set_forkserver_preload(["avuc.study", "hypothesis", "pytest", "torch._dynamo"])
 settings.register_profile("avuc", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("avuc")
 
@@ -26,3 +40,88 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def run_ranks() -> Callable[..., None]:
+    """Call `function(rank, port, *arguments)` in each of `ranks` processes, with a free port for their group."""
+
+    def run(function: Callable[..., None], ranks: int, *arguments: Any) -> None:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = int(listener.getsockname()[1])
+        mp.start_processes(function, (port, *arguments), nprocs=ranks, start_method="forkserver")
+
+    return run
+
+
+# Reads one request a line, forks, and answers with the exit code. Nothing of avuc is imported before the fork.
+FORKS = """
+import json, os, sys, traceback
+import numpy, torch
+
+for line in sys.stdin:
+    code, arguments, folder, environment, files = json.loads(line)
+    if pid := os.fork():
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        continue
+    for stream, file in enumerate(files, 1):
+        os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY), stream)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv, sys.stdin = ["-c", *arguments], open(os.devnull)
+    status = 0
+    try:
+        exec(compile(code, "<string>", "exec"), vars(sys.modules["__main__"]))
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if not isinstance(end.code, (int, type(None))):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        status = 1
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+"""
+
+
+class FreshPython:
+    """Runs code as `python -c` does, in a process that has imported torch but nothing of avuc: it saves two seconds.
+
+    Not for tests of how Python starts: encodings, warnings, imports of torch.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.server: subprocess.Popen[str] | None = None
+
+    def __call__(
+        self, code: str, *arguments: object, cwd: Path | None = None, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        if self.server is None:
+            command = [sys.executable, "-c", FORKS]
+            self.server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        files = [self.folder / name for name in ("stdout", "stderr")]
+        for file in files:
+            file.write_bytes(b"")
+        words = [str(argument) for argument in arguments]
+        request = (code, words, str(cwd or Path.cwd()), {**os.environ, **(env or {})}, [str(file) for file in files])
+        assert self.server.stdin and self.server.stdout
+        self.server.stdin.write(json.dumps(request) + "\n")
+        self.server.stdin.flush()
+        status = int(self.server.stdout.readline())
+        out, err = (file.read_text(encoding="utf-8") for file in files)
+        return subprocess.CompletedProcess(words, status, out, err)
+
+    def close(self) -> None:
+        if self.server is not None:
+            self.server.communicate()
+
+
+@pytest.fixture(scope="session")
+def fresh_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreshPython]:
+    fresh = FreshPython(tmp_path_factory.mktemp("fresh_python"))
+    yield fresh
+    fresh.close()

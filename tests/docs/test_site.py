@@ -55,7 +55,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if (BUILT / "sitemap.xml").is_file() and (BUILT / "sitemap.xml").stat().st_mtime > sources:
         return BUILT
     if importlib.util.find_spec("mkdocs") is None:
-        pytest.skip("needs mkdocs and this environment has none (make docs installs it)")
+        pytest.skip("needs mkdocs and this environment has none (make setup installs it)")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     settings = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}

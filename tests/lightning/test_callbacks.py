@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -214,11 +213,8 @@ def rank_main(rank: int, port: int, out: str) -> None:
     torch.save((module.state_dict(), logged), f"{out}/{rank}.pt")
 
 
-def test_two_processes_train_and_log_like_one(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(rank_main, args=(port, str(tmp_path)), nprocs=2, join=True)
+def test_two_processes_train_and_log_like_one(tmp_path: Path, run_ranks: Callable[..., None]) -> None:
+    run_ranks(rank_main, 2, str(tmp_path))
     reference = Classifier()
     expected = by_hand(reference)
     for rank in (0, 1):

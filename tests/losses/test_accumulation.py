@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -202,11 +201,8 @@ def rank_main(rank: int, port: int, out: str) -> None:
     os._exit(0)  # gloo sometimes aborts while Python shuts down
 
 
-def test_two_ranks_with_two_micro_batches_each(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(rank_main, args=(port, str(tmp_path)), nprocs=2, join=True)
+def test_two_ranks_with_two_micro_batches_each(tmp_path: Path, run_ranks: Callable[..., None]) -> None:
+    run_ranks(rank_main, 2, str(tmp_path))
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     inputs, labels, weights = data(ignored=True)
     for variant in VARIANTS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -130,12 +128,9 @@ def called(function: Callable[[], Any]) -> str:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def found(tmp_path_factory: pytest.TempPathFactory, run_ranks: Callable[..., None]) -> list[dict[str, Any]]:
     out = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = int(listener.getsockname()[1])
-    mp.spawn(rank_main, (port, str(out)), nprocs=2)
+    run_ranks(rank_main, 2, str(out))
     return [torch.load(Path(out) / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -60,7 +58,7 @@ def learned_threshold(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tenso
     return module.threshold
 
 
-def rank_main(rank: int, ranks: int, port: int, cuts: list[int], out: str) -> None:
+def rank_main(rank: int, port: int, ranks: int, cuts: list[int], out: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
     inputs, labels = (x[cuts[rank] : cuts[rank + 1]] for x in data())
@@ -78,16 +76,10 @@ def rank_main(rank: int, ranks: int, port: int, cuts: list[int], out: str) -> No
     os._exit(0)  # gloo sometimes aborts while Python shuts down
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 @pytest.mark.parametrize(("ranks", "cuts"), [(1, [0, 24]), (2, [0, 12, 24]), (2, [0, 5, 24]), (4, [0, 6, 6, 13, 24])])
-def test_ranks_equal_one_process(ranks: int, cuts: list[int], tmp_path: Path) -> None:
+def test_ranks_equal_one_process(ranks: int, cuts: list[int], tmp_path: Path, run_ranks: Callable[..., None]) -> None:
     """Also with uneven shares and a rank that has no row at all."""
-    mp.spawn(rank_main, (ranks, free_port(), cuts, str(tmp_path)), nprocs=ranks)
+    run_ranks(rank_main, ranks, ranks, cuts, str(tmp_path))
     expected = measure(net(), *data())
     threshold = learned_threshold(net(), *data())
     for rank in range(ranks):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -285,12 +283,9 @@ def rank_main(rank: int, port: int, out: str) -> None:
     os._exit(0)  # gloo sometimes aborts while Python shuts down
 
 
-def test_ranks_equal_one_process(tmp_path: Path) -> None:
+def test_ranks_equal_one_process(tmp_path: Path, run_ranks: Callable[..., None]) -> None:
     """Also with uneven shares and a rank that has no image at all."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = int(listener.getsockname()[1])
-    mp.spawn(rank_main, (port, str(tmp_path)), nprocs=2)
+    run_ranks(rank_main, 2, str(tmp_path))
     inputs, labels = images(5)
     expected = measure(net(), inputs, labels)
     for cut in CUTS:

@@ -161,7 +161,6 @@ class StudyProcess:
     def __init__(self, recipe, folder: Path) -> None:
         self.recipe, self.folder = recipe, folder
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["avuc.study", "torch._dynamo"])
 
     def start(self, engine: str = "local", fatal: tuple[str, int] | None = None, device: str = "cpu"):
         process = self.context.Process(target=_study, args=(self.recipe, str(self.folder), engine, fatal, device))

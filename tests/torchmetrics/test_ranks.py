@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from avuc.metrics import METRICS, evaluate
 from avuc.predictions import Predictions
@@ -50,15 +49,9 @@ def measure(logits: torch.Tensor, labels: torch.Tensor) -> tuple[dict[str, torch
     return together, single.compute(), rows
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def test_two_ranks_equal_one_process(tmp_path: Path) -> None:
+def test_two_ranks_equal_one_process(tmp_path: Path, run_ranks: Callable[..., None]) -> None:
     """Also with uneven shares, and with a rank that has no prediction at all."""
-    mp.spawn(rank_main, (free_port(), str(tmp_path)), nprocs=2)
+    run_ranks(rank_main, 2, str(tmp_path))
     logits, labels = data()
     expected = evaluate(Predictions(logits.softmax(1), labels))
     for rank in range(2):

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 from avuc.data import Dataset
@@ -75,7 +74,7 @@ class _Cast(nn.Module):
         return logits
 
 
-def rank_main(rank: int, ranks: int, port: int, images: Tensor, labels: Tensor, out: str) -> None:
+def rank_main(rank: int, port: int, ranks: int, images: Tensor, labels: Tensor, out: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
     torch.save(train_all(Dataset(images, labels, 10)), f"{out}/{rank}.pt")
@@ -90,9 +89,9 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_n_ranks_are_one_rank(ranks: int, digits: Dataset, tmp_path: Path) -> None:
+def test_n_ranks_are_one_rank(ranks: int, digits: Dataset, tmp_path: Path, run_ranks: Callable[..., None]) -> None:
     data = digits.subset(range(ROWS))
-    mp.spawn(rank_main, (ranks, free_port(), data.images, data.labels, str(tmp_path)), nprocs=ranks)
+    run_ranks(rank_main, ranks, ranks, data.images, data.labels, str(tmp_path))
     expected = train_all(Dataset(data.images, data.labels, 10))
     _, alone = expected.pop("each on its own")
     first = torch.load(tmp_path / "0.pt", weights_only=True)
@@ -281,11 +280,13 @@ def traced_rank(rank: int, port: int, images: Tensor, labels: Tensor, out: str) 
     os._exit(0)  # gloo sometimes aborts while Python shuts down
 
 
-def test_compiled_steps_of_ranks_are_eager_steps(digits: Dataset, tmp_path: Path) -> None:
+def test_compiled_steps_of_ranks_are_eager_steps(
+    digits: Dataset, tmp_path: Path, run_ranks: Callable[..., None]
+) -> None:
     """Batch normalisation and AvUC sum over ranks inside the compiled graphs. The last batch has one row: rank 0 has
     none, and that step is eager."""
     data = digits.subset(range(51))
-    mp.spawn(traced_rank, (free_port(), data.images, data.labels, str(tmp_path)), nprocs=2)
+    run_ranks(traced_rank, 2, data.images, data.labels, str(tmp_path))
     for rank in range(2):
         results = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
         eager, quick = results["eager"], results["compiled"]
@@ -335,9 +336,11 @@ def failing_rank(rank: int, port: int, images: Tensor, labels: Tensor, out: str)
     os._exit(0)  # gloo sometimes aborts while Python shuts down
 
 
-def test_a_rank_that_cannot_compile_makes_all_ranks_eager(digits: Dataset, tmp_path: Path) -> None:
+def test_a_rank_that_cannot_compile_makes_all_ranks_eager(
+    digits: Dataset, tmp_path: Path, run_ranks: Callable[..., None]
+) -> None:
     data = digits.subset(range(50))
-    mp.spawn(failing_rank, (free_port(), data.images, data.labels, str(tmp_path)), nprocs=2)
+    run_ranks(failing_rank, 2, data.images, data.labels, str(tmp_path))
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
     for result in (first, second):
         assert result["level"] == "none"

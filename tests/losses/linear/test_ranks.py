@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import runpy
-import socket
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor
 
 from avuc.core.errors import InputError
@@ -133,18 +132,12 @@ def _mean(gradients: list[Tensor]) -> list[Tensor]:
     return gradients
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def close(found: Any, expected: Any, name: str) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9, msg=lambda text: f"{name}: {text}")
 
 
-def test_two_ranks_equal_one_process(tmp_path: Path) -> None:
-    mp.spawn(rank_main, (free_port(), str(tmp_path)), nprocs=2)
+def test_two_ranks_equal_one_process(tmp_path: Path, run_ranks: Callable[..., None]) -> None:
+    run_ranks(rank_main, 2, str(tmp_path))
     ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     for (kind, variant), way in product(KINDS, WAYS):
         loss, (in_hidden, in_weight, in_bias), counts = measured(kind, variant)
