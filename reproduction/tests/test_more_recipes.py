@@ -1,0 +1,155 @@
+"""Recipes around the factorial, the baselines, noisy labels, and the ensemble that is made of trained seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ensemble_of_seeds
+import factorial_more
+import noisy_labels
+import pytest
+import torch
+
+from avuc.core.errors import InputError
+from avuc.data import load_dataset, split_dataset
+from avuc.study import load_recipe
+from avuc.study.grid import ModelKey
+from avuc.study.recipe import parse_recipe
+from avuc.study.worker import StudyWorker
+
+FOLDER = Path(__file__).parents[1] / "recipes"
+SIXTEEN = load_recipe("cifar10-paper").study.shifts
+
+
+@pytest.mark.parametrize("name", factorial_more.recipes())
+def test_recipes_are_what_the_script_writes(name):
+    assert (FOLDER / f"{name}.toml").read_text(encoding="utf-8") == factorial_more.recipes()[name]
+
+
+@pytest.mark.parametrize("name", factorial_more.recipes())
+def test_methods_are_those_of_the_factorial(name):
+    base, recipe = load_recipe(FOLDER / "factorial.toml"), load_recipe(FOLDER / f"{name}.toml")
+    assert all(method == base.method(method.name) for method in recipe.methods)
+    assert recipe.train == base.train
+    assert (recipe.data != base.data) + (recipe.net != base.net) == 1
+    assert (recipe.study.samples, recipe.study.severities) == (base.study.samples, base.study.severities)
+
+
+def test_the_second_network_takes_any_corners():
+    corners = [factorial_more.parse_corner(text) for text in ("SGD, none", "AugMix, MOPED")]
+    recipe = parse_recipe(factorial_more.recipes(corners)["factorial-resnet56"])
+    trained = [method.name for method in recipe.trained]
+    assert trained == [
+        "AugMix, none, none",  # MOPED starts there
+        "SGD, none, none",
+        "SGD, none, AvUC",
+        "AugMix, MOPED, none",
+        "AugMix, MOPED, AvUC",
+    ]
+    with pytest.raises(Exception, match="no corner 'Adam, some'"):
+        factorial_more.parse_corner("Adam, some")
+    with pytest.raises(ValueError, match="is not in the recipe"):
+        factorial_more.changed("a", "b", "c")
+
+
+def test_choices_are_made_without_test_images_and_outside_the_sixteen_shifts():
+    choice, past = load_recipe(FOLDER / "past-choice.toml"), load_recipe(FOLDER / "past.toml")
+    assert choice.data.evaluate_on_validation
+    assert not past.data.evaluate_on_validation
+    assert not set(choice.study.shifts) & set(SIXTEEN)
+    assert not set(choice.study.seeds) & set(past.study.seeds)
+    for recipe in (choice, past):  # opponents train like the network that others start from
+        settings = {recipe.method(name).train for name in ("SGD", "Dropout", "Ensemble")}
+        assert len(settings) == 1
+        assert next(iter(settings)).augmentation == "augmix"
+
+
+def test_baselines_have_the_published_settings():
+    recipe = load_recipe(FOLDER / "baselines.toml")
+    rates = {method.name: method.train.learning_rate for method in recipe.trained}
+    published = {"Vanilla": 7.17e-4, "Ensemble": 7.17e-4, "Dropout": 2.5e-4, "LL-Dropout": 3.13e-4}
+    assert rates == {**published, "LL-SVI": 1.15285e-3}
+    assert {method.train.weight_decay for method in recipe.trained} == {2e-4}  # the gradient of 1e-4·Σw²
+    assert recipe.data.validation == 10_000
+    assert recipe.method("Ensemble").method.members == len(recipe.seeds(recipe.method("Vanilla"))) == 10
+
+
+# noisy labels
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.0, 0), (0.2, 200), (1.0, 1000)])
+def test_exactly_that_share_of_labels_is_wrong(share, count):
+    labels = torch.arange(1000) % 10
+    noisy = noisy_labels.with_noise(labels, 10, share)
+    assert int((noisy != labels).sum()) == count
+    assert (int(noisy.min()), int(noisy.max())) == (0, 9)
+    assert torch.equal(noisy, noisy_labels.with_noise(labels, 10, share))
+    if count == 1000:  # every other class about equally often
+        steps = ((noisy - labels) % 10).bincount(minlength=10)
+        assert steps[0] == 0
+        assert 70 < steps[1:].min() <= steps[1:].max() < 160
+
+
+def test_only_training_labels_are_noisy_and_the_images_are_those_of_the_recipe():
+    data = load_dataset("mnist5k", split="train")
+    kept, held_out = split_dataset(data, 500, seed=0).apply(data)
+    found = {split: noisy_labels.load(split, "", 0.2, "mnist5k", 500) for split in ("train", "val", "test")}
+    assert torch.equal(found["train"].images, kept.images)
+    assert int((found["train"].labels != kept.labels).sum()) == round(0.2 * len(kept))
+    assert torch.equal(found["val"].images, held_out.images)
+    assert torch.equal(found["val"].labels, held_out.labels)
+    assert torch.equal(found["test"].labels, load_dataset("mnist5k", split="test").labels)
+
+
+# the ensemble of trained seeds
+
+RECIPE = """
+[study]
+shifts = ["fog"]
+severities = [5]
+samples = 2
+[data]
+source = "mnist5k"
+validation = 3900
+test_images = 40
+[net]
+name = "mlp"
+hidden = [8]
+[train]
+epochs = 2
+batch_size = 50
+pad = 0
+flip = false
+[[methods]]
+name = "Vanilla"
+method = "vanilla"
+seeds = [3, 1]
+[[methods]]
+name = "Ensemble"
+method = { kind = "ensemble", members = 2 }
+"""
+
+
+def test_the_ensemble_is_the_trained_seeds(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE, encoding="utf-8")
+    out, names = tmp_path / "out", ("Vanilla", "Ensemble")
+    with pytest.raises(InputError, match="seed 3 is not trained to its end"):
+        ensemble_of_seeds.assemble(str(path), out, *names)
+    recipe = load_recipe(path)
+    worker = StudyWorker(recipe, out, "cpu", progress=False)
+    singles = [ModelKey("Vanilla", seed) for seed in (3, 1)]
+    worker.train(singles)
+    ensemble_of_seeds.assemble(str(path), out, *names)
+    other = StudyWorker(recipe, out, "cpu", progress=False)
+    made = ModelKey("Ensemble", 0)
+    trained = other.train([made])[0]
+    assert [(record["epoch"], record["member"]) for record in trained.history] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    images = torch.rand(5, 1, 28, 28)
+    draws = [worker.posterior(key).draw(torch.Generator()) for key in singles]
+    for member, draw in enumerate(draws):
+        assert torch.equal(other.posterior(made).member(member)(images), draw(images))
+    with pytest.raises(InputError, match="expected an ensemble of 2 models"):
+        ensemble_of_seeds.assemble(str(path), out, *names, ["methods.Ensemble.method.members=3"])
+    with pytest.raises(InputError, match="different settings"):
+        ensemble_of_seeds.assemble(str(path), out, *names, ["methods.Ensemble.train.learning_rate=0.5"])
