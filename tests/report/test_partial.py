@@ -104,7 +104,7 @@ def test_a_part_of_a_study_has_a_page(copy, tmp_path, capsys, kind):
 def test_only_other_data_is_one_line(copy, capsys):
     folder = copy(*without("shift NOT LIKE 'ood:%'"))
     assert main(["report", str(folder), "--no-exports"]) == 2
-    assert "has no results on images with labels yet" in capsys.readouterr().err
+    assert "has no results on labelled data yet" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -403,7 +403,7 @@ def test_compare_looks_only_at_what_both_have(results):
     rows = both.curves[1, 1]["entropy"]["right"].tolist()
     assert rows == results.curves[1, results.set_index["fog", 5]]["entropy"]["right"].tolist()
     assert payload(both)["shifts"] == ["fog"]
-    with pytest.raises(InputError, match="no images in common"):
+    with pytest.raises(InputError, match="no test sets in common"):
         side_by_side(results, replace(other, test_sets=[("x", 1), ("y", 1)]), ("old", "new"))
 
 

@@ -173,7 +173,7 @@ def test_whole_study(tmp_path):
     page = study_page(read_results(Store(tmp_path, create=False)))
     assert "mIoU" in page
     assert "PAvPU" in page
-    assert "it means one pixel" in page
+    assert "Entropy on clean and on other pixels" in page
     store.close()
 
 

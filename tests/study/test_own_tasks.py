@@ -94,7 +94,8 @@ def test_mapping_of_tensors(tmp_path):
     assert found["Vanilla", 0, "clean", 0, "accuracy"] == pytest.approx((said == labels).double().mean().item())
     page = study_page(read_results(Store(tmp_path, create=False)))
     assert "example " in page
-    assert "it means one example" in page
+    assert "Entropy on clean and on other examples" in page
+    assert "clean images" not in page
 
 
 def test_float_tensors_and_bad_shifts(tmp_path):
@@ -196,7 +197,7 @@ def test_pixels(pixel_recipe, tmp_path, monkeypatch):
     assert all(mistake["map"] and mistake["png"] for mistake in shown)
     page = study_page(read_results(Store(tmp_path / "out", create=False)))
     assert '"map":true' in page
-    assert "it means one pixel" in page
+    assert "Entropy on clean and on other pixels" in page
 
 
 def test_worst_maps_are_sorted_by_certain_mistakes():
@@ -311,7 +312,8 @@ def test_sentences(tmp_path, monkeypatch):
     page = study_page(read_results(Store(tmp_path / "out", create=False)))
     assert shown[0]["text"] in page
     assert clean.texts[0] in page  # the gallery
-    assert "it means one sentence" in page
+    assert "Entropy on clean and on other sentences" in page
+    assert "clean images" not in page
 
 
 def test_sentences_from_python(tmp_path, monkeypatch):

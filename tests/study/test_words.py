@@ -223,6 +223,8 @@ def test_study_of_words(tmp_path):
     page = study_page(read_results(Store(tmp_path, create=False)))
     assert re.search(r"\[O, is B-town\]", page)
     assert "Entity F1" in page
+    assert "Entropy on clean and on other words" in page
+    assert "clean images" not in page
 
 
 def words_of(split):

@@ -48,7 +48,7 @@ METRIC_TEXT = {
     "entity_f1": MetricText("Entity F1", "names with the right words and kind", "higher", True),
     "mean_iou": MetricText("mIoU", "intersection over union, mean over classes", "higher", True),
     "pavpu": MetricText("PAvPU", "AvU of patches of 4 × 4 pixels", "higher"),
-    "image_aurc": MetricText("AURC of images", "AURC of each image's pixels, mean over images", "lower"),
+    "image_aurc": MetricText("AURC per example", "AURC of each image's pixels or sentence's words, averaged", "lower"),
     "mean_entropy": MetricText("Mean entropy", "average uncertainty, in nats"),
     "mean_confidence": MetricText("Mean confidence", "average probability of the predicted class", "", True),
 }

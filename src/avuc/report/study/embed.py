@@ -41,6 +41,8 @@ def payload(results: Results) -> dict[str, Any]:
         "shifts": results.shifts,
         "severities": results.severities,
         "outside": results.outside,
+        "unit": results.unit,
+        "units": results.units,
         "metrics": [{"key": name, **metric_text(name)._asdict()} for name in results.metrics],
         "values": {name: _short(results.values[name]) for name in results.metrics},
         "curves": _curves(results),
@@ -107,7 +109,7 @@ def top_entropy(results: Results) -> float:
 
 def _tempered(results: Results) -> list[dict[str, Any]]:
     """Return reliability diagrams by temperature: on clean images, and over all shifts at the strongest intensity."""
-    groups = {"clean images": [CLEAN]}
+    groups = {f"clean {results.units}": [CLEAN]}
     if results.severities:
         groups["strongest shifts"] = [(shift, results.severities[-1]) for shift in results.shifts]
     out = []

@@ -181,7 +181,9 @@ def _curve_painters(results: Results, test_sets: Sequence[SetKey]) -> dict[str, 
     entropy = "entropy threshold (nats)"
     return {
         "accuracy-confidence": lines(lambda m: by_confidence(results, m, test_sets)[:2], confidence, "accuracy"),
-        "count-confidence": lines(lambda m: by_confidence(results, m, test_sets)[::2], confidence, "share of images"),
+        "count-confidence": lines(
+            lambda m: by_confidence(results, m, test_sets)[::2], confidence, f"share of {results.units}"
+        ),
         "p-accurate-certain": lines(
             lambda m: by_entropy(results, m, test_sets, top)[:2], entropy, "p(right | certain)"
         ),

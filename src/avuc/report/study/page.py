@@ -34,6 +34,8 @@ def study_page(results: Results) -> str:
         "policy": _policy(scripts),
         "title": escape(visible(results.title)),
         "source": escape(visible(results.source)),
+        "units": results.units,
+        "Units": results.units.capitalize(),
         "style": style_variables() + method_styles(results) + _asset("page.css"),
         "verdict": _paragraphs(verdict(results)),
         "alarms": _alarms(alarms(results)),

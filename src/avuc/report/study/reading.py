@@ -55,21 +55,19 @@ def read_results(store: Store) -> Results:
                 values[metric] = np.full((len(methods), len(seeds), len(test_sets)), np.nan)
             values[metric][method_index[name], seed_index[seed], set_index[shift, severity]] = value
     if "nll" not in values:
-        raise InputError(f"{store.path}: has no results on images with labels yet; run avuc study again")
+        raise InputError(f"{store.path}: has no results on labelled data yet; run avuc study again")
     with _as_written(store, "the list of runs"):
         seconds = sum(_seconds(store, run) for run in store.runs())
     sizes = store.select("SELECT rows FROM cells WHERE shift='clean' LIMIT 1")
     data = without_folder(recipe.data.source)
     if recipe.data.evaluate_on_validation:
-        data += " (evaluated on held-out training images, not on test images)"
+        data += " (evaluated on held-out training data, not on test data)"
     source = (
         f"{data}, {recipe.net.name}, up to {recipe.study.samples} samples per prediction; "
         f"{len(store.done()):,} evaluations (one method with one seed on one test set), computed in {_time(seconds)}"
     )
     examples = _examples(store, methods, set_index)
     gallery = {key: data for key, data in store.gallery().items() if isinstance(data, bytes) and _can_be_shown(data)}
-    if unit := _unit(examples, gallery):
-        source += f". Where this page says image, it means {unit}"
     results = Results(
         recipe.study.name,
         source,
@@ -85,6 +83,7 @@ def read_results(store: Store) -> Results:
         rows=sizes[0][0] if sizes and isinstance(sizes[0][0], int) else 0,
         notes=tuple(_notes(store, recipe, {row[0] for row in rows})),
         damaged=tuple(str(unit) for unit in store.lost),
+        unit=_unit(examples, gallery),
     )
     store.still_there()
     return results
@@ -278,14 +277,14 @@ def _checked_examples(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unit(examples: Mapping[Any, dict[str, Any]], gallery: Mapping[SetKey, bytes]) -> str:
-    """Return what a row of the results is, if it is not an image."""
+    """Return what one prediction is about."""
     mistakes = [mistake for each in examples.values() for mistake in each["mistakes"]]
     pictures = any(data.startswith(PNG) for data in gallery.values())
     if any(mistake.get("map") for mistake in mistakes):
-        return "one pixel" if pictures else "one position, such as a token"
+        return "pixel" if pictures else "word" if gallery else "token"
     if gallery and not pictures:
-        return "one sentence"
-    return "" if pictures or all("png" in mistake for mistake in mistakes) else "one example"
+        return "sentence"
+    return "image" if pictures or all("png" in mistake for mistake in mistakes) else "example"
 
 
 def _can_be_shown(example: bytes) -> bool:

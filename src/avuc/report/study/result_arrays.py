@@ -50,13 +50,18 @@ class Results:
     gallery: dict[SetKey, bytes]
     missing: int = 0  # evaluations of the recipe that have no result yet
     studies: tuple[str, ...] = ()
-    rows: int = 0  # clean test images
+    rows: int = 0  # predictions on clean test data
     notes: tuple[str, ...] = ()  # further warnings about how the results were computed
     damaged: tuple[str, ...] = ()  # results that are lost because the file is damaged
+    unit: str = "image"  # what one prediction is about: image, pixel, sentence, word, token or example
     set_index: dict[SetKey, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "set_index", {key: index for index, key in enumerate(self.test_sets)})
+
+    @property
+    def units(self) -> str:
+        return f"{self.unit}s"
 
     @property
     def names(self) -> list[str]:

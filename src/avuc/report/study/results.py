@@ -24,7 +24,7 @@ def side_by_side(first: Results, second: Results, names: tuple[str, str]) -> Res
     """
     keys = [key for key in first.test_sets if key in second.set_index]
     if not keys:
-        raise InputError(f"{names[0]} and {names[1]} have no images in common; nothing can be compared")
+        raise InputError(f"{names[0]} and {names[1]} have no test sets in common; nothing can be compared")
     methods = _renamed_methods(first, second, names)
     seeds = sorted({*first.seed_numbers, *second.seed_numbers})
     set_index = {key: index for index, key in enumerate(keys)}
@@ -57,6 +57,7 @@ def side_by_side(first: Results, second: Results, names: tuple[str, str]) -> Res
         rows=first.rows,
         notes=tuple(dict.fromkeys(first.notes + second.notes)),
         damaged=first.damaged + second.damaged,
+        unit=first.unit if first.unit == second.unit else "example",
     )
 
 

@@ -38,8 +38,8 @@ def all_tables(results: Results) -> list[Table]:
                 wasserstein,
                 name="wasserstein",
                 title="Wasserstein distance of the entropies",
-                caption="Between the entropies of clean images and of the other images, in nats. A larger distance is "
-                "better for detection. " + MARKS,
+                caption=f"Between the entropies of clean {results.units} and of the other {results.units}, in nats. "
+                f"A larger distance is better for detection. {MARKS}",
             )
         )
     return tables
@@ -165,8 +165,9 @@ def detection(results: Results, metric: str) -> Table | None:
         rows.append(["mean over shifts", *_entries(spread(results.shifted(metric, top)), lower)])
     return Table(
         f"detection-{metric}",
-        f"Detecting shifted and out-of-distribution (OOD) images by entropy: {text.title}",
-        f"{text.meaning[:1].upper()}{text.meaning[1:]}. Shifted images (intensity {top}) count as OOD here. {MARKS}",
+        f"Detecting shifted and out-of-distribution (OOD) {results.units} by entropy: {text.title}",
+        f"{text.meaning[:1].upper()}{text.meaning[1:]}. Shifted {results.units} (intensity {top}) count as OOD here. "
+        f"{MARKS}",
         ["", *results.names],
         rows,
     )

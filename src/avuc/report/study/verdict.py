@@ -88,7 +88,7 @@ def _choice(results: Results, nll: Spread, best: int, first: int) -> str:
 
 def _where(results: Results) -> str:
     if not results.shifts:
-        return "On clean images"
+        return f"On clean {results.units}"
     kinds = f"{len(results.shifts)} kind{'s' * (len(results.shifts) > 1)} of shift"
     return f"Over {kinds} at {len(results.severities)} intensit{'ies' if len(results.severities) > 1 else 'y'}"
 
@@ -112,7 +112,9 @@ def _accuracy(results: Results, best: int, first: int) -> str:
     clean = results.mean("accuracy", CLEAN)
     if not math.isfinite(clean[best]):
         return ""
-    sentence = f"The accuracy of {results.names[best]} is {_with_first(results, clean, best, first)} on clean images"
+    sentence = (
+        f"The accuracy of {results.names[best]} is {_with_first(results, clean, best, first)} on clean {results.units}"
+    )
     if results.shifts:
         shifted = _spread(results, "accuracy", results.severities[-1]).value
         if math.isfinite(shifted[best]):
@@ -134,7 +136,8 @@ def _detection(results: Results, name: str) -> str:
     data = name.removeprefix("ood:")
     return (
         f"{results.names[best]} detects {data} best, with an AUROC of {_value(auroc, best)}: in "
-        f"{auroc.value[best]:.0%} of all pairs of a test image and one from {data}, the latter has the higher entropy."
+        f"{auroc.value[best]:.0%} of all pairs of a test {results.unit} and one from {data}, the latter has the higher "
+        "entropy."
     )
 
 
@@ -162,7 +165,7 @@ def _worse_scores(results: Results) -> Verdict:
         base = results.names.index(reused) if reused in results.names else _first_of(results, method.study)
         if base == index:
             continue
-        for where, test_set in (("under shift", None), ("on clean images", CLEAN)):
+        for where, test_set in (("under shift", None), (f"on clean {results.units}", CLEAN)):
             if test_set is None and not results.shifts:
                 continue
             scores = {
@@ -241,7 +244,7 @@ def _seeds(results: Results) -> Verdict:
 
 
 def _common(results: Results) -> Verdict:
-    """Warn if methods were evaluated on different images."""
+    """Warn if methods were evaluated on different test sets."""
     shifted = {key for key in results.test_sets if key[1]}
     common = results.common("nll")
     sentences = []
@@ -250,7 +253,7 @@ def _common(results: Results) -> Verdict:
             f"Means under shift are over {len(common)} of {len(shifted)} shifted test sets, the ones that have results "
             "of every method for all of its seeds."
         )
-    for where, test_sets in (("under shift", sorted(shifted)), ("on clean images", [CLEAN])):
+    for where, test_sets in (("under shift", sorted(shifted)), (f"on clean {results.units}", [CLEAN])):
         absent = [
             name
             for index, name in enumerate(results.names)

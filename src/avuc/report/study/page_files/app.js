@@ -10,7 +10,7 @@ const CHARTS = {
     return boxes(width, state.metric);
   },
   accuracyConfidence: (w) => lines(w, "Accuracy by minimum confidence", overMethods((n) => byConfidence(n, labelledCells())), "at", "accuracy", { xLabel: "minimum confidence", yLabel: "accuracy", yPercent: true }),
-  countConfidence: (w) => lines(w, "Share of images by minimum confidence", overMethods((n) => byConfidence(n, labelledCells())), "at", "count", { xLabel: "minimum confidence", yLabel: "share of images", yPercent: true, domain: [0, 1] }),
+  countConfidence: (w) => lines(w, `Share of ${D.units} by minimum confidence`, overMethods((n) => byConfidence(n, labelledCells())), "at", "count", { xLabel: "minimum confidence", yLabel: `share of ${D.units}`, yPercent: true, domain: [0, 1] }),
   pAccurateCertain: (w) => lines(w, "p(right | certain) by threshold", overMethods((n) => byEntropy(n, labelledCells())), "at", "pac", { xLabel: "entropy threshold (nats)", yLabel: "p(right | certain)", yPercent: true }),
   pUncertainWrong: (w) => lines(w, "p(uncertain | wrong) by threshold", overMethods((n) => byEntropy(n, labelledCells())), "at", "pui", { xLabel: "entropy threshold (nats)", yLabel: "p(uncertain | wrong)", yPercent: true, domain: [0, 1] }),
   reliability: (w) => reliability(w, "Reliability diagram", chosen().map(({ n }) => ({ m: n, bins: diagram("r", n, labelledCells()) })), "confidence", "accuracy"),

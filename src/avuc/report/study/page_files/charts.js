@@ -100,7 +100,7 @@ function density(width, m) {
     return counts.map((count, n) => ({ group, x: step * (n + 0.5), y: count / total }));
   });
   return Plot.plot({
-    width, height: 170, marginLeft: 44, marginBottom: 34, ariaLabel: `Entropy of ${named(m)} on clean and on other images`,
+    width, height: 170, marginLeft: 44, marginBottom: 34, ariaLabel: `Entropy of ${named(m)} on clean and on other ${D.units}`,
     style: { background: "none", color: "inherit", fontSize: "11px" },
     x: { label: "entropy (nats)", domain: [0, D.top] }, y: { label: null, grid: true, tickFormat: ".0%", ticks: [0.01, 0.05, 0.2, 0.5, 1], type: "sqrt" },
     color: { domain: ["clean", "other"], range: ["var(--first)", "var(--outside)"] },
@@ -126,6 +126,6 @@ function reliability(width, title, groups, xLabel, yLabel) {
     marks.push(Plot.line(bins, { x: "stated", y: "observed", stroke: colour, strokeWidth: ghost ? 1.2 : 2, strokeDasharray: dash(m) }));
     marks.push(Plot.dot(bins, { x: "stated", y: "observed", fill: colour, r: (b) => 2 + 5 * Math.sqrt(b.n / most), symbol: D.methods[m].symbol }));
   }
-  marks.push(Plot.tip(rows, Plot.pointer({ x: "stated", y: "observed", title: (r) => `${named(r.m)}\n${xLabel}: ${formatted(r.stated, { percent: true })}\n${yLabel}: ${formatted(r.observed, { percent: true })}\n${r.n.toLocaleString("en")} images` })));
+  marks.push(Plot.tip(rows, Plot.pointer({ x: "stated", y: "observed", title: (r) => `${named(r.m)}\n${xLabel}: ${formatted(r.stated, { percent: true })}\n${yLabel}: ${formatted(r.observed, { percent: true })}\n${r.n.toLocaleString("en")} ${D.units}` })));
   return plot(width, title, { x: { label: xLabel, domain: [0, 1], tickFormat: ".0%" }, y: { label: yLabel, domain: [0, 1], grid: true, tickFormat: ".0%" }, symbol: { type: "identity" }, r: { type: "identity" }, marks });
 }

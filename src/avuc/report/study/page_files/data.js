@@ -27,14 +27,14 @@ function chosenCells() {
 }
 function chosenText() {
   if (state.shift.startsWith("ood:")) return plain(state.shift);
-  if (!state.severity) return "clean images";
+  if (!state.severity) return `clean ${D.units}`;
   return `${state.shift ? plain(state.shift) : "all shifts"} at intensity ${state.severity}`;
 }
-// out-of-distribution data have no labels: charts that need labels show clean images instead
+// out-of-distribution data have no labels: charts that need labels show clean data instead
 function labelledCells() {
   return state.shift.startsWith("ood:") ? [cellAt("clean", 0)] : chosenCells();
 }
-const labelledSetText = () => state.shift.startsWith("ood:") ? "clean images" : chosenText();
+const labelledSetText = () => state.shift.startsWith("ood:") ? `clean ${D.units}` : chosenText();
 
 const summed = (lists) => lists.length ? lists[0].map((_, n) => d3.sum(lists, (list) => list[n])) : [];
 // counts of right and wrong predictions (or of all out-of-distribution images), summed over test sets

@@ -11,7 +11,7 @@ function options(select, pairs, value) {
   select.replaceChildren(...pairs.map(([key, text]) => make("option", text, { value: key })));
   if (value !== undefined) select.value = value;
 }
-const cellText = ([shift, severity]) => (shift === "clean" ? "clean images" : severity ? `${plain(shift)}, intensity ${severity}` : plain(shift));
+const cellText = ([shift, severity]) => (shift === "clean" ? `clean ${D.units}` : severity ? `${plain(shift)}, intensity ${severity}` : plain(shift));
 const methodPairs = (rows) => [...new Set(rows.map((r) => r.method))].map((m) => [m, named(m)]);
 
 const avu = { current: null, samples: [] };
@@ -49,9 +49,9 @@ function avuShow() {
   byId("v-pac").textContent = share(n.ac, n.ac + n.ic);
   byId("v-pui").textContent = share(n.iu, n.ic + n.iu);
   const wrong = avu.current ? avu.current.mistakes.filter((mistake) => mistake.map || mistake.entropy <= threshold * D.top) : [];
-  const all = avu.current && avu.current.rows > total ? ` among ${total.toLocaleString("en")} of ${avu.current.rows.toLocaleString("en")} images` : "";
+  const all = avu.current && avu.current.rows > total ? ` among ${total.toLocaleString("en")} of ${avu.current.rows.toLocaleString("en")} ${D.units}` : "";
   const maps = wrong.filter((mistake) => mistake.map).length;
-  byId("mistakes-title").textContent = maps ? `The ${maps} examples with the most certain mistakes` + (wrong.some((mistake) => mistake.picture != null) ? ": image; mistakes in red; entropy from black (0) to white (the largest possible)" : "") : n.ic || wrong.length ? `Wrong and certain: ${n.ic}${all}${wrong.length ? `; the ${wrong.length} with the lowest entropy` : ""}` : "No image is wrong and certain at this threshold";
+  byId("mistakes-title").textContent = maps ? `The ${maps} examples with the most certain mistakes` + (wrong.some((mistake) => mistake.picture != null) ? ": image; mistakes in red; entropy from black (0) to white (the largest possible)" : "") : n.ic || wrong.length ? `Wrong and certain: ${n.ic}${all}${wrong.length ? `; the ${wrong.length} with the lowest entropy` : ""}` : `No ${D.unit} is wrong and certain at this threshold`;
   byId("mistakes").replaceChildren(...wrong.map((mistake) => {
     const item = make("li", null, mistake.map ? { class: "map" } : mistake.text ? { class: "text" } : {});
     if (mistake.picture != null) item.append(make("img", null, { src: "data:image/png;base64," + D.pictures[mistake.picture], alt: mistake.map ? `${mistake.is}: ${mistake.said}; mistakes and entropy of each pixel` : `True class ${mistake.is}, predicted ${mistake.said}` }));
@@ -64,7 +64,7 @@ function avuShow() {
 function avuChart(width) {
   const rows = avu.samples.map((s) => ({ x: s.share * D.top, kind: s.right ? "right" : "wrong" })), threshold = avuThreshold() * D.top;
   return plot(width, "Right and wrong predictions by entropy", {
-    height: 250, x: { label: "entropy (nats)", domain: [0, D.top] }, y: { label: "images", grid: true, type: "sqrt", ticks: 5, tickFormat: "d" },
+    height: 250, x: { label: "entropy (nats)", domain: [0, D.top] }, y: { label: D.units, grid: true, type: "sqrt", ticks: 5, tickFormat: "d" },
     color: { domain: ["right", "wrong"], range: ["var(--right)", "var(--wrong)"], legend: true },
     marks: [
       Plot.rectY(rows, Plot.binX({ y: "count" }, { x: "x", fill: "kind", fy: null, thresholds: d3.range(0, D.top, D.top / 40), insetLeft: 0.5 })),
