@@ -17,6 +17,7 @@ from avuc.report.study.results import read_results
 from avuc.study import Store, dense, load_recipe, run
 from avuc.study.dense import image_aurc, read_dense, spread
 from avuc.study.maps import worst_maps
+from avuc.study.shifted import shifted_data
 from avuc.train import TrainSettings
 
 CLASSES, SIDE = 3, 12
@@ -181,3 +182,82 @@ def test_settings():
     with pytest.raises(InputError, match="max_rows must not be negative"):
         load_recipe("demo", ["study.max_rows=-1"])
     assert "max_rows" not in load_recipe("demo").stored_text()
+
+
+# shifts of the user's own that move pixels
+
+
+def moved_right(images, labels, severity):
+    """Move every image by `severity` pixels; nothing is known of the pixels that come in."""
+    moved, known = torch.zeros_like(images), torch.full_like(labels, -100)
+    moved[:, :, severity:], known[:, :, severity:] = images[:, :, :-severity], labels[:, :, :-severity]
+    labels.zero_()  # a function may write into what it gets
+    return moved, known
+
+
+def turned(images, labels, generator):
+    """Turn each image by a random number of quarters; images may also be floats (N, 3, H, W)."""
+    first = 1 if images.dtype == torch.uint8 else 2
+    quarters = torch.randint(4, (len(images),), generator=generator).tolist()
+    pairs = [
+        (torch.rot90(image, count, (first - 1, first)), torch.rot90(label, count, (0, 1)))
+        for count, image, label in zip(quarters, images, labels, strict=True)
+    ]
+    return torch.stack([image for image, _ in pairs]), torch.stack([label for _, label in pairs])
+
+
+def brighter(images):
+    return images.clamp(max=245) + 10
+
+
+def fewer_labels(images, labels):
+    return images, labels[:, 1:]
+
+
+def no_labels(images, labels):
+    return images, None
+
+
+@pytest.mark.parametrize("kind", ["uint8", "float"])
+@pytest.mark.parametrize("at_a_time", [1, 3, 100])
+def test_labels_move_with_the_pixels(monkeypatch, kind, at_a_time):
+    """Each pixel has a value of its own, so the label that belongs to it is known wherever it goes."""
+    monkeypatch.setattr("avuc.shifts._CPU_CHUNK", at_a_time * SIDE * SIDE * 3)
+    monkeypatch.setattr("avuc.study.shifted.CHUNK", at_a_time)
+    images, labels = scenes(5, 0)
+    images = torch.arange(1, SIDE * SIDE + 1, dtype=torch.uint8).view(1, SIDE, SIDE, 1).repeat(5, 1, 1, 3)
+    images[..., 1] = torch.arange(5, dtype=torch.uint8)[:, None, None]
+    inputs = images if kind == "uint8" else images.permute(0, 3, 1, 2).float()
+    clean = TensorData(inputs, labels, CLASSES, "scenes")
+    for name in ("turned", *(("moved_right",) if kind == "uint8" else ())):
+        found = shifted_data(clean, f"{__name__}:{name}", 2, 0, "cifar")
+        pixels = found.inputs if kind == "uint8" else found.inputs.permute(0, 2, 3, 1).long()
+        assert not torch.equal(pixels[..., 0].long(), images[..., 0].long())
+        for row in range(5):
+            for place in range(SIDE * SIDE):
+                value, image, _ = pixels[row].reshape(-1, 3)[place].tolist()
+                expected = int(labels[image].reshape(-1)[value - 1]) if value else -100
+                assert int(found.labels[row].reshape(-1)[place]) == expected
+                assert image == row or not value
+    assert torch.equal(clean.labels, labels)
+    plain = shifted_data(TensorData(images, labels, CLASSES, "scenes"), f"{__name__}:brighter", 2, 0, "cifar")
+    assert torch.equal(plain.labels, labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("fewer_labels", r"returned labels \(4, 11, 12\), torch.int64; expected \(4, 12, 12\)"),
+        ("no_labels", "NoneType"),
+    ],
+)
+def test_labels_that_do_not_fit(name, problem):
+    with pytest.raises(InputError, match=problem):
+        shifted_data(TensorData(*scenes(4, 0), CLASSES, "scenes"), f"{__name__}:{name}", 1, 0, "cifar")
+
+
+def test_one_label_for_each_image_stays():
+    images = scenes(4, 0)[0]
+    data = TensorData(images, torch.arange(4) % CLASSES, CLASSES, "images")
+    with pytest.raises(InputError, match="needs 'labels', and avuc offers severity, generator"):
+        shifted_data(data, f"{__name__}:turned", 1, 0, "cifar")

@@ -34,7 +34,8 @@ def shifted_data(
 ) -> MemoryData:
     """Return the clean data with a shift applied.
 
-    The labels stay, except with sentences of another domain; labels of pixels move with the pixels.
+    The labels stay, except with sentences of another domain; labels of pixels move with the pixels. The user's function
+    may return a label for each pixel or token beside the inputs.
 
     Args:
         clean: the test data.
@@ -70,16 +71,16 @@ def _shifted(
             )
         assert isinstance(clean, TensorData)
         return _own_shifted(clean, name, severity, seed, options)
+    labels = clean.labels
     if is_path(name):
-        images = own_images(clean.images, name, severity, seed, options)
+        images, labels = own_images(clean.images, labels, name, severity, seed, options)
     else:
         images = corrupt(clean.images, name, severity, seed=seed, profile=profile)
-    if isinstance(clean, TensorData):
-        labels = clean.labels
-        if not is_path(name) and labels.ndim == clean.images.ndim - 1:
+        if labels.ndim == clean.images.ndim - 1:
             labels = moved_labels(clean.images, labels, name, severity, seed=seed, profile=profile)
+    if isinstance(clean, TensorData):
         return replace(clean, inputs=images, labels=labels, name=title)
-    return Dataset(images, clean.labels, clean.num_classes, title)
+    return Dataset(images, labels, clean.num_classes, title)
 
 
 def scaled(data: MemoryData, size: int) -> Dataset:
@@ -122,19 +123,43 @@ def shift_function(path: str, options: Mapping[str, Any] | None = None) -> Calla
     return shift
 
 
-def own_images(images: Tensor, path: str, severity: int, seed: int, options: Mapping[str, Any] | None = None) -> Tensor:
-    """Return uint8 images (N, H, W, C) shifted by the user's function; shape and type must stay."""
-    function = shift_function(path, options)
+def own_images(
+    images: Tensor, labels: Tensor, path: str, severity: int, seed: int, options: Mapping[str, Any] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return uint8 images (N, H, W, C) shifted by the user's function, and their labels; shapes and types must stay."""
+    function, parts = shift_function(path, options), list[Tensor]()
 
     def shift(batch: Tensor, severity: int, generator: torch.Generator, /) -> Tensor:
-        found = function(batch.clone(), severity, generator)  # a function may write into its batch
+        start = sum(map(len, parts))
+        given = labels[start : start + len(batch)]
+        found, moved = _apart(function, batch.clone(), given, severity, generator, path)  # it may write into its batch
         if not isinstance(found, Tensor):
             raise InputError(f"study.shifts: {path} returned a {type(found).__name__}; expected a tensor of images")
+        parts.append(moved)
         return found
 
     shifted = apply_shift(images, shift, path, severity, seed=seed)
     assert isinstance(shifted, Tensor)
-    return shifted
+    return shifted, torch.cat(parts) if parts else labels
+
+
+def _apart(
+    function: Callable[..., Any], batch: Inputs, labels: Tensor, severity: int, generator: torch.Generator, path: str
+) -> tuple[Any, Tensor]:
+    """What the user's function makes of a batch: inputs, and labels of pixels or tokens, if it returns both."""
+    if labels.ndim == 1:  # a shift does not change what an example as a whole is
+        return function(batch, severity, generator), labels
+    found = function(batch, severity, generator, labels=labels.clone())
+    if not isinstance(found, tuple) or len(found) != 2:
+        return found, labels
+    inputs, moved = found
+    if not isinstance(moved, Tensor) or (moved.shape, moved.dtype) != (labels.shape, labels.dtype):
+        facts = f"{tuple(moved.shape)}, {moved.dtype}" if isinstance(moved, Tensor) else type(moved).__name__
+        raise InputError(
+            f"study.shifts: {path} returned labels {facts}; expected {tuple(labels.shape)}, {labels.dtype}, like those "
+            "that it gets"
+        )
+    return inputs, moved
 
 
 def _own_shifted(clean: TensorData, path: str, severity: int, seed: int, options: Mapping[str, Any]) -> TensorData:
@@ -146,17 +171,18 @@ def _own_shifted(clean: TensorData, path: str, severity: int, seed: int, options
         texts, labels = sentences_of(found, clean, path)
         return encoded(clean, texts, labels, f"{path} {severity}")
     generator = torch.Generator(clean.device).manual_seed(stable_seed(path, severity, seed))
-    parts = []
+    parts, moved = [], list[Tensor]()
     for rows in torch.arange(len(clean), device=clean.device).split(CHUNK):
         batch = each(clean.inputs, lambda one: one[rows])  # noqa: B023  # called at once; indexing copies
-        found = function(batch, severity, generator)
+        found, labels = _apart(function, batch, clean.labels[rows], severity, generator, path)
         _check_alike(found, each(clean.inputs, lambda one: one[rows]), path)  # noqa: B023
         parts.append(found)
+        moved.append(labels)
     if isinstance(clean.inputs, Tensor):
         inputs: Inputs = torch.cat(parts)
     else:
         inputs = {name: torch.cat([part[name] for part in parts]) for name in clean.inputs}
-    return replace(clean, inputs=inputs, name=f"{path} {severity}")
+    return replace(clean, inputs=inputs, labels=torch.cat(moved), name=f"{path} {severity}")
 
 
 def _check_alike(found: Any, batch: Inputs, path: str) -> None:
