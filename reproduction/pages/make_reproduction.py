@@ -19,9 +19,10 @@ from typing import Any
 from reproduction_best import against_targets, best_row, rows_of_best
 from reproduction_choice import rehearsals
 from reproduction_decision import decision, detection, flow_chart, pilot
+from reproduction_decision import variants as variants_by_training
 from reproduction_factorial import effects, gain_drawing, progress
 from reproduction_more import ablation, beta, code_path, cost, curves, drawings, without_threshold
-from reproduction_seeds import paired_seeds, reproduced, svhn_readings, switches, variants
+from reproduction_seeds import by_seed, difference_text, paired_seeds, reproduced, svhn_readings, switches, variants
 from reproduction_tables import BESIDE, NOTHING, PERCENT, Remarks, Study, markdown, means, number, ours
 from reproduction_worth import worth
 
@@ -110,6 +111,7 @@ def all_blocks(
         "factorial-effects": effects(studies),
         "decision": decision(studies),
         "detection-effects": detection(studies),
+        "variant-effects": variants_by_training(studies),
         "pilot": pilot(PILOT) if "factorial" in studies else NOTHING,
         "cifar10": in_short(studies, printed, best, also),
     }
@@ -189,7 +191,8 @@ def in_short(studies: Mapping[str, Study], printed: Sequence[Published], named: 
 def one_number(studies: Mapping[str, Study], printed: Sequence[Published]) -> Callable[[Sequence[str]], str]:
     """What stands in a figure's mark: STUDY | ROW | METRIC | WHERE [| STATISTIC].
 
-    STUDY `printed` is the paper; WHERE `learned` is what training noted last, or the temperature.
+    STUDY `printed` is the paper; WHERE `learned` is what training noted last, or the temperature. ROW may be a
+    difference, "ROW − OTHER": it has its interval over the seeds that both have.
     """
 
     def find(words: Sequence[str]) -> str:
@@ -208,6 +211,12 @@ def one_number(studies: Mapping[str, Study], printed: Sequence[Published]) -> Ca
             value = found[0] if found else float("nan")
         elif name not in studies:
             value = float("nan")
+        elif " − " in row:
+            values = [by_seed(studies[name], each, metric, where) for each in row.split(" − ")]
+            text = difference_text(*values, metric).strip("*")
+            if text == "–":
+                raise InputError(f"figure: {' | '.join(words)}: both methods need the same seeds, at least two")
+            return text
         elif where == "learned":
             value = studies[name].learned(row, metric).value
         else:

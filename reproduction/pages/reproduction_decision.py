@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from avuc.report.study.paired import NOT_COMPARABLE, Difference, over_seeds
 
 NOT_MEASURED, FEW = "not measured", "too few seeds to claim an effect"
 SHOWN = (("ece", "5"), ("nll", "5"), ("accuracy", "clean"))
+VARIED = (("ece", "5"), ("nll", "5"), ("avu_auc", "5"), ("accuracy", "clean"))
 DETECTED = (("auroc", "svhn"), ("auroc", "cifar100"))
 JUDGED = (("ece", "5"), ("nll", "5"))
 
@@ -40,6 +41,7 @@ class Line:
 TS = "temperature scaling"
 AVUC = "AvUC as printed, β = 3"
 REPAIRED = "AvUC `monotone`, β = 3"
+REPLACED, BOTH = "`monotone` instead of the printed loss", "both with a temperature"
 TRAININGS = {"Adam": "Adam", "SGD": "SGD with weight decay", "AugMix": "SGD with weight decay and AugMix"}
 POSTERIORS = {
     "none": "plain network",
@@ -58,7 +60,7 @@ def corner(training: str, posterior: str) -> Line:
         "factorial",
         f"{base}, AvUC + TS",
         f"{base}, none + TS",
-        "AvUC as printed, both with a temperature",
+        f"AvUC as printed, {BOTH}",
         f"{AVUC}, and {TS}",
         otherwise,
     )
@@ -84,18 +86,24 @@ NOISE = Line(
     "no AvUC",
 )
 # NOISE again, with one thing changed
-NOISE_REPAIRED = Line(
-    "the same", "code", "SVI-AvUC, monotone", "SVI-AvUC", "`monotone` instead of the printed loss", REPAIRED, AVUC
-)
+NOISE_REPAIRED = Line("the same", "code", "SVI-AvUC, monotone", "SVI-AvUC", REPLACED, REPAIRED, AVUC)
 NOISE_TEMPERATURE = Line("the same", "code", "SVI-TS", "SVI", "a temperature, no AvUC", TS, "no temperature")
 BEST = Line(
     "posterior around a trained network; AugMix (`cifar10-best`)",
     "best",
     "MOPED-AvUC + TS",
     "MOPED-SVI + TS",
-    "`monotone`, both with a temperature",
+    f"`monotone`, {BOTH}",
     f"{REPAIRED}, and {TS}",
     f"{TS}; no AvUC",
+)
+# the repaired loss against the printed one, in every training that has both
+VARIANTS = (
+    replace(NOISE_REPAIRED, have=NOISE.have),
+    *(
+        replace(line, first=line.first.replace("AvUC", "monotone"), second=line.first, compared=f"{REPLACED}, {BOTH}")
+        for line in CORNERS.values()
+    ),
 )
 LINES = (NO_TRAINING, NOISE, NOISE_REPAIRED, NOISE_TEMPERATURE, *CORNERS.values(), BEST)
 
@@ -161,10 +169,24 @@ def detection(studies: Mapping[str, Study]) -> str:
     return markdown(head, lines).replace("|---|---:|", "|---|---|", 1)
 
 
-def _measured(studies: Mapping[str, Study], figures: Sequence[tuple[str, str]]) -> list[list[str]]:
+def variants(studies: Mapping[str, Study]) -> str:
+    """Return the table of `monotone` against the printed loss, in every training that has both."""
+    if not any(line.study in studies for line in VARIANTS):
+        return NOTHING
+    lines = [[have, compared, *cells] for have, _, compared, *cells in _measured(studies, VARIED, VARIANTS)]
+    if rest := len(VARIANTS) - len(lines):
+        others = f"{rest} other trainings of [the experiment](#the-experiment-behind-it)"
+        lines.append([others, VARIANTS[-1].compared, *[NOT_MEASURED] * len(VARIED)])
+    head = ["training", "effect of", *(_title(metric, where) for metric, where in VARIED)]
+    return markdown(head, lines).replace("|---|---:|", "|---|---|", 1)
+
+
+def _measured(
+    studies: Mapping[str, Study], figures: Sequence[tuple[str, str]], wanted: Sequence[Line] = LINES
+) -> list[list[str]]:
     """Return what you have, what to use, the comparison and its figures, of every line that is measured."""
     lines = []
-    for line in LINES:
+    for line in wanted:
         if verdict(studies, line) == NOT_MEASURED:
             continue
         study, seeds = studies[line.study], difference(studies[line.study], line, *JUDGED[0])[1]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from reproduction_best import Target, difference
+from reproduction_seeds import FEWEST_SEEDS
 from reproduction_tables import NOTHING, SCORES, Study, markdown
 
 from avuc.report.metric_text import words_of
@@ -37,17 +38,18 @@ def worth(studies: Mapping[str, Study]) -> str:
         study = studies.get(name)
         if study is None or not {row, other} <= set(study.results.names):
             continue
-        line = [told, str(min(study.get(each, "ece", "5").seeds for each in (row, other)))]
+        seeds = min(study.get(each, "ece", "5").seeds for each in (row, other))
+        line = [told, str(seeds)]
         for metric in ("accuracy", *FIGURES):
-            line.append(_cell(study, row, other, Target(metric, metric, "5", math.nan)))
+            line.append(_cell(study, row, other, Target(metric, metric, "5", math.nan), seeds))
         lines.append(line)
     return markdown(head, lines) if lines else NOTHING
 
 
-def _cell(study: Study, row: str, other: str, target: Target) -> str:
+def _cell(study: Study, row: str, other: str, target: Target, seeds: int) -> str:
     found = difference(study, row, study, other, target)
     share = target.metric == "accuracy"
     scale, digits = (100, 1) if share else (1, 3)
     value, low, high = (f"{scale * each:+.{digits}f}".replace("-", "−") for each in found)
     text = f"{value} ({low} … {high})" if math.isfinite(found.low) else value
-    return f"**{text}**" if found.says(target.better) == "better" else text
+    return f"**{text}**" if seeds >= FEWEST_SEEDS and found.says(target.better) == "better" else text

@@ -17,6 +17,7 @@ import pytest
 import reproduction_decision as page
 import reproduction_factorial as factorial
 
+from avuc.core.errors import InputError
 from avuc.report.study.paper_comparison import Figure
 
 HOME = Path(__file__).parents[2]
@@ -216,3 +217,22 @@ def test_gains_are_drawn(committed):
     drawn = factorial.gain_drawing({"factorial": experiment()})
     assert b"gain in NLL" in drawn["when-to-use-gain.svg"] or b"<svg" in drawn["when-to-use-gain.svg"]
     assert (HOME / "docs" / "figures" / "when-to-use-gain.svg").is_file()
+
+
+def test_a_figure_in_a_sentence_can_be_a_difference(committed, printed):
+    find = make.one_number(committed, printed)
+    assert find(["code", "SVI-AvUC − SVI", "ece", "5"]) == "−0.029 (−0.042 … −0.016)"
+    with pytest.raises(InputError, match="both methods need the same seeds"):
+        find(["code", "SVI-AvUC − SGD", "ece", "5"])
+
+
+def test_variants_are_compared_where_both_are_trained(committed):
+    assert page.VARIANTS[0].first == "SVI-AvUC, monotone"
+    for line in page.VARIANTS[1:]:
+        assert line.first.replace("monotone", "AvUC") == line.second
+        assert {line.first, line.second} <= {method.name for method in committed["factorial"].recipe.methods}
+    lines = page.variants(committed).splitlines()[2:]
+    measured = [line for line in page.VARIANTS if page.verdict(committed, line) != page.NOT_MEASURED]
+    assert len(lines) == len(measured) + (len(measured) < len(page.VARIANTS))
+    assert "(5 seeds) | +0.008 (−0.012 … +0.029)" in lines[0]
+    assert page.variants({}) == make.NOTHING
