@@ -55,7 +55,8 @@ def test_draws_equal_scipy(draws_and_labels):
 
 
 def test_netcal_and_scikit_learn_reach_the_same_nll():
-    from netcal.scaling import TemperatureScaling as Netcal
+    pytest.importorskip("sklearn", "1.8", reason="scikit-learn has temperature scaling since 1.8")
+    Netcal = pytest.importorskip("netcal.scaling").TemperatureScaling
     from sklearn.calibration import CalibratedClassifierCV
     from sklearn.datasets import load_digits
     from sklearn.frozen import FrozenEstimator

@@ -13,7 +13,11 @@ from avuc.data.decode import AsIs, EvalView, ImageFiles, pictures, scan
 from avuc.data.files import existing_path, folder_listing
 from avuc.data.stream import in_memory
 
-SPLITS = {"train": ("train", "training"), "test": ("test", "val", "validation"), "val": ("val", "validation")}
+SPLITS: dict[str, tuple[str, ...]] = {
+    "train": ("train", "training"),
+    "test": ("test", "val", "validation"),
+    "val": ("val", "validation"),
+}
 
 
 def load_folder(

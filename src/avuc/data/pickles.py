@@ -28,7 +28,7 @@ FUNCTIONS = {
     "numpy._core.numeric _frombuffer": "frombuffer",
 }
 KINDS = {f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)} | {"b1", "f4", "f8"}
-CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+CONSTANTS: dict[str, bool | None] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 INTEGERS = {"BININT", "BININT1", "BININT2", "LONG1"}
 PYTHON2_STRINGS = {"BINSTRING", "SHORT_BINSTRING"}  # bytes, which pickletools shows as latin-1 text
 LITERALS = {"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"}

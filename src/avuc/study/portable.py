@@ -10,7 +10,7 @@ from typing import Any
 # stands for the folder of a file in a published recipe
 DATA_FOLDER = "<data>"
 # keys that hold paths, of today and of version 0.1.0
-PATHS = {"data": ("source", "root", "corruptions_dir", "released"), "net": ("weights",)}
+PATHS: dict[str, tuple[str, ...]] = {"data": ("source", "root", "corruptions_dir", "released"), "net": ("weights",)}
 
 
 def portable_tables(tables: Mapping[str, Any]) -> dict[str, Any]:

@@ -141,7 +141,13 @@ def _many(
     return tuple(_checked(item, each or args[n], location / n, special) for n, item in enumerate(value))
 
 
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "nothing"}
+WORDS: dict[type[Any], str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    type(None): "nothing",
+}
 
 
 def _words(hint: Any) -> str:

@@ -26,7 +26,7 @@ Choices: dict[str, tuple[Any, ...]] = {
 # These settings do not change the result, so a resumed run may use other values.
 FREE = ("capture", "compile", "models_per_step", "checkpoint_every", "checkpoint_seconds", "tensorboard")
 # Settings added later are left out of the run's identity at their old default, so that old checkpoints still match.
-LATER = {"augmentation": "crop", "reset_optimizer": False, "keep": "last"}
+LATER: dict[str, str | bool] = {"augmentation": "crop", "reset_optimizer": False, "keep": "last"}
 
 
 @dataclass(frozen=True)

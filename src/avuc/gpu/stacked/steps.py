@@ -53,7 +53,8 @@ class StackedSteps:
         settings = trainers[0].settings
         self.dtype: torch.dtype = torch.bfloat16 if settings.precision == "bfloat16" else self.stack.mean.dtype
         self.fast: bool = data.device.type == "cuda"
-        self.streams = [torch.cuda.Stream(data.device) for _ in trainers] if self.fast and len(trainers) > 1 else []
+        several = self.fast and len(trainers) > 1
+        self.streams: list[torch.cuda.Stream] = [torch.cuda.Stream(data.device) for _ in trainers] if several else []
         self.graphs: dict[int, Captured] = {}
         self.phase: tuple[bool, ...] = ()
         self.failed: set[Callable[..., Any]] = set()  # pieces that cannot be compiled

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 LARGEST = 1e12
 HISTOGRAMS, DIAGRAMS = ("entropy", "confidence"), ("reliability", "uncertainty")
 MOST_BINS = 100_000
-EXAMPLES = {"samples": str, "rows": int, "top": float, "mistakes": list, "tempered": dict}
-MISTAKE = {"entropy": float, "confidence": float, "said": str, "is": str}
+EXAMPLES: dict[str, type[Any]] = {"samples": str, "rows": int, "top": float, "mistakes": list, "tempered": dict}
+MISTAKE: dict[str, type[Any]] = {"entropy": float, "confidence": float, "said": str, "is": str}
 CHANGED = "the file was changed by another program: run the study again in another folder"
 
 
