@@ -108,7 +108,8 @@ class FreshPython:
             file.write_bytes(b"")
         words = [str(argument) for argument in arguments]
         request = (code, words, str(cwd or Path.cwd()), {**os.environ, **(env or {})}, [str(file) for file in files])
-        assert self.server.stdin and self.server.stdout
+        assert self.server.stdin
+        assert self.server.stdout
         self.server.stdin.write(json.dumps(request) + "\n")
         self.server.stdin.flush()
         status = int(self.server.stdout.readline())

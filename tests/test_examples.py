@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import os
 import pkgutil
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,14 +38,22 @@ def test_docstring_examples(name: str) -> None:
     assert results.failed == 0
 
 
+# what `python FILE` does
+SCRIPT = """
+import os, runpy, sys
+del sys.argv[0]
+sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
-def test_example_file(path: Path, tmp_path: Path) -> None:
-    # one thread: several tests run at the same time, and threads that wait for a core take many times as long
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, str(path)], cwd=tmp_path, env=env, check=True, timeout=300, capture_output=True)
+def test_example_file(path: Path, tmp_path: Path, fresh_python: Any) -> None:
+    ran = fresh_python(SCRIPT, path, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
 
 
-def test_study_of_my_own_model(tmp_path: Path) -> None:
+def test_study_of_my_own_model(tmp_path: Path, fresh_python: Any) -> None:
     """The recipe of the folder, made shorter, and its Python file as it is."""
     folder = tmp_path / "study"
     shutil.copytree(
@@ -55,11 +61,11 @@ def test_study_of_my_own_model(tmp_path: Path) -> None:
     )
     short = ("study.seeds=[0]", "study.severities=[5]", "train.epochs=2", "train.milestones=[]", "train.factors=[]")
     changes = ["--only", "Plain", *(part for change in short for part in ("--set", change))]
-    settings = {"cwd": folder, "env": {**os.environ, "OMP_NUM_THREADS": "1"}, "check": True, "timeout": 300}
-    study = [sys.executable, "-m", "avuc", "study", "recipe.toml", "--device", "cpu", "--out", "out", *changes]
-    subprocess.run(study, capture_output=True, **settings)
+    command = "import runpy, sys; sys.path.insert(0, ''); runpy.run_module('avuc', run_name='__main__')"
+    study = fresh_python(command, "study", "recipe.toml", "--device", "cpu", "--out", "out", *changes, cwd=folder)
+    assert study.returncode == 0, study.stderr
     assert "smudge:smudge" in (folder / "out" / "report.html").read_text(encoding="utf-8")
-    ran = subprocess.run([sys.executable, "from_python.py"], capture_output=True, text=True, **settings)
+    ran = fresh_python(SCRIPT, "from_python.py", cwd=folder)
     assert ran.stdout.count("ECE") == 9
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import shutil
-import subprocess
-import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,17 +58,16 @@ def test_an_unknown_name_of_a_moved_module_is_an_attribute_error() -> None:
         importlib.import_module("avuc.nonsense")
 
 
-def test_a_leftover_folder_hides_nothing(tmp_path: Path) -> None:
+def test_a_leftover_folder_hides_nothing(tmp_path: Path, fresh_python: Any) -> None:
     """An updated checkout keeps folders of moved packages with compiled files; Python takes them for packages."""
     shutil.copytree(Path(avuc.__file__).parent, tmp_path / "avuc", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "avuc" / "scores" / "__pycache__").mkdir(parents=True)
-    code = "import avuc.scores, avuc.evaluation.files as files; assert avuc.scores.read_scores is files.read_scores"
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        check=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    code = (
+        "import sys, warnings; sys.path.insert(0, sys.argv[1]); warnings.simplefilter('ignore')\n"
+        "import avuc.scores, avuc.evaluation.files as files; assert avuc.scores.read_scores is files.read_scores\n"
+        "assert avuc.__file__.startswith(sys.argv[1])"
     )
+    fresh_python(code, tmp_path).check_returncode()
 
 
 def test_no_moved_module_exists() -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,10 +72,6 @@ def test_lazy_names_are_the_typed_ones() -> None:
     assert typed == avuc._HOME
 
 
-def test_needs_torch_and_numpy_only() -> None:
-    subprocess.run([sys.executable, "-c", BARE.format(hidden=HIDDEN)], check=True, timeout=120)
-
-
 # what a user writes -> the extra that the message must name
 ADAPTERS = {
     "import avuc.sklearn": "sklearn",
@@ -100,7 +97,7 @@ for code in {codes!r}:
 """
 
 
-def test_every_adapter_without_its_library_names_the_extra_in_one_line(tmp_path: Path) -> None:
+def test_needs_torch_and_numpy_only_and_every_adapter_names_its_extra_in_one_line(tmp_path: Path) -> None:
     code = BARE.format(hidden=HIDDEN) + TRY_ADAPTERS.format(codes=list(ADAPTERS))
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120
@@ -216,12 +213,12 @@ def test_the_command_page_has_every_option_of_evaluate() -> None:
 
 
 @pytest.mark.parametrize("name", ["train", "study", "metrics", "evaluation", "losses", "calibration"])
-def test_packages_load_when_they_are_first_used(name: str) -> None:
+def test_packages_load_when_they_are_first_used(name: str, fresh_python: Any) -> None:
     """`import avuc; avuc.train.fit_calibrated` works without a second import, and `import avuc` alone loads nothing."""
     code = f"import sys, avuc; assert 'avuc.{name}' not in sys.modules; assert avuc.{name}.__name__ == 'avuc.{name}'"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    fresh_python(code).check_returncode()
 
 
-def test_the_function_predict_is_not_hidden_by_its_room() -> None:
+def test_the_function_predict_is_not_hidden_by_its_room(fresh_python: Any) -> None:
     code = "import avuc, avuc.prediction, avuc.prediction.predictor; assert callable(avuc.predict)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    fresh_python(code).check_returncode()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from typing import Any
 
 import torch
 
@@ -21,9 +20,9 @@ sys.exit("torch._dynamo" in sys.modules)
 """
 
 
-def test_a_draw_does_not_load_the_compiler() -> None:
+def test_a_draw_does_not_load_the_compiler(fresh_python: Any) -> None:
     """It takes seconds, and only compiled code needs it."""
-    subprocess.run([sys.executable, "-c", DRAW], check=True, timeout=120)
+    fresh_python(DRAW).check_returncode()
 
 
 def test_a_compiled_draw_is_the_eager_one() -> None:

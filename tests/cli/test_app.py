@@ -188,7 +188,7 @@ def test_a_bug_is_not_hidden(monkeypatch):
         main(["evaluate"])
 
 
-def test_out_of_memory_in_a_command(validation):
+def test_out_of_memory_in_a_command(validation, fresh_python):
     """A real one: the process may not use more than it does after torch is imported."""
     code = (
         "import resource, sys, torch, numpy, avuc.evaluation.evaluate, avuc.evaluation.files\n"
@@ -198,13 +198,7 @@ def test_out_of_memory_in_a_command(validation):
         "resource.setrlimit(resource.RLIMIT_AS, (used + 50_000_000,) * 2)\n"
         "sys.exit(main(['evaluate', sys.argv[1], '--replicates', '100000']))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(validation)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+    done = fresh_python(code, validation)
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1
     assert "not enough memory" in done.stderr

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -127,16 +127,18 @@ else:
 """
 
 
-def run(code: str, *arguments: Path, hidden: bool) -> None:
-    if hidden:
-        code = HIDE + code + CHECK_HIDDEN
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
+@pytest.fixture
+def run(fresh_python: Any) -> Callable[..., None]:
+    def run(code: str, *arguments: Path, hidden: bool) -> None:
+        if hidden:
+            code = HIDE + code + CHECK_HIDDEN
+        done = fresh_python(code, *arguments)
+        assert done.returncode == 0, done.stderr
+
+    return run
 
 
-def test_predictions_are_the_same(tmp_path: Path) -> None:
+def test_predictions_are_the_same(tmp_path: Path, run: Callable[..., None]) -> None:
     results: list[dict[str, tuple[Tensor, Tensor]]] = []
     for hidden in (False, True):
         path = tmp_path / f"{hidden}.pt"
@@ -149,7 +151,7 @@ def test_predictions_are_the_same(tmp_path: Path) -> None:
         assert torch.equal(entropy, results[1][name][1]), name
 
 
-def test_linear_avuc_works() -> None:
+def test_linear_avuc_works(run: Callable[..., None]) -> None:
     run(LINEAR, hidden=True)
 
 
@@ -169,7 +171,7 @@ def recipe_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_study_is_the_same(recipe_file: Path, tmp_path: Path) -> None:
+def test_a_study_is_the_same(recipe_file: Path, tmp_path: Path, run: Callable[..., None]) -> None:
     results = []
     for hidden in (False, True):
         folder = tmp_path / f"study-{hidden}"

@@ -14,11 +14,14 @@ import sqlite3
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from avuc.cli import main
 from avuc.core.errors import InputError
 from avuc.core.text import short
+from avuc.report.study import exports
 from avuc.report.study.exports import file_names, write_figures
+from avuc.report.study.figures import all_figures
 from avuc.report.study.intervals import spread
 from avuc.report.study.paired import over_seeds, over_shifts
 from avuc.report.study.results import CLEAN, MethodFacts, Results, read_results, side_by_side
@@ -45,6 +48,16 @@ def copy(study_folder, tmp_path):
         return folder
 
     return change
+
+
+@pytest.fixture
+def few_figures(monkeypatch):
+    """One of the six metrics has its figures, and SVG files alone are drawn: `test_exports` writes all of them."""
+    monkeypatch.setattr("avuc.report.study.figures.BOXES", ("ece",))
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, file, **how: save(self, file, **how) if how["format"] == "svg" else None
+    )
 
 
 def without(condition: str) -> list[str]:
@@ -87,7 +100,7 @@ PARTIAL = {
 
 
 @pytest.mark.parametrize("kind", PARTIAL)
-def test_a_part_of_a_study_has_a_page(copy, tmp_path, capsys, kind):
+def test_a_part_of_a_study_has_a_page(copy, tmp_path, capsys, few_figures, kind):
     folder = copy(*PARTIAL[kind])
     exports = kind in ("clean only", "different shifts", "no number at all", "a method without shifts")
     page = tmp_path / "page.html"
@@ -163,7 +176,7 @@ NAMES = (
 )
 
 
-def test_names_of_any_kind(synthetic_study, tmp_path, capsys):
+def test_names_of_any_kind(synthetic_study, tmp_path, capsys, few_figures):
     synthetic_study(tmp_path / "study", NAMES, seeds=(0,), severities=(5,), name="../=1+1\n|`<b>")
     assert main(["report", str(tmp_path / "study"), "--out", str(tmp_path / "page.html")]) == 0
     said = capsys.readouterr()
@@ -334,7 +347,10 @@ def test_nothing_is_bold_where_nothing_says_how_it_varies():
     assert math.isnan(spread(one).interval(0)[0])
 
 
-def test_a_picture_that_cannot_be_read_is_left_blank(copy, tmp_path):
+def test_a_picture_that_cannot_be_read_is_left_blank(copy, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        exports, "all_figures", lambda results: [one for one in all_figures(results) if one[0] == "gallery"]
+    )
     folder = copy("UPDATE gallery SET data = x'89504e47ffff' WHERE shift = 'fog'", *without("shift = 'contrast'"))
     written = write_figures(results_of(folder), tmp_path / "figures", progress=False)
-    assert tmp_path / "figures" / "gallery.png" in written
+    assert [path.name for path in written] == ["gallery.png", "gallery.svg"]

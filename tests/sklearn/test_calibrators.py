@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -107,12 +104,11 @@ def test_one_logit_for_two_classes():
         assert probs.shape == (3, 2)
 
 
-def test_the_calibrators_do_not_need_scikit_learn():
+def test_the_calibrators_do_not_need_scikit_learn(fresh_python):
     code = (
         "import sys; sys.modules['sklearn'] = None\n"
         "from avuc.calibration import TemperatureScaling\n"
         "scaler = TemperatureScaling().fit([[3., 0.], [0., 3.], [3., 0.]], [0, 1, 1])\n"
         "print(scaler.predict([[3., 0.]]), scaler.classes_, scaler.score([[3., 0.]], [0]) < 0)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout == "[0] [0 1] True\n"
+    assert fresh_python(code).stdout == "[0] [0 1] True\n"

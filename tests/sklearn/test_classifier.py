@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -280,8 +278,8 @@ def test_certain_probabilities_get_the_floor(cancer):
     assert probs.max(1).mean() == pytest.approx(accuracy, abs=0.03)
 
 
-def test_without_scikit_learn_one_line_names_the_extra():
+def test_without_scikit_learn_one_line_names_the_extra(fresh_python):
     code = "import sys; sys.modules['sklearn'] = None\nimport avuc.sklearn"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ran = fresh_python(code)
     assert ran.stderr.splitlines()[-1].startswith("avuc.core.errors.MissingExtra: avuc.sklearn needs 'sklearn'")
     assert "pip install 'avuc[sklearn]'" in ran.stderr

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from typing import Any
 
 FORBIDDEN = ("avuc.study", "avuc.report", "avuc.cli", "sqlite3", "ray", "pyarrow")
 CODE = f"""
@@ -14,12 +13,11 @@ print(*sorted(loaded))
 """
 
 
-def test_training_loads_no_study_no_database_and_no_report() -> None:
-    loaded = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True).stdout.split()
-    assert loaded == []
+def test_training_loads_no_study_no_database_and_no_report(fresh_python: Any) -> None:
+    loaded = fresh_python(CODE)
+    assert (loaded.returncode, loaded.stdout.split()) == (0, [])
 
 
-def test_the_check_sees_what_is_loaded() -> None:
+def test_the_check_sees_what_is_loaded(fresh_python: Any) -> None:
     code = CODE.replace("import avuc.train", "import avuc.study, sqlite3")
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert {"avuc.study", "sqlite3"} <= set(loaded)
+    assert {"avuc.study", "sqlite3"} <= set(fresh_python(code).stdout.split())

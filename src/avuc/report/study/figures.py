@@ -76,7 +76,7 @@ def saved(name: str, size: tuple[float, float], paint: Paint) -> dict[str, bytes
         for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
             file = io.BytesIO()
             figure.savefig(file, format=kind, dpi=200, metadata=metadata, facecolor="white")
-            figure.set_layout_engine("none")  # keep the layout of the first file
+            figure.set_layout_engine(None)  # keep the layout of the first file
             out[kind] = file.getvalue()
     return out
 
