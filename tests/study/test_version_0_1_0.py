@@ -85,5 +85,6 @@ def test_new_studies_are_written_as_0_1_0_wrote_them(old):
     added = [line for line in again if line not in lines]
     assert [line for line in again if line in lines] == lines
     # keys with defaults that were added after 0.1.0
-    assert {line.partition(" = ")[0] for line in added} <= {"augmentation", "keep", "reset_optimizer", "nesterov"}
+    later = {"augmentation", "keep", "reset_optimizer", "nesterov", "freeze_trunk"}
+    assert {line.partition(" = ")[0] for line in added} <= later
     assert parse_recipe(stored) == recipe

@@ -50,6 +50,7 @@ def test_the_identity_of_earlier_runs_stays() -> None:
     assert TrainSettings(augmentation="augmix").identity() == told | {"augmentation": "'augmix'"}
     assert TrainSettings(reset_optimizer=True).identity() == told | {"reset_optimizer": "True"}
     assert TrainSettings(keep="best_accuracy").identity() == told | {"keep": "'best_accuracy'"}
+    assert TrainSettings(freeze_trunk=True).identity() == told | {"freeze_trunk": "True"}
     assert OFTEN.identity() == QUICK.identity()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -16,6 +17,7 @@ from avuc.core.renamed import renamed
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.posterior import Posterior
 from avuc.prediction.backends.backend import BackendOptions
+from avuc.prediction.backends.features import FeatureStore
 from avuc.prediction.checks import check_seed, refuse_bytes, warn_about_spread
 from avuc.prediction.data import DATASET_BATCH, Examples, Inputs, Loaded, parts_of, source_of
 from avuc.prediction.inputs import Batches
@@ -231,6 +233,12 @@ class Predictor:
         limit = max(plan.limits)
         chunks = self._runner.chunks(batches, limit, limit if plan.tolerance is None else 1)
         return averages(chunks, batches, self.task, plan, bar)
+
+    def share_features(self, store: FeatureStore) -> None:
+        """Take features before the last layer from `store`, and put them there, for models that share the trunk."""
+        with self._lock:
+            self._runner.forget()
+            self._runner.options = replace(self._runner.options, features=store)
 
     def forget(self) -> None:
         """Drop the samples that are kept; needed only after a change of the posterior that cannot be detected."""

@@ -19,6 +19,7 @@ from avuc.data import Stream
 from avuc.data.tensors import MemoryData
 from avuc.methods.batch_norm import PerDrawBatchNorm, evenly_spaced
 from avuc.posterior import Posterior, seeded_generator
+from avuc.prediction.backends.features import FeatureStore
 from avuc.prediction.logits import kept_logits
 from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
@@ -69,6 +70,7 @@ class StudyWorker:
         self.data: StudyData = StudyData(recipe, self.device)
         self._fitted: dict[ModelKey, Fitted] = {}
         self._predictors: dict[tuple[ModelKey, int], Predictor] = {}  # by model and bn_images
+        self._features = FeatureStore()  # models with the same layers up to the last one share them
         self._fits: dict[tuple[str, int], Future[Calibrator]] = {}  # calibrators that are being fitted
         self._cpu_images: tuple[TestSet, MemoryData] | None = None
 
@@ -146,7 +148,9 @@ class StudyWorker:
                 memory = int(torch.cuda.mem_get_info(self.device)[1] * SAMPLES_SHARE) // sum(counts.values())
                 dtype = torch.bfloat16 if self.recipe.study.precision == "bfloat16" else None
             posterior = self._with_own_statistics(key, bn_images) if bn_images else self.posterior(key)
-            self._predictors[key, bn_images] = Predictor(posterior, seed=key.seed, dtype=dtype, memory=memory)
+            predictor = Predictor(posterior, seed=key.seed, dtype=dtype, memory=memory)
+            predictor.share_features(self._features)
+            self._predictors[key, bn_images] = predictor
         return self._predictors[key, bn_images]
 
     def _with_own_statistics(self, key: ModelKey, bn_images: int) -> Posterior:

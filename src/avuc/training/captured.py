@@ -50,7 +50,7 @@ class CapturedSteps:
     def prepare(self, sizes: Sequence[int]) -> None:
         """Compile and capture a step for each batch size, unless that is done."""
         for trainer in self.trainers:
-            trainer.model.train()
+            trainer.train_mode()
             trainer.loss.train()
         phase = tuple(trainer.loss.warming_up for trainer in self.trainers)
         if phase != self.phase:

@@ -47,7 +47,7 @@ class CompiledSteps:
     def prepare(self, sizes: Sequence[int]) -> None:
         """Compile the steps for these batch sizes, unless that is done."""
         for trainer in self.trainers:
-            trainer.model.train()
+            trainer.train_mode()
             trainer.loss.train()
         phase = tuple(trainer.loss.warming_up for trainer in self.trainers)
         if phase != self.phase:

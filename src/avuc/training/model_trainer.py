@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from avuc.bayes import BayesianModule
+from avuc.bayes.layout import choose
 from avuc.core.errors import InputError, NonFiniteError
 from avuc.data.arrays import as_input, epoch_batches
 from avuc.data.augmentation import Augmentation
@@ -73,6 +74,8 @@ class ModelTrainer:
         self.noise: torch.Generator = torch.Generator(device=device)
         made = copy.deepcopy(net) if isinstance(net, nn.Module) else net(seeded_generator(seed, index, START))
         made = with_head(made, objective)
+        if settings.freeze_trunk:
+            freeze_trunk(made, method)
         made = made.to(device)
         if device.type == "cuda":
             # the fast order for convolutions; a flat posterior keeps the order it is given
@@ -82,6 +85,8 @@ class ModelTrainer:
         self.parameters: list[nn.Parameter] = [
             parameter for parameter in self.model.parameters() if parameter.requires_grad
         ]
+        # modules that stay in evaluation mode
+        self.frozen: list[nn.Module] = _untrained_modules(self.model) if settings.freeze_trunk else []
         if not self.parameters:
             raise InputError(f"{type(made).__name__} has no trainable weights")
         self.optimizer: torch.optim.Optimizer = _optimizer(self.parameters, self.rho_parameters, settings, device)
@@ -122,8 +127,14 @@ class ModelTrainer:
         if avuc is not None and not avuc.warming_up:
             self.meters.threshold.copy_(avuc.threshold)
         self.meters.begin()
-        self.model.train()
+        self.train_mode()
         self.loss.train()
+
+    def train_mode(self) -> None:
+        """Put the model into training mode, except for a frozen trunk."""
+        self.model.train()
+        for module in self.frozen:
+            module.training = False
 
     def _reset_moments(self) -> None:
         """Set the optimizer's moments to 0 in place, because a captured or stacked step uses the same tensors."""
@@ -250,6 +261,24 @@ def with_head(net: nn.Module, objective: Objective) -> nn.Module:
     """Return the network with the last layer that an objective needs, if it has none."""
     needed = objective.kind == "euc" and not any(isinstance(layer, DirichletHead) for layer in net.modules())
     return nn.Sequential(net, DirichletHead()) if needed else net
+
+
+def freeze_trunk(net: nn.Module, method: Method) -> None:
+    """Make all weights constants but those of the last layer, which is the one of `to_bayesian(layers="last")`."""
+    if isinstance(getattr(method, "member", method), Dropout):
+        raise InputError("train: freeze_trunk cannot be combined with dropout, whose masks are in the trunk, too")
+    last = {name for slot in choose(net, "last").slots for name in slot.places}
+    for name, parameter in net.named_parameters(remove_duplicate=False):
+        parameter.requires_grad_(name in last)
+
+
+def _untrained_modules(model: nn.Module) -> list[nn.Module]:
+    """The modules without children and without weights that are trained."""
+    return [
+        module
+        for module in model.modules()
+        if not any(True for _ in module.children()) and not any(p.requires_grad for p in module.parameters())
+    ]
 
 
 def draws_for_each_row(method: Method) -> bool:

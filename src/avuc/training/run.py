@@ -243,7 +243,7 @@ class Run:
         )
         for trainer in self.trainers:
             trainer.swap_average()
-            trainer.model.train()
+            trainer.train_mode()
         threshold = self.threshold
         return {
             "validation_nll": metrics.nll(predictions.probs, predictions.labels),

@@ -26,7 +26,12 @@ Choices: dict[str, tuple[Any, ...]] = {
 # These settings do not change the result, so a resumed run may use other values.
 FREE = ("capture", "compile", "models_per_step", "checkpoint_every", "checkpoint_seconds", "tensorboard")
 # Settings added later are left out of the run's identity at their old default, so that old checkpoints still match.
-LATER: dict[str, str | bool] = {"augmentation": "crop", "reset_optimizer": False, "keep": "last"}
+LATER: dict[str, str | bool] = {
+    "augmentation": "crop",
+    "reset_optimizer": False,
+    "keep": "last",
+    "freeze_trunk": False,
+}
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,8 @@ class TrainSettings:
         momentum, nesterov: of SGD.
         weight_decay: applied to all weights except a posterior's ρ, which it would pull to σ = 0.69.
         reset_optimizer: clear the optimizer's moments at the start of every epoch, as the authors' released code does.
+        freeze_trunk: train the last layer only. The layers before it keep their weights and run in evaluation mode, so
+            that batch-norm statistics stay, too.
         pad, flip: random crops of images padded by `pad` pixels, random horizontal flips.
         augmentation: "crop" for crops and flips only, "augmix" to add AugMix (docs/guide/data.md).
         kl_anneal_epochs: the KL weight rises linearly from 0 to its full value over this many epochs (0: always full).
@@ -78,6 +85,7 @@ class TrainSettings:
     nesterov: bool = False
     weight_decay: float = 0.0
     reset_optimizer: bool = False
+    freeze_trunk: bool = False
     pad: int = 4
     flip: bool = True
     augmentation: Policy = "crop"

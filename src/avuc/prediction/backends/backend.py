@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from avuc.bayes import WeightDraw
 from avuc.posterior import Draw, NetDraw
+from avuc.prediction.backends.features import FeatureStore
 from avuc.prediction.inputs import Batch, Batches
 from avuc.prediction.outputs import Logits
 
@@ -44,6 +45,7 @@ class BackendOptions:
         compiled: as in `predict`; None means that the backend decides.
         memory: bytes of sampled weights to keep for the next dataset.
         logits: returns the logits from the network's output; None: they are found.
+        features: where features before the last layer are kept for other models; None: nowhere.
     """
 
     device: torch.device
@@ -52,6 +54,7 @@ class BackendOptions:
     compiled: bool | str | None
     memory: int
     logits: Logits | None = None
+    features: FeatureStore | None = None
 
 
 class Backend(Protocol):

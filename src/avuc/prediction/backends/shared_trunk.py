@@ -25,6 +25,7 @@ from avuc.prediction.backends.backend import (
     samples_per_chunk,
 )
 from avuc.prediction.backends.dropout_masks import dropout_hooks, masks_of
+from avuc.prediction.backends.features import FeatureStore, trunk_digest
 from avuc.prediction.inputs import Batch, Batches
 
 
@@ -49,6 +50,8 @@ class SharedTrunkBackend:
         self.layer: str = layer
         self.dtype: torch.dtype | None = options.dtype
         self.memory: int = options.memory
+        self.store: FeatureStore | None = options.features if layer else None
+        self._digest: str | None = None
         self._prefix = f"{layer}." if layer else ""
         self._runner = Runner(net, folded=options.fold_batch_norm)
         self._trunk = self._runner.function({})
@@ -81,6 +84,10 @@ class SharedTrunkBackend:
         layer = self._runner.module.get_submodule(self.layer)
         assert isinstance(layer, nn.Linear)
         self.samples_per_chunk = samples_per_chunk(batches.size, layer.out_features, batches.device)
+        kept = self.store.get(batches, self._trunk_digest()) if self.store is not None else None
+        if kept is not None:
+            self._features = kept
+            return True
         calls: list[tuple[tuple[object, ...], object]] = []
         handle = layer.register_forward_hook(lambda _, inputs, output: calls.append((inputs, output)))
         device = batches.device.type
@@ -99,7 +106,14 @@ class SharedTrunkBackend:
                 self._features.append(features if features.dtype == torch.float64 else features.float())
         finally:
             handle.remove()
+        if self.store is not None:
+            self.store.put(batches, self._trunk_digest(), self._features)
         return True
+
+    def _trunk_digest(self) -> str:
+        if self._digest is None:  # the backend is made anew if the posterior changes
+            self._digest = trunk_digest(self._runner.base, self._prefix, f"{self._runner.module!r} {self.dtype}")
+        return self._digest
 
     def ready(self, samples: range) -> bool:
         heads = []

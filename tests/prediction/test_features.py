@@ -1,0 +1,147 @@
+"""Models with the same layers before the last one share their features; nothing else does, and nothing changes."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from avuc.bayes import to_bayesian
+from avuc.methods import LLSVI, Objective
+from avuc.prediction.backends.features import FeatureStore
+from avuc.prediction.predictor import Predictor
+from avuc.study import run
+from avuc.study import worker as study_worker
+from avuc.train import TrainSettings
+
+RAN: list[int] = []  # rows of each pass
+
+
+class Net(nn.Module):
+    def __init__(self, num_classes: int = 3) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        RAN.append(len(x))
+        return self.last(torch.relu(self.norm(self.first(x))))
+
+
+def posteriors() -> list[nn.Module]:
+    """Two with one trunk; then with another weight, another statistic, and another last layer that is wider."""
+    torch.manual_seed(0)
+    net, nets = Net(), []
+    for change in range(4):
+        other = copy.deepcopy(net)
+        nn.init.normal_(other.last.weight)
+        if change == 2:
+            with torch.no_grad():
+                other.first.bias[0] += 1e-3
+        if change == 3:
+            other.norm.running_mean[0] += 1e-3
+        nets.append(to_bayesian(other, layers="last", initial_std=0.3).eval())
+    return nets
+
+
+def shared(store: FeatureStore, model: nn.Module, dtype: torch.dtype | None = None) -> Predictor:
+    predictor = Predictor(model, samples=4, batch_size=3, dtype=dtype)
+    predictor.share_features(store)
+    return predictor
+
+
+def rows_run(predictor: Predictor, x: object, expected: Tensor) -> int:
+    RAN.clear()
+    assert torch.equal(predictor.logits(x), expected)
+    return sum(RAN)
+
+
+def test_only_the_same_trunk_is_shared() -> None:
+    x, store, models = torch.randn(7, 4), FeatureStore(), posteriors()
+    alone = [Predictor(model, samples=4, batch_size=3).logits(x) for model in models]
+    assert [rows_run(shared(store, model), x, logits) for model, logits in zip(models, alone, strict=True)] == [
+        7,
+        0,
+        7,
+        7,
+    ]
+    # the first two are still there
+    assert [rows_run(shared(store, model), x, logits) for model, logits in zip(models, alone, strict=True)] == [0] * 4
+    half = Predictor(models[0], samples=4, batch_size=3, dtype=torch.bfloat16).logits(x)
+    assert rows_run(shared(store, models[0], torch.bfloat16), x, half) == 7
+
+
+def test_other_data_and_changed_data() -> None:
+    x, store, (first, second, *_) = torch.randn(7, 4), FeatureStore(), posteriors()
+
+    def both(data: object) -> list[int]:
+        return [
+            rows_run(shared(store, model), data, Predictor(model, samples=4, batch_size=3).logits(data))
+            for model in (first, second)
+        ]
+
+    assert both(x) == [7, 0]
+    assert both(x.clone()) == [7, 0]
+    x[3] += 1  # written into
+    assert both(x) == [7, 0]
+    x[3] += 1
+    assert both(x) == [7, 0]
+    assert both(x.numpy()) == [7, 7]  # nobody could say whether an array has changed
+    with torch.inference_mode():
+        frozen = torch.randn(7, 4)
+    assert both(frozen) == [7, 7]
+    for memory, rows in ((1, 7), (7 * 5 * 4, 0)):
+        store = FeatureStore(memory)
+        assert both(x) == [7, rows]
+
+
+def test_a_model_that_changes_has_other_features() -> None:
+    x, store, (first, second, *_) = torch.randn(7, 4), FeatureStore(), posteriors()
+    one, two = shared(store, first), shared(store, second)
+    one.logits(x)
+    with torch.no_grad():
+        second.module.first.weight += 1
+    assert rows_run(two, x, Predictor(second, samples=4, batch_size=3).logits(x)) == 7
+
+
+@pytest.mark.parametrize("sharing", [True, False])
+def test_a_study_runs_a_frozen_trunk_once_for_each_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sharing: bool
+) -> None:
+    """Four posteriors around one network: the trunk runs once for each of three sets, and no figure changes."""
+    if not sharing:
+        monkeypatch.setattr(study_worker, "FeatureStore", lambda: FeatureStore(0))
+    torch.manual_seed(2)
+    RAN.clear()
+    net, x = Net(), torch.randn(40, 4)
+    labels = (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+    last = {"method": LLSVI(moped=True, delta=0.2), "train": TrainSettings(**SETTINGS, freeze_trunk=True)}
+    store = run(
+        methods={"LL-SVI": last, "LL-SVI-AvUC": {**last, "objective": Objective("avuc", warmup_epochs=1)}},
+        data=dict.fromkeys(("train", "validation", "test"), (x, labels)),
+        net=net,
+        shifts=[noise],
+        severities=[5],
+        seeds=[0, 1],
+        samples=3,
+        train=TrainSettings(**SETTINGS),
+        out=tmp_path,
+        device="cpu",
+        progress=False,
+    )
+    FIGURES[sharing] = sorted(row for row in store.rows() if row[4] in ("nll", "accuracy", "ece", "avu_auc"))
+    store.close()
+    assert FIGURES[sharing] == FIGURES.get(not sharing, FIGURES[sharing])
+    assert len(FIGURES[sharing]) == 2 * 2 * 3 * 4
+    # every posterior is validated once in training, on all 40 rows, without sharing
+    assert RAN.count(40) == 4 + (3 if sharing else 12)
+
+
+FIGURES: dict[bool, list[tuple[object, ...]]] = {}
+SETTINGS = {"epochs": 2, "batch_size": 10, "milestones": (), "factors": (), "pad": 0, "validate_every": 2}
+
+
+def noise(batch: Tensor, generator: torch.Generator) -> Tensor:
+    return batch + torch.randn(batch.shape, generator=generator)
