@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import make_studies
 from reproduction_best import against_targets, best_row, rows_of_best
 from reproduction_choice import rehearsals
 from reproduction_decision import decision, detection, flow_chart, pilot
@@ -238,6 +239,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     printed = read_published(RESULTS / "paper" / "tables.csv")
     notes = tomllib.loads((HERE / "reproduction.toml").read_text(encoding="utf-8"))
     blocks, remarks = all_blocks(studies, printed, notes)
+    if make_studies.IN_README in block_names((HOME / "README.md").read_text(encoding="utf-8")):
+        blocks[make_studies.IN_README] = make_studies.beyond_cifar(make_studies.all_studies())
     # all pages are made before the first is written, so that a missing number leaves every page as it was
     find = one_number(studies, printed)
     pages = {path: (name, path.read_text(encoding="utf-8")) for path, name in PAGES.items()}

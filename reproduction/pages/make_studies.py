@@ -32,8 +32,11 @@ from studies_tables import (
     by_intensity,
     clean,
     detection,
+    difference,
     differences,
     held_out,
+    holds,
+    interval,
     quartiles,
     read_published,
     says,
@@ -42,13 +45,14 @@ from studies_tables import (
 
 from avuc.core.atomic import write_text
 from avuc.core.errors import InputError
-from avuc.report.markers import block_names, fill
+from avuc.report.markers import BLOCK, block_names, fill
 
 HOME = Path(__file__).parents[2]
 STUDIES = HOME / "reproduction" / "studies"
 RESULTS = HOME / "reproduction" / "results" / "studies"
 PAGES = HOME / "docs" / "studies"
 METRICS = ("accuracy", "nll", "brier", "ece", "uce", "avu_auc", "aurc")
+IN_README = "beyond-cifar"  # a block of README.md
 SKELETON = """\
 # {title}
 
@@ -190,6 +194,38 @@ def index_table(studies: Sequence[Study]) -> str:
     return "\n".join(lines)
 
 
+def beyond_cifar(studies: Sequence[Study]) -> str:
+    """The table of README: one line for each study, under shift."""
+    lines = [
+        "| study | AvUC compared with | seeds | ECE, % | NLL | does it help? |",
+        "|---|---|---:|---:|---:|---|",
+    ]
+    for study in studies:
+        name = f"[{study.title}](docs/studies/{study.name}.md), {study.task}"
+        if study.published is None or not study.compare:
+            cells = [f"{study.compare[0][1]}" if study.compare else "", "", "", "", "not run yet"]
+        else:
+            results, pair = study.published.results, study.compare[0]
+            where = "shifted" if results.shifts else "clean"
+            both = [interval(results, pair, metric, where) for metric in ("ece", "nll")]
+            cells = [pair[1], str(difference(results, pair, "ece", where)[1]), *both, holds(results, pair, where)]
+        lines.append(f"| {' | '.join([name, *cells])} |")
+    return "\n".join(lines)
+
+
+def all_studies() -> list[Study]:
+    """Every study of reproduction/studies, with its results if there are any."""
+    return [read_study(path.parent, RESULTS) for path in sorted(STUDIES.glob("*/recipe.toml"))]
+
+
+def _readme(text: str) -> str:
+    """README.md with its block of studies; other blocks are those of make_reproduction.py."""
+    if IN_README not in block_names(text):
+        return text
+    table = beyond_cifar(all_studies())
+    return BLOCK.sub(lambda one: f"{one[1]}\n{table}\n\n{one[3]}" if one["name"] == IN_README else one[0], text)
+
+
 def _minutes(published: Published) -> str:
     """How long it took, and on what; a note if it was not the recipe, or not all of it."""
     devices = sorted({"GPU" if run["device"].startswith("cuda") else "CPU" for run in published.facts["runs"]})
@@ -220,8 +256,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if a page is out of date")
     args = parser.parse_args(arguments)
-    old = []
-    for path, text in make(STUDIES, RESULTS, PAGES).items():
+    old, made = [], make(STUDIES, RESULTS, PAGES)
+    readme = HOME / "README.md"
+    if readme.is_file():
+        made[readme] = _readme(readme.read_text(encoding="utf-8"))
+    for path, text in made.items():
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             old.append(path)
             if not args.check:

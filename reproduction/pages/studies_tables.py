@@ -245,14 +245,15 @@ def differences(results: Results, metrics: Sequence[str], pairs: Sequence[tuple[
     for where, words in (("clean", "clean test data"), ("shifted", "mean over all shifts and intensities")):
         if where == "clean" or results.shifts:
             rows = [
-                [f"{first} − {second}", *(_interval(results, (first, second), m, where) for m in known)]
+                [f"{first} − {second}", *(interval(results, (first, second), m, where) for m in known)]
                 for first, second in pairs
             ]
             parts.append(f"On {words}:\n\n{markdown(['difference', *map(title, known)], rows)}")
     return "\n\n".join(parts)
 
 
-def _interval(results: Results, pair: tuple[str, str], metric: str, where: str) -> str:
+def interval(results: Results, pair: tuple[str, str], metric: str, where: str) -> str:
+    """First − second with half of its interval; bold if it is an effect."""
     found, seeds = difference(results, pair, metric, where)
     if not math.isfinite(found.low):
         return number(found.value, metric, signed=True)
@@ -265,4 +266,27 @@ def says(results: Results, pair: tuple[str, str], where: str) -> str:
     """One cell of the index: the differences of ECE and NLL, and whether they are effects."""
     if where == "shifted" and not results.shifts:
         return "no shifts"
-    return ", ".join(f"{metric.upper()} {_interval(results, pair, metric, where)}" for metric in ("ece", "nll"))
+    return ", ".join(f"{metric.upper()} {interval(results, pair, metric, where)}" for metric in ("ece", "nll"))
+
+
+def holds(results: Results, pair: tuple[str, str], where: str) -> str:
+    """Whether the first method helps: what is an effect on ECE and NLL over at least `FEWEST` paired seeds.
+
+    Args:
+        results: of a study.
+        pair: the method and the one that it is compared with.
+        where: "clean" or "shifted".
+    """
+    words = {}
+    for metric in ("ece", "nll"):
+        found, seeds = difference(results, pair, metric, where)
+        if seeds < FEWEST:
+            return f"open: {seeds} seed{'s' * (seeds != 1)}"
+        words[metric] = "better" if found.high < 0 else "worse" if found.low > 0 else "the same"
+    if set(words.values()) == {"the same"}:
+        return "no effect"
+    if "worse" not in words.values():
+        return "yes" if words["ece"] == "better" else "NLL only"
+    if words["ece"] == "better":
+        return "ECE only; NLL is worse"
+    return "no: worse" if words["nll"] != "better" else "NLL only; ECE is worse"

@@ -109,7 +109,11 @@ def home(places, monkeypatch):
 
 def test_from_data_to_page(home, capsys):
     """Before: not run yet. After publishing: the figures of the study's file, and a page that is up to date."""
+    readme = home / "README.md"
+    places = "<!-- generated: beyond-cifar -->\n<!-- end: beyond-cifar -->\n"
+    readme.write_text(f"{places}<!-- generated: other -->\nas it is\n")
     assert make_studies.main([]) == 0
+    assert "| [Small](docs/studies/small.md), study | Plain |  |  |  | not run yet |" in readme.read_text()
     page, index = home / "docs" / "small.md", home / "docs" / "index.md"
     assert page.read_text().count("*Not run yet.*") == 5
     assert "make reproduce STUDY=small DATA=FOLDER" in page.read_text()
@@ -119,6 +123,8 @@ def test_from_data_to_page(home, capsys):
 
     assert run_study.main(["small", "--publish-only", "--out", str(home / "out")]) == 0
     assert make_studies.main(["--check"]) == 0
+    assert "| open: 2 seeds |" in readme.read_text()
+    assert readme.read_text().endswith("<!-- generated: other -->\nas it is\n")
     text = page.read_text()
     assert "Written by hand." in text
     assert "Not run yet" not in text
@@ -206,12 +212,24 @@ def test_differences_of_pairs_by_hand(home):
     results = studies_tables.Results("t", "", (), methods, [("clean", 0)], values, {}, {}, {})
     found = stats.ttest_rel(first, second).confidence_interval()
     half = 100 * (found.high - found.low) / 2
-    assert studies_tables._interval(results, ("a", "b"), "ece", "clean") == f"**-9.40 ± {half:.2f}**"
+    assert studies_tables.interval(results, ("a", "b"), "ece", "clean") == f"**-9.40 ± {half:.2f}**"
+    for nll, answer in (
+        ((1.0, 1.1, 1.2, 1.3, 1.4), "yes"),
+        ((2.1, 2.2, 2.2, 2.4, 2.4), "ECE only; NLL is worse"),
+        ((1.9, 2.1, 2.0, 2.2, 1.8), "yes"),  # no difference
+    ):
+        both = values | {"nll": np.stack([nll, [2.0, 2.0, 2.1, 2.1, 2.2]])[:, :, None]}
+        compared = studies_tables.Results("t", "", (), methods, [("clean", 0)], both, {}, {}, {})
+        assert studies_tables.holds(compared, ("a", "b"), "clean") == answer
+        turned = {"yes": "no: worse", "ECE only; NLL is worse": "NLL only; ECE is worse"}[answer]
+        assert studies_tables.holds(compared, ("b", "a"), "clean") == turned
+        assert studies_tables.holds(compared, ("a", "a"), "clean") == "no effect"
     few = {"ece": values["ece"][:, :4]}
     results = studies_tables.Results(
         "t", "", (), [m.__class__(m.name, 0, seeds=(0, 1, 2, 3)) for m in methods], [("clean", 0)], few, {}, {}, {}
     )
-    assert "**" not in studies_tables._interval(results, ("a", "b"), "ece", "clean")
+    assert "**" not in studies_tables.interval(results, ("a", "b"), "ece", "clean")
+    assert studies_tables.holds(results, ("a", "b"), "clean") == "open: 4 seeds"
 
 
 @pytest.mark.parametrize(
