@@ -258,13 +258,14 @@ class SyntheticStudy:
 
         from avuc.data import UNLABELLED, Dataset
         from avuc.predictions import Predictions
+        from avuc.study.coverage import conformal_curve
         from avuc.study.examples import examples_of, thumbnail
         from avuc.study.grid import CLEAN, VALIDATION, Plan
         from avuc.study.judge import judge
         from avuc.study.store import Evaluation
 
         generator = torch.Generator().manual_seed(1000 * seed + place)
-        clean_entropy = None
+        clean_entropy, fits = None, None
         for test_set in Plan(self.recipe).sets:
             labels = torch.randint(len(CLASSES), (self.rows,), generator=generator)
             scale = [4.0, 2.0, 1.5][place % 3]
@@ -282,6 +283,8 @@ class SyntheticStudy:
                 clean_entropy=None if test_set in (VALIDATION, CLEAN) else clean_entropy,
             )
             clean_entropy = told.entropy if test_set == CLEAN else clean_entropy
+            told.curves.update(conformal_curve(found, test_set, fits, CLASSES))
+            fits = told.curves["conformal"]["fits"] if test_set == VALIDATION else fits
             kept = test_set == CLEAN or 0 < test_set.severity == max(self.severities)
             text = None
             if test_set == VALIDATION and row.calibrator is not None:

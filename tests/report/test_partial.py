@@ -139,6 +139,15 @@ def test_only_other_data_is_one_line(copy, capsys):
             'UPDATE curves SET data = \'{"high":1,"right":[[1]],"wrong":["x"]}\' WHERE name=\'entropy\'',
             "cannot be read",
         ),
+        ("UPDATE curves SET data = '[]' WHERE name = 'conformal'", "the coverage of conformal sets cannot be read"),
+        (
+            "UPDATE curves SET data = replace(data, '\"covered\":', '\"covered\":-') WHERE name = 'conformal'",
+            "the coverage of conformal sets cannot be read",
+        ),
+        (
+            "UPDATE curves SET data = replace(data, '\"rows\":', '\"rows\":0,\"other\":') WHERE name = 'conformal'",
+            "the coverage of conformal sets cannot be read",
+        ),
         ("UPDATE shown SET data = '{}'", "the single images of .* cannot be read"),
         ("UPDATE shown SET data = replace(data, '\"mistakes\":[', '\"mistakes\":[3,')", "the single images of"),
         ("UPDATE history SET data = '[1]'", "cannot be read"),

@@ -229,7 +229,9 @@ def test_verdict_without_shifts_and_with_one_method(results):
 def test_tables_of_the_paper(results):
     names = [table.name for table in all_tables(results)]
     expected = ["ranking", "quartiles", "spearman", "detection-auroc", "detection-aupr_in", "detection-aupr_out"]
-    assert names == [*expected, "detection-detection_accuracy", "detection-fpr95", "wasserstein"]
+    expected += ["detection-detection_accuracy", "detection-fpr95", "wasserstein", "coverage"]
+    kinds = ("threshold", "aps", "raps")
+    assert names == [*expected, *(f"coverage-{what}-{kind}" for what in ("shifts", "classes") for kind in kinds)]
 
 
 def test_quartiles_and_spearman_by_reference(results):

@@ -15,6 +15,7 @@ import torch
 from avuc import metrics, predict
 from avuc.calibration import Calibrator
 from avuc.cli import main
+from avuc.conformal import ConformalClassifier
 from avuc.core.errors import InputError
 from avuc.prediction.logits import kept_logits
 from avuc.predictions import Predictions
@@ -115,7 +116,7 @@ def test_detection_is_against_clean_images(work, store):
 
 def test_curves_and_history(recipe, store):
     curves = store.curves("SVI", 0, "contrast", 5)
-    assert set(curves) == {"reliability", "uncertainty", "avu", "entropy", "confidence"}
+    assert set(curves) == {"reliability", "uncertainty", "avu", "entropy", "confidence", "conformal"}
     assert sum(curves["reliability"]["rows"]) == sum(curves["entropy"]["right"] + curves["entropy"]["wrong"]) == 120
     accuracy = value(store, "SVI", "contrast", 5, "accuracy")
     assert sum(curves["confidence"]["right"]) == round(accuracy * 120)
@@ -221,6 +222,14 @@ def test_predictions_on_request(recipe_file, tmp_path):
     ]
     found = Predictions.load(tmp_path / "predictions" / "svi-avuts-0" / "contrast-5.safetensors")
     assert metrics.nll(found.probs, found.labels) == value(store, "SVI-AvUTS", "contrast", 5, "nll")
+    # conformal sets are fitted on validation predictions and nothing else
+    held = Predictions.load(tmp_path / "predictions" / "svi-avuts-0" / "validation.safetensors")
+    kept = store.curves("SVI-AvUTS", 0, "contrast", 5)["conformal"]
+    for name, counts in kept["methods"].items():
+        check = ConformalClassifier(name, kept["wanted"]).fit(held).check(found)
+        assert counts["covered"] == round(check.coverage * check.rows)
+        assert counts["size"] == round(check.mean_size * check.rows)
+        assert (counts["low"], counts["high"]) == (round(check.low * check.rows), round(check.high * check.rows))
     store.close()
 
 

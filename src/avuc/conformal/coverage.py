@@ -95,6 +95,19 @@ class CoverageCheck(Displayed):
         }
 
 
+def covered_interval(new: Array, *, ranks: Array, rows: Array, exact: bool, level: float) -> tuple[int, int]:
+    """Return the ends of the interval of the number of covered rows, if there is no drift.
+
+    Args:
+        new: number of new rows of each threshold, (1,) or (C,).
+        ranks, rows, exact, level: as in `check_coverage`.
+    """
+    laws = zip(new.tolist(), ranks.tolist(), rows.tolist(), strict=True)
+    parts = [beta_binomial(m, k, max(0, n + 1 - k)) for m, k, n in laws if m]
+    low, high = central_interval(total_of(parts), level)
+    return low, high if exact else int(new.sum())
+
+
 def check_coverage(
     sets: Array, labels: Array, *, ranks: Array, rows: Array, exact: bool, level: float, wanted: float
 ) -> CoverageCheck:
@@ -114,15 +127,13 @@ def check_coverage(
     total, classes = sets.shape
     hit, size = sets[np.arange(total), labels], sets.sum(1)
     new = np.array([total]) if len(rows) == 1 else np.bincount(labels, minlength=classes)
-    laws = zip(new.tolist(), ranks.tolist(), rows.tolist(), strict=True)
-    parts = [beta_binomial(m, k, max(0, n + 1 - k)) for m, k, n in laws if m]
-    low, high = central_interval(total_of(parts), level)
+    low, high = covered_interval(new, ranks=ranks, rows=rows, exact=exact, level=level)
     return CoverageCheck(
         rows=total,
         wanted=wanted,
         coverage=float(hit.mean()),
         low=low / total,
-        high=high / total if exact else 1.0,
+        high=high / total,
         level=level,
         mean_size=float(size.mean()),
         sizes=tuple(np.bincount(size, minlength=classes + 1).tolist()),

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import torch
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -98,6 +97,8 @@ def beta_binomial(rows: int, a: float, b: float) -> Array:
     if b == 0:
         certain: Array = (np.arange(rows + 1) == rows).astype(np.float64)
         return certain
+    import torch  # here, because reports use the other functions without torch
+
     k = torch.arange(rows + 1, dtype=torch.float64)
     logs = torch.lgamma(k + a) - torch.lgamma(k + 1) + torch.lgamma(rows - k + b) - torch.lgamma(rows - k + 1)
     mass: Array = torch.softmax(logs, 0).numpy()

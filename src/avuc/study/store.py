@@ -2,7 +2,7 @@
 
     rows(method, seed, shift, severity, metric, value)          the results
     cells(method, seed, shift, severity, rows, samples, seconds, run)    finished evaluations; written with their rows
-    curves(method, seed, shift, severity, name, data)           JSON: reliability, avu, entropy, confidence, …
+    curves(method, seed, shift, severity, name, data)           JSON: reliability, avu, entropy, conformal, …
     models(method, seed, epochs, seconds, threshold, run)   history(method, seed, member, epoch, data)    training
     calibrators(method, seed, data)                             as Calibrator.to_json wrote them
     shown(method, seed, shift, severity, data)   gallery(shift, severity, data)    single images, see examples.py
@@ -226,6 +226,12 @@ class Store(StudyFile):
         query = "SELECT value FROM rows WHERE method=? AND seed=? AND shift='validation' AND metric='threshold'"
         found = self.select(query, (method, seed))
         return found[0][0] if found else None
+
+    def conformal_fits(self, method: str, seed: int) -> dict[str, str] | None:
+        """Conformal sets fitted on validation data, JSON by method; None in files of older versions."""
+        query = "SELECT data FROM curves WHERE method=? AND seed=? AND shift='validation' AND name='conformal'"
+        found = self.select(query, (method, seed))
+        return json.loads(found[0][0])["fits"] if found else None
 
     def clean_entropy(self, method: str, seed: int) -> NDArray[np.float32] | None:
         found = self.select("SELECT data FROM entropies WHERE method=? AND seed=?", (method, seed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,11 +20,13 @@ class ValidationFit:
         calibrator: the fitted calibrator as JSON.
         threshold: the uncertainty threshold.
         clean_entropy: entropy of each clean test image.
+        conformal: fitted conformal sets, JSON by method; None in files of older versions.
     """
 
     calibrator: str | None = None
     threshold: float | None = None
     clean_entropy: NDArray[np.float32] | None = None
+    conformal: Mapping[str, str] | None = None
 
     def needed_calibrator(self, method: str) -> str:
         """Return the calibrator; refuse if `method` has not learned it yet."""
@@ -41,7 +44,10 @@ class ValidationFit:
 def validation_fit(store: Store, method: str, seed: int) -> ValidationFit:
     """Read what a method has learned so far."""
     return ValidationFit(
-        store.calibrator(method, seed), store.threshold(method, seed), store.clean_entropy(method, seed)
+        store.calibrator(method, seed),
+        store.threshold(method, seed),
+        store.clean_entropy(method, seed),
+        store.conformal_fits(method, seed),
     )
 
 

@@ -25,6 +25,7 @@ from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
 from avuc.study.checkpoints import drop_optimizer_state
 from avuc.study.config import MethodConfig, Recipe
+from avuc.study.coverage import conformal_curve
 from avuc.study.dense import Maps, spread
 from avuc.study.examples import examples_of, sample_of
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
@@ -183,11 +184,8 @@ class StudyWorker:
         calibrators = self._calibrators(key, test_set, methods, fits)
         by_name: dict[str, tuple[Predictions, Maps | None]] = {}
         shown = self._has_examples(key, test_set)
-        levels = (
-            {}
-            if test_set == VALIDATION
-            else {one.name: fits[one.name].threshold for one in methods if one.name in fits}
-        )
+        known = [one.name for one in methods if one.name in fits and test_set != VALIDATION]
+        levels = {name: fits[name].threshold for name in known}
         for bn_images in dict.fromkeys(method.bn_images for method in methods):
             alike = [method for method in methods if method.bn_images == bn_images]
             variants = [Variant(one.name, self.recipe.samples(one), calibrators.get(one.name)) for one in alike]
@@ -229,6 +227,8 @@ class StudyWorker:
             )
             if maps is not None:
                 result.metrics.update(maps.metrics(predictions))
+            names = self.data.validation.class_names
+            result.curves.update(conformal_curve(predictions, test_set, fit.conformal, names))
             calibrator = predicted.calibrators.get(method.name) if test_set == VALIDATION else None
             if calibrator is not None:
                 result.metrics["temperature"] = float(calibrator.temperature_)

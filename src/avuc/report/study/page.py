@@ -12,6 +12,7 @@ from pathlib import Path
 from avuc.core.atomic import write_text
 from avuc.core.text import visible
 from avuc.report.palette import style_variables
+from avuc.report.study.coverage import HINT, NOT_STORED, coverage_tables
 from avuc.report.study.embed import method_styles, payload, safe_json
 from avuc.report.study.result_arrays import Results
 from avuc.report.study.tables import all_tables
@@ -40,7 +41,8 @@ def study_page(results: Results) -> str:
         "verdict": _paragraphs(verdict(results)),
         "alarms": _alarms(alarms(results)),
         "ranking": _table(tables[0]),
-        "tables": _folded(tables[1:]),
+        "coverage": _coverage(results),
+        "tables": _folded(table for table in tables[1:] if not table.name.startswith("coverage")),
         "recipe": "".join(_recipe(name, text) for name, text in zip(results.studies, results.recipes, strict=True)),
         "data": safe_json(payload(results)),
         "scripts": "".join(f"<script>{script}</script>" for script in scripts),
@@ -83,6 +85,14 @@ def _folded(tables: Iterable[Table]) -> str:
         f"<summary>{escape(visible(table.title))}</summary>{table.html()}</details>"
         for table in tables
     )
+
+
+def _coverage(results: Results) -> str:
+    """Return coverage and sizes of conformal sets: an overview, and tables to open."""
+    tables = coverage_tables(results)
+    if not tables:
+        return f'<p class="hint">{escape(NOT_STORED)}</p>'
+    return f'<p class="hint">{escape(HINT)}</p>{tables[0].html()}{_folded(tables[1:])}'
 
 
 def _recipe(name: str, text: str) -> str:

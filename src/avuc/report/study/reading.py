@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avuc.core.errors import InputError
+from avuc.report.study.coverage import read_coverage
 from avuc.report.study.result_arrays import CLEAN, METRICS, PNG, Array, MethodFacts, Results, SetKey
 from avuc.study.portable import without_folder
 
@@ -68,6 +69,10 @@ def read_results(store: Store) -> Results:
     )
     examples = _examples(store, methods, set_index)
     gallery = {key: data for key, data in store.gallery().items() if isinstance(data, bytes) and _can_be_shown(data)}
+    curves = _pooled_curves(store, method_index, set_index)
+    with _as_written(store, "the coverage of conformal sets"):
+        kept = store.select("SELECT method, seed, shift, severity, data FROM curves WHERE name='conformal'")
+        coverage = read_coverage(kept, method_index, seed_index, set_index)
     results = Results(
         recipe.study.name,
         source,
@@ -75,7 +80,7 @@ def read_results(store: Store) -> Results:
         methods,
         test_sets,
         values,
-        _pooled_curves(store, method_index, set_index),
+        curves,
         examples,
         gallery,
         missing=recipe.missing(store.done()),
@@ -84,6 +89,7 @@ def read_results(store: Store) -> Results:
         notes=tuple(_notes(store, recipe, {row[0] for row in rows})),
         damaged=tuple(str(unit) for unit in store.lost),
         unit=_unit(examples, gallery),
+        coverage=coverage,
     )
     store.still_there()
     return results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -36,6 +37,31 @@ class MethodFacts:
 
 
 @dataclass(frozen=True)
+class Coverage:
+    """Coverage and set sizes of a study.
+
+    Args:
+        wanted: the coverage that the sets were fitted for.
+        values: by kind of set and quantity: (method, seed, test set), NaN where nothing is stored.
+        clean: by kind of set: (method, class, 3): rows, covered rows and sum of sizes on clean data, means over seeds.
+        shifted: the same, summed over seeds, shifts and intensities.
+        names: of the classes.
+    """
+
+    wanted: float
+    values: Mapping[tuple[str, str], Array]
+    clean: Mapping[str, Array]
+    shifted: Mapping[str, Array]
+    names: tuple[str, ...]
+
+    def outside(self, kind: str) -> Array:
+        """Return whether the coverage leaves its interval, 1 or 0, (method, seed, test set); NaN if not known."""
+        found, low, high = (self.values[kind, name] for name in ("coverage", "low", "high"))
+        left = ((found < low) | (found > high)).astype(np.float64)
+        return np.where(np.isfinite(found) & np.isfinite(low), left, np.nan)
+
+
+@dataclass(frozen=True)
 class Results:
     """The results of a study. `values[metric]` has the axes method, seed, test set; NaN where there is no value."""
 
@@ -54,6 +80,7 @@ class Results:
     notes: tuple[str, ...] = ()  # further warnings about how the results were computed
     damaged: tuple[str, ...] = ()  # results that are lost because the file is damaged
     unit: str = "image"  # what one prediction is about: image, pixel, sentence, word, token or example
+    coverage: Coverage | None = None  # of conformal sets; None in files of older versions
     set_index: dict[SetKey, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

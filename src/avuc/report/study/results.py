@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from avuc.core.errors import InputError
+from avuc.report.study.coverage import METHODS, QUANTITIES, joined
 from avuc.report.study.reading import read_results as read_results
 from avuc.report.study.result_arrays import CLEAN as CLEAN
 from avuc.report.study.result_arrays import METRICS, MethodFacts, Results
@@ -32,11 +33,18 @@ def side_by_side(first: Results, second: Results, names: tuple[str, str]) -> Res
     examples: dict[tuple[int, int], dict[str, Any]] = {}
     shared = [name for name in METRICS if name in first.values and name in second.values]
     values = {metric: np.full((len(methods), len(seeds), len(keys)), np.nan) for metric in shared}
+    covered = {
+        (kind, name): np.full((len(methods), len(seeds), len(keys)), np.nan) for kind in METHODS for name in QUANTITIES
+    }
     for start, results in ((0, first), (len(first.methods), second)):
         seed_index = [seeds.index(seed) for seed in results.seed_numbers]
-        for metric, merged in values.items():
-            source = results.values[metric][:, :, [results.set_index[key] for key in keys]]
-            merged[start : start + len(results.methods), seed_index] = source
+        stored = {} if results.coverage is None else results.coverage.values
+        for source, merged in (
+            *((results.values[metric], merged) for metric, merged in values.items()),
+            *((stored[which], merged) for which, merged in covered.items() if which in stored),
+        ):
+            part = source[:, :, [results.set_index[key] for key in keys]]
+            merged[start : start + len(results.methods), seed_index] = part
         for content, target in ((results.curves, curves), (results.examples, examples)):
             for (method, index), data in content.items():
                 if results.test_sets[index] in set_index:
@@ -58,6 +66,7 @@ def side_by_side(first: Results, second: Results, names: tuple[str, str]) -> Res
         notes=tuple(dict.fromkeys(first.notes + second.notes)),
         damaged=first.damaged + second.damaged,
         unit=first.unit if first.unit == second.unit else "example",
+        coverage=joined(first.coverage, second.coverage, covered),
     )
 
 

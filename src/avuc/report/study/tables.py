@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from avuc.metrics.rank_correlation import spearman as spearman_rho
 from avuc.report.metric_text import metric_text
+from avuc.report.study.coverage import coverage_tables
 from avuc.report.study.intervals import STATISTICS, Spread, spread
 from avuc.report.study.result_arrays import CLEAN, Results, SetKey
 from avuc.report.table import Cell, Entry, Table
@@ -42,7 +43,7 @@ def all_tables(results: Results) -> list[Table]:
                 f"A larger distance is better for detection. {MARKS}",
             )
         )
-    return tables
+    return tables + coverage_tables(results)
 
 
 def ranking(results: Results) -> Table:

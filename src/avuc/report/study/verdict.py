@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avuc.report.metric_text import metric_text
+from avuc.report.study.coverage import coverage_alarms
 from avuc.report.study.intervals import Spread, spread
 from avuc.report.study.result_arrays import CLEAN, Results
 
@@ -49,6 +50,7 @@ def alarms(results: Results) -> Verdict:
         *_thresholds(results),
         *_seeds(results),
         *_common(results),
+        *coverage_alarms(results),
         *results.notes,
     ]
     if results.damaged:

@@ -1,0 +1,265 @@
+"""Conformal sets in a report: coverage and set size on clean data, by class, and under each shift.
+
+The sets were fitted on validation data by `avuc.study.coverage`, which says what is stored.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from avuc.conformal.distributions import clopper_pearson
+from avuc.report.study.result_arrays import CLEAN, Array, Coverage, Results, SetKey, finite_mean
+from avuc.report.table import Cell, Entry, Table
+
+METHODS = ("threshold", "aps", "raps")
+QUANTITIES = ("coverage", "size", "low", "high")
+# in a list of classes: those with the lowest coverage
+MOST_CLASSES = 20
+MOST = 1 << 53  # of a count
+# share of a method's seeds that must leave the interval before it counts as drift
+MANY = 0.5
+NOT_STORED = (
+    "This study's file has no coverage of conformal sets, because an older version of avuc made it. A new run in "
+    "another folder stores it."
+)
+HINT = (
+    "A conformal set contains the true class with a chosen probability, if new data are like the data it was fitted "
+    "on. Here all sets were fitted on validation data, never on test data. Under shift there is no guarantee: these "
+    "tables show what is left of it."
+)
+
+
+def read_coverage(
+    curves: Iterable[tuple[str, int, str, int, str]],
+    methods: Mapping[str, int],
+    seeds: Mapping[int, int],
+    test_sets: Mapping[SetKey, int],
+) -> Coverage | None:
+    """Return what a study stored about its sets; None if nothing.
+
+    Args:
+        curves: method, seed, shift, severity and JSON of each.
+        methods, seeds, test_sets: their places on the axes of `Results.values`.
+    """
+    shape = len(methods), len(seeds), len(test_sets)
+    values = {(kind, name): np.full(shape, np.nan) for kind in METHODS for name in QUANTITIES}
+    wanted, names = math.nan, tuple[str, ...]()
+    sums: dict[tuple[str, str], Array] = {}
+    cells = np.zeros(len(methods))  # clean ones
+    for method, seed, shift, severity, text in curves:
+        content = json.loads(text)
+        if shift == "validation":
+            names = names or tuple(str(name) for name in content.get("classes", ()))
+        if method not in methods or seed not in seeds or (shift, severity) not in test_sets:
+            continue
+        wanted, rows = float(content["wanted"]), _whole(content["rows"])
+        place = methods[method], seeds[seed], test_sets[shift, severity]
+        by_class = _list(content["class_rows"]) if "class_rows" in content else None
+        cells[place[0]] += by_class is not None and (shift, severity) == CLEAN
+        for kind, found in content["methods"].items():
+            counts = [found[name] for name in ("covered", "size", "low", "high")]
+            for name, count in zip(QUANTITIES, counts, strict=True):
+                values[kind, name][place] = math.nan if count is None else _whole(count) / rows
+            if by_class is not None:
+                part = np.stack([by_class, _list(found["class_covered"]), _list(found["class_size"])], 1)
+                where = "clean" if (shift, severity) == CLEAN else "shifted"
+                total = sums.setdefault((kind, where), np.zeros((len(methods), *part.shape)))
+                total[place[0]] += part
+    if not math.isfinite(wanted):
+        return None
+    each = np.maximum(cells, 1)[:, None, None]
+    classes = max((total.shape[1] for total in sums.values()), default=0)
+    return Coverage(
+        wanted,
+        values,
+        {kind: total / each for (kind, where), total in sums.items() if where == "clean"},
+        {kind: total for (kind, where), total in sums.items() if where == "shifted"},
+        names if len(names) == classes else tuple(map(str, range(classes))),
+    )
+
+
+def joined(first: Coverage | None, second: Coverage | None, values: Mapping[tuple[str, str], Array]) -> Coverage | None:
+    """Return the coverage of two compared studies; by class only if they have the same classes.
+
+    Args:
+        first, second: of the two studies.
+        values: of both, on common axes.
+    """
+    if first is None or second is None or first.wanted != second.wanted:
+        return None
+    return replace(
+        first,
+        values=values,
+        clean=_both(first.clean, second.clean) if first.names == second.names else {},
+        shifted=_both(first.shifted, second.shifted) if first.names == second.names else {},
+    )
+
+
+def _both(first: Mapping[str, Array], second: Mapping[str, Array]) -> dict[str, Array]:
+    return {kind: np.concatenate([first[kind], second[kind]]) for kind in METHODS if kind in first and kind in second}
+
+
+def coverage_tables(results: Results) -> list[Table]:
+    """Return the tables: an overview; for each kind of set, every shift and intensity; and the classes."""
+    coverage = results.coverage
+    if coverage is None:
+        return []
+    kinds = [kind for kind in METHODS if np.isfinite(coverage.values[kind, "coverage"]).any()]
+    if not kinds:
+        return []
+    tables = [_overview(results, coverage, kinds)]
+    if results.shifts:
+        tables += [_by_shift(results, coverage, kind) for kind in kinds]
+    return tables + [_by_class(results, coverage, kind) for kind in kinds if kind in coverage.clean]
+
+
+def coverage_alarms(results: Results) -> list[str]:
+    """Return a warning for clean data, and one for shifted data, on which the coverage leaves its interval."""
+    coverage, sentences = results.coverage, list[str]()
+    if coverage is None:
+        return sentences
+    for where in ("clean", "shifted"):
+        chosen = [
+            index for index, key in enumerate(results.test_sets) if (key == CLEAN if where == "clean" else key[1])
+        ]
+        known, found = _drifted(coverage, chosen)
+        if not found:
+            continue
+        lowest, kind, method, index = min(found)
+        shift, severity = results.test_sets[index]
+        named = f"{results.names[method]}, {kind}" + (f", {_plain(shift)} at intensity {severity}" if severity else "")
+        what = "on clean test data" if where == "clean" else "under shift"
+        meaning = (
+            "validation and test data differ, or it is chance: 5 % of intervals miss"
+            if where == "clean"
+            else "the guarantee of the sets does not hold there"
+        )
+        sentences.append(
+            f"Conformal sets for a coverage of {coverage.wanted:g}: {what} the coverage leaves its 95 % interval in "
+            f"{len(found):,} of {known:,} cases (method, kind of set, test set), lowest {lowest:.3f} ({named}): "
+            f"{meaning}."
+        )
+    return sentences
+
+
+def _drifted(coverage: Coverage, chosen: Sequence[int]) -> tuple[int, list[tuple[float, str, int, int]]]:
+    """Return the number of cases with an interval; and coverage, kind, method, set of those that most seeds leave."""
+    known, cases = 0, []
+    for kind in METHODS:
+        left, found = (finite_mean(each, 1) for each in (coverage.outside(kind), coverage.values[kind, "coverage"]))
+        for method, index in ((m, i) for m in range(len(left)) for i in chosen):
+            known += bool(np.isfinite(left[method, index]))
+            if left[method, index] > MANY:
+                cases.append((float(found[method, index]), kind, method, index))
+    return known, cases
+
+
+def _overview(results: Results, coverage: Coverage, kinds: Sequence[str]) -> Table:
+    test_sets = results.test_sets
+    columns = [("clean", [index for index, key in enumerate(test_sets) if key == CLEAN])]
+    columns += [
+        (f"intensity {n}", [i for i, (_, severity) in enumerate(test_sets) if severity == n])
+        for n in results.severities
+    ]
+    rows: list[list[Cell]] = []
+    for method, name in enumerate(results.names):
+        for kind in kinds:
+            found, size, low, high = (finite_mean(coverage.values[kind, each], 1)[method] for each in QUANTITIES)
+            clean = columns[0][1]
+            cells: list[Cell] = [Entry(float(low[clean[0]])), Entry(float(high[clean[0]]))] if clean else ["–", "–"]
+            for _, indices in columns:
+                cells += [Entry(float(finite_mean(each[indices], 0))) for each in (found, size)]
+            rows.append([name, kind, *cells])
+    head = ["method", "sets", "interval: low", "interval: high"]
+    head += [f"{title}: {what}" for title, _ in columns for what in ("coverage", "classes per set")]
+    return Table(
+        "coverage",
+        "Conformal sets: coverage and size",
+        f"Share of test {results.units} whose set contains the true class, and mean number of classes in a set, for sets "
+        f"fitted on validation data for a coverage of {coverage.wanted:g}. Means over seeds and shifts. In 95 % of all cases "
+        "the coverage on clean data lies in the interval, if they are like the validation data; none for pixels and "
+        "tokens, which are not independent. Temperatures were learned on the same validation data, which the interval "
+        "ignores.",
+        head,
+        rows,
+    )
+
+
+def _by_shift(results: Results, coverage: Coverage, kind: str) -> Table:
+    found, size = (finite_mean(coverage.values[kind, name], 1) for name in ("coverage", "size"))
+    left = finite_mean(coverage.outside(kind), 1)
+    rows: list[list[Cell]] = []
+    for index, (shift, severity) in enumerate(results.test_sets):
+        if not np.isfinite(found[:, index]).any():
+            continue
+        cells: list[Cell] = []
+        for method in range(len(results.methods)):
+            alarm = bool(left[method, index] > MANY)
+            cells += [Entry(float(found[method, index]), best=alarm), Entry(float(size[method, index]))]
+        rows.append([_plain(shift) + (f" {severity}" if severity else ""), *cells])
+    return Table(
+        f"coverage-shifts-{kind}",
+        f"Coverage and size of {kind} sets under each shift",
+        f"Sets fitted on validation data for a coverage of {coverage.wanted:g}; means over seeds. Bold: the coverage "
+        f"leaves its 95 % interval for most seeds, so these {results.units} are not like the validation data.",
+        ["test set", *(f"{name}: {what}" for name in results.names for what in ("coverage", "classes per set"))],
+        rows,
+    )
+
+
+def _by_class(results: Results, coverage: Coverage, kind: str) -> Table:
+    clean, shifted = coverage.clean[kind], coverage.shifted.get(kind)
+    rows_of = clean[:, :, 0].max(0)
+    known = np.flatnonzero(rows_of > 0)
+    order = known[np.argsort(clean[:, known, 1].sum(0) / clean[:, known, 0].sum(0), kind="stable")]
+    few = len(order) > MOST_CLASSES
+    rows: list[list[Cell]] = []
+    for label in order[:MOST_CLASSES] if few else known:
+        cells: list[Cell] = [f"{round(rows_of[label]):,}"]
+        for method in range(len(results.methods)):
+            total, covered, size = (float(count) for count in clean[method, label])
+            low, high = clopper_pearson(round(covered), round(total)) if total else (math.nan, math.nan)
+            cells += [Entry(_share(covered, total), low, high), Entry(_share(size, total))]
+            if shifted is not None:
+                cells += [Entry(_share(part, shifted[method, label, 0])) for part in shifted[method, label, 1:]]
+        rows.append([coverage.names[label], *cells])
+    parts = ("coverage", "classes per set") + (
+        () if shifted is None else ("shifted coverage", "shifted classes per set")
+    )
+    return Table(
+        f"coverage-classes-{kind}",
+        f"Coverage and size of {kind} sets in each class",
+        f"On clean test data, means over seeds, with the exact 95 % interval for that many rows"
+        f"{'' if shifted is None else '; and over all shifts and intensities'}. The coverage of {coverage.wanted:g} "
+        "is for all classes together, not for each."
+        + (f" The {MOST_CLASSES} classes with the lowest coverage of {len(order):,}." if few else ""),
+        ["class", "rows", *(f"{name}: {part}" for name in results.names for part in parts)],
+        rows,
+    )
+
+
+def _share(part: float, total: float) -> float:
+    return float(part / total) if total else math.nan
+
+
+def _plain(shift: str) -> str:
+    return shift.replace("_", " ")
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST:
+        raise ValueError("expected a whole number from 0 up")
+    return value
+
+
+def _list(values: Any) -> Array:
+    counts = np.array([_whole(value) for value in values], np.float64)
+    if counts.ndim != 1 or not len(counts):
+        raise ValueError("expected a list of whole numbers")
+    return counts
