@@ -34,7 +34,7 @@ class Console:
         self.stream: TextIO = sys.stdout if stream is None else stream
         self.quiet: bool = quiet
         self.aliases: dict[str, str] = dict(aliases or {})
-        self.encoding = getattr(self.stream, "encoding", None) or "utf-8"
+        self.encoding: str = getattr(self.stream, "encoding", None) or "utf-8"
         terminal = self.stream.isatty()
         self.colour: bool = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
         columns = shutil.get_terminal_size((100, 24)).columns
