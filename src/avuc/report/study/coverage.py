@@ -181,11 +181,11 @@ def _overview(results: Results, coverage: Coverage, kinds: Sequence[str]) -> Tab
     return Table(
         "coverage",
         "Conformal sets: coverage and size",
-        f"Share of test {results.units} whose set contains the true class, and mean number of classes in a set, for sets "
-        f"fitted on validation data for a coverage of {coverage.wanted:g}. Means over seeds and shifts. In 95 % of all cases "
-        "the coverage on clean data lies in the interval, if they are like the validation data; none for pixels and "
-        "tokens, which are not independent. Temperatures were learned on the same validation data, which the interval "
-        "ignores.",
+        f"Share of test {results.units} whose set contains the true class, and mean number of classes in a set, for "
+        f"sets fitted on validation data for a coverage of {coverage.wanted:g}. Means over seeds and shifts. In 95 % "
+        "of all cases the coverage on clean data lies in the interval, if they are like the validation data; none for "
+        "pixels and tokens, which are not independent. Temperatures were learned on the same validation data, which "
+        "the interval ignores.",
         head,
         rows,
     )
