@@ -55,6 +55,16 @@ class AugmixKernel(Protocol):
         """Return the augmented `images[indices]`, uint8 (B, H, W, C)."""
 
 
+class WeightDrawKernel(Protocol):
+    """All weights of a sample in one kernel launch."""
+
+    def usable(self, mean: Tensor, parts: Sequence[tuple[int, Tensor]]) -> bool:
+        """Return whether the kernel draws these weights on their device."""
+
+    def draw_weights(self, mean: Tensor, spread: Tensor, seed: int, parts: Sequence[tuple[int, Tensor]]) -> None:
+        """Write mean + spread · z to the parts, each with the number of its first weight; z as from torch.randn."""
+
+
 class LinearTiles(Protocol):
     """The two passes of `avuc.losses.linear.tiles`, whose functions these are."""
 
@@ -106,6 +116,12 @@ def training_steps() -> TrainingSteps | None:
 def augmix_kernel() -> AugmixKernel | None:
     """Return the AugMix kernel; None without accelerators."""
     kernel: AugmixKernel | None = _offered("augmix_kernel")
+    return kernel
+
+
+def weight_draw_kernel() -> WeightDrawKernel | None:
+    """Return the kernel that draws all weights of a sample; None without accelerators."""
+    kernel: WeightDrawKernel | None = _offered("weight_draw_kernel")
     return kernel
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from avuc.core.accelerators import AcceleratedLinearTiles, AugmixKernel, TrainingSteps
+from avuc.core.accelerators import AcceleratedLinearTiles, AugmixKernel, TrainingSteps, WeightDrawKernel
 
 if TYPE_CHECKING:
     from avuc.prediction.backends.backend import BackendClass
@@ -42,3 +42,10 @@ def linear_tiles() -> AcceleratedLinearTiles:
     from avuc.gpu import linear
 
     return linear
+
+
+def weight_draw_kernel() -> WeightDrawKernel:
+    """Return the kernel that draws all weights of a sample."""
+    from avuc.gpu.kernels import weight_draw
+
+    return weight_draw

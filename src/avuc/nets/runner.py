@@ -91,6 +91,15 @@ class Runner:
         return bool(self._folded.pairs)
 
     @property
+    def folded_norms(self) -> set[str]:
+        """The names of the batch normalisations that were folded."""
+        return {norm for _, norm in self._folded.pairs}
+
+    def first_name(self, name: str) -> str:
+        """Return the name by which `weights` and `base` know a weight that may have several (tied weights)."""
+        return self._tied.get(name, name)
+
+    @property
     def module(self) -> nn.Module:
         """The folded network in evaluation mode; its own weights are meaningless, use `base`."""
         return self._folded.module
@@ -101,10 +110,13 @@ class Runner:
 
     def with_folded(self, weights: Weights) -> Callable[..., Any]:
         """Return the network with the weights that `weights` returned, as a function of images."""
-        values = {**self._base, **self._laid_out(weights)}
+        if not weights and self._compiled is None and not self._folded.pairs and not self._channels_last:
+            return self._folded.module  # it shares the weights of the original
+        return self.with_all({**self._base, **self._laid_out(weights)})
+
+    def with_all(self, values: Weights) -> Callable[..., Any]:
+        """Return the folded network with these values of all weights and buffers, as a function of images."""
         module, compiled = self._folded.module, self._compiled
-        if not weights and compiled is None and not self._folded.pairs and not self._channels_last:
-            return module  # it shares the weights of the original
         if compiled is not None:
             return lambda *args, **kwargs: _one_at_a_time(compiled, values, *args, **kwargs)
         return lambda *args, **kwargs: functional_call(module, values, args, kwargs)

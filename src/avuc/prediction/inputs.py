@@ -84,10 +84,14 @@ class Batches:
         self.rows: int = arguments.rows() if rows is None else rows
         if self.rows == 0:
             raise InputError("predict needs at least one image, found none")
+        self.filled: int = (
+            size or 0
+        )  # rows of a batch for a compiled function, which takes few different numbers of them
         if size is None:
             numbers = BATCH_NUMBERS.get(device.type, BATCH_NUMBERS_ELSEWHERE)
             each = sum(math.prod(array.shape[1:]) for _, array in arguments.arrays())
             size = min(max(numbers // max(1, each), 32), 16_384)
+            self.filled = min(size, 1 << (self.rows - 1).bit_length())
         if size < 1:
             raise InputError(f"batch_size must be at least 1, found {size}")
         if size < self.rows:

@@ -81,8 +81,8 @@ def predict(
         dtype: torch.bfloat16 or torch.float16 runs the network under autocast. Softmax and sums always use float32
             and float64.
         compiled: None selects what is fastest: on a GPU with bfloat16 a kernel for CIFAR ResNets, else torch.compile
-            if there is enough work to pay for compiling. True compiles, False does not; a string is a mode of
-            torch.compile.
+            if the work would take more than 30 seconds without it. True compiles, False does not; a string is a mode
+            of torch.compile. If compiling fails, a warning says why and the network runs without.
         fold_batch_norm: whether to fold batch normalisation into the convolution before it, which is exact up to
             rounding.
         progress: whether to show a progress bar.

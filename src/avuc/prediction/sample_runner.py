@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from avuc.bayes import BayesianModule
 from avuc.core.accelerators import prediction_backends
 from avuc.core.fingerprint import Fingerprint, fingerprint
 from avuc.posterior import Draw, Posterior, seeded_generator
@@ -20,8 +22,11 @@ from avuc.prediction.inputs import Batch, Batches, device_of
 from avuc.prediction.outputs import check_outputs
 from avuc.prediction.task import Task
 
-# with fewer images × samples than this, compiling costs more than it saves
-WORTH_COMPILING = 500_000
+# Compiling takes 10 to 40 s and saves a third to two thirds of the time: work that takes longer than this without it
+# is compiled. The time is that of one batch, measured, times the number of batches and samples.
+WORTH_COMPILING = 30.0
+# with fewer passes of a batch through the network, the measurement is not worth its time
+FEWEST_PASSES = 100
 
 
 class SampleRunner:
@@ -58,6 +63,8 @@ class SampleRunner:
         self.generic: dict[bool | str, GenericBackend] = {}  # by whether, and how, it compiles
         self._first: Draw | None = None  # sample 0, drawn to select a backend
         self._outputs_checked = False  # since the posterior last changed
+        # passes of earlier calls, seconds of one, and whether compiling was worth it
+        self._passes, self._pass_seconds, self._compiles = 0, 0.0, False
 
     @property
     def device(self) -> torch.device:
@@ -134,12 +141,48 @@ class SampleRunner:
     def _generic_backend(self, batches: Batches, limit: int) -> GenericBackend:
         compiled = self.options.compiled
         if compiled is None:
-            compiled = self.device.type == "cuda" and limit * batches.expected_rows >= WORTH_COMPILING
-        if compiled not in self.generic:
+            compiled = self._worth_compiling(batches, limit)
+        backend = self.generic.get(compiled)
+        if backend is None:
             self.generic.clear()  # the limit of memory is for both together
-            self.generic[compiled] = GenericBackend(self._sample, replace(self.options, compiled=compiled))
-        self.generic[compiled].begin(batches)
-        return self.generic[compiled]
+            options = replace(self.options, compiled=compiled)
+            backend = self.generic[compiled] = GenericBackend(self._sample, options, self._bayesian(), self.seed)
+        backend.limit = limit
+        backend.begin(batches)
+        return backend
+
+    def _worth_compiling(self, batches: Batches, limit: int) -> bool:
+        """Return whether the passes of all calls take long enough; once that is so, all later calls are compiled."""
+        if self.device.type != "cuda" or self._compiles:
+            return self._compiles
+        passes = self._passes + limit * -(-batches.expected_rows // batches.size)
+        self._passes += limit * len(batches)
+        if passes >= FEWEST_PASSES:
+            self._pass_seconds = self._pass_seconds or self._seconds(batches)
+            self._compiles = passes * self._pass_seconds >= WORTH_COMPILING
+        return self._compiles
+
+    def _seconds(self, batches: Batches) -> float:
+        """Return how long one pass of a batch takes without compiling."""
+        backend = GenericBackend(self._sample, replace(self.options, compiled=False, memory=0))
+        backend.begin(batches)
+        backend.ready(range(1))
+        batch = next(iter(batches))
+        start = 0.0
+        for _ in range(2):  # the first pass loads kernels
+            torch.cuda.synchronize(self.device)
+            start = time.perf_counter()
+            backend.logits(range(1), batch)
+        torch.cuda.synchronize(self.device)
+        backend.end()
+        return time.perf_counter() - start
+
+    def _bayesian(self) -> BayesianModule | None:
+        """Return the posterior if its samples are those of `BayesianModule.draw`."""
+        posterior = self.posterior
+        if isinstance(posterior, BayesianModule) and type(posterior).draw is BayesianModule.draw:
+            return posterior
+        return None
 
     def _sample(self, index: int) -> Draw:
         if index == 0 and self._first is not None:

@@ -4,7 +4,8 @@ All backends return the same logits, up to rounding. They differ in speed and in
 
     SharedTrunkBackend   samples that differ only in the last linear layer: everything before it runs once
     FusedResNetBackend   a CIFAR ResNet in one GPU kernel, many samples per launch (in avuc/gpu, bfloat16)
-    GenericBackend       any sample, one after the other; folded and compiled where that is possible
+    GenericBackend       any sample, one after the other; folded and compiled where that is possible, and samples of
+                         `to_bayesian` then in fixed memory (static_net.py, weight_buffers.py)
 
 The weights of a sample do not depend on the images. A backend therefore keeps them for the next dataset, up to a limit
 of memory.

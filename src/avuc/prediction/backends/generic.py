@@ -3,36 +3,59 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from avuc.bayes import BayesianModule
 from avuc.methods.dropout import MaskDraw
 from avuc.nets.fold import state_of
 from avuc.nets.runner import Runner
 from avuc.posterior import Draw
-from avuc.prediction.arguments import tensor_of
+from avuc.prediction.arguments import Arguments, tensor_of
 from avuc.prediction.backends.backend import (
     BackendOptions,
     NetWithWeights,
     SampleSource,
     bytes_of,
     net_with_weights,
+    samples_per_chunk,
 )
 from avuc.prediction.backends.dropout_masks import Shapes, mask_shapes, masked_net, masks_of
+from avuc.prediction.backends.static_net import StaticNet
+from avuc.prediction.checks import warn
 from avuc.prediction.inputs import Batch, Batches
 from avuc.prediction.outputs import logits_of
+
+# torch.compile's mode for networks in fixed memory, where the graph is captured here
+MODE = "default"
 
 
 class GenericBackend:
     """Runs one sample at a time; supports every sample and every dataset."""
 
-    samples_per_chunk = 1
+    samples_per_chunk: int = 1  # more once it is known how large the logits of a compiled network are
 
-    def __init__(self, source: SampleSource, options: BackendOptions) -> None:
-        """`options.compiled` None means that nothing is compiled; `Predictor` decides before it comes here."""
+    def __init__(
+        self, source: SampleSource, options: BackendOptions, bayesian: BayesianModule | None = None, seed: int = 0
+    ) -> None:
+        """`options.compiled` None means that nothing is compiled; `Predictor` decides before it comes here.
+
+        Args:
+            source: returns the samples.
+            options: what was asked for.
+            bayesian: the posterior, if `source` returns its own samples; they can then be drawn in another form.
+            seed: of the samples, for `bayesian`.
+        """
         self.source: SampleSource = source
         self.options: BackendOptions = options
+        self.bayesian: BayesianModule | None = bayesian
+        self.seed: int = seed
+        self.limit: int = 1  # how many samples will run
+        self._compiled: bool | str = options.compiled or False
+        self._static: StaticNet | None = None
+        self._failure: str | None = None  # of the compiler, until a warning has said it
         self._runners: dict[nn.Module, Runner] = {}  # by network
         self._mask_shapes: dict[nn.Module, Shapes | None] = {}  # of dropout, by network
         self._kept: dict[int, Draw] = {}  # prepared samples, by index
@@ -55,33 +78,105 @@ class GenericBackend:
             self._memory_left = self.options.memory
         folded = self.options.fold_batch_norm and batches.images is not None
         if folded != self._folded:
-            self._kept.clear()
-            self._runners.clear()
-            self._memory_left = self.options.memory
+            self._drop()
         self._batches, self._image_shape, self._folded = batches, batches.image_shape, folded
+        self.samples_per_chunk = 1
         return True
 
     def ready(self, samples: range) -> bool:
-        self._current = self._kept.get(samples[0]) or self._prepare(samples[0])
+        if len(samples) == 1:
+            self._use(samples[0])
         return True
 
     def logits(self, samples: range, batch: Batch) -> Tensor:
-        assert self._current is not None
+        found = []
+        for index in samples:
+            if len(samples) > 1:
+                self._use(index)
+            found.append(self._logits(index, batch))
+        assert self._batches is not None
+        if self._static is not None and len(self._batches) == 1:
+            # the sums over several samples take as many launches as those of one
+            self.samples_per_chunk = samples_per_chunk(1, found[0].numel(), self.options.device)
+        return found[0][None] if len(found) == 1 else torch.stack(found)
+
+    def _use(self, index: int) -> None:
+        """Make this sample the one that runs."""
+        try:
+            if self._static is None and self.bayesian is not None and self._compiled in (True, MODE):
+                self._static = self._static_net(self.bayesian)
+            if self._static is not None:
+                self._static.ready(index, index + 1 if index + 1 < self.limit else None)
+                return
+        except Exception as error:
+            self._stop_compiling(error)
+        self._current = self._kept.get(index) or self._prepare(index)
+
+    def _logits(self, index: int, batch: Batch) -> Tensor:
         assert self._batches is not None
         device, dtype = self.options.device, self.options.dtype
         autocast = torch.autocast(device.type, dtype) if dtype is not None else contextlib.nullcontext()
         given, rows = batch.input, len(batch)
-        # a compiled function takes batches of one size only, so the last batch is filled up with its first image
-        missing = self._batches.size - rows if self.options.compiled else 0
+        # a compiled function takes batches of one size, so the last batch is filled up with its first image
+        missing = self._batches.filled - rows if self._compiled else 0
         if missing > 0:
             given = given.map(lambda part: _filled(tensor_of(part), missing))
             rows += missing
         with autocast:
-            logits = logits_of(self._current(*given.args, **given.kwargs), rows, self.options.logits)
-        return logits[: len(batch)][None]
+            logits = logits_of(self._output(index, given), rows, self.options.logits)
+        if self._static is not None:
+            logits = logits.clone()  # the next call overwrites it
+        return logits[: len(batch)]
 
     def end(self) -> None:
+        if self._static is not None:
+            self._static.end()
         self._batches = self._current = None
+
+    def _output(self, index: int, given: Arguments) -> Any:
+        """Return the network's output; if it cannot be compiled, it runs without, and a warning says why."""
+        try:
+            output = self._run(given)
+        except Exception as error:
+            if not self._compiled:
+                raise
+            self._stop_compiling(error)
+            self._use(index)
+            output = self._run(given)  # the network's own errors are raised here
+        if self._failure is not None:
+            warn(f"the network runs without torch.compile, which failed: {self._failure}")
+            self._failure = None
+        return output
+
+    def _run(self, given: Arguments) -> Any:
+        if self._static is not None:
+            return self._static(given)
+        assert self._current is not None
+        return self._current(*given.args, **given.kwargs)
+
+    def _stop_compiling(self, error: Exception) -> None:
+        self._drop()
+        self._compiled = False
+        self._failure = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+    def _drop(self) -> None:
+        """Drop everything that was prepared."""
+        if self._static is not None:
+            self._static.end()
+        self._static = None
+        self._kept.clear()
+        self._runners.clear()
+        self._memory_left = self.options.memory
+
+    def _static_net(self, bayesian: BayesianModule) -> StaticNet | None:
+        if bayesian.recurrent:
+            return None
+        runner = Runner(bayesian.mean_module(), key=bayesian.module, folded=self._folded, compiled=MODE)
+        if not StaticNet.supports(bayesian, runner):
+            return None
+        assert self._batches is not None
+        given = next(iter(self._batches)).input
+        return StaticNet(bayesian, runner, self.options.dtype, self.seed, self.options.memory, given)
 
     def _prepare(self, index: int) -> Draw:
         sample = self.source(index)
@@ -95,7 +190,7 @@ class GenericBackend:
                 found.build(),
                 key=found.key,
                 folded=self._folded,
-                compiled=self.options.compiled or False,
+                compiled=self._compiled,
             )
             self._runners[found.key] = runner
             # weights that the network itself holds take no memory of their own

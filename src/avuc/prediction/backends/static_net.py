@@ -1,0 +1,179 @@
+"""A compiled network whose weights change in place, so that a forward pass on a GPU is one CUDA graph.
+
+There are two buffers for weights. While the network runs with one, the next sample is drawn into the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from avuc.bayes import BayesianModule
+from avuc.nets.runner import Runner
+from avuc.prediction.arguments import Arguments, tensor_of
+from avuc.prediction.backends.backend import bytes_of
+from avuc.prediction.backends.weight_buffers import WeightBuffers, affine_in_weights, copy_parts
+
+# how often a compiled function runs before it is captured: libraries choose their algorithms in the first calls
+TRIALS = 2
+# shapes of the input for which a graph is kept; other shapes run without
+MOST_GRAPHS = 4
+
+Shapes = tuple[object, ...]
+
+
+class Captured(NamedTuple):
+    """A graph of the network with one buffer, and the output that it writes."""
+
+    graph: torch.cuda.CUDAGraph
+    output: Any
+
+
+class StaticNet:
+    """Runs samples of a Bayesian module, one after the other.
+
+    Args:
+        bayesian: the posterior.
+        runner: its network, compiled.
+        dtype: type of autocast, None without.
+        seed: of the samples.
+        memory: bytes of samples that are kept.
+        given: arguments of the network, for a trial.
+    """
+
+    def __init__(
+        self,
+        bayesian: BayesianModule,
+        runner: Runner,
+        dtype: torch.dtype | None,
+        seed: int,
+        memory: int,
+        given: Arguments,
+    ) -> None:
+        self._runner, self._draws = runner, WeightBuffers(bayesian, runner, dtype, seed, given)
+        self._device = device = self._draws.mean.device
+        self._cuda = device.type == "cuda"
+        self._buffers = [self._draws.new_buffer() for _ in range(2 if self._cuda else 1)]
+        self._functions = [runner.with_all(buffer.weights) for buffer in self._buffers]
+        self._held: list[int | None] = [None] * len(self._buffers)  # which sample a buffer holds
+        self._kept: dict[int, list[Tensor]] = {}
+        self.memory_left: int = memory
+        self._active, self._next = 0, -1
+        self._graphs: dict[Shapes, tuple[Arguments, dict[int, Captured]]] = {}
+        self._copied: tuple[Shapes, list[tuple[int, int]]] | None = None  # what the graphs' input holds
+        self._pool: Any = None
+        self.uncaptured: str | None = None  # why there is no graph
+        if self._cuda:
+            self._side = torch.cuda.Stream(device)
+            self._filled = [torch.cuda.Event() for _ in self._buffers]
+            self._used = [torch.cuda.Event() for _ in self._buffers]
+
+    @staticmethod
+    def supports(bayesian: BayesianModule, runner: Runner) -> bool:
+        """Return whether samples of this posterior can be drawn into fixed memory."""
+        return not bayesian.recurrent and affine_in_weights(bayesian, runner)
+
+    def ready(self, index: int, upcoming: int | None) -> None:
+        """Make sample `index` the one that runs; `upcoming` is drawn meanwhile."""
+        if index not in self._held:
+            self._fill(1 - self._active if len(self._held) > 1 else 0, index)
+        self._active = self._held.index(index)
+        self._next = -1 if upcoming is None else upcoming
+        if self._cuda:
+            torch.cuda.current_stream(self._device).wait_event(self._filled[self._active])
+
+    def __call__(self, given: Arguments) -> Any:
+        """Return the network's output, which the next call may overwrite."""
+        if not self._cuda:
+            return self._functions[self._active](*given.args, **given.kwargs)
+        with torch.cuda.device(self._device):
+            output = self._on_gpu(given)
+        self._used[self._active].record(torch.cuda.current_stream(self._device))
+        if self._next >= 0:
+            if self._next not in self._held:
+                self._fill(1 - self._active, self._next)
+            self._next = -1
+        return output
+
+    def end(self) -> None:
+        """Wait for what is still being drawn, before its memory can be freed."""
+        if self._cuda:
+            torch.cuda.current_stream(self._device).wait_stream(self._side)
+        self._copied = None
+
+    def _fill(self, place: int, index: int) -> None:
+        self._held[place] = None
+        if not self._cuda:
+            self._draw(place, index)
+        else:
+            current = torch.cuda.current_stream(self._device)
+            if (
+                self._held[1 - place] is None
+            ):  # the first sample: the buffers may have been made on this stream just now
+                self._side.wait_stream(current)
+            self._side.wait_event(self._used[place])
+            with torch.cuda.stream(self._side):
+                self._draw(place, index)
+                self._filled[place].record(self._side)
+        self._held[place] = index
+
+    def _draw(self, place: int, index: int) -> None:
+        buffer = self._buffers[place]
+        if index in self._kept:
+            copy_parts(self._kept[index], buffer)
+            return
+        self._draws.fill(buffer, index)
+        size = bytes_of(memory for _, memory in buffer.parts)
+        if size <= self.memory_left:
+            self.memory_left -= size
+            self._kept[index] = [memory.clone() for _, memory in buffer.parts]
+
+    def _on_gpu(self, given: Arguments) -> Any:
+        arrays = [tensor_of(array) for _, array in given.arrays()]
+        others = [value for value in (*given.args, *given.kwargs.values()) if not isinstance(value, Tensor)]
+        shapes: Shapes = (
+            *((name, tuple(array.shape), tensor_of(array).stride(), array.dtype) for name, array in given.arrays()),
+            *map(repr, others),
+        )
+        function = self._functions[self._active]
+        if self.uncaptured or (shapes not in self._graphs and len(self._graphs) >= MOST_GRAPHS):
+            return function(*given.args, **given.kwargs)
+        if shapes not in self._graphs:
+            self._graphs[shapes] = (given.map(lambda array: tensor_of(array).clone()), {})
+            self._copied = None
+        fixed, captured = self._graphs[shapes]
+        # one batch that all samples share is copied once
+        now = (shapes, [(id(array), array._version) for array in arrays])
+        if now != self._copied:
+            for (_, target), source in zip(fixed.arrays(), arrays, strict=True):
+                tensor_of(target).copy_(source)
+            self._copied = now
+            self._source = arrays  # so that no other tensor gets the same id
+        if self._active not in captured:
+            result = function(*fixed.args, **fixed.kwargs)  # compiles; an error here is the network's or the compiler's
+            try:
+                captured[self._active] = self._capture(fixed)
+            except Exception as error:  # a network may do what a graph cannot hold; it then runs without
+                torch.cuda.synchronize()
+                self.uncaptured = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            return result
+        captured[self._active].graph.replay()
+        return captured[self._active].output
+
+    def _capture(self, fixed: Arguments) -> Captured:
+        function = self._functions[self._active]
+        trial = torch.cuda.Stream()
+        trial.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(trial):
+            for _ in range(TRIALS):
+                function(*fixed.args, **fixed.kwargs)
+        torch.cuda.current_stream(self._device).wait_stream(trial)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        # the two graphs never run at the same time, so they share their memory
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            output = function(*fixed.args, **fixed.kwargs)
+        self._pool = graph.pool()
+        return Captured(graph, output)
