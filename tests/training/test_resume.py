@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import errno
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -23,7 +22,9 @@ import avuc.core.tensor_file
 from avuc.core.errors import InputError
 from avuc.data import Dataset
 from avuc.methods import METHODS, SVI, SWAG, Ensemble, Method, Objective, Vanilla
+from avuc.nets import mlp
 from avuc.train import Fitted, Job, TrainSettings, fit, fit_many
+from avuc.training.model_trainer import ModelTrainer
 from avuc.training.run import Run
 
 QUICK = TrainSettings(epochs=4, batch_size=128, learning_rate=3e-3, pad=1, flip=False, checkpoint_seconds=0.0)
@@ -154,52 +155,49 @@ def test_the_best_epoch_and_a_reset_optimizer_survive_an_interruption(
     assert_equal(whole, resumed)
 
 
-SCRIPT = """
-import sys, time, numpy, torch
-torch.set_num_threads(1)
-from pathlib import Path
-from avuc.data.arrays import Dataset
-from avuc.methods import SVI, Objective
-from avuc.nets import mlp
-from avuc.train import TrainSettings, fit
-from avuc.training.model_trainer import ModelTrainer
+def train_slowly(images: Tensor, labels: Tensor, directory: Path, pause: float) -> None:
+    torch.set_num_threads(1)
+    step = ModelTrainer.step
 
-file = numpy.load(sys.argv[1])
-data = Dataset(torch.from_numpy(file["images"]), torch.from_numpy(file["labels"]), 10, "digits")
-directory, pause, step = Path(sys.argv[2]), float(sys.argv[3]), ModelTrainer.step
+    def slow(trainer: ModelTrainer, *args: Any) -> None:
+        step(trainer, *args)
+        time.sleep(pause)
 
-def slow(trainer, *args):
-    step(trainer, *args)
-    time.sleep(pause)
-
-ModelTrainer.step = slow
-fitted = fit(
-    SVI(), lambda g: mlp(10, (8, 8, 1), hidden=(32,), generator=g), data, seed=3, directory=directory, progress=False,
-    settings=TrainSettings(epochs=5, batch_size=128, pad=0, flip=False, checkpoint_seconds=0.0),
-    objective=Objective("avuc", warmup_epochs=2),
-)
-torch.save(fitted.models[0].state_dict(), directory / "end.pt")
-"""
+    ModelTrainer.step = slow  # type: ignore[method-assign]
+    fitted = fit(
+        SVI(),
+        lambda g: mlp(10, (8, 8, 1), hidden=(32,), generator=g),
+        Dataset(images, labels, 10, "digits"),
+        seed=3,
+        directory=directory,
+        progress=False,
+        settings=TrainSettings(epochs=5, batch_size=128, pad=0, flip=False, checkpoint_seconds=0.0),
+        objective=Objective("avuc", warmup_epochs=2),
+    )
+    torch.save(fitted.models[0].state_dict(), directory / "end.pt")
 
 
 def test_killed_in_the_middle_of_an_epoch(train: Dataset, plain_net: Factory, tmp_path: Path) -> None:
     """SIGKILL, twice, at whatever step the process happens to be in."""
-    script, directory = tmp_path / "train.py", tmp_path / "killed"
-    script.write_text(textwrap.dedent(SCRIPT))
-    np.savez(tmp_path / "digits.npz", images=train.images.numpy(), labels=train.labels.numpy())
-    command = [sys.executable, str(script), str(tmp_path / "digits.npz"), str(directory), "0.05"]
+    directory, context = tmp_path / "killed", multiprocessing.get_context("forkserver")
+    data = (train.images, train.labels, directory)
     for epochs in (1, 3):
-        process = subprocess.Popen(command)
+        process = context.Process(target=train_slowly, args=(*data, 0.05))
+        process.start()
         while not (directory / f"checkpoint-{epochs:06d}.safetensors").exists():
-            assert process.poll() is None
+            assert process.is_alive()
             time.sleep(0.01)
         time.sleep(0.07)  # into the next epoch
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
         assert not (directory / "end.pt").exists()
     with (directory / "log.jsonl").open("a") as log:
         log.write('{"epoch": 3, "torn')  # as a kill in a write might leave it
-    subprocess.run([*command[:-1], "0"], check=True)
+    process = context.Process(target=train_slowly, args=(*data, 0))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
     whole = fit(
         SVI(),
         plain_net,

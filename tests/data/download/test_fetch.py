@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import signal
+import multiprocessing
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -154,19 +153,10 @@ def test_a_folder_that_cannot_be_written(server: Any, tmp_path: Path, refused: C
     assert "cannot store set.bin" in refused(fetch, published(server), tmp_path / "file" / "folder")
 
 
-FETCH = """
-import sys
-from pathlib import Path
-from avuc.data.download import fetch
-from avuc.data.files import KnownFile
-name, size, digest, url, folder = sys.argv[1:]
-fetch(KnownFile(name, int(size), digest, (url,)), Path(folder))
-"""
-
-
-def start(known: KnownFile, folder: Path) -> subprocess.Popen[bytes]:
-    arguments = [known.name, str(known.size), known.digest, known.urls[0], str(folder)]
-    return subprocess.Popen([sys.executable, "-c", FETCH, *arguments], stderr=subprocess.PIPE)
+def start(known: KnownFile, folder: Path) -> BaseProcess:
+    process = multiprocessing.get_context("forkserver").Process(target=fetch, args=(known, folder))
+    process.start()
+    return process
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 200) -> None:
@@ -182,8 +172,8 @@ def test_a_killed_download_leaves_nothing_under_the_name_and_resumes(server: Any
     part = tmp_path / ".set.bin.part"
     process = start(known, tmp_path)
     wait_for(lambda: part.exists() and part.stat().st_size > 0)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process.kill()
+    process.join()
     assert names(tmp_path) == [".set.bin.part"]
     have = part.stat().st_size
     assert 0 < have < len(BODY)
@@ -201,8 +191,8 @@ def test_two_processes_fetch_once(server: Any, tmp_path: Path) -> None:
     wait_for(lambda: len(server.asked) == 1)
     second = start(known, tmp_path)
     for process in (first, second):
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors.decode()
+        process.join(300)
+        assert process.exitcode == 0
     assert len(server.asked) == 1
     assert names(tmp_path) == ["set.bin"]
     assert (tmp_path / "set.bin").read_bytes() == BODY

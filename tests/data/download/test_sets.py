@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import multiprocessing
 import os
-import subprocess
-import sys
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -81,18 +80,10 @@ def test_an_archive_is_downloaded_unpacked_and_removed(
     assert names(base / "cifar-10-batches-py") == sorted(file.name for file in small.files)
 
 
-LOAD = """
-import sys
-from dataclasses import replace
-from avuc.data import cifar, load_dataset
-from avuc.data.files import KnownFile
-size, digest, url, *members = sys.argv[1:]
-files = tuple(KnownFile(*(f(x) for f, x in zip((str, int, str), m.split(","), strict=True))) for m in members)
-archive = KnownFile("cifar-10-python.tar.gz", int(size), digest, (url,))
-form = replace(cifar.CIFAR10[0]["train"], archive=archive, files=files, members=files)
-cifar.CIFAR10 = [{"train": form}]
-print(len(load_dataset("cifar10", split="train")))
-"""
+def load_archived(form: Any, cache: str) -> None:
+    os.environ["AVUC_DATA"] = cache
+    cifar.CIFAR10 = [{"train": form}]
+    assert len(load_dataset("cifar10", split="train")) == 100
 
 
 @pytest.mark.skipif(download.fcntl is None, reason="this system has no flock")
@@ -102,13 +93,15 @@ def test_processes_download_and_unpack_once(
 ) -> None:
     body = make_tar(small, "cifar-10-batches-py")
     server.files["cifar-10-python.tar.gz"] = body
-    known = archived(small, monkeypatch, body, server.url)
-    members = [f"{k.name},{k.size},{k.digest}" for k in cifar.CIFAR10[0]["train"].files]
-    environment = os.environ | {"AVUC_DATA": str(tmp_path / "cache")}
-    command = [sys.executable, "-c", LOAD, str(known.size), known.digest, known.urls[0], *members]
-    processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) for _ in range(2)]
-    outputs = [process.communicate(timeout=300)[0] for process in processes]
-    assert outputs == [b"100\n"] * 2
+    archived(small, monkeypatch, body, server.url)
+    arguments = (cifar.CIFAR10[0]["train"], str(tmp_path / "cache"))
+    context = multiprocessing.get_context("forkserver")
+    processes = [context.Process(target=load_archived, args=arguments) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(300)
+    assert [process.exitcode for process in processes] == [0, 0]
     assert len(server.asked) == 1
 
 
