@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from avuc.core.errors import InputError
-from avuc.data import load_dataset, split_dataset
+from avuc.data import Dataset, split_dataset
 from avuc.study import load_recipe
 from avuc.study.grid import ModelKey
 from avuc.study.recipe import parse_recipe
@@ -90,15 +90,26 @@ def test_exactly_that_share_of_labels_is_wrong(share, count):
         assert 70 < steps[1:].min() <= steps[1:].max() < 160
 
 
-def test_only_training_labels_are_noisy_and_the_images_are_those_of_the_recipe():
-    data = load_dataset("mnist5k", split="train")
+def test_only_training_labels_are_noisy_and_the_images_are_those_of_the_recipe(monkeypatch):
+    images = torch.arange(600, dtype=torch.int64).remainder(251).to(torch.uint8).reshape(600, 1, 1, 1)
+    data = Dataset(images, torch.arange(600) % 10, 10, "made up")
+    asked = []
+
+    def made_up(name, root, **options):
+        asked.append((name, root, options))
+        return data
+
+    monkeypatch.setattr(noisy_labels, "load_dataset", made_up)
     kept, held_out = split_dataset(data, 500, seed=0).apply(data)
-    found = {split: noisy_labels.load(split, "", 0.2, "mnist5k", 500) for split in ("train", "val", "test")}
+    found = {split: noisy_labels.load(split, "there", 0.2, held_out=500) for split in ("train", "val", "test")}
     assert torch.equal(found["train"].images, kept.images)
     assert int((found["train"].labels != kept.labels).sum()) == round(0.2 * len(kept))
     assert torch.equal(found["val"].images, held_out.images)
     assert torch.equal(found["val"].labels, held_out.labels)
-    assert torch.equal(found["test"].labels, load_dataset("mnist5k", split="test").labels)
+    assert torch.equal(found["test"].labels, data.labels)
+    noisy_labels.load("test", "", verify=False)
+    parts = [("cifar10", "there", {"split": split}) for split in ("train", "train", "test")]
+    assert asked == [*parts, ("cifar10", None, {"split": "test", "verify": False})]
 
 
 # the ensemble of trained seeds
