@@ -39,6 +39,8 @@ from pathlib import Path
 
 RECIPES = Path(__file__).parent / "recipes"
 PILOT = Path(__file__).parent / "results" / "factorial-pilot.csv"
+PILOT_EPOCHS = Path(__file__).parent / "results" / "factorial-pilot-epochs.csv"
+PILOT_LOGGED = ("accuracy", "avu", "nll", "avuc", "total")
 PILOT_METRICS = ("mean_confidence", "accuracy", "ece", "nll")
 PENALTIES = (0.05, 0.1, 0.2, 0.4, 0.8)
 # (training, posterior) → β of the confidence penalty, from the pilot
@@ -192,7 +194,7 @@ def experiment(matched: dict[tuple[str, str], float]) -> str:
 
 
 def match(folder: Path) -> dict[tuple[str, str], float]:
-    """Return `nearest_penalties` of the finished pilot in `folder`, and write its figures to `PILOT`."""
+    """Return `nearest_penalties` of the finished pilot in `folder`; write its figures to `PILOT` and `PILOT_EPOCHS`."""
     from avuc.core.atomic import atomic_path
     from avuc.report.study.paper_comparison import figure
     from avuc.report.study.results import read_results
@@ -204,6 +206,14 @@ def match(folder: Path) -> dict[tuple[str, str], float]:
         table.writerow(["method", *PILOT_METRICS])
         for name in results.names:
             table.writerow([name, *(f"{figure(results, name, metric, 'clean').value:.5f}" for metric in PILOT_METRICS)])
+    with atomic_path(PILOT_EPOCHS) as path, path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["method", "epoch", *PILOT_LOGGED])
+        for training in TRAININGS:  # how AvUC as printed trains a plain network
+            name = name_of(training, "none", "AvUC")
+            for record in results.methods[results.names.index(name)].history[0]:
+                values = ["" if record.get(key) is None else f"{record[key]:.5g}" for key in PILOT_LOGGED]
+                table.writerow([name, record["epoch"] + 1, *values])
     return nearest_penalties(read_pilot().__getitem__)
 
 

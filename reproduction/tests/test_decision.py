@@ -151,6 +151,18 @@ def test_the_pilots_failure_is_told_without_a_claim():
     )
 
 
+def test_in_the_pilots_failure_every_training_prediction_is_uncertain():
+    """AvU is then the error rate. With Adam it is not, and the loss falls."""
+    with (HOME / "reproduction" / "results" / "factorial-pilot-epochs.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for training, failed in (("Adam", False), ("SGD", True), ("AugMix", True)):
+        epochs = [row for row in rows if row["method"] == f"{training}, none, AvUC"]
+        assert len(epochs) == 60
+        uncertain = math.isclose(float(epochs[-1]["avu"]), 1 - float(epochs[-1]["accuracy"]), abs_tol=1e-3)
+        risen = float(epochs[-1]["total"]) > float(epochs[5]["total"])  # AvUC begins in the sixth
+        assert (uncertain, risen) == (failed, failed), training
+
+
 def test_the_chart_is_made_from_the_rows_and_is_well_formed(committed):
     text = (HOME / "docs" / "figures" / make.CHART).read_text(encoding="utf-8")
     assert text == page.flow_chart(committed), "run python reproduction/pages/make_reproduction.py"
