@@ -7,6 +7,7 @@
     python benchmarks/bench_posthoc.py --variants                   settings of `auto`, on the half for choosing
     python benchmarks/bench_posthoc.py --speed 50000 1000           seconds of the fits on synthetic logits
     python benchmarks/bench_posthoc.py --conformal                  the conformal sets alone; also with --speed
+    python benchmarks/bench_posthoc.py --coverage 1000              coverage of our sets over random splits
 
 The half of a set follows from the name of its data (CRC-32, even: choose, odd: report). Defaults of `auto` are chosen
 on the first half, and the table is of the second. Seconds are CPU seconds of one thread, so that a busy machine does
@@ -70,11 +71,15 @@ def main() -> None:
     parser.add_argument("--variants", action="store_true", help="compare settings of auto on the half for choosing")
     parser.add_argument("--speed", type=int, nargs=2, metavar=("ROWS", "CLASSES"), help="only the time of fits")
     parser.add_argument("--conformal", action="store_true", help="conformal sets only")
+    parser.add_argument("--coverage", type=int, metavar="SPLITS", help="only the coverage of conformal sets")
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
     parser.add_argument("--json", type=Path, help="file for all figures")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    if options.coverage:
+        print(posthoc_conformal.coverage(options.coverage))
+        return
     if options.speed:
         if not options.conformal:
             speed(*options.speed)
