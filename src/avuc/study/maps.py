@@ -96,4 +96,15 @@ def _text(found: Predictions, data: MemoryData, row: int) -> str:
     for place in range(min(len(words), len(labels))):
         if correct[place] == 0:
             words[place] += f" [{names[int(said[place])]}, is {names[labels[place]]}]"
-    return " ".join(words)[:MOST_LETTERS]
+    return _shortened(words)
+
+
+def _shortened(words: Sequence[str]) -> str:
+    """The first words, so many that they fit; a word and what is said of it stay together.
+
+    >>> _shortened(["a" * 200, "b" * 99 + " [O, is B-x]", "c"]) == "a" * 200 + " …"
+    True
+    """
+    lengths = np.cumsum([len(word) + 1 for word in words])
+    few = int((lengths <= MOST_LETTERS).sum())
+    return " ".join(words[:few]) + (" …" if few < len(words) else "")
