@@ -175,7 +175,7 @@ def _paint_gains(figure: Any, points: list[Gain]) -> None:
         axes.axhline(0, color="0.6", linewidth=0.8)
         for one in points:
             place, gain = losses.index(one.loss), one.gains[metric]
-            error = 100 * one.error * (1 + 0.03 * (place - 1))  # side by side, not on top of each other
+            error = 100 * one.error * (1 + 0.08 * (place - 1))  # side by side, not on top of each other
             bars = [[gain.value - gain.low], [gain.high - gain.value]]
             style = {"color": colour_of(place)[0], "marker": markers[one.corner.rpartition(", ")[2]], "markersize": 5}
             axes.errorbar([error], [gain.value], yerr=bars, capsize=2, linewidth=1.2, **style)
