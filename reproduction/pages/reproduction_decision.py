@@ -55,8 +55,11 @@ def corner(training: str, posterior: str) -> Line:
     base = f"{training}, {posterior}"
     without = f"{TS}; **not** AvUC as printed" if training != "Adam" else f"{TS}; no AvUC"
     otherwise = {"none": without, "noise": "no AvUC", "MOPED": f"{TS}; no AvUC"}[posterior]
+    have = f"{POSTERIORS[posterior]}; {TRAININGS[training]}"
+    if (training, posterior) == ("Adam", "noise"):  # as NOISE, but for the pixels and the temperature
+        have, otherwise = f"{have}, with a temperature", f"{AVUC}, without a temperature, as above"
     return Line(
-        f"{POSTERIORS[posterior]}; {TRAININGS[training]}",
+        have,
         "factorial",
         f"{base}, AvUC + TS",
         f"{base}, none + TS",
