@@ -105,6 +105,14 @@ def test_augrc_is_a_loop_and_the_closed_form(score: str, rows: int, seed: int, t
         assert area == pytest.approx(closed, abs=1e-9)
 
 
+def test_augrc_is_that_of_torch_uncertainty() -> None:
+    """AUGRC of torch-uncertainty 0.13.0 begins at a coverage of 1/n, and is divided by 1 − 1/n."""
+    rng = np.random.default_rng(3)
+    probs = rng.dirichlet([0.3] * 4, 500)
+    labels = np.where(rng.random(500) < 0.7, probs.argmax(1), rng.integers(0, 4, 500))
+    assert augrc(probs, labels) / (1 - 1 / 500) == pytest.approx(0.1096733464836133, abs=1e-8)
+
+
 @pytest.mark.parametrize("name", list(MORE_METRICS))
 def test_extremes_and_layouts(name: str) -> None:
     metric = MORE_METRICS[name]
