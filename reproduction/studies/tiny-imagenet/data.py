@@ -2,7 +2,7 @@
 
 The folder has the usual layout, which is decoded once and kept as .npy files:
 
-    ROOT/tiny-imagenet-200/train/WNID/images/*.JPEG          500 of each class; the recipe uses 200 of them
+    ROOT/tiny-imagenet-200/train/WNID/images/*.JPEG          500 of each class
     ROOT/tiny-imagenet-200/val/images, val_annotations.txt   the test images: never used for a choice
     ROOT/samples/WNID_name.JPEG                              one image of each of the 1,000 classes; 800 are outside
     ROOT/dtd10.npy                                           textures, uint8 (N, 32, 32, 3)
