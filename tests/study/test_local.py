@@ -251,9 +251,9 @@ def test_dry_run(recipe_file, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["study", str(recipe_file), "--dry-run", "--device", "cpu"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "4 models to train (5 networks), 7 sets of images, 49 evaluations" in said
+    assert "4 models to train (5 networks), 7 test sets, 49 evaluations" in said
     # 350 images × 4 epochs × 5 networks; (2·150 + 5·120 + 120 outside) × (1 + 2 + 4 + 4) draws
-    assert "7,000 images through training, 11,220 forward passes" in said
+    assert "7,000 examples through training, 11,220 forward passes" in said
     assert list(tmp_path.iterdir()) == []
     assert main(["study", "imagenet-paper", "--dry-run", "--device", "cpu", "--set", "data.root=nowhere"]) == 0
     assert "no estimate of its time: nowhere" in capsys.readouterr().out

@@ -124,7 +124,7 @@ def test_command_takes_rows_with_commas(recipe_file, tmp_path, capsys):
     arguments = ["study", str(recipe_file), "--out", str(tmp_path), "--device", "cpu", "--dry-run"]
     assert main([*arguments, "--only", "SVI, 2 draws", "--only", "SVI,TS"]) == 0
     said = capsys.readouterr().out
-    assert "2 models to train (2 networks), 7 sets of images, 21 evaluations" in " ".join(said.split())
+    assert "2 models to train (2 networks), 7 test sets, 21 evaluations" in " ".join(said.split())
     assert "SVI-AvUC" not in said
     assert main([*arguments, "--only", "SVI,Nothing"]) == 2
     assert "--only Nothing" in capsys.readouterr().err

@@ -41,13 +41,13 @@ class Cost:
 
     def sentences(self) -> list[str]:
         lines = [
-            f"{self.models} models to train ({self.trainings} networks), {self.sets} sets of images, "
+            f"{self.models} models to train ({self.trainings} networks), {self.sets} test sets, "
             f"{self.evaluations} evaluations"
         ]
         if self.unknown:
             return [*lines, f"no estimate of its time: {self.unknown}"]
         lines.append(
-            f"{self.trained_images:,} images through training, {self.forward_passes:,} forward passes for predictions"
+            f"{self.trained_images:,} examples through training, {self.forward_passes:,} forward passes for predictions"
         )
         lines.append(
             f"about {duration(self.seconds)} on {self.device}, at {self.rate:,.0f} forward passes a second (measured "
@@ -101,7 +101,13 @@ def cost_of(plan: Plan, device: str) -> Cost:
     forwards = 0
     for row, seeds in rows:
         most = max((recipe.samples(variant) for variant in plan.methods(row.name)), default=0)
-        one = {"vanilla": 1, "ensemble": row.method.members if row.method is not None else 1}
+        # samples of the last layer share one pass of the layers before it
+        one = {
+            "vanilla": 1,
+            "ll_svi": 1,
+            "ll_dropout": 1,
+            "ensemble": row.method.members if row.method is not None else 1,
+        }
         kind = row.method.name if row.method is not None else ""
         forwards += seeds * seen * min(most, one.get(kind, most))
     return Cost(*counts, images, len(plan.sets), plan.evaluations, forwards, rate, device, net=recipe.net.name)
