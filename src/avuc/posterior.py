@@ -110,5 +110,17 @@ def seeded_generator(*key: int, device: torch.device | str = "cpu") -> torch.Gen
     >>> seeded_generator(0, 1).initial_seed() == seeded_generator(1, 0).initial_seed()
     False
     """
+    return torch.Generator(device=device).manual_seed(seed_of(*key))
+
+
+def seed_of(*key: int) -> int:
+    """Return the seed of `seeded_generator`, below 2^63.
+
+    Args:
+        key: as there.
+
+    >>> seed_of(0, 1) == seeded_generator(0, 1).initial_seed()
+    True
+    """
     state = np.random.SeedSequence(key).generate_state(1, np.uint64)[0]
-    return torch.Generator(device=device).manual_seed(int(state >> np.uint64(1)))
+    return int(state >> np.uint64(1))

@@ -28,7 +28,7 @@ _COMPILED: weakref.WeakKeyDictionary[nn.Module, tuple[Description, Folded, Compi
 _SHARED: dict[str, tuple[Folded, Compiled]] = {}
 MOST_SHARED = 8
 # Threads share compiled functions, and torch's compiler supports only one thread at a time.
-_LOCK = threading.RLock()
+LOCK = threading.RLock()
 
 
 class Runner:
@@ -55,7 +55,7 @@ class Runner:
         """
         self._compiled: Compiled | None = None
         if compiled:
-            with _LOCK:
+            with LOCK:
                 self._folded, self._compiled = _compiled(
                     module, module if key is None else key, folded, MODE if compiled is True else str(compiled)
                 )
@@ -131,7 +131,7 @@ class Runner:
 
 
 def _one_at_a_time(compiled: Compiled, weights: Weights, *args: Any, **kwargs: Any) -> Any:
-    with _LOCK:
+    with LOCK:
         return compiled(weights, *args, **kwargs)
 
 

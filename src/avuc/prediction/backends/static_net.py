@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from avuc.bayes import BayesianModule
-from avuc.nets.runner import Runner
+from avuc.nets.runner import LOCK, Runner
 from avuc.prediction.arguments import Arguments, tensor_of
 from avuc.prediction.backends.backend import bytes_of
 from avuc.prediction.backends.weight_buffers import WeightBuffers, affine_in_weights, copy_parts
@@ -154,7 +154,8 @@ class StaticNet:
         if self._active not in captured:
             result = function(*fixed.args, **fixed.kwargs)  # compiles; an error here is the network's or the compiler's
             try:
-                captured[self._active] = self._capture(fixed)
+                with LOCK:  # one capture at a time
+                    captured[self._active] = self._capture(fixed)
             except Exception as error:  # a network may do what a graph cannot hold; it then runs without
                 torch.cuda.synchronize()
                 self.uncaptured = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
