@@ -4,6 +4,7 @@
     python benchmarks/bench_posthoc.py                              scikit-learn models on its own data
     python benchmarks/bench_posthoc.py --sets FOLDER --splits 3     also the prediction sets of a folder
     python benchmarks/bench_posthoc.py --sets FOLDER --write        put the table into docs/guide/calibration.md
+    python benchmarks/bench_posthoc.py --half fresh --write         the same for further sets that nobody has looked at
     python benchmarks/bench_posthoc.py --variants                   settings of `auto`, on the half for choosing
     python benchmarks/bench_posthoc.py --speed 50000 1000           seconds of the fits on synthetic logits
     python benchmarks/bench_posthoc.py --conformal                  the conformal sets alone; also with --speed
@@ -26,13 +27,13 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import posthoc_conformal
 import torch
-from posthoc_sets import PredictionSet, folder_sets, nll, scikit_learn_sets, softmax
+from posthoc_sets import PredictionSet, folder_sets, fresh_sets, nll, scikit_learn_sets, softmax
 
 from avuc.calibration import CALIBRATORS, AutoCalibrator
 
@@ -67,7 +68,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", type=Path, help="folder of prediction sets")
     parser.add_argument("--splits", type=int, default=1, help="random splits of each scikit-learn data set (default 1)")
-    parser.add_argument("--half", choices=("choose", "report", "both"), default="report", help="(default report)")
+    parser.add_argument(
+        "--half", choices=("choose", "report", "both", "fresh"), default="report", help="(default report)"
+    )
+    parser.add_argument("--without", nargs="+", default=[], metavar="METHOD", help="methods of ours to leave out")
     parser.add_argument("--variants", action="store_true", help="compare settings of auto on the half for choosing")
     parser.add_argument("--speed", type=int, nargs=2, metavar=("ROWS", "CLASSES"), help="only the time of fits")
     parser.add_argument("--conformal", action="store_true", help="conformal sets only")
@@ -86,14 +90,17 @@ def main() -> None:
         posthoc_conformal.speed(*options.speed)
         return
     half = "choose" if options.variants else options.half
-    found = [*scikit_learn_sets(options.splits), *(folder_sets(options.sets) if options.sets else ())]
-    sets = [one for one in found if half in (one.half, "both")]
+    found = [
+        *(fresh_sets if half == "fresh" else scikit_learn_sets)(options.splits),
+        *(folder_sets(options.sets) if options.sets else ()),
+    ]
+    sets = [one for one in found if half in (one.half, "both", "fresh")]
     if options.conformal:
         print(posthoc_conformal.figures(sets))
         return
     results: dict[str, dict[str, float]] = {}
     for one in sets:
-        fits = variants() if options.variants else {**ours(one), **peers(one)}
+        fits = variants() if options.variants else {**ours(one, options.without), **peers(one)}
         results[one.name] = {"none": nll(softmax(one.test_logits), one.test_labels), **figures(one, fits)}
         print(one.name, one.val_logits.shape, {k: round(v, 4) for k, v in results[one.name].items()}, flush=True)
     text = table(sets, results)
@@ -105,11 +112,14 @@ def main() -> None:
     if options.json:
         options.json.write_text(json.dumps({"versions": versions(), "nll": results}, indent=1))
     if options.write:
-        before, rest = PAGE.read_text(encoding="utf-8").split("<!-- posthoc: begin -->\n")
-        PAGE.write_text(
-            f"{before}<!-- posthoc: begin -->\n{text}<!-- posthoc: end -->{rest.split('<!-- posthoc: end -->')[1]}",
-            encoding="utf-8",
-        )
+        write(text, "posthoc-fresh" if half == "fresh" else "posthoc")
+
+
+def write(text: str, mark: str) -> None:
+    """Put a text between the marks of the page."""
+    begin, end = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->"
+    before, rest = PAGE.read_text(encoding="utf-8").split(begin)
+    PAGE.write_text(f"{before}{begin}{text}{end}{rest.split(end)[1]}", encoding="utf-8")
 
 
 def figures(one: PredictionSet, fits: dict[str, Fit]) -> dict[str, float]:
@@ -131,9 +141,9 @@ def own(make: Callable[[], object]) -> Fit:
     return fit
 
 
-def ours(one: PredictionSet) -> dict[str, Fit]:
+def ours(one: PredictionSet, without: Sequence[str] = ()) -> dict[str, Fit]:
     many = one.val_logits.shape[1] > MOST_PAIRWISE
-    names = [name for name in OURS if name in CALIBRATORS and not (many and name in PAIRWISE)]
+    names = [name for name in OURS if name not in without and not (many and name in PAIRWISE)]
     return {"auto": own(AutoCalibrator), **{name: own(CALIBRATORS[name]) for name in names}}
 
 

@@ -38,7 +38,7 @@ def test_a_temperature_is_found_and_the_sentence_says_why() -> None:
 
 def test_class_biases_need_more_than_a_temperature() -> None:
     logits, labels = rows(3000, scale=1.0)
-    auto = AutoCalibrator().fit(logits + torch.tensor([2.0, 0.0, -2.0]), labels)
+    auto = AutoCalibrator(blend=False).fit(logits + torch.tensor([2.0, 0.0, -2.0]), labels)
     assert auto.chosen_.name in ("structured-vector", "matrix")
     table = {row.method: row.nll for row in auto.table_}
     assert table[auto.chosen_.name] <= min(table.values()) + 0.01
@@ -133,6 +133,7 @@ def test_the_same_seed_gives_the_same_result() -> None:
     assert one.to_json() == two.to_json()
     other = AutoCalibrator(seed=4).fit(*rows(400))
     assert other.table_[1].nll != one.table_[1].nll
+    assert AutoCalibrator(blend=False).fit(*rows(400)).chosen_.name in ("matrix", "structured-vector", "smoothed")
 
 
 @pytest.mark.parametrize(
@@ -169,16 +170,16 @@ def test_extremes_give_finite_logits_and_a_sentence(kind: str) -> None:
     assert auto.reason_.endswith(".")
     possible = torch.isfinite(logits)
     assert torch.isfinite(auto.transform(logits)[possible]).all()
-    # the guard: with so few rows, NLL of held-out rows does not rise at all
+    # the guard: NLL of held-out rows does not rise significantly
     used = {row.method: row for row in auto.table_}.get(auto.chosen_.name, auto.table_[0])
-    assert used.change <= 0
+    assert used.low <= 0
 
 
 def test_few_rows_take_few_parameters() -> None:
     """A class bias needs a scale per class; a matrix is tried from 200 rows, and 20 per class, on."""
     tried = {}
     for number, classes in ((199, 3), (200, 3), (399, 20), (400, 20)):
-        auto = AutoCalibrator().fit(*rows(number, classes))
+        auto = AutoCalibrator(blend=False).fit(*rows(number, classes))
         tried[number] = [row.method for row in auto.table_ if row.nll > 0]
         if number in (199, 399):
             assert auto.table_[-1].note.startswith(f"not tried: {number} rows are fewer than 20")
@@ -263,6 +264,8 @@ def test_samples_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"methods": ["magic"]}, "methods must be names of"),
         ({"methods": []}, "methods must be names of"),
         ({"methods": ["multilabel"]}, "methods must be names of"),
+        ({"methods": ["blend"]}, "methods must be names of"),
+        ({"blend": 1}, "blend must be True, False or None"),
         ({"folds": 1}, "folds must be a whole number, at least 2"),
         ({"standard_errors": -1.0}, "standard_errors must be a number, at least 0"),
         ({"seed": 0.5}, "seed must be a whole number"),

@@ -16,7 +16,8 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.isotonic import IsotonicRegression
 
 from avuc.calibration import check_calibrator
-from avuc.calibration.one_vs_rest import HistogramBinning, IsotonicCalibration, isotonic_regression
+from avuc.calibration.one_vs_rest import HistogramBinning, IsotonicCalibration
+from avuc.calibration.pooling import isotonic_regression, isotonic_shares
 from avuc.core.errors import InputError
 
 BOTH = pytest.mark.parametrize("kind", [IsotonicCalibration, HistogramBinning])
@@ -62,6 +63,10 @@ def test_pooling_equals_scikit_learn_with_ties(rows, seed, distinct):
     at = np.linspace(-0.2, 1.2, 57)
     wanted = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(x, y, sample_weight=weight).predict(at)
     np.testing.assert_allclose(np.interp(at, places, values), wanted, atol=1e-9)
+    places, values = isotonic_shares(x, np.sort(x[y == 1]))
+    assert (np.diff(places) > 0).all()
+    plain = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(x, y).predict(at)
+    np.testing.assert_allclose(np.interp(at, places, values), plain, atol=1e-12)
 
 
 def slow_histogram(probs, labels, fresh, bins):

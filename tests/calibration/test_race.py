@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avuc.calibration import CALIBRATORS, TemperatureScaling
-from avuc.calibration.race import NONE, Race, Rows, choose, mean_and_error
+from avuc.calibration.metric_change import mean_and_error
+from avuc.calibration.race import NONE, Race, Rows, choose
 
 FAST = ("temperature", "smoothed", "vector", "isotonic")
 

@@ -8,7 +8,13 @@ import torch
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
-from avuc.calibration import CALIBRATORS, AvUTemperatureScaling, CautiousTemperatureScaling, TemperatureScaling
+from avuc.calibration import (
+    CALIBRATORS,
+    AvUTemperatureScaling,
+    CalibrationWarning,
+    CautiousTemperatureScaling,
+    TemperatureScaling,
+)
 from avuc.core.errors import InputError
 
 EVERY = pytest.mark.parametrize("name", CALIBRATORS)
@@ -94,3 +100,15 @@ def test_wrong_weights(weight, message, weighted):
 def test_the_procedure_of_the_authors_has_no_weights(weighted):
     with pytest.raises(InputError, match="use procedure='search'"):
         AvUTemperatureScaling(procedure="authors").fit(*weighted)
+
+
+@pytest.mark.parametrize("name", ["smoothed", "vector", "structured-vector", "matrix"])
+def test_weights_with_the_sum_1_are_one_row(name):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(3, (60,), generator=generator)
+    logits = torch.randn(60, 3, generator=generator) + torch.eye(3)[labels]
+    weight = torch.full((60,), 1 / 60)
+    with pytest.warns(CalibrationWarning, match="sum 1, so they count as that many rows.*multiply them by 60"):
+        CALIBRATORS[name]().fit(logits, labels, weight)
+    CALIBRATORS[name]().fit(logits, labels, 60 * weight)  # no warning
+    CALIBRATORS["temperature"]().fit(logits, labels, weight)  # T does not depend on the sum

@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.special import log_softmax
 
-from avuc.calibration import CALIBRATORS, Calibrator, MultiLabelCalibrator, TemperatureScaling
+from avuc.calibration import CALIBRATORS, AutoCalibrator, Calibrator, MultiLabelCalibrator, TemperatureScaling
 from avuc.core.errors import InputError
 from avuc.deploy import load_calibrator
 from avuc.deploy.calibrator import METHODS
@@ -25,11 +25,14 @@ def rows():
     return 3 * (rng.normal(size=(150, 4)) + np.eye(4)[labels]), labels
 
 
-@pytest.mark.parametrize("name", CALIBRATORS)
+EVERY = {**CALIBRATORS, "blend": AutoCalibrator}
+
+
+@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
 def test_equal_to_the_calibrator_itself(name, dtype, rows, tmp_path):
     logits, labels = rows[0].astype(dtype), rows[1]
-    calibrator = CALIBRATORS[name]().fit(*rows)
+    calibrator = EVERY[name]().fit(*rows)
     calibrator.save(tmp_path / "cal.json")
     light = load_calibrator(tmp_path / "cal.json")
     assert (light.method, light.num_classes, light.class_names) == (name, 4, None)
@@ -44,9 +47,9 @@ def test_equal_to_the_calibrator_itself(name, dtype, rows, tmp_path):
     assert len(labels) == len(found)
 
 
-@pytest.mark.parametrize("name", CALIBRATORS)
+@pytest.mark.parametrize("name", EVERY)
 def test_extreme_logits(name, rows, tmp_path):
-    calibrator = CALIBRATORS[name]().fit(*rows)
+    calibrator = EVERY[name]().fit(*rows)
     if isinstance(calibrator, TemperatureScaling):
         calibrator.temperature_ = 0.5
         calibrator.bounds = (0.05, 20.0)

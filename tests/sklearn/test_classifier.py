@@ -33,7 +33,14 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 from avuc import metrics
-from avuc.calibration import CALIBRATORS, CalibrationWarning, Calibrator, TemperatureScaling, logits_from_probs
+from avuc.calibration import (
+    CALIBRATORS,
+    AutoCalibrator,
+    CalibrationWarning,
+    Calibrator,
+    TemperatureScaling,
+    logits_from_probs,
+)
 from avuc.core.errors import InputError
 from avuc.sklearn import CalibratedClassifier
 
@@ -73,14 +80,17 @@ def test_naive_bayes_on_tabular_data_with_text_labels(cancer):
     assert model.n_features_in_ == 30
 
 
-@pytest.mark.parametrize("name", CALIBRATORS)
+EVERY = {**CALIBRATORS, "auto": AutoCalibrator}
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_every_method_is_the_calibrator_fitted_on_held_out_scores(name, digits):
     X, X_test, y, _ = digits
     model = CalibratedClassifier(GaussianNB(), name, cv=3, keep_worse=True).fit(X, y)
     parts = StratifiedKFold(3)
     probs = cross_val_predict(GaussianNB(), X, y, cv=parts, method="predict_proba")
     order = np.concatenate([test for _, test in parts.split(X, y)])
-    alone = CALIBRATORS[name]().fit(logits_from_probs(probs[order]), y[order])
+    alone = EVERY[name]().fit(logits_from_probs(probs[order]), y[order])
     expected = alone.predict_proba(logits_from_probs(GaussianNB().fit(X, y).predict_proba(X_test)))
     np.testing.assert_allclose(model.predict_proba(X_test), expected, atol=1e-9)
 

@@ -8,13 +8,14 @@ avu.py               AvUTemperatureScaling, AUAvUTemperatureScaling
 structured.py        structured vector and matrix scaling
 dirichlet.py         Dirichlet calibration
 venn_abers.py        Venn–Abers calibration of each class
-linear_maps.py       likelihood and gradient of linear maps of log-probabilities;  minimise.py: L-BFGS
+linear_maps.py       likelihood and gradient of linear maps of log-probabilities;  minimise.py: L-BFGS;  curvature.py
 mixtures.py          temperature scaling with Laplace smoothing, and an ensemble of temperatures
 vector.py            VectorScaling: a scale and a bias for each class
-one_vs_rest.py       isotonic regression and histogram binning of each class
+one_vs_rest.py       isotonic regression and histogram binning of each class;  pooling.py: isotonic regression itself
 multilabel.py        MultiLabelCalibrator: a temperature for each label of a multi-label model
-auto.py              AutoCalibrator: the best of them for the given rows;  race.py: its cross-validation
-cross_validation.py  check_calibrator: is it better than no calibrator?
+auto.py              AutoCalibrator: a mixture of them for the given rows;  race.py, fold_fits.py: its cross-validation
+auto_rules.py        when it has too few rows, and what it says;  blend.py: the mixture
+cross_validation.py  check_calibrator: is it better than no calibrator?  metric_change.py: changes with intervals
 layouts.py           rows from logits of any layout, and back
 base.py              the base class, parameters and JSON;  inputs.py: checks of logits and labels
 estimator.py         predict_proba, predict and score, as scikit-learn expects them
@@ -24,6 +25,7 @@ scaled_logits.py     logits at any temperature, in one pass;  scalar_search.py: 
 from avuc.calibration.auto import AutoCalibrator
 from avuc.calibration.avu import AUAvUTemperatureScaling, AvUTemperatureScaling
 from avuc.calibration.base import CalibrationWarning, Calibrator
+from avuc.calibration.blend import BlendedCalibrator
 from avuc.calibration.cautious import CautiousTemperatureScaling
 from avuc.calibration.cross_validation import CalibratorCheck as CalibratorCheck
 from avuc.calibration.cross_validation import check_calibrator
@@ -70,4 +72,8 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
 """Every calibrator by the name that `avuc calibrate --method` and the JSON files use."""
 
 # `Calibrator.load` also reads those that are not for one class of many
-Calibrator.calibrators = {**CALIBRATORS, MultiLabelCalibrator.name: MultiLabelCalibrator}
+Calibrator.calibrators = {
+    **CALIBRATORS,
+    MultiLabelCalibrator.name: MultiLabelCalibrator,
+    BlendedCalibrator.name: BlendedCalibrator,
+}

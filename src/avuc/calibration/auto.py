@@ -1,18 +1,34 @@
-"""Choose a calibrator by cross-validation, and do nothing if none of them helps."""
+"""Mix calibrators, or choose one, by cross-validation, and do nothing if none of them helps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from avuc.calibration.auto_rules import (
+    LEAST_GROUPS,
+    MOST_PAIRWISE,
+    PAIRWISE,
+    blend_sentence,
+    costly,
+    few_rows,
+    group_of_rows,
+    most_rows,
+    pays_for_brier,
+    sentence,
+    too_few,
+)
 from avuc.calibration.base import Array, Calibrator
-from avuc.calibration.cross_validation import NORMAL, check_predictions
+from avuc.calibration.blend import BlendedCalibrator
+from avuc.calibration.cross_validation import check_predictions
+from avuc.calibration.fold_fits import FoldFits
 from avuc.calibration.inputs import are_numbers, as_labels, as_logits, as_weights, refuse_not_logits
 from avuc.calibration.layouts import fit_rows
-from avuc.calibration.race import NONE, Candidate, Race, Rows, choose
+from avuc.calibration.race import BLEND, NONE, Candidate, Race, Rows, choose
 from avuc.calibration.scaled_logits import limited_threads
 from avuc.calibration.temperature import TemperatureScaling
 from avuc.core.arrays import as_tensor
@@ -25,49 +41,56 @@ from avuc.predictions import Predictions
 # errors were chosen on one half of the prediction sets of benchmarks/bench_posthoc.py. Each of the three has a ridge or
 # smoothing that falls back to a temperature if there are few rows, so the one with the most parameters may be first.
 CANDIDATES = ("matrix", "structured-vector", "smoothed")
-# With fewer rows, in all or per class, calibrators with few parameters are tried, the simplest first, and the mean NLL
-# of held-out rows must not rise at all: an interval of so few rows says little.
-FEW_ROWS, FEW_ROWS_PER_CLASS = 200, 20
+# With few rows, calibrators with few parameters are tried, the simplest first, and the mean NLL of held-out rows must
+# not rise at all: an interval of so few rows says little.
 FEW_CANDIDATES = ("smoothed", "structured-vector")
-# with fewer rows or groups nothing is changed
-LEAST_ROWS = 20
-LEAST_GROUPS = 10
+# Parts of the mixture, besides none, for few classes and for many; how many rows equal weights count as. Chosen on the
+# same half.
+PARTS, MANY_PARTS = ("matrix", "loose-matrix"), ("smoothed", "loose-structured-vector")
+PRIOR = 5.0
+# with fewer rows for each pair of classes the ridge leaves little of a matrix, and PARTS are those for many classes
+PART_ROWS = 2
+# a calibrator whose ridge is a tenth of the default
+LOOSE, LOOSE_RIDGE = "loose-", 0.1
 # The cross-validation uses a tenth of the rows, but at least this many rows if they have no more than so many logits.
 SHARE = 10
 RACE_ROWS = 5_000
-RACE_ELEMENTS = 1 << 22
-# a fit with a number for each pair of classes takes time in rows × classes²
-PAIRWISE = ("matrix", "dirichlet")
-MOST_PAIRWISE = 32
+RACE_ELEMENTS = 1 << 21
 # iterative fits of the winner use at most so many logits, and so many rows × classes² for PAIRWISE
-ITERATIVE = ("vector", "structured-vector", *PAIRWISE)
+ITERATIVE = ("vector", "structured-vector", "loose-structured-vector", *PAIRWISE)
 FIT_ELEMENTS = 1 << 24
 # Precision of iterative fits: in the cross-validation, and of the result.
 ROUGH, FINE = 3e-4, 1e-5
 
 
 class AutoCalibrator(Calibrator):
-    """A calibrator chosen by cross-validation, or none if the predictions are better left alone.
+    """A mixture of calibrators with weights from cross-validation; nothing is changed if it does not help.
 
-    The calibrators compete on the same folds, and one that is clearly behind after a fold is stopped. Of those within
-    one standard error (of the paired difference) of the lowest NLL, the first in `methods` is taken. It is refused if
-    NLL, the Brier score or ECE of held-out rows get significantly worse than without a calibrator (`check_calibrator`);
-    then the next one is taken, and if all are refused, nothing is changed. The winner is fitted on all rows.
+    The calibrators compete on the same folds, and one that is clearly behind after a fold is stopped. The result is
+    p = Σ_k w_k p_k over these and the uncalibrated predictions. The weights w are those with the lowest NLL of held-out
+    rows, where equal weights count as 5 rows. It is refused if NLL, the Brier score or ECE of held-out rows get
+    significantly worse than without a calibrator (`check_calibrator`); then nothing is changed. The parts are fitted on
+    all rows, and `chosen_` is a `BlendedCalibrator`, or a single calibrator if it has all the weight.
 
-    With fewer than 200 rows, or fewer than 20 per class, it is also refused if the mean NLL of held-out rows gets
-    higher at all, and the default `methods` are then smoothed and structured-vector.
+    With `methods`, or `blend=False`, one calibrator is chosen instead: of those within one standard error (of the
+    paired difference) of the lowest NLL, the first in `methods`. If it is refused, the next one is taken. With fewer
+    than 200 rows, or fewer than 20 per class, it is also refused if the mean NLL of held-out rows gets higher at all,
+    and the default `methods` are then smoothed and structured-vector.
 
-    A tenth of the rows takes part in the cross-validation, at least 5,000 if they have no more than 4 million logits.
+    A tenth of the rows takes part in the cross-validation, at least 5,000 if they have no more than 2 million logits.
     With more than 16 million logits (for `matrix`: rows × classes²), the winner is fitted on a sample of the rows,
     unless it is a temperature. Fewer than 20 rows, fewer than 10 groups, or labels of a single class leave the
     predictions alone. JSON has the chosen calibrator, so `Calibrator.load` and `avuc apply` read it as such.
 
     Args:
-        methods: names in `CALIBRATORS` to choose from, the preferred one first. Default None: matrix,
-            structured-vector and smoothed. ("smoothed", "structured-vector", "matrix") prefers the simplest.
-        folds: parts of the cross-validation.
+        methods: names in `CALIBRATORS` to choose one from, the preferred one first. Default None: a mixture of matrix
+            with its ridge and with a tenth of it. With more than 32 classes, or fewer than 2 rows for each pair of
+            classes: of smoothed, and structured-vector with a tenth of its ridge.
+        folds: parts of the cross-validation. Default None: 3 for a mixture, 5 to choose one.
         standard_errors: how far the NLL of a preferred calibrator may be above the lowest. 0: the lowest NLL wins.
         seed: of the folds and of samples of rows.
+        blend: whether the result is a mixture. Default None: if no `methods` are given. True with `methods`: of these.
+            False without: matrix, structured-vector and smoothed compete.
 
     Learned attributes:
         chosen_: the fitted calibrator.
@@ -80,7 +103,7 @@ class AutoCalibrator(Calibrator):
     >>> logits = 4 * (torch.randn(500, 3, generator=generator) + torch.eye(3)[labels])  # overconfident
     >>> auto = AutoCalibrator().fit(logits, labels)
     >>> auto.chosen_.name, auto.table_[0].method
-    ('smoothed', 'none')
+    ('blend', 'none')
     """
 
     name: ClassVar[str] = "auto"
@@ -95,14 +118,16 @@ class AutoCalibrator(Calibrator):
         self,
         methods: Sequence[str] | None = None,
         *,
-        folds: int = 5,
+        folds: int | None = None,
         standard_errors: float = 1.0,
         seed: int = 0,
+        blend: bool | None = None,
     ) -> None:
         self.methods = methods
         self.folds = folds
         self.standard_errors = standard_errors
         self.seed = seed
+        self.blend = blend
 
     def fit(
         self,
@@ -127,7 +152,7 @@ class AutoCalibrator(Calibrator):
         """
         self._check_params()
         layout: dict[str, Any] = {"class_dim": class_dim, "ignore_index": ignore_index}
-        together = _groups(groups, as_tensor(labels, "labels"))
+        together = group_of_rows(groups, as_tensor(labels, "labels"))
         if together is not None:
             together = as_tensor(fit_rows(logits, labels, together, **layout).weights, "groups").flatten()
         given = fit_rows(logits, labels, sample_weight, **layout)
@@ -144,44 +169,86 @@ class AutoCalibrator(Calibrator):
         return self
 
     def _choose(self, rows: Rows) -> None:
-        few, self.table_, self.rows_ = _few(rows), (), 0
-        if stop := _too_few(rows):
+        few, self.table_, self.rows_ = few_rows(rows), (), 0
+        if stop := too_few(rows):
             self._keep(TemperatureScaling.identity(rows.logits.shape[-1]), f"Nothing is changed: {stop}.")
             return
-        some = self._sample(rows, max(len(rows) // SHARE, _most_rows(rows, RACE_ROWS, RACE_ELEMENTS)))
+        some = rows.sample(max(len(rows) // SHARE, most_rows(rows, RACE_ROWS, RACE_ELEMENTS)), self.seed, LEAST_GROUPS)
         some, self.rows_ = some.cpu(), len(some)
         classes = rows.logits.shape[-1]
-        names = self._names(few)
-        skipped = {name: _costly(classes) for name in names if name in PAIRWISE and classes > MOST_PAIRWISE}
-        if few and self.methods is None:
+        names = self._names(few, some)
+        skipped = {name: costly(classes) for name in names if name in PAIRWISE and classes > MOST_PAIRWISE}
+        if few and self.methods is None and not self._blends:
             skipped |= {name: f"not tried: {few}" for name in CANDIDATES if name not in names}
         parts = len(some) if some.groups is None else len(some.groups.unique())
-        race = Race(some, min(self.folds, parts), self.seed)
+        folds = (3 if self._blends else 5) if self.folds is None else self.folds
+        race = Race(some, min(folds, parts), self.seed)
         with limited_threads(some.logits):
-            race.run({name: self._made(name, ROUGH) for name in names if name not in skipped})
-            reason, winner = self._winner(race, strict=bool(few))
+            made = {name: self._made(name, ROUGH) for name in names if name not in skipped}
+            race.run(made, stop=not self._blends)
+            if self._blends:
+                reason, weights = self._mixed(race)
+            else:
+                reason, winner = self._winner(race, strict=bool(few))
+                weights = {winner: 1.0}
         self.table_ = (*race.table(), *(Candidate.unknown(name, note) for name, note in skipped.items()))
-        if winner == NONE:
-            loss = race.mean(NONE)
-            self._keep(TemperatureScaling.identity(classes, loss), reason)
-        else:
-            most = FIT_ELEMENTS // (classes * classes if winner in PAIRWISE else classes)
-            used = rows if winner not in ITERATIVE else self._sample(rows, max(most, len(some)))
-            self._keep(used.fit(self._made(winner, FINE)), reason)
+        self._keep(self._fitted(rows, race, weights), reason)
+
+    def _fitted(self, rows: Rows, race: Race, weights: dict[str, float]) -> Calibrator:
+        """Return the calibrators with these weights, fitted on all rows, or on a sample of many."""
+        classes = rows.logits.shape[-1]
+        none = TemperatureScaling.identity(classes, race.mean(NONE))
+        names = [name for name in weights if name != NONE]
+        if not names:
+            return none
+        used = rows
+        if any(name in ITERATIVE for name in names):
+            most = FIT_ELEMENTS // (classes * classes if any(name in PAIRWISE for name in names) else classes)
+            used = rows.sample(max(most, self.rows_), self.seed, LEAST_GROUPS)
+        fits = race.fits if not used.logits.is_cuda else FoldFits(used.logits, used.labels, used.weight)
+        fits.next_fold(used.logits, used.labels, used.weight)
+        with limited_threads(used.logits):
+            fitted = fits.finish({name: self._made(name, FINE) for name in names})
+        if len(weights) == 1:
+            return fitted[names[0]]
+        shares = np.array(list(weights.values()))
+        return BlendedCalibrator.of([fitted.get(name, none) for name in weights], shares, race.mean(BLEND))
+
+    def _mixed(self, race: Race) -> tuple[str, dict[str, float]]:
+        """Return the sentence and the weights of the calibrators in the mixture."""
+        names = race.finished
+        if not any(runner.folds for name, runner in race.runners.items() if name != NONE):
+            return "Nothing is changed: no calibrator can take these rows.", {NONE: 1.0}
+        weights = race.blend(names, PRIOR)
+        if self._refused(race, BLEND, strict=False):
+            return "Nothing is changed: every calibrator would make held-out rows worse.", {NONE: 1.0}
+        return blend_sentence(race, names, weights), {
+            name: weight for name, weight in zip(names, weights.tolist(), strict=True) if weight > 0
+        }
+
+    def _refused(self, race: Race, name: str, *, strict: bool) -> bool:
+        """Return whether a calibrator makes held-out rows worse; strict: its mean NLL must not be higher."""
+        before, after = (Predictions(race.runners[each].probs, race.rows.labels) for each in (NONE, name))
+        check = check_predictions(
+            BlendedCalibrator() if name == BLEND else self._made(name, ROUGH),
+            before,
+            after,
+            folds=race.folds,
+            seed=self.seed,
+            weight=race.rows.weight,
+            groups=race.rows.groups,
+            statistics=(race.statistics(NONE), race.statistics(name)),
+        )
+        harm = race.mean(name) > race.mean(NONE) if strict else check.figures["nll"].low > 0
+        return harm or (check.worse and not (name == BLEND and pays_for_brier(check)))
 
     def _winner(self, race: Race, *, strict: bool) -> tuple[str, str]:
         """Return the sentence and the name of the calibrator that is used; strict: its mean NLL must not be higher."""
         names, refused = [name for name in race.finished if name != NONE], list[str]()
-        before = Predictions(race.runners[NONE].probs, race.rows.labels)
         while names:
             winner, best = choose(race, names, self.standard_errors)
-            after = Predictions(race.runners[winner].probs, race.rows.labels)
-            check = check_predictions(
-                self._made(winner, ROUGH), before, after, folds=race.folds, seed=self.seed, weight=race.rows.weight
-            )
-            harm = race.mean(winner) > race.mean(NONE) if strict else check.figures["nll"].low > 0
-            if not check.worse and not harm:
-                return _sentence(race, winner, best, refused), winner
+            if not self._refused(race, winner, strict=strict):
+                return sentence(race, winner, best, refused), winner
             refused.append(winner)
             names.remove(winner)
         if not any(runner.folds for name, runner in race.runners.items() if name != NONE):
@@ -196,32 +263,25 @@ class AutoCalibrator(Calibrator):
         self.at_bound_: bool = chosen.at_bound_
         self.class_names_: tuple[str, ...] | None = None
 
-    def _sample(self, rows: Rows, most: int) -> Rows:
-        """Return at most so many rows, at random; of groups, whole groups until there are enough rows."""
-        if most >= len(rows):
-            return rows
-        generator = torch.Generator().manual_seed(self.seed)
-        device = rows.labels.device
-        if rows.groups is None:
-            return rows[torch.randperm(len(rows), generator=generator)[:most].sort().values.to(device)]
-        number, group, sizes = rows.groups.cpu().unique(return_inverse=True, return_counts=True)
-        order = torch.randperm(len(number), generator=generator)
-        enough = int((sizes[order].cumsum(0) < most).sum()) + 1
-        kept = torch.zeros(len(number), dtype=torch.bool)
-        kept[order[: max(enough, min(LEAST_GROUPS, len(number)))]] = True
-        return rows[kept[group].nonzero()[:, 0].to(device)]
+    @property
+    def _blends(self) -> bool:
+        return self.methods is None if self.blend is None else self.blend
 
-    def _names(self, few: str) -> list[str]:
+    def _names(self, few: str, rows: Rows) -> list[str]:
         if self.methods is not None:
             return list(self.methods)
+        if self._blends:
+            classes = rows.logits.shape[-1]
+            enough = classes <= MOST_PAIRWISE and len(rows) >= PART_ROWS * classes * classes
+            return list(PARTS if enough else MANY_PARTS)
         return [name for name in (FEW_CANDIDATES if few else CANDIDATES) if name in self.calibrators]
 
     def _made(self, name: str, tolerance: float) -> Calibrator:
         """Return a calibrator with default parameters; iterative ones with this tolerance."""
-        made = self.calibrators[name]()
+        made = self.calibrators[name.removeprefix(LOOSE)]()
         if name in ITERATIVE and "tolerance" in made.get_params():
             made.set_params(tolerance=max(tolerance, made.get_params()["tolerance"]))
-        return made
+        return made.set_params(ridge=LOOSE_RIDGE) if name.startswith(LOOSE) else made
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame of `table_`."""
@@ -241,73 +301,16 @@ class AutoCalibrator(Calibrator):
         return self.chosen_._apply(logits)
 
     def _check_params(self) -> None:
-        known = [name for name, kind in self.calibrators.items() if not kind.multilabel]
+        known = [name for name, kind in self.calibrators.items() if not kind.multilabel and name != BLEND]
         if self.methods is not None:
             wrong = [name for name in self.methods if name not in known]
             if wrong or not self.methods or isinstance(self.methods, str):
                 raise InputError(f"methods must be names of {known}; found {self.methods!r}")
-        if not isinstance(self.folds, int) or self.folds < 2:
+        if self.folds is not None and (not isinstance(self.folds, int) or self.folds < 2):
             raise InputError(f"folds must be a whole number, at least 2; found {self.folds!r}")
         if not are_numbers(self.standard_errors) or self.standard_errors < 0:
             raise InputError(f"standard_errors must be a number, at least 0; found {self.standard_errors!r}")
+        if not isinstance(self.blend, bool | None):
+            raise InputError(f"blend must be True, False or None; found {self.blend!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise InputError(f"seed must be a whole number; found {self.seed!r}")
-
-
-def _groups(groups: Any, labels: Tensor) -> Tensor | None:
-    """Return the group of every label, in the shape of the labels; of dense labels, each image is a group."""
-    dense = labels.ndim > 1 and labels.shape[1:].numel() > 1
-    if groups is None:
-        if not dense:
-            return None
-        groups = torch.arange(len(labels))
-    numbers = as_tensor(groups, "groups")
-    if numbers.shape != labels.shape[:1] or numbers.is_floating_point():
-        raise InputError(
-            f"groups must be one whole number for each of {len(labels)} rows; found {tuple(numbers.shape)}"
-        )
-    return numbers.reshape(-1, *[1] * (labels.ndim - 1)).expand(labels.shape)
-
-
-def _too_few(rows: Rows) -> str:
-    """Return why nothing can be learned from these rows, or nothing."""
-    many = f"{len(rows)} row{'s' * (len(rows) != 1)}"
-    if len(rows) < LEAST_ROWS:
-        return f"{many} are too few to choose a calibrator; give at least {LEAST_ROWS}"
-    if int(rows.labels.min()) == int(rows.labels.max()):
-        return f"all {many} have the same label; give rows of at least two classes"
-    groups = LEAST_GROUPS if rows.groups is None else len(rows.groups.unique())
-    return f"{groups} groups are too few; give at least {LEAST_GROUPS}" if groups < LEAST_GROUPS else ""
-
-
-def _few(rows: Rows) -> str:
-    """Return why there are too few rows for many parameters, or nothing."""
-    classes = rows.logits.shape[-1]
-    if len(rows) < FEW_ROWS:
-        return f"{len(rows)} rows are fewer than {FEW_ROWS}"
-    if len(rows) < FEW_ROWS_PER_CLASS * classes:
-        return f"{len(rows)} rows are fewer than {FEW_ROWS_PER_CLASS} for each of {classes} classes"
-    return ""
-
-
-def _most_rows(rows: Rows, most: int, elements: int) -> int:
-    return min(most, elements // max(1, rows.logits.numel() // len(rows)))
-
-
-def _costly(classes: int) -> str:
-    return f"not tried: its time grows with classes², and {classes} are more than {MOST_PAIRWISE}"
-
-
-def _sentence(race: Race, winner: str, best: str, refused: Sequence[str]) -> str:
-    change, error = race.difference(winner, NONE)
-    rest = ""
-    if best != winner:
-        more, spread = race.difference(best, winner)
-        rest = f"; {best} is {abs(more):.4f} lower (standard error {spread:.4f}), and {winner} is preferred"
-    if refused:
-        rest += f"; {' and '.join(refused)} would make held-out rows worse"
-    verb = "falls" if change < 0 else "changes"
-    return (
-        f"{winner}: NLL of held-out rows {verb} from {race.mean(NONE):.4f} to {race.mean(winner):.4f} (95 % interval "
-        f"of the change {change - NORMAL * error:+.4f} to {change + NORMAL * error:+.4f}){rest}."
-    )

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from avuc.calibration.base import Calibrator
 from avuc.calibration.inputs import as_labels, as_logits, as_weights
 from avuc.calibration.layouts import fit_rows
+from avuc.calibration.metric_change import MetricChange, ece_change, mean_change
 from avuc.calibration.multilabel import MultiLabelCalibrator
 from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX
-from avuc.metrics.arrays import Array
-from avuc.metrics.intervals import Bootstrap, compared_intervals
 from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.predictions import MultiLabelPredictions, Predictions
 
@@ -30,19 +27,6 @@ SHARE = 0.01
 ECE_MARGIN = 0.005
 # more logits than this are checked on a random sample of the rows
 CHECK_ELEMENTS = 1 << 22
-REPLICATES = 200
-LEVEL = 0.95
-NORMAL = 1.959964  # 97.5 % quantile of the normal distribution
-
-
-class MetricChange(NamedTuple):
-    """One metric on held-out rows without and with the calibrator; [low, high] is the 95 % interval of the change."""
-
-    before: float
-    after: float
-    change: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -231,6 +215,7 @@ def check_predictions(
     given: int | None = None,
     statistics: tuple[Statistics, Statistics] | None = None,
     weight: Tensor | None = None,
+    groups: Tensor | None = None,
 ) -> CalibratorCheck:
     """Return the check from predictions without a calibrator and cross-fitted ones, on the same rows.
 
@@ -244,16 +229,17 @@ def check_predictions(
         given: number of rows that the user gave; None: those of `before`.
         statistics: of before and after, if they are known already.
         weight: (N,) weights of the rows; ECE is then not judged. None: all rows count the same.
+        groups: (N,) numbers of groups; rows of one group may depend on each other. None: rows are independent.
     """
     rows = len(before)
     common: dict[str, Any] = {"method": calibrator.name, "rows": rows, "given": given or rows, "folds": folds}
-    first, second = statistics or tuple(
-        prediction_statistics(one.probs, one.labels, bins=bins) for one in (before, after)
-    )
-    weights = None if weight is None else weight.cpu().numpy()
-    figures = {name: _paired(getattr(first, name), getattr(second, name), weights) for name in ("nll", "brier")}
+    first, second = statistics or tuple(prediction_statistics(one.probs, one.labels) for one in (before, after))
+    weights, units = (None if each is None else each.cpu().numpy() for each in (weight, groups))
+    figures = {
+        name: mean_change(getattr(first, name), getattr(second, name), weights, units) for name in ("nll", "brier")
+    }
     if weights is None:
-        figures["ece"] = _ece(before, after, first, second, bins, seed)
+        figures["ece"] = ece_change(first, second, bins=bins, seed=seed, groups=units)
     if folds < 2:
         alone = "there is only one row, so nothing can be held out to judge the calibrator by"
         return CalibratorCheck(figures=figures, reasons=(alone,), tradeoffs=(), **common)
@@ -278,35 +264,6 @@ def _sentence(name: str, figure: MetricChange) -> str:
         f"{TITLES[name]} rises from {before:.4f} to {after:.4f} on held-out rows "
         f"(95 % interval of the change {low:+.4f} to {high:+.4f})"
     )
-
-
-def _paired(before: Array, after: Array, weight: Array | None) -> MetricChange:
-    """Return the (weighted) mean difference of paired rows with Student's interval."""
-    difference, rows = after - before, len(before)
-    share = np.full(rows, 1 / rows) if weight is None else weight / weight.sum()
-    change = float((share * difference).sum())
-    spread = float((share**2 * (difference - change) ** 2).sum())
-    error = math.sqrt(spread * rows / (rows - 1)) if rows > 1 else math.inf
-    reach = _student_quantile(rows - 1) * error if error else 0.0
-    return MetricChange(
-        float((share * before).sum()), float((share * after).sum()), change, change - reach, change + reach
-    )
-
-
-def _student_quantile(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t, by the first terms of its expansion in 1/freedom."""
-    if freedom < 1:
-        return math.inf
-    z = NORMAL
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-
-
-def _ece(
-    before: Predictions, after: Predictions, first: Statistics, second: Statistics, bins: int, seed: int
-) -> MetricChange:
-    how = Bootstrap(REPLICATES, LEVEL, seed, bins=bins)
-    compared = compared_intervals((after.probs, before.probs), (second, first), ["ece"], how)["ece"]
-    return MetricChange(compared.b.value, compared.a.value, *compared.difference)
 
 
 def _predictions(logits: Tensor, labels: Tensor, calibrator: Calibrator | None = None) -> Predictions:

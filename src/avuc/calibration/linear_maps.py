@@ -9,12 +9,14 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from avuc.calibration.base import CalibrationWarning
+from avuc.calibration.curvature import matrix_solver, vector_solver
 from avuc.calibration.minimise import Found, minimised
 from avuc.calibration.scaled_logits import BLOCK_ELEMENTS, EXACT_ELEMENTS, ONE_THREAD_ELEMENTS, ScaledLogits
 
@@ -24,8 +26,6 @@ SAMPLE_ELEMENTS = 1 << 21
 LEAST_ELEMENTS = 1 << 17
 # block of rows for one matrix product
 PRODUCT_ELEMENTS = 1 << 23
-# up to this many classes the curvature of each row of a matrix is measured in full, above it only its diagonal
-MOST_BLOCK_CLASSES = 32
 LOG2_E = 1 / math.log(2)
 
 
@@ -97,8 +97,22 @@ class LinearNLL:
     def likelihood(self, theta: Tensor) -> tuple[float, Tensor]:
         """Return the mean NLL and its gradient, without the ridge."""
         self.passes += 1
+        x, labels, weight, lost = self.rows
+        if lost is None and len(x) == 1 and x.numel() <= EXACT_ELEMENTS:
+            return self._at_once(theta, x[0], labels.unsqueeze(-1), weight)
         parts = self._each_thread(lambda first, last: self._part(theta, first, last))
         return sum(value for value, _ in parts), torch.stack([gradient for _, gradient in parts]).sum(0)
+
+    def _at_once(self, theta: Tensor, x: Tensor, labels: Tensor, weight: Tensor) -> tuple[float, Tensor]:
+        """Return the same for few rows of one sample, with few calls."""
+        own = theta.to(x.dtype)
+        log_probs = torch.log_softmax(self._outputs(x, own), dim=-1)
+        value = -float(log_probs.gather(1, labels)[:, 0].double() @ weight)
+        share = weight.unsqueeze(-1).to(x.dtype)
+        residual = log_probs.exp_().mul_(share).scatter_add_(1, labels, -share)
+        gradient = torch.zeros_like(theta)
+        self._add(gradient, residual, x)
+        return value, gradient
 
     def losses(self, theta: Tensor) -> Tensor:
         """Return −log p_y of each row (N,)."""
@@ -153,7 +167,7 @@ class LinearNLL:
 
     def _add(self, gradient: Tensor, residual: Tensor, x: Tensor) -> None:
         """Add the gradient of a block; `residual` is its derivative in the outputs."""
-        flat, inputs = residual.flatten(0, 1), x.flatten(0, 1)
+        flat, inputs = (each.flatten(0, 1) if each.ndim == 3 else each for each in (residual, x))
         summed = flat.sum(0)
         if self.vector:
             gradient[0] += (flat * inputs).sum(0)
@@ -176,58 +190,53 @@ class LinearNLL:
     # ---- curvature
 
     def solver(self, theta: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return g ↦ H₀⁻¹ g with the curvature of each class at θ; that between classes is left out."""
+        """Return g ↦ H₀⁻¹ g with the curvature at θ, from a sample of the rows."""
         rows = self.rows.sample(_sampled(self.rows))
-        classes = rows.x.shape[-1]
         x = rows.x.flatten(0, 1).double()
         out = self._outputs(rows.x, theta.to(rows.x.dtype))
         probs = (out if rows.lost is None else out.masked_fill(rows.lost, -math.inf)).softmax(-1)
         probs = probs.flatten(0, 1).double()
-        q = (probs * (1 - probs)).mul_(rows.weight.repeat(len(rows.x)).unsqueeze(-1) / len(rows.x))
+        weight = rows.weight.repeat(len(rows.x)).unsqueeze(-1) / len(rows.x)
         ridge = 2 * self.strength + 1e-9
-        mixed = (q * x).sum(0)  # of the scale and the bias of a class
-        if self.vector:
-            pairs = _inverse_of_pairs((q * x * x).sum(0) + ridge[0], mixed, q.sum(0) + ridge[1])
-            return lambda g: torch.stack(pairs(g[0], g[1]))
-        wide = torch.cat((x, torch.ones_like(x[:, :1])), dim=1)
-        if classes > MOST_BLOCK_CLASSES:
-            diagonal = q.T @ (wide * wide) + ridge
-            pairs = _inverse_of_pairs(diagonal.diagonal(), mixed, diagonal[:, -1])
-
-            def solve(g: Tensor) -> Tensor:
-                result = g / diagonal
-                scale, bias = pairs(g.diagonal(), g[:, -1])
-                result.diagonal().copy_(scale)
-                result[:, -1] = bias
-                return result
-
-            return solve
-        blocks = torch.stack([(wide * q[:, k : k + 1]).T @ wide for k in range(classes)]) + torch.diag_embed(ridge)
-        blocks += torch.diag_embed(1e-12 * blocks.diagonal(dim1=1, dim2=2))
-        lower = torch.linalg.cholesky(blocks)
-        return lambda g: torch.cholesky_solve(g.unsqueeze(-1), lower).squeeze(-1)
+        return vector_solver(x, probs, weight, ridge) if self.vector else matrix_solver(x, probs, weight, ridge)
 
 
-def _inverse_of_pairs(
-    first: Tensor, mixed: Tensor, second: Tensor
-) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Return the product with the inverses of the matrices [[first, mixed], [mixed, second]]."""
-    scale = 1 / (first * second - mixed * mixed).clamp(min=1e-300)
-    return lambda a, b: ((second * a - mixed * b) * scale, (first * b - mixed * a) * scale)
+@dataclass
+class Search:
+    """Where a search has ended, and its rough Hessian; the next one, on nearly the same rows, starts there."""
+
+    theta: Tensor | None = None
+    solve: Callable[[Tensor], Tensor] | None = None
 
 
-def linear_minimum(nll: LinearNLL, theta: Tensor, tolerance: float, max_iterations: int) -> tuple[Found, float]:
+def linear_minimum(
+    nll: LinearNLL, theta: Tensor, tolerance: float, max_iterations: int, search: Search | None = None
+) -> tuple[Found, float]:
     """Return the minimum of NLL + ridge, and the number of passes over the rows.
 
     Many rows are first replaced by a sample of them. float32 features allow no tolerance below 1e-4.
+
+    Args:
+        nll: what to minimise.
+        theta: where to start.
+        tolerance: length of the gradient, in units of the curvature, at which to stop.
+        max_iterations: limit on the iterations.
+        search: the search on nearly the same rows, from which this one starts; it is then replaced by this one.
     """
-    solve, passes = nll.solver(theta), 0.0
+    passes, least = 0.0, max(tolerance, _least(nll.rows))
+    if search is not None and search.theta is not None and search.solve is not None and nll.rows.lost is None:
+        found = minimised(nll, search.theta, search.solve, least, max_iterations)
+        search.theta = found.theta
+        return found, nll.passes
+    solve = nll.solver(theta)
     few = nll.rows.sample(_sampled(nll.rows))
     if few is not nll.rows:
         sampled = LinearNLL(few, nll.strength)
         theta = minimised(sampled, theta, solve, 1e-3, max_iterations).theta
         passes = sampled.passes * len(few.labels) / len(nll.rows.labels)
-    found = minimised(nll, theta, solve, max(tolerance, _least(nll.rows)), max_iterations)
+    found = minimised(nll, theta, solve, least, max_iterations)
+    if search is not None and nll.rows.lost is None:
+        search.theta, search.solve = found.theta, nll.solver(found.theta)
     return found, passes + nll.passes
 
 

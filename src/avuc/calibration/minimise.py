@@ -44,9 +44,9 @@ def minimised(
     """
     value, gradient = evaluate(theta)
     pairs: deque[tuple[Tensor, Tensor, float]] = deque(maxlen=MEMORY)
-    length = 0.0
+    length, size = 0.0, 1.0
     for left in range(max_iterations, -1, -1):
-        direction = _newton_step(gradient, pairs, solve)
+        direction = _newton_step(gradient, pairs, solve, size)
         slope = float((gradient * direction).sum())
         length = max(-slope, 0.0) ** 0.5
         if length <= tolerance or left == 0:
@@ -68,23 +68,21 @@ def minimised(
         product = float((change * turn).sum())
         if product > 1e-10 * float((change * change).sum()) ** 0.5 * float((turn * turn).sum()) ** 0.5:
             pairs.append((change, turn, product))
+            size = product / float((turn * solve(turn)).sum())
         theta, value, gradient = moved, new_value, new_gradient
     return Found(theta, length)
 
 
 def _newton_step(
-    gradient: Tensor, pairs: deque[tuple[Tensor, Tensor, float]], solve: Callable[[Tensor], Tensor]
+    gradient: Tensor, pairs: deque[tuple[Tensor, Tensor, float]], solve: Callable[[Tensor], Tensor], size: float
 ) -> Tensor:
-    """Return −H⁻¹ g by the two loops of L-BFGS."""
+    """Return −H⁻¹ g by the two loops of L-BFGS; the rough Hessian is right in shape, its size is of the last step."""
     q, shares = gradient, []
     for change, turn, product in reversed(pairs):
         share = float((change * q).sum()) / product
         q = q - share * turn
         shares.append(share)
-    q = solve(q)
-    if pairs:  # the rough Hessian is right in shape, its size is that of the last step
-        change, turn, product = pairs[-1]
-        q = q * (product / float((turn * solve(turn)).sum()))
+    q = solve(q) * size
     for (change, turn, product), share in zip(pairs, reversed(shares), strict=True):
         q = q + (share - float((turn * q).sum()) / product) * change
     return -q

@@ -14,7 +14,7 @@ from avuc.calibration.base import Array
 from avuc.calibration.inputs import are_numbers
 from avuc.calibration.scalar_search import Minimum
 from avuc.calibration.scaled_logits import ScaledLogits, calibrated_nll
-from avuc.calibration.temperature import TemperatureScaling
+from avuc.calibration.temperature import TemperatureScaling, warn_unit_weights
 from avuc.core.errors import InputError
 
 # largest number of Newton steps for the weights of a mixture; ten are usual
@@ -35,6 +35,12 @@ class MixedTemperatureScaling(TemperatureScaling):
     @property
     def is_identity(self) -> bool:
         return super().is_identity and self.mixture()[2] == 0
+
+    def _fit_at(self, scaled: ScaledLogits, start: TemperatureScaling) -> None:
+        """Learn everything but `loss_` after the temperature."""
+        self.temperature_, self.curve_, self.at_bound_ = start.temperature_, start.curve_, start.at_bound_
+        self.num_classes_, self.n_evaluations_ = scaled.num_classes, start.n_evaluations_
+        self._mix(scaled)
 
     def _store(self, scaled: ScaledLogits, minimum: Minimum) -> None:
         super()._store(scaled, minimum)
@@ -95,6 +101,8 @@ class SmoothedTemperatureScaling(MixedTemperatureScaling):
 
     def _mix(self, scaled: ScaledLogits) -> None:
         self.smoothing_ = self.pseudo_count / (scaled.total + self.pseudo_count)
+        if self.pseudo_count:
+            warn_unit_weights(scaled)
 
     def _check_params(self) -> None:
         super()._check_params()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,12 +11,15 @@ import torch
 from torch import Tensor
 
 from avuc.calibration.base import Array, Calibrator
+from avuc.calibration.pooling import distinct, isotonic_regression, isotonic_shares
 from avuc.calibration.scaled_logits import ScaledLogits, calibrated_nll
 from avuc.core.errors import InputError
 from avuc.metrics.statistics import NLL_FLOOR
 
-# classes whose probabilities are sorted at once
+# classes whose probabilities are computed at once
 CLASSES_AT_ONCE = 32
+# `loss_` uses evenly spaced rows if there are more probabilities than this
+LOSS_ELEMENTS = 1 << 20
 BLOCK_ELEMENTS = 1 << 20
 STRATEGIES = ("quantile", "uniform")
 
@@ -44,27 +48,29 @@ class OneVsRest(Calibrator):
     places_: Array
     values_: Array
 
-    def _function(self, probs: Array, hit: Array, weight: Array) -> tuple[Array, Array]:
-        """Return places and values of g, from the probabilities (M,) of one class and whether it is the label."""
+    def _function(self, probs: Array, mine: Array, weight: Array | None) -> tuple[Array, Array]:
+        """Return places and values of g, from the probabilities (M,) of one class and the rows that have its label."""
         raise NotImplementedError
 
     def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
         scaled = ScaledLogits.read(logits, labels, sample_weight)
         # every sample is a row of its own, because `transform` maps each sample before the mean
-        weight = np.ones(scaled.rows) if scaled.weight is None else scaled.weight.cpu().numpy()
-        weight, target = np.tile(weight, scaled.samples), np.tile(scaled.labels.cpu().numpy(), scaled.samples)
-        probs = probabilities(scaled.logits).flatten(0, 1)
+        weight = None if scaled.weight is None else np.tile(scaled.weight.cpu().numpy(), scaled.samples)
+        target = np.tile(scaled.labels.cpu().numpy(), scaled.samples)
+        logits = scaled.logits.flatten(0, 1)
+        ordered, starts = np.argsort(target, kind="stable"), np.append(0, np.bincount(target).cumsum())
         found = []
-        for first in range(0, scaled.num_classes, CLASSES_AT_ONCE):
-            columns = probs[:, first : first + CLASSES_AT_ONCE].T.cpu().numpy()
-            found += [self._function(one, target == first + k, weight) for k, one in enumerate(columns)]
+        for first, columns in _columns(logits):
+            for k, one in enumerate(columns, first):
+                mine = ordered[starts[k] : starts[k + 1]] if k + 1 < len(starts) else ordered[:0]
+                found.append(self._function(one, mine, weight))
         self.lengths_ = np.array([len(places) for places, _ in found], dtype=np.float64)
         self.places_, self.values_ = (np.concatenate([each[i] for each in found]) for i in (0, 1))
         self.num_classes_: int = scaled.num_classes
         self.temperature_: float = 1.0
         self.at_bound_: bool = False
         self.curve_: tuple[Array, Array] = np.empty(0), np.empty(0)
-        self.loss_ = calibrated_nll(scaled, self._apply, 1 << 22)
+        self.loss_ = calibrated_nll(scaled.subsample(LOSS_ELEMENTS), self._apply, 1 << 22)
         self.n_evaluations_ = 1.0
 
     def table(self) -> tuple[Array, Array, Array]:
@@ -129,7 +135,7 @@ class IsotonicCalibration(OneVsRest):
 
     Learned attributes:
         lengths_, places_, values_: the number of points of each g, and the points, class after class.
-        loss_: NLL of the rows of the fit.
+        loss_: NLL of the rows of the fit; of evenly spaced rows if there are more than a million probabilities.
         temperature_: 1, because there is none.
 
     >>> logits, labels = np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0], [0.0, 4.0]]), np.array([0, 1, 0, 1])
@@ -143,8 +149,10 @@ class IsotonicCalibration(OneVsRest):
     def __init__(self) -> None:
         pass
 
-    def _function(self, probs: Array, hit: Array, weight: Array) -> tuple[Array, Array]:
-        return isotonic_regression(probs, hit, weight)
+    def _function(self, probs: Array, mine: Array, weight: Array | None) -> tuple[Array, Array]:
+        if weight is None:
+            return isotonic_shares(probs, np.sort(probs[mine]))
+        return isotonic_regression(probs, *hits_and_weights(probs, mine, weight))
 
 
 class HistogramBinning(OneVsRest):
@@ -162,7 +170,7 @@ class HistogramBinning(OneVsRest):
 
     Learned attributes:
         lengths_, places_, values_: the number of bins of each class, their lower ends and shares, class after class.
-        loss_: NLL of the rows of the fit.
+        loss_: NLL of the rows of the fit; of evenly spaced rows if there are more than a million probabilities.
         temperature_: 1, because there is none.
 
     >>> logits, labels = np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0], [0.0, 4.0]]), np.array([0, 1, 1, 1])
@@ -177,11 +185,12 @@ class HistogramBinning(OneVsRest):
         self.bins = bins
         self.strategy = strategy
 
-    def _function(self, probs: Array, hit: Array, weight: Array) -> tuple[Array, Array]:
+    def _function(self, probs: Array, mine: Array, weight: Array | None) -> tuple[Array, Array]:
+        hit, weight = hits_and_weights(probs, mine, weight)
         if self.strategy == "uniform":
             places = np.arange(self.bins) / self.bins
         else:
-            points, mass = _distinct(probs, weight)[:2]
+            points, mass = distinct(probs, weight)[:2]
             reached = np.cumsum(mass)
             # the point at which the k-th part of the rows is complete; the edge is half-way to the next one
             cuts = np.searchsorted(reached * (1 + 1e-12), reached[-1] * np.arange(1, self.bins) / self.bins)
@@ -204,42 +213,21 @@ def probabilities(logits: Tensor) -> Tensor:
     return torch.softmax(logits.double(), dim=-1)
 
 
-def isotonic_regression(x: Array, y: Array, weight: Array) -> tuple[Array, Array]:
-    """Return the points (x, g(x)) between which the rising g of least weighted squares is linear.
-
-    Neighbours with the same mean are pooled first. Of 0/1 targets with few ones little is left for the pooling of
-    adjacent violators: at most two blocks for each row whose target is 1.
-
-    Args:
-        x: (M,) places.
-        y: (M,) targets.
-        weight: (M,) weights, above 0.
-
-    >>> isotonic_regression(np.array([1.0, 2.0, 3.0]), np.array([0.0, 1.0, 0.0]), np.ones(3))
-    (array([1., 2., 3.]), array([0. , 0.5, 0.5]))
-    """
-    points, mass, hits = _distinct(x, weight, weight * y)
-    mean = hits / mass
-    starts = np.append(0, np.flatnonzero(np.diff(mean)) + 1)
-    blocks: list[tuple[float, float, int]] = []  # hits, mass, first point
-    for total, size, first in zip(
-        np.add.reduceat(hits, starts).tolist(), np.add.reduceat(mass, starts).tolist(), starts.tolist(), strict=True
-    ):
-        while blocks and blocks[-1][0] * size >= total * blocks[-1][1]:
-            before = blocks.pop()
-            total, size, first = total + before[0], size + before[1], before[2]
-        blocks.append((total, size, first))
-    first_points = np.array([block[2] for block in blocks])
-    last_points = np.append(first_points[1:], len(points)) - 1
-    values = np.array([min(total / size, 1.0) for total, size, _ in blocks])
-    kept = np.stack((first_points, last_points), 1).ravel()
-    single = np.append(True, np.diff(kept) > 0)
-    return points[kept][single], np.repeat(values, 2)[single]
+def _columns(logits: Tensor) -> Iterator[tuple[int, Array]]:
+    """Yield the number of a class, and float64 probabilities (classes, rows) of it and some classes after it."""
+    top = torch.logsumexp(logits.double(), dim=-1) if logits.numel() <= BLOCK_ELEMENTS else _log_sums(logits)
+    for first in range(0, logits.shape[1], CLASSES_AT_ONCE):
+        block = logits[:, first : first + CLASSES_AT_ONCE].T.contiguous()
+        yield first, (block.double() - top).exp_().cpu().numpy()
 
 
-def _distinct(x: Array, *columns: Array) -> tuple[Array, ...]:
-    """Return the sorted distinct values of x, and the sums of the columns for each."""
-    order = np.argsort(x)
-    ordered = x[order]
-    starts = np.append(0, np.flatnonzero(np.diff(ordered)) + 1)
-    return ordered[starts], *(np.add.reduceat(column[order], starts) for column in columns)
+def _log_sums(logits: Tensor) -> Tensor:
+    """Return log Σ exp of each row in float64."""
+    return torch.cat([rows.double().logsumexp(-1) for rows in logits.split(BLOCK_ELEMENTS // logits.shape[1] + 1)])
+
+
+def hits_and_weights(probs: Array, mine: Array, weight: Array | None) -> tuple[Array, Array]:
+    """Return which rows are hits, and the weight of every row."""
+    hit = np.zeros(len(probs), dtype=bool)
+    hit[mine] = True
+    return hit, np.ones(len(probs)) if weight is None else weight

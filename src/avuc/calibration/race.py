@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -13,17 +12,25 @@ import torch
 from torch import Tensor
 
 from avuc.calibration.base import Array, Calibrator
-from avuc.calibration.cross_validation import NORMAL
+from avuc.calibration.blend import BlendedCalibrator, blend_weights
+from avuc.calibration.fold_fits import FoldFits
+from avuc.calibration.metric_change import NORMAL, mean_and_error
 from avuc.core.errors import InputError
-from avuc.metrics.calibration import ece
-from avuc.metrics.statistics import NLL_FLOOR
+from avuc.metrics.calibration import confidence_table, expected_gap
+from avuc.metrics.statistics import NLL_FLOOR, Statistics, prediction_statistics
 
 # no calibrator, which takes part under this name
 NONE = "none"
+# the mixture of several calibrators
+BLEND = BlendedCalibrator.name
+# a calibrator with less weight than this in a mixture is left out
+LEAST_WEIGHT = 2e-3
 # after a fold, a calibrator is stopped if its NLL is this many standard errors above the lowest one
 STOP = 3.0
 # a stop needs at least this many held-out rows, because a standard error of few rows is not reliable
 STOP_ROWS = 50
+# of ECE
+BINS = 15
 
 
 class Candidate(NamedTuple):
@@ -52,12 +59,14 @@ class Runner:
     nll     (N,) −log p_y of held-out rows; NaN where a row was not held out yet
     folds   number of folds that are done
     note    why it was stopped; empty if it was not
+    statistics  of `probs`, once they are needed
     """
 
     probs: Tensor
     nll: Array
     folds: int = 0
     note: str = ""
+    statistics: Statistics | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,21 @@ class Rows:
     def cpu(self) -> Rows:
         weight, groups = (None if each is None else each.cpu() for each in (self.weight, self.groups))
         return Rows(self.logits.cpu(), self.labels.cpu(), weight, groups)
+
+    def sample(self, most: int, seed: int, least_groups: int = 1) -> Rows:
+        """Return at most so many rows, at random; of groups, whole groups until there are enough rows."""
+        if most >= len(self):
+            return self
+        generator = torch.Generator().manual_seed(seed)
+        device = self.labels.device
+        if self.groups is None:
+            return self[torch.randperm(len(self), generator=generator)[:most].sort().values.to(device)]
+        number, group, sizes = self.groups.cpu().unique(return_inverse=True, return_counts=True)
+        order = torch.randperm(len(number), generator=generator)
+        enough = int((sizes[order].cumsum(0) < most).sum()) + 1
+        kept = torch.zeros(len(number), dtype=torch.bool)
+        kept[order[: max(enough, min(least_groups, len(number)))]] = True
+        return self[kept[group].nonzero()[:, 0].to(device)]
 
     def parts(self, folds: int, seed: int) -> list[Tensor]:
         """Return the rows of each fold, at random; rows of one group are in one fold."""
@@ -120,33 +144,53 @@ class Race:
     seed: int
     runners: dict[str, Runner] = field(default_factory=dict)
 
-    def run(self, calibrators: Mapping[str, Calibrator]) -> None:
-        """Hold out one fold after the other; only calibrators that may still win are fitted.
+    def run(self, calibrators: Mapping[str, Calibrator], *, stop: bool = True) -> None:
+        """Hold out one fold after the other.
 
         Args:
             calibrators: by name; only their classes and parameters are used.
+            stop: whether only calibrators that may still win are fitted.
         """
         shape = self.rows.logits.shape[-2:]
         dtype = torch.float64 if self.rows.logits.dtype == torch.float64 else torch.float32
         for name in (NONE, *calibrators):
             self.runners[name] = Runner(torch.empty(shape, dtype=dtype), np.full(len(self.rows), np.nan))
+        fits = self.fits = FoldFits(self.rows.logits, self.rows.labels, self.rows.weight)
         for part in self.rows.parts(self.folds, self.seed):
             rest = torch.ones(len(self.rows), dtype=torch.bool)
             rest[part] = False
             known, new = self.rows[rest], self.rows[part]
+            fits.next_fold(known.logits, known.labels, known.weight)
             self._store(NONE, part, probabilities(new.logits))
             for name, calibrator in calibrators.items():
                 if self.runners[name].note:
                     continue
                 try:
-                    with warnings.catch_warnings():
-                        warnings.simplefilter("ignore")  # the fit on all rows warns
-                        fitted = known.fit(calibrator)
+                    fitted = fits.fit(name, calibrator)
                 except InputError as error:
                     self.runners[name].note = str(error)
                     continue
-                self._store(name, part, probabilities(fitted.transform(new.logits)))
-            self._stop(list(calibrators))
+                self._store(name, part, probabilities(fitted._apply(new.logits)))
+            if stop:
+                self._stop(list(calibrators))
+
+    def blend(self, names: Sequence[str], prior: float) -> Array:
+        """Add the mixture of some calibrators, with the weights that are best on held-out rows, and return these.
+
+        Args:
+            names: calibrators that were fitted in all folds.
+            prior: how many rows equal weights count as.
+        """
+        weight = None if self.rows.weight is None else self.rows.weight.numpy()
+        chosen = np.exp(-np.stack([self.runners[name].nll for name in names], 1))
+        weights = blend_weights(chosen, prior, weight)
+        weights = np.where(weights >= LEAST_WEIGHT, weights, 0.0)
+        weights /= weights.sum()
+        probs = sum(float(w) * self.runners[name].probs for w, name in zip(weights, names, strict=True) if w > 0)
+        assert isinstance(probs, Tensor)
+        self.runners[BLEND] = Runner(torch.empty_like(probs), np.full(len(self.rows), np.nan))
+        self._store(BLEND, torch.arange(len(self.rows)), probs)
+        return weights
 
     def _store(self, name: str, part: Tensor, probs: Tensor) -> None:
         runner = self.runners[name]
@@ -186,6 +230,13 @@ class Race:
         weight, groups = (None if each is None else each.numpy()[done] for each in (self.rows.weight, self.rows.groups))
         return mean_and_error(change[done], weight, groups)
 
+    def statistics(self, name: str) -> Statistics:
+        """Return the statistics of a calibrator that was fitted in all folds."""
+        runner = self.runners[name]
+        if runner.statistics is None:
+            runner.statistics = prediction_statistics(runner.probs, self.rows.labels)
+        return runner.statistics
+
     def table(self) -> list[Candidate]:
         """Return the result of each calibrator. With weights, the Brier score and ECE are NaN."""
         table = []
@@ -197,9 +248,11 @@ class Race:
             reach = NORMAL * error
             brier = calibration = math.nan
             if not runner.note and self.rows.weight is None:
-                hot = torch.nn.functional.one_hot(self.rows.labels, runner.probs.shape[-1])
-                brier = float((runner.probs.double() - hot).square().sum(-1).mean())
-                calibration = ece(runner.probs, self.rows.labels)
+                statistics = self.statistics(name)
+                brier, calibration = (
+                    float(statistics.brier.mean()),
+                    float(expected_gap(confidence_table(statistics, BINS))),
+                )
             figures = (self.mean(name), change, change - reach, change + reach, brier, calibration)
             table.append(Candidate(name, *figures, runner.note))
         return table
@@ -209,30 +262,6 @@ def probabilities(logits: Tensor) -> Tensor:
     """Return softmax probabilities (N, C), the mean over draws of (S, N, C)."""
     probs = logits.softmax(-1)
     return probs.mean(0) if probs.ndim == 3 else probs
-
-
-def mean_and_error(values: Array, weight: Array | None = None, groups: Array | None = None) -> tuple[float, float]:
-    """Return the (weighted) mean of rows, and its standard error.
-
-    Args:
-        values: (N,).
-        weight: (N,) weights; None: all rows count the same.
-        groups: (N,) numbers of groups; rows of one group may depend on each other. None: every row is independent.
-
-    >>> mean_and_error(np.array([1.0, 2.0, 3.0]))  # the deviation is 1, and 1/√3 = 0.577
-    (2.0, 0.5773502691896257)
-    >>> mean_and_error(np.array([1.0, 1.0, 3.0, 3.0]), groups=np.array([0, 0, 1, 1]))
-    (2.0, 1.0)
-    """
-    if not len(values):
-        return math.nan, math.inf
-    share = np.full(len(values), 1 / len(values)) if weight is None else weight / weight.sum()
-    mean = float(share @ values)
-    parts = share * (values - mean)
-    if groups is not None:
-        parts = np.bincount(np.unique(groups, return_inverse=True)[1], weights=parts)
-    many = len(parts)
-    return mean, math.sqrt(float(parts @ parts) * many / (many - 1)) if many > 1 else math.inf
 
 
 def choose(race: Race, names: Sequence[str], errors: float) -> tuple[str, str]:

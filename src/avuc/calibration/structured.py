@@ -14,6 +14,7 @@ from avuc.calibration.linear_maps import (
     PRODUCT_ELEMENTS,
     LinearNLL,
     Rows,
+    Search,
     has_converged,
     linear_minimum,
     smoothed_log_probs,
@@ -21,7 +22,7 @@ from avuc.calibration.linear_maps import (
     warn_unseen,
 )
 from avuc.calibration.scaled_logits import BLOCK_ELEMENTS, ScaledLogits, calibrated_nll
-from avuc.calibration.temperature import TemperatureScaling
+from avuc.calibration.temperature import TemperatureScaling, warn_unit_weights
 from avuc.core.errors import InputError
 
 # the logarithm of the smallest normal float32
@@ -56,7 +57,12 @@ class LinearScaling(Calibrator):
 
     def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
         scaled = ScaledLogits.read(logits, labels, sample_weight)
-        start = TemperatureScaling().fit(logits, labels, sample_weight)
+        self._fit_at(scaled, TemperatureScaling().fit(logits, labels, sample_weight))
+        self.loss_ = calibrated_nll(scaled, self._apply, self._block)
+        warn_unseen(type(self).__name__, scaled)
+
+    def _fit_at(self, scaled: ScaledLogits, start: TemperatureScaling, search: Search | None = None) -> None:
+        """Learn everything but `loss_` after the temperature; `search` is that on nearly the same rows."""
         self.temperature_: float = start.temperature_
         self.curve_: tuple[Array, Array] = start.curve_
         self.at_bound_: bool = start.at_bound_
@@ -64,14 +70,13 @@ class LinearScaling(Calibrator):
         self._prepare(scaled)
         rows = Rows.of(scaled, self._features)
         strength, theta = self._ridge(rows, scaled.total)
-        found, passes = linear_minimum(LinearNLL(rows, strength), theta, self.tolerance, self.max_iterations)
+        nll = LinearNLL(rows, strength)
+        found, passes = linear_minimum(nll, theta, self.tolerance, self.max_iterations, search)
         self.converged_ = has_converged(found, self.tolerance, rows)
         if not self.converged_:
             warn_unfinished(type(self).__name__, found.length, self.max_iterations)
         self._keep(found.theta)
-        self.loss_ = calibrated_nll(scaled, self._apply, self._block)
         self.n_evaluations_ = start.n_evaluations_ + passes + 1
-        warn_unseen(type(self).__name__, scaled)
 
     def _prepare(self, scaled: ScaledLogits) -> None:
         """Learn what `_features` needs besides the temperature."""
@@ -124,6 +129,7 @@ class StructuredScaling(LinearScaling):
 
     def _prepare(self, scaled: ScaledLogits) -> None:
         self.smoothing_: float = 1 / (scaled.total + 1)
+        warn_unit_weights(scaled)
 
     def _features(self, logits: Tensor) -> Tensor:
         if self.smoothing_ == 0:

@@ -33,6 +33,8 @@ CURVE_ELEMENTS = 1 << 18
 START_ELEMENTS = 1 << 21
 # largest number of searches while the set of rows at the floor of the likelihood still changes
 ROUNDS = 20
+# weights of more than so many rows with no larger sum than this look as if they had been normalised to the sum 1
+MOST_UNIT_ROWS, UNIT_TOTAL = 10, 2.0
 
 
 class TemperatureScaling(Calibrator):
@@ -108,12 +110,25 @@ class TemperatureScaling(Calibrator):
 
     def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
         scaled = ScaledLogits.read(logits, labels, sample_weight)
+        self._warn_user(scaled, self._fit_scaled(scaled).at_bound)
+
+    def _fit_scaled(self, scaled: ScaledLogits) -> Minimum:
         if scaled.samples == 1:
             minimum = self._newton(scaled)
         else:
             minimum = self._grid_and_brent(scaled.nll, scaled.subsample(GRID_ELEMENTS).nll)
         self._store(scaled, minimum)
-        self._warn_user(scaled, minimum.at_bound)
+        return minimum
+
+    def _fit_near(self, scaled: ScaledLogits, temperature: float) -> None:
+        """Fit without a curve and without warnings; T is near the given one."""
+        if scaled.samples == 1:
+            minimum = self._descent(scaled, 1 / temperature, self.tolerance)
+            minimum = minimum._replace(x=-math.log(minimum.x))
+            self.curve_ = np.empty(0), np.empty(0)
+        else:
+            minimum = self._grid_and_brent(scaled.nll, scaled.subsample(GRID_ELEMENTS).nll)
+        self._store(scaled, minimum)
 
     def _apply(self, logits: Tensor) -> Tensor:
         scaled = logits / self.temperature_
@@ -280,3 +295,12 @@ class TemperatureScaling(Calibrator):
 def warn(message: str) -> None:
     """Issue a CalibrationWarning at the line that called `fit`."""
     warnings.warn(message, CalibrationWarning, stacklevel=5)
+
+
+def warn_unit_weights(scaled: ScaledLogits) -> None:
+    """Warn that weights with a sum of about 1 count as one row, where a number of rows is the strength of a prior."""
+    if scaled.weight is not None and scaled.rows > MOST_UNIT_ROWS and scaled.total <= UNIT_TOTAL:
+        warn(
+            f"the weights of {scaled.rows} rows have the sum {scaled.total:.3g}, so they count as that many rows, and "
+            f"little is learned from them; multiply them by {scaled.rows / scaled.total:.3g}"
+        )

@@ -20,7 +20,7 @@ from avuc.calibration.linear_maps import (
     warn_unseen,
 )
 from avuc.calibration.scaled_logits import MOST_NLL, ScaledLogits, calibrated_nll
-from avuc.calibration.temperature import ROUNDS, TemperatureScaling
+from avuc.calibration.temperature import ROUNDS, TemperatureScaling, warn_unit_weights
 from avuc.core.errors import InputError
 
 
@@ -103,6 +103,7 @@ class VectorScaling(Calibrator):
             if torch.equal(floored, before):
                 break
         warn_unseen("VectorScaling", scaled)
+        warn_unit_weights(scaled)
         self.converged_ = has_converged(found, self.tolerance, rows)
         if not self.converged_:
             warn_unfinished("VectorScaling", found.length, self.max_iterations)

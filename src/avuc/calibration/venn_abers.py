@@ -9,7 +9,7 @@ import torch
 
 from avuc.calibration.base import Array
 from avuc.calibration.inputs import are_numbers
-from avuc.calibration.one_vs_rest import OneVsRest
+from avuc.calibration.one_vs_rest import OneVsRest, hits_and_weights
 from avuc.core.errors import InputError
 from avuc.metrics.statistics import NLL_FLOOR
 
@@ -57,7 +57,8 @@ class VennAbersCalibration(OneVsRest):
         super()._fit(logits, labels, sample_weight)
         del self._width
 
-    def _function(self, probs: Array, hit: Array, weight: Array) -> tuple[Array, Array]:
+    def _function(self, probs: Array, mine: Array, weight: Array | None) -> tuple[Array, Array]:
+        hit, weight = hits_and_weights(probs, mine, weight)
         low, high, cell = _rounded(probs, self._width) if self._width else _tied(probs)
         mass, hits = (np.bincount(cell, each, len(low)) for each in (weight, weight * hit))
         lower, upper = venn_abers_bounds(mass, hits)

@@ -30,6 +30,7 @@ NAMED = {
     "venn-abers": "Venn–Abers calibration",
     "isotonic": "isotonic calibration",
     "histogram": "histogram binning",
+    "blend": "a mixture of calibrators",
 }
 EXAMPLES = """\
 examples:

@@ -15,7 +15,7 @@ from avuc.core.files import read_text
 from avuc.deploy.rules import RULES, Array, Rule, number, vector
 
 FORMAT, VERSION = "avuc-calibrator", 1
-METHODS = (*CALIBRATOR_NAMES, "multilabel")
+METHODS = (*CALIBRATOR_NAMES, "multilabel", "blend")
 KEYS = {"format", "version", "calibrator", "params", "learned", "class_names"}
 MOST_BYTES = 1 << 26
 
@@ -175,7 +175,10 @@ def _calibrator(content: Any) -> NumpyCalibrator:
     temperature = number("temperature", learned.get("temperature"))
     if temperature <= 0:
         raise InputError(f"temperature must be above 0; found {temperature}")
-    rule = RULES[method](learned, classes) if method in RULES else None
+    if method == "blend":
+        rule: Rule | None = _blend(learned, classes)
+    else:
+        rule = RULES[method](learned, classes) if method in RULES else None
     return NumpyCalibrator(method, classes, np.array(1 / temperature), None, tuple(names) if names else None, rule)
 
 
@@ -194,5 +197,27 @@ def _each_label(each: Any, labels: int) -> Rule:
             both = found[label if len(found) > 1 else 0]._rescaled(two)
             columns.append(both[..., 1] - both[..., 0])
         return np.stack(columns, axis=-1)
+
+    return rule
+
+
+def _blend(learned: Any, classes: int) -> Rule:
+    """Return the function from logits to the logarithm of the weighted mean of the probabilities of calibrators."""
+    parts = learned.get("parts")
+    if not isinstance(parts, list) or not parts:
+        raise InputError("parts must be a list of calibrators")
+    weights, found = vector("weights", learned.get("weights"), len(parts)), [_calibrator(one) for one in parts]
+    if weights.min() <= 0 or abs(weights.sum() - 1) > 1e-6:
+        raise InputError("weights must be above 0 and have the sum 1")
+    if any(one.num_classes != classes or one.method in ("multilabel", "blend") for one in found):
+        raise InputError(f"parts must hold calibrators of {classes} classes")
+
+    def rule(z: Array) -> Array:
+        mixed = np.zeros(z.shape)
+        for weight, one in zip(weights, found, strict=True):
+            calibrated = one._rescaled(z).astype(np.float64)
+            exps = np.exp(calibrated - calibrated.max(axis=-1, keepdims=True))
+            mixed += weight * exps / exps.sum(axis=-1, keepdims=True)
+        return np.asarray(np.log(np.maximum(mixed, np.finfo(np.float64).tiny)))
 
     return rule

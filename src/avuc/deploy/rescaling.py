@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from avuc.calibration import MultiLabelCalibrator, TemperatureScaling, VectorScaling
+from avuc.calibration import AutoCalibrator, MultiLabelCalibrator, TemperatureScaling, VectorScaling
+from avuc.calibration.blend import BlendedCalibrator
 from avuc.calibration.mixtures import MixedTemperatureScaling
 from avuc.calibration.one_vs_rest import OneVsRest
 from avuc.calibration.structured import LOWEST, LinearScaling, MatrixScaling, StructuredVectorScaling, WithMatrix
@@ -160,6 +161,23 @@ class MappedByClass(nn.Module):
         return torch.where(logits > -math.inf, result, torch.full_like(result, -math.inf))
 
 
+class Blend(nn.Module):
+    """log Σ_k w_k softmax of the k-th calibrator; a class with logit −inf stays impossible."""
+
+    weights: Tensor
+
+    def __init__(self, parts: list[nn.Module], weights: Any) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+        self.register_buffer("weights", torch.as_tensor(weights, dtype=torch.float32))
+
+    def forward(self, logits: Tensor) -> Tensor:
+        each = torch.stack([torch.log_softmax(part(logits), dim=-1) for part in self.parts])
+        shares = self.weights.log().to(each.dtype).reshape(-1, *[1] * logits.ndim)
+        mixed = torch.clamp(torch.logsumexp(each + shares, dim=0), min=-1e30)
+        return torch.where(logits > -math.inf, mixed, torch.full_like(mixed, -math.inf))
+
+
 def _entries(table: Tensor, at: Tensor) -> Tensor:
     """Return table[k, at[..., k]] for each class k."""
     return table.expand(*at.shape, table.shape[-1]).gather(-1, at.unsqueeze(-1)).squeeze(-1)
@@ -184,6 +202,12 @@ def rescaling_of(calibrator: object) -> nn.Module:
     """
     if calibrator is None:
         return Unchanged()
+    if isinstance(calibrator, AutoCalibrator) and hasattr(calibrator, "chosen_"):
+        return rescaling_of(calibrator.chosen_)
+    if isinstance(calibrator, BlendedCalibrator):
+        if not hasattr(calibrator, "parts_"):
+            raise InputError("the BlendedCalibrator is not fitted; AutoCalibrator().fit(logits, labels) makes it")
+        return Blend([rescaling_of(one) for one in calibrator.parts_], calibrator.weights_)
     if isinstance(calibrator, TemperatureScaling | VectorScaling | MultiLabelCalibrator | OneVsRest | LinearScaling):
         if not hasattr(calibrator, "temperature_"):
             raise InputError(f"the {type(calibrator).__name__} is not fitted; call fit(logits, labels) or load() first")

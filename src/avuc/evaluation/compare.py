@@ -161,7 +161,7 @@ def compare(
     >>> calibrator.temperature_ > 1, comparison.after.metrics["ece"] < comparison.before.metrics["ece"]
     (True, True)
     """
-    calibrator = unfitted(method, folds, seed)
+    calibrator = unfitted(method, seed)
     scores = compared(file, labels, class_dim, ignore_index)
     before, logits, targets = scores.before, scores.logits, scores.before.labels
     try:

@@ -13,10 +13,10 @@ from avuc.evaluation.result import Series
 AUTO = AutoCalibrator.name
 
 
-def unfitted(method: str, folds: int, seed: int) -> Calibrator:
+def unfitted(method: str, seed: int) -> Calibrator:
     """Return a calibrator by its name; "auto" chooses one of them when it is fitted."""
     if method == AUTO:
-        return AutoCalibrator(folds=max(2, folds), seed=seed)
+        return AutoCalibrator(seed=seed)
     if method not in CALIBRATORS:
         raise InputError(f"unknown calibration method {method!r}; choose one of {', '.join((*CALIBRATORS, AUTO))}")
     return CALIBRATORS[method]()

@@ -190,11 +190,17 @@ def compared_intervals(
     first, second = (from_statistics(s, **options) for s in statistics)
     samplers = [RowResampler(p, s, wanted, **options) for p, s in zip(probs, statistics, strict=True)]
     error_a, error_b = resampled_errors(samplers, how.replicates, how.seed, how.advance)
+    same = np.array_equal(np.asarray(probs[0]), np.asarray(probs[1]))
+
+    def difference(name: str) -> Interval:
+        change = difference_interval(name, first[name], error_a[name], second[name], error_b[name], how.level)
+        return Interval(0.0, 0.0, 0.0) if same and change.value == 0 else change
+
     return {
         name: Compared(
             clip_to_range(name, error_interval(first[name], error_a[name], how.level)),
             clip_to_range(name, error_interval(second[name], error_b[name], how.level)),
-            difference_interval(name, first[name], error_a[name], second[name], error_b[name], how.level),
+            difference(name),
         )
         for name in wanted
     }

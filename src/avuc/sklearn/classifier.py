@@ -18,6 +18,7 @@ from sklearn.utils.validation import _check_method_params, _check_sample_weight,
 
 from avuc.calibration import (
     CALIBRATORS,
+    AutoCalibrator,
     CalibrationWarning,
     Calibrator,
     CalibratorCheck,
@@ -40,8 +41,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         estimator: a classifier with `predict_proba` (the calibrator gets log max(p, 1e-12)) or only
             `decision_function` (taken as logits). A `sklearn.frozen.FrozenEstimator` is trained already, and the rows
             of `fit` are used for the calibrator only. Default None: `LogisticRegression()`.
-        method: a name in `avuc.calibration.CALIBRATORS`, such as "temperature", "vector" or "ets", or a
-            calibrator with other parameters, which `GridSearchCV` reaches as `method__ridge`.
+        method: a name in `avuc.calibration.CALIBRATORS`, such as "temperature", "vector" or "ets"; "auto", which
+            chooses one (`AutoCalibrator`); or a calibrator with other parameters, which `GridSearchCV` reaches as
+            `method__ridge`.
         cv: number of stratified parts (default 5; fewer if a class has fewer rows), a splitter, pairs of row numbers
             (train, held out), or "prefit" for an estimator that is trained already.
         keep_worse: whether to use a calibrator that makes held-out rows worse.
@@ -217,9 +219,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if isinstance(self.method, Calibrator):
             made: Calibrator = clone(self.method)
             return made
-        if not isinstance(self.method, str) or self.method not in CALIBRATORS:
-            raise InputError(f"method must be a calibrator or one of {', '.join(CALIBRATORS)}; found {self.method!r}")
-        return CALIBRATORS[self.method]()
+        known: dict[str, type[Calibrator]] = {**CALIBRATORS, AutoCalibrator.name: AutoCalibrator}
+        if not isinstance(self.method, str) or self.method not in known:
+            raise InputError(f"method must be a calibrator or one of {', '.join(known)}; found {self.method!r}")
+        return known[self.method]()
 
     def _need_two_classes(self) -> None:
         if len(self.classes_) < 2:

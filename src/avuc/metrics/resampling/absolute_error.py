@@ -24,6 +24,8 @@ from avuc.metrics.resampling.percentile import Errors
 KAPPA = 3.0
 # resamples that estimate the standard errors
 PILOT = 64
+# a smaller gap is a rounding error, which has no sign
+ROUNDING = 1e-12
 
 
 class AbsoluteSum:
@@ -62,7 +64,7 @@ class AbsoluteSum:
             self._convert(pilot)
 
     def _convert(self, noise: Array) -> None:
-        straight = noise * np.sign(self.estimate)
+        straight = noise * np.sign(np.where(np.abs(self.estimate) > ROUNDING, self.estimate, 0.0))
         self._under.append(straight.sum(-1))
         self._over.append(np.where(self._may_be_zero, np.abs(noise), straight).sum(-1))
 

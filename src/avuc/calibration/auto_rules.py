@@ -1,0 +1,102 @@
+"""When `AutoCalibrator` has too few rows, and what it says about its choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from avuc.calibration.base import Array
+from avuc.calibration.cross_validation import TITLES, CalibratorCheck
+from avuc.calibration.metric_change import NORMAL
+from avuc.calibration.race import BLEND, NONE, Race, Rows
+from avuc.core.arrays import as_tensor
+from avuc.core.errors import InputError
+
+# fewer rows, in all or per class, are few
+FEW_ROWS, FEW_ROWS_PER_CLASS = 200, 20
+# with fewer rows or groups nothing is changed
+LEAST_ROWS = 20
+LEAST_GROUPS = 10
+# a fit with a number for each pair of classes takes time in rows × classes²
+PAIRWISE = ("matrix", "loose-matrix", "dirichlet")
+MOST_PAIRWISE = 32
+
+
+def group_of_rows(groups: Any, labels: Tensor) -> Tensor | None:
+    """Return the group of every label, in the shape of the labels; of dense labels, each image is a group."""
+    dense = labels.ndim > 1 and labels.shape[1:].numel() > 1
+    if groups is None:
+        if not dense:
+            return None
+        groups = torch.arange(len(labels))
+    numbers = as_tensor(groups, "groups")
+    if numbers.shape != labels.shape[:1] or numbers.is_floating_point():
+        raise InputError(
+            f"groups must be one whole number for each of {len(labels)} rows; found {tuple(numbers.shape)}"
+        )
+    return numbers.reshape(-1, *[1] * (labels.ndim - 1)).expand(labels.shape)
+
+
+def too_few(rows: Rows) -> str:
+    """Return why nothing can be learned from these rows, or nothing."""
+    many = f"{len(rows)} row{'s' * (len(rows) != 1)}"
+    if len(rows) < LEAST_ROWS:
+        return f"{many} are too few to choose a calibrator; give at least {LEAST_ROWS}"
+    if int(rows.labels.min()) == int(rows.labels.max()):
+        return f"all {many} have the same label; give rows of at least two classes"
+    groups = LEAST_GROUPS if rows.groups is None else len(rows.groups.unique())
+    return f"{groups} groups are too few; give at least {LEAST_GROUPS}" if groups < LEAST_GROUPS else ""
+
+
+def few_rows(rows: Rows) -> str:
+    """Return why there are too few rows for many parameters, or nothing."""
+    classes = rows.logits.shape[-1]
+    if len(rows) < FEW_ROWS:
+        return f"{len(rows)} rows are fewer than {FEW_ROWS}"
+    if len(rows) < FEW_ROWS_PER_CLASS * classes:
+        return f"{len(rows)} rows are fewer than {FEW_ROWS_PER_CLASS} for each of {classes} classes"
+    return ""
+
+
+def most_rows(rows: Rows, most: int, elements: int) -> int:
+    return min(most, elements // max(1, rows.logits.numel() // len(rows)))
+
+
+def costly(classes: int) -> str:
+    return f"not tried: its time grows with classes², and {classes} are more than {MOST_PAIRWISE}"
+
+
+def sentence(race: Race, winner: str, best: str, refused: Sequence[str]) -> str:
+    change, error = race.difference(winner, NONE)
+    rest = ""
+    if best != winner:
+        more, spread = race.difference(best, winner)
+        rest = f"; {best} is {abs(more):.4f} lower (standard error {spread:.4f}), and {winner} is preferred"
+    if refused:
+        rest += f"; {' and '.join(refused)} would make held-out rows worse"
+    verb = "falls" if change < 0 else "changes"
+    return (
+        f"{winner}: NLL of held-out rows {verb} from {race.mean(NONE):.4f} to {race.mean(winner):.4f} (95 % interval "
+        f"of the change {change - NORMAL * error:+.4f} to {change + NORMAL * error:+.4f}){rest}."
+    )
+
+
+def blend_sentence(race: Race, names: Sequence[str], weights: Array) -> str:
+    """Return what the mixture consists of, and what it does to held-out rows."""
+    parts = sorted(zip(weights.tolist(), names, strict=True), reverse=True)
+    listed = " + ".join(f"{weight:.0%} {name}" for weight, name in parts if weight > 0)
+    return sentence(race, BLEND, BLEND, ()).replace(BLEND, f"{BLEND} of {listed}", 1)
+
+
+def pays_for_brier(check: CalibratorCheck) -> bool:
+    """Whether nothing but the Brier score is worse, and NLL falls by a larger share than the Brier score rises.
+
+    Where rows have a probability of nearly 0 for their label, NLL can halve without a significant change, because it
+    depends on these few rows.
+    """
+    nll, brier = check.figures["nll"], check.figures["brier"]
+    alone = len(check.reasons) == 1 and check.reasons[0].startswith(TITLES["brier"])
+    return alone and -nll.change / max(nll.before, 1e-300) > brier.change / max(brier.before, 1e-300)

@@ -1,0 +1,110 @@
+"""Fits of several calibrators on the folds of the same rows, which share what they have in common."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from avuc.calibration.base import Calibrator
+from avuc.calibration.linear_maps import Search, warn_unseen
+from avuc.calibration.mixtures import SmoothedTemperatureScaling
+from avuc.calibration.scaled_logits import ScaledLogits, calibrated_nll
+from avuc.calibration.structured import MatrixScaling, StructuredVectorScaling
+from avuc.calibration.temperature import TemperatureScaling
+
+
+class FoldFits:
+    """Calibrators that begin with a temperature share one for each fold, found from the temperature of all rows.
+
+    Linear maps start at the minimum of the last fold, with its curvature. Other calibrators are fitted as usual. The
+    fits set no `loss_`.
+
+    Args:
+        logits: (N, C) or (S, N, C), all rows.
+        labels: (N,).
+        weight: (N,) or None.
+
+    >>> import torch
+    >>> logits, labels = torch.tensor([[2.0, 0.0], [1.0, 0.0], [0.0, 1.0], [3.0, 0.0]]), torch.tensor([0, 1, 1, 0])
+    >>> fits = FoldFits(logits, labels, None)
+    >>> fits.next_fold(logits[:3], labels[:3], None)
+    >>> fits.fit("smoothed", SmoothedTemperatureScaling()).smoothing_
+    0.25
+    """
+
+    def __init__(self, logits: Tensor, labels: Tensor, weight: Tensor | None) -> None:
+        self._all = logits, labels, weight
+        self._first: tuple[ScaledLogits, TemperatureScaling] | None = None
+        self._searches: dict[str, Search] = {}
+
+    def next_fold(self, logits: Tensor, labels: Tensor, weight: Tensor | None) -> None:
+        """Go on to the next rows that are known."""
+        self._known = logits, labels, weight
+        self._scaled: ScaledLogits | None = None
+
+    def fit(self, name: str, calibrator: Calibrator) -> Calibrator:
+        """Return a new calibrator with the same parameters, fitted on the rows that are known.
+
+        Args:
+            name: under which the search of the last fold is found.
+            calibrator: only its class and parameters are used.
+        """
+        made = type(calibrator)(**calibrator.get_params())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the fit on all rows warns
+            # not subclasses of them: these may have a fit of their own
+            if isinstance(made, StructuredVectorScaling | MatrixScaling) and type(made) in LINEAR:
+                scaled = self._start()
+                made._fit_at(scaled, self._temperature, self._searches.setdefault(name, Search()))
+            elif type(made) is SmoothedTemperatureScaling and made.bounds == TemperatureScaling().bounds:
+                scaled = self._start()
+                made._fit_at(scaled, self._temperature)
+            else:
+                logits, labels, weight = self._known
+                made.fit(logits, labels, *(() if weight is None else (weight,)))
+        return made
+
+    def finish(self, calibrators: Mapping[str, Calibrator]) -> dict[str, Calibrator]:
+        """Return new calibrators fitted on the rows that are known; these are all rows, so that the user is warned.
+
+        Args:
+            calibrators: by name; only their classes and parameters are used.
+        """
+        logits, labels, weight = self._known
+        weights = () if weight is None else (weight,)
+        if self._first is not None and len(labels) == len(self._all[1]):
+            self._scaled, self._temperature = self._first
+            self._temperature._warn_user(self._scaled, self._temperature.at_bound_)
+        else:
+            self._scaled, self._temperature = _scaled(*self._known), TemperatureScaling().fit(logits, labels, *weights)
+        made, seen = {}, False
+        for name, calibrator in calibrators.items():
+            made[name] = one = type(calibrator)(**calibrator.get_params())
+            if isinstance(one, StructuredVectorScaling | MatrixScaling) and type(one) in LINEAR:
+                one._fit_at(self._scaled, self._temperature, self._searches.get(name))
+                one.loss_ = calibrated_nll(self._scaled, one._apply, one._block)
+                if not seen:
+                    warn_unseen(type(one).__name__, self._scaled)
+                seen = True
+            else:
+                one.fit(logits, labels, *weights)
+        return made
+
+    def _start(self) -> ScaledLogits:
+        """Return the rows that are known; the temperature of these is fitted once."""
+        if self._first is None:
+            self._first = _scaled(*self._all), TemperatureScaling()
+            self._first[1]._fit_scaled(self._first[0])
+        if self._scaled is None:
+            self._scaled, self._temperature = _scaled(*self._known), TemperatureScaling()
+            self._temperature._fit_near(self._scaled, self._first[1].temperature_)
+        return self._scaled
+
+
+LINEAR = (StructuredVectorScaling, MatrixScaling)
+
+
+def _scaled(logits: Tensor, labels: Tensor, weight: Tensor | None) -> ScaledLogits:
+    return ScaledLogits(logits if logits.ndim == 3 else logits.unsqueeze(0), labels, weight)

@@ -1,0 +1,125 @@
+"""How much a metric changes on the same rows, with its 95 % interval; rows of one group may depend on each other."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from avuc.metrics.arrays import Array
+from avuc.metrics.binning import bin_edges, digitise
+from avuc.metrics.resampling.absolute_error import AbsoluteSum
+from avuc.metrics.resampling.percentile import difference_interval
+from avuc.metrics.resampling.rows import resampled_rows
+from avuc.metrics.statistics import Statistics
+
+REPLICATES = 200
+LEVEL = 0.95
+NORMAL = 1.959964  # 97.5 % quantile of the normal distribution
+# counts of resampled rows in memory at a time
+HELD = 1 << 20
+
+
+class MetricChange(NamedTuple):
+    """One metric on held-out rows without and with the calibrator; [low, high] is the 95 % interval of the change."""
+
+    before: float
+    after: float
+    change: float
+    low: float
+    high: float
+
+
+def mean_change(before: Array, after: Array, weight: Array | None, groups: Array | None = None) -> MetricChange:
+    """Return the (weighted) mean difference of paired rows with Student's interval.
+
+    Args:
+        before: (N,).
+        after: (N,).
+        weight: (N,) weights; None: all rows count the same.
+        groups: (N,) numbers of groups; None: rows are independent.
+
+    >>> mean_change(np.array([1.0, 2.0]), np.array([0.5, 1.5]), None)
+    MetricChange(before=1.5, after=1.0, change=-0.5, low=-0.5, high=-0.5)
+    """
+    change, error = mean_and_error(after - before, weight, groups)
+    many = len(before) if groups is None else len(np.unique(groups))
+    reach = student_quantile(many - 1) * error if error else 0.0
+    first, second = (float(np.average(values, weights=weight)) for values in (before, after))
+    return MetricChange(first, second, change, change - reach, change + reach)
+
+
+def mean_and_error(values: Array, weight: Array | None = None, groups: Array | None = None) -> tuple[float, float]:
+    """Return the (weighted) mean of rows, and its standard error.
+
+    Args:
+        values: (N,).
+        weight: (N,) weights; None: all rows count the same.
+        groups: (N,) numbers of groups; rows of one group may depend on each other. None: every row is independent.
+
+    >>> mean_and_error(np.array([1.0, 2.0, 3.0]))  # the deviation is 1, and 1/√3 = 0.577
+    (2.0, 0.5773502691896257)
+    >>> mean_and_error(np.array([1.0, 1.0, 3.0, 3.0]), groups=np.array([0, 0, 1, 1]))
+    (2.0, 1.0)
+    """
+    if not len(values):
+        return math.nan, math.inf
+    share = np.full(len(values), 1 / len(values)) if weight is None else weight / weight.sum()
+    mean = float(share @ values)
+    parts = share * (values - mean)
+    if groups is not None:
+        parts = np.bincount(np.unique(groups, return_inverse=True)[1], weights=parts)
+    many = len(parts)
+    return mean, math.sqrt(float(parts @ parts) * many / (many - 1)) if many > 1 else math.inf
+
+
+def student_quantile(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t, by the first terms of its expansion in 1/freedom."""
+    if freedom < 1:
+        return math.inf
+    z = NORMAL
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def ece_change(
+    before: Statistics, after: Statistics, *, bins: int = 15, seed: int = 0, groups: Array | None = None
+) -> MetricChange:
+    """Return the change of ECE with the interval of a paired bootstrap, as `avuc.metrics.paired_intervals` has it.
+
+    Args:
+        before: without the calibrator.
+        after: with it, for the same rows.
+        bins: number of bins.
+        seed: of the bootstrap.
+        groups: (N,) numbers of groups, which are resampled as a whole; None: rows are.
+    """
+    terms = [_terms(one, bins) for one in (after, before)]
+    rows, unit = len(before), None
+    if groups is not None:
+        unit = np.unique(groups, return_inverse=True)[1]
+    values = [float(np.abs(np.bincount(index, residual, bins)).sum()) / rows for index, residual in terms]
+    if np.array_equal(before.confidence, after.confidence) and np.array_equal(before.correct, after.correct):
+        return MetricChange(values[1], values[0], 0.0, 0.0, 0.0)
+    many = rows if unit is None else int(unit.max()) + 1
+    place = (np.arange(rows) if unit is None else unit) * (2 * bins + 1)
+    # the last column counts rows: a resample of groups has a number of rows of its own
+    at = np.concatenate((place + terms[0][0], place + terms[1][0] + bins, place + 2 * bins))
+    each = np.concatenate((terms[0][1], terms[1][1], np.ones(rows)))
+    units = np.bincount(at, each, many * (2 * bins + 1)).reshape(many, -1)
+    sums = [AbsoluteSum(units[:, side * bins : (side + 1) * bins].sum(0) / rows) for side in (0, 1)]
+    drawn, step = resampled_rows(many, REPLICATES, seed), max(1, HELD // many)
+    for start in range(0, REPLICATES, step):
+        some = [np.bincount(next(drawn), minlength=many) for _ in range(min(step, REPLICATES - start))]
+        found = np.stack(some).astype(np.float64) @ units
+        for side, one in enumerate(sums):
+            one.add(found[:, side * bins : (side + 1) * bins] / found[:, -1:])
+    a, b = (one.errors() for one in sums)
+    interval = difference_interval("ece", values[0], a, values[1], b, LEVEL)
+    return MetricChange(values[1], values[0], *interval)
+
+
+def _terms(statistics: Statistics, bins: int) -> tuple[Array, Array]:
+    """Return the bin and correct − confidence of each row."""
+    index = digitise(statistics.confidence, bin_edges(bins, statistics.dtype))
+    return index, statistics.correct - statistics.confidence

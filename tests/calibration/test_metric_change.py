@@ -1,0 +1,54 @@
+"""Changes of metrics against the slow reference, and groups of dependent rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from avuc.calibration import metric_change
+from avuc.calibration.metric_change import ece_change, mean_change
+from avuc.metrics import paired_intervals
+from avuc.metrics.statistics import prediction_statistics
+from avuc.predictions import Predictions
+
+
+def models(rows: int, classes: int = 4) -> tuple[Predictions, Predictions]:
+    generator = torch.Generator().manual_seed(rows)
+    labels = torch.randint(classes, (rows,), generator=generator)
+    logits = 3 * torch.randn(rows, classes, generator=generator) + 2 * torch.eye(classes)[labels]
+    return Predictions(logits.softmax(-1), labels), Predictions((logits / 2).softmax(-1), labels)
+
+
+def statistics(one: Predictions):
+    return prediction_statistics(one.probs, one.labels)
+
+
+@pytest.mark.parametrize("rows", [1, 9, 300])
+def test_ece_is_that_of_the_paired_bootstrap(rows):
+    before, after = models(rows)
+    found = ece_change(statistics(before), statistics(after), seed=3)
+    reference = paired_intervals(after, before, ["ece"], replicates=metric_change.REPLICATES, seed=3)["ece"]
+    assert found[2:] == pytest.approx(tuple(reference), abs=1e-12)
+
+
+def test_nothing_changes_without_an_interval():
+    before, _ = models(9)
+    found = ece_change(statistics(before), statistics(before))
+    assert found[2:] == (0.0, 0.0, 0.0)
+    assert found.before == found.after > 0
+    assert set(paired_intervals(before, before, replicates=20).values()) == {(0.0, 0.0, 0.0)}
+
+
+def test_ten_copies_of_each_row_are_one_group():
+    before, after = models(200)
+    first, second = statistics(before), statistics(after)
+    many = [
+        Predictions(one.probs.repeat_interleave(10, 0), one.labels.repeat_interleave(10)) for one in (before, after)
+    ]
+    copies, groups = [statistics(one) for one in many], np.repeat(np.arange(200), 10)
+    once = mean_change(first.nll, second.nll, None)
+    assert mean_change(copies[0].nll, copies[1].nll, None, groups) == pytest.approx(once)
+    assert ece_change(*copies, groups=groups) == pytest.approx(ece_change(first, second))
+    alone = mean_change(copies[0].nll, copies[1].nll, None)
+    assert alone.high - alone.low < (once.high - once.low) / 3
