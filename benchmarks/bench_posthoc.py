@@ -7,6 +7,7 @@
     python benchmarks/bench_posthoc.py --half fresh --write         the same for further sets that nobody has looked at
     python benchmarks/bench_posthoc.py --variants                   settings of `auto`, on the half for choosing
     python benchmarks/bench_posthoc.py --speed 50000 1000           seconds of the fits on synthetic logits
+    python benchmarks/bench_posthoc.py --auto-speed                 seconds of `auto` in units of one temperature fit
     python benchmarks/bench_posthoc.py --conformal                  the conformal sets alone; also with --speed
     python benchmarks/bench_posthoc.py --coverage 1000              coverage of our sets over random splits
 
@@ -25,13 +26,13 @@ import importlib.util
 import json
 import os
 import sys
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import posthoc_conformal
+import posthoc_speed
 import torch
 from posthoc_sets import PredictionSet, folder_sets, fresh_sets, nll, scikit_learn_sets, softmax
 
@@ -59,7 +60,6 @@ PAIRWISE = ("matrix", "dirichlet", "sms", "logistic")
 SAME = 2e-3
 # of fewer rows all may be right; then T is at the end of its range, and the ranges differ
 EQUAL_ROWS = 500
-FASTER = 3.0
 
 Fit = Callable[[np.ndarray, np.ndarray], Callable[[np.ndarray], np.ndarray]]
 
@@ -74,6 +74,8 @@ def main() -> None:
     parser.add_argument("--without", nargs="+", default=[], metavar="METHOD", help="methods of ours to leave out")
     parser.add_argument("--variants", action="store_true", help="compare settings of auto on the half for choosing")
     parser.add_argument("--speed", type=int, nargs=2, metavar=("ROWS", "CLASSES"), help="only the time of fits")
+    parser.add_argument("--limit", type=int, default=120, help="CPU seconds of one fit with --speed (default 120)")
+    parser.add_argument("--auto-speed", action="store_true", help="only the time of auto, for many sizes")
     parser.add_argument("--conformal", action="store_true", help="conformal sets only")
     parser.add_argument("--coverage", type=int, metavar="SPLITS", help="only the coverage of conformal sets")
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
@@ -84,9 +86,18 @@ def main() -> None:
     if options.coverage:
         print(posthoc_conformal.coverage(options.coverage))
         return
+    if options.auto_speed:
+        text = posthoc_speed.auto_table()
+        print(text)
+        if options.write:
+            write(f"{text}{made()}", "posthoc-auto")
+        return
     if options.speed:
         if not options.conformal:
-            speed(*options.speed)
+            probmetrics = {name: peer(name) for name in PEERS} if importlib.util.find_spec("probmetrics") else {}
+            text = posthoc_speed.peer_table(*options.speed, OURS, PEERS, probmetrics, options.limit)
+            if options.write:
+                write(f"{text}{made()}", "posthoc-speed")
         posthoc_conformal.speed(*options.speed)
         return
     half = "choose" if options.variants else options.half
@@ -222,8 +233,11 @@ def table(sets: list[PredictionSet], results: dict[str, dict[str, float]]) -> st
             f"{int((change > 1e-4).sum())} sets. Goal (mean at most that of probmetrics): "
             f"{'met' if change.mean() <= 0 else 'GOAL MISSED'}."
         )
-    lines += [f"{datetime.date.today():%d %B %Y}, {os.cpu_count()} cores, {versions()}.", ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, made()])
+
+
+def made() -> str:
+    return f"{datetime.date.today():%d %B %Y}, {os.cpu_count()} cores, {versions()}.\n"
 
 
 def versions() -> str:
@@ -250,41 +264,6 @@ def equal(results: dict[str, dict[str, float]]) -> str:
             verdict = "" if largest <= SAME else " DIFFERENT"
             lines.append(f"{same} = probmetrics {name}: largest difference of NLL {largest:.2e}{verdict}")
     return "\n".join(lines)
-
-
-def speed(rows: int, classes: int) -> None:
-    """Print CPU seconds of one fit of each method, ours and the peer's."""
-    from bench_temperature import netcal, network_like, scikit_learn
-
-    logits, labels = network_like(rows, classes)
-    probs = softmax(logits)
-    seconds: dict[str, float] = {}
-
-    def measure(name: str, run: Callable[[], object], peer_of: str = "") -> None:
-        start = time.process_time()
-        try:
-            run()
-        except Exception as error:
-            print(f"{name:32} {str(error)[:80]}")
-            return
-        seconds[name] = time.process_time() - start
-        ratio = seconds[name] / seconds[peer_of] if peer_of in seconds else 0.0
-        verdict = "" if not ratio or ratio >= FASTER else "  GOAL MISSED"
-        print(f"{name:32}{seconds[name]:9.2f} s{f'{ratio:8.1f}×{verdict}' if ratio else ''}", flush=True)
-
-    print(f"one fit on {rows:,} × {classes:,} logits, CPU seconds on one thread; ratio: peer to ours")
-    CALIBRATORS["vector"]().fit(logits[:50, :5], labels[:50] % 5)  # imports
-    for name in OURS:
-        if name in PEERS.values() and not (classes > MOST_PAIRWISE and name in PAIRWISE):
-            measure(name, lambda name=name: CALIBRATORS[name]().fit(logits, labels))
-    measure("auto", lambda: AutoCalibrator().fit(logits, labels))
-    times = seconds["auto"] / seconds["temperature"]
-    print(f"auto / temperature: {times:.1f}× {'' if times <= 20 else 'GOAL MISSED (20×)'}")
-    measure("scikit-learn temperature", lambda: scikit_learn(logits, labels), "temperature")
-    for name, same in PEERS.items():
-        if same and importlib.util.find_spec("probmetrics") and not (classes > MOST_PAIRWISE and name in PAIRWISE):
-            measure(f"probmetrics {name}", lambda name=name: peer(name)(logits, labels), same)
-    measure("netcal temperature", lambda: netcal(probs, labels), "temperature")
 
 
 if __name__ == "__main__":

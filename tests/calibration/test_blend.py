@@ -35,7 +35,7 @@ def test_a_mixture_is_the_weighted_mean_of_its_parts() -> None:
     # the weights have the lowest NLL of held-out rows, up to the 5 rows that equal weights count as
     assert table["blend"] < min(table[name] for name in ("none", "matrix", "loose-matrix")) + 5 * math.log(3) / 500
     assert auto.reason_.startswith("blend of ")
-    assert f"{max(blend.weights_):.0%} " in auto.reason_
+    assert f"{100 * max(blend.weights_):.0f} % " in auto.reason_
     each = [part.predict_proba(logits).double() for part in blend.parts_]
     mean = sum(float(w) * p for w, p in zip(blend.weights_, each, strict=True))
     torch.testing.assert_close(auto.predict_proba(logits).double(), mean, atol=1e-6, rtol=1e-5)

@@ -87,7 +87,7 @@ def sentence(race: Race, winner: str, best: str, refused: Sequence[str]) -> str:
 def blend_sentence(race: Race, names: Sequence[str], weights: Array) -> str:
     """Return what the mixture consists of, and what it does to held-out rows."""
     parts = sorted(zip(weights.tolist(), names, strict=True), reverse=True)
-    listed = " + ".join(f"{weight:.0%} {name}" for weight, name in parts if weight > 0)
+    listed = " + ".join(f"{100 * weight:.0f} % {name}" for weight, name in parts if weight > 0)
     return sentence(race, BLEND, BLEND, ()).replace(BLEND, f"{BLEND} of {listed}", 1)
 
 

@@ -74,23 +74,30 @@ class FoldFits:
         """
         logits, labels, weight = self._known
         weights = () if weight is None else (weight,)
-        if self._first is not None and len(labels) == len(self._all[1]):
-            self._scaled, self._temperature = self._first
-            self._temperature._warn_user(self._scaled, self._temperature.at_bound_)
-        else:
-            self._scaled, self._temperature = _scaled(*self._known), TemperatureScaling().fit(logits, labels, *weights)
-        made, seen = {}, False
+        made: dict[str, Calibrator] = {}
         for name, calibrator in calibrators.items():
             made[name] = one = type(calibrator)(**calibrator.get_params())
             if isinstance(one, StructuredVectorScaling | MatrixScaling) and type(one) in LINEAR:
-                one._fit_at(self._scaled, self._temperature, self._searches.get(name))
-                one.loss_ = calibrated_nll(self._scaled, one._apply, one._block)
-                if not seen:
-                    warn_unseen(type(one).__name__, self._scaled)
-                seen = True
+                new = self._scaled is None
+                scaled = self._start_all()
+                one._fit_at(scaled, self._temperature, self._searches.get(name))
+                one.loss_ = calibrated_nll(scaled, one._apply, one._block)
+                if new:
+                    warn_unseen(type(one).__name__, scaled)
             else:
                 one.fit(logits, labels, *weights)
         return made
+
+    def _start_all(self) -> ScaledLogits:
+        """Return the rows that are known, which are all rows; their temperature is fitted once, with its warnings."""
+        logits, labels, weight = self._known
+        if self._scaled is None and self._first is not None and len(labels) == len(self._all[1]):
+            self._scaled, self._temperature = self._first
+            self._temperature._warn_user(self._scaled, self._temperature.at_bound_)
+        elif self._scaled is None:
+            self._scaled, self._temperature = _scaled(*self._known), TemperatureScaling()
+            self._temperature.fit(logits, labels, *(() if weight is None else (weight,)))
+        return self._scaled
 
     def _start(self) -> ScaledLogits:
         """Return the rows that are known; the temperature of these is fitted once."""
