@@ -22,13 +22,13 @@ R_co = TypeVar("R_co", covariant=True)
 LAYOUTS = {
     "probs: (N, C) probabilities; list, NumPy array or tensor.": (
         "probs: (N, C) probabilities; dense (N, C, *spatial); or binary, of class 1, (N,) or (N, 1). List, NumPy\n"
-        "            array or tensor."
+        "        array or tensor."
     ),
     "labels: (N,) class numbers": "labels: (N,) or (N, *spatial) class numbers",
 }
 OPTION_LINES = """
-        class_dim: dimension of the classes in `probs`. Default None: the last one for (N, C), else 1.
-        ignore_index: rows with this label are left out (default −100); None: no row is."""
+    class_dim: dimension of the classes in `probs`. Default None: the last one for (N, C), else 1.
+    ignore_index: rows with this label are left out (default −100); None: no row is."""
 
 
 class ProbsAndLabels(NamedTuple):
@@ -140,10 +140,11 @@ def _layout_doc(text: str | None) -> str | None:
     """Return the docstring of a function of rows with the layouts and the two options."""
     if text is None:  # python -OO
         return None
+    text = inspect.cleandoc(text)  # Python 3.13 has removed the indentation already
     for rows, layouts in LAYOUTS.items():
         text = text.replace(rows, layouts)
-    before, after = text.split("\n\n    >>> ", 1)
-    return f"{before}{OPTION_LINES}\n\n    >>> {after}"
+    before, after = text.split("\n\n>>> ", 1)
+    return f"{before}{OPTION_LINES}\n\n>>> {after}"
 
 
 def checked_inputs(probs: Any, labels: Any) -> tuple[Any, Array]:
