@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from text_net import TextEncoder  # `data` has said where this module is
+import sys
+from pathlib import Path
 
 from data import LENGTH, VOCABULARY
+
+sys.path.append(str(Path(__file__).parents[2]))
+from text_net import TextEncoder
 
 
 def make_net(num_classes: int, width: int = 64, layers: int = 2) -> TextEncoder:
