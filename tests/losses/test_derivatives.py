@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -120,15 +121,20 @@ EXTREMES = {
 }
 
 
+@cache
+def compiled_loss(name: str) -> Any:
+    """Compiled once for all tests of a loss: that takes most of their time."""
+    torch._dynamo.reset()
+    return torch.compile(lambda z, labels: LOSSES[name](z, labels), backend="aot_eager", fullgraph=True)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("extreme", EXTREMES)
 @pytest.mark.parametrize("name", LOSSES)
 def test_extreme_logits_agree_between_eager_and_compiled(name: str, extreme: str, dtype: torch.dtype) -> None:
-    torch._dynamo.reset()
     logits, labels = torch.tensor(EXTREMES[extreme], dtype=dtype), torch.tensor([0, 2, 1])
-    compiled = torch.compile(lambda z: LOSSES[name](z, labels), backend="aot_eager", fullgraph=True)
     value, ours = gradient(LOSSES[name], logits, labels)
-    traced, theirs = gradient(lambda z, _: compiled(z), logits, labels)
+    traced, theirs = gradient(compiled_loss(name), logits, labels)
     assert ours.isfinite().all()
     torch.testing.assert_close(value, traced, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5 * float(theirs.abs().max()) + 1e-7)
