@@ -17,13 +17,13 @@ demo: setup
 	$(BIN)/avuc demo --out $(OUT)
 
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # the suite with the oldest versions that pyproject.toml allows; tests of libraries that are not installed skip. Downloads
 # several GB: the registry has these versions of torch for CUDA only. A part of it: make test-oldest TESTS=tests/losses
 OLDEST := .venv-oldest/bin
 test-oldest: .venv-oldest/.installed
-	OMP_NUM_THREADS=1 $(OLDEST)/python -m pytest -n 2 --dist loadfile $(TESTS)
+	OMP_NUM_THREADS=1 $(OLDEST)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 .venv-oldest/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv .venv-oldest

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -24,14 +25,11 @@ NUMPY_ONLY = (
 )
 
 
-def run(code: str) -> None:
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-
-
 def test_numpy_only_modules_do_not_load_torch() -> None:
     imports = "; ".join(f"import avuc.metrics.{name}" for name in NUMPY_ONLY)
     use = "from avuc.metrics import spearman, detection; spearman([1, 2], [2, 1]); detection([0.1], [0.2])"
-    run(f"import sys; {imports}; {use}; sys.exit('torch' in sys.modules)")
+    code = f"import sys; {imports}; {use}; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def test_lazy_names_are_the_typed_ones() -> None:
@@ -47,9 +45,10 @@ def test_lazy_names_are_the_typed_ones() -> None:
 
 
 @pytest.mark.parametrize("name", ["avu", "detection", "intervals"])
-def test_a_function_wins_over_the_module_of_its_name(name: str) -> None:
+def test_a_function_wins_over_the_module_of_its_name(name: str, fresh_python: Any) -> None:
     """Loading the module first must not replace the function."""
-    run(f"import avuc.metrics.{name}; from avuc import metrics; import sys; sys.exit(not callable(metrics.{name}))\n")
+    code = f"import avuc.metrics.{name}; from avuc import metrics; import sys; sys.exit(not callable(metrics.{name}))"
+    fresh_python(code).check_returncode()
     assert not isinstance(getattr(metrics, name), ModuleType)
 
 

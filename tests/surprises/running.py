@@ -7,8 +7,6 @@ import json
 import math
 import re
 import shlex
-import subprocess
-import sys
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
@@ -53,16 +51,10 @@ def run(words: Sequence[str], document: Path) -> Ended:
     return Ended(code, out.getvalue(), said, _read(document), crash)
 
 
-def run_outside(words: Sequence[str], document: Path) -> Ended:
+def run_outside(fresh_python: Any, words: Sequence[str], document: Path) -> Ended:
     """The command as a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "avuc", *words, "--json", str(document)],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=300,
-        check=False,
-    )
+    code = "import runpy; runpy.run_module('avuc', run_name='__main__')"
+    done = fresh_python(code, *words, "--json", document)
     crash = done.stderr if "Traceback" in done.stderr else ""
     return Ended(done.returncode, done.stdout, done.stderr, _read(document), crash)
 

@@ -18,6 +18,8 @@ cases_*.py    the cases, by topic
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from . import (
@@ -86,8 +88,8 @@ def test_python(case):
 
 
 @pytest.mark.parametrize("case", [case for case in EVALUATE if case.name in OUTSIDE], ids=name)
-def test_evaluate_as_a_process(case, tmp_path):
-    state, detail = judge(case, tmp_path, run_outside)
+def test_evaluate_as_a_process(case, tmp_path, fresh_python):
+    state, detail = judge(case, tmp_path, partial(run_outside, fresh_python))
     assert state in GOOD, f"{state}: {detail}"
 
 

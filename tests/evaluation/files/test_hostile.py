@@ -186,7 +186,7 @@ def test_parquet_map_columns(tmp_path, where, capsys):
 
 
 @pytest.mark.parametrize("name", ["more", "logits_0.x", "a.b.c"])
-def test_texts_that_repeat_are_not_unpacked(tmp_path, name):
+def test_texts_that_repeat_are_not_unpacked(tmp_path, name, fresh_python):
     """A file of some kB whose texts would take 3 GB: read and rewritten with 400 MB of address space to spare."""
     rows = 30_000
     words = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array(["x" * 100_000]))
@@ -207,7 +207,7 @@ file = read_scores({str(path)!r}, columns="logits_0,logits_1")
 assert file.num_classes == 2
 write_scores(file, file.scores + 1, {str(tmp_path / "b.parquet")!r})
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False)
+    done = fresh_python(code)
     assert done.returncode == 0, done.stderr
     again = pq.ParquetFile(tmp_path / "b.parquet", read_dictionary=[name])
     assert again.schema_arrow.names == table.schema.names
@@ -265,7 +265,7 @@ def test_one_endless_line(tmp_path, refused):
 
 
 @pytest.mark.parametrize("suffix", [suffix for suffix in SUFFIXES if suffix != ".parquet"])
-def test_out_of_memory_is_one_line(tmp_path, save, suffix):
+def test_out_of_memory_is_one_line(tmp_path, save, suffix, fresh_python):
     """5 million numbers with 10 MB of address space to spare.
 
     Not for .parquet: with so little left, PyArrow's own C++ code may end the process before Python hears of it.
@@ -279,7 +279,7 @@ used = int(open("/proc/self/statm").read().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (used + 10_000_000,) * 2)
 sys.exit(main(["evaluate", {str(path)!r}, "--replicates", "0"]))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False)
+    done = fresh_python(code)
     assert done.returncode in (1, 2), done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert "memory" in done.stderr
