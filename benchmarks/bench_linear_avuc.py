@@ -160,6 +160,33 @@ def once(step: Step, hidden: Tensor, weight: Tensor, labels: Tensor) -> float:
     return begin.elapsed_time(end) / 1e3
 
 
+def replayed(step: Step, hidden: Tensor, weight: Tensor, labels: Tensor, repeats: int) -> float:
+    """Median seconds of one forward and backward pass as a CUDA graph: the GPU's work without Python's time."""
+
+    def once() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(step(hidden, weight, labels), (hidden, weight))
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        once()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = once()
+    times = []
+    for _ in range(repeats + 1):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    del kept
+    return statistics.median(times[1:])
+
+
 def peak_memory(step: Step, hidden: Tensor, weight: Tensor, labels: Tensor) -> float:
     """Peak bytes above inputs and gradients."""
     hidden.grad = weight.grad = None
@@ -246,13 +273,25 @@ def gpu(shape: tuple[int, int, int], repeats: int) -> dict[str, object]:
     hidden.grad = weight.grad = None
     seconds = {name: statistics.median(values) for name, values in times.items()}
     seconds["four products"] = four_products(hidden, weight, repeats)
+    graphs: dict[str, float] = {}
+    for name in ("avuc", "cross-entropy only", *found):
+        if name in steps and variants:  # the large shape keeps the GPU busy anyway
+            try:
+                graphs[name] = replayed(steps[name], hidden, weight, labels, repeats)
+            except Exception as error:  # a step that waits for the GPU cannot be a graph
+                missing[f"{name}, CUDA graph"] = f"failed ({type(error).__name__})"
+                torch.cuda.synchronize()
     other = {name: {"seconds": seconds.pop(name), "bytes": memory.pop(name)} for name in variants if name in seconds}
     report: dict[str, object] = {"shape": shape, "seconds": seconds, "bytes": memory, "missing": missing}
     report["variants"] = other
+    report["graphs"] = graphs
     print(f"{tokens:,} tokens x {words:,} words x {depth:,}, bfloat16, {torch.cuda.get_device_name()}")
     for name, value in seconds.items():
         extra = f"   {memory[name] / 2**20:10.1f} MiB above inputs and gradients" if name in memory else ""
         print(f"  {name:20} {1e3 * value:9.2f} ms{extra}")
+    for name, value in graphs.items():
+        share = value / seconds["four products"]
+        print(f"  {name + ', CUDA graph':30} {1e3 * value:9.2f} ms   time / four products {share:.3f}")
     for name, reason in missing.items():
         print(f"  {name:20} {reason}")
     for name, value in other.items():

@@ -230,9 +230,10 @@ def test_kernels_on_a_gpu(dtype: torch.dtype, options: Options, few: int, monkey
         expected = tiles.backward_tiles(*wide, *rest, columns, options, needed)  # type: ignore[arg-type]
         theirs_all = tiles.backward_tiles(hidden, weight, bias, *rest, narrow, options, needed)
         ours_all = linear.backward_tiles(hidden, weight, bias, *rest, narrow, options, needed)
-        for one, other, value in zip(ours_all, theirs_all, expected, strict=True):
+        # the gradient in the bias is a sum of rounded gradients, as in a linear layer; the other path rounds the sum
+        for one, other, value, factor in zip(ours_all, theirs_all, expected, (1.5, 1.5, 2.5), strict=True):
             if one is not None and other is not None and value is not None:
-                assert relative(one, value) <= 1.5 * relative(other, value) + 4e-6
+                assert relative(one, value) <= factor * relative(other, value) + 4e-6
 
 
 @pytest.mark.gpu
@@ -256,7 +257,8 @@ def test_loss_on_a_gpu(compiled: bool) -> None:
 
     value, theirs = materialised(hidden, weight, bias)
     exact, gradients = materialised(*(each.detach().double().requires_grad_() for each in (hidden, weight, bias)))
-    assert abs(float(found) - float(exact)) <= 1.5 * abs(float(value) - float(exact)) + 1e-3
+    loss_of, other_loss, best_loss = (float(each.detach()) for each in (found, value, exact))
+    assert abs(loss_of - best_loss) <= 1.5 * abs(other_loss - best_loss) + 1e-3
     for one, other, best in zip(ours, theirs, gradients, strict=True):
         assert relative(one, best) <= 1.5 * relative(other, best) + 1e-6
 
@@ -305,3 +307,27 @@ def test_memory_on_a_gpu() -> None:
         linear_avuc(hidden, weight, labels, threshold=6.0).loss.backward()
         above = torch.cuda.max_memory_allocated() - before - 2 * (hidden.numel() + weight.numel())
     assert above < 2_048 * 40_000 * 2 / 200
+
+
+@pytest.mark.gpu
+def test_in_a_cuda_graph() -> None:
+    hidden, weight, _, labels = layer(700, 64, 5_000, torch.bfloat16, "cuda")
+    at = hidden.requires_grad_(), weight.requires_grad_()
+
+    def step() -> tuple[Tensor, ...]:
+        loss = linear_avuc(hidden, weight, labels, threshold=6.0, backend="triton").loss
+        return loss, *torch.autograd.grad(loss, at)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    with torch.no_grad():
+        hidden.mul_(0.5)
+    graph.replay()
+    for one, other in zip(found, step(), strict=True):
+        torch.testing.assert_close(one, other)
