@@ -316,7 +316,7 @@ def test_in_a_cuda_graph() -> None:
 
     def step() -> tuple[Tensor, ...]:
         loss = linear_avuc(hidden, weight, labels, threshold=6.0, backend="triton").loss
-        return loss, *torch.autograd.grad(loss, at)
+        return loss.detach(), *torch.autograd.grad(loss, at)
 
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -38,7 +38,7 @@ def unsupported_reason(hidden: Tensor, weight: Tensor) -> str | None:
 
 def forward_tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, options: Options) -> Partial:
     """Return the online softmax of the logits; see `avuc.losses.linear.tiles.forward_tiles`."""
-    tokens, words = len(hidden), len(weight)
+    tokens, words = hidden.shape[0], weight.shape[0]
     # the kernels read the next element, wherever the stride points
     hidden, labels, bias = hidden.contiguous(), labels.contiguous(), None if bias is None else bias.contiguous()
     largest, rest, spread, label_logit = (
@@ -68,7 +68,7 @@ def backward_tiles(
     needed: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return the gradients in hidden, weight and bias; see `avuc.losses.linear.tiles.backward_tiles`."""
-    tokens, words = len(hidden), len(weight)
+    tokens, words = hidden.shape[0], weight.shape[0]
     hidden, labels, bias = hidden.contiguous(), labels.contiguous(), None if bias is None else bias.contiguous()
     in_hidden = torch.empty_like(hidden) if needed[0] else None
     in_weight = torch.empty_like(weight, memory_format=torch.contiguous_format) if needed[1] else None
@@ -118,9 +118,9 @@ def token_coefficients(part: Partial, labels: Tensor, in_sums: Tensor, rule: Rul
 
 
 def _logits(hidden: Tensor, rows: Tensor, room: Tensor) -> Tensor:
-    tokens, words = len(hidden), len(rows)
-    width = aligned(words) if aligned(words) * tokens <= len(room) else words
-    z = room[: tokens * width].view(tokens, width)[:, :words]
+    tokens, words = hidden.shape[0], rows.shape[0]
+    width = aligned(words)
+    z = room.as_strided((tokens, words), (width if width * tokens <= room.shape[0] else words, 1))
     return torch.mm(hidden, rows.t(), out=z)
 
 

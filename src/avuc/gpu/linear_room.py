@@ -15,6 +15,7 @@ of its own. If the gradient in `hidden` is summed in place (float32) or not need
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -90,56 +91,121 @@ class Room:
 
     def steps(self) -> Iterator[Step]:
         """Yield the tiles in the order of the three steps above."""
-        start = self.kept
-        while start < self.words and self.to_hidden:
-            room = self.rows[: self.kept * self.depth] if self.rows is not None else None
-            stop, tile = self._next(start, self.words, room, 0)
-            yield Step(start, stop, True, False, tile)
-            start = stop
-        start = 0
-        while start < self.kept:
-            stop, tile = self._next(start, self.kept, self._behind(self.kept), self.depth)
-            yield Step(start, stop, self.to_hidden, self.to_weight, tile, completes=stop == self.kept)
-            start = stop
-        self.aside = None
-        while start < self.words:
-            stop, tile = self._next(start, self.words, self._behind(self.words), self.depth)
-            yield Step(start, stop, False, True, tile)
-            start = stop
+        sizes = Sizes(
+            self.tokens, self.depth, self.words, self.width, self.tail, self.kept,
+            self.rows is not None, self.aside is not None, 0 if self.private is None else self.private.numel(),
+            self.to_hidden, self.to_weight,
+        )  # fmt: skip
+        for start, stop, to_hidden, to_weight, where, offset, size, completes in _planned(sizes):
+            if where == ROWS:
+                whole = self.rows
+            elif where == ASIDE:
+                whole = self.aside
+            else:
+                if self.private is None:
+                    self.private = self.hidden.new_empty(self.tokens * aligned(_private_words(sizes)))
+                whole = self.private
+            assert whole is not None
+            yield Step(start, stop, to_hidden, to_weight, whole.narrow(0, offset, size), completes)
 
-    def _behind(self, end: int) -> Tensor | None:
-        return None if self.rows is None or not self.to_weight else self.rows[: end * self.depth]
 
-    def _next(self, start: int, end: int, room: Tensor | None, written: int) -> tuple[int, Tensor]:
-        """Return the end of the next tile and its memory: the end of `room`, the gradient in `hidden`, or its own.
+# Where a tile is: in the rows of the gradient in the weight, in the gradient in `hidden`, or in memory of its own.
+ROWS, ASIDE, PRIVATE = range(3)
 
-        Args:
-            start, end: the words that are left.
-            room: memory in which the words before `start` are final.
-            written: numbers that each word of the tile adds to them; 0 if all of `room` is free.
-        """
-        left, tokens = end - start, self.tokens
-        in_rows = 0 if room is None else (len(room) - start * written) // (written + tokens)
-        aside = 0 if self.aside is None else len(self.aside) // tokens
-        if max(in_rows, aside) < min(self.tail, left) and self.private is None:
-            words = min(self.tail if self.rows is not None else self.width, self.words)
-            self.private = self.hidden.new_empty(tokens * aligned(words))
-        own = 0 if self.private is None else len(self.private) // tokens
-        most = max(1, min(self.width, max(in_rows, aside, own)))
-        grain = 8 * ALIGNED if most >= 64 * ALIGNED else ALIGNED
-        if most < left:
-            most = max(most // grain * grain, min(most, ALIGNED))
-            if in_rows < aside or own > in_rows:  # room that does not shrink: tiles of one size
-                even = -(-left // -(-left // most))
-                most = min(most, -(-even // ALIGNED) * ALIGNED)
-        words = min(most, left)
-        padded = aligned(words)
-        if words <= in_rows and room is not None:
-            free = len(room) - (start + words) * written
-            tile = room[len(room) - (padded if padded * tokens <= free else words) * tokens :]
-        elif words <= aside and self.aside is not None:
-            tile = self.aside[: padded * tokens]
-        else:
-            assert self.private is not None
-            tile = self.private[: padded * tokens]
-        return start + words, tile
+
+class Sizes(NamedTuple):
+    """What the places of tiles depend on; see `Room`."""
+
+    tokens: int
+    depth: int
+    words: int
+    width: int
+    tail: int
+    kept: int
+    rows: bool
+    aside: bool
+    private: int  # numbers in memory of its own that is there from the start
+    to_hidden: bool
+    to_weight: bool
+
+
+class Place(NamedTuple):
+    """A `Step` before its memory is known: `size` numbers from `offset` on."""
+
+    start: int
+    stop: int
+    to_hidden: bool
+    to_weight: bool
+    where: int
+    offset: int
+    size: int
+    completes: bool = False
+
+
+def _private_words(sizes: Sizes) -> int:
+    return min(sizes.tail if sizes.rows else sizes.width, sizes.words)
+
+
+@functools.lru_cache(maxsize=64)
+def _planned(sizes: Sizes) -> tuple[Place, ...]:
+    """Return the places of all tiles: steps of training repeat them, and Python is slower than a GPU here."""
+    return tuple(_places(sizes))
+
+
+def _places(sizes: Sizes) -> Iterator[Place]:
+    depth, words, kept, private = sizes.depth, sizes.words, sizes.kept, sizes.private
+    start = kept
+    while start < words and sizes.to_hidden:
+        stop, where, offset, size, private = _next(sizes, start, words, kept * depth, 0, sizes.aside, private)
+        yield Place(start, stop, True, False, where, offset, size)
+        start = stop
+    start = 0
+    while start < kept:
+        room = kept * depth if sizes.to_weight else 0
+        stop, where, offset, size, private = _next(sizes, start, kept, room, depth, sizes.aside, private)
+        yield Place(start, stop, sizes.to_hidden, sizes.to_weight, where, offset, size, stop == kept)
+        start = stop
+    while start < words:
+        room = words * depth if sizes.to_weight else 0
+        stop, where, offset, size, private = _next(sizes, start, words, room, depth, False, private)
+        yield Place(start, stop, False, True, where, offset, size)
+        start = stop
+
+
+def _next(
+    sizes: Sizes, start: int, end: int, room: int, written: int, has_aside: bool, private: int
+) -> tuple[int, int, int, int, int]:
+    """Return the end of the next tile, where it is, its offset and size there, and the size of memory of its own.
+
+    Args:
+        sizes: of the layer.
+        start: the first word that is left.
+        end: the word after the last one that is left.
+        room: numbers of the rows in which the words before `start` are final.
+        written: numbers that each word of the tile adds to them; 0 if all of `room` is free.
+        has_aside: whether the gradient in `hidden` is free.
+        private: numbers in memory of its own so far.
+    """
+    left, tokens = end - start, sizes.tokens
+    room = room if sizes.rows else 0
+    in_rows = (room - start * written) // (written + tokens) if room else 0
+    aside = sizes.depth if has_aside else 0
+    if max(in_rows, aside) < min(sizes.tail, left) and not private:
+        private = tokens * aligned(_private_words(sizes))
+    own = private // tokens
+    most = max(1, min(sizes.width, max(in_rows, aside, own)))
+    grain = 8 * ALIGNED if most >= 64 * ALIGNED else ALIGNED
+    if most < left:
+        most = max(most // grain * grain, min(most, ALIGNED))
+        if in_rows < aside or own > in_rows:  # room that does not shrink: tiles of one size
+            even = -(-left // -(-left // most))
+            most = min(most, -(-even // ALIGNED) * ALIGNED)
+    words = min(most, left)
+    size = aligned(words) * tokens
+    if words <= in_rows:
+        free = room - (start + words) * written
+        size = size if size <= free else words * tokens
+        return start + words, ROWS, room - size, size, private
+    if words <= aside:
+        return start + words, ASIDE, 0, min(size, tokens * sizes.depth), private
+    return start + words, PRIVATE, 0, min(size, private), private

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from avuc.gpu import linear
 from avuc.gpu.kernels import linear_loss, linear_softmax
 from avuc.losses import linear_avuc
 from avuc.losses.linear import fused
+from avuc.losses.linear.tiles import Coefficients, Options, Partial
 
 KINDS: list[tuple[Any, Any]] = [
     ("avuc", "paper"), ("avuc", "stopgrad"), ("avuc", "monotone"), ("avuc", "soft"), ("ua_clm", "paper"),
@@ -104,9 +106,12 @@ def test_kernels_in_tritons_interpreter() -> None:
 class Launches(TorchDispatchMode):
     """Counts operations that start a kernel on a GPU, matrix products left out."""
 
-    FREE = frozenset(
-        {"view", "t", "select", "slice", "unbind", "detach", "alias", "empty", "empty_like", "mm", "new_empty"}
-    )
+    FREE = {"view", "as_strided", "t", "select", "slice", "unbind", "detach", "alias"} | {
+        "empty",
+        "empty_like",
+        "mm",
+        "new_empty",
+    }
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,6 +160,63 @@ def test_at_most_ten_launches_besides_products_and_tiles(
     assert sorted(ours) == sorted(
         ["_token_sums", "sum", "_loss_of_sums", "ones_like", "mul", "_token_coefficients", "zero_", "copy_"]
     )
+
+
+def test_the_second_start_of_a_kernel_has_the_arguments_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are started the second time with constants by position: in the order of the kernel's arguments."""
+    started: list[tuple[str, Any]] = []
+
+    class Kernel:
+        """Compiles itself when it is first started, as Triton's kernels do."""
+
+        def __init__(self, kernel: Any) -> None:
+            self.names = list(inspect.signature(getattr(kernel, "fn", kernel)).parameters)
+
+        def __getitem__(self, grid: Any) -> Any:
+            def start(*arguments: Any, **options: Any) -> Any:
+                assert options.pop("num_warps") == linear_softmax.WARPS
+                started.append(("first", dict(zip(self.names, arguments, strict=False)) | options))
+                return Compiled(self.names)
+
+            return start
+
+    class Compiled(Kernel):
+        def __init__(self, names: list[str]) -> None:
+            self.names = names
+
+        def __getitem__(self, grid: Any) -> Any:
+            assert len(grid) == 3
+            return lambda *arguments: started.append(("again", dict(zip(self.names, arguments, strict=True))))
+
+    monkeypatch.setattr(linear_softmax, "_COMPILED", {})
+    tools = SimpleNamespace(cdiv=lambda a, b: -(-a // b), next_power_of_2=lambda n: 1 << (n - 1).bit_length())
+    monkeypatch.setattr(linear_softmax, "triton", tools)
+    for name in ("_update_softmax", "_replace_by_gradient"):
+        monkeypatch.setattr(linear_softmax, name, Kernel(getattr(linear_softmax, name)))
+    z, labels, column = torch.zeros(16, 32), torch.zeros(16, dtype=torch.long), torch.zeros(16)
+    part, coefficients = Partial(column, column, column, column, labels), Coefficients(*[column] * 5)
+
+    def start(width: int, options: Options) -> list[str]:
+        started.clear()
+        linear_softmax.update_softmax(z[:, :width], None, labels, part, options)
+        linear_softmax.replace_by_gradient(z[:, :width], None, labels, labels, coefficients, options)
+        for _, found in started:
+            assert {"START", "HAS_BIAS", "HAS_CAP", "HAS_SCALE", "BLOCK"} - set(found) <= {"START"}
+            assert (found["width"], found["first"]) == (width, options.first)
+            assert (found["HAS_CAP"], found["softcap"]) == (options.softcap is not None, options.softcap or 1.0)
+        return [when for when, _ in started]
+
+    capped = Options(softcap=5.0)
+    assert start(32, Options()) == ["first", "first"]
+    assert start(32, Options(first=64)) == ["again", "again"]  # another multiple of 16
+    assert start(32, Options(first=7)) == ["first", "first"]
+    assert start(32, Options(first=9)) == ["again", "again"]
+    assert start(32, capped) == ["first", "first"]
+    assert start(31, Options()) == ["first", "first"]
+    assert start(1, Options()) == start(1, Options()) == ["first", "first"]  # Triton makes a constant of 1
+    assert start(16, capped) == ["first", "first"]  # another block
+    z = torch.zeros(16 * 32 + 1)[1:].view(16, 32)  # not aligned
+    assert start(32, Options()) == start(32, Options()) == ["first", "first"]
 
 
 def on_gpu() -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -43,11 +43,9 @@ def update_softmax(
     """
     tokens, width = z.shape
     block = min(FORWARD_BLOCK, triton.next_power_of_2(width))
-    _update_softmax[(tokens,)](
-        z, z.stride(0), z if bias is None else bias, labels, *part, width, options.first,
-        options.softcap or 1.0, options.scale or 1.0, START=start,
-        HAS_BIAS=bias is not None, HAS_CAP=options.softcap is not None, HAS_SCALE=options.scale is not None,
-        BLOCK=block, num_warps=WARPS,
+    _start(
+        _update_softmax, (tokens, 1, 1), (z, z.stride(0), z if bias is None else bias, labels, *part), width, options,
+        {"START": start, **_flags(bias, options), "BLOCK": block},
     )  # fmt: skip
 
 
@@ -57,12 +55,45 @@ def replace_by_gradient(
     """Replace h·Wᵀ in a tile by the gradient in it; `options.first` is the tile's first word."""
     tokens, width = z.shape
     block = min(BACKWARD_BLOCK, triton.next_power_of_2(width))
-    _replace_by_gradient[(tokens, triton.cdiv(width, block))](
-        z, z.stride(0), z if bias is None else bias, labels, predicted, *coefficients, width, options.first,
-        options.softcap or 1.0, options.scale or 1.0,
-        HAS_BIAS=bias is not None, HAS_CAP=options.softcap is not None, HAS_SCALE=options.scale is not None,
-        BLOCK=block, num_warps=WARPS,
+    tensors = (z, z.stride(0), z if bias is None else bias, labels, predicted, *coefficients)
+    grid = (tokens, triton.cdiv(width, block), 1)
+    _start(_replace_by_gradient, grid, tensors, width, options, {**_flags(bias, options), "BLOCK": block})
+
+
+_COMPILED: dict[tuple[Any, ...], Any] = {}
+
+
+def _start(
+    kernel: Any, grid: tuple[int, int, int], tensors: tuple[Any, ...], width: int, options: Options, constants: Any
+) -> None:
+    """Start `kernel`. After its first time it is started without Triton's look at each argument.
+
+    That look takes as long as a small tile. It decides by types, by the alignment of addresses to 16 bytes, by whole
+    numbers that are 1 or multiples of 16, and by the constants: all of these are in the key here.
+    """
+    z, stride, *others = tensors
+    arguments = (*tensors, width, options.first, options.softcap or 1.0, options.scale or 1.0)
+    addresses = z.data_ptr()
+    for other in others:
+        addresses |= other.data_ptr()
+    numbers = (stride, width, options.first)
+    if addresses % 16 or 1 in numbers or max(numbers) >= 1 << 31:
+        kernel[grid](*arguments, **constants, num_warps=WARPS)
+        return
+    key = (
+        kernel, z.device, WARPS, *(each.dtype for each in (z, *others)), *(not n % 16 for n in numbers),
+        *constants.values(),
     )  # fmt: skip
+    compiled = _COMPILED.get(key)
+    if compiled is None:
+        _COMPILED[key] = kernel[grid](*arguments, **constants, num_warps=WARPS)  # None in Triton's interpreter
+    else:
+        compiled[grid](*arguments, *constants.values())
+
+
+def _flags(bias: Tensor | None, options: Options) -> dict[str, bool]:
+    capped, scaled = options.softcap is not None, options.scale is not None
+    return {"HAS_BIAS": bias is not None, "HAS_CAP": capped, "HAS_SCALE": scaled}
 
 
 @jit
