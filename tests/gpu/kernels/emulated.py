@@ -50,7 +50,16 @@ def _built(source: str, defines: tuple[tuple[str, int], ...]) -> Emulated:
     library.parent.mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=library.parent))
     (folder / f"{name}.cpp").write_text(text, encoding="utf-8")
-    command = [str(COMPILER), "-std=c++17", "-O2", "-ffp-contract=off", "-shared", "-fPIC", "-DAVUC_EMULATED"]
+    command = [
+        str(COMPILER),
+        "-std=c++17",
+        "-O2",
+        "-U_FORTIFY_SOURCE",
+        "-ffp-contract=off",
+        "-shared",
+        "-fPIC",
+        "-DAVUC_EMULATED",
+    ]
     command += [f"-D{key}={value}" for key, value in defines]
     command += ["-Wno-unknown-pragmas", "-I", str(HERE), "-I", str(Path(source_of.__code__.co_filename).parent)]
     subprocess.run([*command, str(folder / f"{name}.cpp"), "-o", str(folder / library.name)], check=True)

@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 #include <vector>
+#include <setjmp.h>
 #include <ucontext.h>
 
 #define AVUC_DEVICE static inline
@@ -46,7 +47,9 @@ struct Warp {
   float values[2][32];
 };
 struct Fiber {
-  ucontext_t context;
+  ucontext_t context;  // where it begins
+  jmp_buf here;        // where it goes on: unlike swapcontext, this needs no system call
+  bool begun = false;
   std::unique_ptr<char[]> stack;
   bool done = false;
   unsigned collective = 0;  // how many warp instructions it has taken: which of two slots is in use
@@ -61,7 +64,7 @@ static Barrier block_barrier;
 static std::unique_ptr<unsigned char[]> shared_storage;
 static unsigned char* shared_start;
 static size_t shared_bytes;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static int current, live, grid[3], place[3];
 static unsigned long progress;
 static void (*body)();
@@ -70,7 +73,15 @@ static void (*body)();
   fprintf(stderr, "emulated kernel: %s (block %d %d %d, thread %d)\n", what, place[0], place[1], place[2], current);
   abort();
 }
-static inline void yield() { swapcontext(&fibers[current].context, &scheduler); }
+[[gnu::noinline]] static void yield() {
+  if (!_setjmp(fibers[current].here)) _longjmp(scheduler, 1);
+}
+[[gnu::noinline]] static void resume(Fiber& fiber) {
+  if (_setjmp(scheduler)) return;
+  if (fiber.begun) _longjmp(fiber.here, 1);
+  fiber.begun = true;
+  setcontext(&fiber.context);
+}
 static inline void wait(Barrier& barrier, int expected) {
   unsigned generation = barrier.generation;
   if (++barrier.arrived == expected) {
@@ -111,7 +122,7 @@ static void run_block(int threads, int order) {
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.get();
     fiber.context.uc_stack.ss_size = STACK;
-    fiber.context.uc_link = &scheduler;
+    fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, entry, 0);
   }
   while (live > 0) {
@@ -119,7 +130,7 @@ static void run_block(int threads, int order) {
     for (int index : turn) {
       if (fibers[index].done) continue;
       current = index;
-      swapcontext(&scheduler, &fibers[index].context);
+      resume(fibers[index]);
     }
     if (live > 0 && progress == before) fail("threads wait for others that never come (diverged, or ended early)");
   }
