@@ -174,3 +174,14 @@ def test_too_few_iterations_are_said(kind, make_logits):
 def test_wrong_parameters(kind, wrong, logits_and_labels):
     with pytest.raises(InputError, match="must be"):
         kind(**wrong).fit(*logits_and_labels)
+
+
+@pytest.mark.parametrize("kind", [StructuredVectorScaling, MatrixScaling])
+def test_nearly_uniform_probabilities(kind):
+    """Logits that hardly differ, as those of boosted stumps, are the same up to a temperature far below 0.05."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 600)
+    logits = 3 * (rng.normal(size=(600, 4)) + np.eye(4)[labels])
+    one, other = (kind(tolerance=1e-7).fit(factor * logits, labels) for factor in (1.0, 1e-3))
+    assert other.temperature_ == pytest.approx(one.temperature_ * 1e-3, rel=1e-4)
+    np.testing.assert_allclose(other.predict_proba(1e-3 * logits), one.predict_proba(logits), atol=1e-5)

@@ -11,7 +11,7 @@ from avuc.calibration.base import Calibrator
 from avuc.calibration.linear_maps import Search, warn_unseen
 from avuc.calibration.mixtures import SmoothedTemperatureScaling
 from avuc.calibration.scaled_logits import ScaledLogits, calibrated_nll
-from avuc.calibration.structured import MatrixScaling, StructuredVectorScaling
+from avuc.calibration.structured import MatrixScaling, StructuredVectorScaling, start_bounds
 from avuc.calibration.temperature import TemperatureScaling
 
 
@@ -58,7 +58,7 @@ class FoldFits:
             if isinstance(made, StructuredVectorScaling | MatrixScaling) and type(made) in LINEAR:
                 scaled = self._start()
                 made._fit_at(scaled, self._temperature, self._searches.setdefault(name, Search()))
-            elif type(made) is SmoothedTemperatureScaling and made.bounds == TemperatureScaling().bounds:
+            elif type(made) is SmoothedTemperatureScaling and made.bounds == self._bounds():
                 scaled = self._start()
                 made._fit_at(scaled, self._temperature)
             else:
@@ -95,19 +95,27 @@ class FoldFits:
             self._scaled, self._temperature = self._first
             self._temperature._warn_user(self._scaled, self._temperature.at_bound_)
         elif self._scaled is None:
-            self._scaled, self._temperature = _scaled(*self._known), TemperatureScaling()
+            self._scaled = _scaled(*self._known)
+            self._temperature = TemperatureScaling(bounds=start_bounds(self._scaled))
             self._temperature.fit(logits, labels, *(() if weight is None else (weight,)))
         return self._scaled
 
     def _start(self) -> ScaledLogits:
         """Return the rows that are known; the temperature of these is fitted once."""
-        if self._first is None:
-            self._first = _scaled(*self._all), TemperatureScaling()
-            self._first[1]._fit_scaled(self._first[0])
+        bounds = self._bounds()
+        assert self._first is not None
         if self._scaled is None:
-            self._scaled, self._temperature = _scaled(*self._known), TemperatureScaling()
+            self._scaled, self._temperature = _scaled(*self._known), TemperatureScaling(bounds=bounds)
             self._temperature._fit_near(self._scaled, self._first[1].temperature_)
         return self._scaled
+
+    def _bounds(self) -> tuple[float, float]:
+        """Return the range of the temperature; that of all rows is fitted once."""
+        if self._first is None:
+            everything = _scaled(*self._all)
+            self._first = everything, TemperatureScaling(bounds=start_bounds(everything))
+            self._first[1]._fit_scaled(everything)
+        return self._first[1].bounds
 
 
 LINEAR = (StructuredVectorScaling, MatrixScaling)

@@ -22,11 +22,13 @@ from avuc.calibration.linear_maps import (
     warn_unseen,
 )
 from avuc.calibration.scaled_logits import BLOCK_ELEMENTS, ScaledLogits, calibrated_nll
-from avuc.calibration.temperature import TemperatureScaling, warn_unit_weights
+from avuc.calibration.temperature import CURVE_ELEMENTS, TemperatureScaling, warn_unit_weights
 from avuc.core.errors import InputError
 
 # the logarithm of the smallest normal float32
 LOWEST = -87.33654475
+# logits that differ by less, on average, count as equal
+LEAST_DISTANCE = 1e-4
 
 
 class LinearScaling(Calibrator):
@@ -57,7 +59,8 @@ class LinearScaling(Calibrator):
 
     def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
         scaled = ScaledLogits.read(logits, labels, sample_weight)
-        self._fit_at(scaled, TemperatureScaling().fit(logits, labels, sample_weight))
+        start = TemperatureScaling(bounds=start_bounds(scaled)).fit(logits, labels, sample_weight)
+        self._fit_at(scaled, start)
         self.loss_ = calibrated_nll(scaled, self._apply, self._block)
         warn_unseen(type(self).__name__, scaled)
 
@@ -266,3 +269,17 @@ class MatrixScaling(WithMatrix, StructuredScaling):
         strength = torch.full_like(theta, self.ridge * classes * (classes - 1) / total)
         strength[:, -1] = self.ridge * classes / total
         return strength.fill_diagonal_(self.ridge * classes / total), theta
+
+
+def start_bounds(scaled: ScaledLogits) -> tuple[float, float]:
+    """Return the range of a temperature from which other fits start: lower ones where the logits hardly differ.
+
+    The lower end of the default range is multiplied by the mean distance of the largest logit of a row to the mean of
+    its logits, if that is below 1. Probabilities of boosted stumps can be nearly uniform and have the right order.
+    """
+    few = scaled.subsample(CURVE_ELEMENTS).logits.double()
+    possible = torch.isfinite(few)
+    mean = torch.where(possible, few, 0.0).sum(-1) / possible.sum(-1)
+    distance = float((few.amax(-1) - mean).mean())
+    low, high = TemperatureScaling().bounds
+    return low * min(1.0, max(distance, LEAST_DISTANCE)), high
