@@ -283,6 +283,7 @@ def test_nets_of_one_architecture_compile_once(monkeypatch: pytest.MonkeyPatch) 
             net = lived_in(resnet20(generator=torch.Generator().manual_seed(seed)), seed)
             torch.testing.assert_close(Runner(net, compiled=True).function({})(x), net(x), rtol=1e-5, atol=1e-5)
         assert len(compiled) == 1
+        torch.manual_seed(0)
         wider, padded = lived_in(resnet20(num_classes=7)), lived_in(resnet20())
         padded.layer2[0].shortcut.before, padded.layer2[0].shortcut.after = 0, 16
         hooked = lived_in(resnet20())
