@@ -7,10 +7,11 @@ OUT ?= out/demo
 
 setup: .venv/.installed
 
-# --no-compile: Python compiles what it imports, which is a small part of what is installed
+# pip would compile the packages on one core
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev,docs]'
+	$(BIN)/python -W ignore -m compileall -q -q -j 0 .venv/lib src || true  # some packages carry files of newer Pythons
 	touch $@
 
 demo: setup
@@ -27,7 +28,7 @@ test-oldest: .venv-oldest/.installed
 
 .venv-oldest/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv .venv-oldest
-	$(OLDEST)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints-oldest.txt -e '.[oldest]'
+	$(OLDEST)/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[oldest]'
 	touch $@
 
 lint: setup
