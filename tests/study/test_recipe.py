@@ -34,8 +34,9 @@ def test_round_trip(name, capsys):
     first = load_recipe(name)
     assert not capsys.readouterr().err, "a recipe of ours has an old key"
     assert parse_recipe(first.to_toml()) == parse_recipe(first.stored_text()) == first
-    written = set(re.findall(r"\w+(?= = )", first.to_toml()))
-    stored = set(re.findall(r"\w+(?= = )", first.stored_text()))
+    # arguments of a method are its own: SWAG has a `start`
+    texts = [re.sub(r"method = \{.*?\}", "", text) for text in (first.to_toml(), first.stored_text())]
+    written, stored = (set(re.findall(r"\w+(?= = )", text)) for text in texts)
     for table in keys.RENAMED.values():
         assert not written & set(table)
         assert not stored & set(table.values())
