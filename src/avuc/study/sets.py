@@ -96,8 +96,7 @@ class StudyData:
     @cached_property
     def validation(self) -> MemoryData:
         if not self.config.stream:
-            held = self._split[1]
-            return (held.subset(range(len(held) // 2)) if self.config.evaluate_on_validation else held).to(self.device)
+            return (self._halves[0] if self.config.evaluate_on_validation else self._split[1]).to(self.device)
         view = EvalView(self.config.size or IMAGENET_SIZE)
         held = in_memory(self._file_split[1], view, workers=self.config.workers, verify=self.config.verify)
         return held.to(self.device)
@@ -110,6 +109,15 @@ class StudyData:
             return self._fewer(whole).to(self.device), held
         rest, held = self._apart(whole)
         return rest.to(self.device), held
+
+    @cached_property
+    def _halves(self) -> tuple[MemoryData, MemoryData]:
+        """The two halves of the held-out data. Data in the order of their classes are dealt out in turn."""
+        held = self._split[1]
+        count, labels = len(held), held.labels
+        if labels.ndim == 1 and int(labels.diff().count_nonzero()) < len(labels.unique()):
+            return held.subset(range(1, count, 2)), held.subset(range(0, count, 2))
+        return held.subset(range(count // 2)), held.subset(range(count // 2, count))
 
     @cached_property
     def _file_split(self) -> tuple[ImageFiles, ImageFiles]:
@@ -178,8 +186,7 @@ class StudyData:
 
     @cached_property
     def test(self) -> MemoryData:
-        held = self._split[1] if self.config.evaluate_on_validation else None
-        whole = self._load("test") if held is None else held.subset(range(len(held) // 2, len(held)))
+        whole = self._halves[1] if self.config.evaluate_on_validation else self._load("test")
         if 0 < self.config.test_images < len(whole):
             some, one_each = cast(Dataset, whole), whole.labels.ndim == 1
             chosen = split_dataset(some, self.config.test_images, seed=self.config.split_seed, stratified=one_each)
