@@ -2,55 +2,43 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
+import os
+from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
-# a script, not a function: the workers start from nothing, as torchrun's do
-WORKER = """
-import os
-import sys
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
 from avuc.bayes import noise, to_bayesian
 
-folder, rank = sys.argv[1], int(sys.argv[2])
-torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-results = {}
-for estimator in ("weight", "flipout"):
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).double()
-    bayesian = to_bayesian(net, estimator=estimator)
-    x = torch.randn(2, 6, 4, dtype=torch.float64)[rank]
-    # the same draw through the wrapper and without it: this rank's generator starts over in between
-    for way, module in {"parallel": DistributedDataParallel(bayesian), "alone": bayesian}.items():
-        noise._generators.clear()
-        bayesian.zero_grad()
-        (module(x).square().mean() + bayesian.kl() / 10).backward()
-        for name, p in bayesian.named_parameters():
-            results[f"{estimator}.{way}.{name}"] = p.grad.clone()
-    results[f"{estimator}.noise"] = bayesian.noise()
-torch.save(results, f"{folder}/{rank}.pt")
-dist.barrier()
-os._exit(0)  # gloo sometimes aborts while Python shuts down
-"""
+
+def rank_main(rank: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    results = {}
+    for estimator in ("weight", "flipout"):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).double()
+        bayesian = to_bayesian(net, estimator=estimator)  # type: ignore[arg-type]
+        x = torch.randn(2, 6, 4, dtype=torch.float64)[rank]
+        # the same draw through the wrapper and without it: this rank's generator starts over in between
+        for way, module in {"parallel": DistributedDataParallel(bayesian), "alone": bayesian}.items():
+            noise._generators.clear()
+            bayesian.zero_grad()
+            (module(x).square().mean() + bayesian.kl() / 10).backward()
+            for name, p in bayesian.named_parameters():
+                assert p.grad is not None
+                results[f"{estimator}.{way}.{name}"] = p.grad.clone()
+        results[f"{estimator}.noise"] = bayesian.noise()
+    torch.save(results, f"{folder}/{rank}.pt")
+    dist.barrier()
+    os._exit(0)  # gloo sometimes aborts while Python shuts down
 
 
-def test_ranks_draw_their_own_noise_and_share_the_gradient(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", WORKER, str(tmp_path)]
-    with ThreadPoolExecutor(2) as pool:
-        runs = [
-            pool.submit(subprocess.run, [*command, str(rank)], capture_output=True, text=True, timeout=120)
-            for rank in range(2)
-        ]
-    for run in runs:
-        assert run.result().returncode == 0, run.result().stderr
+def test_ranks_draw_their_own_noise_and_share_the_gradient(tmp_path: Path, run_ranks: Callable[..., None]) -> None:
+    run_ranks(rank_main, 2, str(tmp_path))
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
     for estimator in ("weight", "flipout"):
         assert not torch.isclose(first[f"{estimator}.noise"], second[f"{estimator}.noise"]).any()
