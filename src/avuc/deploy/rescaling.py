@@ -168,7 +168,7 @@ class Blend(nn.Module):
 
     def __init__(self, parts: list[nn.Module], weights: Any) -> None:
         super().__init__()
-        self.parts = nn.ModuleList(parts)
+        self.parts: nn.ModuleList = nn.ModuleList(parts)
         self.register_buffer("weights", torch.as_tensor(weights, dtype=torch.float32))
 
     def forward(self, logits: Tensor) -> Tensor:
