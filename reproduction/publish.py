@@ -10,6 +10,7 @@ every epoch and every run. It leaves out what is bulky or not ours to give away:
     single images of other sets than the clean one, other seeds         shown
     entropies of single test images, needed only to go on with a study  entropies
     curves of other seeds than the first, and of sets no figure shows   curves
+    coverage of conformal sets, which needs all seeds and sets          curves
     of rehearsals, which are compared by their numbers: single images   shown, and curves of all but the clean set
     of the factorial, 180 networks: single images and curves, metrics   shown, curves, rows other than METRICS, history:
     that its analysis does not use, and most numbers of most epochs     LOGGED is kept of all epochs, all of each tenth
@@ -96,7 +97,8 @@ def _leave_out(db: sqlite3.Connection) -> None:
         db.execute("DELETE FROM curves")
         db.execute(f"DELETE FROM rows WHERE metric NOT IN ({','.join('?' * len(METRICS))})", METRICS)
     drawn = "shift IN ('validation', 'clean') OR shift LIKE 'ood:%' OR severity = ? OR (shift = ? AND severity = ?)"
-    db.execute(f"DELETE FROM curves WHERE name = 'avu' OR NOT ({drawn})", (top, *ALSO_DRAWN))
+    # of conformal sets all or nothing: reports take means over seeds and shifts
+    db.execute(f"DELETE FROM curves WHERE name IN ('avu', 'conformal') OR NOT ({drawn})", (top, *ALSO_DRAWN))
 
 
 def _shorten(db: sqlite3.Connection) -> None:

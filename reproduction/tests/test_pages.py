@@ -82,7 +82,11 @@ def fake_study(folder: Path, recipe, *, gain: float = 0.0, unfinished: bool = Fa
                 counts |= {"outside": [10] * 50} if one.outside else {"right": [9] * 50, "wrong": [1] * 50}
                 curve = {"rows": [20] * 15, "stated": [0.5] * 15, "observed": [0.4] * 15}
                 told = {"entropy": counts, "confidence": counts | {"high": 1.0}, "avu": {"avu": [0.5] * 21}}
-                told |= {"reliability": curve, "uncertainty": curve}
+                told |= {
+                    "reliability": curve,
+                    "uncertainty": curve,
+                    "conformal": {"wanted": 0.9, "rows": 9, "methods": {}},
+                }
                 shown = {"samples": "AAAA", "rows": 2, "top": 2.3, "tempered": {"temperature": [1.0], "nll": [0.4]}}
                 shown["tempered"] |= {"count": [[20] * 15], "stated": [[0.5] * 15], "observed": [[0.4] * 15]}
                 shown["mistakes"] = [{"entropy": 0.1, "confidence": 0.9, "said": "a", "is": "b", "png": PNG_TEXT}]
@@ -235,6 +239,10 @@ def test_published_copies_hold_every_row_and_no_picture(raw, published, has_pict
             assert (shown > 0) == (name != "choice"), name  # a rehearsal
             sets = {shift for (shift,) in two.execute("SELECT DISTINCT shift FROM curves")}
             assert (sets == {"clean"}) == (name == "choice"), name
+            query = "SELECT count(*) FROM curves WHERE name = 'conformal'"
+            assert one.execute(query).fetchone()[0] > 0
+            # a part of them would look like means over all seeds and shifts
+            assert two.execute(query).fetchone()[0] == 0
         one.close()
         two.close()
         assert has_pictures(raw / name / "study.sqlite")

@@ -25,8 +25,8 @@ MOST = 1 << 53  # of a count
 # share of a method's seeds that must leave the interval before it counts as drift
 MANY = 0.5
 NOT_STORED = (
-    "This study's file has no coverage of conformal sets, because an older version of avuc made it. A new run in "
-    "another folder stores it."
+    "This study's file has no coverage of conformal sets: an older version of avuc made it, or it is a published copy "
+    "without them. A new run in another folder stores it."
 )
 HINT = (
     "A conformal set contains the true class with a chosen probability, if new data are like the data it was fitted "
