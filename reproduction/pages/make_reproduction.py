@@ -21,7 +21,7 @@ from reproduction_best import against_targets, best_row, rows_of_best
 from reproduction_choice import rehearsals
 from reproduction_decision import decision, detection, flow_chart, pilot
 from reproduction_decision import variants as variants_by_training
-from reproduction_factorial import effects, gain_drawing, progress
+from reproduction_factorial import GAIN_FIGURE, effects, gain_drawing, gain_values, progress
 from reproduction_more import ablation, beta, code_path, cost, curves, drawings, without_threshold
 from reproduction_seeds import by_seed, difference_text, paired_seeds, reproduced, svhn_readings, switches, variants
 from reproduction_tables import BESIDE, NOTHING, PERCENT, Remarks, Study, markdown, means, number, ours
@@ -261,7 +261,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chart = DOCS / "figures" / CHART
     if args.check:
         current = chart.is_file() and chart.read_text(encoding="utf-8") == flow_chart(studies)
-        return 1 if stale or not current else 0
+        gain = DOCS / "figures" / GAIN_FIGURE
+        drawn = gain.is_file() and gain.read_text(encoding="utf-8").endswith(gain_values(studies))
+        return 1 if stale or not current or not drawn else 0
     write_text(chart, flow_chart(studies))
     figures = drawings(studies, notes.get("ablation", {}).get("base", "")) | gain_drawing(studies)
     for name, content in figures.items():

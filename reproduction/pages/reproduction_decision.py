@@ -71,7 +71,7 @@ def corner(training: str, posterior: str) -> Line:
 
 CORNERS = {(training, posterior): corner(training, posterior) for posterior in POSTERIORS for training in TRAININGS}
 NO_TRAINING = Line(
-    "a trained network that you cannot train again",
+    "a trained plain network that you cannot train again",
     "factorial",
     "Adam, none, none + TS",
     "Adam, none, none",

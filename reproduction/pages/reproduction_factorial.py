@@ -21,6 +21,7 @@ from avuc.report.study.figures import saved
 from avuc.report.study.paired import Difference, over_seeds
 
 NAME = "factorial"
+GAIN_FIGURE = "when-to-use-gain.svg"
 NOT_MEASURED = "not measured"
 TEMPERATURE = " + TS"
 # the figures that the plan names, and the comparisons within a training and a posterior
@@ -164,7 +165,18 @@ def gain_drawing(studies: Mapping[str, Study]) -> dict[str, bytes]:
     points = [] if study is None else gains(study)
     if not points:
         return {}
-    return {"when-to-use-gain.svg": saved("gain", (9.0, 3.2), partial(_paint_gains, points=points))["svg"]}
+    drawn = saved("gain", (9.0, 3.2), partial(_paint_gains, points=points))["svg"]
+    return {GAIN_FIGURE: drawn + gain_values(studies).encode()}
+
+
+def gain_values(studies: Mapping[str, Study]) -> str:
+    """Return what the figure shows as a comment at its end: it tells whether a figure is of these rows."""
+    study = studies.get(NAME)
+    lines = []
+    for one in [] if study is None else gains(study):
+        shown = ", ".join(f"{metric} {' '.join(f'{x:.5f}' for x in gain)}" for metric, gain in one.gains.items())
+        lines.append(f"{one.corner}, {one.loss}: error {one.error:.5f}, {shown}")
+    return "<!-- " + "\n".join(lines) + " -->\n"
 
 
 def _paint_gains(figure: Any, points: list[Gain]) -> None:

@@ -226,9 +226,27 @@ def test_gains_are_positive_if_the_loss_is_better():
 
 def test_gains_are_drawn(committed):
     assert factorial.gain_drawing({}) == {}
-    drawn = factorial.gain_drawing({"factorial": experiment()})
-    assert b"gain in NLL" in drawn["when-to-use-gain.svg"] or b"<svg" in drawn["when-to-use-gain.svg"]
-    assert (HOME / "docs" / "figures" / "when-to-use-gain.svg").is_file()
+    drawn = factorial.gain_drawing({"factorial": experiment()})[factorial.GAIN_FIGURE].decode()
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+    assert "Adam, MOPED, monotone: error 0.10000, nll 0.39600 0.3" in drawn
+    figure = (HOME / "docs" / "figures" / factorial.GAIN_FIGURE).read_text(encoding="utf-8")
+    told = factorial.gain_values(committed)
+    assert told.count("Adam, none, AvUC: error") == 1
+    assert figure.endswith(told), "run python reproduction/pages/make_reproduction.py"
+
+
+def test_the_page_counts_the_effects_of_its_table(committed):
+    """Sentences about all comparisons with "none"."""
+    text = " ".join((HOME / "docs" / "when-to-use-avuc.md").read_text(encoding="utf-8").split())
+    rows = [line.split("|")[2:-1] for line in factorial.effects(committed).splitlines()[2:] if "− none" in line]
+    cells = [
+        (metric, cell.strip()) for row in rows for (metric, _), cell in zip(factorial.PRIMARY, row[1:], strict=True)
+    ]
+    clear = [(metric, cell.strip("*")) for metric, cell in cells if cell.startswith("**")]
+    higher = ("avu_auc", "auroc")
+    worse = [cell for metric, cell in clear if cell.startswith("−") == (metric in higher)]
+    told = f'{len(clear)} of the {len(cells)} intervals against "none" that are measured exclude zero'
+    assert told + (", all on the worse side." if len(worse) == len(clear) else "") in text
 
 
 def test_a_figure_in_a_sentence_can_be_a_difference(committed, printed):
