@@ -44,6 +44,12 @@ def test_batches_of_a_loader_count_before_they_come(monkeypatch: pytest.MonkeyPa
     assert runner._worth_compiling(batches(10, 10, count=100), 10)
 
 
+def test_batches_of_a_loader_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, measured = runner_on("cuda", WORTH_COMPILING / 1000, monkeypatch)
+    assert not any(runner._worth_compiling(batches(10, 10, count=90), 10) for _ in range(90))
+    assert measured
+
+
 def test_never_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     runner, measured = runner_on("cpu", 1e9, monkeypatch)
     assert not runner._worth_compiling(batches(1000, 1), 1000)

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from avuc.bayes import BayesianModule, to_bayesian
+from avuc.nets.runner import Runner
 from avuc.prediction import Predictor
 from avuc.prediction.arguments import Arguments
 from avuc.prediction.backends.static_net import Captured, StaticNet
@@ -98,6 +100,127 @@ def test_low_precision() -> None:
     }
 
 
+class Exact(nn.Module):
+    """Switches autocast off for its last layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).relu()
+        with torch.autocast(x.device.type, enabled=False):
+            return nn.functional.linear(x.to(self.last.weight.dtype), self.last.weight, self.last.bias)
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize(("kind", "low"), [(torch.float32, {"first.weight", "first.bias"}), (torch.float64, set())])
+def test_what_autocast_leaves_alone(kind: torch.dtype, low: set[str]) -> None:
+    """Layers for which the network switches autocast off, and float64."""
+    bayesian, x = to_bayesian(Exact().to(kind), initial_std=0.1), torch.randn(5, 4, dtype=kind)
+    options: dict[str, Any] = {"samples": 3, "dtype": torch.bfloat16}
+    predictor = Predictor(bayesian, compiled=True, **options)
+    expected = Predictor(bayesian, compiled=False, **options).logits(x)
+    torch.testing.assert_close(predictor.logits(x), expected, rtol=1e-5, atol=1e-5)
+    net = static(predictor)
+    assert net is not None
+    assert {k for k, value in net._buffers[0].weights.items() if value.dtype == torch.bfloat16} == low
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_inference_mode_first() -> None:
+    bayesian, x = made(), images()
+    predictor = Predictor(bayesian, samples=3, compiled=True)
+    with torch.inference_mode():
+        predictor.logits(x + 0, 2)
+    expected = Predictor(bayesian, samples=3, compiled=False).logits(x)
+    torch.testing.assert_close(predictor.logits(x), expected, rtol=1e-5, atol=1e-5)
+    assert static(predictor) is not None
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.filterwarnings("ignore:1 normalises by the statistics:UserWarning")
+@pytest.mark.filterwarnings("ignore:module.1 normalises by the statistics:UserWarning")
+def test_no_rows_are_added_where_rows_meet() -> None:
+    """Statistics of the batch; and arguments with another number of rows, here all nodes of a few graphs."""
+    x = torch.randn(5, 4)
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.ReLU(), nn.Linear(8, 3))
+
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor, graph: Tensor, scale: Tensor) -> Tensor:
+            sums = x.new_zeros(3, 8).index_add(0, graph, self.first(x))
+            return self.last(sums) * scale
+
+    graphs = [((x, torch.tensor([0, 0, 1, 1, 2]), torch.tensor(2.0)), torch.tensor([0, 1, 2]))]
+    loader: Any = DataLoader(graphs, batch_size=None)  # type: ignore[arg-type]
+    for kind, data, options in (
+        (net, x, {}),
+        (Pooled(), loader, {"inputs": tuple, "batch_size": 4}),
+    ):
+        bayesian = to_bayesian(kind, initial_std=0.1)
+        expected, found = (
+            Predictor(bayesian, samples=2, compiled=how, **options).logits(data) for how in (False, True)
+        )
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_few_shapes_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[tuple[int, ...]] = []
+
+    def watched(function: Callable[..., Any], **options: object) -> Callable[..., Any]:
+        def run(weights: Any, x: Tensor) -> Any:
+            shapes.append(tuple(x.shape))
+            return function(weights, x)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", watched)
+    bayesian = made()
+    predictor = Predictor(bayesian, samples=2, batch_size=4, compiled=True)
+    for size in (8, 9, 10, 8, 11, 12, 13):
+        x = torch.randn(6, 3, 8, size)
+        expected = Predictor(bayesian, samples=2, batch_size=4, compiled=False).logits(x)
+        torch.testing.assert_close(predictor.logits(x), expected, rtol=1e-5, atol=1e-5)
+    assert set(shapes) == {(4, 3, 8, size) for size in (8, 9, 10, 11)}
+
+
+def test_networks_that_folding_excludes_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scale of a folded batch normalisation is sampled: the other path runs, and each sample only once."""
+    compiled: list[object] = []
+    monkeypatch.setattr(torch, "compile", lambda function, **options: (compiled.append(1), function)[1])
+    monkeypatch.setattr("avuc.nets.runner._SHARED", {})
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))
+    predictor = Predictor(to_bayesian(net, layers=lambda *_: True), samples=5, compiled=True)
+    predictor.logits(images())
+    assert static(predictor) is None
+    assert len(compiled) == 2
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_an_error_of_the_network_changes_nothing() -> None:
+    bayesian = made()
+    predictor = Predictor(bayesian, samples=2, compiled=True)
+    with pytest.raises(Exception, match="channels"):
+        predictor.logits(torch.randn(4, 2, 8, 8))
+    predictor.logits(images())  # without a warning
+    assert static(predictor) is not None
+
+
+def test_each_network_has_compilations_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch counts them by code object, and runs without compiling after eight."""
+    codes: list[object] = []
+    monkeypatch.setattr(torch, "compile", lambda function, **options: (codes.append(function.__code__), function)[1])
+    for _ in range(2):
+        Runner(nn.Sequential(nn.Linear(4, 3)), compiled=True)
+    assert codes[0] is not codes[1]
+
+
 @pytest.mark.usefixtures("uncompiled")
 def test_two_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The order of draws, copies and replays on a GPU, with stand-ins for streams and graphs."""
@@ -138,6 +261,25 @@ def test_two_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
         expected = Predictor(bayesian, samples=5, batch_size=4, compiled=False).logits(x)
         torch.testing.assert_close(predictor.logits(x), expected, rtol=1e-5, atol=1e-5)
     assert captures == [0, 1, 0, 1] or captures == [1, 0, 1, 0]
+
+    class Listed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, parts: list[Tensor]) -> Tensor:
+            return self.layer(torch.stack(parts)).tanh()
+
+    # tensors inside another argument are not those of the call before
+    bayesian, batches = to_bayesian(Listed()), [(list(torch.randn(2, 4)), torch.zeros(2)) for _ in range(3)]
+    options: dict[str, Any] = {"samples": 3, "inputs": lambda batch: ((batch[0],), batch[1])}
+    loader: Any = DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
+    expected = Predictor(bayesian, compiled=False, **options).logits(loader)
+    found = Predictor(bayesian, compiled=True, **options).logits(loader)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    with torch.inference_mode():
+        found = Predictor(made(), samples=3, compiled=True).logits(x + 0)
+    torch.testing.assert_close(found, Predictor(made(), samples=3, compiled=False).logits(x), rtol=1e-5, atol=1e-5)
 
 
 def test_a_network_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

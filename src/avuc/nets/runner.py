@@ -114,11 +114,16 @@ class Runner:
             return self._folded.module  # it shares the weights of the original
         return self.with_all({**self._base, **self._laid_out(weights)})
 
-    def with_all(self, values: Weights) -> Callable[..., Any]:
-        """Return the folded network with these values of all weights and buffers, as a function of images."""
-        module, compiled = self._folded.module, self._compiled
-        if compiled is not None:
-            return lambda *args, **kwargs: _one_at_a_time(compiled, values, *args, **kwargs)
+    def with_all(self, values: Weights, compiled: bool = True) -> Callable[..., Any]:
+        """Return the folded network with these values of all weights and buffers, as a function of images.
+
+        Args:
+            values: by name.
+            compiled: False for a function that is not compiled, also if this `Runner` compiles.
+        """
+        module, function = self._folded.module, self._compiled
+        if function is not None and compiled:
+            return lambda *args, **kwargs: _one_at_a_time(function, values, *args, **kwargs)
         return lambda *args, **kwargs: functional_call(module, values, args, kwargs)
 
     def _laid_out(self, weights: Weights) -> Weights:
@@ -150,6 +155,8 @@ def _compiled(module: nn.Module, key: nn.Module, folded: bool, mode: str) -> tup
     def run(weights: Weights, *args: Any, **kwargs: Any) -> Any:
         return functional_call(slim.module, weights, args, kwargs)
 
+    # torch counts compilations by code and stops after eight: each network has code of its own
+    run.__code__ = run.__code__.replace()
     compiled = torch.compile(run, mode=mode, dynamic=False)
     _COMPILED[key] = (description, slim, compiled)
     if _is_fully_described(module):

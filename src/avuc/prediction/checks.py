@@ -114,14 +114,19 @@ def warn_about_images(data: Arguments) -> None:
 
 def warn_about_net(posterior: object) -> None:
     """Warn about a network whose output for an image depends on the other images in the batch."""
+    name = batch_statistics(posterior)
+    if name is not None:
+        warn(
+            f"{name} normalises by the statistics of each batch (track_running_stats=False): the prediction of an "
+            "image depends on the other images in its batch, and on batch_size"
+        )
+
+
+def batch_statistics(posterior: object) -> str | None:
+    """Return the name of a layer that normalises by the statistics of each batch, None if there is none."""
     layers = posterior.named_modules() if isinstance(posterior, nn.Module) else ()
-    for name, layer in layers:
-        if isinstance(layer, _BatchNorm) and layer.running_mean is None:
-            warn(
-                f"{name} normalises by the statistics of each batch (track_running_stats=False): the prediction of an "
-                "image depends on the other images in its batch, and on batch_size"
-            )
-            return
+    found = (name for name, layer in layers if isinstance(layer, _BatchNorm) and layer.running_mean is None)
+    return next(found, None)
 
 
 def warn_about_spread(samples: int, error: float | None) -> None:

@@ -17,7 +17,7 @@ from avuc.prediction.arguments import Arguments
 from avuc.prediction.backends.backend import Backend, BackendClass, BackendOptions
 from avuc.prediction.backends.generic import GenericBackend
 from avuc.prediction.backends.shared_trunk import SharedTrunkBackend
-from avuc.prediction.checks import explanation, number_of_samples, warn_about_images, warn_about_net
+from avuc.prediction.checks import batch_statistics, explanation, number_of_samples, warn_about_images, warn_about_net
 from avuc.prediction.inputs import Batch, Batches, device_of
 from avuc.prediction.outputs import check_outputs
 from avuc.prediction.task import Task
@@ -147,6 +147,7 @@ class SampleRunner:
             self.generic.clear()  # the limit of memory is for both together
             options = replace(self.options, compiled=compiled)
             backend = self.generic[compiled] = GenericBackend(self._sample, options, self._bayesian(), self.seed)
+            backend.fills = batch_statistics(self.posterior) is None
         backend.limit = limit
         backend.begin(batches)
         return backend
@@ -155,8 +156,9 @@ class SampleRunner:
         """Return whether the passes of all calls take long enough; once that is so, all later calls are compiled."""
         if self.device.type != "cuda" or self._compiles:
             return self._compiles
-        passes = self._passes + limit * -(-batches.expected_rows // batches.size)
         self._passes += limit * len(batches)
+        # either what was run, or what a loader still brings: its batches count in the one as soon as they come
+        passes = max(self._passes, limit * -(-batches.expected_rows // batches.size))
         if passes >= FEWEST_PASSES:
             self._pass_seconds = self._pass_seconds or self._seconds(batches)
             self._compiles = passes * self._pass_seconds >= WORTH_COMPILING

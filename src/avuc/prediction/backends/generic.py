@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -53,8 +54,10 @@ class GenericBackend:
         self.bayesian: BayesianModule | None = bayesian
         self.seed: int = seed
         self.limit: int = 1  # how many samples will run
+        self.fills: bool = True  # whether rows may be added to a batch
         self._compiled: bool | str = options.compiled or False
         self._static: StaticNet | None = None
+        self._static_tried = False
         self._failure: str | None = None  # of the compiler, until a warning has said it
         self._runners: dict[nn.Module, Runner] = {}  # by network
         self._mask_shapes: dict[nn.Module, Shapes | None] = {}  # of dropout, by network
@@ -85,15 +88,17 @@ class GenericBackend:
 
     def ready(self, samples: range) -> bool:
         if len(samples) == 1:
-            self._use(samples[0])
+            with _plain_tensors():
+                self._use(samples[0])
         return True
 
     def logits(self, samples: range, batch: Batch) -> Tensor:
         found = []
-        for index in samples:
-            if len(samples) > 1:
-                self._use(index)
-            found.append(self._logits(index, batch))
+        with _plain_tensors():
+            for index in samples:
+                if len(samples) > 1:
+                    self._use(index)
+                found.append(self._logits(index, batch))
         assert self._batches is not None
         if self._static is not None and len(self._batches) == 1:
             # the sums over several samples take as many launches as those of one
@@ -103,7 +108,8 @@ class GenericBackend:
     def _use(self, index: int) -> None:
         """Make this sample the one that runs."""
         try:
-            if self._static is None and self.bayesian is not None and self._compiled in (True, MODE):
+            if not self._static_tried and self.bayesian is not None and self._compiled in (True, MODE):
+                self._static_tried = True
                 self._static = self._static_net(self.bayesian)
             if self._static is not None:
                 self._static.ready(index, index + 1 if index + 1 < self.limit else None)
@@ -118,8 +124,10 @@ class GenericBackend:
         autocast = torch.autocast(device.type, dtype) if dtype is not None else contextlib.nullcontext()
         given, rows = batch.input, len(batch)
         # a compiled function takes batches of one size, so the last batch is filled up with its first image
-        missing = self._batches.filled - rows if self._compiled else 0
-        if missing > 0:
+        missing = self._batches.filled - rows if self._compiled and self.fills else 0
+        if missing > 0 and all(
+            array.ndim and len(array) == rows for _, array in given.arrays()
+        ):  # nodes of a graph are not
             given = given.map(lambda part: _filled(tensor_of(part), missing))
             rows += missing
         with autocast:
@@ -140,9 +148,15 @@ class GenericBackend:
         except Exception as error:
             if not self._compiled:
                 raise
+            compiled = self._compiled
             self._stop_compiling(error)
             self._use(index)
-            output = self._run(given)  # the network's own errors are raised here
+            try:
+                output = self._run(given)
+            except Exception:  # the network's own error, for this input
+                self._drop()
+                self._compiled, self._failure = compiled, None
+                raise
         if self._failure is not None:
             warn(f"the network runs without torch.compile, which failed: {self._failure}")
             self._failure = None
@@ -163,7 +177,7 @@ class GenericBackend:
         """Drop everything that was prepared."""
         if self._static is not None:
             self._static.end()
-        self._static = None
+        self._static, self._static_tried = None, False
         self._kept.clear()
         self._runners.clear()
         self._memory_left = self.options.memory
@@ -225,6 +239,13 @@ class GenericBackend:
             return made
 
         return NetWithWeights(net, build, masks_of(sample, shapes, self.options.device))
+
+
+@contextlib.contextmanager
+def _plain_tensors() -> Iterator[None]:
+    """No gradients, and no inference mode: its tensors could not be written to in a later call outside of it."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def _filled(tensor: Tensor, missing: int) -> Tensor:

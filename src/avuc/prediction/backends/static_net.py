@@ -12,14 +12,16 @@ from torch import Tensor
 
 from avuc.bayes import BayesianModule
 from avuc.nets.runner import LOCK, Runner
-from avuc.prediction.arguments import Arguments, tensor_of
+from avuc.prediction.arguments import Arguments, Array, tensor_of
 from avuc.prediction.backends.backend import bytes_of
 from avuc.prediction.backends.weight_buffers import WeightBuffers, affine_in_weights, copy_parts
 
 # how often a compiled function runs before it is captured: libraries choose their algorithms in the first calls
 TRIALS = 2
-# shapes of the input for which a graph is kept; other shapes run without
-MOST_GRAPHS = 4
+# shapes of the input for which the network is compiled; further ones run without, because each takes 10 to 40 s
+MOST_SHAPES = 4
+# arguments that are equal if they look alike; others may hold tensors, which a graph would read in their old place
+PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 Shapes = tuple[object, ...]
 
@@ -57,6 +59,8 @@ class StaticNet:
         self._cuda = device.type == "cuda"
         self._buffers = [self._draws.new_buffer() for _ in range(2 if self._cuda else 1)]
         self._functions = [runner.with_all(buffer.weights) for buffer in self._buffers]
+        self._uncompiled = [runner.with_all(buffer.weights, compiled=False) for buffer in self._buffers]
+        self._shapes: set[Shapes] = set()  # for which it is compiled
         self._held: list[int | None] = [None] * len(self._buffers)  # which sample a buffer holds
         self._kept: dict[int, list[Tensor]] = {}
         self.memory_left: int = memory
@@ -86,10 +90,16 @@ class StaticNet:
 
     def __call__(self, given: Arguments) -> Any:
         """Return the network's output, which the next call may overwrite."""
+        shapes = _shapes(given)
+        few = shapes in self._shapes or len(self._shapes) < MOST_SHAPES
+        if few:
+            self._shapes.add(shapes)
+        function = (self._functions if few else self._uncompiled)[self._active]
         if not self._cuda:
-            return self._functions[self._active](*given.args, **given.kwargs)
+            return function(*given.args, **given.kwargs)
         with torch.cuda.device(self._device):
-            output = self._on_gpu(given)
+            captured = few and self.uncaptured is None and _is_plain(given)
+            output = self._on_gpu(given, shapes) if captured else function(*given.args, **given.kwargs)
         self._used[self._active].record(torch.cuda.current_stream(self._device))
         if self._next >= 0:
             if self._next not in self._held:
@@ -130,23 +140,17 @@ class StaticNet:
             self.memory_left -= size
             self._kept[index] = [memory.clone() for _, memory in buffer.parts]
 
-    def _on_gpu(self, given: Arguments) -> Any:
+    def _on_gpu(self, given: Arguments, shapes: Shapes) -> Any:
         arrays = [tensor_of(array) for _, array in given.arrays()]
-        others = [value for value in (*given.args, *given.kwargs.values()) if not isinstance(value, Tensor)]
-        shapes: Shapes = (
-            *((name, tuple(array.shape), tensor_of(array).stride(), array.dtype) for name, array in given.arrays()),
-            *map(repr, others),
-        )
         function = self._functions[self._active]
-        if self.uncaptured or (shapes not in self._graphs and len(self._graphs) >= MOST_GRAPHS):
-            return function(*given.args, **given.kwargs)
         if shapes not in self._graphs:
             self._graphs[shapes] = (given.map(lambda array: tensor_of(array).clone()), {})
             self._copied = None
         fixed, captured = self._graphs[shapes]
         # one batch that all samples share is copied once
-        now = (shapes, [(id(array), array._version) for array in arrays])
-        if now != self._copied:
+        known = not any(array.is_inference() for array in arrays)  # of others one cannot see whether they have changed
+        now = (shapes, [(id(array), array._version) for array in arrays]) if known else None
+        if now is None or now != self._copied:
             for (_, target), source in zip(fixed.arrays(), arrays, strict=True):
                 tensor_of(target).copy_(source)
             self._copied = now
@@ -178,3 +182,17 @@ class StaticNet:
             output = function(*fixed.args, **fixed.kwargs)
         self._pool = graph.pool()
         return Captured(graph, output)
+
+
+def _shapes(given: Arguments) -> Shapes:
+    """What a compiled function depends on, besides the values in tensors."""
+    arrays = [(name, tensor_of(array)) for name, array in given.arrays()]
+    values = (*given.args, *given.kwargs.values())
+    others = (
+        repr(value) if isinstance(value, PLAIN) else type(value) for value in values if not isinstance(value, Array)
+    )
+    return (*((name, tuple(one.shape), one.stride(), one.dtype) for name, one in arrays), *others)
+
+
+def _is_plain(given: Arguments) -> bool:
+    return all(isinstance(value, (Tensor, *PLAIN)) for value in (*given.args, *given.kwargs.values()))

@@ -80,7 +80,7 @@ class WeightBuffers:
         if runner.folds:
             self.mean, self.spread = folded(self.mean), folded(spread) - folded(torch.zeros_like(spread))
         # without batch normalisation `mean` is μ itself, whose changes make a new object of this class
-        low = set() if dtype is None else cast_names(runner, given)
+        low = set() if dtype is None else cast_names(runner, given, dtype)
         self.dtypes: list[torch.dtype] = [dtype if dtype and name in low else spread.dtype for name in self._names]
         self.fixed: Weights = {  # what is not sampled
             name: value.to(dtype) if name in low else value
@@ -147,7 +147,7 @@ def affine_in_weights(bayesian: BayesianModule, runner: Runner) -> bool:
     return not runner.folded_norms & {place.rpartition(".")[0] for place in places}
 
 
-def cast_names(runner: Runner, given: Arguments) -> set[str]:
+def cast_names(runner: Runner, given: Arguments, dtype: torch.dtype) -> set[str]:
     """Return the weights that autocast casts wherever they are used in a call, by their names in `runner.base`."""
     net, values = runner.module, runner.base
     native = set()
@@ -155,9 +155,12 @@ def cast_names(runner: Runner, given: Arguments) -> set[str]:
         layers = [layer for layer in net.modules() if isinstance(layer, NATIVE)]
         native = {id(layer) for outer in layers for layer in outer.modules()}
     owners = dict(net.named_modules())
-    uses = _Uses({id(value): name for name, value in values.items() if value.is_floating_point()})
+    device = next(iter(values.values())).device.type
+    # autocast leaves float64 as it is
+    found = {id(value): name for name, value in values.items() if value.is_floating_point() and value.itemsize < 8}
+    uses = _Uses(found, device, dtype)
     try:
-        with uses:
+        with torch.autocast(device, dtype), uses:
             functional_call(net, values, given.args, given.kwargs)
     except Exception:  # some networks cannot be observed; the network's own errors come again when it runs
         return set()
@@ -167,16 +170,19 @@ def cast_names(runner: Runner, given: Arguments) -> set[str]:
 class _Uses(TorchFunctionMode):
     """Records by which functions weights are used: by one that autocast casts for, or by another."""
 
-    def __init__(self, names: dict[int, str]) -> None:
+    def __init__(self, names: dict[int, str], device: str, dtype: torch.dtype) -> None:
         super().__init__()
+        self.device, self.dtype = device, dtype
         self.names, self.cast, self.other = names, set[str](), set[str]()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if getattr(function, "__name__", "") != "__get__":  # reading an attribute, such as the shape
+            # a network may switch autocast off for some of its layers
+            active = torch.is_autocast_enabled(self.device) and torch.get_autocast_dtype(self.device) == self.dtype
             for place, value in (*enumerate(args), *kwargs.items()):
                 attention = function is functional.multi_head_attention_forward and place in PROJECTIONS
-                found = self.cast if function in CAST or attention else self.other
+                found = self.cast if active and (function in CAST or attention) else self.other
                 values = value if isinstance(value, tuple | list) else (value,)
                 found.update(self.names[id(part)] for part in values if id(part) in self.names)
         return function(*args, **kwargs)
