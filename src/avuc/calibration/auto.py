@@ -18,7 +18,6 @@ from avuc.calibration.auto_rules import (
     few_rows,
     group_of_rows,
     most_rows,
-    pays_for_brier,
     sentence,
     too_few,
 )
@@ -108,6 +107,7 @@ class AutoCalibrator(Calibrator):
 
     name: ClassVar[str] = "auto"
     learned: ClassVar[dict[str, str]] = {}
+    nll_pays_for_brier: ClassVar[bool] = True
 
     chosen_: Calibrator
     table_: tuple[Candidate, ...]
@@ -240,7 +240,7 @@ class AutoCalibrator(Calibrator):
             statistics=(race.statistics(NONE), race.statistics(name)),
         )
         harm = race.mean(name) > race.mean(NONE) if strict else check.figures["nll"].low > 0
-        return harm or (check.worse and not (name == BLEND and pays_for_brier(check)))
+        return harm or check.worse
 
     def _winner(self, race: Race, *, strict: bool) -> tuple[str, str]:
         """Return the sentence and the name of the calibrator that is used; strict: its mean NLL must not be higher."""

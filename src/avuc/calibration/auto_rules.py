@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from avuc.calibration.base import Array
-from avuc.calibration.cross_validation import TITLES, CalibratorCheck
 from avuc.calibration.metric_change import NORMAL
 from avuc.calibration.race import BLEND, NONE, Race, Rows
 from avuc.core.arrays import as_tensor
@@ -89,14 +88,3 @@ def blend_sentence(race: Race, names: Sequence[str], weights: Array) -> str:
     parts = sorted(zip(weights.tolist(), names, strict=True), reverse=True)
     listed = " + ".join(f"{100 * weight:.0f} % {name}" for weight, name in parts if weight > 0)
     return sentence(race, BLEND, BLEND, ()).replace(BLEND, f"{BLEND} of {listed}", 1)
-
-
-def pays_for_brier(check: CalibratorCheck) -> bool:
-    """Whether nothing but the Brier score is worse, and NLL falls by a larger share than the Brier score rises.
-
-    Where rows have a probability of nearly 0 for their label, NLL can halve without a significant change, because it
-    depends on these few rows.
-    """
-    nll, brier = check.figures["nll"], check.figures["brier"]
-    alone = len(check.reasons) == 1 and check.reasons[0].startswith(TITLES["brier"])
-    return alone and -nll.change / max(nll.before, 1e-300) > brier.change / max(brier.before, 1e-300)

@@ -44,6 +44,8 @@ class BlendedCalibrator(Calibrator):
         "curve": "curve",
     }
 
+    nll_pays_for_brier: ClassVar[bool] = True
+
     loss_: float
     weights_: Array
     parts_: list[Calibrator]
