@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import resource
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -46,7 +47,9 @@ def peer_table(
 
     def measure(name: str, run: Callable[[], object]) -> str:
         seconds[name] = limited(run, limit)
-        text = f"{seconds[name]:.2f} s" if seconds[name] < np.inf else f"not finished in {limit} s"
+        text = "failed"
+        if not np.isnan(seconds[name]):
+            text = f"{seconds[name]:.2f} s" if seconds[name] < np.inf else f"not finished in {limit} s"
         print(f"{name:32}{text}", flush=True)
         return text
 
@@ -66,31 +69,45 @@ def peer_table(
             others[f"probmetrics `{name}`"] = (same, lambda name=name: fits[name](logits, labels))
     for name, (same, run) in others.items():
         text = measure(name, run)
-        if seconds[same] == np.inf:
-            verdict = "–"
-        else:
-            ratio = min(seconds[name], limit) / seconds[same]
-            verdict = f"{'' if seconds[name] < np.inf else 'more than '}{ratio:.1f}" + (
-                "" if ratio >= FASTER else ", goal of 3 missed"
-            )
+        verdict = compared(seconds[same], seconds[name], limit)
         lines.append(f"| `{same}` | {own[same]} | {name} {text} | {verdict} |")
         print(f"  {same}: {verdict}", flush=True)
     lines.append(f"| `auto` | {own['auto']} | | {seconds['auto'] / seconds['temperature']:.1f} temperature fits |")
     return "\n".join([*lines, "", ""])
 
 
+def compared(ours: float, peer: float, limit: int) -> str:
+    """Return how many times as long as ours the fit of a peer takes.
+
+    >>> compared(10.0, np.inf, 20), compared(10.0, np.nan, 20), compared(10.0, 20.0, 20), compared(10.0, 90.0, 99)
+    ('more than 2.0, goal of 3 not shown', '–', '2.0, goal of 3 missed', '9.0')
+    """
+    if not ours < np.inf or np.isnan(peer):
+        return "–"
+    ratio, done = min(peer, limit) / ours, peer < np.inf
+    short = "" if ratio >= FASTER else f", goal of {FASTER:g} {'missed' if done else 'not shown'}"
+    return f"{'' if done else 'more than '}{ratio:.1f}{short}"
+
+
 def limited(run: Callable[[], object], limit: int) -> float:
-    """Return the CPU seconds of a call in a process of its own; infinite if it takes more than `limit` or fails."""
+    """Return the CPU seconds of a call in a process of its own; infinite beyond `limit`, NaN if it fails.
+
+    >>> limited(lambda: None, 5) < 5
+    True
+    """
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_timed, args=(run, limit, there))
     process.start()
     process.join()
-    return float(here.recv()) if here.poll() else np.inf
+    if here.poll():
+        return float(here.recv())
+    return np.inf if process.exitcode == -signal.SIGXCPU else np.nan
 
 
 def _timed(run: Callable[[], object], limit: int, answer: Connection) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (limit + 1, limit + 1))
+    # the second number is that of SIGKILL, which does not say why
+    resource.setrlimit(resource.RLIMIT_CPU, (limit + 1, limit + 5))
     start = time.process_time()
     run()
     answer.send(time.process_time() - start)
