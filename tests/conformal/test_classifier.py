@@ -157,7 +157,7 @@ def test_logits_of_any_layout_and_what_is_refused() -> None:
         (lambda: fitted.fit(rows, torch.zeros(20), logits=True), "NaN"),
         (lambda: fitted.fit(torch.randn(20, 3), torch.full((20,), 3), logits=True), "must be in 0…2"),
         (lambda: fitted.fit(torch.randn(20, 3), torch.full((20,), -1), logits=True), "have none"),
-        (lambda: fitted.fit(torch.randn(20, 3).softmax(1), torch.zeros(20), logits=True), "look like probabilities"),
+        (lambda: fitted.fit(torch.randn(20, 3).softmax(1), torch.zeros(20), logits=True), "leave logits=True out"),
         (lambda: fitted.predict_sets(Predictions(torch.full((1, 3), 1 / 3), [0]), logits=True), "not logits"),
         (lambda: fitted.predict_sets(torch.randn(20, 4), logits=True), "4 classes"),
     ):

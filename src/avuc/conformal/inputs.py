@@ -43,7 +43,8 @@ def class_rows(predictions: Any, labels: Any = None, *, logits: bool = False) ->
     if isinstance(predictions, Predictions | MultiLabelPredictions):
         raise InputError("predictions: Predictions have probabilities, not logits; leave logits=True out")
     rows = as_rows(predictions, labels, kind="logits")
-    refuse_probabilities(rows.scores[None])
+    remedy = "leave logits=True out, or give Predictions.from_logits(logits, labels, check=False) if these are logits"
+    refuse_probabilities(rows.scores[None], remedy)
     targets = np.full(len(rows.scores), -1) if rows.labels is None else rows.labels.cpu().numpy()
     if len(targets) and not -1 <= targets.min() <= targets.max() < rows.scores.shape[1]:
         raise InputError(

@@ -80,21 +80,34 @@ def _step(values: Tensor, width: int) -> int:
     return max(1, (CPU_BLOCK if values.device.type == "cpu" else BLOCK) // max(width, 1))
 
 
-def refuse_probabilities(logits: Tensor) -> None:
-    """Raise `InputError` if logits (S, M, C) look like probabilities, or are not floating-point."""
+def refuse_probabilities(logits: Tensor, remedy: str = "") -> None:
+    """Raise `InputError` if logits (S, M, C) look like probabilities, or are not floating-point.
+
+    Args:
+        logits: what was given.
+        remedy: the end of the message, where that of `Predictions` is not possible.
+    """
     if not logits.is_floating_point():
         raise InputError(f"logits must be floating-point, found {logits.dtype}")
     looks = looks_like(logits)
     if looks is not None:
         raise InputError(
             f"these logits look like {looks} (no row is negative, and each sums to "
-            f"{'100' if looks == 'percentages' else '1'}): pass their logarithm, give probabilities (N, C) "
-            "to Predictions(probs, labels), or pass check=False if these are logits"
+            f"{'100' if looks == 'percentages' else '1'}): "
+            + (
+                remedy
+                or "pass their logarithm, give probabilities (N, C) to Predictions(probs, labels), or pass check=False "
+                "if these are logits"
+            )
         )
     if logits.shape[-1] == 2 and binary_probabilities(logits):
         raise InputError(
-            "these binary logits look like probabilities (all of them are from 0 to 1): pass log(p / (1 − p)), give "
-            "probabilities (N,) to Predictions(probs, labels), or pass check=False if these are logits"
+            "these binary logits look like probabilities (all of them are from 0 to 1): "
+            + (
+                remedy
+                or "pass log(p / (1 − p)), give probabilities (N,) to Predictions(probs, labels), or pass check=False "
+                "if these are logits"
+            )
         )
 
 
