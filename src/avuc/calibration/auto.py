@@ -93,7 +93,8 @@ class AutoCalibrator(Calibrator):
 
     Learned attributes:
         chosen_: the fitted calibrator.
-        table_: for none and each calibrator: method, nll, change against none, low, high, brier, ece, note.
+        table_: for none and each calibrator: method, nll, change against none, low, high, brier, ece, note. The weights
+            of "blend" come from the same rows, so its figures are slightly optimistic.
         reason_: one sentence that says why.
         rows_: number of rows of the cross-validation.
 

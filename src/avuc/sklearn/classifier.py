@@ -41,8 +41,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         estimator: a classifier with `predict_proba` (the calibrator gets log max(p, 1e-12)) or only
             `decision_function` (taken as logits). A `sklearn.frozen.FrozenEstimator` is trained already, and the rows
             of `fit` are used for the calibrator only. Default None: `LogisticRegression()`.
-        method: a name in `avuc.calibration.CALIBRATORS`, such as "temperature", "vector" or "ets"; "auto", which
-            chooses one (`AutoCalibrator`); or a calibrator with other parameters, which `GridSearchCV` reaches as
+        method: a name in `avuc.calibration.CALIBRATORS`, such as "temperature", "vector" or "ets"; "auto", a
+            mixture (`AutoCalibrator`); or a calibrator with other parameters, which `GridSearchCV` reaches as
             `method__ridge`.
         cv: number of stratified parts (default 5; fewer if a class has fewer rows), a splitter, pairs of row numbers
             (train, held out), or "prefit" for an estimator that is trained already.
