@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from avuc.core.errors import InputError
 from avuc.data import Dataset, as_input
@@ -67,6 +67,36 @@ def test_a_posterior_over_the_last_layer(method: SVI, data: Dataset) -> None:
     rest = {name: value for name, value in start.state_dict().items() if not name.startswith(("mu", "rho"))}
     for name, value in rest.items():
         assert torch.equal(model.state_dict()[name], value), name
+
+
+class Attentive(nn.Module):
+    """Drops values in a layer with layers inside, and by a function; its last layer has two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.last = nn.MultiheadAttention(6, 2, dropout=0.5, batch_first=True), nn.Linear(6, 3)
+        self.head = self.last
+        self.features: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1, 2)
+        x = F.dropout(self.attention(x, x, x)[0], 0.5, self.training).mean(1)
+        self.features.append(x.detach())
+        return self.last(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("method", [Vanilla(), LLSVI(moped=True, delta=0.2)], ids=["plain", "posterior"])
+def test_nothing_is_dropped_in_the_trunk(method: Vanilla | SVI, data: Dataset) -> None:
+    torch.manual_seed(1)
+    net, one = Attentive(), Dataset(data.images[:1], data.labels[:1], 3)
+    fitted = fit(method, net, one, settings=SETTINGS, seed=4, progress=False).models[0]
+    trained = next(module for module in fitted.modules() if isinstance(module, Attentive))
+    assert len(trained.features) == SETTINGS.epochs
+    net.eval()(as_input(one.images))
+    for features in trained.features:
+        torch.testing.assert_close(features, net.features[0], rtol=1e-5, atol=1e-6)
+    if isinstance(method, Vanilla):
+        assert not torch.equal(trained.last.weight, net.last.weight)
 
 
 def test_dropout_is_refused(data: Dataset) -> None:

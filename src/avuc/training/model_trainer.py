@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from avuc.bayes import BayesianModule
-from avuc.bayes.layout import choose
 from avuc.core.errors import InputError, NonFiniteError
 from avuc.data.arrays import as_input, epoch_batches
 from avuc.data.augmentation import Augmentation
@@ -20,6 +19,7 @@ from avuc.methods import Dropout, Method, Objective, Terms
 from avuc.methods.objective import ObjectiveLoss
 from avuc.posterior import seeded_generator
 from avuc.training.distributed import Ranks, global_batch_norm
+from avuc.training.freeze_trunk import freeze_trunk, untrained_modules
 from avuc.training.meters import Meters, labelled_rows
 from avuc.training.settings import TrainSettings
 
@@ -86,7 +86,7 @@ class ModelTrainer:
             parameter for parameter in self.model.parameters() if parameter.requires_grad
         ]
         # modules that stay in evaluation mode
-        self.frozen: list[nn.Module] = _untrained_modules(self.model) if settings.freeze_trunk else []
+        self.frozen: list[nn.Module] = untrained_modules(self.model) if settings.freeze_trunk else []
         if not self.parameters:
             raise InputError(f"{type(made).__name__} has no trainable weights")
         self.optimizer: torch.optim.Optimizer = _optimizer(self.parameters, self.rho_parameters, settings, device)
@@ -261,24 +261,6 @@ def with_head(net: nn.Module, objective: Objective) -> nn.Module:
     """Return the network with the last layer that an objective needs, if it has none."""
     needed = objective.kind == "euc" and not any(isinstance(layer, DirichletHead) for layer in net.modules())
     return nn.Sequential(net, DirichletHead()) if needed else net
-
-
-def freeze_trunk(net: nn.Module, method: Method) -> None:
-    """Make all weights constants but those of the last layer, which is the one of `to_bayesian(layers="last")`."""
-    if isinstance(getattr(method, "member", method), Dropout):
-        raise InputError("train: freeze_trunk cannot be combined with dropout, whose masks are in the trunk, too")
-    last = {name for slot in choose(net, "last").slots for name in slot.places}
-    for name, parameter in net.named_parameters(remove_duplicate=False):
-        parameter.requires_grad_(name in last)
-
-
-def _untrained_modules(model: nn.Module) -> list[nn.Module]:
-    """The modules without children and without weights that are trained."""
-    return [
-        module
-        for module in model.modules()
-        if not any(True for _ in module.children()) and not any(p.requires_grad for p in module.parameters())
-    ]
 
 
 def draws_for_each_row(method: Method) -> bool:
