@@ -284,6 +284,41 @@ def test_pages_are_up_to_date():
     assert make_studies.main(["--check"]) == 0
 
 
+WORSE, SAME, BETTER = 1, 0, -1
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "ece", "nll"),
+    [
+        ("ag-news", "printed", WORSE, WORSE),
+        ("ag-news", "monotone", WORSE, WORSE),
+        ("sst2", "printed", WORSE, WORSE),
+        ("sst2", "monotone", WORSE, WORSE),
+        ("wnut17", "printed", BETTER, SAME),
+        ("wnut17", "monotone", WORSE, WORSE),
+    ],
+)
+def test_what_the_pages_say_about_avuc_and_text(published, name, form, ece, nll):
+    """The sentences in docs/studies/index.md and docs/when-to-use-avuc.md."""
+    results = published[name].results
+    for where in ("clean", "shifted"):
+        for metric, effect in (("ece", ece), ("nll", nll)):
+            pair = (f"MOPED-AvUC, {form}", "MOPED-SVI")
+            found, seeds = studies_tables.difference(results, pair, metric, where)
+            assert seeds == 5
+            assert (found.low > 0) - (found.high < 0) == effect, (where, metric)
+            if effect == BETTER:
+                assert 0.0045 < -found.value < 0.0065  # "half a point"
+            means = {method: studies_tables.figure(results, method, metric, where).value for method in results.names}
+            assert min(means, key=means.get) == "TS"
+
+
+@pytest.fixture(scope="module")
+def published():
+    folder = HOME / "reproduction" / "results" / "studies"
+    return {name: studies_tables.read_published(folder / name) for name in ("ag-news", "sst2", "wnut17")}
+
+
 def test_make_reproduce_runs_a_study():
     command = ["make", "-n", "reproduce", "STUDY=small", "DATA=some where", "BIN=bin", "MINUTES=8", "CHANGES=--set a=1"]
     done = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=True)
