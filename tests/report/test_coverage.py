@@ -78,6 +78,7 @@ def test_tables_and_warnings(coverage, results):
     assert isinstance(dog[2], Entry)
     assert dog[2].value == pytest.approx(0.9)
     assert (dog[2].low, dog[2].high) == pytest.approx((0.7634, 0.9721), abs=1e-4)  # SciPy's exact interval of 36 of 40
+    assert "exact 95 % interval" in others[3].caption
     assert dog[4].value == pytest.approx(89 / 160)
     clean, shifted = coverage_alarms(small)
     assert "on clean test data the coverage leaves its 95 % interval in 3 of 6 cases" in clean
@@ -96,6 +97,9 @@ def test_classes_of_many_are_those_with_the_lowest_coverage(results):
     table = coverage_tables(small)[-1]
     assert [row[0] for row in table.rows[:6]] == ["0", "10", "20", "1", "11", "21"]
     assert len(table.rows) == 20
+    # pixels and tokens are not independent, so no interval either
+    assert math.isnan(table.rows[3][2].low)
+    assert "exact 95 % interval" not in table.caption
     assert "The 20 classes with the lowest coverage of 30" in table.caption
 
 

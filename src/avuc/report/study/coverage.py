@@ -219,12 +219,15 @@ def _by_class(results: Results, coverage: Coverage, kind: str) -> Table:
     known = np.flatnonzero(rows_of > 0)
     order = known[np.argsort(clean[:, known, 1].sum(0) / clean[:, known, 0].sum(0), kind="stable")]
     few = len(order) > MOST_CLASSES
+    # none is stored for pixels and tokens
+    independent = bool(np.isfinite(coverage.values[kind, "low"]).any())
     rows: list[list[Cell]] = []
     for label in order[:MOST_CLASSES] if few else known:
         cells: list[Cell] = [f"{round(rows_of[label]):,}"]
         for method in range(len(results.methods)):
             total, covered, size = (float(count) for count in clean[method, label])
-            low, high = clopper_pearson(round(covered), round(total)) if total else (math.nan, math.nan)
+            some = independent and total > 0
+            low, high = clopper_pearson(round(covered), round(total)) if some else (math.nan, math.nan)
             cells += [Entry(_share(covered, total), low, high), Entry(_share(size, total))]
             if shifted is not None:
                 cells += [Entry(_share(part, shifted[method, label, 0])) for part in shifted[method, label, 1:]]
@@ -235,7 +238,7 @@ def _by_class(results: Results, coverage: Coverage, kind: str) -> Table:
     return Table(
         f"coverage-classes-{kind}",
         f"Coverage and size of {kind} sets in each class",
-        f"On clean test data, means over seeds, with the exact 95 % interval for that many rows"
+        f"On clean test data, means over seeds{', with the exact 95 % interval for that many rows' * independent}"
         f"{'' if shifted is None else '; and over all shifts and intensities'}. The coverage of {coverage.wanted:g} "
         "is for all classes together, not for each."
         + (f" The {MOST_CLASSES} classes with the lowest coverage of {len(order):,}." if few else ""),
