@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -25,16 +26,22 @@ class Net(nn.Module):
         super().__init__()
         self.first, self.norm, self.last = nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, num_classes)
 
+        self.names, self.signs, self.power = (
+            np.array(["a", "b"]),
+            torch.ones(5),
+            1.0,
+        )  # neither a buffer nor shown by repr
+
     def forward(self, x: Tensor) -> Tensor:
         RAN.append(len(x))
-        return self.last(torch.relu(self.norm(self.first(x))))
+        return self.last(torch.relu(self.norm(self.first(x))) ** self.power * self.signs)
 
 
 def posteriors() -> list[nn.Module]:
-    """Two with one trunk; then with another weight, another statistic, and another last layer that is wider."""
+    """Two with one trunk; then with another weight, another statistic, and another attribute of two kinds."""
     torch.manual_seed(0)
     net, nets = Net(), []
-    for change in range(4):
+    for change in range(6):
         other = copy.deepcopy(net)
         nn.init.normal_(other.last.weight)
         if change == 2:
@@ -42,6 +49,10 @@ def posteriors() -> list[nn.Module]:
                 other.first.bias[0] += 1e-3
         if change == 3:
             other.norm.running_mean[0] += 1e-3
+        if change == 4:
+            other.signs[0] = -1
+        if change == 5:
+            other.power = 2.0
         nets.append(to_bayesian(other, layers="last", initial_std=0.3).eval())
     return nets
 
@@ -66,9 +77,11 @@ def test_only_the_same_trunk_is_shared() -> None:
         0,
         7,
         7,
+        7,
+        7,
     ]
     # the first two are still there
-    assert [rows_run(shared(store, model), x, logits) for model, logits in zip(models, alone, strict=True)] == [0] * 4
+    assert [rows_run(shared(store, model), x, logits) for model, logits in zip(models, alone, strict=True)] == [0] * 6
     half = Predictor(models[0], samples=4, batch_size=3, dtype=torch.bfloat16).logits(x)
     assert rows_run(shared(store, models[0], torch.bfloat16), x, half) == 7
 

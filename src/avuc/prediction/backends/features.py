@@ -10,12 +10,14 @@ import hashlib
 import weakref
 from collections.abc import Mapping
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from avuc.prediction.inputs import Batches
 
 MEMORY = 1 << 30
+PLAIN = (int, float, complex, str, bytes, tuple, list, type(None))
 
 Seen = tuple[tuple[str, "weakref.ref[Tensor]", int], ...]
 
@@ -77,6 +79,35 @@ class FeatureStore:
             return False
         kept = [(arrays[name], known(), version) for name, known, version in self._seen[0]]
         return all(isinstance(one, Tensor) and one is old and one._version == version for one, old, version in kept)
+
+
+def attributes_of(net: nn.Module) -> tuple[dict[str, Tensor], str]:
+    """Return the tensors among the plain attributes of all layers, by name, and the other values as text.
+
+    `repr` shows few of them, and a random projection, for example, need not be a buffer.
+
+    Args:
+        net: the network.
+
+    >>> layer = nn.Linear(2, 3)
+    >>> layer.scale, layer.signs = 2.0, torch.ones(3)
+    >>> tensors, text = attributes_of(layer)
+    >>> list(tensors), "('.scale', 2.0)" in text
+    (['.signs'], True)
+    """
+    tensors, others = dict[str, Tensor](), list[tuple[str, object]]()
+    for layer, module in net.named_modules():
+        for key, value in vars(module).items():
+            name = f"{layer}.{key}"
+            if key.startswith("_") or key == "training":
+                continue
+            if isinstance(value, Tensor):
+                tensors[name] = value
+            elif isinstance(value, np.ndarray):
+                others.append((name, (value.shape, value.dtype, hashlib.sha256(value.tobytes()).hexdigest())))
+            elif isinstance(value, PLAIN):
+                others.append((name, value))
+    return tensors, repr(others)
 
 
 def trunk_digest(weights: Mapping[str, Tensor], layer: str, settings: str) -> str:

@@ -25,7 +25,7 @@ from avuc.prediction.backends.backend import (
     samples_per_chunk,
 )
 from avuc.prediction.backends.dropout_masks import dropout_hooks, masks_of
-from avuc.prediction.backends.features import FeatureStore, trunk_digest
+from avuc.prediction.backends.features import FeatureStore, attributes_of, trunk_digest
 from avuc.prediction.inputs import Batch, Batches
 
 
@@ -112,7 +112,9 @@ class SharedTrunkBackend:
 
     def _trunk_digest(self) -> str:
         if self._digest is None:  # the backend is made anew if the posterior changes
-            self._digest = trunk_digest(self._runner.base, self._prefix, f"{self._runner.module!r} {self.dtype}")
+            net = self._runner.module
+            tensors, others = attributes_of(net)
+            self._digest = trunk_digest(self._runner.base | tensors, self._prefix, f"{net!r} {self.dtype} {others}")
         return self._digest
 
     def ready(self, samples: range) -> bool:
