@@ -152,3 +152,18 @@ def test_no_class_left_is_uniform():
 def test_wrong_parameters(bins, strategy, logits_and_labels):
     with pytest.raises(InputError, match=r"bins must be|strategy must be"):
         HistogramBinning(bins, strategy=strategy).fit(*logits_and_labels)
+
+
+@BOTH
+def test_near_ties_do_not_depend_on_the_layout_in_memory(kind):
+    """Probabilities at the floor of 1e-12 differ in the last digit, which must be the same in fit and transform."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 10, 700)
+    probs = torch.softmax(torch.tensor(40 * (rng.normal(size=(700, 10)) + np.eye(10)[labels])), -1)
+    logits = probs.clamp(min=1e-12).log().numpy()
+    one, other = (kind().fit(rows, labels) for rows in (logits, np.asfortranarray(logits)))
+    np.testing.assert_array_equal(one.places_, other.places_)
+    np.testing.assert_array_equal(one.predict_proba(logits), other.predict_proba(np.asfortranarray(logits)))
+    if kind is IsotonicCalibration:
+        softmax = torch.softmax(torch.tensor(logits), -1).numpy()
+        assert np.isin(one.places_, softmax).all()

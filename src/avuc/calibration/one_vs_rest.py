@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,8 +15,6 @@ from avuc.calibration.scaled_logits import ScaledLogits, calibrated_nll
 from avuc.core.errors import InputError
 from avuc.metrics.statistics import NLL_FLOOR
 
-# classes whose probabilities are computed at once
-CLASSES_AT_ONCE = 32
 # `loss_` uses evenly spaced rows if there are more probabilities than this
 LOSS_ELEMENTS = 1 << 20
 BLOCK_ELEMENTS = 1 << 20
@@ -60,10 +57,9 @@ class OneVsRest(Calibrator):
         logits = scaled.logits.flatten(0, 1)
         ordered, starts = np.argsort(target, kind="stable"), np.append(0, np.bincount(target).cumsum())
         found = []
-        for first, columns in _columns(logits):
-            for k, one in enumerate(columns, first):
-                mine = ordered[starts[k] : starts[k + 1]] if k + 1 < len(starts) else ordered[:0]
-                found.append(self._function(one, mine, weight))
+        for k, one in enumerate(_columns(logits)):
+            mine = ordered[starts[k] : starts[k + 1]] if k + 1 < len(starts) else ordered[:0]
+            found.append(self._function(one, mine, weight))
         self.lengths_ = np.array([len(places) for places, _ in found], dtype=np.float64)
         self.places_, self.values_ = (np.concatenate([each[i] for each in found]) for i in (0, 1))
         self.num_classes_: int = scaled.num_classes
@@ -213,17 +209,17 @@ def probabilities(logits: Tensor) -> Tensor:
     return torch.softmax(logits.double(), dim=-1)
 
 
-def _columns(logits: Tensor) -> Iterator[tuple[int, Array]]:
-    """Yield the number of a class, and float64 probabilities (classes, rows) of it and some classes after it."""
-    top = torch.logsumexp(logits.double(), dim=-1) if logits.numel() <= BLOCK_ELEMENTS else _log_sums(logits)
-    for first in range(0, logits.shape[1], CLASSES_AT_ONCE):
-        block = logits[:, first : first + CLASSES_AT_ONCE].T.contiguous()
-        yield first, (block.double() - top).exp_().cpu().numpy()
+def _columns(logits: Tensor) -> Array:
+    """Return probabilities (classes, rows) in float64, to the last digit those that `_apply` maps.
 
-
-def _log_sums(logits: Tensor) -> Tensor:
-    """Return log Σ exp of each row in float64."""
-    return torch.cat([rows.double().logsumexp(-1) for rows in logits.split(BLOCK_ELEMENTS // logits.shape[1] + 1)])
+    Other digits for the same row, or for another layout of the memory, would break ties in another way.
+    """
+    result = torch.empty(logits.shape[::-1], dtype=torch.float64)
+    first = 0
+    for rows in logits.split(max(1, BLOCK_ELEMENTS // logits.shape[1])):
+        result[:, first : first + len(rows)] = probabilities(rows).T
+        first += len(rows)
+    return result.numpy()
 
 
 def hits_and_weights(probs: Array, mine: Array, weight: Array | None) -> tuple[Array, Array]:
