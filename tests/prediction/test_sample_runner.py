@@ -18,7 +18,7 @@ def runner_on(device: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> t
     """A runner on a device whose passes take so long, and the list of its measurements."""
     runner, measured = Predictor(to_bayesian(nn.Linear(4, 3)))._runner, list[int]()
     runner.options = replace(runner.options, device=torch.device(device))
-    monkeypatch.setattr(runner, "_seconds", lambda batches: (measured.append(1), seconds)[1])
+    monkeypatch.setattr(runner, "_seconds", lambda batches: (measured.append(batches.size), seconds)[1])
     return runner, measured
 
 
@@ -48,6 +48,17 @@ def test_batches_of_a_loader_count_once(monkeypatch: pytest.MonkeyPatch) -> None
     runner, measured = runner_on("cuda", WORTH_COMPILING / 1000, monkeypatch)
     assert not any(runner._worth_compiling(batches(10, 10, count=90), 10) for _ in range(90))
     assert measured
+
+
+def test_batches_of_other_sizes_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, measured = runner_on("cuda", 0.0, monkeypatch)
+    time = WORTH_COMPILING / 1e5  # of one row
+    monkeypatch.setattr(runner, "_seconds", lambda batches: (measured.append(batches.size), time * batches.size)[1])
+    assert not runner._worth_compiling(batches(1, 1), 200)
+    assert not runner._worth_compiling(batches(500, 500), 199)  # 200 × 1 + 199 × 500 rows
+    assert not any(runner._worth_compiling(batches(1, 1), 1) for _ in range(290))
+    assert any(runner._worth_compiling(batches(1, 1), 1) for _ in range(20))
+    assert measured == [1, 500]
 
 
 def test_never_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from avuc.bayes import BayesianModule, to_bayesian
 from avuc.nets.runner import Runner
 from avuc.prediction import Predictor
 from avuc.prediction.arguments import Arguments
-from avuc.prediction.backends.static_net import Captured, StaticNet
+from avuc.prediction.backends.static_net import Captured, StaticNet, _shapes
 
 
 class Net(nn.Module):
@@ -210,6 +210,13 @@ def test_an_error_of_the_network_changes_nothing() -> None:
         predictor.logits(torch.randn(4, 2, 8, 8))
     predictor.logits(images())  # without a warning
     assert static(predictor) is not None
+
+
+def test_a_graph_is_of_one_set_of_arguments() -> None:
+    x = torch.zeros(2)
+    calls = [{"a": True}, {"b": True}, {"a": False}, {"a": 1}, {"a": x}, {"a": x.double()}, {"a": [x]}]
+    assert len({_shapes(Arguments((x,), call)) for call in calls}) == len(calls)
+    assert _shapes(Arguments((x,), {"a": True})) == _shapes(Arguments((x + 1,), {"a": True}))
 
 
 def test_each_network_has_compilations_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

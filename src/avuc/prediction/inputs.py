@@ -87,9 +87,9 @@ class Batches:
         self.filled: int = (
             size or 0
         )  # rows of a batch for a compiled function, which takes few different numbers of them
+        each = sum(math.prod(array.shape[1:]) for _, array in arguments.arrays())
         if size is None:
             numbers = BATCH_NUMBERS.get(device.type, BATCH_NUMBERS_ELSEWHERE)
-            each = sum(math.prod(array.shape[1:]) for _, array in arguments.arrays())
             size = min(max(numbers // max(1, each), 32), 16_384)
             self.filled = min(size, 1 << (self.rows - 1).bit_length())
         if size < 1:
@@ -97,6 +97,7 @@ class Batches:
         if size < self.rows:
             arguments.rows()  # an error if they cannot be cut into batches
         self.size: int = size
+        self.numbers: int = each * min(size, self.rows)  # in the arguments of one batch
         self.device: torch.device = device
         self.expected_rows: int = count * self.rows
         self.labels: Tensor | None = None if labels is None else as_tensor(labels, "labels")

@@ -22,8 +22,8 @@ from avuc.prediction.inputs import Batch, Batches, device_of
 from avuc.prediction.outputs import check_outputs
 from avuc.prediction.task import Task
 
-# Compiling takes 10 to 40 s and saves a third to two thirds of the time: work that takes longer than this without it
-# is compiled. The time is that of one batch, measured, times the number of batches and samples.
+# Compiling takes 9 to 22 s (benchmarks/results/any-net.json): work that takes longer than this without it is compiled.
+# The time is that of one batch, measured, times the number of batches and samples.
 WORTH_COMPILING = 30.0
 # with fewer passes of a batch through the network, the measurement is not worth its time
 FEWEST_PASSES = 100
@@ -63,8 +63,9 @@ class SampleRunner:
         self.generic: dict[bool | str, GenericBackend] = {}  # by whether, and how, it compiles
         self._first: Draw | None = None  # sample 0, drawn to select a backend
         self._outputs_checked = False  # since the posterior last changed
-        # passes of earlier calls, seconds of one, and whether compiling was worth it
-        self._passes, self._pass_seconds, self._compiles = 0, 0.0, False
+        # passes of all calls and their seconds, and whether compiling was worth it
+        self._passes, self._work, self._compiles = 0, 0.0, False
+        self._pass_seconds: dict[int, float] = {}  # of one pass, by the size of the batch as a power of two
 
     @property
     def device(self) -> torch.device:
@@ -156,12 +157,17 @@ class SampleRunner:
         """Return whether the passes of all calls take long enough; once that is so, all later calls are compiled."""
         if self.device.type != "cuda" or self._compiles:
             return self._compiles
-        self._passes += limit * len(batches)
-        # either what was run, or what a loader still brings: its batches count in the one as soon as they come
-        passes = max(self._passes, limit * -(-batches.expected_rows // batches.size))
-        if passes >= FEWEST_PASSES:
-            self._pass_seconds = self._pass_seconds or self._seconds(batches)
-            self._compiles = passes * self._pass_seconds >= WORTH_COMPILING
+        passes, expected = limit * len(batches), limit * -(-batches.expected_rows // batches.size)
+        self._passes += passes
+        if max(self._passes, expected) >= FEWEST_PASSES:
+            size = batches.numbers.bit_length()
+            if size not in self._pass_seconds:
+                self._pass_seconds[size] = self._seconds(batches)
+            seconds = self._pass_seconds[size]
+            # those before the first measurement are taken to be like this one
+            self._work += seconds * (passes if self._work else self._passes)
+            # either what was run, or what a loader still brings: its batches count in the one as soon as they come
+            self._compiles = max(self._work, expected * seconds) >= WORTH_COMPILING
         return self._compiles
 
     def _seconds(self, batches: Batches) -> float:

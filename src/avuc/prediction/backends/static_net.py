@@ -18,7 +18,7 @@ from avuc.prediction.backends.weight_buffers import WeightBuffers, affine_in_wei
 
 # how often a compiled function runs before it is captured: libraries choose their algorithms in the first calls
 TRIALS = 2
-# shapes of the input for which the network is compiled; further ones run without, because each takes 10 to 40 s
+# shapes of the input for which the network is compiled; further ones run without, because each takes 9 to 22 s
 MOST_SHAPES = 4
 # arguments that are equal if they look alike; others may hold tensors, which a graph would read in their old place
 PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
@@ -186,12 +186,14 @@ class StaticNet:
 
 def _shapes(given: Arguments) -> Shapes:
     """What a compiled function depends on, besides the values in tensors."""
-    arrays = [(name, tensor_of(array)) for name, array in given.arrays()]
-    values = (*given.args, *given.kwargs.values())
-    others = (
-        repr(value) if isinstance(value, PLAIN) else type(value) for value in values if not isinstance(value, Array)
-    )
-    return (*((name, tuple(one.shape), one.stride(), one.dtype) for name, one in arrays), *others)
+
+    def fact(value: Any) -> object:
+        if isinstance(value, Array):
+            one = tensor_of(value)
+            return tuple(one.shape), one.stride(), one.dtype
+        return repr(value) if isinstance(value, PLAIN) else type(value)
+
+    return (*map(fact, given.args), *((name, fact(value)) for name, value in given.kwargs.items()))
 
 
 def _is_plain(given: Arguments) -> bool:
