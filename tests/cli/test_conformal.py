@@ -130,7 +130,7 @@ def test_classes_are_matched_by_name(tmp_path):
     assert "bee" in found[0][0]
 
 
-def test_dense_binary_and_draws(tmp_path):
+def test_dense_binary_and_draws(tmp_path, capsys):
     rng = np.random.default_rng(0)
     probs = rng.random((40, 1, 3, 3))
     labels = (rng.random((40, 3, 3)) < probs[:, 0]).astype(int)
@@ -140,6 +140,13 @@ def test_dense_binary_and_draws(tmp_path):
         assert run(*words, "--to", tmp_path / "to.npz", *(["--risk", 0.3] if command == "select" else [])) == 0
         shape = np.load(tmp_path / "to.npz")[name].shape
         assert shape == ((40, 3, 3, 2) if name == "sets" else (40, 3, 3))
+        # no half is held out: both would have pixels of the same images
+        figures = tmp_path / "figures.json"
+        words += ["--check", tmp_path / "dense.npz", "--json", figures]
+        capsys.readouterr()
+        assert run(*words, "--to", tmp_path / "to.npz", *(["--risk", 0.3] if command == "select" else [])) == 0
+        assert "held_out" not in json.loads(figures.read_text(encoding="utf-8"))
+        assert " ".join(capsys.readouterr().err.split()).count("are not independent") == 2
     draws = np.stack([overconfident(100, seed)[0] for seed in (1, 2)])
     np.savez(tmp_path / "draws.npz", logits=draws, labels=overconfident(100, 1)[1])
     words = ["conformal", tmp_path / "draws.npz", "--apply", tmp_path / "draws.npz", "--to", tmp_path / "to.npz"]

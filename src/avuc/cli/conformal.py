@@ -13,6 +13,7 @@ from avuc.cli.guarantees import (
     add_file_options,
     arrays_job,
     check_arguments,
+    dependence,
     finish,
     fitted_on,
     held_out_check,
@@ -84,7 +85,8 @@ def run(args: Namespace) -> int:
         options: dict[str, Any] = {"class_conditional": args.class_conditional, "allow_empty": not args.no_empty}
         classifier = ConformalClassifier(args.method or METHODS[0], args.coverage or 0.9, seed=args.seed, **options)
         fitted = fitted_on(classifier, file)
-        held_out = held_out_check(classifier, file.predictions(), args.seed)
+        warnings += dependence(file)
+        held_out = held_out_check(classifier, file, args.seed)
         if held_out is not None:
             tables.append(_show_check(console, "Coverage and set size on a held-out half", held_out, fitted))
             lines.append(f"On a held-out half: {held_out.sentence}")
@@ -101,8 +103,10 @@ def run(args: Namespace) -> int:
         result = _sets_job(args, console, fitted, document, lines)
     checks = []
     for path in args.check or ():
-        check = fitted.check(in_order(read_labelled(args, console, path, "to check: "), fitted))
+        file = read_labelled(args, console, path, "to check: ")
+        check = fitted.check(in_order(file, fitted))
         checks.append((path, check))
+        warnings += dependence(file)
         (warnings if check.drift else lines).append(f"{path}: {check.sentence}")
     if len(checks) == 1:
         tables.append(_show_check(console, "Coverage and set size on new rows", checks[0][1], fitted))

@@ -139,14 +139,28 @@ def in_order(file: ScoreFile, fitted: Any) -> Predictions:
     return Predictions(found.probs[:, place], labels, found.expected_entropy, found.samples)
 
 
-def held_out_check(classifier: Fitted, predictions: Predictions, seed: int) -> Any:
-    """Return the check of a random half of the rows by a fit on the other half; None for few rows."""
+def dependence(file: ScoreFile) -> list[str]:
+    """Return the warning about rows that are not independent, pixels or tokens; none for other rows."""
+    if len(positions(file)) == 1:
+        return []
+    return [
+        f"{file.path}: positions of one example, such as pixels, are not independent: guarantees and intervals are "
+        "those of independent rows, so they promise too much, and drift may be chance. Give one position of each example"
+    ]
+
+
+def held_out_check(classifier: Fitted, file: ScoreFile, seed: int) -> Any:
+    """Return the check of a random half of the rows by a fit on the other half; None for few rows, and for dense ones.
+
+    Both halves would have pixels of the same images.
+    """
     import torch
 
     from avuc.predictions import Predictions
 
-    if len(predictions) < LEAST_ROWS:
+    if file.num_rows < LEAST_ROWS or len(positions(file)) > 1:
         return None
+    predictions = file.predictions()
     order = torch.randperm(len(predictions), generator=torch.Generator().manual_seed(seed))
     halves = [
         Predictions(predictions.probs[rows], predictions.labels[rows], predictions.expected_entropy[rows], samples)

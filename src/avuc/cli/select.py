@@ -13,6 +13,7 @@ from avuc.cli.guarantees import (
     add_file_options,
     arrays_job,
     check_arguments,
+    dependence,
     finish,
     fitted_on,
     held_out_check,
@@ -70,7 +71,8 @@ def run(args: Namespace) -> int:
         notes += file.notes
         classifier = SelectiveClassifier(args.risk or 0.02, args.level or 0.95, score=args.score or SCORES[0])
         fitted = fitted_on(classifier, file)
-        held_out = held_out_check(classifier, file.predictions(), args.seed)
+        warnings += dependence(file)
+        held_out = held_out_check(classifier, file, args.seed)
         if held_out is not None:
             lines.append(f"On a held-out half, after a fit on the other half: {held_out.sentence}")
             document["held_out"] = held_out.as_json()
@@ -83,8 +85,10 @@ def run(args: Namespace) -> int:
     result = _answers_job(args, console, fitted, document, lines) if args.apply else None
     checks = []
     for path in args.check or ():
-        check = fitted.check(in_order(read_labelled(args, console, path, "to check: "), fitted))
+        file = read_labelled(args, console, path, "to check: ")
+        check = fitted.check(in_order(file, fitted))
         checks.append((path, check))
+        warnings += dependence(file)
         (warnings if check.drift else lines).append(f"{path}: {check.sentence}")
     tables = []
     if checks:
