@@ -145,7 +145,7 @@ def dependence(file: ScoreFile) -> list[str]:
         return []
     return [
         f"{file.path}: positions of one example, such as pixels, are not independent: guarantees and intervals are "
-        "those of independent rows, so they promise too much, and drift may be chance. Give one position of each example"
+        "those of independent rows: they promise too much, and drift may be chance; give one position of each example"
     ]
 
 
