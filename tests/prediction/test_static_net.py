@@ -212,6 +212,18 @@ def test_an_error_of_the_network_changes_nothing() -> None:
     assert static(predictor) is not None
 
 
+@pytest.mark.usefixtures("uncompiled")
+def test_a_class_with_samples_of_its_own() -> None:
+    class Halved(BayesianModule):
+        def weights(self, noise: Tensor) -> Tensor:
+            return super().weights(noise / 2)
+
+    bayesian, x = made(), images()
+    bayesian.__class__ = Halved
+    expected, found = (Predictor(bayesian, samples=3, compiled=how).logits(x) for how in (False, True))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_a_graph_is_of_one_set_of_arguments() -> None:
     x = torch.zeros(2)
     calls = [{"a": True}, {"b": True}, {"a": False}, {"a": 1}, {"a": x}, {"a": x.double()}, {"a": [x]}]

@@ -25,6 +25,8 @@ from avuc.prediction.task import Task
 # Compiling takes 9 to 22 s (benchmarks/results/any-net.json): work that takes longer than this without it is compiled.
 # The time is that of one batch, measured, times the number of batches and samples.
 WORTH_COMPILING = 30.0
+# what a sample of a `BayesianModule` is made by
+DRAWING = ("draw", "noise", "weights", "run", "run_views", "mean_module")
 # with fewer passes of a batch through the network, the measurement is not worth its time
 FEWEST_PASSES = 100
 
@@ -186,11 +188,12 @@ class SampleRunner:
         return time.perf_counter() - start
 
     def _bayesian(self) -> BayesianModule | None:
-        """Return the posterior if its samples are those of `BayesianModule.draw`."""
-        posterior = self.posterior
-        if isinstance(posterior, BayesianModule) and type(posterior).draw is BayesianModule.draw:
-            return posterior
-        return None
+        """Return the posterior if its samples are those of `BayesianModule`, not of a class that changes them."""
+        posterior, kind = self.posterior, type(self.posterior)
+        own = isinstance(posterior, BayesianModule) and all(
+            getattr(kind, name) is getattr(BayesianModule, name) and name not in vars(posterior) for name in DRAWING
+        )
+        return posterior if own else None  # type: ignore[return-value]
 
     def _sample(self, index: int) -> Draw:
         if index == 0 and self._first is not None:
