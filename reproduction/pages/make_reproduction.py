@@ -261,8 +261,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chart = DOCS / "figures" / CHART
     if args.check:
         current = chart.is_file() and chart.read_text(encoding="utf-8") == flow_chart(studies)
-        gain = DOCS / "figures" / GAIN_FIGURE
-        drawn = gain.is_file() and gain.read_text(encoding="utf-8").endswith(gain_values(studies))
+        gain, values = DOCS / "figures" / GAIN_FIGURE, gain_values(studies)
+        drawn = not values or (gain.is_file() and gain.read_text(encoding="utf-8").endswith(values))
         return 1 if stale or not current or not drawn else 0
     write_text(chart, flow_chart(studies))
     figures = drawings(studies, notes.get("ablation", {}).get("base", "")) | gain_drawing(studies)

@@ -176,7 +176,7 @@ def gain_values(studies: Mapping[str, Study]) -> str:
     for one in [] if study is None else gains(study):
         shown = ", ".join(f"{metric} {' '.join(f'{x:.5f}' for x in gain)}" for metric, gain in one.gains.items())
         lines.append(f"{one.corner}, {one.loss}: error {one.error:.5f}, {shown}")
-    return "<!-- " + "\n".join(lines) + " -->\n"
+    return "<!-- " + "\n".join(lines) + " -->\n" if lines else ""
 
 
 def _paint_gains(figure: Any, points: list[Gain]) -> None:
