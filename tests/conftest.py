@@ -67,36 +67,44 @@ def run_ranks() -> Callable[..., None]:
     return run
 
 
-# Reads one request a line, forks, and answers with the exit code. Nothing of avuc is imported before the fork.
+# Reads one request a line, forks, and answers with the exit code. Nothing of avuc is imported before the fork. At its
+# end a child waits for its threads, runs the functions of `atexit` and forgets its own objects, as Python does; to take
+# torch apart, too, would take half a second.
 FORKS = """
-import json, os, signal, sys, traceback
+import atexit, json, os, signal, sys, threading, traceback, types
 import numpy, torch
 
 for line in sys.stdin:
     code, arguments, folder, environment, files = json.loads(line)
-    if pid := os.fork():
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-        continue
-    signal.alarm(300)
-    for stream, file in enumerate(files, 1):
-        os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY), stream)
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.argv, sys.stdin = ["-c", *arguments], open(os.devnull)
-    status = 0
-    try:
-        exec(compile(code, "<string>", "exec"), vars(sys.modules["__main__"]))
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if not isinstance(end.code, (int, type(None))):
-            print(end.code, file=sys.stderr)
-    except BaseException:
-        status = 1
-        traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    if not (pid := os.fork()):
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+else:
+    sys.exit()
+signal.alarm(300)
+for stream, file in enumerate([os.devnull, *files]):
+    os.dup2(os.open(file, os.O_CREAT | os.O_RDWR), stream)
+os.chdir(folder)
+os.environ.clear()
+os.environ.update(environment)
+sys.argv = ["-c", *arguments]
+main = sys.modules["__main__"] = types.ModuleType("__main__")
+status = 0
+try:
+    exec(compile(code, "<string>", "exec"), vars(main))
+except SystemExit as end:
+    status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    if not isinstance(end.code, (int, type(None))):
+        print(end.code, file=sys.stderr)
+except BaseException:
+    status = 1
+    traceback.print_exc()
+threading._shutdown()
+atexit._run_exitfuncs()
+vars(main).clear()
+sys.stdout.flush()
+sys.stderr.flush()
+os._exit(status)
 """
 
 

@@ -66,6 +66,7 @@ def test_study_of_my_own_model(tmp_path: Path, fresh_python: Any) -> None:
     assert study.returncode == 0, study.stderr
     assert "smudge:smudge" in (folder / "out" / "report.html").read_text(encoding="utf-8")
     ran = fresh_python(SCRIPT, "from_python.py", cwd=folder)
+    assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("ECE") == 9
 
 

@@ -111,4 +111,5 @@ def test_the_calibrators_do_not_need_scikit_learn(fresh_python):
         "scaler = TemperatureScaling().fit([[3., 0.], [0., 3.], [3., 0.]], [0, 1, 1])\n"
         "print(scaler.predict([[3., 0.]]), scaler.classes_, scaler.score([[3., 0.]], [0]) < 0)\n"
     )
-    assert fresh_python(code).stdout == "[0] [0 1] True\n"
+    ran = fresh_python(code)
+    assert (ran.returncode, ran.stdout) == (0, "[0] [0 1] True\n"), ran.stderr

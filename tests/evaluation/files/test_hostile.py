@@ -207,7 +207,7 @@ file = read_scores({str(path)!r}, columns="logits_0,logits_1")
 assert file.num_classes == 2
 write_scores(file, file.scores + 1, {str(tmp_path / "b.parquet")!r})
 """
-    done = fresh_python(code)
+    done = fresh_python(code, env=environment())
     assert done.returncode == 0, done.stderr
     again = pq.ParquetFile(tmp_path / "b.parquet", read_dictionary=[name])
     assert again.schema_arrow.names == table.schema.names
