@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -153,8 +154,14 @@ def test_a_folder_that_cannot_be_written(server: Any, tmp_path: Path, refused: C
     assert "cannot store set.bin" in refused(fetch, published(server), tmp_path / "file" / "folder")
 
 
+def fetch_there(environment: dict[str, str], known: KnownFile, folder: Path) -> None:
+    os.environ.update(environment)  # the server of forks began with that of another test
+    fetch(known, folder)
+
+
 def start(known: KnownFile, folder: Path) -> BaseProcess:
-    process = multiprocessing.get_context("forkserver").Process(target=fetch, args=(known, folder))
+    arguments = (dict(os.environ), known, folder)
+    process = multiprocessing.get_context("forkserver").Process(target=fetch_there, args=arguments, daemon=True)
     process.start()
     return process
 

@@ -80,8 +80,8 @@ def test_an_archive_is_downloaded_unpacked_and_removed(
     assert names(base / "cifar-10-batches-py") == sorted(file.name for file in small.files)
 
 
-def load_archived(form: Any, cache: str) -> None:
-    os.environ["AVUC_DATA"] = cache
+def load_archived(form: Any, environment: dict[str, str]) -> None:
+    os.environ.update(environment)  # the server of forks began with that of another test
     cifar.CIFAR10 = [{"train": form}]
     assert len(load_dataset("cifar10", split="train")) == 100
 
@@ -94,9 +94,9 @@ def test_processes_download_and_unpack_once(
     body = make_tar(small, "cifar-10-batches-py")
     server.files["cifar-10-python.tar.gz"] = body
     archived(small, monkeypatch, body, server.url)
-    arguments = (cifar.CIFAR10[0]["train"], str(tmp_path / "cache"))
+    arguments = (cifar.CIFAR10[0]["train"], {**os.environ, "AVUC_DATA": str(tmp_path / "cache")})
     context = multiprocessing.get_context("forkserver")
-    processes = [context.Process(target=load_archived, args=arguments) for _ in range(2)]
+    processes = [context.Process(target=load_archived, args=arguments, daemon=True) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:
