@@ -113,7 +113,7 @@ def test_from_data_to_page(home, capsys):
     places = "<!-- generated: beyond-cifar -->\n<!-- end: beyond-cifar -->\n"
     readme.write_text(f"{places}<!-- generated: other -->\nas it is\n")
     assert make_studies.main([]) == 0
-    assert "| [Small](docs/studies/small.md), study | Plain |  |  |  | not run yet |" in readme.read_text()
+    assert f"| [Small]({'docs/studies'}/small.md), study | Plain |  |  |  | not run yet |" in readme.read_text()
     page, index = home / "docs" / "small.md", home / "docs" / "index.md"
     assert page.read_text().count("*Not run yet.*") == 5
     assert "make reproduce STUDY=small DATA=FOLDER" in page.read_text()
