@@ -163,17 +163,17 @@ def once(step: Step, hidden: Tensor, weight: Tensor, labels: Tensor) -> float:
 def replayed(step: Step, hidden: Tensor, weight: Tensor, labels: Tensor, repeats: int) -> float:
     """Median seconds of one forward and backward pass as a CUDA graph: the GPU's work without Python's time."""
 
-    def once() -> tuple[Tensor, ...]:
+    def gradients() -> tuple[Tensor, ...]:
         return torch.autograd.grad(step(hidden, weight, labels), (hidden, weight))
 
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        once()
+        gradients()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        kept = once()
+        kept = gradients()
     times = []
     for _ in range(repeats + 1):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -180,4 +180,5 @@ if __name__ == "__main__":
     try:
         main(Path(sys.argv[1]), Path(sys.argv[2]))
     except InputError as error:
-        sys.exit(str(error))
+        print(error, file=sys.stderr)
+        sys.exit(2)

@@ -161,4 +161,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except InputError as error:
-        sys.exit(str(error))
+        print(error, file=sys.stderr)
+        sys.exit(2)

@@ -170,7 +170,7 @@ def check_finite(path: Path, raw: RawScores, summary: ScoreSummary) -> None:
         raise file_error(
             path,
             f"{raw.scores_from} contains {value} at row {row}, class {column} "
-            f"({summary.nan + summary.infinite:,} such values)",
+            f"({summary.nan + summary.infinite:,} in all)",
             "drop these rows or repair the model; every score must be a finite float32 number",
         )
 
