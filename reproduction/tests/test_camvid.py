@@ -95,7 +95,7 @@ def test_recipe_asks_for_what_the_page_shows():
     recipe = load_recipe(HOME / "recipe.toml", ["data.root=somewhere"])
     assert len(recipe.study.shifts) == 16
     assert recipe.study.severities == (1, 3, 5)
-    assert recipe.study.seeds == (0, 1, 2)
+    assert recipe.study.seeds == (0, 1, 2, 3, 4)
     assert {one.objective.kind for one in recipe.trained} == {"plain", "avuc", "segmentation_avu"}
     assert {one.method.name for one in recipe.trained} == {"vanilla", "dropout", "ll_svi", "ensemble"}
     assert {one.calibrator.kind for one in recipe.methods if one.calibrator} == {"temperature", "avuts"}

@@ -109,7 +109,8 @@ class TensorData:
         if images is None or labels.shape != images.shape[:3]:
             return self.batch(rows)
         # padding is 0, which is IGNORE_INDEX after the shift
-        maps = augmentation.apply((labels - IGNORE_INDEX)[..., None], rows, drawn)[..., 0] + IGNORE_INDEX
+        chosen, all_of_them = labels[rows] - IGNORE_INDEX, torch.arange(len(rows), device=labels.device)
+        maps = augmentation.apply(chosen[..., None], all_of_them, drawn)[..., 0] + IGNORE_INDEX
         return as_input(augmentation.apply(images, rows, drawn)), maps
 
 

@@ -47,7 +47,8 @@ def run_study(
         recipe: the study; see `load_recipe`.
         directory: its folder; made if it does not exist.
         engine: "local" or "ray".
-        device: "auto" for every GPU, or the CPU if there is none; or devices with commas ("cuda:0,cuda:1").
+        device: "auto" for every GPU, or the CPU if there is none; or devices with commas ("cuda:0,cuda:1"), one process for
+            each; a device that is named twice is shared by two processes.
         progress: show progress on stderr.
         minutes: stop after that long, at the end of an epoch or of an evaluation; `OutOfTime` says what is missing.
         only: names of methods to train and evaluate now; empty for all.
@@ -152,7 +153,8 @@ def devices_for(device: str) -> list[str]:
 
 def about_here(devices: list[str]) -> dict[str, Any]:
     """Return the versions and the hardware, for the record of a run."""
-    gpus = [torch.cuda.get_device_name(name) for name in devices if name.startswith("cuda")]
+    # several processes may share a GPU
+    gpus = [torch.cuda.get_device_name(name) for name in dict.fromkeys(devices) if name.startswith("cuda")]
     versions = {"avuc": __version__, "torch": torch.__version__, "numpy": np.__version__}
     versions |= {"python": platform.python_version(), "cuda": torch.version.cuda or ""}
     hardware: dict[str, Any] = {
