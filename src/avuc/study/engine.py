@@ -47,8 +47,8 @@ def run_study(
         recipe: the study; see `load_recipe`.
         directory: its folder; made if it does not exist.
         engine: "local" or "ray".
-        device: "auto" for every GPU, or the CPU if there is none; or devices with commas ("cuda:0,cuda:1"), one process for
-            each; a device that is named twice is shared by two processes.
+        device: "auto" for every GPU, or the CPU if there is none; or devices with commas ("cuda:0,cuda:1"), one
+            process for each; a device that is named twice is shared by two processes.
         progress: show progress on stderr.
         minutes: stop after that long, at the end of an epoch or of an evaluation; `OutOfTime` says what is missing.
         only: names of methods to train and evaluate now; empty for all.
