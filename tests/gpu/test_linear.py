@@ -55,8 +55,25 @@ def replace(
 
 @pytest.fixture
 def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "update_softmax", update)
-    monkeypatch.setattr(linear, "replace_by_gradient", replace)
+    def place(z: Tensor, bias: Tensor | None, word: int, options: Options) -> tuple[Tensor | None, Options]:
+        return None if bias is None else bias[word : word + z.shape[1]], options._replace(first=options.first + word)
+
+    def updater(dtype: Any, bias: Tensor | None, labels: Tensor, part: Partial, options: Options) -> Any:
+        def start(z: Tensor, word: int) -> None:
+            words, at = place(z, bias, word, options)
+            update(z, words, labels, part, at, word == 0)
+
+        return start
+
+    def writer(dtype: Any, bias: Tensor | None, *columns: Any) -> Any:
+        def start(z: Tensor, word: int) -> None:
+            words, at = place(z, bias, word, columns[-1])
+            replace(z, words, *columns[:-1], at)
+
+        return start
+
+    monkeypatch.setattr(linear, "softmax_updater", updater)
+    monkeypatch.setattr(linear, "gradient_writer", writer)
 
 
 def layer(

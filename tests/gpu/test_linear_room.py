@@ -15,7 +15,8 @@ def span(tensor: Tensor, of: Tensor) -> range | None:
     """The bytes of `of` that `tensor` covers, None if it is elsewhere."""
     start = tensor.data_ptr() - of.data_ptr()
     size = of.numel() * of.element_size()
-    return range(start, start + tensor.numel() * tensor.element_size()) if 0 <= start < size else None
+    numbers = 1 + sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return range(start, start + numbers * tensor.element_size()) if 0 <= start < size else None
 
 
 def apart(one: range, other: range) -> bool:
@@ -36,8 +37,11 @@ def test_every_word_once_and_no_tile_in_a_final_number(
     row, final = depth * hidden.element_size(), 0
     seen: dict[str, list[int]] = {"hidden": [], "weight": []}
     complete = False
-    for step in room.steps():
-        assert (step.stop - step.start) * tokens <= step.tile.numel() <= aligned(step.stop - step.start) * tokens
+    all_words = torch.arange(words)
+    for step, part in zip(room.steps(), room.parts(all_words), strict=True):
+        assert part.tolist() == list(range(step.start, step.stop))
+        assert step.tile.shape == (tokens, step.stop - step.start)
+        assert step.tile.stride(0) in (step.stop - step.start, aligned(step.stop - step.start))
         assert 0 < step.stop - step.start <= width
         seen["hidden"] += range(step.start, step.stop) if step.to_hidden else ()
         seen["weight"] += range(step.start, step.stop) if step.to_weight else ()
@@ -89,4 +93,4 @@ def test_an_odd_vocabulary_has_aligned_rows() -> None:
     hidden, weight = (torch.empty(size, 768, dtype=torch.bfloat16, device="meta") for size in (4_096, 50_257))
     steps = list(Room(hidden, torch.empty_like(hidden), weight, 50_257, 16_384, False).steps())
     assert any((step.stop - step.start) % 16 for step in steps)
-    assert all(step.tile.numel() // 4_096 % 16 == 0 for step in steps)
+    assert all(step.tile.stride(0) % 16 == 0 for step in steps)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from avuc.gpu.kernels import linear_loss
-from avuc.gpu.kernels.linear_softmax import available, replace_by_gradient, update_softmax
+from avuc.gpu.kernels.linear_softmax import available, gradient_writer, softmax_updater
 from avuc.gpu.linear_room import ALIGNED, Room, aligned
 from avuc.losses.linear.fused import Figures, Rows, Rule
-from avuc.losses.linear.tiles import Coefficients, Options, Partial, spans
+from avuc.losses.linear.tiles import Coefficients, Options, Partial
 
 # Most logits in a tile. In the forward pass a tile also has at most a half of the weight's size: it must not need more
 # than the gradients of the backward pass.
@@ -21,6 +21,7 @@ BACKWARD_TILE = 1 << 26
 # Up to this many logits the backward pass has memory of its own for a tile of OWN_TILE logits and a float32 sum,
 # instead of borrowed room: fewer, wider tiles, and no logits a third time.
 FEW_LOGITS, OWN_TILE = 0, 1 << 25
+ADD_IN_FLOAT32 = getattr(torch.ops.aten.addmm, "dtype_out", None)  # None in torch before 2.8
 
 
 def unsupported_reason(hidden: Tensor, weight: Tensor) -> str | None:
@@ -50,10 +51,12 @@ def forward_tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: T
     width = options.width or _even(words, min(FORWARD_TILE, weight.numel() // FORWARD_SHARE) // tokens)
     room = hidden.new_empty(tokens * aligned(min(words, width)))
     with torch.cuda.device_of(hidden):  # Triton starts kernels on the current device
-        for start, stop in spans(words, width):
-            z = _logits(hidden, weight[start:stop], room)
-            place = options._replace(first=options.first + start)
-            update_softmax(z, _slice(bias, start, stop), labels, part, place, start == 0)
+        update, start = softmax_updater(hidden.dtype, bias, labels, part, options), 0
+        for columns in weight.t().split(width, dim=1):
+            wide = columns.shape[1]
+            z = room.as_strided((tokens, wide), (aligned(wide), 1))
+            update(torch.mm(hidden, columns, out=z), start)
+            start += wide
     return part
 
 
@@ -82,16 +85,18 @@ def backward_tiles(
     own = tokens * words <= FEW_LOGITS
     width = options.width or max(ALIGNED, (OWN_TILE if own else BACKWARD_TILE) // tokens // ALIGNED * ALIGNED)
     room = Room(hidden, in_hidden, in_weight, words, _even(words, width) if own else width, own)
+    sums = in_hidden if room.sums is None else room.sums
+    written = room.parts(weight if in_weight is None else in_weight)
+    tiles = zip(room.steps(), room.parts(weight), room.parts(weight.t(), dim=1), written, strict=True)
     with torch.cuda.device_of(hidden):
-        for start, stop, to_hidden, to_weight, tile, completes in room.steps():
-            rows = weight[start:stop]
-            z = _logits(hidden, rows, tile)
-            place = options._replace(first=options.first + start)
-            replace_by_gradient(z, _slice(bias, start, stop), labels, predicted, coefficients, place)
-            if to_hidden and in_hidden is not None:
-                _add_product(in_hidden if room.sums is None else room.sums, z, rows)
+        replace = gradient_writer(hidden.dtype, bias, labels, predicted, coefficients, options)
+        for (start, stop, to_hidden, to_weight, z, completes), rows, columns, in_rows in tiles:
+            torch.mm(hidden, columns, out=z)
+            replace(z, start)
+            if to_hidden and sums is not None:
+                _add_product(sums, z, rows)
             if to_weight and in_weight is not None:
-                torch.mm(z.t(), hidden, out=in_weight[start:stop])
+                torch.mm(z.t(), hidden, out=in_rows)
             if in_bias is not None and (to_weight or in_weight is None):
                 torch.sum(z, dim=0, dtype=torch.float32, out=in_bias[start:stop])
             if completes and in_hidden is not None and room.sums is not None:
@@ -117,19 +122,12 @@ def token_coefficients(part: Partial, labels: Tensor, in_sums: Tensor, rule: Rul
         return linear_loss.token_coefficients(part, labels, in_sums, rule)
 
 
-def _logits(hidden: Tensor, rows: Tensor, room: Tensor) -> Tensor:
-    tokens, words = hidden.shape[0], rows.shape[0]
-    width = aligned(words)
-    z = room.as_strided((tokens, words), (width if width * tokens <= room.shape[0] else words, 1))
-    return torch.mm(hidden, rows.t(), out=z)
-
-
 def _add_product(sums: Tensor, dz: Tensor, rows: Tensor) -> None:
     """Add dz·rows to `sums`, in float32 if `sums` is."""
     if sums.dtype == dz.dtype:
         sums.addmm_(dz, rows)
-    elif dz.is_cuda and hasattr(torch.ops.aten.addmm, "dtype_out"):
-        torch.ops.aten.addmm.dtype_out(sums, dz, rows, torch.float32, out=sums)
+    elif dz.is_cuda and ADD_IN_FLOAT32 is not None:
+        ADD_IN_FLOAT32(sums, dz, rows, torch.float32, out=sums)
     else:  # torch before 2.8: the product of a block of tokens is rounded before it is added
         for block, part in zip(sums.split(1024), dz.split(1024), strict=True):
             block.add_(part @ rows)
@@ -139,7 +137,3 @@ def _even(words: int, most: int) -> int:
     """Return the width of tiles of about one size, of at most `most` words (256 at least)."""
     tiles = -(-words // max(256, most))
     return -(-words // (tiles * 64)) * 64
-
-
-def _slice(bias: Tensor | None, start: int, stop: int) -> Tensor | None:
-    return None if bias is None else bias[start:stop]

@@ -35,7 +35,7 @@ def aligned(words: int) -> int:
 
 
 class Step(NamedTuple):
-    """One tile: words `start` … `stop`, which gradients it adds to, its memory, and whether S is complete after it."""
+    """One tile: words `start` … `stop`, which gradients it adds to, (T, words), and whether S is complete after it."""
 
     start: int
     stop: int
@@ -89,24 +89,34 @@ class Room:
             self.sums = torch.zeros_like(hidden, dtype=torch.float32)
         self.aside = None if own or not fits else in_hidden.view(-1)
 
-    def steps(self) -> Iterator[Step]:
-        """Yield the tiles in the order of the three steps above."""
-        sizes = Sizes(
+    @functools.cached_property
+    def sizes(self) -> Sizes:
+        """What the places of tiles depend on."""
+        return Sizes(
             self.tokens, self.depth, self.words, self.width, self.tail, self.kept,
             self.rows is not None, self.aside is not None, 0 if self.private is None else self.private.numel(),
             self.to_hidden, self.to_weight,
         )  # fmt: skip
-        for start, stop, to_hidden, to_weight, where, offset, size, completes in _planned(sizes):
-            if where == ROWS:
-                whole = self.rows
-            elif where == ASIDE:
-                whole = self.aside
-            else:
-                if self.private is None:
-                    self.private = self.hidden.new_empty(self.tokens * aligned(_private_words(sizes)))
-                whole = self.private
-            assert whole is not None
-            yield Step(start, stop, to_hidden, to_weight, whole.narrow(0, offset, size), completes)
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the tiles in the order of the three steps above."""
+        sizes = self.sizes
+        wholes = [self.rows, self.aside, self.private]
+        for start, stop, to_hidden, to_weight, where, offset, stride, completes in _planned(sizes):
+            whole = wholes[where]
+            if whole is None:
+                assert where == PRIVATE
+                whole = wholes[where] = self.private = self.hidden.new_empty(
+                    self.tokens * aligned(_private_words(sizes))
+                )
+            tile = whole.as_strided((self.tokens, stop - start), (stride, 1), whole.storage_offset() + offset)
+            yield Step(start, stop, to_hidden, to_weight, tile, completes)
+
+    def parts(self, tensor: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+        """Return the words of each step, of a tensor that has all words in `dim`: views, made in one go."""
+        first, others = _lengths(self.sizes)
+        again = tensor.narrow(dim, self.kept, sum(first)).split_with_sizes(first, dim) if first else ()
+        return (*again, *tensor.split_with_sizes(others, dim))
 
 
 # Where a tile is: in the rows of the gradient in the weight, in the gradient in `hidden`, or in memory of its own.
@@ -130,7 +140,7 @@ class Sizes(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A `Step` before its memory is known: `size` numbers from `offset` on."""
+    """A `Step` before its memory is known: rows of `stride` numbers from `offset` on."""
 
     start: int
     stop: int
@@ -138,7 +148,7 @@ class Place(NamedTuple):
     to_weight: bool
     where: int
     offset: int
-    size: int
+    stride: int
     completes: bool = False
 
 
@@ -152,30 +162,38 @@ def _planned(sizes: Sizes) -> tuple[Place, ...]:
     return tuple(_places(sizes))
 
 
+@functools.lru_cache(maxsize=64)
+def _lengths(sizes: Sizes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the numbers of words of the tiles of step 1, and of the other tiles, which have all words in order."""
+    lengths = [place.stop - place.start for place in _planned(sizes)]
+    others = next(number for number, place in enumerate(_planned(sizes)) if not place.start)
+    return tuple(lengths[:others]), tuple(lengths[others:])
+
+
 def _places(sizes: Sizes) -> Iterator[Place]:
     depth, words, kept, private = sizes.depth, sizes.words, sizes.kept, sizes.private
     start = kept
     while start < words and sizes.to_hidden:
-        stop, where, offset, size, private = _next(sizes, start, words, kept * depth, 0, sizes.aside, private)
-        yield Place(start, stop, True, False, where, offset, size)
+        stop, where, offset, stride, private = _next(sizes, start, words, kept * depth, 0, sizes.aside, private)
+        yield Place(start, stop, True, False, where, offset, stride)
         start = stop
     start = 0
     while start < kept:
         room = kept * depth if sizes.to_weight else 0
-        stop, where, offset, size, private = _next(sizes, start, kept, room, depth, sizes.aside, private)
-        yield Place(start, stop, sizes.to_hidden, sizes.to_weight, where, offset, size, stop == kept)
+        stop, where, offset, stride, private = _next(sizes, start, kept, room, depth, sizes.aside, private)
+        yield Place(start, stop, sizes.to_hidden, sizes.to_weight, where, offset, stride, stop == kept)
         start = stop
     while start < words:
         room = words * depth if sizes.to_weight else 0
-        stop, where, offset, size, private = _next(sizes, start, words, room, depth, False, private)
-        yield Place(start, stop, False, True, where, offset, size)
+        stop, where, offset, stride, private = _next(sizes, start, words, room, depth, False, private)
+        yield Place(start, stop, False, True, where, offset, stride)
         start = stop
 
 
 def _next(
     sizes: Sizes, start: int, end: int, room: int, written: int, has_aside: bool, private: int
 ) -> tuple[int, int, int, int, int]:
-    """Return the end of the next tile, where it is, its offset and size there, and the size of memory of its own.
+    """Return the end of the next tile, where it is, its offset and stride there, and the size of memory of its own.
 
     Args:
         sizes: of the layer.
@@ -201,11 +219,11 @@ def _next(
             even = -(-left // -(-left // most))
             most = min(most, -(-even // ALIGNED) * ALIGNED)
     words = min(most, left)
-    size = aligned(words) * tokens
+    stride = aligned(words)
     if words <= in_rows:
         free = room - (start + words) * written
-        size = size if size <= free else words * tokens
-        return start + words, ROWS, room - size, size, private
+        stride = stride if stride * tokens <= free else words
+        return start + words, ROWS, room - stride * tokens, stride, private
     if words <= aside:
-        return start + words, ASIDE, 0, min(size, tokens * sizes.depth), private
-    return start + words, PRIVATE, 0, min(size, private), private
+        return start + words, ASIDE, 0, stride if stride <= sizes.depth else words, private
+    return start + words, PRIVATE, 0, stride if stride * tokens <= private else words, private

@@ -106,7 +106,7 @@ def test_kernels_in_tritons_interpreter() -> None:
 class Launches(TorchDispatchMode):
     """Counts operations that start a kernel on a GPU, matrix products left out."""
 
-    FREE = {"view", "as_strided", "t", "select", "slice", "unbind", "detach", "alias"} | {
+    FREE = {"view", "as_strided", "t", "select", "slice", "split", "split_with_sizes", "unbind", "detach", "alias"} | {
         "empty",
         "empty_like",
         "mm",
@@ -140,12 +140,11 @@ def test_at_most_ten_launches_besides_products_and_tiles(
     monkeypatch.setattr(linear, "unsupported_reason", lambda hidden, weight: None)
     monkeypatch.setattr(linear, "_add_product", lambda sums, dz, rows: None)
     monkeypatch.setattr(fused._Check, "start", lambda self, status, later: None)
-    tools = SimpleNamespace(cdiv=lambda a, b: -(-a // b), next_power_of_2=lambda n: 1 << (n - 1).bit_length())
+    monkeypatch.setattr(linear_loss, "triton", SimpleNamespace(cdiv=lambda a, b: -(-a // b)))
     for module, names in (
         (linear_loss, ("_token_sums", "_loss_of_sums", "_token_coefficients")),
         (linear_softmax, ("_update_softmax", "_replace_by_gradient")),
     ):
-        monkeypatch.setattr(module, "triton", tools)
         for name in names:
             monkeypatch.setattr(module, name, Kernel(name))
     hidden, weight = (torch.zeros(*shape, dtype=torch.bfloat16, requires_grad=True) for shape in ((32, 16), (640, 16)))
@@ -189,32 +188,44 @@ def test_the_second_start_of_a_kernel_has_the_arguments_of_the_first(monkeypatch
             return lambda *arguments: started.append(("again", dict(zip(self.names, arguments, strict=True))))
 
     monkeypatch.setattr(linear_softmax, "_COMPILED", {})
-    tools = SimpleNamespace(cdiv=lambda a, b: -(-a // b), next_power_of_2=lambda n: 1 << (n - 1).bit_length())
-    monkeypatch.setattr(linear_softmax, "triton", tools)
     for name in ("_update_softmax", "_replace_by_gradient"):
         monkeypatch.setattr(linear_softmax, name, Kernel(getattr(linear_softmax, name)))
     z, labels, column = torch.zeros(16, 32), torch.zeros(16, dtype=torch.long), torch.zeros(16)
     part, coefficients = Partial(column, column, column, column, labels), Coefficients(*[column] * 5)
 
-    def start(width: int, options: Options) -> list[str]:
+    def start(width: int, options: Options, word: int = 0, bias: Tensor | None = None) -> list[str]:
         started.clear()
-        linear_softmax.update_softmax(z[:, :width], None, labels, part, options)
-        linear_softmax.replace_by_gradient(z[:, :width], None, labels, labels, coefficients, options)
-        for _, found in started:
+        tile = z[:, :width]
+        linear_softmax.softmax_updater(z.dtype, bias, labels, part, options)(tile, word)
+        linear_softmax.gradient_writer(z.dtype, bias, labels, labels, coefficients, options)(tile, word)
+        for when, found in started:
             assert {"START", "HAS_BIAS", "HAS_CAP", "HAS_SCALE", "BLOCK"} - set(found) <= {"START"}
-            assert (found["width"], found["first"]) == (width, options.first)
+            assert (found["width"], found["first"], found["stride"]) == (width, options.first + word, 32)
             assert (found["HAS_CAP"], found["softcap"]) == (options.softcap is not None, options.softcap or 1.0)
+            assert found["HAS_BIAS"] == (bias is not None)
+            assert found.get("START", word == 0) == (word == 0)
+            columns = dict(part._asdict() if "START" in found else coefficients._asdict(), labels=labels, z=tile)
+            columns["bias"] = tile if bias is None else bias[word:]
+            for name, tensor in columns.items():
+                place = found[name] if when == "again" else found[name].data_ptr()
+                assert place == tensor.data_ptr(), name
         return [when for when, _ in started]
 
     capped = Options(softcap=5.0)
     assert start(32, Options()) == ["first", "first"]
     assert start(32, Options(first=64)) == ["again", "again"]  # another multiple of 16
+    assert start(32, Options(), 64) == ["first", "again"]  # not the first tile
+    assert start(32, Options(first=16), 48) == ["again", "again"]
     assert start(32, Options(first=7)) == ["first", "first"]
     assert start(32, Options(first=9)) == ["again", "again"]
     assert start(32, capped) == ["first", "first"]
     assert start(31, Options()) == ["first", "first"]
     assert start(1, Options()) == start(1, Options()) == ["first", "first"]  # Triton makes a constant of 1
     assert start(16, capped) == ["first", "first"]  # another block
+    bias = torch.zeros(64)
+    assert start(32, Options(), 16, bias) == ["first", "first"]
+    assert start(32, Options(), 32, bias) == ["again", "again"]
+    assert start(32, Options(), 18, bias) == start(32, Options(), 18, bias) == ["first", "first"]  # 8 bytes farther
     z = torch.zeros(16 * 32 + 1)[1:].view(16, 32)  # not aligned
     assert start(32, Options()) == start(32, Options()) == ["first", "first"]
 

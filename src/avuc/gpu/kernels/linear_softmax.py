@@ -6,9 +6,12 @@ states and compute in float32. `avuc.losses.linear.tiles` has the formulas.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from avuc.losses.linear.tiles import Coefficients, Options, Partial
@@ -34,66 +37,90 @@ def jit(kernel: Callable[..., Any]) -> Any:
     return kernel if triton is None else triton.jit(kernel)
 
 
-def update_softmax(
-    z: Tensor, bias: Tensor | None, labels: Tensor, part: Partial, options: Options, start: bool = False
-) -> None:
-    """Add the words of a tile to the online softmax `part`, in place; `options.first` is the tile's first word.
+def softmax_updater(
+    dtype: torch.dtype, bias: Tensor | None, labels: Tensor, part: Partial, options: Options
+) -> Callable[[Tensor, int], None]:
+    """Return a function of a tile z (T, w) of `dtype` and its first word in `bias`: adds w words to `part`, in place.
 
-    With `start` this is the first tile, and `part` is only written.
+    The tile of word 0 comes first: there `part` is only written. `options.first` is the number of word 0 in the whole
+    vocabulary.
     """
-    tokens, width = z.shape
-    block = min(FORWARD_BLOCK, triton.next_power_of_2(width))
-    _start(
-        _update_softmax, (tokens, 1, 1), (z, z.stride(0), z if bias is None else bias, labels, *part), width, options,
-        {"START": start, **_flags(bias, options), "BLOCK": block},
-    )  # fmt: skip
+    start = _starter(_update_softmax, dtype, bias, (labels, *part), options, ("START",))
+
+    def update(z: Tensor, word: int) -> None:
+        tokens, width = z.shape
+        start((tokens, 1, 1), z, word, (word == 0,), min(FORWARD_BLOCK, _power_of_2(width)))
+
+    return update
 
 
-def replace_by_gradient(
-    z: Tensor, bias: Tensor | None, labels: Tensor, predicted: Tensor, coefficients: Coefficients, options: Options
-) -> None:
-    """Replace h·Wᵀ in a tile by the gradient in it; `options.first` is the tile's first word."""
-    tokens, width = z.shape
-    block = min(BACKWARD_BLOCK, triton.next_power_of_2(width))
-    tensors = (z, z.stride(0), z if bias is None else bias, labels, predicted, *coefficients)
-    grid = (tokens, triton.cdiv(width, block), 1)
-    _start(_replace_by_gradient, grid, tensors, width, options, {**_flags(bias, options), "BLOCK": block})
+def gradient_writer(
+    dtype: torch.dtype,
+    bias: Tensor | None,
+    labels: Tensor,
+    predicted: Tensor,
+    coefficients: Coefficients,
+    options: Options,
+) -> Callable[[Tensor, int], None]:
+    """Return a function of a tile z (T, w) and its first word: replaces h·Wᵀ by the gradient in it."""
+    start = _starter(_replace_by_gradient, dtype, bias, (labels, predicted, *coefficients), options, ())
+
+    def replace(z: Tensor, word: int) -> None:
+        tokens, width = z.shape
+        block = min(BACKWARD_BLOCK, _power_of_2(width))
+        start((tokens, -(-width // block), 1), z, word, (), block)
+
+    return replace
 
 
-_COMPILED: dict[tuple[Any, ...], Any] = {}
+_COMPILED: dict[tuple[Any, ...], dict[tuple[Any, ...], Any]] = {}
 
 
-def _start(
-    kernel: Any, grid: tuple[int, int, int], tensors: tuple[Any, ...], width: int, options: Options, constants: Any
-) -> None:
-    """Start `kernel`. After its first time it is started without Triton's look at each argument.
+def _starter(
+    kernel: Any,
+    dtype: torch.dtype,
+    bias: Tensor | None,
+    columns: tuple[Tensor, ...],
+    options: Options,
+    names: tuple[str, ...],
+) -> Callable[[tuple[int, int, int], Tensor, int, tuple[bool, ...], int], None]:
+    """Return a function that starts `kernel` for a tile; after the first time without Triton's look at each argument.
 
     That look takes as long as a small tile. It decides by types, by the alignment of addresses to 16 bytes, by whole
-    numbers that are 1 or multiples of 16, and by the constants: all of these are in the key here.
+    numbers that are 1 or multiples of 16, and by the constants: all of these are in the two keys here. A kernel that is
+    compiled takes addresses in place of tensors, and need not ask the driver for them.
     """
-    z, stride, *others = tensors
-    arguments = (*tensors, width, options.first, options.softcap or 1.0, options.scale or 1.0)
-    addresses = z.data_ptr()
-    for other in others:
-        addresses |= other.data_ptr()
-    numbers = (stride, width, options.first)
-    if addresses % 16 or 1 in numbers or max(numbers) >= 1 << 31:
-        kernel[grid](*arguments, **constants, num_warps=WARPS)
-        return
-    key = (
-        kernel, z.device, WARPS, *(each.dtype for each in (z, *others)), *(not n % 16 for n in numbers),
-        *constants.values(),
-    )  # fmt: skip
-    compiled = _COMPILED.get(key)
-    if compiled is None:
-        _COMPILED[key] = kernel[grid](*arguments, **constants, num_warps=WARPS)  # None in Triton's interpreter
-    else:
-        compiled[grid](*arguments, *constants.values())
+    flags = (bias is not None, options.softcap is not None, options.scale is not None)
+    names = (*names, "HAS_BIAS", "HAS_CAP", "HAS_SCALE", "BLOCK")
+    numbers = options.softcap or 1.0, options.scale or 1.0
+    types = dtype if bias is None else bias.dtype, *(column.dtype for column in columns)
+    compiled = _COMPILED.setdefault((kernel, columns[0].device, WARPS, dtype, types, flags), {})
+    addresses = tuple(column.data_ptr() for column in columns)
+    bits = functools.reduce(operator.or_, addresses)
+    of_bias, size = (0, 0) if bias is None else (bias.data_ptr(), bias.element_size())
+
+    def start(grid: tuple[int, int, int], z: Tensor, word: int, own: tuple[bool, ...], block: int) -> None:
+        width, stride, first, at = z.shape[1], z.stride(0), options.first + word, z.data_ptr()
+        at_bias = of_bias + word * size or at
+        constants = (*own, *flags, block)
+        usual = not ((bits | at | at_bias) % 16 or 1 in (stride, width, first) or max(stride, width, first) >= 1 << 31)
+        key = (*own, block, not stride % 16, not width % 16, not first % 16)
+        ready = compiled.get(key) if usual else None
+        if ready is not None:
+            ready[grid](at, stride, at_bias, *addresses, width, first, *numbers, *constants)
+            return
+        tensor = z if bias is None else bias[word : word + width]
+        named = dict(zip(names, constants, strict=True))
+        found = kernel[grid](z, stride, tensor, *columns, width, first, *numbers, **named, num_warps=WARPS)
+        if usual:
+            compiled[key] = found  # None in Triton's interpreter
+
+    return start
 
 
-def _flags(bias: Tensor | None, options: Options) -> dict[str, bool]:
-    capped, scaled = options.softcap is not None, options.scale is not None
-    return {"HAS_BIAS": bias is not None, "HAS_CAP": capped, "HAS_SCALE": scaled}
+def _power_of_2(number: int) -> int:
+    """Return the smallest power of 2 that is not below `number`."""
+    return 1 << (number - 1).bit_length()
 
 
 @jit
