@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -32,9 +34,14 @@ def unsupported_reason(hidden: Tensor, weight: Tensor) -> str | None:
         return "Triton is not installed"
     if hidden.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         return f"it computes in bfloat16, float16 or float32, not in {hidden.dtype}"
-    if torch.cuda.get_device_capability(hidden.device) < (8, 0):
+    if _capability(hidden.device) < (8, 0):
         return "it needs compute capability 8.0"
     return None
+
+
+@functools.cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 def forward_tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, options: Options) -> Partial:

@@ -7,7 +7,6 @@ import inspect
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -140,7 +139,6 @@ def test_at_most_ten_launches_besides_products_and_tiles(
     monkeypatch.setattr(linear, "unsupported_reason", lambda hidden, weight: None)
     monkeypatch.setattr(linear, "_add_product", lambda sums, dz, rows: None)
     monkeypatch.setattr(fused._Check, "start", lambda self, status, later: None)
-    monkeypatch.setattr(linear_loss, "triton", SimpleNamespace(cdiv=lambda a, b: -(-a // b)))
     for module, names in (
         (linear_loss, ("_token_sums", "_loss_of_sums", "_token_coefficients")),
         (linear_softmax, ("_update_softmax", "_replace_by_gradient")),
@@ -173,7 +171,7 @@ def test_the_second_start_of_a_kernel_has_the_arguments_of_the_first(monkeypatch
 
         def __getitem__(self, grid: Any) -> Any:
             def start(*arguments: Any, **options: Any) -> Any:
-                assert options.pop("num_warps") == linear_softmax.WARPS
+                del options["num_warps"]
                 started.append(("first", dict(zip(self.names, arguments, strict=False)) | options))
                 return Compiled(self.names)
 
@@ -228,6 +226,33 @@ def test_the_second_start_of_a_kernel_has_the_arguments_of_the_first(monkeypatch
     assert start(32, Options(), 18, bias) == start(32, Options(), 18, bias) == ["first", "first"]  # 8 bytes farther
     z = torch.zeros(16 * 32 + 1)[1:].view(16, 32)  # not aligned
     assert start(32, Options()) == start(32, Options()) == ["first", "first"]
+
+    for module, name in (
+        (linear_loss, "_token_sums"), (linear_loss, "_loss_of_sums"), (linear_loss, "_token_coefficients"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, Kernel(getattr(module, name)))
+    sums = torch.zeros(8, dtype=torch.float64)
+    for limit in (0.5, torch.tensor(0.5)):
+        rule = fused.Rule("avuc", "paper", limit, 320, -100)
+        for start_loss in (
+            lambda tokens, rule=rule: linear_loss.token_sums(
+                Partial(*(c[:tokens] for c in part)), labels[:tokens], rule
+            ),
+            lambda tokens, rule=rule: linear_loss.loss_of_sums(sums, rule, 1.0, float(tokens)),
+            lambda tokens, rule=rule: linear_loss.token_coefficients(part, labels[:tokens], sums, rule),
+        ):
+            started.clear()
+            start_loss(16)
+            start_loss(16)
+            (when, found), (then, again) = started
+            assert (when, then) == ("first", "again")
+            assert list(found) == list(again)
+            for one, other in zip(found.values(), again.values(), strict=True):
+                assert isinstance(other, int) and other > 1 << 16 if isinstance(one, Tensor) else one == other
+    started.clear()
+    for tokens in (15, 13, 1):  # no multiple of 16; the same; a constant
+        linear_loss.token_sums(Partial(*(c[:tokens] for c in part)), labels[:tokens], rule)
+    assert [when for when, _ in started] == ["first", "again", "first"]
 
 
 def on_gpu() -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -9,25 +9,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from avuc.gpu.kernels.linear_softmax import jit
+from avuc.gpu.kernels.linear_softmax import jit, start_once_more
 from avuc.losses.analytic import EMPTY_MASS
 from avuc.losses.linear.fused import SUMS, Figures, Rows, Rule
 from avuc.losses.linear.tiles import Coefficients, Partial
 from avuc.losses.quadrants import SOFT_TEMPERATURE
 
-try:
-    import triton
+with contextlib.suppress(ImportError):  # torch without CUDA comes without Triton
     import triton.language as tl
-except ImportError:  # torch without CUDA comes without Triton
-    triton = None
 
 TOKENS_PER_PROGRAM = 256
+WARPS = 4
 LOWEST_ENTROPY = math.sqrt(torch.finfo(torch.float32).tiny)  # see `log_tanh`
 
 
@@ -40,10 +39,10 @@ def token_sums(part: Partial, labels: Tensor, rule: Rule) -> tuple[Tensor, Rows]
         torch.empty(tokens, dtype=torch.uint8, device=labels.device),
         torch.empty(tokens, dtype=torch.uint8, device=labels.device),
     )
-    programs = triton.cdiv(tokens, TOKENS_PER_PROGRAM)
+    programs = -(-tokens // TOKENS_PER_PROGRAM)
     sums = torch.empty(programs, SUMS, dtype=torch.float64, device=labels.device)
     if programs:
-        _token_sums[(programs,)](*part, labels, *rows, sums, *_arguments(rule), tokens, **_options(rule))
+        _start(_token_sums, programs, (*part, labels, *rows, sums), rule, tokens)
     return sums.sum(dim=0), rows._replace(correct=rows.correct.view(torch.bool), valid=rows.valid.view(torch.bool))
 
 
@@ -51,9 +50,9 @@ def token_coefficients(part: Partial, labels: Tensor, in_sums: Tensor, rule: Rul
     """Return the gradient in the logits, given the gradient in the sums, (8) in float64."""
     tokens = len(labels)
     columns = [torch.empty_like(part.rest) for _ in range(4)]
-    programs = triton.cdiv(tokens, TOKENS_PER_PROGRAM)
+    programs = -(-tokens // TOKENS_PER_PROGRAM)
     if programs:
-        _token_coefficients[(programs,)](*part, labels, in_sums, *columns, *_arguments(rule), tokens, **_options(rule))
+        _start(_token_coefficients, programs, (*part, labels, in_sums, *columns), rule, tokens)
     return Coefficients(part.largest, *columns)
 
 
@@ -70,22 +69,19 @@ def loss_of_sums(sums: Tensor, rule: Rule, nll_weight: float, beta: float) -> tu
         torch.empty(3, dtype=torch.float64, **place),
     )
     slopes = torch.empty(3, SUMS, dtype=torch.float64, **place)
-    tensor = isinstance(rule.limit, Tensor)
-    _loss_of_sums[(1,)](
-        sums, *figures, slopes, rule.limit, nll_weight, beta, KIND=rule.kind, TENSOR=tensor, SUMS=SUMS, EMPTY=EMPTY_MASS
-    )
+    constants = {"KIND": rule.kind, "TENSOR": isinstance(rule.limit, Tensor), "SUMS": SUMS, "EMPTY": EMPTY_MASS}
+    arguments = (sums, *figures, slopes, rule.limit, nll_weight, beta)
+    start_once_more(_loss_of_sums, (1, 1, 1), arguments, constants, WARPS)
     return figures, slopes
 
 
-def _arguments(rule: Rule) -> tuple[Any, ...]:
-    return rule.limit, rule.words, rule.ignore_index, math.log(max(rule.words, 2))
-
-
-def _options(rule: Rule) -> dict[str, Any]:
-    return {
+def _start(kernel: Any, programs: int, tensors: tuple[Tensor, ...], rule: Rule, tokens: int) -> None:
+    numbers = rule.limit, rule.words, rule.ignore_index, math.log(max(rule.words, 2)), tokens
+    constants = {
         "KIND": rule.kind, "VARIANT": rule.variant, "TENSOR": isinstance(rule.limit, Tensor), "SUMS": SUMS,
-        "SHARPNESS": 1 / SOFT_TEMPERATURE, "LOWEST": LOWEST_ENTROPY, "BLOCK": TOKENS_PER_PROGRAM, "num_warps": 4,
+        "SHARPNESS": 1 / SOFT_TEMPERATURE, "LOWEST": LOWEST_ENTROPY, "BLOCK": TOKENS_PER_PROGRAM,
     }  # fmt: skip
+    start_once_more(kernel, (programs, 1, 1), (*tensors, *numbers), constants, WARPS)
 
 
 # Exact to rounding at both ends: the entropy of a certain token is as small as the other words' probabilities, and

@@ -22,6 +22,7 @@ from avuc.losses.linear.inputs import (
     next_labels,
     place_in_vocabulary,
     positive,
+    without_autocast,
 )
 from avuc.losses.linear.objective import Kind, Running, Whole, avuc_of, mean_nll, summed, ua_clm_of
 from avuc.losses.linear.statistics import accelerated, token_statistics
@@ -160,7 +161,7 @@ def linear_avuc(
     if fused is not None and not (isinstance(threshold, Tensor) and threshold.requires_grad):
         rule = rule_of(kind, variant, threshold, words, ignore_index, hidden.device)
         terms = Terms(nll_weight, beta, group, whole, past)
-        with torch.autocast(hidden.device.type, enabled=False):
+        with without_autocast(hidden.device.type):
             found, of = fused_loss(fused, flat, weight, bias, labels, options, vocab_group, rule, terms)
         num_correct, num_valid = found.counts
         return LinearAvUC(

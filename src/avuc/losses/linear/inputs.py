@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -28,11 +29,14 @@ def check_tensors(hidden: Any, weight: Any, labels: Any, bias: Any) -> None:
             raise InputError(f"linear_avuc: {name} must be floating point; found {value.dtype}")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise InputError(f"linear_avuc: labels must be integers; found {labels.dtype}")
-    shapes = f"hidden {tuple(hidden.shape)}, weight {tuple(weight.shape)} and labels {tuple(labels.shape)}"
+    problem = None
     if hidden.ndim < 2 or weight.ndim != 2 or weight.shape[1] != hidden.shape[-1] or not weight.numel():
-        raise InputError(f"linear_avuc: hidden (..., D) goes with weight (V, D); found {shapes}")
-    if hidden.shape[:-1] != labels.shape:
-        raise InputError(f"linear_avuc: hidden (..., D) goes with labels (...); found {shapes}")
+        problem = "weight (V, D)"
+    elif hidden.shape[:-1] != labels.shape:
+        problem = "labels (...)"
+    if problem is not None:
+        shapes = f"hidden {tuple(hidden.shape)}, weight {tuple(weight.shape)} and labels {tuple(labels.shape)}"
+        raise InputError(f"linear_avuc: hidden (..., D) goes with {problem}; found {shapes}")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise InputError(f"linear_avuc: bias must have shape ({len(weight)},); found {tuple(bias.shape)}")
     if transforming():
@@ -74,6 +78,11 @@ def as_the_layer(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[T
             f"linear_avuc: hidden, weight and bias must have one type; found {types}: use autocast or .to()"
         )
     return hidden, weight, bias
+
+
+def without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
+    """Return a context without autocast on a type of device; torch's own takes long where autocast is off anyway."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext()
 
 
 def next_labels(labels: Tensor, ignore_index: int) -> Tensor:
