@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -21,6 +23,7 @@ from avuc.nets import runner as running
 from avuc.nets import small_cnn
 from avuc.posterior import Posterior, seeded_generator
 from avuc.prediction import predict
+from avuc.prediction.backends.features import FeatureStore
 from avuc.prediction.predictor import Predictor, Reading
 from avuc.predictions import Predictions
 
@@ -147,6 +150,23 @@ def test_changed_weights_are_noticed(name: str) -> None:
     found = predictor(images, labels)
     equal(found, predict(posterior, images, labels, samples=3))
     assert (found.probs - before.probs).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+@pytest.mark.parametrize("name", ["net", "ensemble", "mean field", "last"])
+def test_copies_predict_the_same_by_themselves(name: str, copied: Callable[[Predictor], Predictor]) -> None:
+    images, labels = digits()
+    predictor = Predictor(MADE[name](), samples=3, memory=1 << 24)
+    predictor.share_features(FeatureStore())
+    expected = predictor(images, labels).probs  # prepared before it is copied
+    made = copied(predictor)
+    assert torch.equal(made(images, labels).probs, expected)
+    assert made._lock is not predictor._lock
+    assert made._runner is not predictor._runner
+    assert made._runner.options.features is None
+    assert (made.posterior is predictor.posterior) == (copied is copy.copy)
+    predictor.forget()
+    assert made._runner.state is not None  # what the copy has prepared is its own
 
 
 def test_forget_makes_the_draws_anew() -> None:

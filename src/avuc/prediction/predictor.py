@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -104,6 +105,17 @@ class Predictor:
         where = None if device is None else torch.device(device)
         options = BackendOptions(torch.device("cpu"), dtype, fold_batch_norm, compiled, memory, logits)
         self._runner = SampleRunner(self.posterior, seed, (samples, tolerance, max_samples), where, options, self.task)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, also one in another process, has a lock of its own, and prepares its samples again."""
+        with self._lock:
+            return {name: value for name, value in vars(self).items() if name != "_lock"} | {
+                "_runner": copy.copy(self._runner)
+            }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.RLock()
 
     @renamed(images="data")
     def __call__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,6 +69,11 @@ class SampleRunner:
         # passes of all calls and their seconds, and whether compiling was worth it
         self._passes, self._work, self._compiles = 0, 0.0, False
         self._pass_seconds: dict[int, float] = {}  # of one pass, by the size of the batch as a power of two
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was prepared and without features that it shares: a copy prepares its own."""
+        prepared = {"_first": None, "special": None, "generic": {}, "state": None, "_outputs_checked": False}
+        return vars(self) | prepared | {"options": replace(self.options, features=None)}
 
     @property
     def device(self) -> torch.device:
