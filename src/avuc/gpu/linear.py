@@ -14,7 +14,7 @@ from avuc.gpu.kernels import linear_loss
 from avuc.gpu.kernels.linear_softmax import available, gradient_writer, softmax_updater
 from avuc.gpu.linear_room import ALIGNED, Room, aligned
 from avuc.losses.linear.fused import Figures, Rows, Rule
-from avuc.losses.linear.tiles import Coefficients, Options, Partial
+from avuc.losses.linear.tiles import Coefficients, Options, Partial, add_product
 
 # Most logits in a tile. In the forward pass a tile also has at most a half of the weight's size: it must not need more
 # than the gradients of the backward pass.
@@ -23,7 +23,6 @@ BACKWARD_TILE = 1 << 26
 # Up to this many logits the backward pass has memory of its own for a tile of OWN_TILE logits and a float32 sum,
 # instead of borrowed room: fewer, wider tiles, and no logits a third time.
 FEW_LOGITS, OWN_TILE = 0, 1 << 25
-ADD_IN_FLOAT32 = getattr(torch.ops.aten.addmm, "dtype_out", None)  # None in torch before 2.8
 
 
 def unsupported_reason(hidden: Tensor, weight: Tensor) -> str | None:
@@ -101,7 +100,7 @@ def backward_tiles(
             torch.mm(hidden, columns, out=z)
             replace(z, start)
             if to_hidden and sums is not None:
-                _add_product(sums, z, rows)
+                add_product(sums, z, rows)
             if to_weight and in_weight is not None:
                 torch.mm(z.t(), hidden, out=in_rows)
             if in_bias is not None and (to_weight or in_weight is None):
@@ -127,17 +126,6 @@ def token_coefficients(part: Partial, labels: Tensor, in_sums: Tensor, rule: Rul
     """Return the gradient in the logits, given the gradient in the sums."""
     with torch.cuda.device_of(labels):
         return linear_loss.token_coefficients(part, labels, in_sums, rule)
-
-
-def _add_product(sums: Tensor, dz: Tensor, rows: Tensor) -> None:
-    """Add dz·rows to `sums`, in float32 if `sums` is."""
-    if sums.dtype == dz.dtype:
-        sums.addmm_(dz, rows)
-    elif dz.is_cuda and ADD_IN_FLOAT32 is not None:
-        ADD_IN_FLOAT32(sums, dz, rows, torch.float32, out=sums)
-    else:  # torch before 2.8: the product of a block of tokens is rounded before it is added
-        for block, part in zip(sums.split(1024), dz.split(1024), strict=True):
-            block.add_(part @ rows)
 
 
 def _even(words: int, most: int) -> int:

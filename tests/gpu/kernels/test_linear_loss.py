@@ -137,7 +137,7 @@ def test_at_most_ten_launches_besides_products_and_tiles(
             return lambda *arguments, **options: started.append(self.name)
 
     monkeypatch.setattr(linear, "unsupported_reason", lambda hidden, weight: None)
-    monkeypatch.setattr(linear, "_add_product", lambda sums, dz, rows: None)
+    monkeypatch.setattr(linear, "add_product", lambda sums, dz, rows: None)
     monkeypatch.setattr(fused._Check, "start", lambda self, status, later: None)
     for module, names in (
         (linear_loss, ("_token_sums", "_loss_of_sums", "_token_coefficients")),

@@ -205,12 +205,13 @@ def test_a_thousand_words_and_large_logits() -> None:
     close(gradients(found.loss, hidden, weight), gradients(expected, hidden, weight), 1e-8)
 
 
+@pytest.mark.parametrize("size", [1 / 3, 1 / 8])  # with small logits the sums over tiles are what is rounded
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_low_precision_is_no_worse_than_materialised(dtype: torch.dtype) -> None:
+def test_low_precision_is_no_worse_than_materialised(dtype: torch.dtype, size: float) -> None:
     """Distance to float64, of the loss on logits in that type and of ours."""
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(256, 64, generator=generator).to(dtype).requires_grad_()
-    weight = (torch.randn(700, 64, generator=generator) / 3).to(dtype).requires_grad_()
+    weight = (torch.randn(700, 64, generator=generator) * size).to(dtype).requires_grad_()
     labels = torch.randint(0, 700, (256,), generator=generator)
     labels[::2] = F.linear(hidden, weight).argmax(1)[::2]
     wide = [value.detach().double().requires_grad_() for value in (hidden, weight)]

@@ -22,6 +22,8 @@ from torch import Tensor
 CPU_TILE = 1 << 20
 # On a GPU tiles are wide, so that matrix products are fast: 2^27 logits are 256 MiB in bfloat16.
 GPU_TILE = 1 << 27
+# Products of bfloat16 or float16 that are summed in float32, on NVIDIA GPUs; None in torch before 2.8.
+ADD_IN_FLOAT32 = None if torch.version.hip else getattr(torch.ops.aten.addmm, "dtype_out", None)
 
 
 class Options(NamedTuple):
@@ -144,15 +146,24 @@ def backward_tiles(
         if in_weight is not None:
             torch.mm(dz.t(), hidden, out=in_weight[start:stop])
         if in_hidden is not None:
-            if in_hidden.dtype == hidden.dtype:
-                in_hidden.addmm_(dz, rows)
-            else:
-                in_hidden.add_(dz @ rows)
+            add_product(in_hidden, dz, rows)
     return (
         None if in_hidden is None else in_hidden.to(hidden.dtype),
         in_weight,
         None if in_bias is None or bias is None else in_bias.to(bias.dtype),
     )
+
+
+def add_product(sums: Tensor, dz: Tensor, rows: Tensor) -> None:
+    """Add dz·rows to `sums`. If these are float32 and dz is not, no product of a tile is rounded to the type of dz."""
+    if sums.dtype == dz.dtype:
+        sums.addmm_(dz, rows)
+    elif dz.is_cuda and ADD_IN_FLOAT32 is not None:
+        ADD_IN_FLOAT32(sums, dz, rows, torch.float32, out=sums)
+    else:
+        words = max(1, CPU_TILE // rows.shape[1])  # a copy of all rows can be larger than the tile
+        for part, of in zip(dz.split(words, dim=1), rows.split(words), strict=True):
+            sums.addmm_(part.to(sums.dtype), of.to(sums.dtype))
 
 
 def spans(words: int, width: int) -> Iterator[tuple[int, int]]:
