@@ -88,7 +88,7 @@ def directions(predictions: dict[str, tuple[Tensor, Tensor]]) -> list[dict[str, 
 
 
 def against_own_bin(step: Tensor, logits: Tensor, labels: Tensor, label_binned: bool) -> float:
-    """Return the share of predictions that become more confident though their bins are over-confident, or reverse."""
+    """Return the share of predictions that become more confident though their bins are overconfident, or reverse."""
     confidence, predicted = logits.softmax(-1).max(-1)
     low = 1 / logits.shape[1] if label_binned else 0.0
     anchors = low + (1 - low) * (torch.arange(15, dtype=logits.dtype) + 0.5) / 15

@@ -1,7 +1,9 @@
-"""Fill the generated parts of docs/guide/language-models.md from reproduction/results/language-models.
+"""Fill the generated parts of two pages from reproduction/results/language-models.
+
+docs/guide/language-models.md has figures in its sentences, docs/studies/language-models.md has the tables.
 
     python reproduction/pages/make_language_models.py            # seconds
-    python reproduction/pages/make_language_models.py --check    # writes nothing; 1 if the page is out of date
+    python reproduction/pages/make_language_models.py --check    # writes nothing; 1 if a page is out of date
 
 Text outside the marks (see avuc.report.markers) is written by hand and stays.
 """
@@ -26,7 +28,7 @@ from avuc.report.markers import fill
 from avuc.report.study.paired import Difference, over_seeds
 
 HOME = Path(__file__).parents[2]
-PAGE = HOME / "docs" / "guide" / "language-models.md"
+PAGES = [HOME / "docs" / folder / "language-models.md" for folder in ("guide", "studies")]
 RESULTS = HOME / "reproduction" / "results" / "language-models"
 PLAIN = "cross-entropy"
 # metric, heading, decimals; shares are printed as percentages
@@ -224,25 +226,27 @@ def figure(rows: Rows | None, parts: Sequence[str]) -> str:
 
 
 def filled(page: str, rows: Rows | None) -> str:
-    """The page with its generated parts."""
+    """A page with its generated parts."""
     blocks = {name: NOTHING if rows is None else make(rows) for name, make in BLOCKS.items()}
-    return fill(page, blocks, lambda parts: figure(rows, parts), PAGE.name)
+    return fill(page, blocks, lambda parts: figure(rows, parts), PAGES[0].name)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the page, or check it."""
+    """Write the pages, or check them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if the page is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if a page is out of date")
     options = parser.parse_args(arguments)
     try:
-        before = PAGE.read_text(encoding="utf-8")
-        after = filled(before, read_rows(RESULTS))
+        rows = read_rows(RESULTS)
+        before = {path: path.read_text(encoding="utf-8") for path in PAGES}
+        after = {path: filled(text, rows) for path, text in before.items()}
     except (InputError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     if options.check:
         return int(before != after)
-    write_text(PAGE, after)
+    for path, text in after.items():
+        write_text(path, text)
     return 0
 
 

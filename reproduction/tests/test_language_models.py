@@ -233,9 +233,11 @@ def test_intervals_are_those_of_paired_seeds():
 
 
 def test_the_page_is_made_from_the_committed_rows():
-    before = page.PAGE.read_text(encoding="utf-8")
-    assert page.filled(before, page.read_rows(page.RESULTS)) == before
-    assert set(page.BLOCKS) == set(block_names(before))
+    guide, study = (path.read_text(encoding="utf-8") for path in page.PAGES)
+    rows = page.read_rows(page.RESULTS)
+    assert page.filled(guide, rows) == guide
+    assert page.filled(study, rows) == study
+    assert set(page.BLOCKS) == set(block_names(study))
 
 
 def test_every_block_can_be_made_of_a_small_study(folders):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,22 +23,25 @@ BLOCK = re.compile(
 )
 # pages that another file runs, with more to say about the result
 ELSEWHERE = {
-    "docs/guide/calibration.md": "tests/metrics/test_docs.py",
     "docs/guide/data.md": "tests/shifts/test_doctests.py",
-    "docs/guide/metrics.md": "tests/metrics/test_docs.py",
     "docs/guide/plots.md": "tests/plot/test_plot.py",
-    "docs/guide/prediction.md": "tests/prediction/test_docs.py",
     "docs/guide/shifts.md": "tests/shifts/test_doctests.py",
     "docs/guide/transformers.md": "tests/transformers/test_docs.py",
     "docs/index.md": "tests/docs/test_newcomer.py",
 }
 # every block that is not run, by page: the marks must say the same
 NOT_RUN = {
+    "docs/guide/data.md": ["needs ImageNet and a GPU"],
     "docs/guide/lightning.md": ["examples/lightning_training.py is this program with data"],
     "docs/guide/report.md": ["needs a finished study"],
-    "docs/guide/study.md": ["takes minutes", "needs your network and data", "needs a finished study"],
+    "docs/guide/shifts.md": ["needs the released files"],
+    "docs/guide/study.md": ["needs your network and data", "needs a finished study"],
     "docs/guide/training.md": ["needs CIFAR-10 and a GPU"] * 2 + ["needs your network and data", "needs a GPU"],
 }
+LINKED = re.compile(r"\]\([\w./-]+\.(?:md|py)[)#]")
+# a page for each task and idea: code near its top, what it prints, and where to go next
+TASKS = "command calibration losses bayes prediction shifts study report deploy language-models segmentation"
+IDEAS = "accuracy-versus-uncertainty ece posteriors shifts conformal"
 RUN = [name for name, text in PAGES.items() if name not in ELSEWHERE and BLOCK.search(text)]
 
 
@@ -56,8 +60,11 @@ def assert_prints(printed: str, promised: str) -> None:
 def test_code_of_a_page(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All blocks of a page in one namespace."""
+    """All blocks of a page in one namespace, in a folder with the predictions that docs/guide/metrics.md reads."""
     monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    np.save("logits.npy", rng.standard_normal((300, 4), dtype=np.float32))
+    np.save("labels.npy", rng.integers(0, 4, 300))
     torch.manual_seed(0)
     namespace: dict[str, object] = {"__name__": "page"}
     for block in BLOCK.finditer(PAGES[name]):
@@ -81,6 +88,20 @@ def test_what_is_not_run_is_listed() -> None:
 @pytest.mark.parametrize("page", ELSEWHERE)
 def test_pages_that_run_elsewhere_do(page: str) -> None:
     assert Path(page).name in (ROOT / ELSEWHERE[page]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "name", [f"docs/guide/{name}.md" for name in TASKS.split()] + [f"docs/concepts/{name}.md" for name in IDEAS.split()]
+)
+def test_a_page_begins_with_code_shows_its_output_and_ends_with_links(name: str) -> None:
+    text = PAGES[name]
+    start, end = text.partition("\n## ")[0], text.rpartition("\n## ")[2]
+    if "concepts" in name:  # an idea may need a section before its code
+        start = text
+    assert re.search(r"^```python|^    \$? ?avuc ", start, re.MULTILINE)
+    assert re.search(r"^```text|^>>> .*\n[^>\n]|^    \$ avuc ", text, re.MULTILINE)
+    assert end.startswith("Next\n")
+    assert len(LINKED.findall(end)) >= 2
 
 
 def test_python_is_marked_as_python() -> None:

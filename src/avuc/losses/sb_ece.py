@@ -12,7 +12,7 @@ shares and sums; here a bin without a share has no part in the sum instead.
 
     variant     gradient
     paper       as printed, also through the shares: a prediction can lower the loss by moving to another bin
-    stopgrad    shares are constants: the confidences of over-confident bins fall, those of under-confident bins rise
+    stopgrad    shares are constants: the confidences of overconfident bins fall, those of underconfident bins rise
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class SBECELoss(nn.Module):
         task, class_dim: the layout of the logits, as in `avuc_loss`.
 
     >>> logits = torch.tensor([[2.0, 0.0], [2.0, 0.0]], requires_grad=True)
-    >>> SBECELoss()(logits, torch.tensor([0, 1])).backward()  # over-confident
+    >>> SBECELoss()(logits, torch.tensor([0, 1])).backward()  # overconfident
     >>> bool((logits.grad[:, 0] > 0).all())
     True
     """
