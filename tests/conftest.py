@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,13 +57,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def run_ranks() -> Callable[..., None]:
-    """Call `function(rank, port, *arguments)` in each of `ranks` processes, with a free port for their group."""
+    """Call `function(rank, port, *arguments)` in each of `ranks` processes, with a free port for their group.
 
-    def run(function: Callable[..., None], ranks: int, *arguments: Any) -> None:
+    Ranks that wait for each other forever are ended after `seconds`, and the test fails.
+    """
+
+    def run(function: Callable[..., None], ranks: int, *arguments: Any, seconds: float = 300) -> None:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             port = int(listener.getsockname()[1])
-        mp.start_processes(function, (port, *arguments), nprocs=ranks, start_method="forkserver")
+        started = mp.start_processes(function, (port, *arguments), nprocs=ranks, join=False, start_method="forkserver")
+        end = time.monotonic() + seconds
+        while not started.join(max(0.0, end - time.monotonic())):
+            if time.monotonic() >= end:
+                waiting = [rank for rank, process in enumerate(started.processes) if process.is_alive()]
+                for process in started.processes:
+                    process.kill()
+                pytest.fail(f"{function.__name__}: of {ranks} ranks, {waiting} still ran after {seconds:g} s")
 
     return run
 

@@ -1,9 +1,11 @@
-"""The fixture `fresh_python` runs code as `python -c` does."""
+"""The fixture `fresh_python` runs code as `python -c` does; `run_ranks` ends."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,3 +33,12 @@ def test_it_ends_as_python_does(name: str, fresh_python: Any, tmp_path: Path, mo
     assert found.returncode == expected.returncode
     assert found.stdout == expected.stdout
     assert found.stderr.splitlines()[-1:] == expected.stderr.splitlines()[-1:]
+
+
+def hanging_rank(rank: int, port: int) -> None:
+    time.sleep(600)
+
+
+def test_ranks_that_hang_fail_their_test(run_ranks: Callable[..., None]) -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"^hanging_rank: of 2 ranks, \[0, 1\] still ran after 0.1 s$"):
+        run_ranks(hanging_rank, 2, seconds=0.1)

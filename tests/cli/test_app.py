@@ -130,18 +130,24 @@ def test_names_that_are_no_text_in_the_locale(validation, tmp_path):
 
 
 def test_the_command_modules_need_no_torch():
-    """What `avuc --help` imports beyond the package itself: torch comes with the work, not with the help."""
+    """Torch comes with the work: neither the help needs it, nor the message that a file is missing."""
     code = (
         "import sys, types, pathlib\n"
         "package = types.ModuleType('avuc'); package.__path__ = [sys.argv[1]]; package.__version__ = '0'\n"
         "sys.modules['avuc'] = package\n"
         "from avuc.cli import main\n"
         "main([])\n"
+        "fit = ['--method', 'temperature', '--out', 'cal.json']\n"
+        "for name, more in ('evaluate', []), ('calibrate', fit), ('conformal', []), ('select', ['--risk', '.1']):\n"
+        "    assert main([name, 'missing.npz', *more]) == 2\n"
+        "    assert main([name, 'missing.npy', *more]) == 2\n"
+        "assert main(['apply', 'missing.json', 'missing.npz', '--to', 'to.npz']) == 2\n"
         "assert 'torch' not in sys.modules and 'numpy' not in sys.modules and 'matplotlib' not in sys.modules\n"
     )
     where = str(avuc.__path__[0])
     done = subprocess.run([sys.executable, "-c", code, where], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("(No such file or directory); check the file and its rights\n") == 9
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,11 @@ class MixedTemperatureScaling(TemperatureScaling):
 
     def _fit_at(self, scaled: ScaledLogits, start: TemperatureScaling) -> None:
         """Learn everything but `loss_` after the temperature."""
-        self.temperature_, self.curve_, self.at_bound_ = start.temperature_, start.curve_, start.at_bound_
-        self.num_classes_, self.n_evaluations_ = scaled.num_classes, start.n_evaluations_
+        self.temperature_: float = start.temperature_
+        self.curve_: tuple[Array, Array] = start.curve_
+        self.at_bound_: bool = start.at_bound_
+        self.num_classes_: int = scaled.num_classes
+        self.n_evaluations_ = start.n_evaluations_
         self._mix(scaled)
 
     def _store(self, scaled: ScaledLogits, minimum: Minimum) -> None:

@@ -143,6 +143,7 @@ class Race:
     folds: int
     seed: int
     runners: dict[str, Runner] = field(default_factory=dict)
+    fits: FoldFits = field(init=False, repr=False, compare=False)
 
     def run(self, calibrators: Mapping[str, Calibrator], *, stop: bool = True) -> None:
         """Hold out one fold after the other.

@@ -14,7 +14,7 @@ from avuc.cli.command import Namespace, Parser
 from avuc.cli.console import Console
 from avuc.core.atomic import atomic_path
 from avuc.core.errors import InputError, require
-from avuc.core.files import same_file
+from avuc.core.files import check_regular, same_file
 
 # stands for standard input as FILE, and for standard output after --json
 STANDARD = "-"
@@ -50,9 +50,14 @@ def file_title(args: Namespace) -> str:
 
 
 def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None]) -> None:
-    """Raise before any work if an output has no folder, is an input, or is named twice."""
+    """Raise before any work, and before torch is imported, if an input is missing or no regular file.
+
+    Also if an output has no folder, is an input, or is named twice.
+    """
     seen: dict[str, str] = {}
     read = [name for name in inputs if name and name != STANDARD]
+    for file in read:
+        check_regular(file)
     if any(name.lower().endswith(".npy") for name in read):
         from avuc.evaluation.files.find import also_read
 

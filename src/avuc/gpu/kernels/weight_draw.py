@@ -19,7 +19,7 @@ MOST_WEIGHTS = 2**29 - 1
 # each part is a launch that computes at least one number for each lane
 MOST_PARTS = 12
 LOW = {torch.float32: 0, torch.bfloat16: 1}
-log = logging.getLogger("avuc.gpu.kernels")
+log: logging.Logger = logging.getLogger("avuc.gpu.kernels")
 
 Build = Callable[[str, Mapping[str, int], torch.device], Any]
 Parts = Sequence[tuple[int, Tensor]]

@@ -8,7 +8,7 @@ sample. Weights that autocast would cast in each forward pass are written in its
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -27,13 +27,13 @@ from avuc.prediction.arguments import Arguments
 # in bytes: compiled kernels copy an input that starts elsewhere
 ALIGNMENT = 16
 # functions whose tensors autocast casts, all of them
-CAST = {
+CAST: set[Callable[..., Any]] = {
     *(functional.linear, functional.bilinear, functional.conv1d, functional.conv2d, functional.conv3d),
     *(functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d),
     *(torch.matmul, torch.mm, torch.bmm, torch.addmm, torch.baddbmm, Tensor.matmul, Tensor.__matmul__),
 }
 # arguments of F.multi_head_attention_forward that it gives to F.linear, by place and by name
-PROJECTIONS = {5, 6, 11, 12, "q_proj_weight", "k_proj_weight", "v_proj_weight"}
+PROJECTIONS: set[int | str] = {5, 6, 11, 12, "q_proj_weight", "k_proj_weight", "v_proj_weight"}
 # one operation for the whole layer, which autocast on a CPU does not change
 NATIVE = (nn.TransformerEncoderLayer, nn.MultiheadAttention)
 
