@@ -31,6 +31,7 @@ def trained(on_epoch: Callable[[int, dict[str, float]], object]) -> Fitted:
 
 
 def test_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     with trackers.tensorboard(tmp_path, prefix="run/") as tracker:

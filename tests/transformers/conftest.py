@@ -112,6 +112,7 @@ SIZES = {
     "pad_token_id": 2,
 }
 GPT2 = {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32, "resid_pdrop": 0.0}
+GPT2 |= {"attn_implementation": "eager"}  # of transformers 4.51, the other one does not run in float64
 GPT2 |= {"embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
 LANGUAGE_MODELS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "gpt2": (GPT2Config, GPT2LMHeadModel, GPT2),  # tied

@@ -229,7 +229,7 @@ class _Batches(Sampler[list[tuple[int, int]]]):
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         epoch = self.epoch
         if self.shuffle:
-            seed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1, np.uint64)[0] >> 1)
+            seed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1, np.uint64)[0]) >> 1
             batches = epoch_batches(
                 self.n, self.batch_size, torch.Generator().manual_seed(seed), drop_last=self.drop_last
             )

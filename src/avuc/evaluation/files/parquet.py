@@ -216,8 +216,9 @@ class _Table:
         return bool(arrow.types.is_floating(kind) or arrow.types.is_integer(kind) or arrow.types.is_decimal(kind))
 
     def is_list(self, name: str) -> bool:
-        arrow, _ = arrow_modules()
-        return bool(arrow.types.is_nested(self.kinds[name]))
+        types = arrow_modules()[0].types
+        kind = self.kinds[name]
+        return bool(types.is_nested(kind) or types.is_fixed_size_list(kind))  # pyarrow 15 does not call these nested
 
     def text(self, name: str) -> str:
         return f"type {self.kinds[name]}"
