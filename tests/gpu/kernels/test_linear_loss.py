@@ -278,7 +278,7 @@ def test_kernels_on_a_gpu(kind: Any, variant: Any, threshold: Any) -> None:
         result = linear_avuc(of[0], of[1], labels, bias=of[2], backend=backend, **options)
         found.append([*result[:3], *result.quadrants, *result[4:], *torch.autograd.grad(result.loss, of)])
     for place, (one, other) in enumerate(zip(*found, strict=True)):
-        one, other = one.double(), other.double()
+        one, other = one.detach().double(), other.detach().double()
         # tf32 is off, so only float32's rounding is left
         assert float((one - other).norm()) <= 2e-4 * float(other.norm()) + 1e-6, place
 

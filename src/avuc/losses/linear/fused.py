@@ -174,9 +174,10 @@ class _LossOfSums(torch.autograd.Function):
             raise InputError(NO_SECOND_DERIVATIVE)
         (slopes,) = ctx.saved_tensors
         in_sums: Tensor | None = None
-        for gradient, row in zip((in_loss, in_nll, in_avuc), slopes, strict=True):
+        for place, gradient in enumerate((in_loss, in_nll, in_avuc)):
             if gradient is not None:
-                in_sums = gradient * row if in_sums is None else in_sums + gradient * row
+                part = gradient * slopes[place]
+                in_sums = part if in_sums is None else in_sums + part
         return None, in_sums, None, None, None
 
 
