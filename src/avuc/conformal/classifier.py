@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avuc.conformal.coverage import CoverageCheck, check_coverage
+from avuc.conformal.coverage import CoverageCheck, check_coverage, expected_share
 from avuc.conformal.distributions import beta_quantile
+from avuc.conformal.images import Images, coverage_ends, images_of
 from avuc.conformal.inputs import ClassRows, check_classes, check_share, class_rows
 from avuc.conformal.saved import Saved, is_number, is_whole
 from avuc.conformal.scores import METHODS, Score, top_class
@@ -46,13 +47,16 @@ class ConformalClassifier(Saved):
     """
 
     kind: ClassVar[str] = "conformal"
-    learned: ClassVar[tuple[str, ...]] = ("thresholds", "rows", "tied", "num_classes", "class_names")
+    learned: ClassVar[tuple[str, ...]] = ("thresholds", "rows", "tied", "num_classes", "class_names", "images")
+    optional: ClassVar[tuple[str, ...]] = ("images",)
 
     # (1,), or (C,) if class-conditional: the threshold, inf if every class is in the set; number of rows it comes from
     thresholds_: Array
     rows_: Array
     # whether several rows have the score of the threshold; the coverage can then be higher than it should be
     tied_: bool
+    # the images of the rows, if they are pixels or tokens; None if each row is one by itself
+    images_: Images | None = None
 
     def __init__(
         self,
@@ -100,6 +104,9 @@ class ConformalClassifier(Saved):
         self.tied_ = any(
             np.isfinite(q) and (group == q).sum() > 1 for q, group in zip(self.thresholds_, groups, strict=True)
         )
+        self.images_ = None
+        if found.images is not None:
+            self.images_ = images_of(scores <= self.thresholds_[targets if self.class_conditional else 0], found.images)
         self.num_classes_: int = found.num_classes
         self.class_names_: tuple[str, ...] | None = None
         return self
@@ -131,6 +138,9 @@ class ConformalClassifier(Saved):
     ) -> CoverageCheck:
         """Return coverage and set sizes on new labelled rows, and whether the coverage left its interval: drift.
 
+        Pixels of an image, or tokens of a sentence, are not independent: the intervals come from the images then, with
+        the spread of the coverage from image to image.
+
         Args:
             predictions: `avuc.Predictions` with labels that `fit` has not seen, or probabilities with `labels`.
             labels: class numbers, if `predictions` are probabilities or logits.
@@ -149,6 +159,8 @@ class ConformalClassifier(Saved):
             exact=self.is_exact,
             level=level,
             wanted=self.coverage,
+            fit=self.images_,
+            numbers=found.images,
         )
 
     def coverage_interval(self, level: float = 0.95) -> tuple[float, float]:
@@ -156,7 +168,8 @@ class ConformalClassifier(Saved):
 
         It follows Beta(k, n + 1 − k) with k = ⌈(n + 1) · coverage⌉, if no two scores are equal
         (https://arxiv.org/abs/2107.07511, section 3.2). Class-conditional: of the class with the fewest rows, apart
-        from classes with too few rows, which are in every set.
+        from classes with too few rows, which are in every set. For pixels, the images of the fit are what is counted,
+        and the interval is that of all classes together.
 
         Args:
             level: probability of the interval (default 0.95).
@@ -171,6 +184,10 @@ class ConformalClassifier(Saved):
         enough = self.ranks <= self.rows_
         if not enough.any():
             return 1.0, 1.0
+        if self.images_ is not None:
+            share = expected_share(self.rows_, self.ranks, self.rows_)
+            ends = coverage_ends(share, level, self.images_, None, rows=int(self.rows_.sum()), new_rows=0)
+            return ends[0], ends[1] if self.is_exact else 1.0
         rows = int(self.rows_[enough].min())
         rank = self._rank(rows)
         low, high = (beta_quantile(share, rank, rows + 1 - rank) for share in ((1 - level) / 2, (1 + level) / 2))
@@ -234,6 +251,13 @@ class ConformalClassifier(Saved):
             raise InputError("thresholds do not fit the number of rows and the coverage; fit it again")
         self.thresholds_ = np.array([math.inf if q is None else float(q) for q in thresholds])
         self.rows_, self.tied_ = np.array(rows), tied
+        images = learned.get("images")
+        if images is not None:
+            good = isinstance(images, list) and len(images) == 2 and is_whole(images[0]) and images[0] >= 1
+            if not good or not (is_number(images[1]) and images[1] >= 0):
+                raise InputError("images must be their number and their spread; fit it again")
+            images = Images(images[0], float(images[1]))
+        self.images_ = images
 
 
 def sets_as_names(sets: Array, names: tuple[str, ...] | None) -> list[list[str]]:

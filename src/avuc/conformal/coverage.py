@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from avuc.conformal.distributions import beta_binomial, central_interval, clopper_pearson, total_of
+from avuc.conformal.images import Images, coverage_ends, images_of, share_interval
 from avuc.core.display import Displayed
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -22,7 +23,7 @@ class ClassCoverage:
         label: class number.
         rows: number of rows.
         coverage: share of rows whose set contains the class.
-        low: lower end of the exact interval of that share (Clopper & Pearson).
+        low: lower end of the interval of that share (Clopper & Pearson; of pixels: Korn & Graubard).
         high: upper end.
         mean_size: mean number of classes in the sets of these rows.
     """
@@ -49,6 +50,8 @@ class CoverageCheck(Displayed):
         mean_size: mean number of classes in a set.
         sizes: number of rows by the size of their set, (C + 1).
         classes: coverage and set size of each class.
+        images: number of images, if the rows are pixels or tokens, which are not independent: the intervals then
+            come from the images; None if each row is one by itself.
     """
 
     rows: int
@@ -60,6 +63,7 @@ class CoverageCheck(Displayed):
     mean_size: float
     sizes: tuple[int, ...]
     classes: tuple[ClassCoverage, ...]
+    images: int | None = None
 
     @property
     def drift(self) -> bool:
@@ -70,7 +74,8 @@ class CoverageCheck(Displayed):
     def sentence(self) -> str:
         """What the check found, in one or two sentences."""
         where = f"{100 * self.low:.2f} to {100 * self.high:.2f} %, its {100 * self.level:g} % interval"
-        found = f"The sets of {100 * self.coverage:.2f} % of {self.rows:,} rows contain the true class"
+        of = "" if self.images is None else f" of {self.images:,} images"
+        found = f"The sets of {100 * self.coverage:.2f} % of {self.rows:,} rows{of} contain the true class"
         if not self.drift:
             return f"{found}, inside {where}."
         side = "below" if self.coverage < self.low else "above"
@@ -109,11 +114,21 @@ def covered_interval(new: Array, *, ranks: Array, rows: Array, exact: bool, leve
 
 
 def check_coverage(
-    sets: Array, labels: Array, *, ranks: Array, rows: Array, exact: bool, level: float, wanted: float
+    sets: Array,
+    labels: Array,
+    *,
+    ranks: Array,
+    rows: Array,
+    exact: bool,
+    level: float,
+    wanted: float,
+    fit: Images | None = None,
+    numbers: Array | None = None,
 ) -> CoverageCheck:
     """Return coverage and set sizes, with the interval that follows from the rows of the fit.
 
-    Given the fit, the number of covered rows of each threshold is beta-binomial: a share from Beta(k, n + 1 − k).
+    Given the fit, the number of covered rows of each threshold is beta-binomial: a share from Beta(k, n + 1 − k). Rows
+    that are pixels or tokens are judged by their images, see `avuc.conformal.images`.
 
     Args:
         sets: (N, C) bool.
@@ -123,30 +138,50 @@ def check_coverage(
         exact: whether the law is exact; else the coverage may be higher, and the interval ends at 1.
         level: probability of the interval.
         wanted: the coverage that was asked for.
+        fit: the images of the fit; None if its rows were independent.
+        numbers: (N,) the image of each row; None if the rows are independent.
     """
     total, classes = sets.shape
     hit, size = sets[np.arange(total), labels], sets.sum(1)
     new = np.array([total]) if len(rows) == 1 else np.bincount(labels, minlength=classes)
-    low, high = covered_interval(new, ranks=ranks, rows=rows, exact=exact, level=level)
+    images = None if numbers is None else images_of(hit, numbers)
+    if fit is None and images is None:
+        ends = covered_interval(new, ranks=ranks, rows=rows, exact=exact, level=level)
+        low, high = ends[0] / total, ends[1] / total
+    else:
+        share = expected_share(new, ranks, rows)
+        low, high = coverage_ends(share, level, fit, images, rows=int(rows.sum()), new_rows=total)
+        high = high if exact else 1.0
     return CoverageCheck(
         rows=total,
         wanted=wanted,
         coverage=float(hit.mean()),
-        low=low / total,
-        high=high / total,
+        low=low,
+        high=high,
         level=level,
         mean_size=float(size.mean()),
         sizes=tuple(np.bincount(size, minlength=classes + 1).tolist()),
-        classes=tuple(_by_class(hit, size, labels, classes, level)),
+        classes=tuple(_by_class(hit, size, labels, classes, level, numbers)),
+        images=None if images is None else images.number,
     )
 
 
-def _by_class(hit: Array, size: Array, labels: Array, classes: int, level: float) -> Iterator[ClassCoverage]:
+def expected_share(new: Array, ranks: Array, rows: Array) -> float:
+    """Return the expected coverage of new rows, `new` of each threshold: k/(n + 1), or 1 if the fit had too few."""
+    return float((new * np.minimum(1, ranks / (rows + 1))).sum() / new.sum())
+
+
+def _by_class(
+    hit: Array, size: Array, labels: Array, classes: int, level: float, numbers: Array | None
+) -> Iterator[ClassCoverage]:
     counts: Sequence[int] = np.bincount(labels, minlength=classes).tolist()
     covered = np.bincount(labels, weights=hit, minlength=classes)
     totals = np.bincount(labels, weights=size, minlength=classes)
     for label, rows in enumerate(counts):
         events = int(covered[label])
-        ends = clopper_pearson(events, rows, level)
+        if numbers is None:
+            ends = clopper_pearson(events, rows, level)
+        else:
+            ends = share_interval(hit[labels == label], numbers[labels == label], level)
         nan = float("nan")
         yield ClassCoverage(label, rows, events / rows if rows else nan, *ends, totals[label] / rows if rows else nan)

@@ -74,7 +74,7 @@ def binomial_cdf(events: int, rows: int, share: float) -> float:
     return beta_cdf(1 - share, rows - events, events + 1)
 
 
-def clopper_pearson(events: int, rows: int, level: float = 0.95) -> tuple[float, float]:
+def clopper_pearson(events: float, rows: float, level: float = 0.95) -> tuple[float, float]:
     """Return the exact interval of a share of which `events` of `rows` were seen; 0 to 1 without rows.
 
     >>> [round(end, 4) for end in clopper_pearson(0, 10)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,11 +17,15 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class ClassRows(NamedTuple):
-    """Rows (M, C) of probabilities, or of logits; `labels` (M,) are −1 where there are none."""
+    """Rows (M, C) of probabilities, or of logits; `labels` (M,) are −1 where there are none.
+
+    `images` (M,) are the numbers of the images that pixels or tokens belong to; None: each row is one by itself.
+    """
 
     scores: Tensor
     labels: Array
     logits: bool
+    images: Array | None = None
 
     @property
     def num_classes(self) -> int:
@@ -39,7 +44,8 @@ def class_rows(predictions: Any, labels: Any = None, *, logits: bool = False) ->
     """Return the rows of predictions, of probabilities, or of logits, which are not copied."""
     if not logits:
         found = as_predictions(predictions, labels)
-        return ClassRows(found.probs, found.labels.cpu().numpy(), False)
+        images = _images(found.shape, found.positions, len(found.labels))
+        return ClassRows(found.probs, found.labels.cpu().numpy(), False, images)
     if isinstance(predictions, Predictions | MultiLabelPredictions):
         raise InputError("predictions: Predictions have probabilities, not logits; leave logits=True out")
     rows = as_rows(predictions, labels, kind="logits")
@@ -50,7 +56,16 @@ def class_rows(predictions: Any, labels: Any = None, *, logits: bool = False) ->
         raise InputError(
             f"labels must be in 0…{rows.scores.shape[1] - 1}, or −1 for none, found {targets.min()}…{targets.max()}"
         )
-    return ClassRows(rows.scores, targets, True)
+    return ClassRows(rows.scores, targets, True, _images(rows.shape, rows.positions, len(targets)))
+
+
+def _images(shape: tuple[int, ...], positions: Tensor | None, rows: int) -> Array | None:
+    """Return the number of the image of each row; None if an image has one row."""
+    pixels = math.prod(shape[1:])
+    if len(shape) < 2 or pixels == 1:
+        return None
+    places: Array = np.arange(rows) if positions is None else positions.cpu().numpy()
+    return places // pixels
 
 
 def as_predictions(predictions: Any, labels: Any = None) -> Predictions:

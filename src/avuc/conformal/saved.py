@@ -23,6 +23,8 @@ class Saved(ABC):
     kind: ClassVar[str]
     # attributes that a fit sets, without their underscore
     learned: ClassVar[tuple[str, ...]]
+    # those among them that a file has only if they are not None
+    optional: ClassVar[tuple[str, ...]] = ()
 
     # names of the classes in the order of the probabilities, if they are known; set after a fit
     class_names_: tuple[str, ...] | None = None
@@ -55,7 +57,8 @@ class Saved(ABC):
         """Return the parameters and what the fit learned as JSON."""
         content = {"format": FORMAT, "version": VERSION, "kind": self.kind, "params": self.get_params(), "learned": {}}
         if self.is_fitted:
-            content["learned"] = {key: _plain(getattr(self, f"{key}_")) for key in self.learned}
+            found = {key: _plain(getattr(self, f"{key}_")) for key in self.learned}
+            content["learned"] = {k: v for k, v in found.items() if k not in self.optional or v is not None}
         return json.dumps(content, indent=1, allow_nan=False)
 
     @classmethod
@@ -81,7 +84,7 @@ class Saved(ABC):
         restored = cls(**params)
         restored._check_params()
         if learned:
-            if not isinstance(learned, dict) or set(learned) != set(cls.learned):
+            if not isinstance(learned, dict) or set(learned) | set(cls.optional) != set(cls.learned):
                 raise InputError(f"learned must hold {list(cls.learned)}; fit it again")
             classes, names = learned["num_classes"], learned["class_names"]
             if not is_whole(classes) or classes < 1:

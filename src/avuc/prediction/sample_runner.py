@@ -72,7 +72,13 @@ class SampleRunner:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was prepared and without features that it shares: a copy prepares its own."""
-        prepared = {"_first": None, "special": None, "generic": {}, "state": None, "_outputs_checked": False}
+        prepared: dict[str, Any] = {
+            "_first": None,
+            "special": None,
+            "generic": {},
+            "state": None,
+            "_outputs_checked": False,
+        }
         return vars(self) | prepared | {"options": replace(self.options, features=None)}
 
     @property
