@@ -26,11 +26,11 @@ def declared(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str]:
     return names
 
 
-def undeclared(init: ast.FunctionDef) -> set[str]:
-    """The public attributes that `__init__` sets without a type, other than to a parameter that has one."""
-    typed = {one.arg for one in (*init.args.args, *init.args.kwonlyargs) if one.annotation is not None}
+def undeclared(method: ast.FunctionDef) -> set[str]:
+    """The public attributes that a method sets without a type, other than to a parameter that has one."""
+    typed = {one.arg for one in (*method.args.args, *method.args.kwonlyargs) if one.annotation is not None}
     names = set()
-    for item in ast.walk(init):
+    for item in ast.walk(method):
         if isinstance(item, ast.Assign) and not (isinstance(item.value, ast.Name) and item.value.id in typed):
             targets = [one for target in item.targets for one in getattr(target, "elts", [target])]
             own = [one for one in targets if isinstance(one, ast.Attribute) and ast.unparse(one.value) == "self"]
@@ -45,9 +45,9 @@ def missing(sources: dict[str, str]) -> list[str]:
     return [
         f"{name}: {node.name}.{attribute}"
         for name, node in found
-        for init in node.body
-        if isinstance(init, ast.FunctionDef) and init.name == "__init__" and not node.name.startswith("_")
-        for attribute in sorted(undeclared(init) - declared(node, classes))
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and not node.name.startswith("_")
+        for attribute in sorted(undeclared(method) - declared(node, classes))
     ]
 
 
@@ -67,5 +67,7 @@ class One(Base):
         self.other = other
         self.a, self._b = 1, 2
         self.c: int = 3
+    def run(self):
+        self.late = 4
 """
-    assert missing({"one.py": text}) == ["one.py: One.a", "one.py: One.other"]
+    assert missing({"one.py": text}) == ["one.py: One.a", "one.py: One.other", "one.py: One.late"]
