@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import run_study
+import study_maps
 import torch
 from PIL import Image
 
@@ -137,3 +138,13 @@ def test_from_files_to_rows(root, tmp_path, monkeypatch):
             assert np.isfinite(found[name, 0, "elastic_transform", 5, metric]), (name, metric)
     head = (tmp_path / "published" / "rows.csv").read_text().splitlines()[0]
     assert "mean_iou" in head
+    names = ["Cross-entropy", "LL-SVI"]
+    assert study_maps.main([str(tmp_path / "out"), str(tmp_path / "maps.png"), *names]) == 0
+    with Image.open(tmp_path / "maps.png") as made:
+        pixels = np.asarray(made)[::2, ::2]
+    assert pixels.shape == (2 * 24 + 4, 3 * (2 * 32 + 1) + 2 * 4, 3)
+    assert set(map(tuple, pixels[:24, :32].reshape(-1, 3))) <= {(200, 60, 40), (225, 235, 225), (255, 255, 255)}
+    grey = pixels[:24, 33:65]
+    assert (grey == grey[..., :1]).all()
+    with pytest.raises(InputError, match="Nothing on clean: the store shows no examples"):
+        study_maps.main([str(tmp_path / "out"), str(tmp_path / "maps.png"), "Nothing"])
