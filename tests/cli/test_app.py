@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +84,22 @@ def test_bad_arguments_are_one_line(words, capsys):
     assert err.startswith("avuc: ")
     assert err.count("\n") == 1
     assert "--help" in err
+
+
+def test_examples_of_the_help_work_when_copied(tmp_path, monkeypatch, capsys):
+    """The line that makes files to try a command on, and the first example of each command that reads predictions."""
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("evaluate", "calibrate", "apply", "conformal", "select")):
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        text = capsys.readouterr().out
+        if number == 0:
+            program, _, code = shlex.split(text.partition("test.npz:\n")[2])
+            assert program == "python"
+            exec(code, {})
+        example = re.search(r"examples:\n  avuc (.*)", text)[1]
+        assert main(shlex.split(example)) == 0
+        assert not capsys.readouterr().err
 
 
 def test_subprocess_success_and_failure(validation, tmp_path):

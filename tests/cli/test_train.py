@@ -132,6 +132,15 @@ def test_the_default_has_the_recipes_epochs(tmp_path: Path, monkeypatch: pytest.
     assert avuc(tmp_path / "r.toml", "--out", tmp_path / "run", "--device", "cpu") == 2
 
 
+@pytest.mark.parametrize("device", ["cuda:99", "gpu", "cpu,cpu"])
+def test_a_bad_device_is_one_line(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "r.toml").write_text(DEFAULT)
+    assert avuc(tmp_path / "r.toml", "--out", tmp_path / "run", "--device", device) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"avuc: --device {device}: ")
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize("table", ["[method]", "[objective]"])
 def test_a_method_or_an_objective_is_not_the_default(
     table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -184,7 +193,7 @@ def test_help_shows_the_default(capsys: pytest.CaptureFixture[str]) -> None:
         avuc("--help")
     assert ended.value.code == 0
     said = capsys.readouterr().out
-    assert "avuc train default.toml --out runs/default" in said
+    assert "avuc train digits.toml --out runs/digits" in said
     assert "docs/guide/training.md" in said
 
 

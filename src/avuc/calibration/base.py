@@ -258,7 +258,7 @@ def _parsed(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"calibrator JSON: not valid JSON ({error})") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InputError(f'calibrator JSON: not a calibrator (no "format": "{FORMAT}")')
+        raise InputError(f'calibrator JSON: not a calibrator (no "format": "{FORMAT}"); name a file that save() wrote')
     named = {"class_names": None} | content  # calibrators of unnamed classes have none
     _same_keys("the file", named, ["format", "version", "calibrator", "params", "learned", "class_names"])
     if content["version"] != VERSION:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from avuc.cli.command import Command, Namespace, Parser
+from avuc.cli.command import SAMPLE_FILES, Command, Namespace, Parser
 from avuc.cli.inputs import FILE_HELP, add_content_options, read_unlabelled
 from avuc.cli.multilabel import TASK, apply_labels
 from avuc.cli.outputs import add_quiet_option, check_outputs, console_for, write_all
@@ -102,7 +102,7 @@ def _described(calibrator: Any) -> str:
 COMMAND = Command(
     summary="calibrate saved predictions with a saved calibrator",
     text=TEXT,
-    examples=EXAMPLES,
+    examples=EXAMPLES + SAMPLE_FILES,
     arguments=arguments,
     run=run,
 )

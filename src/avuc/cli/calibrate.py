@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from avuc._old_names import forward
-from avuc.cli.command import Command, Namespace, Parser
+from avuc.cli.command import SAMPLE_FILES, Command, Namespace, Parser
 from avuc.cli.console import Console
 from avuc.cli.inputs import (
     FILE_HELP,
@@ -149,7 +149,7 @@ def run(args: Namespace) -> int:
 COMMAND = Command(
     summary="fit a calibrator on saved predictions, and apply it",
     text=TEXT,
-    examples=EXAMPLES,
+    examples=EXAMPLES + SAMPLE_FILES,
     arguments=arguments,
     run=run,
 )

@@ -8,6 +8,12 @@ from dataclasses import dataclass
 
 Namespace = argparse.Namespace
 Parser = argparse.ArgumentParser
+# at the end of the help of commands that read predictions
+SAMPLE_FILES = """
+
+no file at hand? this makes validation.npz and test.npz:
+  python -c "import numpy as np; r = np.random.default_rng(0); [np.savez(f, logits=3 * (r.normal(size=(2000, 10))
+  + 2 * np.eye(10)[y]), labels=y) for f in ('validation.npz', 'test.npz') for y in [r.integers(0, 10, 2000)]]\""""
 
 
 @dataclass(frozen=True)

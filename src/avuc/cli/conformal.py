@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from avuc.cli.command import Command, Namespace, Parser
+from avuc.cli.command import SAMPLE_FILES, Command, Namespace, Parser
 from avuc.cli.console import Console
 from avuc.cli.guarantees import (
     FILES_HELP,
@@ -227,7 +227,7 @@ def _sets_job(
 COMMAND = Command(
     summary="sets that contain the true class with a given probability",
     text=TEXT,
-    examples=EXAMPLES,
+    examples=EXAMPLES + SAMPLE_FILES,
     arguments=arguments,
     run=run,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from avuc.cli.command import Command, Namespace, Parser
+from avuc.cli.command import SAMPLE_FILES, Command, Namespace, Parser
 from avuc.cli.console import Console
 from avuc.cli.inputs import (
     FILE_HELP,
@@ -32,7 +32,7 @@ examples:
   avuc evaluate test.npz
   avuc evaluate test.npz --ood other.npz --json figures.json --report report.html
   avuc evaluate logits.npy --labels test.csv --label class
-  avuc evaluate huge.npy --fixed-memory
+  avuc evaluate huge_logits.npy --labels huge_labels.npy --fixed-memory
   avuc evaluate test.csv --more --group hospital
   avuc evaluate tags.csv --task multilabel
   python predict.py | avuc evaluate - --format npz --json - | jq .metrics.ece"""
@@ -135,7 +135,7 @@ def _memory_notes(console: Console, file: Scores, other: Scores | None) -> list[
 COMMAND = Command(
     summary="metrics of saved predictions, with intervals and explanations",
     text=f"Print every metric of saved predictions with its 95 % interval and its meaning.\n\n{FILE_HELP}",
-    examples=EXAMPLES,
+    examples=EXAMPLES + SAMPLE_FILES,
     arguments=arguments,
     run=run,
 )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from avuc.cli.command import Command, Namespace, Parser
+from avuc.cli.command import SAMPLE_FILES, Command, Namespace, Parser
 from avuc.cli.console import Console
 from avuc.cli.guarantees import (
     FILES_HELP,
@@ -159,7 +159,7 @@ def _answers_job(args: Namespace, console: Console, fitted: Any, document: dict[
 COMMAND = Command(
     summary="answer only the rows whose error rate is at most a limit",
     text=TEXT,
-    examples=EXAMPLES,
+    examples=EXAMPLES + SAMPLE_FILES,
     arguments=arguments,
     run=run,
 )

@@ -32,9 +32,10 @@ Checkpoints and log.jsonl go to --out. The default writes them to the folders fi
 If the training is interrupted, the same command resumes it."""
 EXAMPLES = """\
 examples:
-  printf '[data]\\nname = "cifar10"\\nvalidation = 5000\\n[net]\\nname = "resnet20"\\n' > default.toml
-  avuc train default.toml --out runs/default
-  avuc train recipe.toml --out runs/svi
+  printf '%s\\n' '[data]' 'name = "mnist5k"' 'validation = 400' '[net]' 'name = "mlp"' \\
+    '[train]' 'epochs = 4' 'flip = false' > digits.toml
+  avuc train digits.toml --out runs/digits
+  avuc train recipe.toml --out runs/svi --seed 1
   torchrun --nproc-per-node 4 -m avuc train recipe.toml --out runs/svi --device cuda"""
 
 
@@ -51,12 +52,17 @@ def arguments(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     import torch
 
+    from avuc.study.engine import devices_for
     from avuc.study.recipe import load_training
     from avuc.training.fit import fit
     from avuc.training.launch import launched
 
     recipe = load_training(args.recipe)
-    device = args.device if args.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if args.device != "auto":
+        device, *others = devices_for(args.device)
+        if others:
+            raise InputError(f"--device {args.device}: one device trains here; start several processes with torchrun")
     if recipe.is_default:
         run_default(args, recipe, device)
         return 0

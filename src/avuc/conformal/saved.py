@@ -74,7 +74,8 @@ class Saved(ABC):
             raise InputError(f"not valid JSON ({error}); write it again with save() or --out") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("kind") != cls.kind:
             found = content.get("kind", content.get("format")) if isinstance(content, dict) else type(content).__name__
-            raise InputError(f"not a {cls.kind} classifier (found {found!r}); name a file that save() or --out wrote")
+            what = f" (it is {found!r})" if found else ""
+            raise InputError(f"not a {cls.kind} classifier{what}; name a file that save() or --out wrote")
         if content.get("version") != VERSION:
             raise InputError(f"version {VERSION} is needed, found {content.get('version')!r}; fit it again")
         params, learned = content.get("params"), content.get("learned")

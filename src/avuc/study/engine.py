@@ -148,6 +148,8 @@ def devices_for(device: str) -> list[str]:
             raise InputError(f"--device {name}: expected auto, cpu or cuda:NUMBER") from error
         if kind == "cuda" and not torch.cuda.is_available():
             raise InputError(f"--device {name}: this machine has no CUDA device that torch can use; try --device cpu")
+        if kind == "cuda" and (torch.device(name).index or 0) >= torch.cuda.device_count():
+            raise InputError(f"--device {name}: there are {torch.cuda.device_count()} CUDA devices, counted from 0")
     return chosen
 
 
