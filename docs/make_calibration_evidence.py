@@ -1,4 +1,4 @@
-"""The small evidence table of docs/guide/calibration.md.
+"""The small evidence table of docs/concepts/avuts.md.
 
     python docs/make_calibration_evidence.py      # under a minute on one core; rewrites the table between its marks
 
@@ -23,7 +23,7 @@ from avuc.calibration import CALIBRATORS
 from avuc.metrics import evaluate
 from avuc.predictions import Predictions
 
-PAGE = Path(__file__).parent / "guide" / "calibration.md"
+PAGE = Path(__file__).parent / "concepts" / "avuts.md"
 MARKS = "<!-- evidence: begin -->", "<!-- evidence: end -->"
 FIGURES = ("ece", "uce", "nll")
 HALVES = 3

@@ -3,7 +3,7 @@
     loss(T) = nll_weight · NLL(T) + weight · AvUC(T)
 
 Krishnan & Tickoo 2020 (§3.3, https://arxiv.org/abs/2012.07923) minimise AvUC(T) alone. As printed, that loss has no
-useful minimum in T: it falls towards T → 0 (or T → ∞ for weak networks), see docs/guide/calibration.md. The likelihood
+useful minimum in T: it falls towards T → 0 (or T → ∞ for weak networks), see docs/concepts/avuts.md. The likelihood
 makes the problem well posed.
 """
 
