@@ -21,6 +21,7 @@ from avuc.prediction.logits import kept_logits
 from avuc.predictions import Predictions
 from avuc.study import Store, load_recipe, run_study
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
+from avuc.study.local import LocalRun
 from avuc.study.worker import StudyWorker
 
 
@@ -207,6 +208,26 @@ def test_one_process_for_each_device(recipe, undisturbed, store, tmp_path):
     assert repr(shared.rows()) == repr(store.rows())
     shared.close()
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("begin", [0.0, 0.6])
+def test_processes_begin_at_different_sets(recipe, work, tmp_path, monkeypatch, begin):
+    """Validation and clean data come first in each of them; a set is done for all models before the next one."""
+    seen = []
+    monkeypatch.setattr(work, "evaluate", lambda key, test_set, methods, fits: seen.append(test_set) or [])
+    store = Store(tmp_path)
+    run = LocalRun(Plan(recipe), store, work, False, begin)
+    monkeypatch.setattr(store, "trained", lambda: set(run.plan.models))
+    monkeypatch.setattr(store, "add_evaluations", lambda results: None)
+    monkeypatch.setattr(type(run.plan), "ready", lambda *given: True)
+    monkeypatch.setattr("avuc.study.local.validation_fit", lambda *given: None)
+    run._evaluate(None)
+    run.claims.close()
+    store.close()
+    first, others = run.plan.sets[:2], run.plan.sets[2:]
+    cut = round(begin * len(others))
+    assert list(dict.fromkeys(seen)) == [*first, *others[cut:], *others[:cut]]
+    assert len(seen) == len(run.plan.models) * len(run.plan.sets)
 
 
 def test_predictions_on_request(recipe_file, tmp_path):

@@ -63,7 +63,17 @@ def run(
     made = [
         context.Process(
             target=_run_process,
-            args=(plan, directory, device, store.run, threads, progress and not index, until, given),
+            args=(
+                plan,
+                directory,
+                device,
+                store.run,
+                threads,
+                progress and not index,
+                until,
+                given,
+                index / len(devices),
+            ),
         )
         for index, device in enumerate(devices)
     ]
@@ -106,6 +116,7 @@ def _run_process(
     progress: bool,
     until: float | None,
     given: bytes,
+    begin: float,
 ) -> None:
     """One of several processes."""
     torch.set_num_threads(threads)
@@ -114,7 +125,7 @@ def _run_process(
     store.run = number
     try:
         worker = StudyWorker(plan.recipe, directory, device, progress=progress, until=until)
-        LocalRun(plan, store, worker, progress).run()
+        LocalRun(plan, store, worker, progress, begin).run()
     except OutOfTime:
         sys.exit(OUT_OF_TIME)
     except InputError as error:
@@ -132,6 +143,18 @@ def _run_process(
         store.close()
 
 
+def ordered(sets: Sequence[TestSet], begin: float) -> list[TestSet]:
+    """Return the sets in the order of one process: validation and clean data first, then the others from `begin` on.
+
+    >>> [str(one) for one in ordered([VALIDATION, CLEAN, *(TestSet("fog", level) for level in (1, 2, 3))], 0.5)]
+    ['validation', 'clean', 'fog 2', 'fog 3', 'fog 1']
+    """
+    first = [one for one in sets if one in (VALIDATION, CLEAN)]
+    others = [one for one in sets if one not in first]
+    cut = int(begin * len(others))
+    return [*first, *others[cut:], *others[:cut]]
+
+
 def _training(key: ModelKey) -> str:
     """The claim of a process that trains a model."""
     return f"train {key.seed} {key.method}"
@@ -142,10 +165,20 @@ class Orphaned(Exception):
 
 
 class LocalRun:
-    """One process: works until nothing is missing, or its time is over."""
+    """One process: works until nothing is missing, or its time is over.
 
-    def __init__(self, plan: Plan, store: Store, worker: StudyWorker, progress: bool) -> None:
+    Args:
+        plan: the work.
+        store: the study's file.
+        worker: does the work.
+        progress: show progress on stderr.
+        begin: where among the shifted sets this process begins, in [0, 1). Processes that begin at different sets
+            generate different ones, instead of all of them the same.
+    """
+
+    def __init__(self, plan: Plan, store: Store, worker: StudyWorker, progress: bool, begin: float = 0.0) -> None:
         self.plan: Plan = plan
+        self.sets: list[TestSet] = ordered(plan.sets, begin)
         self.store: Store = store
         self.worker: StudyWorker = worker
         self.progress: bool = progress
@@ -244,14 +277,14 @@ class LocalRun:
                 if any(method.calibrator is not None for method in methods):
                     self._check()
                     self.worker.start_fits(key, methods, self.background.fits)
-        for test_set in self.plan.sets:
+        for test_set in self.sets:
             for key in models:
                 if self.plan.ready(key, test_set, self.done):
                     self._check()
                     self._evaluate_on(key, test_set)
                     if bar is not None:
                         bar.advance(len(self.done) - bar.done, f"{test_set}, {key.method}")
-            if self.background is not None and test_set in (VALIDATION, CLEAN, self.plan.sets[-1]):
+            if self.background is not None and test_set in (VALIDATION, CLEAN, self.sets[-1]):
                 self.background.finish()  # the next sets need what was learned there
                 self.in_progress.clear()
 
