@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
 import sqlite3
@@ -161,6 +162,29 @@ def test_in_the_pilots_failure_every_training_prediction_is_uncertain():
         uncertain = math.isclose(float(epochs[-1]["avu"]), 1 - float(epochs[-1]["accuracy"]), abs_tol=1e-3)
         risen = float(epochs[-1]["total"]) > float(epochs[5]["total"])  # AvUC begins in the sixth
         assert (uncertain, risen) == (failed, failed), training
+
+
+def test_with_sgd_the_printed_loss_fails_over_five_seeds_and_monotone_does_not_so_far():
+    """On training images of the epoch in which the run of `monotone` ended; the page quotes the extremes."""
+    with closing(sqlite3.connect(f"file:{PUBLISHED / 'factorial' / 'study.sqlite'}?mode=ro", uri=True)) as db:
+        query = "SELECT data FROM history WHERE method=? AND epoch=? ORDER BY seed"
+        printed, none, end = (
+            [json.loads(data) for (data,) in db.execute(query, (f"SGD, none, {loss}", epoch))]
+            for loss, epoch in (("AvUC", 147), ("none", 147), ("AvUC", 199))
+        )
+    with (HOME / "reproduction" / "results" / "factorial-sgd-monotone-epochs.csv").open(encoding="utf-8") as file:
+        monotone = [row for row in csv.DictReader(file) if row["epoch"] == "148"]
+    assert [len(each) for each in (printed, none, end, monotone)] == [5, 5, 5, 5]
+    assert all(row["avu"] == pytest.approx(1 - row["accuracy"], abs=1e-3) for row in end)  # every one is uncertain
+    assert all(float(row["avu"]) > 0.9 for row in monotone)
+    text = " ".join((HOME / "docs" / "concepts" / "avuc-pathology.md").read_text(encoding="utf-8").split())
+    for rows, words in (
+        (monotone, "five networks have {} to {} % of the training images right"),
+        (printed, "those with the printed loss {} to {} %"),
+        (none, "those without AvUC {} to {} %"),
+    ):
+        right = sorted(100 * float(row["accuracy"]) for row in rows)
+        assert words.format(f"{right[0]:.1f}", f"{right[-1]:.1f}") in text
 
 
 def test_the_chart_is_made_from_the_rows_and_is_well_formed(committed):
