@@ -14,6 +14,8 @@ allocated bytes above inputs and gradients, after a first call that loads kernel
     cce                  linear_cross_entropy of cut-cross-entropy (cross-entropy alone; leaves out small gradients)
     four products        the matrix products of that size that the loss needs: three, and the logits once more
 
+Times are of one step that begins with an idle GPU, so that Python's first calls count. "In a loop" is one of twenty
+steps that are started one after another without waiting, as in training.
 Shapes of up to 2^28 logits are also measured with other tiles (`VARIANTS`). Each shape has a breakdown: launches and
 time of each kernel, and the time that Python takes to start them.
 liger and cce are reported as "not installed" unless you `pip install liger-kernel cut-cross-entropy`.
@@ -160,6 +162,19 @@ def once(step: Step, hidden: Tensor, weight: Tensor, labels: Tensor) -> float:
     return begin.elapsed_time(end) / 1e3
 
 
+def in_a_loop(start: Callable[[], object], steps: int = 20) -> float:
+    """Seconds of a step when steps are started one after another: Python works ahead of the GPU."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start()
+    torch.cuda.synchronize()
+    begin.record()
+    for _ in range(steps):
+        start()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / 1e3 / steps
+
+
 def replayed(step: Step, hidden: Tensor, weight: Tensor, labels: Tensor, repeats: int) -> float:
     """Median seconds of one forward and backward pass as a CUDA graph: the GPU's work without Python's time."""
 
@@ -201,24 +216,28 @@ def peak_memory(step: Step, hidden: Tensor, weight: Tensor, labels: Tensor) -> f
     return torch.cuda.max_memory_allocated() - before - gradients
 
 
-def four_products(hidden: Tensor, weight: Tensor, repeats: int) -> float:
-    """Median seconds of h·Wᵀ twice, dz·W and dzᵀ·h."""
+def four_products(hidden: Tensor, weight: Tensor, repeats: int) -> tuple[float, float]:
+    """Seconds of h·Wᵀ twice, dz·W and dzᵀ·h: median of single runs, and in a loop."""
     with torch.no_grad():
         z = hidden @ weight.t()
         h, w = torch.empty_like(hidden), torch.empty_like(weight)
+
+        def products() -> None:
+            torch.mm(hidden, weight.t(), out=z)
+            torch.mm(hidden, weight.t(), out=z)
+            torch.mm(z, weight, out=h)
+            torch.mm(z.t(), hidden, out=w)
+
         times = []
         for _ in range(repeats + 1):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda.synchronize()
             begin.record()
-            torch.mm(hidden, weight.t(), out=z)
-            torch.mm(hidden, weight.t(), out=z)
-            torch.mm(z, weight, out=h)
-            torch.mm(z.t(), hidden, out=w)
+            products()
             end.record()
             torch.cuda.synchronize()
             times.append(begin.elapsed_time(end) / 1e3)
-    return statistics.median(times[1:])
+        return statistics.median(times[1:]), in_a_loop(products)
 
 
 def errors(depth: int, words: int, tokens: int = 1024) -> dict[str, list[float]]:
@@ -270,9 +289,18 @@ def gpu(shape: tuple[int, int, int], repeats: int) -> dict[str, object]:
     for _ in range(repeats):
         for name, step in steps.items():
             times[name].append(once(step, hidden, weight, labels))
-    hidden.grad = weight.grad = None
     seconds = {name: statistics.median(values) for name, values in times.items()}
-    seconds["four products"] = four_products(hidden, weight, repeats)
+    loop: dict[str, float] = {}
+    for name in ("avuc", "cross-entropy only", *found):
+        if name in steps and variants:  # the large shape keeps the GPU busy anyway
+
+            def start(step: Step = steps[name]) -> None:
+                hidden.grad = weight.grad = None
+                step(hidden, weight, labels).backward()
+
+            loop[name] = statistics.median(in_a_loop(start) for _ in range(5))
+    hidden.grad = weight.grad = None
+    seconds["four products"], loop["four products"] = four_products(hidden, weight, repeats)
     graphs: dict[str, float] = {}
     for name in ("avuc", "cross-entropy only", *found):
         if name in steps and variants:  # the large shape keeps the GPU busy anyway
@@ -284,11 +312,14 @@ def gpu(shape: tuple[int, int, int], repeats: int) -> dict[str, object]:
     other = {name: {"seconds": seconds.pop(name), "bytes": memory.pop(name)} for name in variants if name in seconds}
     report: dict[str, object] = {"shape": shape, "seconds": seconds, "bytes": memory, "missing": missing}
     report["variants"] = other
-    report["graphs"] = graphs
+    report["graphs"], report["loop"] = graphs, loop
     print(f"{tokens:,} tokens x {words:,} words x {depth:,}, bfloat16, {torch.cuda.get_device_name()}")
     for name, value in seconds.items():
         extra = f"   {memory[name] / 2**20:10.1f} MiB above inputs and gradients" if name in memory else ""
         print(f"  {name:20} {1e3 * value:9.2f} ms{extra}")
+    for name, value in loop.items():
+        share = f"   time / four products {value / loop['four products']:.3f}" if name != "four products" else ""
+        print(f"  {name + ', in a loop':30} {1e3 * value:9.2f} ms{share}")
     for name, value in graphs.items():
         share = value / seconds["four products"]
         print(f"  {name + ', CUDA graph':30} {1e3 * value:9.2f} ms   time / four products {share:.3f}")
