@@ -9,6 +9,7 @@ Picture: Mean ECE by severity for a network, the same with a temperature, and an
 """
 
 import sqlite3
+from contextlib import closing
 
 import matplotlib.pyplot as plt
 import torch
@@ -44,7 +45,7 @@ QUERY = """
     SELECT method, severity, avg(value) FROM rows
     WHERE metric = 'ece' AND severity > 0 GROUP BY method, severity ORDER BY method, severity
 """
-with sqlite3.connect("study/study.sqlite") as connection:
+with closing(sqlite3.connect("study/study.sqlite")) as connection:
     found = connection.execute(QUERY).fetchall()
 figure, ax = plt.subplots()
 for method in dict.fromkeys(row[0] for row in found):

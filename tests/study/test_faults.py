@@ -287,6 +287,14 @@ def test_store_of_another_version(recipe, tmp_path):
         Store(tmp_path / "elsewhere", create=False)
 
 
+def test_a_store_that_nobody_closes_is_closed(tmp_path):
+    store = Store(tmp_path)
+    db = store.db
+    del store
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        db.execute("SELECT 1")
+
+
 # the folder goes away
 
 

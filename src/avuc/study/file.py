@@ -110,6 +110,12 @@ class StudyFile:
     def close(self) -> None:
         self.db.close()
 
+    def __del__(self) -> None:
+        # Python 3.13 warns about a connection that was not closed; most callers of `avuc.study.run` close nothing
+        if hasattr(self, "db"):
+            with contextlib.suppress(sqlite3.ProgrammingError):  # the garbage of one thread collected in another
+                self.close()
+
     def damage(self) -> str:
         """Return what is lost, in one line."""
         return f"{self.path}: is damaged, and these are lost: {lost_units_text(self.lost)}"
