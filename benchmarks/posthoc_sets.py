@@ -131,7 +131,13 @@ def fresh_sets(splits: int) -> Iterator[PredictionSet]:
 
 
 def trained(
-    data: str, x: np.ndarray, y: np.ndarray, models: dict[str, Callable[[int], Any]], seeds: range
+    data: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    models: dict[str, Callable[[int], Any]],
+    seeds: range,
+    *,
+    scale: bool = True,
 ) -> Iterator[PredictionSet]:
     """Train models of scikit-learn on 40 % of the rows; 30 % are to fit the calibrator, and 30 % to score."""
     from sklearn.model_selection import train_test_split
@@ -144,7 +150,8 @@ def trained(
         for name, make in models.items():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                model = make_pipeline(StandardScaler(), make(seed)).fit(train, train_y)
+                model = make(seed)
+                model = (make_pipeline(StandardScaler(), model) if scale else model).fit(train, train_y)
                 logits = [scores(model, rows) for rows in (val, test)]
             yield PredictionSet(f"{data}--{name}-{seed}", logits[0], val_y, logits[1], test_y)
 

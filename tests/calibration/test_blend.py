@@ -27,7 +27,7 @@ def rows(number: int, classes: int = 3) -> tuple[Tensor, Tensor]:
 
 def test_a_mixture_is_the_weighted_mean_of_its_parts() -> None:
     logits, labels = rows(500)
-    auto = AutoCalibrator().fit(logits, labels)
+    auto = AutoCalibrator(blend=True).fit(logits, labels)
     blend = auto.chosen_
     assert isinstance(blend, BlendedCalibrator)
     assert [row.method for row in auto.table_] == ["none", "matrix", "loose-matrix", "blend"]
@@ -56,7 +56,7 @@ def test_parts_of_the_mixture(number: int, classes: int, first: str) -> None:
 
 
 def test_a_broken_mixture_is_refused() -> None:
-    text = AutoCalibrator().fit(*rows(500)).to_json()
+    text = AutoCalibrator(blend=True).fit(*rows(500)).to_json()
     content = json.loads(text)
     for change in ({"weights": [0.5]}, {"weights": [0.0, 0.5, 0.5]}, {"parts": content["learned"]["parts"][:1]}):
         learned = {**content["learned"], **change}
@@ -83,7 +83,7 @@ def test_no_other_weights_are_better(number: int, parts: int, seed: int, prior: 
 def test_no_row_gets_much_worse(worst: float) -> None:
     """A part that changes nothing bounds the loss: −log p rises by at most −log w."""
     logits, labels = rows(300)
-    blend = AutoCalibrator().fit(logits, labels).chosen_
+    blend = AutoCalibrator(blend=True).fit(logits, labels).chosen_
     assert isinstance(blend, BlendedCalibrator)
     sure = torch.tensor([[1 - worst, worst / 2, worst / 2]]).double().clamp(min=1e-12).log()
     before, after = sure.softmax(-1)[0, 0], blend.predict_proba(sure)[0, 0]

@@ -12,7 +12,6 @@ import torch
 from scipy.stats import t as student
 
 from avuc.calibration import (
-    AutoCalibrator,
     AvUTemperatureScaling,
     CautiousTemperatureScaling,
     TemperatureScaling,
@@ -20,7 +19,6 @@ from avuc.calibration import (
     check_calibrator,
     logits_from_probs,
 )
-from avuc.calibration.blend import BlendedCalibrator
 from avuc.calibration.cross_validation import check_predictions
 from avuc.calibration.metric_change import student_quantile
 from avuc.core.errors import InputError
@@ -164,23 +162,6 @@ def test_a_better_nll_pays_for_a_worse_ece():
     assert not check.worse
     assert [text.split(" rises")[0] for text in check.tradeoffs] == ["ECE"]
     assert check.warnings == list(check.tradeoffs)
-
-
-@pytest.mark.parametrize("mixture", [AutoCalibrator(), BlendedCalibrator()], ids=repr)
-def test_a_mixture_may_pay_for_a_better_nll_with_the_brier_score(mixture):
-    """One row in 150 is certain and wrong. NLL falls by 63 % at 0.95 and 38 % at 0.9, Brier rises by 26 and 127 %."""
-    right = torch.arange(20_000) % 150 > 0
-
-    def probs(if_right, if_wrong):
-        true = torch.where(right, if_right, if_wrong).double()
-        return torch.stack((true, 1 - true), 1)
-
-    before, little, much = probs(0.99, 1e-12), probs(0.95, 0.05), probs(0.9, 0.1)
-    assert [reason.split(" rises")[0] for reason in judged(before, little).reasons] == ["the Brier score"]
-    check = judged(before, little, mixture)
-    assert not check.worse
-    assert "brier" in check.tradeoff_metrics
-    assert judged(before, much, mixture).worse
 
 
 def test_a_worse_ece_alone_is_refused():

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from avuc.calibration import metric_change
-from avuc.calibration.metric_change import ece_change, mean_change
-from avuc.metrics import paired_intervals
+from avuc.calibration.metric_change import Figures, ece_change, figures, mean_change
+from avuc.metrics import brier, ece, nll, paired_intervals
 from avuc.metrics.statistics import prediction_statistics
 from avuc.predictions import Predictions
 
@@ -52,3 +52,24 @@ def test_ten_copies_of_each_row_are_one_group():
     assert ece_change(*copies, groups=groups) == pytest.approx(ece_change(first, second))
     alone = mean_change(copies[0].nll, copies[1].nll, None)
     assert alone.high - alone.low < (once.high - once.low) / 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_figures_are_those_of_the_metrics_also_with_weights(dtype):
+    one, _ = models(300)
+    probs = one.probs.to(dtype)
+    probs[:3] = torch.eye(4, dtype=dtype)[one.labels[:3]]  # p exactly 0 and 1
+    probs[3] = torch.eye(4, dtype=dtype)[(one.labels[3] + 1) % 4]
+    found = figures(probs, one.labels)
+    reference = [float(metric(probs, one.labels)) for metric in (nll, brier, ece)]
+    assert found == pytest.approx(tuple(reference), abs=1e-6)
+    weight = np.random.default_rng(0).integers(1, 4, 300)
+    repeated = torch.from_numpy(np.repeat(np.arange(300), weight))
+    assert figures(probs, one.labels, weight.astype(float)) == pytest.approx(
+        figures(probs[repeated], one.labels[repeated]), abs=1e-6
+    )
+
+
+def test_figures_that_are_worse_are_named():
+    assert Figures(1.0, 0.2, 0.1).worse(Figures(1.0, 0.1, 0.2)) == ["brier"]
+    assert Figures(1.0, 0.1, float("nan")).worse(Figures(0.9, 0.1, 0.2)) == ["nll", "ece"]

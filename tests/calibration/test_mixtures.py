@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import softmax
 
-from avuc.calibration import TemperatureScaling
-from avuc.calibration.mixtures import EnsembleTemperatureScaling, SmoothedTemperatureScaling, mixture_weights
+from avuc.calibration import Calibrator, TemperatureScaling
+from avuc.calibration.mixtures import (
+    EnsembleTemperatureScaling,
+    SmoothedTemperatureScaling,
+    best_smoothing,
+    mixture_weights,
+)
+from avuc.calibration.scaled_logits import ScaledLogits
 from avuc.core.errors import InputError
 
 KINDS = pytest.mark.parametrize("kind", [SmoothedTemperatureScaling, EnsembleTemperatureScaling])
@@ -126,3 +132,59 @@ def test_impossible_classes_binary_and_many_classes(kind, make_logits):
 def test_a_wrong_pseudo_count(count, logits_and_labels):
     with pytest.raises(InputError, match="pseudo_count must be a number of rows"):
         SmoothedTemperatureScaling(count).fit(*logits_and_labels)
+
+
+def joint_loss(logits, labels, weight, pseudo_count, x):
+    """−Σ w log p − pseudo_count · log ε for x = log T, log ε, in plain loops."""
+    temperature, smoothing = math.exp(x[0]), math.exp(x[1])
+    total = -pseudo_count * x[1]
+    for z, label, w in zip(logits, labels, weight, strict=True):
+        top = max(z)
+        hot = [math.exp((one - top) / temperature) for one in z]
+        total -= w * math.log((1 - smoothing) * hot[label] / sum(hot) + smoothing / len(z))
+    return total
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_temperature_and_smoothing_together_are_those_of_a_general_solver(weighted):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 80)
+    logits = rng.normal(size=(80, 3)) + 4 * np.eye(3)[labels]
+    logits[:4] = 20 * np.eye(3)[(labels[:4] + 1) % 3]  # wrong, and very sure
+    weight = rng.random(80) + 0.5 if weighted else np.ones(80)
+    scaler = SmoothedTemperatureScaling(2.0, joint=True).fit(logits, labels, weight if weighted else None)
+
+    def loss(x):
+        return joint_loss(logits.tolist(), labels.tolist(), weight.tolist(), 2.0, x)
+
+    found = minimize(loss, [0.0, -3.0], method="Nelder-Mead", options={"xatol": 1e-5, "fatol": 1e-8})
+    assert np.log([scaler.temperature_, scaler.smoothing_]) == pytest.approx(found.x, abs=1e-3)
+    assert scaler.smoothing_ > 0.03
+    near = SmoothedTemperatureScaling(2.0, joint=True)
+    near._fit_near(ScaledLogits.read(logits, labels, weight if weighted else None), 1.3 * scaler.temperature_)
+    assert math.log(near.temperature_ / scaler.temperature_) == pytest.approx(0, abs=0.03)
+
+
+def test_joint_smoothing_of_draws_and_its_json(draws_and_labels):
+    draws, labels = draws_and_labels
+    scaler = SmoothedTemperatureScaling(joint=True).fit(draws, labels)
+    plain = SmoothedTemperatureScaling().fit(draws, labels)
+    both = [one.loss_ - math.log(one.smoothing_) / len(labels) for one in (scaler, plain)]
+    assert both[0] <= both[1]
+    again = Calibrator.from_json(scaler.to_json())
+    assert again.joint is True
+    np.testing.assert_array_equal(again.transform(draws), scaler.transform(draws))
+    with pytest.raises(InputError, match="joint must be True or False"):
+        SmoothedTemperatureScaling(joint=1).fit(draws, labels)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.integers(2, 5), st.sampled_from([0.0, 0.5, 3.0]))
+def test_no_other_smoothing_is_better(chosen, classes, pseudo_count):
+    p = np.array(chosen)
+    found, value = best_smoothing(p, classes, pseudo_count)
+    assert 0 < found < 1
+    grid = np.linspace(1e-6, 1 - 1e-6, 400)
+    mixed = (1 - grid) * p[:, None] + grid / classes
+    losses = -np.log(np.maximum(mixed, 1e-12)).mean(0) - pseudo_count / len(p) * np.log(grid)
+    assert value <= losses.min() + 1e-3

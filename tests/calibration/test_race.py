@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avuc.calibration import CALIBRATORS, TemperatureScaling
+from avuc.calibration.blend import blend_weights
 from avuc.calibration.metric_change import mean_and_error
-from avuc.calibration.race import NONE, Race, Rows, choose
+from avuc.calibration.race import BLEND, NONE, Race, choose
+from avuc.calibration.rows import Rows
 
 FAST = ("temperature", "smoothed", "vector", "isotonic")
 
@@ -33,10 +35,10 @@ def test_the_same_as_a_plain_loop() -> None:
     rows, folds = overconfident(203), 4
     race = run(rows, ("temperature",), folds)
     order = torch.randperm(203, generator=torch.Generator().manual_seed(0)).tolist()
-    sizes = [51, 51, 51, 50]
+    dealt = sorted(order, key=lambda row: int(rows.labels[row]))  # stratified: by label, one fold after the other
     losses = {}
     for fold in range(folds):
-        held = order[sum(sizes[:fold]) : sum(sizes[: fold + 1])]
+        held = dealt[fold::folds]
         rest = [row for row in range(203) if row not in held]
         scaler = TemperatureScaling().fit(rows.logits[rest], rows.labels[rest])
         for row in held:
@@ -89,15 +91,6 @@ def test_a_method_that_cannot_take_the_rows_is_named() -> None:
     assert math.isnan(race.table()[1].nll)
 
 
-def test_rows_of_one_group_are_held_out_together() -> None:
-    groups = torch.arange(100) // 7
-    parts = Rows(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64), None, groups).parts(5, 0)
-    assert sorted(torch.cat(parts).tolist()) == list(range(100))
-    for one in parts:
-        others = [int(g) for other in parts if other is not one for g in groups[other]]
-        assert not set(groups[one].tolist()) & set(others)
-
-
 def test_repeated_rows_count_as_groups_not_as_evidence() -> None:
     values = np.array([1.0, 4.0, 2.0])
     repeated, groups = np.repeat(values, 10), np.repeat(np.arange(3), 10)
@@ -143,3 +136,67 @@ def test_a_tie_goes_to_the_first(errors: float) -> None:
     race = staged(none=[1.0] * 4, simple=[1.0] * 4, complex=[1.0] * 4)
     assert choose(race, ["simple", "complex"], errors) == ("simple", "simple")
     assert choose(race, ["complex", "simple"], errors) == ("complex", "complex")
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_mixture_of_a_fold_has_weights_of_the_other_folds(weighted: bool) -> None:
+    rows = overconfident(90)
+    rows = Rows(rows.logits, rows.labels, torch.rand(90).double() + 0.1 if weighted else None)
+    race = run(rows, ("temperature", "vector"), 3)
+    names = [NONE, "temperature", "vector"]
+    weights = race.blend(names, 5.0)
+    assert weights.sum() == pytest.approx(1)
+    chosen = np.exp(-np.stack([race.runners[name].nll for name in names], 1))
+    for part in race.parts:
+        rest = [row for row in range(90) if row not in part.tolist()]
+        some = blend_weights(chosen[rest], 5.0, None if rows.weight is None else rows.weight[rest].numpy())
+        expected = -np.log(chosen[part.numpy()] @ some)
+        assert race.runners[BLEND].nll[part.numpy()] == pytest.approx(expected, abs=5e-3)
+
+
+def figures_of(race: Race, probs: torch.Tensor) -> list[float]:
+    """NLL, Brier score and ECE in plain loops."""
+    n, total = len(race.rows), [0.0, 0.0]
+    bins: dict[int, float] = {}
+    for p, y in zip(probs.tolist(), race.rows.labels.tolist(), strict=True):
+        total[0] -= math.log(p[y]) / n
+        total[1] += sum((value - (k == y)) ** 2 for k, value in enumerate(p)) / n
+        place = max(math.ceil(max(p) * 15) - 1, 0)
+        bins[place] = bins.get(place, 0.0) + ((p.index(max(p)) == y) - max(p)) / n
+    return [*total, sum(map(abs, bins.values()))]
+
+
+class Shifted(TemperatureScaling):
+    """A temperature that is right for these rows, and a constant error on top."""
+
+    shift = 0.0
+
+    def _apply(self, logits: torch.Tensor) -> torch.Tensor:
+        return super()._apply(logits) + self.shift * torch.tensor([1.0, 0.0, -1.0], dtype=logits.dtype)
+
+
+@pytest.mark.parametrize(("shift", "outcome"), [(0.0, "whole"), (2.5, "part"), (9.0, "refused")])
+def test_the_guard_compares_three_figures_and_takes_less_of_a_candidate(
+    shift: float, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Shifted, "shift", shift)
+    rows = overconfident(400)
+    if outcome == "refused":  # nothing can be won
+        rows = Rows(rows.logits / 3, rows.labels)
+    race = Race(rows, 3, 0)
+    race.run({"shifted": Shifted()}, stop=False)
+    none, raw = race.runners[NONE].probs, race.runners["shifted"].probs
+    before = figures_of(race, none)
+    shares = (1.0, 0.7, 0.5, 0.3, 0.1)
+    harmless = [
+        share
+        for share in shares
+        if all(a <= b for a, b in zip(figures_of(race, (1 - share) * none + share * raw), before, strict=True))
+    ]
+    assert race.admit("shifted", shares) == bool(harmless)
+    assert {"whole": 1.0 in harmless, "part": 0.1 in harmless and 1.0 not in harmless, "refused": not harmless}[outcome]
+    runner = race.runners["shifted"]
+    assert runner.share == (harmless[0] if harmless else 1.0)
+    assert race.figures("shifted") == pytest.approx(figures_of(race, runner.probs), abs=1e-9)
+    remark = {"whole": "", "part": "% of it, the rest none: alone it makes ", "refused": "refused: it makes NLL and "}
+    assert remark[outcome] in runner.remark

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ def rows():
     return 3 * (rng.normal(size=(150, 4)) + np.eye(4)[labels]), labels
 
 
-EVERY = {**CALIBRATORS, "blend": AutoCalibrator}
+EVERY = {**CALIBRATORS, "blend": partial(AutoCalibrator, blend=True)}
 
 
 @pytest.mark.parametrize("name", EVERY)

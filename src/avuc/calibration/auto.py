@@ -1,4 +1,4 @@
-"""Mix calibrators, or choose one, by cross-validation, and do nothing if none of them helps."""
+"""Choose a calibrator or a mixture by cross-validation, and do nothing if none of them helps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from avuc.calibration.auto_rules import (
     LEAST_GROUPS,
     MOST_PAIRWISE,
     PAIRWISE,
-    blend_sentence,
     costly,
     few_rows,
     group_of_rows,
@@ -23,34 +22,34 @@ from avuc.calibration.auto_rules import (
 )
 from avuc.calibration.base import Array, Calibrator
 from avuc.calibration.blend import BlendedCalibrator
-from avuc.calibration.cross_validation import check_predictions
 from avuc.calibration.fold_fits import FoldFits
 from avuc.calibration.inputs import are_numbers, as_labels, as_logits, as_weights, refuse_not_logits
 from avuc.calibration.layouts import fit_rows
-from avuc.calibration.race import BLEND, NONE, Candidate, Race, Rows, choose
+from avuc.calibration.race import BLEND, NONE, Candidate, Race, choose
+from avuc.calibration.rows import Rows
 from avuc.calibration.scaled_logits import limited_threads
 from avuc.calibration.temperature import TemperatureScaling
 from avuc.core.arrays import as_tensor
 from avuc.core.display import data_frame
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX
-from avuc.predictions import Predictions
 
-# The calibrators that are tried, the preferred one first. This list, its order, the number of folds and of standard
-# errors were chosen on one half of the prediction sets of benchmarks/bench_posthoc.py. Each of the three has a ridge or
-# smoothing that falls back to a temperature if there are few rows, so the one with the most parameters may be first.
-CANDIDATES = ("matrix", "structured-vector", "smoothed")
-# With few rows, calibrators with few parameters are tried, the simplest first, and the mean NLL of held-out rows must
-# not rise at all: an interval of so few rows says little.
-FEW_CANDIDATES = ("smoothed", "structured-vector")
-# Parts of the mixture, besides none, for few classes and for many; how many rows equal weights count as. Chosen on the
-# same half.
+# What follows was chosen on one half of the prediction sets of benchmarks/bench_posthoc.py.
+# Parts of the mixture, besides none, for few classes and for many. The first of them is the simpler candidate.
 PARTS, MANY_PARTS = ("matrix", "loose-matrix"), ("smoothed", "loose-structured-vector")
+# how many rows equal weights of a mixture count as
 PRIOR = 5.0
+# shares of a candidate in a mixture with the uncalibrated predictions; the first one that does no harm is taken
+SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.02, 0.01)
+# the candidate that is left if all others do harm: a temperature and a smoothing that are found together
+JOINT, LAST = "joint-", "joint-smoothed"
+# candidates without a mixture, the simplest first; those for few rows
+CANDIDATES = ("smoothed", "structured-vector", "matrix")
+FEW_CANDIDATES = CANDIDATES[:2]
 # with fewer rows for each pair of classes the ridge leaves little of a matrix, and PARTS are those for many classes
 PART_ROWS = 2
-# a calibrator whose ridge is a tenth of the default
-LOOSE, LOOSE_RIDGE = "loose-", 0.1
+# calibrators with a lower ridge than the default
+LOOSE, LOOSE_RIDGES = "loose-", {"loose-matrix": 0.1, "loose-structured-vector": 0.03}
 # The cross-validation uses a tenth of the rows, but at least this many rows if they have no more than so many logits.
 SHARE = 10
 RACE_ROWS = 5_000
@@ -59,22 +58,25 @@ RACE_ELEMENTS = 1 << 21
 ITERATIVE = ("vector", "structured-vector", "loose-structured-vector", *PAIRWISE)
 FIT_ELEMENTS = 1 << 24
 # Precision of iterative fits: in the cross-validation, and of the result.
-ROUGH, FINE = 3e-4, 1e-5
+ROUGH, FINE = 1e-3, 1e-5
 
 
 class AutoCalibrator(Calibrator):
-    """A mixture of calibrators with weights from cross-validation; nothing is changed if it does not help.
+    """The simplest calibrator that is as good as the best one by cross-validation; never worse than none.
 
-    The calibrators compete on the same folds, and one that is clearly behind after a fold is stopped. The result is
-    p = Σ_k w_k p_k over these and the uncalibrated predictions. The weights w are those with the lowest NLL of held-out
-    rows, where equal weights count as 5 rows. It is refused if NLL, the Brier score or ECE of held-out rows get
-    significantly worse than without a calibrator (`check_calibrator`); then nothing is changed. The parts are fitted on
-    all rows, and `chosen_` is a `BlendedCalibrator`, or a single calibrator if it has all the weight.
+    Candidates compete on the same stratified folds. The simpler one is `matrix`, the most complex one is a mixture
+    p = Σ_k w_k p_k of `matrix`, `matrix` with a tenth of its ridge, and the uncalibrated predictions. The weights w are
+    those with the lowest NLL of held-out rows, where equal weights count as 5 rows.
 
-    With `methods`, or `blend=False`, one calibrator is chosen instead: of those within one standard error (of the
-    paired difference) of the lowest NLL, the first in `methods`. If it is refused, the next one is taken. With fewer
-    than 200 rows, or fewer than 20 per class, it is also refused if the mean NLL of held-out rows gets higher at all,
-    and the default `methods` are then smoothed and structured-vector.
+    1. Guard: NLL, the Brier score and ECE of held-out rows must not be higher than without a calibrator. A candidate
+       for which one of them is, is mixed with the uncalibrated predictions until none is; if no share of it will do, it
+       is refused. If both are refused, `smoothed` with `joint=True` is tried; if it is refused, nothing is changed.
+    2. One-standard-error rule: of the candidates that are left, the simplest one whose NLL is within one standard error
+       (of the paired difference of rows) of the lowest.
+
+    With more than 32 classes, or fewer than 2 rows for each pair of classes, the candidates are `smoothed` and the
+    mixture of it, `structured-vector` with a tenth of its ridge, and the uncalibrated predictions. The result is fitted
+    on all rows; `chosen_` is a single calibrator or a `BlendedCalibrator`.
 
     A tenth of the rows takes part in the cross-validation, at least 5,000 if they have no more than 2 million logits.
     With more than 16 million logits (for `matrix`: rows × classes²), the winner is fitted on a sample of the rows,
@@ -82,19 +84,20 @@ class AutoCalibrator(Calibrator):
     predictions alone. JSON has the chosen calibrator, so `Calibrator.load` and `avuc apply` read it as such.
 
     Args:
-        methods: names in `CALIBRATORS` to choose one from, the preferred one first. Default None: a mixture of matrix
-            with its ridge and with a tenth of it. With more than 32 classes, or fewer than 2 rows for each pair of
-            classes: of smoothed, and structured-vector with a tenth of its ridge.
-        folds: parts of the cross-validation. Default None: 3 for a mixture, 5 to choose one.
-        standard_errors: how far the NLL of a preferred calibrator may be above the lowest. 0: the lowest NLL wins.
+        methods: names in `CALIBRATORS` to choose one from by the same rules, the preferred (simplest) one first. None
+            of them is mixed. Default None: the candidates above.
+        folds: parts of the cross-validation. Default None: 3 if there is a mixture, 5 otherwise.
+        standard_errors: how far the NLL of a simpler candidate may be above the lowest. 0: the lowest NLL wins.
         seed: of the folds and of samples of rows.
-        blend: whether the result is a mixture. Default None: if no `methods` are given. True with `methods`: of these.
-            False without: matrix, structured-vector and smoothed compete.
+        blend: whether there is a mixture. Default None: as one of the candidates, if no `methods` are given. True: it
+            is the only candidate; with `methods`, a mixture of these. False: smoothed, structured-vector and, with at
+            least 200 rows and 20 per class, matrix compete.
 
     Learned attributes:
         chosen_: the fitted calibrator.
-        table_: for none and each calibrator: method, nll, change against none, low, high, brier, ece, note. The weights
-            of "blend" come from the same rows, so its figures are slightly optimistic.
+        table_: for none and each calibrator: method, nll, change against none, low, high, brier, ece, note; all of
+            held-out rows. The note of the row that is used begins with "used". Calibrators that are only part of the
+            mixture have a row, too.
         reason_: one sentence that says why.
         rows_: number of rows of the cross-validation.
 
@@ -102,13 +105,12 @@ class AutoCalibrator(Calibrator):
     >>> labels = torch.randint(3, (500,), generator=generator)
     >>> logits = 4 * (torch.randn(500, 3, generator=generator) + torch.eye(3)[labels])  # overconfident
     >>> auto = AutoCalibrator().fit(logits, labels)
-    >>> auto.chosen_.name, auto.table_[0].method
-    ('blend', 'none')
+    >>> auto.chosen_.name, [row.method for row in auto.table_]
+    ('matrix', ['none', 'matrix', 'loose-matrix', 'blend'])
     """
 
     name: ClassVar[str] = "auto"
     learned: ClassVar[dict[str, str]] = {}
-    nll_pays_for_brier: ClassVar[bool] = True
 
     chosen_: Calibrator
     table_: tuple[Candidate, ...]
@@ -185,17 +187,12 @@ class AutoCalibrator(Calibrator):
         folds = (3 if self._blends else 5) if self.folds is None else self.folds
         race = Race(some, min(folds, parts), self.seed)
         with limited_threads(some.logits):
-            made = {name: self._made(name, ROUGH) for name in names if name not in skipped}
-            race.run(made, stop=not self._blends)
-            if self._blends:
-                reason, weights = self._mixed(race)
-            else:
-                reason, winner = self._winner(race, strict=bool(few))
-                weights = {winner: 1.0}
+            race.run({name: self._made(name, ROUGH) for name in names if name not in skipped}, stop=not self._blends)
+            reason, weights, loss = self._winner(race)
         self.table_ = (*race.table(), *(Candidate.unknown(name, note) for name, note in skipped.items()))
-        self._keep(self._fitted(rows, race, weights), reason)
+        self._keep(self._fitted(rows, race, weights, loss), reason)
 
-    def _fitted(self, rows: Rows, race: Race, weights: dict[str, float]) -> Calibrator:
+    def _fitted(self, rows: Rows, race: Race, weights: dict[str, float], loss: float) -> Calibrator:
         """Return the calibrators with these weights, fitted on all rows, or on a sample of many."""
         classes = rows.logits.shape[-1]
         none = TemperatureScaling.identity(classes, race.mean(NONE))
@@ -213,48 +210,33 @@ class AutoCalibrator(Calibrator):
         if len(weights) == 1:
             return fitted[names[0]]
         shares = np.array(list(weights.values()))
-        return BlendedCalibrator.of([fitted.get(name, none) for name in weights], shares, race.mean(BLEND))
+        return BlendedCalibrator.of([fitted.get(name, none) for name in weights], shares, loss)
 
-    def _mixed(self, race: Race) -> tuple[str, dict[str, float]]:
-        """Return the sentence and the weights of the calibrators in the mixture."""
-        names = race.finished
+    def _winner(self, race: Race) -> tuple[str, dict[str, float], float]:
+        """Return the sentence, the weights of the calibrators that are used, and their NLL of held-out rows."""
+        nothing = {NONE: 1.0}, race.mean(NONE)
+        names = [name for name in race.finished if name != NONE]
         if not any(runner.folds for name, runner in race.runners.items() if name != NONE):
-            return "Nothing is changed: no calibrator can take these rows.", {NONE: 1.0}
-        weights = race.blend(names, PRIOR)
-        if self._refused(race, BLEND, strict=False):
-            return "Nothing is changed: every calibrator would make held-out rows worse.", {NONE: 1.0}
-        return blend_sentence(race, names, weights), {
-            name: weight for name, weight in zip(names, weights.tolist(), strict=True) if weight > 0
-        }
-
-    def _refused(self, race: Race, name: str, *, strict: bool) -> bool:
-        """Return whether a calibrator makes held-out rows worse; strict: its mean NLL must not be higher."""
-        before, after = (Predictions(race.runners[each].probs, race.rows.labels) for each in (NONE, name))
-        check = check_predictions(
-            BlendedCalibrator() if name == BLEND else self._made(name, ROUGH),
-            before,
-            after,
-            folds=race.folds,
-            seed=self.seed,
-            weight=race.rows.weight,
-            groups=race.rows.groups,
-            statistics=(race.statistics(NONE), race.statistics(name)),
-        )
-        harm = race.mean(name) > race.mean(NONE) if strict else check.figures["nll"].low > 0
-        return harm or check.worse
-
-    def _winner(self, race: Race, *, strict: bool) -> tuple[str, str]:
-        """Return the sentence and the name of the calibrator that is used; strict: its mean NLL must not be higher."""
-        names, refused = [name for name in race.finished if name != NONE], list[str]()
-        while names:
-            winner, best = choose(race, names, self.standard_errors)
-            if not self._refused(race, winner, strict=strict):
-                return sentence(race, winner, best, refused), winner
-            refused.append(winner)
-            names.remove(winner)
-        if not any(runner.folds for name, runner in race.runners.items() if name != NONE):
-            return "Nothing is changed: no calibrator can take these rows.", NONE
-        return "Nothing is changed: every calibrator would make held-out rows worse.", NONE
+            return "Nothing is changed: no calibrator can take these rows.", *nothing
+        mixture = dict.fromkeys(names, 1.0)
+        if self._blends and names:
+            mixture = dict(zip([NONE, *names], race.blend([NONE, *names], PRIOR).tolist(), strict=True))
+            names = [BLEND] if self.blend else [names[0], BLEND]
+        shares = SHARES if self._blends else SHARES[:1]
+        admitted = [name for name in names if race.admit(name, shares)]
+        if not admitted and self._blends and self.methods is None:
+            race.run({LAST: self._made(LAST, FINE)}, stop=False)
+            admitted = [LAST] if race.runners[LAST].folds and race.admit(LAST, shares) else []
+        if not admitted:
+            return "Nothing is changed: every calibrator would make held-out rows worse.", *nothing
+        winner, best = choose(race, admitted, self.standard_errors)
+        runner = race.runners[winner]
+        share, runner.remark = runner.share, f"used: {runner.remark}" if runner.remark else "used"
+        weights = mixture if winner == BLEND else {NONE: 0.0, winner: 1.0}
+        weights = {name: share * weight + (1 - share) * (name == NONE) for name, weight in weights.items()}
+        weights = {name: weight for name, weight in weights.items() if weight > 0}
+        refused = [name for name in names if name not in admitted]
+        return sentence(race, winner, best, weights, refused), weights, race.mean(winner)
 
     def _keep(self, chosen: Calibrator, reason: str) -> None:
         self.chosen_, self.reason_ = chosen, reason
@@ -279,10 +261,12 @@ class AutoCalibrator(Calibrator):
 
     def _made(self, name: str, tolerance: float) -> Calibrator:
         """Return a calibrator with default parameters; iterative ones with this tolerance."""
-        made = self.calibrators[name.removeprefix(LOOSE)]()
-        if name in ITERATIVE and "tolerance" in made.get_params():
+        made = self.calibrators[name.removeprefix(LOOSE).removeprefix(JOINT)]()
+        if (name in ITERATIVE or name == LAST) and "tolerance" in made.get_params():
             made.set_params(tolerance=max(tolerance, made.get_params()["tolerance"]))
-        return made.set_params(ridge=LOOSE_RIDGE) if name.startswith(LOOSE) else made
+        if name == LAST:
+            made.set_params(joint=True)
+        return made.set_params(ridge=LOOSE_RIDGES[name]) if name in LOOSE_RIDGES else made
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame of `table_`."""

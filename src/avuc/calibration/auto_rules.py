@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from avuc.calibration.base import Array
 from avuc.calibration.metric_change import NORMAL
-from avuc.calibration.race import BLEND, NONE, Race, Rows
+from avuc.calibration.race import BLEND, NONE, Race
+from avuc.calibration.rows import Rows
 from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
 
@@ -68,23 +68,30 @@ def costly(classes: int) -> str:
     return f"not tried: its time grows with classes², and {classes} are more than {MOST_PAIRWISE}"
 
 
-def sentence(race: Race, winner: str, best: str, refused: Sequence[str]) -> str:
+def sentence(race: Race, winner: str, best: str, weights: Mapping[str, float], refused: Sequence[str]) -> str:
+    """Return what is used and why.
+
+    Args:
+        race: after its run.
+        winner: the candidate that is used.
+        best: the candidate with the lowest NLL.
+        weights: of the calibrators in the winner.
+        refused: candidates that the guard has refused.
+    """
     change, error = race.difference(winner, NONE)
-    rest = ""
+    rest, used = "", winner
+    if len(weights) > 1:
+        parts = sorted(((weight, name) for name, weight in weights.items()), reverse=True)
+        used = f"{BLEND} of {' + '.join(f'{100 * weight:.0f} % {name}' for weight, name in parts)}"
     if best != winner:
         more, spread = race.difference(best, winner)
         rest = f"; {best} is {abs(more):.4f} lower (standard error {spread:.4f}), and {winner} is preferred"
+    if race.runners[winner].share < 1:
+        rest += f"; {winner} alone would make held-out rows worse"
     if refused:
         rest += f"; {' and '.join(refused)} would make held-out rows worse"
     verb = "falls" if change < 0 else "changes"
     return (
-        f"{winner}: NLL of held-out rows {verb} from {race.mean(NONE):.4f} to {race.mean(winner):.4f} (95 % interval "
+        f"{used}: NLL of held-out rows {verb} from {race.mean(NONE):.4f} to {race.mean(winner):.4f} (95 % interval "
         f"of the change {change - NORMAL * error:+.4f} to {change + NORMAL * error:+.4f}){rest}."
     )
-
-
-def blend_sentence(race: Race, names: Sequence[str], weights: Array) -> str:
-    """Return what the mixture consists of, and what it does to held-out rows."""
-    parts = sorted(zip(weights.tolist(), names, strict=True), reverse=True)
-    listed = " + ".join(f"{100 * weight:.0f} % {name}" for weight, name in parts if weight > 0)
-    return sentence(race, BLEND, BLEND, ()).replace(BLEND, f"{BLEND} of {listed}", 1)

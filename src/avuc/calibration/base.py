@@ -57,8 +57,6 @@ class Calibrator(ClassifierMethods, ABC):
     temperature_: float
     curve_: tuple[Array, Array]
     at_bound_: bool
-    # whether a better NLL pays for a worse Brier score, see `check_predictions`
-    nll_pays_for_brier: ClassVar[bool] = False
     # names of the classes in the order of the logits, if they are known; set after a fit
     class_names_: tuple[str, ...] | None = None
 

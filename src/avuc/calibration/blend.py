@@ -44,8 +44,6 @@ class BlendedCalibrator(Calibrator):
         "curve": "curve",
     }
 
-    nll_pays_for_brier: ClassVar[bool] = True
-
     loss_: float
     weights_: Array
     parts_: list[Calibrator]
@@ -93,23 +91,23 @@ class BlendedCalibrator(Calibrator):
                 raise InputError(f"calibrator JSON: parts must be fitted calibrators of {self.num_classes_} classes")
 
 
-def blend_weights(chosen: Array, prior: float, weight: Array | None = None) -> Array:
+def blend_weights(chosen: Array, prior: float, weight: Array | None = None, start: Array | None = None) -> Array:
     """Return the weights w of largest Σ_i log Σ_k w_k P_ik + prior/K · Σ_k log w_k, by the EM algorithm.
 
     Args:
         chosen: (N, K) probabilities of the labels of held-out rows, above 0.
         prior: how many rows the uniform weights count as.
         weight: (N,) weights of the rows; None: all rows count the same.
+        start: (K,) weights to start from, above 0; None: equal ones.
 
     >>> blend_weights(np.array([[0.9, 0.5], [0.8, 0.5]]), prior=0.0).round(3)
     array([1., 0.])
     """
     rows, parts = chosen.shape
-    w = np.full(parts, 1 / parts)
+    w = np.full(parts, 1 / parts) if start is None else start
     count = np.ones(rows) if weight is None else weight
     for _ in range(MOST_STEPS):
-        share = chosen * w
-        new = count @ (share / share.sum(1, keepdims=True)) + prior / parts
+        new = w * ((count / (chosen @ w)) @ chosen) + prior / parts
         new /= new.sum()
         change, w = abs(new - w).max(), new
         if change < 1e-4:

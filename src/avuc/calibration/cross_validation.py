@@ -219,8 +219,6 @@ def check_predictions(
 ) -> CalibratorCheck:
     """Return the check from predictions without a calibrator and cross-fitted ones, on the same rows.
 
-    A mixture is not refused for the Brier score alone if NLL falls by a larger share than the Brier score rises.
-
     Args:
         calibrator: the calibrator that is checked.
         before: predictions without a calibrator.
@@ -252,10 +250,6 @@ def check_predictions(
     refuse = {name: beyond[name] and much[name] for name in figures}
     if "ece" in refuse:
         refuse["ece"] &= not figures["nll"].high < 0
-    if calibrator.nll_pays_for_brier and [name for name in refuse if refuse[name]] == ["brier"]:
-        # Where rows have a probability of nearly 0 for their label, NLL can halve without a significant change.
-        rise, fall = (one.change / max(one.before, 1e-300) for one in (figures["brier"], figures["nll"]))
-        refuse["brier"] = rise >= -fall
     reasons = tuple(_sentence(name, figures[name]) for name in figures if refuse[name])
     worse = tuple(name for name in figures if not refuse[name] and (beyond[name] or much[name]))
     tradeoffs = tuple(

@@ -38,6 +38,7 @@ class FoldFits:
         self._all = logits, labels, weight
         self._first: tuple[ScaledLogits, TemperatureScaling] | None = None
         self._searches: dict[str, Search] = {}
+        self._joint: SmoothedTemperatureScaling | None = None
 
     def next_fold(self, logits: Tensor, labels: Tensor, weight: Tensor | None) -> None:
         """Go on to the next rows that are known."""
@@ -58,9 +59,13 @@ class FoldFits:
             if isinstance(made, StructuredVectorScaling | MatrixScaling) and type(made) in LINEAR:
                 scaled = self._start()
                 made._fit_at(scaled, self._temperature, self._searches.setdefault(name, Search()))
-            elif type(made) is SmoothedTemperatureScaling and made.bounds == self._bounds():
+            elif type(made) is SmoothedTemperatureScaling and not made.joint and made.bounds == self._bounds():
                 scaled = self._start()
                 made._fit_at(scaled, self._temperature)
+            elif type(made) is SmoothedTemperatureScaling and made.joint:
+                if self._joint is None:
+                    self._joint = self._all_rows(made)
+                made._fit_near(_scaled(*self._known), self._joint.temperature_)
             else:
                 logits, labels, weight = self._known
                 made.fit(logits, labels, *(() if weight is None else (weight,)))
@@ -84,8 +89,20 @@ class FoldFits:
                 one.loss_ = calibrated_nll(scaled, one._apply, one._block)
                 if new:
                     warn_unseen(type(one).__name__, scaled)
+            elif self._joint is not None and self._same(one) and len(labels) == len(self._all[1]):
+                made[name] = self._joint
+                self._joint._warn_user(_scaled(*self._known), self._joint.at_bound_)
             else:
                 one.fit(logits, labels, *weights)
+        return made
+
+    def _same(self, made: Calibrator) -> bool:
+        assert self._joint is not None
+        return type(made) is SmoothedTemperatureScaling and made.get_params() == self._joint.get_params()
+
+    def _all_rows(self, calibrator: SmoothedTemperatureScaling) -> SmoothedTemperatureScaling:
+        made = SmoothedTemperatureScaling(**calibrator.get_params())
+        made._fit_scaled(_scaled(*self._all))
         return made
 
     def _start_all(self) -> ScaledLogits:

@@ -6,13 +6,14 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from avuc.metrics.arrays import Array
 from avuc.metrics.binning import bin_edges, digitise
 from avuc.metrics.resampling.absolute_error import AbsoluteSum
 from avuc.metrics.resampling.percentile import difference_interval
 from avuc.metrics.resampling.rows import resampled_rows
-from avuc.metrics.statistics import Statistics
+from avuc.metrics.statistics import NLL_FLOOR, Statistics
 
 REPLICATES = 200
 LEVEL = 0.95
@@ -29,6 +30,41 @@ class MetricChange(NamedTuple):
     change: float
     low: float
     high: float
+
+
+class Figures(NamedTuple):
+    """NLL, Brier score and ECE of the same rows."""
+
+    nll: float
+    brier: float
+    ece: float
+
+    def worse(self, than: Figures) -> list[str]:
+        """Return the names of the figures that are higher than others; NaN counts as higher."""
+        return [name for name, one, other in zip(self._fields, self, than, strict=True) if not one <= other]
+
+
+def figures(probs: Tensor, labels: Tensor, weight: Array | None = None, bins: int = 15) -> Figures:
+    """Return the (weighted) means of NLL and of the Brier score, and ECE, equal to those of `avuc.metrics`.
+
+    Args:
+        probs: (N, C) probabilities.
+        labels: (N,) class numbers.
+        weight: (N,) weights; None: all rows count the same.
+        bins: number of bins of ECE.
+
+    >>> figures(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([0, 0]))
+    Figures(nll=0.34657359027997264, brier=0.25, ece=0.25)
+    """
+    chosen = probs.gather(-1, labels[:, None])[:, 0]
+    brier = (probs.square().sum(-1) - 2 * chosen + 1).double().numpy()
+    loss = -np.log(np.maximum(chosen.double().numpy(), NLL_FLOOR))
+    confidence, predicted = (column.numpy() for column in probs.max(-1))
+    gap = (predicted == labels.numpy()) - confidence.astype(np.float64)
+    share = np.full(len(gap), 1 / len(gap)) if weight is None else weight / weight.sum()
+    place = digitise(confidence, bin_edges(bins, probs.dtype))
+    ece = float(np.abs(np.bincount(place, share * gap, bins)).sum())
+    return Figures(float(share @ loss), float(share @ brier), ece)
 
 
 def mean_change(before: Array, after: Array, weight: Array | None, groups: Array | None = None) -> MetricChange:

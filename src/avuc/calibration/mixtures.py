@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import combinations
 from typing import ClassVar
 
@@ -12,13 +13,17 @@ from torch import Tensor
 
 from avuc.calibration.base import Array
 from avuc.calibration.inputs import are_numbers
-from avuc.calibration.scalar_search import Minimum
+from avuc.calibration.scalar_search import Minimum, brent_minimum
 from avuc.calibration.scaled_logits import ScaledLogits, calibrated_nll
-from avuc.calibration.temperature import TemperatureScaling, warn_unit_weights
+from avuc.calibration.temperature import GRID_ELEMENTS, TemperatureScaling, warn_unit_weights
 from avuc.core.errors import InputError
+from avuc.metrics.statistics import NLL_FLOOR
 
 # largest number of Newton steps for the weights of a mixture; ten are usual
 MOST_STEPS = 100
+
+# log T of a fold is looked for up to this far from that of all rows, to this precision
+NEAR, NEAR_TOLERANCE = 0.5, 1e-2
 
 
 class MixedTemperatureScaling(TemperatureScaling):
@@ -71,11 +76,15 @@ class SmoothedTemperatureScaling(MixedTemperatureScaling):
 
         p = (1 − ε) softmax(z/T) + ε/C,    ε = pseudo_count / (N + pseudo_count),    T from `TemperatureScaling`
 
+    With `joint=True`, T and ε are those of lowest −1/N Σ_i log p_i[label_i] − pseudo_count/N · log ε. That suits
+    probabilities of exactly 0, as those of nearest neighbours: T alone would have to make up for a few rows.
+
     With the default of 1 this is `ts-mix` of probmetrics. One confident mistake costs at most −log(ε/C), so the NLL on
     other data cannot explode when the N rows of the fit are all right.
 
     Args:
         pseudo_count: how many rows the uniform distribution counts as.
+        joint: whether ε is found together with T.
         bounds: smallest and largest T.
         tolerance: precision of log T.
 
@@ -94,16 +103,67 @@ class SmoothedTemperatureScaling(MixedTemperatureScaling):
     smoothing_: float
 
     def __init__(
-        self, pseudo_count: float = 1.0, *, bounds: tuple[float, float] = (0.05, 20.0), tolerance: float = 1e-6
+        self,
+        pseudo_count: float = 1.0,
+        *,
+        joint: bool = False,
+        bounds: tuple[float, float] = (0.05, 20.0),
+        tolerance: float = 1e-6,
     ) -> None:
         super().__init__(bounds=bounds, tolerance=tolerance)
         self.pseudo_count = pseudo_count
+        self.joint = joint
 
     def mixture(self) -> tuple[float, float, float]:
         return 1 - self.smoothing_, 0.0, self.smoothing_
 
+    def _fit_scaled(self, scaled: ScaledLogits) -> Minimum:
+        if not self.joint:
+            return super()._fit_scaled(scaled)
+        few = scaled.subsample(GRID_ELEMENTS)
+        loss = partial(self._loss, scaled)
+        minimum = self._grid_and_brent(loss, loss if few is scaled else partial(self._loss, few))
+        self._store(scaled, minimum)
+        return minimum
+
+    def _fit_near(self, scaled: ScaledLogits, temperature: float) -> None:
+        if not self.joint:
+            super()._fit_near(scaled, temperature)
+            return
+        x, low, high = math.log(temperature), *(math.log(bound) for bound in self.bounds)
+        left, right = max(x - NEAR, low), min(x + NEAR, high)
+        middle = x if left < x < right else (left + right) / 2
+        loss = partial(self._loss, scaled)
+        found = brent_minimum(lambda t: loss(math.exp(t)), left, middle, right, max(self.tolerance, NEAR_TOLERANCE))
+        if min(found.x - left, right - found.x) < 3 * NEAR_TOLERANCE:
+            self._fit_scaled(scaled)
+            return
+        self.curve_ = np.empty(0), np.empty(0)
+        self._store(scaled, found)
+
+    def _grid(self) -> Array:
+        # what is minimised over T is smooth, and takes longer than an NLL
+        return super()._grid()[::4] if self.joint else super()._grid()
+
+    def _floored(self, scaled: ScaledLogits) -> int:
+        return 0 if self.joint else super()._floored(scaled)
+
+    def _loss(self, scaled: ScaledLogits, temperature: float) -> float:
+        return self._best(scaled, temperature)[1]
+
+    def _best(self, scaled: ScaledLogits, temperature: float) -> tuple[float, float]:
+        """Return ε at this temperature, and what is minimised."""
+        # a true class of −inf stays impossible at every ε
+        possible = ~scaled.impossible
+        chosen = scaled.nll_rows(temperature).neg().exp()[possible].cpu().numpy()
+        weight = None if scaled.weight is None else scaled.weight[possible].cpu().numpy()
+        return best_smoothing(chosen, scaled.num_classes, self.pseudo_count, weight)
+
     def _mix(self, scaled: ScaledLogits) -> None:
-        self.smoothing_ = self.pseudo_count / (scaled.total + self.pseudo_count)
+        if self.joint:
+            self.smoothing_ = self._best(scaled, self.temperature_)[0]
+        else:
+            self.smoothing_ = self.pseudo_count / (scaled.total + self.pseudo_count)
         if self.pseudo_count:
             warn_unit_weights(scaled)
 
@@ -111,6 +171,8 @@ class SmoothedTemperatureScaling(MixedTemperatureScaling):
         super()._check_params()
         if not are_numbers(self.pseudo_count) or self.pseudo_count < 0:
             raise InputError(f"pseudo_count must be a number of rows, at least 0; found {self.pseudo_count!r}")
+        if not isinstance(self.joint, bool):
+            raise InputError(f"joint must be True or False; found {self.joint!r}")
 
     def _check_learned(self) -> None:
         super()._check_learned()
@@ -166,6 +228,40 @@ class EnsembleTemperatureScaling(MixedTemperatureScaling):
         right = len(self.weights_) == 3 and self.weights_.min() >= 0 and abs(self.weights_.sum() - 1) < 1e-6
         if not right:
             raise InputError("calibrator JSON: weights must be three numbers of at least 0 with the sum 1")
+
+
+def best_smoothing(
+    chosen: Array, classes: int, pseudo_count: float = 1.0, weight: Array | None = None
+) -> tuple[float, float]:
+    """Return the ε of lowest −1/N Σ_i log((1 − ε) p_i + ε/C) − pseudo_count/N · log ε, and that value.
+
+    The problem is convex; Newton's method is kept inside the interval where the slope changes its sign.
+
+    Args:
+        chosen: (N,) probabilities p of the labels.
+        classes: C.
+        pseudo_count: how many rows the uniform distribution counts as.
+        weight: (N,) weights of the rows; None: all rows count the same.
+
+    >>> round(best_smoothing(np.array([0.9, 0.9, 0.0]), 2, pseudo_count=0.0)[0], 4)  # 2 · 0.4/(0.9 − 0.4 ε) = 1/ε
+    0.75
+    """
+    count = np.ones(len(chosen)) if weight is None else weight
+    total = max(float(count.sum()), 1e-300)
+    apart = chosen - 1 / classes
+    low, high, e = 0.0, 1.0, (pseudo_count + 0.5) / (total + pseudo_count + 1)
+    for _ in range(MOST_STEPS):
+        ratio = apart / np.maximum(chosen - e * apart, 1e-300)
+        slope = float(count @ ratio) - pseudo_count / e
+        low, high = (low, e) if slope > 0 else (e, high)
+        new = e - slope / max(float(count @ (ratio * ratio)) + pseudo_count / (e * e), 1e-300)
+        new = new if low < new < high else (low + high) / 2
+        done = abs(new - e) <= 1e-4 * e
+        e = new
+        if done or e < 1e-15:
+            break
+    mixed = np.maximum(chosen - e * apart, NLL_FLOOR)
+    return e, -(float(count @ np.log(mixed)) + pseudo_count * math.log(e)) / total
 
 
 def mixture_weights(likelihoods: Array, weight: Array | None = None, tolerance: float = 1e-6) -> Array:

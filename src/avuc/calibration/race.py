@@ -14,13 +14,15 @@ from torch import Tensor
 from avuc.calibration.base import Array, Calibrator
 from avuc.calibration.blend import BlendedCalibrator, blend_weights
 from avuc.calibration.fold_fits import FoldFits
-from avuc.calibration.metric_change import NORMAL, mean_and_error
+from avuc.calibration.metric_change import NORMAL, Figures, figures, mean_and_error
+from avuc.calibration.rows import Rows
 from avuc.core.errors import InputError
-from avuc.metrics.calibration import confidence_table, expected_gap
-from avuc.metrics.statistics import NLL_FLOOR, Statistics, prediction_statistics
+from avuc.metrics.statistics import NLL_FLOOR
 
 # no calibrator, which takes part under this name
 NONE = "none"
+# of the metrics that the guard looks at
+TITLES = {"nll": "NLL", "brier": "the Brier score", "ece": "ECE"}
 # the mixture of several calibrators
 BLEND = BlendedCalibrator.name
 # a calibrator with less weight than this in a mixture is left out
@@ -29,8 +31,6 @@ LEAST_WEIGHT = 2e-3
 STOP = 3.0
 # a stop needs at least this many held-out rows, because a standard error of few rows is not reliable
 STOP_ROWS = 50
-# of ECE
-BINS = 15
 
 
 class Candidate(NamedTuple):
@@ -59,67 +59,18 @@ class Runner:
     nll     (N,) −log p_y of held-out rows; NaN where a row was not held out yet
     folds   number of folds that are done
     note    why it was stopped; empty if it was not
-    statistics  of `probs`, once they are needed
+    figures of `probs`, once they are needed
+    share   its part of a mixture with the uncalibrated predictions
+    remark  what the guard did
     """
 
     probs: Tensor
     nll: Array
     folds: int = 0
     note: str = ""
-    statistics: Statistics | None = None
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows that take part: logits (N, C) or (S, N, C), labels (N,), weights (N,) or None, groups (N,) or None."""
-
-    logits: Tensor
-    labels: Tensor
-    weight: Tensor | None = None
-    groups: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, rows: Tensor) -> Rows:
-        weight, groups = (None if each is None else each[rows] for each in (self.weight, self.groups))
-        return Rows(self.logits[..., rows, :], self.labels[rows], weight, groups)
-
-    def fit(self, calibrator: Calibrator) -> Calibrator:
-        """Return a new calibrator with the same parameters, fitted on these rows."""
-        some: dict[str, Any] = {} if self.weight is None else {"sample_weight": self.weight}
-        return type(calibrator)(**calibrator.get_params()).fit(self.logits, self.labels, **some)
-
-    def cpu(self) -> Rows:
-        weight, groups = (None if each is None else each.cpu() for each in (self.weight, self.groups))
-        return Rows(self.logits.cpu(), self.labels.cpu(), weight, groups)
-
-    def sample(self, most: int, seed: int, least_groups: int = 1) -> Rows:
-        """Return at most so many rows, at random; of groups, whole groups until there are enough rows."""
-        if most >= len(self):
-            return self
-        generator = torch.Generator().manual_seed(seed)
-        device = self.labels.device
-        if self.groups is None:
-            return self[torch.randperm(len(self), generator=generator)[:most].sort().values.to(device)]
-        number, group, sizes = self.groups.cpu().unique(return_inverse=True, return_counts=True)
-        order = torch.randperm(len(number), generator=generator)
-        enough = int((sizes[order].cumsum(0) < most).sum()) + 1
-        kept = torch.zeros(len(number), dtype=torch.bool)
-        kept[order[: max(enough, min(least_groups, len(number)))]] = True
-        return self[kept[group].nonzero()[:, 0].to(device)]
-
-    def parts(self, folds: int, seed: int) -> list[Tensor]:
-        """Return the rows of each fold, at random; rows of one group are in one fold."""
-        generator = torch.Generator().manual_seed(seed)
-        if self.groups is None:
-            return list(torch.randperm(len(self), generator=generator).tensor_split(folds))
-        number, group = self.groups.unique(return_inverse=True)
-        order = torch.randperm(len(number), generator=generator)
-        fold = torch.empty_like(order)
-        for index, part in enumerate(order.tensor_split(folds)):
-            fold[part] = index
-        return [(fold[group] == index).nonzero()[:, 0] for index in range(folds)]
+    figures: Figures | None = None
+    share: float = 1.0
+    remark: str = ""
 
 
 @dataclass
@@ -143,26 +94,30 @@ class Race:
     folds: int
     seed: int
     runners: dict[str, Runner] = field(default_factory=dict)
+    parts: list[Tensor] = field(default_factory=list)
     fits: FoldFits = field(init=False, repr=False, compare=False)
 
     def run(self, calibrators: Mapping[str, Calibrator], *, stop: bool = True) -> None:
-        """Hold out one fold after the other.
+        """Hold out one fold after the other; in a second call, the same folds for further calibrators.
 
         Args:
             calibrators: by name; only their classes and parameters are used.
             stop: whether only calibrators that may still win are fitted.
         """
-        shape = self.rows.logits.shape[-2:]
-        dtype = torch.float64 if self.rows.logits.dtype == torch.float64 else torch.float32
-        for name in (NONE, *calibrators):
-            self.runners[name] = Runner(torch.empty(shape, dtype=dtype), np.full(len(self.rows), np.nan))
-        fits = self.fits = FoldFits(self.rows.logits, self.rows.labels, self.rows.weight)
-        for part in self.rows.parts(self.folds, self.seed):
+        first = not self.runners
+        if first:
+            self.fits = FoldFits(self.rows.logits, self.rows.labels, self.rows.weight)
+            self.parts = self.rows.parts(self.folds, self.seed)
+        fits = self.fits
+        for name in (*([NONE] if first else ()), *calibrators):
+            self._enter(name)
+        for part in self.parts:
             rest = torch.ones(len(self.rows), dtype=torch.bool)
             rest[part] = False
             known, new = self.rows[rest], self.rows[part]
             fits.next_fold(known.logits, known.labels, known.weight)
-            self._store(NONE, part, probabilities(new.logits))
+            if first:
+                self._store(NONE, part, probabilities(new.logits))
             for name, calibrator in calibrators.items():
                 if self.runners[name].note:
                     continue
@@ -175,8 +130,16 @@ class Race:
             if stop:
                 self._stop(list(calibrators))
 
+    def _enter(self, name: str) -> None:
+        shape = self.rows.logits.shape[-2:]
+        dtype = torch.float64 if self.rows.logits.dtype == torch.float64 else torch.float32
+        self.runners[name] = Runner(torch.empty(shape, dtype=dtype), np.full(len(self.rows), np.nan))
+
     def blend(self, names: Sequence[str], prior: float) -> Array:
         """Add the mixture of some calibrators, with the weights that are best on held-out rows, and return these.
+
+        The figures of the mixture are those of held-out rows, too: the rows of a fold are mixed with weights from the
+        other folds.
 
         Args:
             names: calibrators that were fitted in all folds.
@@ -185,15 +148,53 @@ class Race:
         weight = None if self.rows.weight is None else self.rows.weight.numpy()
         chosen = np.exp(-np.stack([self.runners[name].nll for name in names], 1))
         weights = blend_weights(chosen, prior, weight)
-        weights = np.where(weights >= LEAST_WEIGHT, weights, 0.0)
-        weights /= weights.sum()
-        probs = sum(float(w) * self.runners[name].probs for w, name in zip(weights, names, strict=True) if w > 0)
-        assert isinstance(probs, Tensor)
-        self.runners[BLEND] = Runner(torch.empty_like(probs), np.full(len(self.rows), np.nan))
-        self._store(BLEND, torch.arange(len(self.rows)), probs)
-        return weights
+        self._enter(BLEND)
+        for part in self.parts:
+            rest = np.ones(len(self.rows), dtype=bool)
+            rest[part.numpy()] = False
+            some = blend_weights(chosen[rest], prior, None if weight is None else weight[rest], weights)
+            kept = zip(without_small(some), names, strict=True)
+            self._store(BLEND, part, sum(float(w) * self.runners[name].probs[part] for w, name in kept if w > 0))
+        return without_small(weights)
 
-    def _store(self, name: str, part: Tensor, probs: Tensor) -> None:
+    def admit(self, name: str, shares: Sequence[float]) -> bool:
+        """Return whether a calibrator makes neither NLL nor the Brier score nor ECE of held-out rows worse than none.
+
+        Args:
+            name: of the calibrator.
+            shares: largest first. Of p = (1 − s) p_none + s p, the first share s that does no harm is taken.
+        """
+        runner, none = self.runners[name], self.runners[NONE]
+        first = self.figures(name).worse(self.figures(NONE))
+        if not first:
+            return True
+        why = " and ".join(TITLES[metric] for metric in first)
+        most = self._most(runner.probs)
+        for share in (share for share in shares if share < 1 and share <= most):
+            probs = none.probs.lerp(runner.probs, share)
+            if not self._figures(probs).worse(self.figures(NONE)):
+                self._enter(name)
+                self._store(name, torch.arange(len(self.rows)), probs)
+                new = self.runners[name]
+                new.share, new.folds = share, runner.folds
+                new.remark = f"{100 * share:.0f} % of it, the rest none: alone it makes {why} worse"
+                return True
+        runner.remark = f"refused: it makes {why} worse"
+        return False
+
+    def _most(self, probs: Tensor) -> float:
+        """Return up to which share s the Brier score of (1 − s) p_none + s p is not above that of none.
+
+        With the residual r = p_none − y and the step d = p − p_none it changes by 2 s r·d + s² d·d.
+        """
+        step, before = probs - self.runners[NONE].probs, self.runners[NONE].probs
+        along = (before * step).sum(-1) - step.gather(-1, self.rows.labels[:, None])[:, 0]
+        square = step.square().sum(-1)
+        if self.rows.weight is not None:
+            along, square = along * self.rows.weight, square * self.rows.weight
+        return -2 * float(along.double().sum()) / max(float(square.double().sum()), 1e-300)
+
+    def _store(self, name: str, part: Tensor, probs: Any) -> None:
         runner = self.runners[name]
         runner.probs[part] = probs.to(runner.probs.dtype)
         chosen = probs.double().gather(-1, self.rows.labels[part][:, None])[:, 0]
@@ -231,15 +232,19 @@ class Race:
         weight, groups = (None if each is None else each.numpy()[done] for each in (self.rows.weight, self.rows.groups))
         return mean_and_error(change[done], weight, groups)
 
-    def statistics(self, name: str) -> Statistics:
-        """Return the statistics of a calibrator that was fitted in all folds."""
+    def figures(self, name: str) -> Figures:
+        """Return the figures of a calibrator that was fitted in all folds."""
         runner = self.runners[name]
-        if runner.statistics is None:
-            runner.statistics = prediction_statistics(runner.probs, self.rows.labels)
-        return runner.statistics
+        if runner.figures is None:
+            runner.figures = self._figures(runner.probs)
+        return runner.figures
+
+    def _figures(self, probs: Tensor) -> Figures:
+        weight = None if self.rows.weight is None else self.rows.weight.numpy()
+        return figures(probs, self.rows.labels, weight)
 
     def table(self) -> list[Candidate]:
-        """Return the result of each calibrator. With weights, the Brier score and ECE are NaN."""
+        """Return the result of each calibrator."""
         table = []
         for name, runner in self.runners.items():
             if not runner.folds:
@@ -247,15 +252,9 @@ class Race:
                 continue
             change, error = self.difference(name, NONE)
             reach = NORMAL * error
-            brier = calibration = math.nan
-            if not runner.note and self.rows.weight is None:
-                statistics = self.statistics(name)
-                brier, calibration = (
-                    float(statistics.brier.mean()),
-                    float(expected_gap(confidence_table(statistics, BINS))),
-                )
-            figures = (self.mean(name), change, change - reach, change + reach, brier, calibration)
-            table.append(Candidate(name, *figures, runner.note))
+            _, brier, ece = (math.nan,) * 3 if runner.note else self.figures(name)
+            note = runner.note or runner.remark
+            table.append(Candidate(name, self.mean(name), change, change - reach, change + reach, brier, ece, note))
         return table
 
 
@@ -263,6 +262,12 @@ def probabilities(logits: Tensor) -> Tensor:
     """Return softmax probabilities (N, C), the mean over draws of (S, N, C)."""
     probs = logits.softmax(-1)
     return probs.mean(0) if probs.ndim == 3 else probs
+
+
+def without_small(weights: Array) -> Array:
+    """Return weights with the sum 1, of which those below `LEAST_WEIGHT` are 0."""
+    kept = np.where(weights >= LEAST_WEIGHT, weights, 0.0)
+    return np.asarray(kept / kept.sum())
 
 
 def choose(race: Race, names: Sequence[str], errors: float) -> tuple[str, str]:

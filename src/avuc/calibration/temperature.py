@@ -243,7 +243,7 @@ class TemperatureScaling(Calibrator):
                 f"{impossible} of {scaled.rows} rows give the true class a logit of −inf; no temperature changes that, "
                 "so they have no say in the fit (logits_from_probs keeps them in)"
             )
-        elif not at_bound and (floored := int(scaled.floored(self.temperature_).sum())):
+        elif not at_bound and (floored := self._floored(scaled)):
             warn(
                 f"{floored} of {scaled.rows} rows give the true class a probability below {NLL_FLOOR:g} at T = "
                 f"{self.temperature_:.4g}; each counts as {NLL_FLOOR:g}, in the fit and in NLL alike"
@@ -255,6 +255,10 @@ class TemperatureScaling(Calibrator):
                 f"still falls at T = {end:g}, the end of that range, so temperature_ = {self.temperature_:.4g} comes "
                 "from the range and not from the data; look at curve_"
             )
+
+    def _floored(self, scaled: ScaledLogits) -> int:
+        """Return how many rows the user is warned of, because their loss is that of the floor."""
+        return int(scaled.floored(self.temperature_).sum())
 
     def _describe(self) -> str:
         return f"objective={self.objective!r}"

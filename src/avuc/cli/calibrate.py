@@ -51,7 +51,7 @@ def arguments(parser: Parser) -> None:
         "--method",
         choices=(*CALIBRATOR_NAMES, "auto"),
         required=True,
-        help="auto: a mixture, by cross-validation; temperature: maximum likelihood; "
+        help="auto: chosen by cross-validation, a matrix or a mixture; temperature: maximum likelihood; "
         "cautious: a slightly higher temperature, for data that may shift; "
         "avuts: accuracy versus uncertainty; auavuts: the same without a threshold; "
         "vector: one scale and one bias per class; smoothed: temperature with Laplace smoothing; "

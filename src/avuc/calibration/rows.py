@@ -1,0 +1,76 @@
+"""Rows that a cross-validation uses: samples of them, and stratified folds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from avuc.calibration.base import Calibrator
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows that take part: logits (N, C) or (S, N, C), labels (N,), weights (N,) or None, groups (N,) or None."""
+
+    logits: Tensor
+    labels: Tensor
+    weight: Tensor | None = None
+    groups: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, rows: Tensor) -> Rows:
+        weight, groups = (None if each is None else each[rows] for each in (self.weight, self.groups))
+        return Rows(self.logits[..., rows, :], self.labels[rows], weight, groups)
+
+    def fit(self, calibrator: Calibrator) -> Calibrator:
+        """Return a new calibrator with the same parameters, fitted on these rows."""
+        some: dict[str, Any] = {} if self.weight is None else {"sample_weight": self.weight}
+        return type(calibrator)(**calibrator.get_params()).fit(self.logits, self.labels, **some)
+
+    def cpu(self) -> Rows:
+        weight, groups = (None if each is None else each.cpu() for each in (self.weight, self.groups))
+        return Rows(self.logits.cpu(), self.labels.cpu(), weight, groups)
+
+    def sample(self, most: int, seed: int, least_groups: int = 1) -> Rows:
+        """Return at most so many rows, at random; of groups, whole groups until there are enough rows."""
+        if most >= len(self):
+            return self
+        generator = torch.Generator().manual_seed(seed)
+        device = self.labels.device
+        if self.groups is None:
+            return self[torch.randperm(len(self), generator=generator)[:most].sort().values.to(device)]
+        number, group, sizes = self.groups.cpu().unique(return_inverse=True, return_counts=True)
+        order = torch.randperm(len(number), generator=generator)
+        enough = int((sizes[order].cumsum(0) < most).sum()) + 1
+        kept = torch.zeros(len(number), dtype=torch.bool)
+        kept[order[: max(enough, min(least_groups, len(number)))]] = True
+        return self[kept[group].nonzero()[:, 0].to(device)]
+
+    def parts(self, folds: int, seed: int) -> list[Tensor]:
+        """Return the rows of each fold, at random and stratified.
+
+        The number of rows with a label differs by at most 1 between folds. Rows of one group are in one fold; groups
+        are stratified by their most frequent label.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        labels, group = self.labels, None
+        if self.groups is not None:
+            number, group = self.groups.unique(return_inverse=True)
+            kinds, kind = self.labels.unique(return_inverse=True)
+            pairs, counts = (group * len(kinds) + kind).unique(return_counts=True)
+            order = counts.argsort(stable=True)  # of several pairs of one group, the last one is stored
+            labels = np.empty(len(number), dtype=np.int64)
+            labels[(pairs[order] // len(kinds)).numpy()] = kinds[pairs[order] % len(kinds)].numpy()
+            labels = torch.from_numpy(labels)
+        order = torch.randperm(len(labels), generator=generator)
+        order = order[labels[order].argsort(stable=True)]
+        fold = torch.empty_like(order)
+        fold[order] = torch.arange(len(order)) % folds
+        fold = fold if group is None else fold[group]
+        return [(fold == index).nonzero()[:, 0] for index in range(folds)]
