@@ -268,7 +268,7 @@ def _answer(studies: Mapping[str, Study], line: Line | None, use_if: str) -> lis
         if "helps" in measured:
             return ["See the table", f"AvUC helps in {measured.count('helps')} of {len(measured)} measured cases"]
         told = f"helps in none of the measured cases ({len(measured)})" if measured else "not measured over seeds"
-        return [without, f"AvUC: {told};", _failure(studies)]
+        return [without, f"AvUC as printed: {told};", _failure(studies)]
     found_here = verdict(studies, line)
     if found_here == NOT_MEASURED:
         return [without, f"AvUC: {NOT_MEASURED}", ""]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import math
 import re
@@ -185,6 +186,20 @@ def test_with_sgd_the_printed_loss_fails_over_five_seeds_and_monotone_does_not_s
     ):
         right = sorted(100 * float(row["accuracy"]) for row in rows)
         assert words.format(f"{right[0]:.1f}", f"{right[-1]:.1f}") in text
+
+
+def test_the_temperature_of_the_failed_networks_is_at_its_limit_and_the_page_says_so(committed):
+    """The effects "both with a temperature" are then those of this temperature: without one NLL is even lower."""
+    with closing(sqlite3.connect(f"file:{PUBLISHED / 'factorial' / 'study.sqlite'}?mode=ro", uri=True)) as db:
+        found = dict(db.execute("SELECT method || seed, data FROM calibrators"))
+    failed = [f"{page.CORNERS['SGD', 'none'].first}{seed}" for seed in SEEDS]
+    ends = [name for name, data in found.items() if json.loads(data)["learned"]["at_bound"]]
+    assert sorted(ends) == failed
+    assert all(json.loads(found[name])["learned"]["temperature"] == 0.05 for name in failed)
+    bare = dataclasses.replace(page.CORNERS["SGD", "none"], first="SGD, none, AvUC", second="SGD, none, none")
+    assert page.difference(committed["factorial"], bare, "nll", "5")[0][2] < 0
+    text = " ".join((HOME / "docs" / "when-to-use-avuc.md").read_text(encoding="utf-8").split())
+    assert "in all five seeds it ends at 0.05, the lower limit of its range" in text
 
 
 def test_the_chart_is_made_from_the_rows_and_is_well_formed(committed):
