@@ -65,9 +65,9 @@ class Rows:
             kinds, kind = self.labels.unique(return_inverse=True)
             pairs, counts = (group * len(kinds) + kind).unique(return_counts=True)
             order = counts.argsort(stable=True)  # of several pairs of one group, the last one is stored
-            labels = np.empty(len(number), dtype=np.int64)
-            labels[(pairs[order] // len(kinds)).numpy()] = kinds[pairs[order] % len(kinds)].numpy()
-            labels = torch.from_numpy(labels)
+            frequent = np.empty(len(number), dtype=np.int64)
+            frequent[(pairs[order] // len(kinds)).numpy()] = kinds[pairs[order] % len(kinds)].numpy()
+            labels = torch.from_numpy(frequent)
         order = torch.randperm(len(labels), generator=generator)
         order = order[labels[order].argsort(stable=True)]
         fold = torch.empty_like(order)
