@@ -53,6 +53,7 @@ def figures(probs: Tensor, labels: Tensor, weight: Array | None = None, bins: in
         weight: (N,) weights; None: all rows count the same.
         bins: number of bins of ECE.
 
+    >>> import torch
     >>> figures(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([0, 0]))
     Figures(nll=0.34657359027997264, brier=0.25, ece=0.25)
     """
