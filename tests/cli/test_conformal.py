@@ -140,18 +140,59 @@ def test_dense_binary_and_draws(tmp_path, capsys):
         assert run(*words, "--to", tmp_path / "to.npz", *(["--risk", 0.3] if command == "select" else [])) == 0
         shape = np.load(tmp_path / "to.npz")[name].shape
         assert shape == ((40, 3, 3, 2) if name == "sets" else (40, 3, 3))
-        # no half is held out: both would have pixels of the same images
         figures = tmp_path / "figures.json"
         words += ["--check", tmp_path / "dense.npz", "--json", figures]
         capsys.readouterr()
         assert run(*words, "--to", tmp_path / "to.npz", *(["--risk", 0.3] if command == "select" else [])) == 0
-        assert "held_out" not in json.loads(figures.read_text(encoding="utf-8"))
-        assert " ".join(capsys.readouterr().err.split()).count("are not independent") == 2
+        found = json.loads(figures.read_text(encoding="utf-8"))
+        # the halves have different images
+        assert (found["held_out"]["images"], found["held_out"]["rows"], found["checks"][0]["images"]) == (20, 180, 40)
+        assert "independent" not in str(found["notes"]) + capsys.readouterr().err
     draws = np.stack([overconfident(100, seed)[0] for seed in (1, 2)])
     np.savez(tmp_path / "draws.npz", logits=draws, labels=overconfident(100, 1)[1])
     words = ["conformal", tmp_path / "draws.npz", "--apply", tmp_path / "draws.npz", "--to", tmp_path / "to.npz"]
     assert run(*words, "--no-empty", "--quiet") == 0
     assert np.load(tmp_path / "to.npz")["size"].min() >= 1
+
+
+@pytest.mark.parametrize("command", ["conformal", "select"])
+def test_groups_of_rows_are_the_images_of_dense_scores(command, tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    one = rng.random((60, 4))
+    labels = (rng.random((60, 4)) < 0.02 + 0.96 * (one > 0.5)).astype(int)
+    labels[3:9, 1:3] = -100
+    labels[20] = -100
+    scores = np.stack([1 - one, one], 1)
+    np.savez(tmp_path / "dense.npz", probs=scores, labels=labels, patient=np.arange(60) // 2)
+    kept = labels >= 0
+    rows, numbers = scores.transpose(0, 2, 1)[kept], np.nonzero(kept)[0]
+    lines = [f"{p[0]!r},{p[1]!r},{y},{n:02}" for p, y, n in zip(rows.tolist(), labels[kept], numbers, strict=True)]
+    (tmp_path / "rows.csv").write_text("\n".join(["p_0,p_1,label,image", *lines]) + "\n")
+    found, saved = {}, tmp_path / "saved.json"
+    for name, words in (
+        ("dense", ["dense.npz"]),
+        ("rows", ["rows.csv", "--group", "image"]),
+        ("patients", ["dense.npz", "--group", "patient"]),
+    ):
+        path, *others = words
+        options = ["--risk", 0.2] if command == "select" else []
+        file = tmp_path / path
+        assert run(command, file, *others, *options, "--check", file, "--json", tmp_path / "j.json", "--quiet") == 0
+        found[name] = json.loads((tmp_path / "j.json").read_text())
+    held_out, check = (found["dense"]["held_out"], found["dense"]["checks"][0])
+    assert (held_out["images"], check["images"], check["rows"]) == (29, 59, len(rows))
+    for key in ("coverage", "drift", *(("low", "high") if command == "conformal" else ("error", "error_high"))):
+        assert held_out[key] == pytest.approx(found["rows"]["held_out"][key])
+        assert check[key] == pytest.approx(found["rows"]["checks"][0][key])
+    assert found["patients"]["checks"][0]["images"] == 30
+    # a fit on rows, and a file whose rows are of images
+    capsys.readouterr()
+    assert run(command, tmp_path / "rows.csv", "--out", saved, "--quiet") == 0
+    assert "counted its rows as independent" not in capsys.readouterr().err
+    assert run(command, saved, "--check", tmp_path / "dense.npz", "--quiet") == 0
+    assert "counted its rows as independent" in " ".join(capsys.readouterr().err.split())
+    assert run(command, tmp_path / "rows.csv", "--group", "nothing", "--quiet") == 2
+    assert "has no column 'nothing'" in capsys.readouterr().err
 
 
 def test_the_page_has_every_class_and_the_warning(validation, moved, tmp_path):

@@ -16,6 +16,7 @@ from avuc.cli.guarantees import (
     dependence,
     finish,
     fitted_on,
+    groups_of,
     held_out_check,
     in_order,
     is_saved,
@@ -84,9 +85,9 @@ def run(args: Namespace) -> int:
         notes += file.notes
         options: dict[str, Any] = {"class_conditional": args.class_conditional, "allow_empty": not args.no_empty}
         classifier = ConformalClassifier(args.method or METHODS[0], args.coverage or 0.9, seed=args.seed, **options)
-        fitted = fitted_on(classifier, file)
-        warnings += dependence(file)
-        held_out = held_out_check(classifier, file, args.seed)
+        groups = groups_of(args, file)
+        fitted = fitted_on(classifier, file, groups)
+        held_out = held_out_check(classifier, file, args.seed, groups)
         if held_out is not None:
             tables.append(_show_check(console, "Coverage and set size on a held-out half", held_out, fitted))
             lines.append(f"On a held-out half: {held_out.sentence}")
@@ -104,9 +105,10 @@ def run(args: Namespace) -> int:
     checks = []
     for path in args.check or ():
         file = read_labelled(args, console, path, "to check: ")
-        check = fitted.check(in_order(file, fitted))
+        groups = groups_of(args, file)
+        check = fitted.check(in_order(file, fitted), groups=groups)
         checks.append((path, check))
-        warnings += dependence(file)
+        warnings += dependence(fitted, path, groups)
         (warnings if check.drift else lines).append(f"{path}: {check.sentence}")
     if len(checks) == 1:
         tables.append(_show_check(console, "Coverage and set size on new rows", checks[0][1], fitted))

@@ -33,7 +33,11 @@ LEAST_ROWS = 20
 FILES_HELP = """\
 FILE has labelled predictions that the model was not trained or calibrated on, in any format of avuc evaluate; or it is
 a .json that --out wrote. The figures come from held-out rows: a fit on a random half of FILE, checked on the other
-half. What is saved and applied is fitted on all rows."""
+half. What is saved and applied is fitted on all rows.
+
+Pixels of one image and tokens of one sentence are not independent, nor are rows of one patient. Dense scores,
+(N, C, *spatial) or (N, T, C), keep images and sentences apart, and --group names them in other files: then halves,
+tests and intervals count these instead of rows."""
 
 
 def share(text: str) -> float:
@@ -50,6 +54,12 @@ def share(text: str) -> float:
 def add_file_options(parser: Parser, result: str) -> None:
     """Add FILE and the options for reading, applying, checking and writing; `result` says what --to gets."""
     add_content_options(parser)
+    parser.add_argument(
+        "--group",
+        metavar="NAME",
+        help="column or array with the group of each row or image, such as a patient or a sentence: rows of one group "
+        "are not independent, so groups are counted instead",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed, from 0 up (default: 0)")
     parser.add_argument("--out", metavar="OUT.json", help="save the fit, to use it as FILE later")
     parser.add_argument("--apply", metavar="FILE", help="new predictions; labels are not needed")
@@ -104,14 +114,18 @@ def read_labelled(args: Namespace, console: Console, path: str, lead: str = "") 
     """Read a file with labels, and print what was found."""
     other = {} if path == args.file else {"labels": None}
     file = read_file(Namespace(**vars(args) | {"file": path} | other))
+    from avuc.evaluation.files.read import DEPENDENT
+
+    # images are counted here, not positions
+    file = replace(file, notes=tuple(note for note in file.notes if note != DEPENDENT))
     show_file(console, file, lead)
     file.check_labelled()
     return file
 
 
-def fitted_on(classifier: Fitted, file: ScoreFile) -> Fitted:
+def fitted_on(classifier: Fitted, file: ScoreFile, groups: Any) -> Fitted:
     """Fit on all rows of a file."""
-    fitted = classifier.fit(file.predictions())
+    fitted = classifier.fit(file.predictions(), groups=groups)
     fitted.class_names_ = file.names
     return fitted
 
@@ -139,34 +153,48 @@ def in_order(file: ScoreFile, fitted: Any) -> Predictions:
     return Predictions(found.probs[:, place], labels, found.expected_entropy, found.samples)
 
 
-def dependence(file: ScoreFile) -> list[str]:
-    """Return the warning about rows that are not independent, pixels or tokens; none for other rows."""
-    if len(positions(file)) == 1:
+def groups_of(args: Namespace, file: ScoreFile) -> Any:
+    """Return the number of the group of each row, by --group or else its image or sentence; None for other rows."""
+    from avuc.conformal.inputs import images_or_groups
+    from avuc.evaluation.files.group_column import read_groups
+
+    layout = file.raw.layout
+    shape = positions(file) if layout is None or layout.dense else (layout.flat[-2],)
+    names = None if args.group is None else read_groups(file.path, args.group, shape[0])
+    return images_or_groups(shape, file.places, file.num_rows, names)
+
+
+def dependence(fitted: ConformalClassifier | SelectiveClassifier, path: str, groups: Any) -> list[str]:
+    """Return the warning about a fit that took rows to be independent, if those of a file to check are not."""
+    if groups is None or fitted.images_ is not None:
         return []
     return [
-        f"{file.path}: positions of one example, such as pixels, are not independent: guarantees and intervals are "
-        "those of independent rows: they promise too much, and drift may be chance; give one position of each example"
+        f"{path}: has several rows of each image or group, but the fit counted its rows as independent, so its "
+        "guarantee may promise too much; unless it had one row of each image, fit it again with dense scores or --group"
     ]
 
 
-def held_out_check(classifier: Fitted, file: ScoreFile, seed: int) -> Any:
-    """Return the check of a random half of the rows by a fit on the other half; None for few rows, and for dense ones.
-
-    Both halves would have pixels of the same images.
-    """
+def held_out_check(classifier: Fitted, file: ScoreFile, seed: int, groups: Any) -> Any:
+    """Return the check of a random half of the rows, or groups, by a fit on the other half; None if there are few."""
     import torch
 
     from avuc.predictions import Predictions
 
-    if file.num_rows < LEAST_ROWS or len(positions(file)) > 1:
-        return None
     predictions = file.predictions()
-    order = torch.randperm(len(predictions), generator=torch.Generator().manual_seed(seed))
-    halves = [
-        Predictions(predictions.probs[rows], predictions.labels[rows], predictions.expected_entropy[rows], samples)
-        for rows, samples in ((rows, predictions.samples) for rows in order.chunk(2))
-    ]
-    return type(classifier)(**classifier.get_params()).fit(halves[0]).check(halves[1])
+    numbers = torch.arange(len(predictions)) if groups is None else torch.as_tensor(groups)
+    kinds = numbers.unique()
+    if len(kinds) < LEAST_ROWS:
+        return None
+    order = kinds[torch.randperm(len(kinds), generator=torch.Generator().manual_seed(seed))]
+    halves = []
+    for half in order.chunk(2):
+        rows = half if groups is None else torch.isin(numbers, half).nonzero()[:, 0]
+        part = Predictions(
+            predictions.probs[rows], predictions.labels[rows], predictions.expected_entropy[rows], predictions.samples
+        )
+        halves.append((part, None if groups is None else numbers[rows]))
+    fitted = type(classifier)(**classifier.get_params()).fit(halves[0][0], groups=halves[0][1])
+    return fitted.check(halves[1][0], groups=halves[1][1])
 
 
 def read_applied(args: Namespace, console: Console) -> ScoreFile:

@@ -16,6 +16,7 @@ from avuc.cli.guarantees import (
     dependence,
     finish,
     fitted_on,
+    groups_of,
     held_out_check,
     in_order,
     is_saved,
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 SCORES = ("confidence", "entropy")
 TEXT = f"""\
 Answer only the rows where the model is sure enough that at most a given share of the answers is wrong, with 95 %
-probability. It needs independent rows, and new rows that come from the same source as those of FILE; the model need
-not be calibrated.
+probability. It needs independent rows, images or groups, and new ones that come from the same source as those of FILE;
+the model need not be calibrated. Of images, sentences and groups every one counts the same, however many rows it has.
 
 {FILES_HELP}"""
 EXAMPLES = """\
@@ -70,25 +71,27 @@ def run(args: Namespace) -> int:
         file = read_labelled(args, console, args.file)
         notes += file.notes
         classifier = SelectiveClassifier(args.risk or 0.02, args.level or 0.95, score=args.score or SCORES[0])
-        fitted = fitted_on(classifier, file)
-        warnings += dependence(file)
-        held_out = held_out_check(classifier, file, args.seed)
+        groups = groups_of(args, file)
+        fitted = fitted_on(classifier, file, groups)
+        held_out = held_out_check(classifier, file, args.seed, groups)
         if held_out is not None:
             lines.append(f"On a held-out half, after a fit on the other half: {held_out.sentence}")
             document["held_out"] = held_out.as_json()
     lines.append(_promise(fitted))
     if not fitted.answered_:
+        what = "rows" if fitted.images_ is None else "images or groups"
         warnings.append(
-            f"no row can be answered with an error rate of at most {fitted.risk:g}: give more rows (at least "
+            f"no row can be answered with an error rate of at most {fitted.risk:g}: give more {what} (at least "
             f"{fitted.least_rows:,} with right answers), a higher --risk, or a better model"
         )
     result = _answers_job(args, console, fitted, document, lines) if args.apply else None
     checks = []
     for path in args.check or ():
         file = read_labelled(args, console, path, "to check: ")
-        check = fitted.check(in_order(file, fitted))
+        groups = groups_of(args, file)
+        check = fitted.check(in_order(file, fitted), groups=groups)
         checks.append((path, check))
-        warnings += dependence(file)
+        warnings += dependence(fitted, path, groups)
         (warnings if check.drift else lines).append(f"{path}: {check.sentence}")
     tables = []
     if checks:
@@ -100,6 +103,7 @@ def run(args: Namespace) -> int:
         "num_classes": fitted.num_classes_,
         "params": fitted.get_params(),
         "threshold": None if math.isinf(fitted.threshold_) else abs(fitted.threshold_),
+        "images": fitted.images_,
         "answered": fitted.answered_,
         "errors": fitted.errors_,
     }
@@ -124,8 +128,10 @@ def _files_table(checks: Sequence[tuple[str, SelectiveCheck]]) -> Titled:
 
 
 def _promise(fitted: Any) -> str:
+    grouped = fitted.images_ is not None
+    rows = f"{fitted.rows_:,} rows" + (f" of {fitted.images_:,} images or groups" if grouped else "")
     if not fitted.answered_:
-        return f"None of the {fitted.rows_:,} rows is answered."
+        return f"None of the {rows} is answered."
     if math.isinf(fitted.threshold_):
         rule = "Every row is answered"
     elif fitted.score == "confidence":
@@ -133,9 +139,9 @@ def _promise(fitted: Any) -> str:
     else:
         rule = f"A row is answered if its entropy is below {-fitted.threshold_:.6g} nats"
     return (
-        f"{rule}: {100 * fitted.answered_ / fitted.rows_:.1f} % of {fitted.rows_:,} rows, {fitted.errors_:,} of them "
-        f"wrongly. At most {100 * fitted.risk:g} % of all future answers are wrong, with a probability of "
-        f"{100 * fitted.level:g} %, for rows from the same source."
+        f"{rule}: {100 * fitted.answered_ / fitted.rows_:.1f} % of {rows}, {fitted.errors_:,} of them wrongly. At most "
+        f"{100 * fitted.risk:g} % of all future answers are wrong, with a probability of {100 * fitted.level:g} %, for "
+        f"{'images or groups' if grouped else 'rows'} from the same source{', each counting the same' * grouped}."
     )
 
 

@@ -4,6 +4,8 @@ classifier.py      ConformalClassifier: sets of classes with a coverage
 selective.py       SelectiveClassifier: answer only where the error rate is at most a limit
 scores.py          threshold, APS and RAPS scores, and the sets they give
 coverage.py        coverage and set sizes on labelled rows, with the interval that the law of coverage gives
+images.py          the same for pixels, tokens and rows of groups, which are not independent
+betting.py         error rates of their answers: tests and intervals that count images
 distributions.py   binomial, beta and beta-binomial distributions
 saved.py           JSON files;  inputs.py: what is accepted
 

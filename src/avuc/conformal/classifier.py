@@ -55,7 +55,7 @@ class ConformalClassifier(Saved):
     rows_: Array
     # whether several rows have the score of the threshold; the coverage can then be higher than it should be
     tied_: bool
-    # the images of the rows, if they are pixels or tokens; None if each row is one by itself
+    # the images or groups of the rows; None if each row is one by itself
     images_: Images | None = None
 
     def __init__(
@@ -79,7 +79,7 @@ class ConformalClassifier(Saved):
         self.k_reg: int = k_reg
         self.seed: int = seed
 
-    def fit(self, predictions: Any, labels: Any = None, *, logits: bool = False) -> Self:
+    def fit(self, predictions: Any, labels: Any = None, *, logits: bool = False, groups: Any = None) -> Self:
         """Set the thresholds from held-out predictions, and return this classifier.
 
         Args:
@@ -88,9 +88,12 @@ class ConformalClassifier(Saved):
             labels: class numbers, if `predictions` are probabilities or logits.
             logits: whether `predictions` are logits instead of probabilities (default False); sets from logits take
                 less time and memory than `Predictions.from_logits` and sets.
+            groups: the group of each row, such as a patient or document, if rows of one group are not independent: one
+                name or number for each row, or for each image. Default None: pixels and tokens belong to their image
+                or sentence, other rows are independent.
         """
         self._check_params()
-        found = class_rows(predictions, labels, logits=logits)
+        found = class_rows(predictions, labels, logits=logits, groups=groups)
         found.check_labelled()
         targets = found.labels
         uniform = self._uniform(len(targets), (self.seed, 0))
@@ -134,22 +137,23 @@ class ConformalClassifier(Saved):
         return sets
 
     def check(
-        self, predictions: Any, labels: Any = None, *, level: float = 0.95, logits: bool = False
+        self, predictions: Any, labels: Any = None, *, level: float = 0.95, logits: bool = False, groups: Any = None
     ) -> CoverageCheck:
         """Return coverage and set sizes on new labelled rows, and whether the coverage left its interval: drift.
 
-        Pixels of an image, or tokens of a sentence, are not independent: the intervals come from the images then, with
-        the spread of the coverage from image to image.
+        Pixels of an image, tokens of a sentence and rows of a group are not independent: the intervals come from the
+        images then, with the spread of the coverage from image to image.
 
         Args:
             predictions: `avuc.Predictions` with labels that `fit` has not seen, or probabilities with `labels`.
             labels: class numbers, if `predictions` are probabilities or logits.
             level: probability of the interval (default 0.95), so 5 % of checks raise a false alarm.
             logits: whether `predictions` are logits instead of probabilities (default False).
+            groups: the group of each row, as in `fit`.
         """
         check_share("level", level)
         self._check_fitted()
-        found = class_rows(predictions, labels, logits=logits)
+        found = class_rows(predictions, labels, logits=logits, groups=groups)
         found.check_labelled()
         return check_coverage(
             self._sets(found),

@@ -50,8 +50,8 @@ class CoverageCheck(Displayed):
         mean_size: mean number of classes in a set.
         sizes: number of rows by the size of their set, (C + 1).
         classes: coverage and set size of each class.
-        images: number of images, if the rows are pixels or tokens, which are not independent: the intervals then
-            come from the images; None if each row is one by itself.
+        images: number of images, sentences or groups, if the rows belong to such and are not independent: the
+            intervals then come from these; None if each row is one by itself.
     """
 
     rows: int
@@ -74,7 +74,7 @@ class CoverageCheck(Displayed):
     def sentence(self) -> str:
         """What the check found, in one or two sentences."""
         where = f"{100 * self.low:.2f} to {100 * self.high:.2f} %, its {100 * self.level:g} % interval"
-        of = "" if self.images is None else f" of {self.images:,} images"
+        of = "" if self.images is None else f" of {self.images:,} images or groups"
         found = f"The sets of {100 * self.coverage:.2f} % of {self.rows:,} rows{of} contain the true class"
         if not self.drift:
             return f"{found}, inside {where}."

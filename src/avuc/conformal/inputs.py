@@ -19,7 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class ClassRows(NamedTuple):
     """Rows (M, C) of probabilities, or of logits; `labels` (M,) are −1 where there are none.
 
-    `images` (M,) are the numbers of the images that pixels or tokens belong to; None: each row is one by itself.
+    `images` (M,) are the numbers of the images or groups that rows belong to; None: each row is one by itself.
     """
 
     scores: Tensor
@@ -40,11 +40,11 @@ class ClassRows(NamedTuple):
             raise InputError(f"labels: {missing} of {len(self.labels)} rows have none (−1); leave these rows out")
 
 
-def class_rows(predictions: Any, labels: Any = None, *, logits: bool = False) -> ClassRows:
+def class_rows(predictions: Any, labels: Any = None, *, logits: bool = False, groups: Any = None) -> ClassRows:
     """Return the rows of predictions, of probabilities, or of logits, which are not copied."""
     if not logits:
         found = as_predictions(predictions, labels)
-        images = _images(found.shape, found.positions, len(found.labels))
+        images = images_or_groups(found.shape, found.positions, len(found.labels), groups)
         return ClassRows(found.probs, found.labels.cpu().numpy(), False, images)
     if isinstance(predictions, Predictions | MultiLabelPredictions):
         raise InputError("predictions: Predictions have probabilities, not logits; leave logits=True out")
@@ -56,16 +56,42 @@ def class_rows(predictions: Any, labels: Any = None, *, logits: bool = False) ->
         raise InputError(
             f"labels must be in 0…{rows.scores.shape[1] - 1}, or −1 for none, found {targets.min()}…{targets.max()}"
         )
-    return ClassRows(rows.scores, targets, True, _images(rows.shape, rows.positions, len(targets)))
+    images = images_or_groups(rows.shape, rows.positions, len(targets), groups)
+    return ClassRows(rows.scores, targets, True, images)
 
 
-def _images(shape: tuple[int, ...], positions: Tensor | None, rows: int) -> Array | None:
-    """Return the number of the image of each row; None if an image has one row."""
+def images_or_groups(shape: tuple[int, ...], positions: Tensor | None, rows: int, groups: Any = None) -> Array | None:
+    """Return the number of the group of each row, without `groups` of its image; None if each row is one by itself.
+
+    Args:
+        shape: of the labels, (N,) or (N, *spatial).
+        positions: (M,) flat indices of the rows into `shape`; None: all.
+        rows: number of rows M.
+        groups: one name or number for each row, (M,); for each position of `shape`; or for each image, (N,).
+
+    >>> images_or_groups((2, 2), None, 4).tolist(), images_or_groups((3,), None, 3, ["b", "a", "b"]).tolist()
+    ([0, 0, 1, 1], [1, 0, 1])
+    """
     pixels = math.prod(shape[1:])
-    if len(shape) < 2 or pixels == 1:
-        return None
     places: Array = np.arange(rows) if positions is None else positions.cpu().numpy()
-    return places // pixels
+    if groups is None:
+        return None if pixels == 1 else places // pixels
+    values = np.asarray(groups.cpu() if isinstance(groups, Tensor) else groups)
+    if values.shape in (shape, (math.prod(shape),)):
+        values = values.reshape(-1)[places]
+    elif values.shape == shape[:1]:
+        values = values[places // pixels]
+    elif values.shape != (rows,):
+        raise InputError(f"groups must have one value for each of {rows} rows, found shape {values.shape}")
+    if values.dtype.kind == "O":
+        values = np.array([None if value != value else value for value in values], object)
+        if any(value is None for value in values):
+            raise InputError("groups: some are missing (None or NaN); give every row a group")
+        values = values.astype(str)
+    elif values.dtype.kind == "f" and np.isnan(values).any():
+        raise InputError("groups: some are missing (NaN); give every row a group")
+    names, numbers = np.unique(values, return_inverse=True)
+    return None if len(names) == rows else numbers.reshape(-1)
 
 
 def as_predictions(predictions: Any, labels: Any = None) -> Predictions:
@@ -85,12 +111,12 @@ def as_predictions(predictions: Any, labels: Any = None) -> Predictions:
     return Predictions(predictions, labels)
 
 
-def labelled(predictions: Any, labels: Any = None) -> tuple[Predictions, Array]:
-    """Return predictions and their labels (M,); raise unless there are rows, and all have a label."""
+def labelled(predictions: Any, labels: Any = None, groups: Any = None) -> tuple[Predictions, ClassRows]:
+    """Return predictions and their rows; raise unless there are rows, and all have a label."""
     found = as_predictions(predictions, labels)
-    rows = ClassRows(found.probs, found.labels.cpu().numpy(), False)
+    rows = class_rows(found, groups=groups)
     rows.check_labelled()
-    return found, rows.labels
+    return found, rows
 
 
 def check_classes(found: int, fitted: int) -> None:

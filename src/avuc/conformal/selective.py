@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from avuc.conformal.betting import Answers, answers_of, choose_threshold, error_interval, evidence_above, least_images
 from avuc.conformal.distributions import binomial_cdf, clopper_pearson
 from avuc.conformal.inputs import as_predictions, check_classes, check_share, labelled
 from avuc.conformal.saved import Saved, is_number, is_whole
@@ -23,6 +24,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 SCORES = ("confidence", "entropy")
 # numbers of answered rows that are tested; each test takes this share of the allowed probability of failure
 TESTS = 10
+# for whether rows are answered: all of them, and the answered ones
+ENDS = np.array([-1.0, 0.5])
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,11 +38,14 @@ class SelectiveCheck(Displayed):
         errors: number of wrong answers.
         risk: the limit of the error rate.
         level: probability of the intervals.
-        error: error rate of the answers; None without answers.
-        error_low: lower end of its exact interval (Clopper & Pearson).
+        error: error rate of the answers; None without answers. Every image counts the same, if there are images.
+        error_low: lower end of its interval (Clopper & Pearson; of images: betting, Waudby-Smith & Ramdas), which holds
+            for any number of rows or images.
         error_high: upper end.
         error_all: error rate if every row were answered.
-        p_value: probability of so many errors or more if the error rate were the limit.
+        p_value: probability of so many errors or more if the error rate were the limit; of images an upper bound.
+        images: number of images, sentences or groups, if the rows belong to such and are not independent: intervals
+            and p_value then come from these; None if each row is one by itself.
     """
 
     rows: int
@@ -52,6 +58,7 @@ class SelectiveCheck(Displayed):
     error_high: float
     error_all: float
     p_value: float
+    images: int | None = None
 
     @property
     def coverage(self) -> float:
@@ -66,10 +73,11 @@ class SelectiveCheck(Displayed):
     @property
     def sentence(self) -> str:
         """What the check found, in one or two sentences."""
+        rows = f"{self.rows:,} rows" + ("" if self.images is None else f" of {self.images:,} images or groups")
         if self.error is None:
-            return f"None of {self.rows:,} rows is answered."
+            return f"None of {rows} is answered."
         found = (
-            f"{100 * self.coverage:.1f} % of {self.rows:,} rows are answered, {100 * self.error:.2f} % of them wrongly "
+            f"{100 * self.coverage:.1f} % of {rows} are answered, {100 * self.error:.2f} % of them wrongly "
             f"({100 * self.error_low:.2f} to {100 * self.error_high:.2f} %)"
         )
         if self.drift:
@@ -96,6 +104,10 @@ class SelectiveClassifier(Saved):
     Test with a Bonferroni correction (Angelopoulos et al. 2021, https://arxiv.org/abs/2110.01052). The guarantee needs
     rows that are independent and come from the same source as those of the fit; it needs no calibrated model.
 
+    Pixels of one image, tokens of one sentence or rows of one group may depend on each other in any way: then only the
+    images need to be independent, each counts the same, and the tests count images, see `avuc.conformal.betting`. It
+    takes at least `least_rows` images: 219 for the defaults.
+
     Args:
         risk: highest error rate of the answers (default 0.02).
         level: probability that the guarantee holds (default 0.95).
@@ -108,7 +120,16 @@ class SelectiveClassifier(Saved):
     """
 
     kind: ClassVar[str] = "selective"
-    learned: ClassVar[tuple[str, ...]] = ("threshold", "rows", "answered", "errors", "num_classes", "class_names")
+    learned: ClassVar[tuple[str, ...]] = (
+        "threshold",
+        "rows",
+        "answered",
+        "errors",
+        "num_classes",
+        "class_names",
+        "images",
+    )
+    optional: ClassVar[tuple[str, ...]] = ("images",)
 
     # a row is answered if its score, the confidence or minus the entropy, is above it; −inf: all rows, inf: none
     threshold_: float
@@ -116,25 +137,45 @@ class SelectiveClassifier(Saved):
     rows_: int
     answered_: int
     errors_: int
+    # number of images or groups of the fit; None if each row is one by itself
+    images_: int | None = None
 
     def __init__(self, risk: float = 0.02, level: float = 0.95, *, score: str = "confidence") -> None:
         self.risk: float = risk
         self.level: float = level
         self.score: str = score
 
-    def fit(self, predictions: Any, labels: Any = None) -> Self:
+    def fit(self, predictions: Any, labels: Any = None, *, groups: Any = None) -> Self:
         """Set the threshold from held-out predictions, and return this classifier. It may answer no row at all.
 
         Args:
             predictions: `avuc.Predictions` with labels, of data that the model was not trained or calibrated on; or
                 probabilities (N, C), dense (N, C, *spatial) or binary (N,), with `labels`.
             labels: class numbers, if `predictions` are probabilities.
+            groups: the group of each row, such as a patient or document, if rows of one group are not independent: one
+                name or number for each row, or for each image. Default None: pixels and tokens belong to their image
+                or sentence, other rows are independent.
         """
         self._check_params()
-        found, targets = labelled(predictions, labels)
-        scores = self._scores(found)
+        found, known = labelled(predictions, labels, groups)
+        scores, wrong = self._scores(found), found.predicted.cpu().numpy() != known.labels
+        self.images_ = None
+        if known.images is None:
+            self._fit_rows(scores, wrong)
+        else:
+            numbers = np.unique(known.images, return_inverse=True)[1]
+            self.images_ = int(numbers.max()) + 1
+            self.threshold_ = choose_threshold(scores, wrong, numbers, risk=self.risk, level=self.level)
+            answered = scores > self.threshold_
+            self.rows_, self.answered_, self.errors_ = len(scores), int(answered.sum()), int(wrong[answered].sum())
+        self.num_classes_: int = found.num_classes
+        self.class_names_: tuple[str, ...] | None = None
+        return self
+
+    def _fit_rows(self, scores: Array, errors: Array) -> None:
+        """Set the threshold from independent rows."""
         order = np.argsort(-scores, kind="stable")
-        wrong = np.concatenate([[0], np.cumsum((found.predicted.cpu().numpy() != targets)[order])])
+        wrong = np.concatenate([[0], np.cumsum(errors[order])])
         descending, rows = scores[order], len(scores)
         self.threshold_, self.rows_, self.answered_, self.errors_ = math.inf, rows, 0, 0
         sizes = self._sizes(rows)
@@ -145,9 +186,6 @@ class SelectiveClassifier(Saved):
             if above and binomial_cdf(int(wrong[above]), above, self.risk) <= (1 - self.level) / len(sizes):
                 self.threshold_, self.answered_, self.errors_ = threshold, above, int(wrong[above])
                 break
-        self.num_classes_: int = found.num_classes
-        self.class_names_: tuple[str, ...] | None = None
-        return self
 
     def answers(self, predictions: Any) -> Tensor:
         """Return which rows are answered, a bool tensor (M,) in the order of `predictions.probs`.
@@ -160,35 +198,50 @@ class SelectiveClassifier(Saved):
         check_classes(found.num_classes, self.num_classes_)
         return torch.from_numpy(self._scores(found) > self.threshold_).to(found.probs.device)
 
-    def check(self, predictions: Any, labels: Any = None) -> SelectiveCheck:
+    def check(self, predictions: Any, labels: Any = None, *, groups: Any = None) -> SelectiveCheck:
         """Return answers and errors on new labelled rows, and whether the error rate is above the limit: drift.
 
         Args:
             predictions: `avuc.Predictions` with labels that `fit` has not seen, or probabilities with `labels`.
             labels: class numbers, if `predictions` are probabilities.
+            groups: the group of each row, as in `fit`.
         """
-        found, targets = labelled(predictions, labels)
+        self._check_fitted()
+        found, known = labelled(predictions, labels, groups)
         answered = self.answers(found).cpu().numpy()
-        wrong = found.predicted.cpu().numpy() != targets
+        wrong = found.predicted.cpu().numpy() != known.labels
         rows, errors = int(answered.sum()), int(wrong[answered].sum())
-        low, high = clopper_pearson(errors, rows, self.level)
+        counts = {"rows": len(wrong), "answered": rows, "errors": errors}
+        if known.images is not None:
+            numbers = np.unique(known.images, return_inverse=True)[1]
+            shares, wrongly = answers_of(answered, wrong, numbers, ENDS)
+            every, given = (Answers(shares[:, k], wrongly[:, k]) for k in (0, 1))
+            low, high = error_interval(given, self.level)
+            error, error_all, images = given.error, every.error, len(every.wrong)
+            p_value = math.exp(min(0.0, -evidence_above(given, self.risk)))
+        else:
+            low, high = clopper_pearson(errors, rows, self.level)
+            error, error_all, images = errors / rows if rows else None, float(wrong.mean()), None
+            p_value = 1 - binomial_cdf(errors - 1, rows, self.risk) if errors else 1.0
         return SelectiveCheck(
-            rows=len(targets),
-            answered=rows,
-            errors=errors,
+            **counts,
             risk=self.risk,
             level=self.level,
-            error=errors / rows if rows else None,
+            error=error,
             error_low=low,
             error_high=high,
-            error_all=float(wrong.mean()),
-            p_value=1 - binomial_cdf(errors - 1, rows, self.risk) if errors else 1.0,
+            error_all=error_all or 0.0,
+            p_value=p_value,
+            images=images,
         )
 
     @property
     def least_rows(self) -> int:
-        """Number of answered rows from which on the guarantee is possible: with fewer, even no error proves nothing."""
-        return self._least(1)
+        """Number of answered rows from which on the guarantee is possible: with fewer, even no error proves nothing.
+
+        After a fit on images: the number of images.
+        """
+        return self._least(1) if self.images_ is None else least_images(self.risk, self.level)
 
     def _least(self, tests: int) -> int:
         return math.ceil(math.log((1 - self.level) / tests) / math.log1p(-self.risk))
@@ -225,3 +278,7 @@ class SelectiveClassifier(Saved):
         without = -math.inf if answered else math.inf
         self.threshold_ = without if threshold is None else float(threshold)
         self.rows_, self.answered_, self.errors_ = rows, answered, errors
+        images = learned.get("images")
+        if not (images is None or (is_whole(images) and 1 <= images <= rows)):
+            raise InputError("images must be their number; fit it again")
+        self.images_ = images

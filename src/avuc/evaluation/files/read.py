@@ -25,6 +25,9 @@ from avuc.metrics.streaming.suite import bytes_needed as fixed_bytes
 # added to a refusal where it helps
 FIXED_MEMORY = "or evaluate it with --fixed-memory"
 
+# the note about dense scores, for commands whose intervals resample rows
+DEPENDENT = "positions of one sample are not independent, so intervals, which resample positions, are too narrow"
+
 
 def read_scores(
     path: str | Path,
@@ -94,11 +97,13 @@ def _decided(path: Path, raw: RawScores, reading: Reading, needs_labels: bool) -
     raw.scores = torch.as_tensor(raw.scores)
     raw.labels = None if raw.labels is None else torch.as_tensor(raw.labels)
     raw.layout = layout = reading.layout(path, raw, needs_labels)
-    scores, labels = layout.rows(raw.scores), None
+    scores, labels, places = layout.rows(raw.scores), None, None
     if raw.labels is not None and needs_labels:
         total = scores.shape[-2]
         scores, labels = layout.kept(scores, raw.labels.reshape(-1))
         _note_left_out(path, raw, total, total - scores.shape[-2])
+        if scores.shape[-2] < total:
+            places = (raw.labels.reshape(-1) != layout.ignore).nonzero()[:, 0]
         _check_classes(path, raw, [(scores, labels)])
     dtype = scores.dtype if scores.is_floating_point() else torch.float32
     raw.scores, raw.labels = None, None
@@ -117,6 +122,7 @@ def _decided(path: Path, raw: RawScores, reading: Reading, needs_labels: bool) -
         scale=decision.scale,
         draws=raw.draws,
         expected_entropy=raw.expected_entropy,
+        places=places,
     )
 
 
@@ -131,9 +137,7 @@ def _note_left_out(path: Path, raw: RawScores, total: int, left_out: int) -> Non
         what = "positions" if layout.dense else "rows"
         raw.notes.append(f"{left_out:,} of {total:,} {what} have the label {layout.ignore} and were left out")
     if layout.dense:
-        raw.notes.append(
-            "positions of one sample are not independent, so intervals, which resample positions, are too narrow"
-        )
+        raw.notes.append(DEPENDENT)
 
 
 def _check_classes(path: Path, raw: RawScores, blocks: Iterable[tuple[Tensor, Tensor | None]]) -> None:

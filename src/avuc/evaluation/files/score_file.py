@@ -44,6 +44,7 @@ class ScoreFile:
         scale: the number that stands for probability 1 in the file: 100 for percentages.
         draws: number of draws that (N, C) scores are the mean of.
         expected_entropy: (N) mean entropy of these draws, if it is known.
+        places: (N) numbers of the rows in the file, if some were left out; None: all rows.
 
     >>> import tempfile, numpy as np
     >>> from avuc.evaluation.files import read_scores
@@ -67,6 +68,7 @@ class ScoreFile:
     scale: float = 1.0
     draws: int = 1
     expected_entropy: Tensor | None = None
+    places: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
