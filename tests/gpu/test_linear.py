@@ -254,6 +254,51 @@ def test_kernels_on_a_gpu(dtype: torch.dtype, options: Options, few: int, monkey
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sums_of_torch_2_9_on_a_gpu(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, weight, _, _ = layer(2_100, 64, 500, dtype, "cuda")
+    dz = (hidden @ weight.t()).contiguous()
+    ours, theirs = (torch.ones(2_100, 64, device="cuda") for _ in range(2))
+    tiles.add_product(ours, dz, weight)
+    monkeypatch.setattr(tiles, "ADD_IN_FLOAT32", None)
+    tiles.add_product(theirs, dz, weight)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+class OnGPU:
+    """A tensor that says it is on a GPU."""
+
+    is_cuda, dtype = True, torch.bfloat16
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+    def split(self, size: int) -> list[Tensor]:
+        return list(self.value.split(size))
+
+
+@pytest.mark.parametrize("version", ["2.9.1+cu128", "2.10.0", "2.11.0+cu130"])
+def test_sums_in_float32_by_version(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator of torch 2.9 refuses float32 sums: there, blocks of tokens are added."""
+    called: list[str] = []
+
+    def mm(one: Tensor, other: Tensor, *, out_dtype: torch.dtype) -> Tensor:
+        called.append("mm")
+        return one.to(out_dtype) @ other.to(out_dtype)
+
+    def addmm(sums: Tensor, dz: OnGPU, rows: Tensor, out_dtype: torch.dtype, *, out: Tensor) -> None:
+        called.append("addmm")
+        out.copy_(sums + dz.value.to(out_dtype) @ rows.to(out_dtype))
+
+    monkeypatch.setattr(torch, "mm", mm)
+    monkeypatch.setattr(tiles, "ADD_IN_FLOAT32", addmm if tiles.adds_in_float32(version) else None)
+    dz, rows, sums = torch.randn(1_500, 8).bfloat16(), torch.randn(8, 4).bfloat16(), torch.ones(1_500, 4)
+    tiles.add_product(sums, OnGPU(dz), rows)  # type: ignore[arg-type]
+    torch.testing.assert_close(sums, 1 + dz.float() @ rows.float())
+    assert called == (["mm", "mm"] if version.startswith("2.9") else ["addmm"])
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("compiled", [False, True])
 def test_loss_on_a_gpu(compiled: bool) -> None:
     hidden, weight, bias, labels = layer(700, 64, 5_000, torch.bfloat16, "cuda")

@@ -22,8 +22,22 @@ from torch import Tensor
 CPU_TILE = 1 << 20
 # On a GPU tiles are wide, so that matrix products are fast: 2^27 logits are 256 MiB in bfloat16.
 GPU_TILE = 1 << 27
-# Products of bfloat16 or float16 that are summed in float32, on NVIDIA GPUs; None in torch before 2.8.
-ADD_IN_FLOAT32 = None if torch.version.hip else getattr(torch.ops.aten.addmm, "dtype_out", None)
+# Tokens of a product that is added by itself: see `add_product`.
+GPU_TOKENS = 1024
+
+
+def adds_in_float32(version: str) -> bool:
+    """Return whether that version of torch adds products of bfloat16 to float32 sums; 2.9 has the operator but refuses.
+
+    >>> adds_in_float32("2.9.1+cu128"), adds_in_float32("2.10.0")
+    (False, True)
+    """
+    major, minor = version.split(".")[:2]
+    return (int(major), int(minor)) >= (2, 10)
+
+
+# Adds products of bfloat16 or float16 to float32 sums, on NVIDIA GPUs.
+ADD_IN_FLOAT32 = torch.ops.aten.addmm.dtype_out if adds_in_float32(torch.__version__) else None
 
 
 class Options(NamedTuple):
@@ -158,8 +172,12 @@ def add_product(sums: Tensor, dz: Tensor, rows: Tensor) -> None:
     """Add dz·rows to `sums`. If these are float32 and dz is not, no product of a tile is rounded to the type of dz."""
     if sums.dtype == dz.dtype:
         sums.addmm_(dz, rows)
-    elif dz.is_cuda and ADD_IN_FLOAT32 is not None:
-        ADD_IN_FLOAT32(sums, dz, rows, torch.float32, out=sums)
+    elif dz.is_cuda and not torch.version.hip:
+        if ADD_IN_FLOAT32 is not None:
+            ADD_IN_FLOAT32(sums, dz, rows, torch.float32, out=sums)
+            return
+        for block, part in zip(sums.split(GPU_TOKENS), dz.split(GPU_TOKENS), strict=True):
+            block.add_(torch.mm(part, rows, out_dtype=torch.float32))
     else:
         words = max(1, CPU_TILE // rows.shape[1])  # a copy of all rows can be larger than the tile
         for part, of in zip(dz.split(words, dim=1), rows.split(words), strict=True):
