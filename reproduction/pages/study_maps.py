@@ -2,9 +2,10 @@
 
     python reproduction/pages/study_maps.py out/studies/camvid docs/figures/camvid-maps.png "Cross-entropy" "Ensemble"
 
-A row for each method, a pair of columns for each example: wrong pixels (red; white: no label), and entropy from black
-(0) to white (the highest possible). The store keeps the examples with the most mistakes for their uncertainty; those
-that most of the methods have are shown. The photographs themselves are left out: they are not ours to publish.
+A row for each method, a pair of columns for each example: wrong pixels (red), and entropy from black (0) to white (the
+highest possible). Pixels without a label are white in both. The store keeps the examples with the most mistakes for
+their uncertainty; those that most of the methods have are shown. The photographs themselves are left out: they are not
+ours to publish.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def chosen(all_maps: Sequence[dict[str, tuple[Picture, Picture]]], most: int = E
 
 def picture(all_maps: Sequence[dict[str, tuple[Picture, Picture]]], names: Sequence[str]) -> Picture:
     """Return the rows of the methods below each other; white where a method does not have the example."""
-    empty = np.full_like(next(iter(all_maps[0].values()))[0], 255)
+    empty = np.full_like(next(one for maps in all_maps for one, _ in maps.values()), 255)
     high = np.full((empty.shape[0], GAP, 3), 255, np.uint8)
     rows = []
     for maps in all_maps:

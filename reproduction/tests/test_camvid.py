@@ -148,3 +148,11 @@ def test_from_files_to_rows(root, tmp_path, monkeypatch):
     assert (grey == grey[..., :1]).all()
     with pytest.raises(InputError, match="Nothing on clean: the store shows no examples"):
         study_maps.main([str(tmp_path / "out"), str(tmp_path / "maps.png"), "Nothing"])
+
+
+def test_a_method_without_mistakes_is_white():
+    wrong, entropy = np.zeros((2, 3, 3), np.uint8), np.ones((2, 3, 3), np.uint8)
+    pixels = study_maps.picture([{}, {"example 1": (wrong, entropy)}], ["example 1"])[::2, ::2]
+    assert pixels.shape == (2 + 4 + 2, 3 + 1 + 3, 3)
+    assert (pixels[:6] == 255).all()
+    assert not pixels[6:, :3].any()

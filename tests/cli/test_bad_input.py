@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from avuc.cli import COMMANDS, main
@@ -32,7 +33,7 @@ CALLS = [
     "train missing.toml --out run",
     "train damaged.toml --out run",
     "train recipe.toml --out run --device gpu",
-    "study nowhere --out run",
+    "study missing --out run",
     "study damaged.toml --out run",
     "study demo --set train.epochz=2 --out run",
     "report",
@@ -54,6 +55,7 @@ def test_bad_input_is_one_line(
     monkeypatch.chdir(tmp_path)
     for name in ("damaged.npz", "damaged.toml", "taken.jpg"):
         Path(name).write_text("[no such thing")
+    np.savez("a.npz", logits=np.eye(3), labels=np.arange(3))
     Path("other.json").write_text('{"format": "other"}')
     Path("recipe.toml").write_text('[data]\nname = "mnist5k"\nvalidation = 400\n[net]\nname = "mlp"\n')
     before = sorted(tmp_path.rglob("*"))
@@ -65,6 +67,7 @@ def test_bad_input_is_one_line(
     assert code == 2
     assert error.startswith("avuc: ")
     assert error.count("\n") == 1
+    assert ("No such file" in error) <= ("missing" in call)  # not for another reason than the one meant
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import io
+
+import matplotlib.image
 import numpy as np
 import pytest
 import torch
@@ -12,6 +16,7 @@ from avuc.data.tensors import TensorData
 from avuc.methods import Dropout, Ensemble, Vanilla
 from avuc.metrics import aurc, iou, pavpu
 from avuc.prediction.predictor import Predictor, Reading
+from avuc.predictions import Predictions
 from avuc.report.study.page import study_page
 from avuc.report.study.results import read_results
 from avuc.study import Store, dense, load_recipe, run
@@ -125,6 +130,19 @@ def test_aurc_of_images_by_hand(predictor):
         for part in [predictor(images[row : row + 1], labels[row : row + 1])]
     ]
     assert image_aurc(whole) == pytest.approx(np.mean(expected))
+
+
+@pytest.mark.parametrize("width", [96, 100, 200])  # 200: every third pixel, and 200 is no multiple of 3
+def test_pictures_have_three_parts_of_one_width(width):
+    """Image, wrong pixels and entropy, with a white line between them, also if only every n-th pixel is shown."""
+    images, labels = torch.zeros(1, 8, width, 3, dtype=torch.uint8), torch.ones(1, 8, width, dtype=torch.long)
+    found = Predictions.from_logits(torch.tensor([9.0, 0.0])[:, None, None].expand(1, 2, 8, width), labels)
+    (entry,) = worst_maps(found, TensorData(images, labels, 2, "scenes"))
+    pixels = matplotlib.image.imread(io.BytesIO(base64.b64decode(entry["png"])))[0, :, :3]
+    part = -(-width // -(-width // 96))
+    assert len(pixels) == 3 * part + 2
+    white = (pixels == 1).all(1).nonzero()[0].tolist()
+    assert white == [part, 2 * part + 1]
 
 
 @pytest.mark.parametrize(("total", "most"), [(10, 0), (10, 10), (10, 11), (1000, 7), (97, 50), (1, 1)])

@@ -78,8 +78,9 @@ def _picture(found: Predictions, image: Tensor, row: int, top: float) -> bytes:
     errors = np.where(np.isnan(correct)[..., None], UNKNOWN, np.where(correct[..., None] > 0.5, RIGHT, WRONG))
     grey = np.nan_to_num(entropy / top, nan=1.0).clip(0, 1) * 255
     parts = [colour, errors.astype(np.uint8), np.repeat(grey[..., None], 3, axis=2).astype(np.uint8)]
-    line = np.full((colour.shape[0], step, 3), 255, np.uint8)
-    return png(np.concatenate([parts[0], line, parts[1], line, parts[2]], axis=1)[::step, ::step])
+    image_part, error_part, entropy_part = (part[::step, ::step] for part in parts)
+    line = np.full((len(image_part), 1, 3), 255, np.uint8)
+    return png(np.concatenate([image_part, line, error_part, line, entropy_part], axis=1))
 
 
 def _text(found: Predictions, data: MemoryData, row: int) -> str:
