@@ -21,6 +21,8 @@ import reproduction_factorial as factorial
 
 from avuc.core.errors import InputError
 from avuc.report.study.paper_comparison import Figure
+from avuc.training.meters import all_uncertain
+from avuc.training.model_trainer import TRAPPED
 
 HOME = Path(__file__).parents[2]
 PUBLISHED = HOME / "reproduction" / "results" / "cifar10"
@@ -186,6 +188,26 @@ def test_with_sgd_the_printed_loss_fails_over_five_seeds_and_monotone_does_not_s
     ):
         right = sorted(100 * float(row["accuracy"]) for row in rows)
         assert words.format(f"{right[0]:.1f}", f"{right[-1]:.1f}") in text
+
+
+def test_epochs_in_a_row_with_every_prediction_uncertain_tell_the_failures_from_the_rest():
+    """The rule of the trainer's warning, on every epoch that was recorded (every tenth in `factorial`)."""
+    failed = set()
+    for study in ("beta", "best", "choice", "code", "code-switches", "factorial"):
+        row: dict[tuple[str, int], int] = {}
+        with closing(sqlite3.connect(f"file:{PUBLISHED / study / 'study.sqlite'}?mode=ro", uri=True)) as db:
+            for method, seed, data in db.execute("SELECT method, seed, data FROM history ORDER BY epoch"):
+                record = json.loads(data)
+                if record.get("threshold") is not None and "uncertainty_right" in record:
+                    trapped = all_uncertain(record, record["threshold"])
+                    row[method, seed] = row.get((method, seed), 0) + 1 if trapped else 0
+                    if row[method, seed] == TRAPPED:
+                        failed.add((study, method, seed))
+    assert failed == {
+        *(("factorial", "SGD, none, AvUC", seed) for seed in SEEDS),
+        *(("code-switches", "SVI-AvUC, threshold 1", seed) for seed in range(3)),
+        *(("beta", f"SVI-AvUC β={beta}", 0) for beta in (5, 7, 10)),
+    }
 
 
 def test_the_temperature_of_the_failed_networks_is_at_its_limit_and_the_page_says_so(committed):

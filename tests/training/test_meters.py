@@ -1,11 +1,20 @@
-"""The rows that the meters of an epoch count."""
+"""The rows that the meters of an epoch count, and what the trainer says about their sums."""
 
 from __future__ import annotations
+
+import re
+import warnings
 
 import pytest
 import torch
 
-from avuc.training.meters import labelled_rows
+from avuc.methods import Objective, Vanilla
+from avuc.train import TrainSettings, fit
+from avuc.training.meters import Meters, all_uncertain, labelled_rows
+
+# a plain network that SGD trained with the printed loss, epoch 200 (reproduction/results/cifar10/factorial)
+FAILED = {"accuracy": 0.72584, "avu": 0.27416, "uncertainty_right": 2.2289, "uncertainty_wrong": 2.2059}
+THRESHOLD = 1.0556
 
 
 @pytest.mark.parametrize("samples", [0, 3])
@@ -21,3 +30,33 @@ def test_labelled_rows_of_dense_logits(samples):
     assert kept.tolist() == [label for label in labels.flatten().tolist() if label >= 0]
     plain = torch.randn(5, 4), torch.randint(4, (5,))
     assert labelled_rows(*plain)[0] is plain[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"avu": 0.28}, {"avu": None}, {"uncertainty_right": 1.0}, {"uncertainty_wrong": 1.0}, {"uncertainty_wrong": None}],
+)
+def test_all_uncertain_needs_every_sign(change):
+    assert all_uncertain(FAILED, THRESHOLD)
+    assert not all_uncertain(FAILED | change, THRESHOLD)
+
+
+@pytest.mark.parametrize(
+    ("variant", "well", "warned"),
+    [("paper", (), [5]), ("paper", (4,), [9]), ("monotone", (), []), ("paper", (4, 8), [])],
+)
+def test_a_training_in_which_every_prediction_stays_uncertain_is_told_once(
+    variant, well, warned, train, plain_net, monkeypatch
+):
+    """Epochs (from 1) in `well` are not like that."""
+    read, epochs = Meters.read, iter(range(1, 11))
+    monkeypatch.setattr(
+        Meters, "read", lambda self, ranks: read(self, ranks) | FAILED | ({"avu": 0.9} if next(epochs) in well else {})
+    )
+    settings = TrainSettings(epochs=10, pad=0, flip=False, batch_size=20)
+    objective = Objective("avuc", threshold=THRESHOLD, variant=variant)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        fit(Vanilla(), plain_net, train.subset(range(20)), objective=objective, settings=settings, progress=False)
+    told = [re.match(r"AvUC as printed: in 5 epochs up to (\d+) every", str(one.message)) for one in found]
+    assert [int(one[1]) for one in told] == warned

@@ -69,6 +69,7 @@ class Objective:
             `avuc.losses.DirichletHead`; `avuc.train.fit` adds one.
         beta: β (default 3).
         variant: "paper" (default), "stopgrad", "monotone" or "soft"; see `avuc.avuc_quadrants`. Not every kind has all.
+            "paper" can make every prediction uncertain, for example with SGD (docs/gotchas.md); `fit` then warns.
         uncertainty: "entropy" (default) or "mutual_information", which the family does not have.
         warmup_epochs: epochs without the AvUC term (default 5). The threshold is learned in them. For "euc": the epochs
             over which its λ rises from .01 to 1; the term counts from the start.

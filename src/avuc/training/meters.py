@@ -72,6 +72,21 @@ class Meters:
         return out
 
 
+def all_uncertain(record: dict[str, float | None], threshold: float) -> bool:
+    """Return whether (nearly) every prediction of an epoch was more uncertain than the threshold.
+
+    The AvU is then the error rate. That alone could be chance, so both mean uncertainties must be above the threshold.
+
+    >>> all_uncertain({"accuracy": 0.7, "avu": 0.3, "uncertainty_right": 2.2, "uncertainty_wrong": 2.1}, threshold=1.0)
+    True
+    """
+    means = record["uncertainty_right"], record["uncertainty_wrong"]
+    avu, accuracy = record["avu"], record["accuracy"]
+    if avu is None or accuracy is None or not all(mean is not None and mean > threshold for mean in means):
+        return False
+    return abs(avu + accuracy - 1) < 1e-3
+
+
 def labelled_rows(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return the logits ([S,] M, C) and labels (M,) of the labelled positions of dense logits; others as they are."""
     if labels.ndim == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,13 +21,14 @@ from avuc.methods.objective import ObjectiveLoss
 from avuc.posterior import seeded_generator
 from avuc.training.distributed import Ranks, global_batch_norm
 from avuc.training.freeze_trunk import freeze_trunk, untrained_modules
-from avuc.training.meters import Meters, labelled_rows
+from avuc.training.meters import Meters, all_uncertain, labelled_rows
 from avuc.training.settings import TrainSettings
 
 Net = nn.Module | Callable[[torch.Generator], nn.Module]
 
 # The random streams of a model. In each epoch each stream is seeded with (seed, model, stream, epoch).
 START, ORDER, AUGMENT, NOISE, GLOBAL = range(5)
+TRAPPED = 5  # epochs in a row with every prediction uncertain; trainings that went well had at most one
 
 
 class NotFinite(Exception):
@@ -91,6 +93,7 @@ class ModelTrainer:
             raise InputError(f"{type(made).__name__} has no trainable weights")
         self.optimizer: torch.optim.Optimizer = _optimizer(self.parameters, self.rho_parameters, settings, device)
         self.meters: Meters = Meters(device, objective.uncertainty)
+        self.trapped = 0  # epochs in a row that `_warn_if_trapped` counts
         self.kl_share: Tensor = torch.ones((), device=device)
         self.average: list[Tensor] = (
             [tensor.detach().clone() for tensor in self.averaged_tensors()] if settings.ema_decay else []
@@ -155,12 +158,27 @@ class ModelTrainer:
     def end(self, epoch: int) -> dict[str, float | None]:
         """Finish an epoch and return its record. The last warm-up epoch fixes the threshold."""
         record = self.meters.read(self.ranks.sum)
+        self._warn_if_trapped(record, epoch)
         self.loss.epoch_end()
         if not self.settings.sync_batch_norm:
             self.ranks.average_statistics(self.model)
         self.method.epoch_end(self.model, epoch, self.settings.epochs)
         record["threshold"] = self.threshold
         return record
+
+    def _warn_if_trapped(self, record: dict[str, float | None], epoch: int) -> None:
+        """Warn if the printed loss keeps every training prediction uncertain; single epochs can pass by themselves."""
+        objective, limit = self.loss.objective, self.threshold
+        if limit is None or (objective.kind, objective.variant) != ("avuc", "paper"):
+            return
+        self.trapped = self.trapped + 1 if all_uncertain(record, limit) else 0
+        if self.trapped == TRAPPED:
+            warnings.warn(
+                f"AvUC as printed: in {TRAPPED} epochs up to {epoch + 1} every training prediction was more uncertain "
+                f"than the threshold ({limit:.2f} nats), and the loss can keep them there; use variant='monotone', a "
+                "smaller beta or another optimizer",
+                stacklevel=2,
+            )
 
     @property
     def threshold(self) -> float | None:
