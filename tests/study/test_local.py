@@ -210,6 +210,16 @@ def test_one_process_for_each_device(recipe, undisturbed, store, tmp_path):
     assert not multiprocessing.active_children()
 
 
+def test_processes_on_one_gpu_share_its_memory(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 36, 1 << 40))
+    monkeypatch.setattr(StudyWorker, "posterior", lambda self, key: torch.nn.Linear(2, 2))
+    alone, shared = (
+        StudyWorker(recipe, tmp_path, "cuda", processes=count).predictor(ModelKey("Vanilla", 0))._runner.options.memory
+        for count in (1, 4)
+    )
+    assert 0 < shared == alone // 4
+
+
 @pytest.mark.parametrize("begin", [0.0, 0.6])
 def test_processes_begin_at_different_sets(recipe, work, tmp_path, monkeypatch, begin):
     """Validation and clean data come first in each of them; a set is done for all models before the next one."""

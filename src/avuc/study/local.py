@@ -73,6 +73,7 @@ def run(
                 until,
                 given,
                 index / len(devices),
+                devices.count(device),
             ),
         )
         for index, device in enumerate(devices)
@@ -117,6 +118,7 @@ def _run_process(
     until: float | None,
     given: bytes,
     begin: float,
+    processes: int,
 ) -> None:
     """One of several processes."""
     torch.set_num_threads(threads)
@@ -124,7 +126,7 @@ def _run_process(
     store = Store(directory, check=False)  # checked when the study began
     store.run = number
     try:
-        worker = StudyWorker(plan.recipe, directory, device, progress=progress, until=until)
+        worker = StudyWorker(plan.recipe, directory, device, progress=progress, until=until, processes=processes)
         LocalRun(plan, store, worker, progress, begin).run()
     except OutOfTime:
         sys.exit(OUT_OF_TIME)

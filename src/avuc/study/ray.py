@@ -155,7 +155,8 @@ def _worker(
     key = (recipe, directory, device)
     if key not in _WORKERS:
         _WORKERS.clear()
-        _WORKERS[key] = StudyWorker(parse_recipe(recipe), Path(directory), device, progress=False)
+        sharing = round(1 / EVALUATION_SHARE)
+        _WORKERS[key] = StudyWorker(parse_recipe(recipe), Path(directory), device, progress=False, processes=sharing)
     return _WORKERS[key]
 
 

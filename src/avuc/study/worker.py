@@ -39,7 +39,7 @@ from avuc.study.validation_fit import ValidationFit
 from avuc.training.fit import fit_many
 from avuc.training.run import Fitted, Job
 
-# share of a GPU's memory for the posterior samples of all models, which are reused for every set of images
+# share of a GPU's memory for the samples of all models in all processes, which are reused for every set of images
 SAMPLES_SHARE = 0.25
 
 
@@ -52,6 +52,7 @@ class StudyWorker:
         device: where networks run.
         progress: show progress on stderr.
         until: a value of `time.monotonic()`, after which training stops with `OutOfTime`.
+        processes: how many processes share the device, and its memory.
     """
 
     def __init__(
@@ -62,11 +63,13 @@ class StudyWorker:
         *,
         progress: bool = True,
         until: float | None = None,
+        processes: int = 1,
     ) -> None:
         self.recipe: Recipe = recipe
         self.directory: Path = Path(directory)
         self.progress: bool = progress
         self.until: float | None = until
+        self.processes: int = processes
         self.device: torch.device = torch.device(device)
         self.data: StudyData = StudyData(recipe, self.device)
         self._fitted: dict[ModelKey, Fitted] = {}
@@ -146,7 +149,8 @@ class StudyWorker:
                     (method.reuse_model or method.name, method.bn_images): len(self.recipe.seeds(method))
                     for method in self.recipe.methods
                 }
-                memory = int(torch.cuda.mem_get_info(self.device)[1] * SAMPLES_SHARE) // sum(counts.values())
+                room = int(torch.cuda.mem_get_info(self.device)[1] * SAMPLES_SHARE) // self.processes
+                memory = room // sum(counts.values())
                 dtype = torch.bfloat16 if self.recipe.study.precision == "bfloat16" else None
             posterior = self._with_own_statistics(key, bn_images) if bn_images else self.posterior(key)
             predictor = Predictor(posterior, seed=key.seed, dtype=dtype, memory=memory)

@@ -198,7 +198,7 @@ def test_the_second_start_of_a_kernel_has_the_arguments_of_the_first(monkeypatch
         linear_softmax.gradient_writer(z.dtype, bias, labels, labels, coefficients, options)(tile, word)
         for when, found in started:
             assert {"START", "HAS_BIAS", "HAS_CAP", "HAS_SCALE", "BLOCK"} - set(found) <= {"START"}
-            assert (found["width"], found["first"], found["stride"]) == (width, options.first + word, 32)
+            assert (found["width"], found["first"], found["stride"]) == (width, options.first + word, z.stride(0))
             assert (found["HAS_CAP"], found["softcap"]) == (options.softcap is not None, options.softcap or 1.0)
             assert found["HAS_BIAS"] == (bias is not None)
             assert found.get("START", word == 0) == (word == 0)
@@ -226,6 +226,13 @@ def test_the_second_start_of_a_kernel_has_the_arguments_of_the_first(monkeypatch
     assert start(32, Options(), 18, bias) == start(32, Options(), 18, bias) == ["first", "first"]  # 8 bytes farther
     z = torch.zeros(16 * 32 + 1)[1:].view(16, 32)  # not aligned
     assert start(32, Options()) == start(32, Options()) == ["first", "first"]
+    z = torch.zeros(16, 40)[:, :32]  # rows of another length, no multiple of 16
+    assert start(32, Options()) == ["first", "first"]
+    assert start(32, Options()) == ["again", "again"]
+    z = torch.zeros(16, 32, dtype=torch.bfloat16)
+    assert start(32, Options()) == ["first", "first"]
+    assert start(32, Options(), 16, bias.double()) == ["first", "first"]
+    assert start(32, Options(), 16, bias.bfloat16()) == ["first", "first"]
 
     for module, name in (
         (linear_loss, "_token_sums"), (linear_loss, "_loss_of_sums"), (linear_loss, "_token_coefficients"),
@@ -253,6 +260,12 @@ def test_the_second_start_of_a_kernel_has_the_arguments_of_the_first(monkeypatch
     for tokens in (15, 13, 1):  # no multiple of 16; the same; a constant
         linear_loss.token_sums(Partial(*(c[:tokens] for c in part)), labels[:tokens], rule)
     assert [when for when, _ in started] == ["first", "again", "first"]
+    started.clear()
+    for sums in (torch.zeros(9, dtype=torch.float64)[1:], torch.zeros(8)):  # not aligned; another type
+        linear_loss.token_coefficients(part, labels, sums, rule)
+    for other in (rule._replace(limit=0.5), rule._replace(limit=0.25), rule._replace(variant="soft"), rule):
+        linear_loss.token_coefficients(part, labels, torch.zeros(8, dtype=torch.float64), other)
+    assert [when for when, _ in started] == ["first", "first", "again", "again", "first", "again"]
 
 
 def on_gpu() -> tuple[Tensor, Tensor, Tensor, Tensor]:
