@@ -185,6 +185,9 @@ def test_groups_of_rows_are_the_images_of_dense_scores(command, tmp_path, capsys
         assert held_out[key] == pytest.approx(found["rows"]["held_out"][key])
         assert check[key] == pytest.approx(found["rows"]["checks"][0][key])
     assert found["patients"]["checks"][0]["images"] == 30
+    few = " ".join(capsys.readouterr().err.split())
+    assert ("30 images or groups are few for a coverage of 0.9: " in few) == (command == "conformal")
+    assert "59 images or groups are few" not in few
     # a fit on rows, and a file whose rows are of images
     capsys.readouterr()
     assert run(command, tmp_path / "rows.csv", "--out", saved, "--quiet") == 0

@@ -106,3 +106,22 @@ def test_one_image_tells_nothing_and_rows_stay_as_they_were():
     assert (low, high) == pytest.approx((0.8 - expected, 0.8 + expected))
     assert share_interval(np.ones(0, bool), np.ones(0, int), 0.95) == (0.0, 1.0)
     assert share_interval(np.ones(80, bool), np.arange(80) // 8, 0.95) == clopper_pearson(10, 10)
+
+
+def test_few_images_keep_the_level():
+    """The share of each class, and the coverage where few images lie outside the sets."""
+    rng, outside = np.random.default_rng(4), 0
+    for _ in range(200):
+        numbers = np.repeat(np.arange(4), rng.integers(10, 40, 4))
+        low, high = share_interval(rng.random(len(numbers)) < rng.beta(4, 1, 4)[numbers], numbers, 0.95)
+        outside += not low <= 0.8 <= high
+    assert outside <= 20
+    for images, new in ((5, 60), (12, 12)):
+        alarms = [
+            ConformalClassifier(coverage=0.95).fit(*maps(rng, images)).check(*maps(rng, new)).drift for _ in range(100)
+        ]
+        assert np.mean(alarms) <= 0.1
+    # the rows of the fit are independent; two new images are all covered, or one is not
+    rows = ConformalClassifier(coverage=0.95).fit(*maps(rng, 2000, pixels=1))
+    assert not rows.check([[[0.999] * 9, [0.001] * 9]] * 2, np.zeros((2, 9), int)).drift
+    assert not rows.check([[[0.999] * 9, [0.001] * 9]] * 2, [[0] * 9, [1] * 9]).drift

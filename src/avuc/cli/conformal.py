@@ -70,6 +70,7 @@ def arguments(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     check_arguments(args, ("coverage", "method", "class_conditional", "no_empty"))
     from avuc.conformal import ConformalClassifier
+    from avuc.conformal.images import FEW
 
     console = console_for(args)
     document: dict[str, Any] = {}
@@ -98,6 +99,12 @@ def run(args: Namespace) -> int:
         warnings.append(
             f"{what} too few rows for a coverage of {fitted.coverage:g}, so every set contains "
             f"{'them' if fitted.class_conditional else 'all classes'}; give more rows or ask for a lower coverage"
+        )
+    if fitted.images_ is not None and fitted.images_.number * (1 - fitted.coverage) < FEW:
+        enough = math.ceil(FEW / (1 - fitted.coverage) - 1e-9)
+        warnings.append(
+            f"{fitted.images_.number:,} images or groups are few for a coverage of {fitted.coverage:g}: that of new "
+            f"ones can be lower; give at least {enough:,} images, or ask for a lower coverage"
         )
     result = None
     if args.apply:
@@ -132,9 +139,12 @@ def _promise(fitted: ConformalClassifier) -> str:
     low, high = fitted.coverage_interval()
     enough = fitted.rows_[fitted.ranks <= fitted.rows_]
     rows = int((enough if len(enough) else fitted.rows_).min())
-    where = (
-        f"in the class with the fewest rows, {rows:,}," if fitted.class_conditional else f"after a fit on {rows:,} rows"
-    )
+    if fitted.images_ is not None:
+        where = f"after a fit on {int(fitted.rows_.sum()):,} rows of {fitted.images_.number:,} images or groups"
+    elif fitted.class_conditional:
+        where = f"in the class with the fewest rows, {rows:,},"
+    else:
+        where = f"after a fit on {rows:,} rows"
     return (
         f"The sets contain the true class with a probability of {100 * fitted.coverage:g} %; {where} the share is "
         f"{100 * low:.2f} to {100 * high:.2f} % in 95 % of all cases, for rows from the same source."
