@@ -175,8 +175,8 @@ class ModelTrainer:
         if self.trapped == TRAPPED:
             warnings.warn(
                 f"AvUC as printed: in {TRAPPED} epochs up to {epoch + 1} every training prediction was more uncertain "
-                f"than the threshold ({limit:.2f} nats), and the loss can keep them there; use variant='monotone', a "
-                "smaller beta or another optimizer",
+                f"than the threshold ({limit:.2f} nats), and the loss can keep them there; use a smaller beta, "
+                "another optimizer or variant='monotone', and watch the accuracy",
                 stacklevel=2,
             )
 
