@@ -27,6 +27,19 @@ def test_the_version_stands_in_one_place() -> None:
     assert f"## [{avuc.__version__}]" in text("CHANGELOG.md")
 
 
+def test_no_page_or_source_has_marks_of_a_conflict() -> None:
+    """A page with both sides of a conflict is valid Markdown."""
+    found = [
+        path
+        for part in ("docs", "src", "benchmarks")
+        for kind in ("md", "py")
+        for path in (ROOT / part).rglob(f"*.{kind}")
+    ]
+    assert len(found) > 100
+    marked = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
+    assert not [str(path) for path in (*found, *ROOT.glob("*.md")) if marked.search(path.read_text(encoding="utf-8"))]
+
+
 def test_the_oldest_constraints_are_the_lower_bounds() -> None:
     """A new lower bound without its line here would never be tested."""
     pins = dict(re.findall(r"^([\w-]+)==(\S+)$", text("constraints-oldest.txt"), re.MULTILINE))

@@ -75,7 +75,7 @@ class AutoCalibrator(Calibrator):
        (of the paired difference of rows) of the lowest.
 
     With more than 32 classes, or fewer than 2 rows for each pair of classes, the candidates are `smoothed` and the
-    mixture of it, `structured-vector` with a tenth of its ridge, and the uncalibrated predictions. The result is fitted
+    mixture of it, `structured-vector` with 3 % of its ridge, and the uncalibrated predictions. The result is fitted
     on all rows; `chosen_` is a single calibrator or a `BlendedCalibrator`.
 
     A tenth of the rows takes part in the cross-validation, at least 5,000 if they have no more than 2 million logits.
@@ -147,7 +147,7 @@ class AutoCalibrator(Calibrator):
         Args:
             logits: as for `Calibrator.fit`.
             labels: (N,) or (N, *spatial) class numbers.
-            sample_weight: (N,) weights of the rows, for the fits and for the means; ECE is then not judged.
+            sample_weight: (N,) weights of the rows, for the fits, and for NLL, the Brier score and ECE of the guard.
             groups: (N,) numbers; rows of one group (a patient, an image) are held out together. Default None: rows are
                 independent; of dense labels, those of one image are a group.
             class_dim: dimension of the classes in `logits`.
