@@ -231,6 +231,7 @@ def test_the_second_start_of_a_kernel_has_the_arguments_of_the_first(monkeypatch
     assert start(32, Options()) == ["again", "again"]
     z = torch.zeros(16, 32, dtype=torch.bfloat16)
     assert start(32, Options()) == ["first", "first"]
+    assert start(32, Options(), 16, bias) == ["first", "first"]  # of float32, as before, but z is not
     assert start(32, Options(), 16, bias.double()) == ["first", "first"]
     assert start(32, Options(), 16, bias.bfloat16()) == ["first", "first"]
 
