@@ -93,7 +93,7 @@ class ModelTrainer:
             raise InputError(f"{type(made).__name__} has no trainable weights")
         self.optimizer: torch.optim.Optimizer = _optimizer(self.parameters, self.rho_parameters, settings, device)
         self.meters: Meters = Meters(device, objective.uncertainty)
-        self.trapped = 0  # epochs in a row that `_warn_if_trapped` counts
+        self.trapped: int = 0  # epochs in a row that `_warn_if_trapped` counts
         self.kl_share: Tensor = torch.ones((), device=device)
         self.average: list[Tensor] = (
             [tensor.detach().clone() for tensor in self.averaged_tensors()] if settings.ema_decay else []
