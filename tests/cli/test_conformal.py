@@ -196,6 +196,15 @@ def test_groups_of_rows_are_the_images_of_dense_scores(command, tmp_path, capsys
     assert "counted its rows as independent" in " ".join(capsys.readouterr().err.split())
     assert run(command, tmp_path / "rows.csv", "--group", "nothing", "--quiet") == 2
     assert "has no column 'nothing'" in capsys.readouterr().err
+    # rows without a group are not a group
+    pandas = pytest.importorskip("pandas")
+    table = pandas.read_csv(tmp_path / "rows.csv", dtype={"image": str})
+    table.loc[:4, "image"] = None
+    table.to_csv(tmp_path / "gaps.csv", index=False)
+    table.to_parquet(tmp_path / "gaps.parquet")
+    for name in ("gaps.csv", "gaps.parquet"):
+        assert run(command, tmp_path / name, "--group", "image", "--quiet") == 2
+        assert "5 of 224 rows have no group in 'image'" in capsys.readouterr().err
 
 
 def test_the_page_has_every_class_and_the_warning(validation, moved, tmp_path):

@@ -7,10 +7,12 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from avuc.conformal import ConformalClassifier
 from avuc.conformal.distributions import clopper_pearson
 from avuc.conformal.images import Images, coverage_ends, images_of, share_interval, t_quantile
+from avuc.conformal.inputs import class_rows
 from avuc.core.errors import InputError
 from avuc.predictions import Predictions
 
@@ -125,3 +127,15 @@ def test_few_images_keep_the_level():
     rows = ConformalClassifier(coverage=0.95).fit(*maps(rng, 2000, pixels=1))
     assert not rows.check([[[0.999] * 9, [0.001] * 9]] * 2, np.zeros((2, 9), int)).drift
     assert not rows.check([[[0.999] * 9, [0.001] * 9]] * 2, [[0] * 9, [1] * 9]).drift
+
+
+def test_groups_that_can_be_of_rows_or_of_images_are_refused():
+    """Three images, and three pixels with a label: values of the images and of the pixels are different groups."""
+    labels = torch.tensor([[0, 1], [-100, -100], [-100, 2]])
+    found = Predictions.from_logits(torch.zeros(3, 4, 2), labels)
+    with pytest.raises(InputError, match=r"3 values can be of 3 labelled rows or of 3 images.*shape \(3, 2\)"):
+        class_rows(found, groups=["a", "b", "b"])
+    every = class_rows(found, groups=np.array([["a", "b"], ["c", "c"], ["c", "b"]]))
+    np.testing.assert_array_equal(every.images, [0, 1, 1])
+    same = Predictions.from_logits(torch.zeros(3, 4, 2), torch.tensor([[0, -100], [-100, 1], [2, -100]]))
+    np.testing.assert_array_equal(class_rows(same, groups=["b", "a", "b"]).images, [1, 0, 1])

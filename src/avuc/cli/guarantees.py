@@ -161,6 +161,10 @@ def groups_of(args: Namespace, file: ScoreFile) -> Any:
     layout = file.raw.layout
     shape = positions(file) if layout is None or layout.dense else (layout.flat[-2],)
     names = None if args.group is None else read_groups(file.path, args.group, shape[0])
+    if names is not None and names.dtype.kind == "U" and (missing := int((names == "").sum())):
+        raise InputError(
+            f"{file.path}: {missing} of {shape[0]:,} rows have no group in {args.group!r}; give every row a group"
+        )
     return images_or_groups(shape, file.places, file.num_rows, names)
 
 

@@ -80,6 +80,11 @@ def images_or_groups(shape: tuple[int, ...], positions: Tensor | None, rows: int
     if values.shape in (shape, (math.prod(shape),)):
         values = values.reshape(-1)[places]
     elif values.shape == shape[:1]:
+        if len(values) == rows and not np.array_equal(places // pixels, np.arange(rows)):
+            raise InputError(
+                f"groups: {rows} values can be of {rows} labelled rows or of {rows} images; give one for each "
+                f"position, the shape {shape}"
+            )
         values = values[places // pixels]
     elif values.shape != (rows,):
         raise InputError(f"groups must have one value for each of {rows} rows, found shape {values.shape}")

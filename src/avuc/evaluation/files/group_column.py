@@ -16,6 +16,8 @@ from avuc.evaluation.files.messages import file_error, listing
 def read_groups(path: str | Path, name: str, rows: int) -> np.ndarray[Any, np.dtype[Any]]:
     """Return the group of each row: a column of a table, or an array of an .npz or .safetensors file.
 
+    A missing group of a table is "".
+
     Args:
         path: the file of the predictions.
         name: name of the column or array.
@@ -62,7 +64,8 @@ def _parquet(file: Path, name: str) -> tuple[Any, list[str]]:
     names = list(parquet.read_schema(file).names)
     if name not in names:
         return None, names
-    return np.array([str(value) for value in parquet.read_table(file, columns=[name])[name].to_pylist()]), names
+    values = parquet.read_table(file, columns=[name])[name].to_pylist()
+    return np.array(["" if value is None or value != value else str(value) for value in values]), names
 
 
 def _safetensors(file: Path, name: str) -> tuple[Any, list[str]]:
