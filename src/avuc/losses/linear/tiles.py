@@ -37,7 +37,7 @@ def adds_in_float32(version: str) -> bool:
 
 
 # Adds products of bfloat16 or float16 to float32 sums, on NVIDIA GPUs.
-ADD_IN_FLOAT32 = torch.ops.aten.addmm.dtype_out if adds_in_float32(torch.__version__) else None
+ADD_IN_FLOAT32 = getattr(torch.ops.aten.addmm, "dtype_out", None) if adds_in_float32(torch.__version__) else None
 
 
 class Options(NamedTuple):
