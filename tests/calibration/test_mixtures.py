@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -163,6 +164,20 @@ def test_temperature_and_smoothing_together_are_those_of_a_general_solver(weight
     near = SmoothedTemperatureScaling(2.0, joint=True)
     near._fit_near(ScaledLogits.read(logits, labels, weight if weighted else None), 1.3 * scaler.temperature_)
     assert math.log(near.temperature_ / scaler.temperature_) == pytest.approx(0, abs=0.03)
+
+
+def test_files_without_joint_are_read(logits_and_labels):
+    """Files that were saved before there was this parameter."""
+    logits, labels = logits_and_labels
+    fitted = SmoothedTemperatureScaling().fit(logits, labels)
+    content = json.loads(fitted.to_json())
+    del content["params"]["joint"]
+    old = Calibrator.from_json(json.dumps(content))
+    assert old.get_params() == fitted.get_params()
+    np.testing.assert_array_equal(old.transform(logits), fitted.transform(logits))
+    del content["params"]["pseudo_count"]
+    with pytest.raises(InputError, match="missing \\['pseudo_count'\\]"):
+        Calibrator.from_json(json.dumps(content))
 
 
 def test_joint_smoothing_of_draws_and_its_json(draws_and_labels):

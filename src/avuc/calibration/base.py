@@ -57,6 +57,8 @@ class Calibrator(ClassifierMethods, ABC):
     temperature_: float
     curve_: tuple[Array, Array]
     at_bound_: bool
+    # parameters that files of earlier versions do not have, with the value that these files mean
+    later_params: ClassVar[dict[str, Any]] = {}
     # names of the classes in the order of the logits, if they are known; set after a fit
     class_names_: tuple[str, ...] | None = None
 
@@ -206,7 +208,7 @@ class Calibrator(ClassifierMethods, ABC):
         if kind is None or not issubclass(kind, cls):
             expected = [name for name, other in cls.calibrators.items() if issubclass(other, cls)]
             raise InputError(f"calibrator JSON: calibrator must be one of {expected}; found {content['calibrator']!r}")
-        params, learned = content["params"], content["learned"]
+        params, learned = kind.later_params | content["params"], content["learned"]
         _same_keys("params", params, kind._param_names())
         calibrator = kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in params.items()})
         calibrator._check_params()

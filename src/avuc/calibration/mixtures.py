@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 from itertools import combinations
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -99,6 +99,7 @@ class SmoothedTemperatureScaling(MixedTemperatureScaling):
 
     name: ClassVar[str] = "smoothed"
     learned: ClassVar[dict[str, str]] = {**TemperatureScaling.learned, "smoothing": "number"}
+    later_params: ClassVar[dict[str, Any]] = {"joint": False}
 
     smoothing_: float
 
