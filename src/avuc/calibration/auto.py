@@ -62,7 +62,7 @@ ROUGH, FINE = 1e-3, 1e-5
 
 
 class AutoCalibrator(Calibrator):
-    """The simplest calibrator that is as good as the best one by cross-validation; never worse than none.
+    """The simplest calibrator that is as good as the best one by cross-validation; never worse than none there.
 
     Candidates compete on the same stratified folds. The simpler one is `matrix`, the most complex one is a mixture
     p = Σ_k w_k p_k of `matrix`, `matrix` with a tenth of its ridge, and the uncalibrated predictions. The weights w are
