@@ -194,7 +194,7 @@ def test_the_same_seed_gives_the_same_result() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(1, "1 row "), (19, "19 rows are too few to choose a calibrator; give at least 20")]
+    ("number", "said"), [(1, "1 row is too few"), (19, "19 rows are too few to choose a calibrator; give at least 20")]
 )
 def test_very_few_rows_change_nothing(number: int, said: str) -> None:
     auto = AutoCalibrator().fit(*rows(number))

@@ -34,7 +34,8 @@ def group_of_rows(groups: Any, labels: Tensor) -> Tensor | None:
     numbers = as_tensor(groups, "groups")
     if numbers.shape != labels.shape[:1] or numbers.is_floating_point():
         raise InputError(
-            f"groups must be one whole number for each of {len(labels)} rows; found {tuple(numbers.shape)}"
+            f"groups must be one whole number for each of {len(labels)} rows; found {tuple(numbers.shape)} of "
+            f"{numbers.dtype}"
         )
     return numbers.reshape(-1, *[1] * (labels.ndim - 1)).expand(labels.shape)
 
@@ -43,7 +44,7 @@ def too_few(rows: Rows) -> str:
     """Return why nothing can be learned from these rows, or nothing."""
     many = f"{len(rows)} row{'s' * (len(rows) != 1)}"
     if len(rows) < LEAST_ROWS:
-        return f"{many} are too few to choose a calibrator; give at least {LEAST_ROWS}"
+        return f"{many} {'is' if len(rows) == 1 else 'are'} too few to choose a calibrator; give at least {LEAST_ROWS}"
     if int(rows.labels.min()) == int(rows.labels.max()):
         return f"all {many} have the same label; give rows of at least two classes"
     groups = LEAST_GROUPS if rows.groups is None else len(rows.groups.unique())
