@@ -26,9 +26,9 @@ class ConformalClassifier(Saved):
 
     `fit` on held-out predictions takes the ⌈(n + 1) · coverage⌉-th smallest of the n labels' scores as the threshold;
     `predict_sets` returns the classes whose score is at most that. The guarantee needs rows that are exchangeable with
-    those of the fit, such as a random split of the same data, and nothing of the model. Pixels of an image and rows of a
-    group are not: the coverage of new images is lower than asked for after a fit on few images (docs/guide/conformal.md,
-    "Rows that are not independent").
+    those of the fit, such as a random split of the same data, and nothing of the model. Pixels of one image and rows of
+    one group are not: after a fit on few images the coverage of new images is lower than asked for
+    (docs/guide/conformal.md, "Rows that are not independent").
 
     Args:
         method: the score: "threshold" (the default; smallest sets), "aps" or "raps" (sets that adapt to each row).
