@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -53,6 +54,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def guide_code() -> Callable[[str, str], str]:
+    """Return a function of a guide's name and a reason: the one block of its Python that is marked with that reason."""
+
+    def code(page: str, reason: str) -> str:
+        text = (Path(__file__).parents[1] / "docs" / "guide" / f"{page}.md").read_text(encoding="utf-8")
+        pattern = rf"^<!-- not run: {re.escape(reason)} -->\n```python\n(.*?)^```$"
+        (found,) = re.findall(pattern, text, re.DOTALL | re.MULTILINE)
+        return found
+
+    return code
 
 
 @pytest.fixture(scope="session")

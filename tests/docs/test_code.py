@@ -29,7 +29,8 @@ ELSEWHERE = {
     "docs/guide/transformers.md": "tests/transformers/test_docs.py",
     "docs/index.md": "tests/docs/test_newcomer.py",
 }
-# every block that is not run, by page: the marks must say the same
+# every block that is not run here, by page: the marks must say the same. test_guide.py in
+# tests/lightning, report, study and trackers run those that need no GPU and no data set
 NOT_RUN = {
     "docs/guide/data.md": ["needs ImageNet and a GPU"],
     "docs/guide/lightning.md": ["examples/lightning_training.py is this program with data"],
