@@ -191,7 +191,7 @@ def unprefixed_columns(
     if one is not None and not any(binary_column(name) for name in texts):  # such a text may be a list of scores
         kind, name = one
         ignored = list(dict.fromkeys([*row_numbers, *texts]))
-        notes = (f"columns {listing(ignored, 4)} were not read as scores",) if ignored else ()
+        notes = (f"columns {listing(ignored, 4)} are not scores",) if ignored else ()
         return Columns((pool[0],), kind, (name,), label, notes)
     if len(pool) == 1 and not texts:
         raise single_score_column(path, pool[0])
@@ -206,7 +206,7 @@ def unprefixed_columns(
         left = [name for name in pool if name not in kept]
         notes = [f"column {listing(row_numbers)} was ignored: row numbers"] if row_numbers else []
         if left or texts:
-            notes.append(f"columns {listing([*left, *texts], 4)} were not read as scores")
+            notes.append(f"columns {listing([*left, *texts], 4)} are not scores")
         if numbered:
             ordered, suffixes = ordered_classes(path, chosen, classes)
             return Columns(ordered, "", suffixes, label, tuple(notes))
