@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from avuc.core.errors import InputError
+from avuc.core.errors import InputError, run_script
 from avuc.methods import Ensemble
 from avuc.study.grid import ModelKey
 from avuc.study.recipe import load_recipe
@@ -68,8 +68,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except InputError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    run_script(main)

@@ -28,7 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from avuc.core.atomic import atomic_path, write_text
-from avuc.core.errors import InputError
+from avuc.core.errors import InputError, run_script
 from avuc.report.study.exports import file_names, write_tables
 from avuc.report.study.figures import all_figures, saved
 from avuc.report.study.results import read_results
@@ -174,11 +174,11 @@ def main(source: Path, target: Path, *, figures: bool = True) -> None:
         print(f"{folder / FILE} -> {into / FILE}: {(into / FILE).stat().st_size / 1e6:.1f} MB")
 
 
-if __name__ == "__main__":
+def from_command_line() -> None:
     if len(sys.argv) != 3:
-        sys.exit("python reproduction/publish.py FOLDER_OF_STUDIES TARGET")
-    try:
-        main(Path(sys.argv[1]), Path(sys.argv[2]))
-    except InputError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+        raise InputError("usage: python reproduction/publish.py FOLDER_OF_STUDIES TARGET")
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    run_script(from_command_line)

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from avuc.core.atomic import write_text
-from avuc.core.errors import InputError
+from avuc.core.errors import InputError, run_script
 from avuc.report.study.effort import effort_of
 from avuc.study.store import Store
 
@@ -160,8 +160,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except InputError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    run_script(main)

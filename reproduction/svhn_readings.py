@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from avuc import metrics
 from avuc.core.atomic import atomic_path
-from avuc.core.errors import InputError
+from avuc.core.errors import InputError, run_script
 from avuc.posterior import seeded_generator
 from avuc.prediction.predictor import Predictor
 from avuc.study.grid import ModelKey
@@ -158,8 +158,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except InputError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    run_script(main)

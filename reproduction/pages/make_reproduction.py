@@ -28,7 +28,7 @@ from reproduction_tables import BESIDE, NOTHING, PERCENT, Remarks, Study, markdo
 from reproduction_worth import worth
 
 from avuc.core.atomic import atomic_path, write_text
-from avuc.core.errors import InputError
+from avuc.core.errors import InputError, run_script
 from avuc.report.markers import block_names, fill
 from avuc.report.study.effort import effort_of
 from avuc.report.study.paper_comparison import Published, read_published
@@ -274,8 +274,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except InputError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    run_script(main)

@@ -19,7 +19,6 @@ avuc.report.markers) is written by hand and stays. reproduction/studies/NAME/pag
 from __future__ import annotations
 
 import argparse
-import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +43,7 @@ from studies_tables import (
 )
 
 from avuc.core.atomic import write_text
-from avuc.core.errors import InputError
+from avuc.core.errors import InputError, run_script
 from avuc.report.markers import BLOCK, block_names, fill
 
 HOME = Path(__file__).parents[2]
@@ -271,8 +270,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except InputError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    run_script(main)

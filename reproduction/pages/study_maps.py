@@ -14,7 +14,6 @@ import argparse
 import base64
 import io
 import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from avuc.core.errors import InputError
+from avuc.core.errors import InputError, run_script
 from avuc.study.store import Store
 
 EXAMPLES, SCALE, GAP = 3, 2, 4
@@ -89,8 +88,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except InputError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    run_script(main)

@@ -6,8 +6,10 @@ Code that handles one kind of error differently gets a subclass here; it never r
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Callable
 from types import ModuleType
-from typing import Literal
+from typing import Literal, NoReturn
 
 
 class InputError(ValueError):
@@ -20,6 +22,15 @@ class NonFiniteError(InputError):
 
 class MissingExtra(ImportError):
     """An optional package is not installed. The message says what to install."""
+
+
+def run_script(main: Callable[[], int | None]) -> NoReturn:
+    """Run the `main` of a script and exit with its code. An `InputError` is one line on stderr and code 2."""
+    try:
+        sys.exit(main())
+    except InputError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
 
 
 def out_of_memory(error: BaseException) -> bool:
