@@ -16,7 +16,7 @@ from torch import Tensor
 from avuc.core.errors import InputError, NonFiniteError
 from avuc.gpu import linear
 from avuc.losses import avuc_loss, linear_avuc
-from avuc.losses.linear import tiles
+from avuc.losses.linear import statistics, tiles
 from avuc.losses.linear.tiles import Coefficients, Options, Partial
 
 NEEDED = [(True, True, True), (True, False, False), (False, True, False), (False, False, True), (True, True, False)]
@@ -155,6 +155,22 @@ def test_no_tokens() -> None:
     for value, like in zip(found, (hidden, weight, bias), strict=True):
         assert value is not None
         assert torch.equal(value, torch.zeros_like(like))
+
+
+@pytest.mark.usefixtures("without_kernels")
+def test_operators_return_no_views_of_one_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile refuses operators whose results share memory."""
+    monkeypatch.setattr(statistics, "_passes", lambda options, hidden, weight: linear)
+    hidden, weight, bias, labels = layer(8, 16, 40, torch.float32)
+    options = Options(width=16)
+    part = Partial(*torch.ops.avuc.linear_forward(hidden, weight, bias, labels, *options))
+    columns = coefficients_of(part)
+    found = torch.ops.avuc.linear_backward(
+        hidden, weight, bias, labels, part.predicted, list(columns), *options, [True, True, True]
+    )
+    for values in (part, found):
+        of = [value.untyped_storage().data_ptr() for value in (*values, hidden, weight, bias, labels)]
+        assert len(set(of)) == len(of)
 
 
 INTERPRETED = """

@@ -48,6 +48,7 @@ def forward_tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: T
     tokens, words = hidden.shape[0], weight.shape[0]
     # the kernels read the next element, wherever the stride points
     hidden, labels, bias = hidden.contiguous(), labels.contiguous(), None if bias is None else bias.contiguous()
+    # one allocation each: an operator of torch.compile may not return views of one
     largest, rest, spread, label_logit = (
         torch.empty(tokens, dtype=torch.float32, device=hidden.device) for _ in range(4)
     )

@@ -19,6 +19,14 @@ def test_figures_of_the_page() -> None:
         cells += [f"{shape['bytes'][name] / 2**20:,.1f} MiB" for shape in (large, small) if name in shape["bytes"]]
         for cell in cells:
             assert f"| {cell} |" in row, (name, cell)
+    starts = [line.rsplit(" | ", 2)[0] for line in page.splitlines()]
+    for name, label in (
+        ("avuc", "`linear_avuc`"), ("cross-entropy only", '`linear_avuc(kind="plain")`'),
+        ("liger", "liger-kernel, cross-entropy alone"), ("cce", "cut-cross-entropy, cross-entropy alone"),
+        ("four products", "four matrix products"),
+    ):  # fmt: skip
+        row = page.splitlines()[starts.index(f"| {label}")]
+        assert row.endswith(f"| {1e3 * small['seconds'][name]:.2f} | {1e3 * small['loop'][name]:.2f} |"), name
     words = " ".join(page.split())
     for ratio, text in (
         (
@@ -28,6 +36,10 @@ def test_figures_of_the_page() -> None:
         (large["ratios"]["time / four products"], "{} times as long as four products, and"),
         (large["ratios"]["memory / best peer"], "{} times the memory"),
         (small["ratios"]["time / four products"], "On the small shape it takes {} times"),
+        (small["ratios"]["time / best peer (cross-entropy alone)"], "products, {} times as long as the faster library"),
+        (small["ratios"]["time in a loop / four products"], "in a loop {} times and"),
+        (small["ratios"]["time in a loop / best peer"], "times and {} times. The aim"),
+        (small["graphs"]["avuc"] / small["seconds"]["four products"], "{} times four products; a test"),
         (run["cpu"]["ratio"], "in float32 takes {} times"),
     ):
         assert text.format(f"{ratio:.2f}") in words

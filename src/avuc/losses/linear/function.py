@@ -163,10 +163,11 @@ def linear_avuc(
         terms = Terms(nll_weight, beta, group, whole, past)
         with without_autocast(hidden.device.type):
             found, of = fused_loss(fused, flat, weight, bias, labels, options, vocab_group, rule, terms)
-        num_correct, num_valid = found.counts
+        num_correct, num_valid = found.counts.unbind(0)
+        entropy, confidence, correct, valid = of if len(shape) == 1 else (column.reshape(shape) for column in of)
         return LinearAvUC(
-            found.loss, found.nll, found.avuc, Quadrants(*found.quadrants), of.entropy.reshape(shape), num_correct,
-            num_valid, of.confidence.reshape(shape), of.correct.reshape(shape), of.valid.reshape(shape),
+            found.loss, found.nll, found.avuc, Quadrants(*found.quadrants.unbind(0)), entropy, num_correct, num_valid,
+            confidence, correct, valid,
         )  # fmt: skip
     with torch.autocast(hidden.device.type, enabled=False):
         # first, because it waits for the labels, and a GPU would have nothing to do after the tiles

@@ -5,9 +5,9 @@
     gradients ◄── tiles ◄── Coefficients ◄── gradient in the sums ◄── slopes of the loss
 
 The sums are Σ nll, the numbers of right tokens, of all tokens and of labels that are no word, and AC, AU, IC, IU; for
-UA-CLM, the terms of wrong and of right tokens. Autograd sees two functions instead of a hundred operations. Nothing
-waits for a GPU if gradients are needed: NaN and wrong labels are then refused in the backward pass, and the loss is NaN
-until then.
+UA-CLM, the terms of wrong and of right tokens. Autograd sees one or two functions instead of a hundred operations.
+Nothing waits for a GPU if gradients are needed: NaN and wrong labels are then refused in the backward pass, and the
+loss is NaN until then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from avuc.core.accelerators import AcceleratedLinearTiles
-from avuc.core.data_parallel import Group, sum_over_ranks
+from avuc.core.data_parallel import Group, sum_over_ranks, world_size
 from avuc.core.errors import InputError
 from avuc.losses.inputs import checked_threshold, may_synchronise, refuse_labels, refuse_nan_value
 from avuc.losses.linear.objective import Running, Whole, avuc_of_quadrants, mean_of_sum, ua_clm_of_terms
@@ -100,38 +100,62 @@ def fused_loss(
     terms: Terms,
 ) -> tuple[Figures, Rows]:
     """Return the loss of tokens (T), with first derivatives in hidden (T, D), weight (V, D) and bias (V)."""
-    check = _Check(labels, rule)
-    sums, *rows = _TokenSums.apply(passes, hidden, weight, bias, labels, options, vocab_group, rule, check)
-    if terms.whole is None and terms.running is None:
-        total = sum_over_ranks(sums, terms.group)
-        found = Figures(*_LossOfSums.apply(passes, total, rule, terms.nll_weight, terms.beta))
+    check, labels = _Check(labels, rule), labels.contiguous()
+    layer = _Layer(passes, options, vocab_group, rule, check)
+    if terms.whole is None and terms.running is None and world_size(terms.group) == 1:
+        values = _Loss.apply(layer, hidden, weight, bias, labels, terms.nll_weight, terms.beta)
+        found, rows = Figures(*values[:6]), values[6:]
     else:
-        found = _accumulated(sums, rule, terms, rows[0].dtype)
+        sums, *rows = _TokenSums.apply(layer, hidden, weight, bias, labels)
+        if terms.whole is None and terms.running is None:
+            total = sum_over_ranks(sums, terms.group)
+            found = Figures(*_LossOfSums.apply(passes, total, rule, terms.nll_weight, terms.beta))
+        else:
+            found = _accumulated(sums, rule, terms, rows[0].dtype)
     check.start(found.status, later=found.loss.requires_grad)
     return found, Rows(*rows)
+
+
+class _Layer(NamedTuple):
+    """What both passes need, besides tensors."""
+
+    passes: AcceleratedLinearTiles
+    options: Options
+    vocab_group: dist.ProcessGroup | None
+    rule: Rule
+    check: _Check
+
+    def sums(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> tuple[Tensor, Rows, Partial]:
+        """Return the sums over tokens, the statistics of each, and the online softmax."""
+        part = self.passes.forward_tiles(hidden, weight, bias, labels, self.options)
+        if self.vocab_group is not None:
+            part = over_processes(part, self.vocab_group)
+        return *self.passes.token_sums(part, labels, self.rule), part
+
+    def gradients(
+        self, saved: tuple[Tensor, ...], in_sums: Tensor, needed: tuple[bool, bool, bool]
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return the gradients in hidden, weight and bias, given that in the sums."""
+        hidden, weight, bias, labels, *columns = saved
+        part = Partial(*columns)
+        coefficients: Coefficients = self.passes.token_coefficients(part, labels, in_sums.contiguous(), self.rule)
+        in_hidden, in_weight, in_bias = self.passes.backward_tiles(
+            hidden, weight, bias, labels, part.predicted, coefficients, self.options, needed
+        )
+        if in_hidden is not None and self.vocab_group is not None:
+            dist.all_reduce(in_hidden, group=self.vocab_group)
+        self.check.finish()  # the forward pass ended long ago, and the GPU has work to do
+        return in_hidden, in_weight, in_bias
 
 
 class _TokenSums(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        passes: AcceleratedLinearTiles,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        labels: Tensor,
-        options: Options,
-        vocab_group: dist.ProcessGroup | None,
-        rule: Rule,
-        check: _Check,
+        ctx: Any, layer: _Layer, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor
     ) -> tuple[Tensor, ...]:
-        labels = labels.contiguous()
-        part = passes.forward_tiles(hidden, weight, bias, labels, options)
-        if vocab_group is not None:
-            part = over_processes(part, vocab_group)
-        sums, rows = passes.token_sums(part, labels, rule)
+        sums, rows, part = layer.sums(hidden, weight, bias, labels)
+        ctx.layer = layer
         ctx.save_for_backward(hidden, weight, bias, labels, *part)
-        ctx.others = passes, options, vocab_group, rule, check
         ctx.mark_non_differentiable(*rows)
         ctx.set_materialize_grads(False)
         return sums, *rows
@@ -141,18 +165,8 @@ class _TokenSums(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise InputError(NO_SECOND_DERIVATIVE)
         if in_sums is None:
-            return (None,) * 9
-        hidden, weight, bias, labels, *columns = ctx.saved_tensors
-        passes, options, vocab_group, rule, check = ctx.others
-        part = Partial(*columns)
-        coefficients: Coefficients = passes.token_coefficients(part, labels, in_sums.contiguous(), rule)
-        in_hidden, in_weight, in_bias = passes.backward_tiles(
-            hidden, weight, bias, labels, part.predicted, coefficients, options, ctx.needs_input_grad[1:4]
-        )
-        if in_hidden is not None and vocab_group is not None:
-            dist.all_reduce(in_hidden, group=vocab_group)
-        check.finish()  # the forward pass ended long ago, and the GPU has work to do
-        return None, in_hidden, in_weight, in_bias, None, None, None, None, None
+            return (None,) * 5
+        return None, *ctx.layer.gradients(ctx.saved_tensors, in_sums, ctx.needs_input_grad[1:4]), None
 
 
 class _LossOfSums(torch.autograd.Function):
@@ -167,18 +181,54 @@ class _LossOfSums(torch.autograd.Function):
         return tuple(found)
 
     @staticmethod
-    def backward(
-        ctx: Any, in_loss: Tensor | None, in_nll: Tensor | None, in_avuc: Tensor | None, *_: Any
-    ) -> tuple[None, Tensor | None, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, Tensor | None, None, None, None]:
         if torch.is_grad_enabled():
             raise InputError(NO_SECOND_DERIVATIVE)
         (slopes,) = ctx.saved_tensors
-        in_sums: Tensor | None = None
-        for place, gradient in enumerate((in_loss, in_nll, in_avuc)):
-            if gradient is not None:
-                part = gradient * slopes[place]
-                in_sums = part if in_sums is None else in_sums + part
-        return None, in_sums, None, None, None
+        return None, _in_sums(slopes, gradients), None, None, None
+
+
+class _Loss(torch.autograd.Function):
+    """`_TokenSums` and `_LossOfSums` in one, for a process that shares its batch with no other."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        layer: _Layer,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        nll_weight: float,
+        beta: float,
+    ) -> tuple[Tensor, ...]:
+        sums, rows, part = layer.sums(hidden, weight, bias, labels)
+        found, slopes = layer.passes.loss_of_sums(sums, layer.rule, nll_weight, beta)
+        ctx.layer = layer
+        ctx.save_for_backward(slopes, hidden, weight, bias, labels, *part)
+        ctx.mark_non_differentiable(found.quadrants, found.counts, found.status, *rows)
+        ctx.set_materialize_grads(False)
+        return *found, *rows
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise InputError(NO_SECOND_DERIVATIVE)
+        slopes, *saved = ctx.saved_tensors
+        in_sums = _in_sums(slopes, gradients)
+        if in_sums is None:
+            return (None,) * 7
+        return None, *ctx.layer.gradients(saved, in_sums, ctx.needs_input_grad[1:4]), None, None, None
+
+
+def _in_sums(slopes: Tensor, gradients: tuple[Tensor | None, ...]) -> Tensor | None:
+    """Return the gradient in the sums, given those in loss, nll and avuc."""
+    found: Tensor | None = None
+    for place, gradient in enumerate(gradients[:3]):
+        if gradient is not None:
+            part = gradient * slopes[place]
+            found = part if found is None else found + part
+    return found
 
 
 def _accumulated(sums: Tensor, rule: Rule, terms: Terms, dtype: torch.dtype) -> Figures:
