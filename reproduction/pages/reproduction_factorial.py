@@ -28,6 +28,7 @@ TEMPERATURE = " + TS"
 PRIMARY = (("nll", "5"), ("ece", "5"), ("aurc", "5"), ("avu_auc", "5"), ("auroc", "svhn"), ("auroc", "cifar100"))
 PAIRS = (("AvUC", "none"), ("monotone", "none"), ("penalty", "none"), ("AvUC", "penalty"), ("monotone", "penalty"))
 TICKS = (0.5, 1, 2, 5, 10, 20, 50)  # of the training error in %
+GAIN_TICKS = {"nll": (0.1, 0.5, 1.0, 2.0), "ece": (0.02, 0.05, 0.1, 0.2)}
 WORDS = {"AvUC": "AvUC as printed", "monotone": "`monotone`", "penalty": "confidence penalty", "none": "none"}
 
 
@@ -193,8 +194,16 @@ def _paint_gains(figure: Any, points: list[Gain]) -> None:
             axes.errorbar([error], [gain.value], yerr=bars, capsize=2, linewidth=1.2, **style)
         axes.set(xlabel="training error left without the loss, %", title=f"gain in {words_of(metric).title}")
         axes.set_xscale("log")
-        axes.set_xlim(0.3, 70)
-        axes.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
+        # networks that fail are far away: beyond the first tick distances grow by factors
+        axes.set_yscale("symlog", linthresh=GAIN_TICKS[metric][0])
+        values = [-tick for tick in reversed(GAIN_TICKS[metric])] + [0.0, *GAIN_TICKS[metric]]
+        axes.set_yticks(values, [f"{value:+g}".replace("-", "−") if value else "0" for value in values])
+        ends = [limit for one in points for limit in one.gains[metric][1:]]
+        axes.set_ylim(1.15 * min(ends), max(1.15 * max(ends), GAIN_TICKS[metric][0]))
+        most = max(7.0, 150 * max(one.error for one in points))
+        ticks = [tick for tick in TICKS if tick <= most]
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_xlim(0.3, most)
         axes.minorticks_off()
     present = {one.loss for one in points}
     for place, loss in ((place, loss) for place, loss in enumerate(losses) if loss in present):
