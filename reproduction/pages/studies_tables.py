@@ -85,7 +85,8 @@ def changed_settings(published: Path, recipe: Path) -> tuple[str, ...]:
             for settings in (ran, own):
                 settings.setdefault(key, settings.get(f"train.{setting}"))
     # a key that one of the two does not write is at its default there
-    return tuple(f"{key} = {ran.get(key, 'left out')}" for key in keys if ran.get(key) != own.get(key))
+    changed = {key: ran.get(key, "left out") for key in keys if ran.get(key) != own.get(key)}
+    return tuple(f"{key} = {list(value) if isinstance(value, tuple) else value}" for key, value in changed.items())
 
 
 def _settings(path: Path) -> dict[str, Any]:
@@ -249,7 +250,27 @@ def differences(results: Results, metrics: Sequence[str], pairs: Sequence[tuple[
                 for first, second in pairs
             ]
             parts.append(f"On {words}:\n\n{markdown(['difference', *map(title, known)], rows)}")
+            few = [
+                [f"{first} − {second}", *(spread(results, (first, second), m, where) for m in known)]
+                for first, second in pairs
+                if any(1 < difference(results, (first, second), m, where)[1] < FEWEST for m in known)
+            ]
+            if few:
+                head = ["lowest and highest of the seeds", *map(title, known)]
+                parts.append(f"The same for each seed, from the lowest to the highest:\n\n{markdown(head, few)}")
     return "\n\n".join(parts)
+
+
+def by_seed(results: Results, pair: tuple[str, str], metric: str, where: str) -> list[float]:
+    """First − second for each seed that both have."""
+    first, second = (figure(results, name, metric, where) for name in pair)
+    return [one - other for one, other in pairs_by_seed(first, second)]
+
+
+def spread(results: Results, pair: tuple[str, str], metric: str, where: str) -> str:
+    """The lowest and the highest difference of the seeds."""
+    values = by_seed(results, pair, metric, where) or [math.nan]
+    return " … ".join(number(each(values), metric, signed=True) for each in (min, max))
 
 
 def interval(results: Results, pair: tuple[str, str], metric: str, where: str) -> str:

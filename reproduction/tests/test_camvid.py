@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import run_study
+import studies_tables
 import study_maps
 import torch
 from PIL import Image
@@ -156,3 +158,103 @@ def test_a_method_without_mistakes_is_white():
     assert pixels.shape == (2 + 4 + 2, 3 + 1 + 3, 3)
     assert (pixels[:6] == 255).all()
     assert not pixels[6:, :3].any()
+
+
+# what the page says
+
+
+AVUC = ("AvUC monotone", "AvUC", "AvU of segmentation")
+UP, DOWN = 1, -1
+# on clean test data, compared with cross-entropy: what all seeds agree on
+AGREED = {
+    "AvUC monotone": {"ece": DOWN, "uce": UP, "avu_auc": DOWN, "pavpu": DOWN, "mean_iou": DOWN, "nll": UP},
+    "AvUC": {"ece": UP, "uce": UP, "nll": UP, "accuracy": DOWN, "mean_iou": DOWN, "pavpu": UP},
+    "AvU of segmentation": {"avu_auc": UP, "pavpu": UP, "ece": UP, "nll": UP, "uce": UP, "accuracy": DOWN}
+    | {"mean_iou": DOWN},
+    "Cross-entropy, TS": {"ece": UP, "nll": UP, "uce": DOWN, "avu_auc": UP},
+    "Cross-entropy, AvUTS": {"ece": UP, "nll": UP, "uce": DOWN, "avu_auc": UP},
+    "Ensemble": {"accuracy": UP, "nll": DOWN, "brier": DOWN, "ece": DOWN, "aurc": DOWN, "uce": UP},
+    "LL-SVI": {"mean_iou": UP, "aurc": DOWN},
+}
+AGREED_UNDER_SHIFT = {
+    "Ensemble": {"accuracy": UP, "nll": DOWN, "brier": DOWN, "ece": DOWN, "aurc": DOWN},
+    "Cross-entropy, TS": {"ece": UP, "uce": UP, "nll": UP},
+    "Cross-entropy, AvUTS": {"ece": UP, "uce": UP, "nll": UP},
+}
+
+
+@pytest.fixture(scope="module")
+def published():
+    return studies_tables.read_published(HOME.parents[1] / "results" / "studies" / "camvid", HOME / "recipe.toml")
+
+
+def _differences(published, method, metric, where):
+    return studies_tables.by_seed(published.results, (method, "Cross-entropy"), metric, where)
+
+
+def test_what_is_published_is_whole(published):
+    """Every method with every seed on every test set, and no figure is missing."""
+    results = published.results
+    assert published.changes == ("study.seeds = [0, 1, 2]",)
+    assert published.facts["missing"] == 0
+    assert {len(run["revision"]) for run in published.facts["runs"]} == {40}  # no changes that were not committed
+    assert (len(results.names), results.seeds, len(results.test_sets)) == (11, 3, 1 + 16 * 3)
+    assert published.facts["evaluations"] == 11 * 3 * (1 + 1 + 16 * 3)
+    for metric in ("mean_iou", "accuracy", "nll", "brier", "ece", "uce", "avu_auc", "pavpu", "aurc", "image_aurc"):
+        assert np.isfinite(results.values[metric]).all(), metric
+
+
+@pytest.mark.parametrize(("where", "agreed"), [("clean", AGREED), ("shifted", AGREED_UNDER_SHIFT)])
+def test_what_the_page_says_all_seeds_agree_on(published, where, agreed):
+    for method, signs in agreed.items():
+        for metric, sign in signs.items():
+            values = _differences(published, method, metric, where)
+            assert len(values) == 3
+            assert all(value * sign > 0 for value in values), (method, metric, values)
+
+
+def test_what_else_the_page_says(published):
+    results = published.results
+    for method in AVUC:
+        for metric in ("ece", "uce", "nll", "accuracy"):
+            values = _differences(published, method, metric, "shifted")
+            assert min(values) < 0 < max(values), (method, metric)
+    for metric, better in (("accuracy", max), ("nll", min), ("brier", min), ("ece", min), ("aurc", min)):
+        for seed in range(3):
+            clean = dict(zip(results.names, results.values[metric][:, seed, 0].tolist(), strict=True))
+            best = better(value for name, value in clean.items() if name != "Ensemble, TS")
+            assert clean["Ensemble"] == best, (metric, seed)
+    for metric, sign in (("uce", DOWN), ("ece", UP)):
+        values = studies_tables.by_seed(results, ("Ensemble, TS", "Ensemble"), metric, "clean")
+        assert all(value * sign > 0 for value in values)
+    noise = [results.test_sets.index((f"{kind}_noise", 5)) for kind in ("gaussian", "impulse", "shot", "speckle")]
+    assert results.values["accuracy"][:, :, noise].mean((1, 2)).max() < 0.15
+    held = published.validation.values["accuracy"].mean() - results.values["accuracy"][:, :, 0].mean()
+    assert held == pytest.approx(0.05, abs=0.005)
+
+
+def test_temperatures_sharpen_a_network_that_is_too_confident_on_test_data():
+    with open(HOME.parents[1] / "results" / "studies" / "camvid" / "rows.csv", newline="", encoding="utf-8") as file:
+        rows = {(row["method"], row["seed"], row["shift"]): row for row in csv.DictReader(file)}
+    for seed in "012":
+        for calibrator in ("TS", "AvUTS"):
+            assert float(rows[f"Cross-entropy, {calibrator}", seed, "validation"]["temperature"]) < 1
+        for name, sign in (("validation", DOWN), ("clean", UP)):
+            row = rows["Cross-entropy", seed, name]
+            assert sign * (float(row["mean_confidence"]) - float(row["accuracy"])) > 0
+
+
+def test_ranges_in_the_text(published):
+    text = " ".join((HOME.parents[2] / "docs" / "studies" / "camvid.md").read_text(encoding="utf-8").split())
+    for method, metric, where, words in (
+        ("AvUC monotone", "ece", "clean", "ECE is lower by {} to {} points, but UCE"),
+        ("AvUC monotone", "uce", "clean", "UCE is higher by {} to {} points"),
+        ("AvUC monotone", "mean_iou", "clean", "mIoU is lower by {} to {} points"),
+        ("AvUC", "pavpu", "clean", "PAvPU is higher by {} to {} points"),
+        ("AvU of segmentation", "avu_auc", "clean", "AvU-AUC is higher by {} to {} points"),
+        ("AvU of segmentation", "pavpu", "clean", "PAvPU by {} to {}."),
+        ("AvU of segmentation", "ece", "clean", "The price: ECE is higher by {} to {} points"),
+        ("Ensemble", "ece", "shifted", "on the ensemble: ECE is lower by {} to {} points"),
+    ):
+        values = sorted(abs(value) for value in _differences(published, method, metric, where))
+        assert words.format(f"{100 * values[0]:.1f}", f"{100 * values[-1]:.1f}") in text, (method, metric, values)

@@ -151,6 +151,8 @@ def test_from_data_to_page(home, capsys):
     assert f"| {np.mean(shifted):.3f} ± " in text.split("## Under shift")[1].split("## Does")[0]
     assert "Detecting photographs by entropy." in text
     assert "| AvUC − Plain |" in text
+    each = [rows["AvUC", seed, "clean", 0, "nll"] - rows["Plain", seed, "clean", 0, "nll"] for seed in (0, 1)]
+    assert f"| {min(each):+.3f} … {max(each):+.3f} |" in text.split("from the lowest to the highest")[1]
     assert "**" not in text.split("## Does AvUC help here?")[1].split("## Details")[0]  # two seeds claim nothing
     assert "ECE " in index.read_text()
     facts = json.loads((home / "results" / "small" / "study.json").read_text())
