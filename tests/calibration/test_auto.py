@@ -274,6 +274,8 @@ def test_draws_binary_and_dense_logits() -> None:
         AutoCalibrator(["temperature"]).fit(logits, labels, groups=torch.arange(240) // 20).temperature_
     )
     assert images.table_ == AutoCalibrator(["temperature"]).fit(logits, labels, groups=np.arange(240) // 20).table_
+    names = [f"patient {row // 20:02}" for row in range(240)]
+    assert images.table_ == AutoCalibrator(["temperature"]).fit(logits, labels, groups=names).table_
     assert images.transform(dense, class_dim=1).shape == dense.shape
 
 
@@ -281,8 +283,10 @@ def test_few_groups_change_nothing() -> None:
     logits, labels = rows(400)
     auto = AutoCalibrator().fit(logits, labels, groups=torch.arange(400) % 9)
     assert "9 groups are too few" in auto.reason_
-    with pytest.raises(InputError, match="groups must be one whole number for each of 400 rows"):
+    with pytest.raises(InputError, match="groups must be one name or number for each of 400 rows"):
         AutoCalibrator().fit(logits, labels, groups=torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(InputError, match="groups: some are missing"):
+        AutoCalibrator().fit(logits, labels, groups=["a", None] * 200)
 
 
 def test_weights_and_ignored_rows() -> None:

@@ -145,9 +145,13 @@ def test_binary_logits_from_probs() -> None:
 
 
 def test_check_calibrator_of_dense_logits() -> None:
-    flat = check_calibrator(TemperatureScaling(), ROWS, TARGETS)
+    names = np.array(list("abcde"))[np.nonzero(KEPT)[0]]
+    flat = check_calibrator(TemperatureScaling(), ROWS, TARGETS, groups=names)
     dense = check_calibrator(TemperatureScaling(), DENSE, LABELS)
-    assert dense.figures["nll"].after == pytest.approx(flat.figures["nll"].after)
+    for name, figure in flat.figures.items():
+        assert dense.figures[name] == pytest.approx(figure)
+    few = check_calibrator(TemperatureScaling(), DENSE, LABELS, elements=300)
+    assert (few.rows, few.folds) == (100, 5)
     assert check_calibrator(TemperatureScaling(), BINARY, ANSWERS).figures["nll"].high < 0
 
 

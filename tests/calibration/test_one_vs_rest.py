@@ -15,10 +15,11 @@ from sklearn.calibration import CalibratedClassifierCV, calibration_curve
 from sklearn.frozen import FrozenEstimator
 from sklearn.isotonic import IsotonicRegression
 
-from avuc.calibration import check_calibrator
+from avuc.calibration import check_calibrator, logits_from_probs
 from avuc.calibration.one_vs_rest import HistogramBinning, IsotonicCalibration
 from avuc.calibration.pooling import isotonic_regression, isotonic_shares
 from avuc.core.errors import InputError
+from avuc.core.ties import without_last_bits
 
 BOTH = pytest.mark.parametrize("kind", [IsotonicCalibration, HistogramBinning])
 
@@ -156,7 +157,7 @@ def test_wrong_parameters(bins, strategy, logits_and_labels):
 
 @BOTH
 def test_near_ties_do_not_depend_on_the_layout_in_memory(kind):
-    """Probabilities at the floor of 1e-12 differ in the last digit, which must be the same in fit and transform."""
+    """Probabilities at the floor of 1e-12 differ in the last digit; that must not matter in fit or transform."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 10, 700)
     probs = torch.softmax(torch.tensor(40 * (rng.normal(size=(700, 10)) + np.eye(10)[labels])), -1)
@@ -165,5 +166,22 @@ def test_near_ties_do_not_depend_on_the_layout_in_memory(kind):
     np.testing.assert_array_equal(one.places_, other.places_)
     np.testing.assert_array_equal(one.predict_proba(logits), other.predict_proba(np.asfortranarray(logits)))
     if kind is IsotonicCalibration:
-        softmax = torch.softmax(torch.tensor(logits), -1).numpy()
-        assert np.isin(one.places_, softmax).all()
+        softmax = torch.softmax(torch.tensor(logits), -1)
+        assert np.isin(one.places_, without_last_bits(softmax).numpy()).all()
+
+
+@BOTH
+def test_equal_probabilities_are_one_point(kind):
+    """Forests have few distinct probabilities; the order of the other classes changes their last digit."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 300)
+    votes = rng.multinomial(10, 0.5 * np.eye(4)[labels] + 0.125) / 10
+    logits, order = logits_from_probs(votes), [3, 1, 0, 2]
+    one, other = kind().fit(logits, labels), kind().fit(logits[:, order], np.argsort(order)[labels])
+    first, second = one.predict_proba(logits), other.predict_proba(logits[:, order])
+    np.testing.assert_allclose(first[:, order], second, rtol=0, atol=1e-12)
+    assert (np.diff(one.places_[: int(one.lengths_[0])]) > 1e-3).all()
+    short = logits_from_probs(votes.astype(np.float32))
+    for each in (kind().fit(short, labels), one):
+        np.testing.assert_allclose(each.predict_proba(short), first, rtol=0, atol=3e-5)
+        np.testing.assert_allclose(each.predict_proba(logits), first, rtol=0, atol=3e-5)

@@ -60,3 +60,28 @@ def test_groups_are_stratified_by_their_most_frequent_label(seed: int) -> None:
         for part in rows(labels, groups).parts(3, seed):
             counts.append(sum(frequent[group] == label for group in {groups[row] for row in part.tolist()}))
         assert max(counts) - min(counts) <= 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=80), st.integers(1, 40), st.integers(0, 9))
+def test_samples_have_the_same_share_of_each_label(labels: list[int], most: int, seed: int) -> None:
+    found = rows(labels).sample(most, seed)
+    assert len(found) == min(most, len(labels))
+    kept, all_of = (torch.bincount(each, minlength=4) for each in (found.labels, torch.tensor(labels)))
+    share = kept / all_of.clamp(min=1)
+    for label in set(labels):
+        for other in set(labels):
+            # taking one place more of `label` is fair only if `other` has its share, too
+            assert (kept[label] - 1) / all_of[label] <= share[other] + 1e-6
+    if most >= len(set(labels)):
+        assert set(found.labels.tolist()) == set(labels)
+
+
+def test_samples_of_groups_are_stratified_by_their_most_frequent_label() -> None:
+    groups = [row // 4 for row in range(400)]
+    labels = [int(group % 10 == 0) if row % 4 else 2 for row, group in enumerate(groups)]  # 10 groups of 100 are of 1
+    for seed in range(5):
+        found = rows(labels, groups).sample(200, seed)
+        assert len(found) == 200  # 50 whole groups
+        assert len(set(found.groups.tolist())) == 50
+        assert int((found.labels == 1).sum()) == 5 * 3

@@ -173,6 +173,34 @@ def test_all_right_ends_at_the_lower_bound_with_one_warning():
         assert scaler.temperature_ == 0.05
 
 
+@pytest.mark.parametrize("factor", [1e-4, 1e-2, 1e2, 1e4])
+def test_the_default_range_is_left_where_the_data_say_so(make_logits, factor):
+    """Logits that hardly differ, as those of boosted stumps, or huge ones; the filter makes a warning an error."""
+    logits, labels = make_logits(300, 4, 1)
+    logits = logits.astype(np.float64)
+    inside, outside = TemperatureScaling().fit(logits, labels), TemperatureScaling().fit(factor * logits, labels)
+    assert outside.temperature_ == pytest.approx(factor * inside.temperature_, rel=1e-5)
+    assert not outside.at_bound_
+    assert outside.loss_ == pytest.approx(inside.loss_)
+    assert TemperatureScaling.from_json(outside.to_json()).temperature_ == outside.temperature_
+    with pytest.warns(CalibrationWarning, match="no minimum inside 0.05 … 19"):  # a range of the user's own
+        own = TemperatureScaling(bounds=(0.05, 19.0)).fit(factor * logits, labels)
+    assert own.temperature_ == (0.05 if factor < 1 else 19.0)
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 9])
+def test_few_wrong_rows_do_not_leave_the_range(wrong):
+    """T would go to 0, or be decided by chance."""
+    logits, labels = np.tile([1e-3, 0.0, 0.0], (400, 1)), np.zeros(400, int)
+    labels[:wrong] = 1
+    with pytest.warns(CalibrationWarning, match="still falls at T = 0.05"):
+        assert TemperatureScaling().fit(logits, labels).temperature_ == 0.05
+    labels[:10] = 1
+    assert TemperatureScaling().fit(logits, labels).temperature_ == pytest.approx(
+        1e-3 / math.log(2 * 390 / 10), rel=1e-5
+    )
+
+
 def test_all_wrong_ends_at_the_upper_bound():
     with pytest.warns(CalibrationWarning, match="still falls at T = 20"):
         scaler = TemperatureScaling().fit([[2.0, 0.0], [0.0, 1.0]], [1, 0])

@@ -232,9 +232,11 @@ class Printed(AvUTemperatureScaling):
 
 
 def test_a_fit_at_the_edge_is_a_warning(tmp_path, capsys):
-    """Labels that have nothing to do with the logits: the best temperature is infinite."""
-    rng = np.random.default_rng(0)
-    np.savez(tmp_path / "a.npz", logits=rng.normal(size=(300, 3)) * 5, labels=rng.integers(0, 3, 300))
+    """Labels that contradict the logits: the best temperature is infinite."""
+    logits = np.random.default_rng(0).normal(size=(300, 3)) * 5
+    np.savez(
+        tmp_path / "a.npz", logits=logits, labels=np.where(np.arange(300) < 250, logits.argmin(1), logits.argmax(1))
+    )
     words = ["--method", "temperature", "--out", str(tmp_path / "c.json"), "--replicates", "0"]
     assert main(["calibrate", str(tmp_path / "a.npz"), *words]) == 0
     assert "WARNING" in capsys.readouterr().out

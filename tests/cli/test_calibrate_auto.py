@@ -64,3 +64,38 @@ def test_multilabel_is_refused_in_one_line(validation, tmp_path, capsys):
     words = ["--method", "auto", "--task", "multilabel", "--out", str(tmp_path / "cal.json")]
     assert main(["calibrate", str(validation), *words]) == 2
     assert "--method auto is not for --task multilabel; choose one of temperature" in capsys.readouterr().err
+
+
+def test_images_and_groups_are_held_out_as_a_whole(tmp_path, capsys):
+    """Dense scores and a table with the names of the images give the same figures; pixels as rows do not."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, (30, 12))
+    logits = 4 * (rng.normal(size=(30, 12, 3)) + rng.normal(size=(30, 1, 3)) + np.eye(3)[labels]).astype(np.float32)
+    np.savez(tmp_path / "dense.npz", logits=np.moveaxis(logits, -1, 1), labels=labels)
+    lines = [
+        ",".join([*map(repr, row.tolist()), str(label), f"image {number // 12:02}"])
+        for number, (row, label) in enumerate(zip(logits.reshape(-1, 3), labels.reshape(-1), strict=True))
+    ]
+    (tmp_path / "rows.csv").write_text("\n".join(["logits_0,logits_1,logits_2,label,picture", *lines]) + "\n")
+    found = {}
+    for name, words in (
+        ("dense", ["dense.npz"]),
+        ("named", ["rows.csv", "--group", "picture"]),
+        ("rows", ["rows.csv"]),
+    ):
+        command = ["calibrate", str(tmp_path / words[0]), *words[1:], "--method", "auto", "--replicates", "40"]
+        assert main([*command, "--out", str(tmp_path / "cal.json"), "--json", str(tmp_path / "j.json")]) == 0
+        found[name] = json.loads((tmp_path / "j.json").read_text())
+        assert not any("not independent" in note for note in found[name]["notes"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "5 parts of 30 whole images or groups" in said
+    assert "40 bootstrap replicates of the images or groups" in said
+    assert (found["dense"]["groups"], found["named"]["groups"], found["rows"].get("groups")) == (30, 30, None)
+    for key in ("change", "candidates", "check"):
+        assert json.dumps(found["dense"][key]) == json.dumps(found["named"][key])
+    width = {name: each["change"]["nll"][2] - each["change"]["nll"][1] for name, each in found.items()}
+    assert width["dense"] > 1.3 * width["rows"]
+    assert (
+        main(["calibrate", str(tmp_path / "rows.csv"), "--group", "none", "--method", "auto", "--out", "x.json"]) == 2
+    )
+    assert "has no column 'none'" in capsys.readouterr().err

@@ -185,9 +185,12 @@ def test_groups_of_rows_are_the_images_of_dense_scores(command, tmp_path, capsys
         assert held_out[key] == pytest.approx(found["rows"]["held_out"][key])
         assert check[key] == pytest.approx(found["rows"]["checks"][0][key])
     assert found["patients"]["checks"][0]["images"] == 30
-    few = " ".join(capsys.readouterr().err.split())
-    assert ("30 images or groups are few for a coverage of 0.9: " in few) == (command == "conformal")
-    assert "59 images or groups are few" not in few
+    if command == "conformal":
+        assert "too few" not in capsys.readouterr().err
+        assert run(command, tmp_path / "dense.npz", "--group", "patient", "--coverage", 0.97, "--quiet") == 0
+        few = " ".join(capsys.readouterr().err.split())
+        assert "FILE has too few images or groups for a coverage of 0.97" in few
+        assert "give at least 33 images or groups with labels or ask for a lower coverage" in few
     # a fit on rows, and a file whose rows are of images
     capsys.readouterr()
     assert run(command, tmp_path / "rows.csv", "--out", saved, "--quiet") == 0
@@ -238,6 +241,28 @@ def test_few_rows_are_a_warning(tmp_path, capsys):
     assert "too few rows" in capsys.readouterr().out
     assert run("select", tmp_path / "few.npz") == 0
     assert "no row can be answered" in capsys.readouterr().out
+
+
+def test_a_limit_that_is_too_low_names_one_that_is_possible(validation, capsys):
+    assert run("select", validation, "--risk", 0.01) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    rows = predictions(validation)
+    limits = [SelectiveClassifier(risk).fit(rows) for risk in select.LIMITS]
+    first = next(fitted for fitted in limits if fitted.answered_)
+    assert first.risk > 0.02
+    assert f"({first.risk:g} would answer {100 * first.answered_ / len(rows):.0f} % of these rows; fit" in text
+    assert f"there are {len(rows)})" in text
+
+
+def test_a_rare_class_with_low_coverage_is_a_warning(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    labels = (rng.random(1000) < 0.1).astype(int)
+    probs = np.where(rng.random(1000) < np.where(labels, 0.5, 0.02), 0.9, 0.05)  # half of class 1 look like class 0
+    np.savez(tmp_path / "rare.npz", probs=np.stack([1 - probs, probs], 1), labels=labels)
+    for words, warned in (([], True), (["--class-conditional"], False)):
+        assert run("conformal", tmp_path / "rare.npz", *words) == 0
+        text = " ".join(capsys.readouterr().out.split())
+        assert ("1 of 2 classes are covered less than 90 %: 1 " in text) is warned
 
 
 @pytest.mark.parametrize(

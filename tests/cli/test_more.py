@@ -35,7 +35,9 @@ def test_figures_are_those_of_the_library_and_the_other_keys_stay(sites, tmp_pat
     for title in ("SmoothECE", "NLL, calibration", "predicted class", "north"):
         assert title in out
     before, after = json.loads(plain.read_text()), json.loads(both.read_text())
-    assert {key: after[key] for key in before} == before
+    few = "2 values of 'site' are too few to resample (at least 20), so intervals resample rows"
+    assert few in " ".join(out.split())
+    assert {key: after[key] for key in before} == before | {"notes": [*before["notes"], few]}
     assert set(after) - set(before) == {"more", "group", "groups"}
     predictions = read_scores(sites).predictions()
     for name in MORE_METRICS:
@@ -49,6 +51,24 @@ def test_figures_are_those_of_the_library_and_the_other_keys_stay(sites, tmp_pat
     for each in after["groups"]:
         rows = (predictions.labels % 2 == 0) == (each["name"] == "north")
         assert each["metrics"]["ece"] == pytest.approx(metrics.ece(predictions.probs[rows], predictions.labels[rows]))
+
+
+def test_intervals_resample_many_groups(tmp_path):
+    logits, labels = overconfident(40, 0)
+    rows, patients = np.tile(np.arange(40), 4), np.tile([f"P{k}" for k in range(40)], 4)
+    np.savez(tmp_path / "four.npz", logits=logits[rows], labels=labels[rows], patient=patients)
+    np.savez(tmp_path / "one.npz", logits=logits, labels=labels, patient=patients[:40])
+    some = np.where(rows < 20, patients, "")  # rows without a group are independent
+    np.savez(tmp_path / "some.npz", logits=logits[rows], labels=labels[rows], patient=some)
+    wide = {}
+    for name in ("four", "one", "some"):
+        words = ["evaluate", tmp_path / f"{name}.npz", "--group", "patient", "--more", "--quiet"]
+        assert run(*words, "--replicates", 200, "--json", tmp_path / f"{name}.json") == 0
+        found = json.loads((tmp_path / f"{name}.json").read_text())
+        wide[name] = np.diff([found["intervals"]["nll"], found["more"]["intervals"]["augrc"]])[:, 0]
+        assert found["bootstrap"] == ("rows" if name == "one" else "groups")
+    np.testing.assert_allclose(wide["four"], wide["one"], rtol=0.25)  # copies of a patient add no information
+    assert wide["some"][0] < 0.9 * wide["four"][0]
 
 
 def test_without_replicates_there_are_no_intervals(sites, tmp_path):

@@ -92,7 +92,11 @@ def test_dense_is_the_same_as_its_rows(tmp_path):
     found = evaluated(tmp_path, tmp_path / "a.npz")
     assert found["metrics"] == expected["metrics"]
     assert found["n"] == 140
-    assert any("too narrow" in note for note in found["notes"])
+    assert run("evaluate", tmp_path / "a.npz", "--replicates", 9, "--more", "--json", tmp_path / "j.json") == 0
+    assert json.loads((tmp_path / "j.json").read_text())["bootstrap"] == "groups"
+    assert not any("too narrow" in note for note in found["notes"])
+    detected = evaluated(tmp_path, tmp_path / "a.npz", "--ood", tmp_path / "a.npz")
+    assert any(note.startswith("the intervals of detection") for note in detected["notes"])
     np.savez(tmp_path / "b.npz", logits=np.moveaxis(DENSE, 1, -1), labels=np.where(labels < 0, 9, labels))
     words = [tmp_path / "b.npz", "--class-dim", -1, "--ignore-index", 9]
     assert evaluated(tmp_path, *words)["metrics"] == expected["metrics"]
@@ -105,6 +109,32 @@ def test_dense_is_the_same_as_its_rows(tmp_path):
     np.testing.assert_allclose(np.moveaxis(np.load(to)["logits"], 1, -1).reshape(-1, 3), calibrated, atol=1e-5)
     assert run("apply", cal, tmp_path / "b.npz", "--class-dim", -1, "--to", to) == 0
     np.testing.assert_allclose(np.load(to)["logits"].reshape(-1, 3), calibrated, atol=1e-5)
+
+
+def test_images_of_a_file_that_is_read_in_blocks_are_resampled(tmp_path, monkeypatch):
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 3, (25, 40))
+    logits = np.eye(3)[labels] + rng.normal(size=(25, 40, 3)) + 2 * rng.normal(size=(25, 1, 3))
+    labels[2, :30], labels[4] = -100, -100
+    np.savez(tmp_path / "a.npz", logits=np.moveaxis(logits, -1, 1).astype(np.float32), labels=labels)
+    found = []
+    for large in (False, True):
+        if large:
+            monkeypatch.setattr("avuc.metrics.blockwise.LARGE_ROWS", 100)
+            monkeypatch.setattr("avuc.evaluation.files.score_file.BLOCK", 400)
+        assert run("evaluate", tmp_path / "a.npz", "--replicates", 60, "--json", tmp_path / "j.json", "--quiet") == 0
+        found.append(json.loads((tmp_path / "j.json").read_text()))
+        assert not any("too narrow" in note for note in found[-1]["notes"])
+    whole, blocks = found
+    assert whole["bootstrap"] == blocks["bootstrap"] == "groups"
+    assert blocks["metrics"]["nll"] == pytest.approx(whole["metrics"]["nll"])
+    for name, ends in whole["intervals"].items():
+        assert blocks["intervals"][name] == pytest.approx(ends, abs=1e-6), name
+    np.savez(tmp_path / "one.npz", logits=np.moveaxis(logits, -1, 1)[:1].repeat(5, 2), labels=labels[:1].repeat(5, 1))
+    assert run("evaluate", tmp_path / "one.npz", "--json", tmp_path / "j.json", "--quiet") == 0
+    one = json.loads((tmp_path / "j.json").read_text())
+    assert one["intervals"] == {}
+    assert "all rows belong to one image or group, so there are no intervals" in one["notes"][-1]
 
 
 # ---- multi-label
@@ -286,5 +316,4 @@ def test_names_of_labels_are_escaped_in_pages(tmp_path, capsys):
         assert main([*map(str, words), "--task", "multilabel", "--replicates", "0", "--report", str(page)]) == 0
         assert "<script" not in page.read_text(encoding="utf-8")
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in (tmp_path / "0.html").read_text(encoding="utf-8")
-    assert "are too narrow" in (tmp_path / "1.html").read_text(encoding="utf-8")
     assert "\x1b[31m" not in capsys.readouterr().out

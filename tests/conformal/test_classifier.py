@@ -244,8 +244,10 @@ def test_binary_and_dense_predictions() -> None:
     assert binary.thresholds_ == pytest.approx(both.thresholds_)
     assert binary.predict_sets(one).shape == (400, 2) == binary.predict_sets(one[:, None]).shape
     dense = Predictions(np.stack([1 - one, one], 1).reshape(4, 10, 10, 2), labels.reshape(4, 10, 10), class_dim=-1)
-    pixels = ConformalClassifier("aps").fit(dense)
-    assert pixels.thresholds_ == pytest.approx(both.thresholds_)
+    pixels = ConformalClassifier("aps", 0.7).fit(dense)
+    # 0.7 · (4 + 1) images of 100 pixels
+    scores = np.sort(pixels._score().of_labels(dense.probs, labels, pixels._uniform(400, (0, 0))))
+    assert pixels.thresholds_ == scores[349]
     assert dense.to_map(pixels.predict_sets(dense)).shape == (4, 10, 10, 2)
     images = dense.probs.reshape(4, 10, 10, 2).permute(0, 3, 1, 2)
     assert torch.equal(pixels.predict_sets(images), pixels.predict_sets(dense))

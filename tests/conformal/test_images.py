@@ -1,17 +1,27 @@
-"""Coverage of pixels: intervals from the images, which are independent, against plain loops and simulated images."""
+"""Coverage of pixels: thresholds and intervals from the independent images, against plain loops and simulations."""
 
 from __future__ import annotations
 
 import json
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from avuc.conformal import ConformalClassifier
 from avuc.conformal.distributions import clopper_pearson
-from avuc.conformal.images import Images, coverage_ends, images_of, share_interval, t_quantile
+from avuc.conformal.images import (
+    Images,
+    coverage_ends,
+    hierarchical_quantile,
+    images_of,
+    share_interval,
+    t_quantile,
+)
 from avuc.conformal.inputs import class_rows
 from avuc.core.errors import InputError
 from avuc.predictions import Predictions
@@ -29,12 +39,95 @@ def maps(rng, images, pixels=40, shift=0.0):
 def test_spread_equals_plain_loops():
     rng = np.random.default_rng(0)
     numbers, hit = np.sort(rng.choice([3, 5, 6, 11], 50)), rng.random(50) < 0.7
-    rows = {i: [bool(h) for h, n in zip(hit, numbers, strict=True) if n == i] for i in sorted(set(numbers.tolist()))}
-    share, mean = hit.mean(), 50 / len(rows)
-    rest = [(sum(each) - share * len(each)) / mean for each in rows.values()]
-    expected = math.sqrt(sum(r * r for r in rest) / (len(rest) - 1))  # their mean is 0
-    assert images_of(hit, numbers) == (len(rows), pytest.approx(expected))
-    assert images_of(hit[:1], numbers[:1]) == Images(1, 0.0)
+    rows = [[bool(h) for h, n in zip(hit, numbers, strict=True) if n == i] for i in sorted(set(numbers.tolist()))]
+    shares = [sum(each) / len(each) for each in rows]
+    mean = sum(shares) / len(shares)
+    expected = math.sqrt(sum((share - mean) ** 2 for share in shares) / (len(shares) - 1))
+    assert images_of(hit, numbers) == (len(rows), pytest.approx(expected), pytest.approx(mean))
+    assert images_of(hit[:1], numbers[:1]) == Images(1, 0.0, float(hit[0]))
+
+
+def plain_quantile(scores, numbers, coverage):
+    """The definition, with plain loops and fractions: weights 1/((n + 1) · rows of the image), the rest at infinity."""
+    images = sorted(set(numbers))
+    for candidate in sorted(scores):
+        weight = Fraction(0)
+        for image in images:
+            own = [s for s, n in zip(scores, numbers, strict=True) if n == image]
+            weight += Fraction(sum(s <= candidate for s in own), len(own) * (len(images) + 1))
+        if weight >= Fraction(coverage):
+            return candidate
+    return math.inf
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 9)), min_size=1, max_size=30),
+    st.sampled_from(["0.1", "0.5", "0.6", "0.75", "0.8", "0.9"]),
+)
+def test_threshold_equals_plain_loops(rows, coverage):
+    numbers, scores = [n for n, _ in rows], [s / 9 for _, s in rows]
+    found = hierarchical_quantile(np.array(scores), np.array(numbers), Fraction(coverage))
+    assert found == plain_quantile(scores, numbers, coverage)
+    # one row per image: the threshold of rows, ⌈(n + 1) · coverage⌉
+    place = math.ceil((len(scores) + 1) * Fraction(coverage)) - 1
+    alone = hierarchical_quantile(np.array(scores), np.arange(len(scores)), Fraction(coverage))
+    assert alone == (sorted(scores)[place] if place < len(scores) else math.inf)
+
+
+@pytest.mark.parametrize(("method", "conditional"), [("threshold", False), ("aps", False), ("raps", True)])
+@pytest.mark.parametrize("equal", [True, False])
+def test_a_random_row_of_a_new_group_is_covered(method, conditional, equal):
+    """Mean coverage over many fits: at least what was asked for; one threshold of all rows together has less."""
+    rng, wanted, fits, images, pixels = np.random.default_rng(5), 0.9, 400, 12, 8
+    probs, labels = maps(rng, fits * images, pixels)
+    if not equal:  # hard images have fewer labels
+        right = np.take_along_axis(probs, labels[:, None], 1)[:, 0, :1]
+        hard = right < np.quantile(right, 0.3)
+        labels = np.where(hard & (np.arange(pixels) > 1), -100, labels)
+    conformal = ConformalClassifier(method, wanted, class_conditional=conditional)
+    found, numbers = Predictions(probs, labels), np.nonzero(labels >= 0)[0]
+    marks = found.labels.numpy()
+    scores = conformal._score().of_labels(found.probs, marks, conformal._uniform(len(marks), (0, 0)))
+    only = marks == 1 if conditional else np.ones(len(marks), bool)
+    covered = {True: [], False: []}
+    for fit in range(fits):
+        mine = only & (numbers // images == fit)
+        for grouped in (True, False):
+            threshold = conformal._quantile(scores[mine], numbers[mine] if grouped else None)
+            new = only & (numbers // images == (fit + 1) % fits)
+            covered[grouped].append(images_of(scores[new] <= threshold, numbers[new]).share)
+    means = {grouped: (np.mean(each), np.std(each) / math.sqrt(fits)) for grouped, each in covered.items()}
+    assert means[True][0] > wanted - 2.5 * means[True][1]
+    assert means[True][0] < wanted + 2 / (images + 1) + 2.5 * means[True][1]
+    if method == "threshold" or not equal:  # U makes APS and RAPS scores of one image less alike
+        assert means[False][0] < wanted - 2.5 * means[False][1]
+
+
+def test_fit_uses_images_and_groups_alike():
+    rng = np.random.default_rng(6)
+    probs, labels = maps(rng, 30, pixels=7)
+    labels[::3, 2:] = -100
+    keep, rows = labels >= 0, probs.transpose(0, 2, 1)
+    names = np.array([f"image {n}" for n in np.nonzero(keep)[0]])
+    for conditional in (False, True):
+        dense = ConformalClassifier("raps", class_conditional=conditional).fit(probs, labels)
+        grouped = ConformalClassifier("raps", class_conditional=conditional).fit(rows[keep], labels[keep], groups=names)
+        assert (dense.thresholds_.tolist(), dense.groups_.tolist()) == (
+            grouped.thresholds_.tolist(),
+            grouped.groups_.tolist(),
+        )
+        assert dense.images_ == pytest.approx(grouped.images_)
+        assert dense.groups_.tolist() == [
+            len(set(names[labels[keep] == k] if conditional else names)) for k in range(len(dense.thresholds_))
+        ]
+    few = ConformalClassifier().fit(probs[:8], labels[:8])
+    assert (few.thresholds_.tolist(), few.least_groups) == ([math.inf], 9)
+    assert few.predict_sets(probs).all()
+    assert few.check(probs, labels).low == few.check(probs, labels).coverage == 1.0
+    assert np.isfinite(ConformalClassifier().fit(probs[:9], labels[:9]).thresholds_).all()
+    # groups that are rows change nothing
+    alone = ConformalClassifier("aps").fit(rows[keep], labels[keep], groups=np.arange(keep.sum()))
+    assert alone.to_json() == ConformalClassifier("aps").fit(rows[keep], labels[keep]).to_json()
 
 
 @pytest.mark.parametrize(("level", "degrees", "expected"), [(0.95, 1, 12.7062), (0.99, 30, 2.75), (0.9, 1000, 1.6464)])
@@ -49,7 +142,7 @@ def test_false_alarms_are_as_many_as_the_level_says():
         new = maps(rng, 60)
         alarms.append(fitted.check(*new).drift)
         if turn < 20:
-            fitted.images_ = None  # as if the pixels were independent rows
+            fitted.images_ = fitted.groups_ = None  # as if the pixels were independent rows
             rows = new[0].transpose(0, 2, 1).reshape(-1, 2), new[1].reshape(-1)
             narrow.append(fitted.check(*rows).drift)
     assert 0.005 <= np.mean(alarms) <= 0.1
@@ -71,7 +164,7 @@ def test_figures_and_files(conditional, tmp_path):
     sets = fitted.predict_sets(Predictions(probs, labels)).numpy()
     marks, numbers = labels[labels >= 0], np.nonzero(labels >= 0)[0]
     hit = sets[np.arange(len(marks)), marks]
-    assert found.coverage == hit.mean()
+    assert found.coverage == pytest.approx(hit.mean())  # images have equally many rows
     for one in found.classes:
         mine = marks == one.label
         assert (one.low, one.high) == share_interval(hit[mine], numbers[mine], 0.95)
@@ -84,19 +177,25 @@ def test_figures_and_files(conditional, tmp_path):
     assert again.images_ == fitted.images_
     assert again.check(probs, labels) == found
     content = json.loads(fitted.to_json())
+    # a file of before that had one threshold for all pixels together
+    content["learned"] |= {"images": [30, 0.2], "rows": [30 * 40] * len(fitted.rows_)}
+    del content["learned"]["groups"]
+    before = ConformalClassifier.from_json(json.dumps(content))
+    assert (before.images_, before.check(probs, labels).coverage) == (Images(30, 0.2), found.coverage)
     del content["learned"]["images"]  # a file of before: the images of the new data are all that is known
     old = ConformalClassifier.from_json(json.dumps(content)).check(probs, labels)
     assert (old.images, old.coverage) == (20, found.coverage)
     content["learned"]["images"] = [30]
-    with pytest.raises(InputError, match="images must be their number and their spread"):
+    with pytest.raises(InputError, match="images must be their number, their spread"):
         ConformalClassifier.from_json(json.dumps(content))
 
 
 def test_one_image_tells_nothing_and_rows_stay_as_they_were():
     rng = np.random.default_rng(3)
     one = ConformalClassifier(coverage=0.8).fit(*maps(rng, 1))
-    assert (one.coverage_interval(), ConformalClassifier.from_json(one.to_json()).images_) == ((0.0, 1.0), (1, 0.0))
+    assert (one.coverage_interval(), ConformalClassifier.from_json(one.to_json()).images_) == ((1.0, 1.0), (1, 0.0, 1))
     assert not one.check(*maps(rng, 50, shift=5.0)).drift
+    assert coverage_ends(0.8, 0.95, Images(1, 0.0), None, rows=9, new_rows=5) == (0.0, 1.0)
     probs, labels = maps(rng, 400, pixels=1)  # an image of one pixel is a row
     rows = ConformalClassifier(coverage=0.8).fit(probs, labels)
     assert rows.images_ is None

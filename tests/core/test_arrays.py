@@ -41,7 +41,7 @@ def test_every_kind_gives_the_same_numbers(given: object) -> None:
     [
         (None, "logits are missing"),
         (np.ma.masked_array(VALUES, VALUES == 3), "logits hold masked entries"),
-        ([[1.0], [1.0, 2.0]], "logits must be an array or a tensor, found list"),
+        ([[1.0], [1.0, 2.0]], r"logits are a list of 2 parts of unequal length; join them by np\.concatenate"),
         (VALUES.astype(object), "must be numbers; found dtype object"),
         (VALUES.astype(str), "must be numbers"),
         (VALUES.astype(complex), "must be numbers"),
@@ -56,3 +56,12 @@ def test_what_holds_no_numbers_is_refused_in_one_line(given: object, message: st
 def test_memory_is_shared_where_it_can_be() -> None:
     assert as_tensor(VALUES, "logits").data_ptr() == VALUES.ctypes.data
     assert as_array(VALUES, "logits") is VALUES
+
+
+@pytest.mark.parametrize("kind", [object, str])
+def test_class_names_as_labels_have_a_remedy(kind: type) -> None:
+    names = np.array(["cat", "dog"], dtype=kind)
+    with pytest.raises(InputError, match=r"labels must be numbers; found 'cat'; .* np\.searchsorted\(model\.classes_"):
+        as_tensor(names, "labels")
+    with pytest.raises(InputError, match=r"logits must be numbers; found 'cat'$"):
+        as_tensor(names, "logits")

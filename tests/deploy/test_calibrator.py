@@ -12,7 +12,14 @@ import pytest
 import torch
 from scipy.special import log_softmax
 
-from avuc.calibration import CALIBRATORS, AutoCalibrator, Calibrator, MultiLabelCalibrator, TemperatureScaling
+from avuc.calibration import (
+    CALIBRATORS,
+    AutoCalibrator,
+    Calibrator,
+    MultiLabelCalibrator,
+    TemperatureScaling,
+    logits_from_probs,
+)
 from avuc.core.errors import InputError
 from avuc.deploy import load_calibrator
 from avuc.deploy.calibrator import METHODS
@@ -46,6 +53,18 @@ def test_equal_to_the_calibrator_itself(name, dtype, rows, tmp_path):
     np.testing.assert_allclose(light.probs(draws), calibrator.predict_proba(draws), rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(light.transform(draws), calibrator.transform(draws), rtol=tolerance, atol=tolerance)
     assert len(labels) == len(found)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_equal_probabilities(name, tmp_path):
+    """Rounding, which is another one in NumPy, must not decide on which side of a step a probability is."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 300)
+    logits = logits_from_probs(rng.multinomial(10, 0.5 * np.eye(4)[labels] + 0.125) / 10)
+    calibrator = EVERY[name]().fit(logits, labels)
+    calibrator.save(tmp_path / "cal.json")
+    light = load_calibrator(tmp_path / "cal.json")
+    np.testing.assert_allclose(light.probs(logits), calibrator.predict_proba(logits), rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", EVERY)

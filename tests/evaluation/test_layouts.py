@@ -23,11 +23,17 @@ LABELS[0, :2] = -100
 
 def test_dense_and_arrays() -> None:
     keep = LABELS != -100
-    flat = evaluate(Predictions(np.moveaxis(PROBS, 1, -1)[keep], LABELS[keep]), replicates=20)
+    rows, images = Predictions(np.moveaxis(PROBS, 1, -1)[keep], LABELS[keep]), np.nonzero(keep)[0]
+    flat = evaluate(rows, replicates=20, groups=images)
     for found in (evaluate(Predictions(PROBS, LABELS), replicates=20), evaluate(PROBS, LABELS, replicates=20)):
         assert found.as_json() == flat.as_json()
         assert found.n == keep.sum()
     assert "per_label" not in flat.as_json()
+    assert flat.bootstrap == "groups"
+    alone = evaluate(rows, replicates=20)  # as if pixels were independent
+    assert (alone.bootstrap, alone.metrics) == ("rows", flat.metrics)
+    one = evaluate(PROBS[:1], LABELS[:1], replicates=20)
+    assert (one.intervals, one.replicates) == ({}, 0)
     assert metric_values(Predictions(PROBS, LABELS)).metrics == flat.metrics
 
 
@@ -52,6 +58,7 @@ def test_multilabel() -> None:
     assert math.isnan(result.per_label["accuracy"][2])
     assert result.label_names == ("a", "b", "c")
     assert set(result.intervals) == set(METRICS)
+    assert result.bootstrap == "groups"  # the rows, with all their labels
     document = json.loads(json.dumps(result.as_json(), allow_nan=False))
     assert document["per_label"]["accuracy"][2] is None
     assert document["labels"] == ["a", "b", "c"]
@@ -87,13 +94,13 @@ def test_outside_entropies_may_be_an_array() -> None:
     assert found.outside == 20
 
 
-def test_many_pixels_resample_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    probs = RNG.dirichlet(np.ones(3), (8, 500))
-    labels = (probs.cumsum(-1) > RNG.random((8, 500, 1))).argmax(-1)
-    exact = evaluate(probs, labels, replicates=300, class_dim=-1)
+def test_many_rows_resample_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    probs = RNG.dirichlet(np.ones(3), 4000)
+    labels = (probs.cumsum(-1) > RNG.random((4000, 1))).argmax(-1)
+    exact = evaluate(probs, labels, replicates=300)
     monkeypatch.setattr("avuc.metrics.blockwise.LARGE_ROWS", 1000)
     monkeypatch.setattr(import_module("avuc.evaluation.evaluate"), "BLOCK_ROWS", 1024)
-    found = evaluate(probs, labels, replicates=300, class_dim=-1)
+    found = evaluate(probs, labels, replicates=300)
     assert (exact.bootstrap, found.bootstrap) == ("rows", "cells")
     assert found.metrics == exact.metrics
     for name in ("accuracy", "nll", "brier", "avu"):

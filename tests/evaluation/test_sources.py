@@ -42,14 +42,31 @@ def test_compare_layouts() -> None:
     dense, maps = LOGITS.reshape(8, 30, 3), LABELS.reshape(8, 30)
     more = np.concatenate([dense, 9 * np.ones((1, 30, 3), np.float32)])
     ignored = np.concatenate([maps, np.full((1, 30), -100)])
+    names = [f"image {number // 30}" for number in range(240)]
+    by_image = compare(LOGITS, "temperature", labels=LABELS, replicates=50, groups=names)[1]
+    assert (by_image.groups, by_image.as_json()["groups"], by_image.after.bootstrap) == (8, 8, "groups")
     for logits, labels, options in (
         (np.moveaxis(dense, -1, 1), maps, {}),
         (dense, maps, {"class_dim": -1}),
         (more, ignored, {"class_dim": -1}),
-        (np.stack([LOGITS, LOGITS]), LABELS, {}),
     ):
-        found = compare(logits, "temperature", labels=labels, replicates=0, **options)[1]
-        assert found.after.metrics == pytest.approx(expected, abs=1e-5)
+        found = compare(logits, "temperature", labels=labels, replicates=50, **options)[1]
+        assert found.after.metrics == pytest.approx(by_image.after.metrics, abs=1e-5)
+        assert found.change["nll"] == pytest.approx(by_image.change["nll"], abs=1e-5)
+        assert found.check.figures["ece"] == pytest.approx(by_image.check.figures["ece"], abs=1e-5)
+        assert "5 parts of 8 whole images or groups" in found.how
+    probs = Predictions.from_logits(more, ignored, class_dim=-1)
+    assert compare(probs, "temperature", replicates=50)[1].change["nll"] == pytest.approx(
+        by_image.change["nll"], abs=1e-4
+    )
+    found = compare(np.stack([LOGITS, LOGITS]), "temperature", labels=LABELS, replicates=0)[1]
+    assert found.after.metrics == pytest.approx(expected, abs=1e-5)
+    assert "groups" not in found.as_json()
+    one = compare(dense[:1], "temperature", labels=maps[:1], class_dim=-1)[1]
+    assert "all rows belong to one image or group" in " ".join(one.warnings)
+    assert one.check.reasons == (
+        "there is only one image or group, so nothing can be held out to judge the calibrator by",
+    )
     z, y = 3 * RNG.normal(size=200), RNG.integers(0, 2, 200)
     two = compare(np.stack([0 * z, z], 1), "temperature", labels=y, replicates=0, keep_worse=True)[0]
     one = compare(z, "temperature", labels=y, replicates=0, keep_worse=True)[0]

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from avuc.core.errors import InputError
 from avuc.metrics import (
+    StreamingMetrics,
+    accuracy,
     auto_threshold,
     avu,
     avu_auc,
@@ -105,3 +107,14 @@ def test_bad_arguments() -> None:
         avu([[0.5, 0.5]], [0], threshold=math.nan)
     with pytest.raises(InputError, match="at least 2"):
         avu_curves([[0.5, 0.5]], [0], points=1)
+
+
+def test_avu_auc_does_not_depend_on_the_order_of_classes():
+    """Rows with one distribution in several orders have one entropy, up to the last digit: all are certain."""
+    rng = np.random.default_rng(0)
+    row = rng.dirichlet(np.ones(12))
+    probs, labels = np.stack([rng.permutation(row) for _ in range(40)]), rng.integers(0, 12, 40)
+    assert avu_auc(probs, labels) == pytest.approx(accuracy(probs, labels), abs=1e-12)
+    stream = StreamingMetrics(num_classes=12)
+    stream.update(probs, labels)
+    assert stream.compute()["avu_auc"] == pytest.approx(accuracy(probs, labels), abs=1e-12)

@@ -116,15 +116,18 @@ def test_half_precision(dtype: torch.dtype) -> None:
 def test_intervals_and_bootstrap() -> None:
     probs, labels = dense()
     rows, targets = rows_of(probs, labels)
-    flat = bootstrap(ece, rows, targets, replicates=50)
+    images = np.nonzero(labels != -100)[0]
+    flat = bootstrap(ece, rows, targets, replicates=50, groups=images)
     assert bootstrap(ece, probs, labels, replicates=50) == flat
     assert bootstrap(ece, np.moveaxis(probs, 1, -1), labels, replicates=50, class_dim=-1) == flat
     sharper = probs**2 / (probs**2).sum(1, keepdims=True)
     assert paired_bootstrap(nll, probs, sharper, labels, replicates=50) == paired_bootstrap(
-        nll, rows, rows_of(sharper, labels)[0], targets, replicates=50
+        nll, rows, rows_of(sharper, labels)[0], targets, replicates=50, groups=images
     )
     predictions = Predictions(probs, labels)
-    assert intervals(predictions, ["nll"], replicates=50)["nll"] == bootstrap(nll, rows, targets, replicates=50)
+    assert intervals(predictions, ["nll"], replicates=50)["nll"] == bootstrap(
+        nll, rows, targets, replicates=50, groups=images
+    )
     assert evaluate(predictions)["avu"] == METRICS["avu"](rows, targets)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from avuc import MultiLabelPredictions, Predictions
+from avuc import MultiLabelPredictions, Predictions, metrics, predict
 from avuc.calibration import MultiLabelCalibrator
 from avuc.core.errors import InputError
 from avuc.core.tensor_file import read_tensors, write_tensors
@@ -116,6 +116,17 @@ def test_extremes() -> None:
     assert p.flatten().correct.all()
     assert (
         MultiLabelPredictions.from_logits(-torch.ones(2, 1000).half(), torch.zeros(2, 1000)).probs.dtype
-        == torch.float32
+        == torch.float64
     )
     assert len(MultiLabelPredictions(torch.empty(0, 3), torch.empty(0, 3)).flatten()) == 0
+
+
+def test_confident_mistakes_cost_their_logit() -> None:
+    """1 − p of a float32 probability is 0 from a logit of 17 on, and the loss would be that of the clamp, 27.6."""
+    logits = torch.tensor([[20.0, -20.0], [17.5, -17.5], [12.0, -12.0]])
+    wrong = (logits < 0).long()
+    found: Any = predict(torch.nn.Identity(), logits, wrong, samples=1, task="multilabel", progress=False)
+    for each in (MultiLabelPredictions.from_logits(logits, wrong), found):
+        rows = each.flatten()
+        losses = [metrics.nll(rows.probs[[i]], rows.labels[[i]]) for i in range(6)]
+        np.testing.assert_allclose(losses, [20, 20, 17.5, 17.5, 12, 12], rtol=1e-5)

@@ -137,6 +137,23 @@ def test_ranking_page(result):
     assert text.count("<tr>") >= 4
 
 
+@pytest.mark.parametrize(
+    ("shift", "replicates", "says"),
+    [
+        (0.0, 100, "which may be chance"),
+        (0.1, 100, "hardly any separation"),
+        (-0.5, 100, "worse than chance"),
+        (0.5, 100, "a weak separation"),
+        (0.1, 0, "no better than chance"),
+    ],
+)
+def test_the_verdict_on_detection_agrees_with_its_interval(shift, replicates, says):
+    predictions = model(1.0)
+    place = (torch.arange(4000) + 0.5) / 4000 * (len(predictions) - 1)  # entropies of the test rows, moved
+    outside = predictions.entropy.sort().values[place.round().long()] * (1 + shift)
+    assert verdict(evaluate(predictions, outside_entropy=outside, replicates=replicates))[-1].endswith(f"({says}).")
+
+
 @pytest.mark.parametrize(("scale", "says"), [(6.0, "The model is overconfident"), (0.3, "The model is underconfident")])
 def test_verdict(scale, says):
     assert verdict(evaluate(model(scale), replicates=20))[0].startswith(says)

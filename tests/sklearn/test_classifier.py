@@ -23,6 +23,7 @@ from sklearn.model_selection import (
     GroupKFold,
     KFold,
     ShuffleSplit,
+    StratifiedGroupKFold,
     StratifiedKFold,
     cross_val_predict,
 )
@@ -232,6 +233,39 @@ def test_metadata_routing_of_weights_and_groups(cancer):
         assert routing.consumes("fit", ["sample_weight"]) == {"sample_weight"}
         with pytest.raises(TypeError, match="unexpected argument"):
             CalibratedClassifier(GaussianNB()).fit(X, y, colour=1)
+
+
+def test_groups_are_held_out_together_and_judged_together():
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=(60, 4))
+    kinds = np.where(means[:, 0] + 0.7 * rng.normal(size=60) > 0.5, "ill", "well")
+    numbers = rng.permutation(480) // 8
+    patients = np.array([f"P{k}" for k in numbers])
+    X, y = means[numbers] + 0.01 * rng.normal(size=(480, 4)), kinds[numbers]  # rows of a patient are almost copies
+    near = KNeighborsClassifier(3)  # knows every patient that it has seen
+    with pytest.warns(CalibrationWarning, match="no minimum"):  # rows of known patients are all right
+        alone = CalibratedClassifier(near, cv=4).fit(X, y)
+    groups = CalibratedClassifier(near, cv=4).fit(X, y, groups=pd.Series(patients, dtype=object))
+    parts = StratifiedGroupKFold(4).split(X, y, patients)
+    by_hand = CalibratedClassifier(near, cv=[*parts], keep_worse=True).fit(X, y)
+    same = CalibratedClassifier(near, cv=StratifiedGroupKFold(4), keep_worse=True).fit(X, y, groups=patients)
+    assert same.calibrator_.temperature_ == by_hand.calibrator_.temperature_
+    assert alone.check_.figures["nll"].before < 0.01 < 0.3 < groups.check_.figures["nll"].before
+    assert groups.check_.figures["nll"].before == by_hand.check_.figures["nll"].before
+    wide, narrow = (each.check_.figures["nll"] for each in (same, by_hand))
+    assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)  # 60 patients, not 480 rows
+
+    known = numbers < 30
+    trained = GaussianNB().fit(X[known], y[known])
+    frozen = CalibratedClassifier(FrozenEstimator(trained), "auto", keep_worse=True)
+    by_patient, by_row = (frozen.fit(X[~known], y[~known], groups=g).check_ for g in (patients[~known], None))
+    assert by_patient.figures["nll"].after != by_row.figures["nll"].after
+    for bad, message in (
+        (patients[:5], r"groups must have shape \(480,\)"),
+        (np.zeros(480), "all rows are of one group"),
+    ):
+        with pytest.raises(InputError, match=message):
+            CalibratedClassifier(near).fit(X, y, groups=bad)
 
 
 def test_grid_search_reaches_estimator_method_and_calibrator(digits):

@@ -15,7 +15,6 @@ from avuc.calibration.auto_rules import (
     PAIRWISE,
     costly,
     few_rows,
-    group_of_rows,
     most_rows,
     sentence,
     too_few,
@@ -24,12 +23,11 @@ from avuc.calibration.base import Array, Calibrator
 from avuc.calibration.blend import BlendedCalibrator
 from avuc.calibration.fold_fits import FoldFits
 from avuc.calibration.inputs import are_numbers, as_labels, as_logits, as_weights, refuse_not_logits
-from avuc.calibration.layouts import fit_rows
+from avuc.calibration.layouts import fit_groups, fit_rows
 from avuc.calibration.race import BLEND, NONE, Candidate, Race, choose
 from avuc.calibration.rows import Rows
 from avuc.calibration.scaled_logits import limited_threads
 from avuc.calibration.temperature import TemperatureScaling
-from avuc.core.arrays import as_tensor
 from avuc.core.display import data_frame
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX
@@ -78,7 +76,8 @@ class AutoCalibrator(Calibrator):
     mixture of it, `structured-vector` with 3 % of its ridge, and the uncalibrated predictions. The result is fitted
     on all rows; `chosen_` is a single calibrator or a `BlendedCalibrator`.
 
-    A tenth of the rows takes part in the cross-validation, at least 5,000 if they have no more than 2 million logits.
+    A tenth of the rows takes part in the cross-validation, at least 5,000 if they have no more than 2 million logits:
+    the same share of each label, at random; of groups, whole groups, the same share of each most frequent label.
     With more than 16 million logits (for `matrix`: rows × classes²), the winner is fitted on a sample of the rows,
     unless it is a temperature. Fewer than 20 rows, fewer than 10 groups, or labels of a single class leave the
     predictions alone. JSON has the chosen calibrator, so `Calibrator.load` and `avuc apply` read it as such.
@@ -148,16 +147,15 @@ class AutoCalibrator(Calibrator):
             logits: as for `Calibrator.fit`.
             labels: (N,) or (N, *spatial) class numbers.
             sample_weight: (N,) weights of the rows, for the fits, and for NLL, the Brier score and ECE of the guard.
-            groups: (N,) numbers; rows of one group (a patient, an image) are held out together. Default None: rows are
-                independent; of dense labels, those of one image are a group.
+            groups: (N,) names or numbers; rows of one group (a patient, an image) are held out together, and the
+                standard errors are those of groups. Default None: rows are independent; of dense labels, those of one
+                image are a group.
             class_dim: dimension of the classes in `logits`.
             ignore_index: rows with this label are left out (default −100); None: no row is.
         """
         self._check_params()
         layout: dict[str, Any] = {"class_dim": class_dim, "ignore_index": ignore_index}
-        together = group_of_rows(groups, as_tensor(labels, "labels"))
-        if together is not None:
-            together = as_tensor(fit_rows(logits, labels, together, **layout).weights, "groups").flatten()
+        together = fit_groups(logits, labels, groups, **layout)
         given = fit_rows(logits, labels, sample_weight, **layout)
         scores = as_logits(given.logits).detach()
         refuse_not_logits(scores)

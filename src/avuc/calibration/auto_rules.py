@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from avuc.calibration.metric_change import NORMAL
 from avuc.calibration.race import BLEND, NONE, Race
 from avuc.calibration.rows import Rows
-from avuc.core.arrays import as_tensor
-from avuc.core.errors import InputError
 
 # fewer rows, in all or per class, are few
 FEW_ROWS, FEW_ROWS_PER_CLASS = 200, 20
@@ -22,22 +16,6 @@ LEAST_GROUPS = 10
 # a fit with a number for each pair of classes takes time in rows × classes²
 PAIRWISE = ("matrix", "loose-matrix", "dirichlet")
 MOST_PAIRWISE = 32
-
-
-def group_of_rows(groups: Any, labels: Tensor) -> Tensor | None:
-    """Return the group of every label, in the shape of the labels; of dense labels, each image is a group."""
-    dense = labels.ndim > 1 and labels.shape[1:].numel() > 1
-    if groups is None:
-        if not dense:
-            return None
-        groups = torch.arange(len(labels))
-    numbers = as_tensor(groups, "groups")
-    if numbers.shape != labels.shape[:1] or numbers.is_floating_point():
-        raise InputError(
-            f"groups must be one whole number for each of {len(labels)} rows; found {tuple(numbers.shape)} of "
-            f"{numbers.dtype}"
-        )
-    return numbers.reshape(-1, *[1] * (labels.ndim - 1)).expand(labels.shape)
 
 
 def too_few(rows: Rows) -> str:

@@ -8,7 +8,8 @@ from typing import ClassVar
 from avuc.calibration.inputs import are_numbers
 from avuc.calibration.scalar_search import Minimum, decreasing_root
 from avuc.calibration.scaled_logits import ScaledLogits
-from avuc.calibration.temperature import TemperatureScaling, warn
+from avuc.calibration.temperature import TemperatureScaling
+from avuc.calibration.user_warnings import warn
 from avuc.core.errors import InputError
 
 

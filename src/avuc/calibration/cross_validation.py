@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,10 @@ from torch import Tensor
 
 from avuc.calibration.base import Calibrator
 from avuc.calibration.inputs import as_labels, as_logits, as_weights
-from avuc.calibration.layouts import fit_rows
+from avuc.calibration.layouts import fit_groups, fit_rows
 from avuc.calibration.metric_change import MetricChange, ece_change, mean_change
 from avuc.calibration.multilabel import MultiLabelCalibrator
+from avuc.calibration.rows import Rows
 from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX
@@ -93,6 +95,7 @@ def check_calibrator(
     sample_weight: Any = None,
     class_dim: int | None = None,
     ignore_index: int | None = IGNORE_INDEX,
+    groups: Any = None,
 ) -> CalibratorCheck:
     """Return whether a calibrator is better than none, by cross-validation on the data it is fitted on.
 
@@ -111,6 +114,9 @@ def check_calibrator(
             not judged. None: all rows count the same.
         class_dim: dimension of the classes in `logits`, as for `Calibrator.fit`.
         ignore_index: rows with this label are left out (default −100); None: no row is.
+        groups: (N,) names or numbers; rows of one group (a patient, an image) are held out together, and the intervals
+            are those of groups. Default None: of dense labels, those of one image are a group; other rows are
+            independent.
 
     >>> from avuc.calibration import TemperatureScaling
     >>> import numpy as np
@@ -124,12 +130,12 @@ def check_calibrator(
     if not isinstance(folds, int) or folds < 2:
         raise InputError(f"folds must be a whole number, at least 2; found {folds!r}")
     if isinstance(calibrator, MultiLabelCalibrator):
-        if sample_weight is not None or class_dim is not None:
-            raise InputError("the check of a MultiLabelCalibrator takes (N, L) or (S, N, L), without weights")
+        if not all(each is None for each in (sample_weight, class_dim, groups)):
+            raise InputError("the check of a MultiLabelCalibrator takes (N, L) or (S, N, L), without weights or groups")
         return _check_multilabel(calibrator, logits, labels, folds, bins, seed, ignore_index)
-    logits, labels, sample_weight = fit_rows(
-        logits, labels, sample_weight, class_dim=class_dim, ignore_index=ignore_index
-    )
+    layout: dict[str, Any] = {"class_dim": class_dim, "ignore_index": ignore_index}
+    units = fit_groups(logits, labels, groups, **layout)
+    logits, labels, sample_weight = fit_rows(logits, labels, sample_weight, **layout)
     scores = as_logits(logits).detach()
     targets = as_labels(labels, scores)
     given, weight = len(targets), None
@@ -137,18 +143,21 @@ def check_calibrator(
         weight = as_weights(sample_weight, given)
         kept = weight > 0
         scores, targets, weight = scores[..., kept.to(scores.device), :], targets[kept.to(targets.device)], weight[kept]
+        units = None if units is None else units[kept.to(units.device)]
     rows = len(targets)
     most = max(2 * folds, elements // max(1, scores.numel() // rows))
     if most < rows:
         some = _order(rows, seed)[:most].sort().values
-        weight = None if weight is None else weight[some.to(weight.device)]
+        weight, units = (None if each is None else each[some.to(each.device)] for each in (weight, units))
         some = some.to(scores.device)
         scores, targets = scores[..., some, :], targets[some]
     scores, targets = scores.cpu(), targets.cpu()
     before = _predictions(scores, targets)
-    folds = min(folds, len(targets))
-    after = before if folds < 2 else cross_fit_predictions(calibrator, scores, targets, folds, seed, weight)
-    return check_predictions(calibrator, before, after, folds=folds, bins=bins, seed=seed, given=given, weight=weight)
+    folds = min(folds, len(targets if units is None else units.unique()))
+    after = before if folds < 2 else cross_fit_predictions(calibrator, scores, targets, folds, seed, weight, units)
+    return check_predictions(
+        calibrator, before, after, folds=folds, bins=bins, seed=seed, given=given, weight=weight, groups=units
+    )
 
 
 def _check_multilabel(
@@ -174,11 +183,20 @@ def _check_multilabel(
             fitted.fit(scores[..., rest, :], targets[rest], ignore_index=ignore_index)
         calibrated[..., part, :] = fitted.transform(scores[..., part, :])
     after = build(calibrated, targets, check=False, ignore_index=ignore_index)
-    return check_predictions(calibrator, before.flatten(), after.flatten(), folds=folds, bins=bins, seed=seed)
+    one, other = before.flatten(), after.flatten()
+    rows = torch.arange(one.shape[0]).repeat_interleave(one.shape[1])
+    rows = rows if one.positions is None else rows[one.positions]
+    return check_predictions(calibrator, one, other, folds=folds, bins=bins, seed=seed, groups=rows)
 
 
 def cross_fit_predictions(
-    calibrator: Calibrator, logits: Tensor, labels: Tensor, folds: int, seed: int, weight: Tensor | None = None
+    calibrator: Calibrator,
+    logits: Tensor,
+    labels: Tensor,
+    folds: int,
+    seed: int,
+    weight: Tensor | None = None,
+    groups: Tensor | None = None,
 ) -> Predictions:
     """Return predictions in which every row is calibrated by a fit on other rows.
 
@@ -189,15 +207,23 @@ def cross_fit_predictions(
         folds: parts of the cross-validation.
         seed: of the split.
         weight: (N,) weights of the rows, above 0; None: all rows count the same.
+        groups: (N,) numbers of groups; a group is held out as a whole, and `AutoCalibrator` gets them. None: rows are
+            independent.
     """
+    parts = _order(len(labels), seed).tensor_split(folds)
+    if groups is not None:
+        parts = tuple(Rows(logits, labels, None, groups.cpu()).parts(folds, seed))
+    known: dict[str, Any] = {} if weight is None else {"sample_weight": weight.cpu()}
+    if groups is not None and "groups" in inspect.signature(calibrator.fit).parameters:
+        known["groups"] = groups.cpu()
     probs = torch.empty(logits.shape[-2:], dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32)
     expected = torch.empty(len(labels), dtype=probs.dtype)
-    for part in _order(len(labels), seed).tensor_split(folds):
+    for part in parts:
         rest = torch.ones(len(labels), dtype=torch.bool)
         rest[part] = False
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the fit on all rows has warned already
-            some: dict[str, Any] = {} if weight is None else {"sample_weight": weight.cpu()[rest]}
+            some = {name: values[rest] for name, values in known.items()}
             fitted = type(calibrator)(**calibrator.get_params()).fit(logits[..., rest, :], labels[rest], **some)
         held = _predictions(logits[..., part, :], labels[part], fitted)
         probs[part], expected[part] = held.probs.to(probs.dtype), held.expected_entropy.to(probs.dtype)
@@ -241,7 +267,8 @@ def check_predictions(
     if weights is None:
         figures["ece"] = ece_change(first, second, bins=bins, seed=seed, groups=units)
     if folds < 2:
-        alone = "there is only one row, so nothing can be held out to judge the calibrator by"
+        one = "row" if groups is None else "image or group"
+        alone = f"there is only one {one}, so nothing can be held out to judge the calibrator by"
         return CalibratorCheck(figures=figures, reasons=(alone,), tradeoffs=(), **common)
     margins = {name: SHARE * figures[name].before for name in ("nll", "brier")}
     margins["ece"] = ECE_MARGIN + calibrator.ece_allowance

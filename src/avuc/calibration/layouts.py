@@ -9,6 +9,7 @@ from torch import Tensor
 
 from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
+from avuc.core.row_groups import group_numbers
 from avuc.core.tasks import as_rows, binary_rows
 from avuc.predictions.rows import binary_probabilities
 
@@ -60,6 +61,32 @@ def fit_rows(
         )
     weights = weights.flatten()
     return FitRows(rows, kept, weights if positions is None else weights[positions.to(weights.device)])
+
+
+def fit_groups(
+    logits: Any, labels: Any, groups: Any, *, class_dim: int | None, ignore_index: int | None
+) -> Tensor | None:
+    """Return the number of the group of each row of `fit_rows`, (M,); None if rows are independent.
+
+    Args:
+        logits, labels, class_dim, ignore_index: as for `fit_rows`.
+        groups: one name or number for each row or image, (N,), or for each label. None: of dense labels, those of one
+            image are a group.
+    """
+    targets = as_tensor(labels, "labels")
+    if groups is None:
+        if targets.ndim < 2 or targets.shape[1:].numel() == 1:
+            return None
+        groups = range(len(targets))
+    numbers = torch.from_numpy(group_numbers(groups))
+    if numbers.shape == targets.shape[:1]:
+        numbers = numbers.reshape(-1, *[1] * (targets.ndim - 1)).expand(targets.shape)
+    if numbers.shape != targets.shape:
+        raise InputError(
+            f"groups must be one name or number for each of {len(targets)} rows; found shape {tuple(numbers.shape)}"
+        )
+    found = fit_rows(logits, labels, numbers, class_dim=class_dim, ignore_index=ignore_index)
+    return as_tensor(found.weights, "groups").flatten()
 
 
 def refuse_binary_probabilities(rows: Tensor) -> None:

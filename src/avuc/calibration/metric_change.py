@@ -11,13 +11,13 @@ from torch import Tensor
 from avuc.metrics.arrays import Array
 from avuc.metrics.binning import bin_edges, digitise
 from avuc.metrics.resampling.absolute_error import AbsoluteSum
-from avuc.metrics.resampling.percentile import difference_interval
-from avuc.metrics.resampling.rows import resampled_rows
+from avuc.metrics.resampling.percentile import NORMAL as NORMAL
+from avuc.metrics.resampling.percentile import difference_interval, student_quantile
+from avuc.metrics.resampling.rows import resampled_rows, wider
 from avuc.metrics.statistics import NLL_FLOOR, Statistics
 
 REPLICATES = 200
 LEVEL = 0.95
-NORMAL = 1.959964  # 97.5 % quantile of the normal distribution
 # counts of resampled rows in memory at a time
 HELD = 1 << 20
 
@@ -111,14 +111,6 @@ def mean_and_error(values: Array, weight: Array | None = None, groups: Array | N
     return mean, math.sqrt(float(parts @ parts) * many / (many - 1)) if many > 1 else math.inf
 
 
-def student_quantile(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t, from 3 on by the first terms of its expansion in 1/freedom."""
-    if freedom < 3:
-        return (math.inf, 12.706205, 4.302653)[max(freedom, 0)]
-    z = NORMAL
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-
-
 def ece_change(
     before: Statistics, after: Statistics, *, bins: int = 15, seed: int = 0, groups: Array | None = None
 ) -> MetricChange:
@@ -152,6 +144,8 @@ def ece_change(
         for side, one in enumerate(sums):
             one.add(found[:, side * bins : (side + 1) * bins] / found[:, -1:])
     a, b = (one.errors() for one in sums)
+    if groups is not None:
+        a, b = wider(a, many), wider(b, many)
     interval = difference_interval("ece", values[0], a, values[1], b, LEVEL)
     return MetricChange(values[1], values[0], *interval)
 

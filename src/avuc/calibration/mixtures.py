@@ -15,13 +15,13 @@ from avuc.calibration.base import Array
 from avuc.calibration.inputs import are_numbers
 from avuc.calibration.scalar_search import Minimum, brent_minimum
 from avuc.calibration.scaled_logits import ScaledLogits, calibrated_nll
-from avuc.calibration.temperature import GRID_ELEMENTS, TemperatureScaling, warn_unit_weights
+from avuc.calibration.temperature import GRID_ELEMENTS, TemperatureScaling
+from avuc.calibration.user_warnings import warn_unit_weights
 from avuc.core.errors import InputError
 from avuc.metrics.statistics import NLL_FLOOR
 
 # largest number of Newton steps for the weights of a mixture; ten are usual
 MOST_STEPS = 100
-
 # log T of a fold is looked for up to this far from that of all rows, to this precision
 NEAR, NEAR_TOLERANCE = 0.5, 1e-2
 

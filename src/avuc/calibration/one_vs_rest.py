@@ -13,6 +13,7 @@ from avuc.calibration.base import Array, Calibrator
 from avuc.calibration.pooling import distinct, isotonic_regression, isotonic_shares
 from avuc.calibration.scaled_logits import ScaledLogits, calibrated_nll
 from avuc.core.errors import InputError
+from avuc.core.ties import without_last_bits
 from avuc.metrics.statistics import NLL_FLOOR
 
 # `loss_` uses evenly spaced rows if there are more probabilities than this
@@ -38,6 +39,8 @@ class OneVsRest(Calibrator):
     }
     # whether g is linear between its places, or constant
     linear: ClassVar[bool]
+    # whether probabilities are equal if they differ by the rounding of float32 logits
+    coarse: ClassVar[bool] = True
 
     loss_: float
     n_evaluations_: float
@@ -57,7 +60,7 @@ class OneVsRest(Calibrator):
         logits = scaled.logits.flatten(0, 1)
         ordered, starts = np.argsort(target, kind="stable"), np.append(0, np.bincount(target).cumsum())
         found = []
-        for k, one in enumerate(_columns(logits)):
+        for k, one in enumerate(self._columns(logits)):
             mine = ordered[starts[k] : starts[k + 1]] if k + 1 < len(starts) else ordered[:0]
             found.append(self._function(one, mine, weight))
         self.lengths_ = np.array([len(places) for places, _ in found], dtype=np.float64)
@@ -83,11 +86,26 @@ class OneVsRest(Calibrator):
         step = max(1, BLOCK_ELEMENTS // flat.shape[-1])
         for start in range(0, len(flat), step):
             rows = slice(start, start + step)
-            mapped = self._mapped(probabilities(flat[rows]).T.contiguous(), lengths, places, values).T
+            mapped = self._mapped(self._probabilities(flat[rows]).T.contiguous(), lengths, places, values).T
             total = mapped.sum(-1, keepdim=True)
             shares = torch.where(total > 0, mapped / total.clamp(min=NLL_FLOOR), 1 / flat.shape[-1])
             result[rows] = shares.clamp(min=NLL_FLOOR).log().to(flat.dtype)
         return result.reshape(logits.shape).masked_fill(torch.isneginf(logits), -math.inf)
+
+    def _probabilities(self, logits: Tensor) -> Tensor:
+        """Return softmax(logits) in float64, without the last bits, so that rounding breaks no ties."""
+        coarse = self.coarse and logits.dtype != torch.float64
+        probs: Tensor = without_last_bits(torch.softmax(logits.double(), dim=-1), coarse=coarse)
+        return probs
+
+    def _columns(self, logits: Tensor) -> Array:
+        """Return probabilities (classes, rows), those that `_apply` maps."""
+        result = torch.empty(logits.shape[::-1], dtype=torch.float64)
+        first = 0
+        for rows in logits.split(max(1, BLOCK_ELEMENTS // logits.shape[1])):
+            result[:, first : first + len(rows)] = self._probabilities(rows).T
+            first += len(rows)
+        return result.numpy()
 
     def _mapped(self, probs: Tensor, lengths: Tensor, places: Tensor, values: Tensor) -> Tensor:
         """Return g of probabilities (C, M)."""
@@ -202,24 +220,6 @@ class HistogramBinning(OneVsRest):
             raise InputError(f"bins must be a whole number from 1 to 10,000; found {self.bins!r}")
         if self.strategy not in STRATEGIES:
             raise InputError(f"strategy must be one of {STRATEGIES}; found {self.strategy!r}")
-
-
-def probabilities(logits: Tensor) -> Tensor:
-    """Return softmax(logits) in float64."""
-    return torch.softmax(logits.double(), dim=-1)
-
-
-def _columns(logits: Tensor) -> Array:
-    """Return probabilities (classes, rows) in float64, to the last digit those that `_apply` maps.
-
-    Other digits for the same row, or for another layout of the memory, would break ties in another way.
-    """
-    result = torch.empty(logits.shape[::-1], dtype=torch.float64)
-    first = 0
-    for rows in logits.split(max(1, BLOCK_ELEMENTS // logits.shape[1])):
-        result[:, first : first + len(rows)] = probabilities(rows).T
-        first += len(rows)
-    return result.numpy()
 
 
 def hits_and_weights(probs: Array, mine: Array, weight: Array | None) -> tuple[Array, Array]:

@@ -38,19 +38,33 @@ class Rows:
         return Rows(self.logits.cpu(), self.labels.cpu(), weight, groups)
 
     def sample(self, most: int, seed: int, least_groups: int = 1) -> Rows:
-        """Return at most so many rows, at random; of groups, whole groups until there are enough rows."""
+        """Return at most so many rows, at random and stratified; of groups, whole groups until there are enough rows.
+
+        Every label keeps the same share of its rows, rounded up; of groups, every most frequent label that of its
+        groups. If there are more labels than rows to keep, some have none.
+        """
         if most >= len(self):
             return self
-        generator = torch.Generator().manual_seed(seed)
-        device = self.labels.device
+        labels, group = self._strata()
+        order = stratified_order(labels, torch.Generator().manual_seed(seed))
+        if group is None:
+            return self[order[:most].sort().values.to(self.labels.device)]
+        enough = int((group.bincount()[order].cumsum(0) < most).sum()) + 1
+        kept = torch.zeros(len(labels), dtype=torch.bool)
+        kept[order[: max(enough, least_groups)]] = True
+        return self[kept[group].nonzero()[:, 0].to(self.labels.device)]
+
+    def _strata(self) -> tuple[Tensor, Tensor | None]:
+        """Return the label of each row and None; of groups, the most frequent label of each, and the rows' groups."""
         if self.groups is None:
-            return self[torch.randperm(len(self), generator=generator)[:most].sort().values.to(device)]
-        number, group, sizes = self.groups.cpu().unique(return_inverse=True, return_counts=True)
-        order = torch.randperm(len(number), generator=generator)
-        enough = int((sizes[order].cumsum(0) < most).sum()) + 1
-        kept = torch.zeros(len(number), dtype=torch.bool)
-        kept[order[: max(enough, min(least_groups, len(number)))]] = True
-        return self[kept[group].nonzero()[:, 0].to(device)]
+            return self.labels.cpu(), None
+        number, group = self.groups.cpu().unique(return_inverse=True)
+        kinds, kind = self.labels.cpu().unique(return_inverse=True)
+        pairs, counts = (group * len(kinds) + kind).unique(return_counts=True)
+        order = counts.argsort(stable=True)  # of several pairs of one group, the last one is stored
+        frequent = np.empty(len(number), dtype=np.int64)
+        frequent[(pairs[order] // len(kinds)).numpy()] = kinds[pairs[order] % len(kinds)].numpy()
+        return torch.from_numpy(frequent), group
 
     def parts(self, folds: int, seed: int) -> list[Tensor]:
         """Return the rows of each fold, at random and stratified.
@@ -59,18 +73,26 @@ class Rows:
         are stratified by their most frequent label.
         """
         generator = torch.Generator().manual_seed(seed)
-        labels, group = self.labels, None
-        if self.groups is not None:
-            number, group = self.groups.unique(return_inverse=True)
-            kinds, kind = self.labels.unique(return_inverse=True)
-            pairs, counts = (group * len(kinds) + kind).unique(return_counts=True)
-            order = counts.argsort(stable=True)  # of several pairs of one group, the last one is stored
-            frequent = np.empty(len(number), dtype=np.int64)
-            frequent[(pairs[order] // len(kinds)).numpy()] = kinds[pairs[order] % len(kinds)].numpy()
-            labels = torch.from_numpy(frequent)
+        labels, group = self._strata()
         order = torch.randperm(len(labels), generator=generator)
         order = order[labels[order].argsort(stable=True)]
         fold = torch.empty_like(order)
         fold[order] = torch.arange(len(order)) % folds
         fold = fold if group is None else fold[group]
         return [(fold == index).nonzero()[:, 0] for index in range(folds)]
+
+
+def stratified_order(labels: Tensor, generator: torch.Generator) -> Tensor:
+    """Return places in a random order of which every beginning has about the same share of each label.
+
+    The i-th of n places with a label (from 0) is at i/n of the order.
+
+    >>> labels = torch.tensor([0] * 6 + [1] * 3)
+    >>> labels[stratified_order(labels, torch.Generator().manual_seed(0))[:3]].sort().values.tolist()
+    [0, 0, 1]
+    """
+    order = torch.randperm(len(labels), generator=generator)
+    order = order[labels[order].argsort(stable=True)]
+    _, label, counts = labels[order].unique_consecutive(return_inverse=True, return_counts=True)
+    within = torch.arange(len(order)) - (counts.cumsum(0) - counts)[label]
+    return order[(within / counts[label]).argsort(stable=True)]

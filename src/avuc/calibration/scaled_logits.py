@@ -116,6 +116,11 @@ class ScaledLogits:
         self._gap = chosen.double() - top.double()
         self.impossible: Tensor = torch.isneginf(self._gap).all(dim=0)
 
+    @property
+    def num_right(self) -> int:
+        """Number of rows whose label has the largest logit of the first sample."""
+        return int(self._correct.sum())
+
     @classmethod
     def read(cls, logits: Any, labels: Any, sample_weight: Any = None) -> Self:
         """Return the object for logits, labels and weights as a user passes them to `fit`; rows of weight 0 go."""

@@ -22,7 +22,8 @@ from avuc.calibration.linear_maps import (
     warn_unseen,
 )
 from avuc.calibration.scaled_logits import BLOCK_ELEMENTS, ScaledLogits, calibrated_nll
-from avuc.calibration.temperature import CURVE_ELEMENTS, TemperatureScaling, warn_unit_weights
+from avuc.calibration.temperature import CURVE_ELEMENTS, TemperatureScaling
+from avuc.calibration.user_warnings import warn_unit_weights
 from avuc.core.errors import InputError
 
 # the logarithm of the smallest normal float32

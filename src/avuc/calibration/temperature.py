@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
@@ -12,13 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avuc.calibration.base import Array, CalibrationWarning, Calibrator
+from avuc.calibration.base import Array, Calibrator
 from avuc.calibration.inputs import are_numbers, without_overflow
 from avuc.calibration.scalar_search import Minimum, brent_minimum, newton_minimum
 from avuc.calibration.scaled_logits import ScaledLogits
+from avuc.calibration.user_warnings import warn
 from avuc.core.errors import InputError
 from avuc.metrics.statistics import NLL_FLOOR
 
+# The default range. Where the likelihood still falls at its end, the wider range is searched.
+BOUNDS, WIDE_BOUNDS = (0.05, 20.0), (0.05e-4, 20e4)
+LEAST_EVENTS = 10  # right rows, and wrong ones, that this needs: the rule of Peduzzi et al. 1996 for one parameter
 # grid points that count as near the end of the range
 NEAR_END = 3
 # in log T: a minimum of a loss with jumps that is this close to the end of the range is taken for the end
@@ -33,8 +36,6 @@ CURVE_ELEMENTS = 1 << 18
 START_ELEMENTS = 1 << 21
 # largest number of searches while the set of rows at the floor of the likelihood still changes
 ROUNDS = 20
-# weights of more than so many rows with no larger sum than this look as if they had been normalised to the sum 1
-MOST_UNIT_ROWS, UNIT_TOTAL = 10, 2.0
 
 
 class TemperatureScaling(Calibrator):
@@ -48,7 +49,8 @@ class TemperatureScaling(Calibrator):
 
     Args:
         objective: "nll", the only one here.
-        bounds: smallest and largest T.
+        bounds: smallest and largest T. The default, 0.05 to 20, is left if the likelihood of one sample has its maximum
+            outside, as for logits that hardly differ, and at least 10 rows are right and 10 are wrong.
         tolerance: precision of log T.
 
     Learned attributes:
@@ -81,7 +83,7 @@ class TemperatureScaling(Calibrator):
     n_evaluations_: float
 
     def __init__(
-        self, objective: str = "nll", *, bounds: tuple[float, float] = (0.05, 20.0), tolerance: float = 1e-6
+        self, objective: str = "nll", *, bounds: tuple[float, float] = BOUNDS, tolerance: float = 1e-6
     ) -> None:
         self.objective = objective
         self.bounds = bounds
@@ -109,8 +111,10 @@ class TemperatureScaling(Calibrator):
         return self.temperature_ == 1
 
     def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
-        scaled = ScaledLogits.read(logits, labels, sample_weight)
-        self._warn_user(scaled, self._fit_scaled(scaled).at_bound)
+        minimum = self._fit_scaled(scaled := ScaledLogits.read(logits, labels, sample_weight))
+        if minimum.at_bound and scaled.samples == 1 and self._may_widen:
+            minimum = self._wider(scaled, minimum)
+        self._warn_user(scaled, minimum.at_bound)
 
     def _fit_scaled(self, scaled: ScaledLogits) -> Minimum:
         if scaled.samples == 1:
@@ -119,6 +123,26 @@ class TemperatureScaling(Calibrator):
             minimum = self._grid_and_brent(scaled.nll, scaled.subsample(GRID_ELEMENTS).nll)
         self._store(scaled, minimum)
         return minimum
+
+    @property
+    def _may_widen(self) -> bool:
+        return type(self) is TemperatureScaling and tuple(self.bounds) == BOUNDS
+
+    def _wider(self, scaled: ScaledLogits, minimum: Minimum) -> Minimum:
+        """Take the minimum in `WIDE_BOUNDS`; keep the given one, at a bound, if there is none inside.
+
+        If no row is wrong, T goes to 0; with few wrong rows, too, once they are at the floor: no further row may be.
+        """
+        if min(scaled.num_right, scaled.rows - scaled.num_right) < LEAST_EVENTS:
+            return minimum
+        wide = TemperatureScaling(bounds=WIDE_BOUNDS, tolerance=self.tolerance)
+        other = wide._newton(scaled)
+        floored = [int(scaled.floored(t).sum()) for t in (math.exp(other.x), 1.0)]
+        if other.at_bound or not other.value < minimum.value or floored[0] > floored[1]:
+            return minimum
+        self.curve_ = wide.curve_
+        self._store(scaled, other)
+        return other
 
     def _fit_near(self, scaled: ScaledLogits, temperature: float) -> None:
         """Fit without a curve and without warnings; T is near the given one."""
@@ -223,7 +247,7 @@ class TemperatureScaling(Calibrator):
             tried.add(best := edge)
 
     def _store(self, scaled: ScaledLogits, minimum: Minimum) -> None:
-        low, high = self.bounds
+        low, high = self.bounds if minimum.at_bound or not self._may_widen else WIDE_BOUNDS
         self.temperature_: float = math.exp(minimum.x)
         # exp(log 20) is not 20
         for bound in (low, high):
@@ -286,7 +310,7 @@ class TemperatureScaling(Calibrator):
 
     def _check_learned(self) -> None:
         super()._check_learned()
-        low, high = self.bounds
+        low, high = WIDE_BOUNDS if self._may_widen else self.bounds
         if not low <= self.temperature_ <= high:
             raise InputError(
                 f"calibrator JSON: temperature must be inside its bounds, {low:g} … {high:g}; found {self.temperature_}"
@@ -294,17 +318,3 @@ class TemperatureScaling(Calibrator):
 
     def _objectives(self) -> tuple[str, ...]:
         return ("nll",)
-
-
-def warn(message: str) -> None:
-    """Issue a CalibrationWarning at the line that called `fit`."""
-    warnings.warn(message, CalibrationWarning, stacklevel=5)
-
-
-def warn_unit_weights(scaled: ScaledLogits) -> None:
-    """Warn that weights with a sum of about 1 count as one row, where a number of rows is the strength of a prior."""
-    if scaled.weight is not None and scaled.rows > MOST_UNIT_ROWS and scaled.total <= UNIT_TOTAL:
-        warn(
-            f"the weights of {scaled.rows} rows have the sum {scaled.total:.3g}, so they count as that many rows, and "
-            f"little is learned from them; multiply them by {scaled.rows / scaled.total:.3g}"
-        )

@@ -20,7 +20,8 @@ from avuc.calibration.linear_maps import (
     warn_unseen,
 )
 from avuc.calibration.scaled_logits import MOST_NLL, ScaledLogits, calibrated_nll
-from avuc.calibration.temperature import ROUNDS, TemperatureScaling, warn_unit_weights
+from avuc.calibration.temperature import ROUNDS, TemperatureScaling
+from avuc.calibration.user_warnings import warn_unit_weights
 from avuc.core.errors import InputError
 
 

@@ -47,6 +47,7 @@ class VennAbersCalibration(OneVsRest):
 
     name: ClassVar[str] = "venn-abers"
     linear: ClassVar[bool] = False
+    coarse: ClassVar[bool] = False
 
     def __init__(self, *, spacing: float | None = None) -> None:
         self.spacing = spacing

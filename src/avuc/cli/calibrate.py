@@ -12,8 +12,10 @@ from avuc.cli.command import SAMPLE_FILES, Command, Namespace, Parser
 from avuc.cli.console import Console
 from avuc.cli.inputs import (
     FILE_HELP,
+    add_group_option,
     add_input_options,
     evaluation_options,
+    groups_of,
     read_file,
     read_other,
 )
@@ -36,6 +38,10 @@ Fit a calibrator on saved predictions, write it as JSON, and print what it chang
 The saved calibrator is fitted on all rows. The metrics before and after come from held-out rows: the rows are split
 into --folds parts, and each part is calibrated by a fit on the other parts. If these metrics are worse than without
 a calibrator, it is rejected and the scores stay unchanged; --keep-worse keeps it.
+
+Pixels of one image and tokens of one sentence are not independent, nor are rows of one patient. Dense scores keep
+images and sentences apart, and --group names them in other files: then these are held out as a whole, and the
+intervals count them instead of rows.
 
 {FILE_HELP}"""
 EXAMPLES = """\
@@ -61,6 +67,7 @@ def arguments(parser: Parser) -> None:
         "venn-abers: Venn-Abers calibration of each class",
     )
     parser.add_argument("--out", metavar="CAL.json", required=True, help="file for the fitted calibrator")
+    add_group_option(parser)
     parser.add_argument("--folds", type=int, default=5, metavar="N", help="parts for the held-out metrics (default: 5)")
     parser.add_argument(
         "--keep-worse",
@@ -107,10 +114,12 @@ def run(args: Namespace) -> int:
         raise InputError("--shared is for --task multilabel; leave it out")
     from avuc.evaluation import compare
     from avuc.evaluation.files import describe, write_scores
+    from avuc.metrics.dependent_rows import MOST_ROWS
 
     console = console_for(args)
     file = read_file(args)
     show_file(console, file)
+    groups = groups_of(args, file)
     other = None
     if args.apply:
         other = read_other(args, args.apply, file, "both files must come from the same model")
@@ -119,7 +128,8 @@ def run(args: Namespace) -> int:
             check_numbers(file, other)
             named = file if other.names is None else other
             console.paragraph(f"note: only {named.path} has class names, so classes are matched by position", lead="  ")
-    options = evaluation_options(args, file.num_rows)
+    resampled = file.num_rows if groups is None else min(file.num_rows, MOST_ROWS)
+    options = evaluation_options(args, resampled) | {"groups": groups}
     calibrator, result = compare(file, args.method, folds=args.folds, keep_worse=args.keep_worse, **options)
     page = ""
     if args.report:

@@ -16,17 +16,16 @@ from avuc.cli.guarantees import (
     dependence,
     finish,
     fitted_on,
-    groups_of,
     held_out_check,
     in_order,
     is_saved,
-    positions,
     read_applied,
     read_labelled,
     share,
     show_table,
     table_job,
 )
+from avuc.cli.inputs import groups_of
 from avuc.cli.outputs import console_for
 from avuc.core.errors import InputError
 
@@ -69,8 +68,9 @@ def arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     check_arguments(args, ("coverage", "method", "class_conditional", "no_empty"))
+    import numpy as np
+
     from avuc.conformal import ConformalClassifier
-    from avuc.conformal.images import FEW
 
     console = console_for(args)
     document: dict[str, Any] = {}
@@ -93,18 +93,18 @@ def run(args: Namespace) -> int:
             tables.append(_show_check(console, "Coverage and set size on a held-out half", held_out, fitted))
             lines.append(f"On a held-out half: {held_out.sentence}")
             document["held_out"] = _named(held_out, fitted)
+            warnings += _low_classes(held_out, fitted)
     lines.append(_promise(fitted))
-    if every := int((fitted.ranks > fitted.rows_).sum()):
+    if every := int(np.isinf(fitted.thresholds_).sum()):
         what = f"{every} of {fitted.num_classes_} classes have" if fitted.class_conditional else "FILE has"
+        few, remedy = "rows", "give more rows"
+        if fitted.groups_ is not None:
+            few = "images or groups"
+            remedy = f"give at least {fitted.least_groups} images or groups with labels"
+            remedy += " of each class" if fitted.class_conditional else ""
         warnings.append(
-            f"{what} too few rows for a coverage of {fitted.coverage:g}, so every set contains "
-            f"{'them' if fitted.class_conditional else 'all classes'}; give more rows or ask for a lower coverage"
-        )
-    if fitted.images_ is not None and fitted.images_.number * (1 - fitted.coverage) < FEW:
-        enough = math.ceil(FEW / (1 - fitted.coverage) - 1e-9)
-        warnings.append(
-            f"{fitted.images_.number:,} images or groups are few for a coverage of {fitted.coverage:g}: that of new "
-            f"ones can be lower; give at least {enough:,} images, or ask for a lower coverage"
+            f"{what} too few {few} for a coverage of {fitted.coverage:g}, so every set contains "
+            f"{'them' if fitted.class_conditional else 'all classes'}; {remedy} or ask for a lower coverage"
         )
     result = None
     if args.apply:
@@ -135,19 +135,34 @@ def run(args: Namespace) -> int:
     return finish(args, head | document | {"notes": notes}, fitted, result, lines, warnings, tables)
 
 
+def _low_classes(check: CoverageCheck, fitted: ConformalClassifier) -> list[str]:
+    """Return a warning if the coverage of all rows hides classes that are covered less."""
+    found = [(name, each) for name, each in zip(_names(fitted), check.classes, strict=True) if each.rows]
+    low = [(name, each) for name, each in found if each.high < fitted.coverage]
+    if fitted.class_conditional or len(low) <= 0.05 * len(found):  # some of many intervals miss by chance
+        return []
+    shown = ", ".join(f"{name} {100 * each.coverage:.0f} %" for name, each in low[:3])
+    return [
+        f"{len(low)} of {fitted.num_classes_} classes are covered less than {100 * fitted.coverage:g} %: {shown}"
+        f"{', …' if len(low) > 3 else ''}; --class-conditional keeps the coverage within every class, with larger sets"
+    ]
+
+
 def _promise(fitted: ConformalClassifier) -> str:
     low, high = fitted.coverage_interval()
     enough = fitted.rows_[fitted.ranks <= fitted.rows_]
     rows = int((enough if len(enough) else fitted.rows_).min())
+    source = "for rows from the same source"
     if fitted.images_ is not None:
         where = f"after a fit on {int(fitted.rows_.sum()):,} rows of {fitted.images_.number:,} images or groups"
+        source = "for a random row of a new image or group from the same source"
     elif fitted.class_conditional:
         where = f"in the class with the fewest rows, {rows:,},"
     else:
         where = f"after a fit on {rows:,} rows"
     return (
         f"The sets contain the true class with a probability of {100 * fitted.coverage:g} %; {where} the share is "
-        f"{100 * low:.2f} to {100 * high:.2f} % in 95 % of all cases, for rows from the same source."
+        f"{100 * low:.2f} to {100 * high:.2f} % in 95 % of all cases, {source}."
     )
 
 
@@ -226,6 +241,8 @@ def _sets_job(
         f"class, {100 * (size == 0).mean():.1f} % have none."
     )
     if args.to.lower().endswith(".npz"):
+        from avuc.evaluation.files.row_groups import positions
+
         shape = positions(file)
         return arrays_job({"sets": sets.reshape(*shape, -1), "size": size.reshape(shape), "class_names": names})
     if parted := next((name for name in names if "|" in name), None):

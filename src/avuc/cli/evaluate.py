@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from avuc.cli.command import SAMPLE_FILES, Command, Namespace, Parser
@@ -13,7 +14,7 @@ from avuc.cli.inputs import (
     open_file,
     open_other,
 )
-from avuc.cli.more import add_more_options, check_more, more_figures, more_tables, show_more
+from avuc.cli.more import add_more_options, check_more, more_figures, more_tables, resampled_groups, show_more
 from avuc.cli.multilabel import TASK, evaluate_labels
 from avuc.cli.outputs import add_output_options, check_outputs, console_for, file_title, text_job, write_results
 from avuc.cli.tables import show_file, show_result, show_written
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     Scores = ScoreFile | ScoreStream
 
+DETECTION = "the intervals of detection resample positions, which are not independent, so they are too narrow"
 EXAMPLES = """\
 examples:
   avuc evaluate test.npz
@@ -60,6 +62,7 @@ def run(args: Namespace) -> int:
     check_more(args)
     if args.task == TASK:
         return evaluate_labels(args)
+    from avuc.evaluation.compare import ONE_GROUP
     from avuc.evaluation.files import ScoreFile, describe
 
     if args.fixed_memory and args.replicates:
@@ -68,6 +71,8 @@ def run(args: Namespace) -> int:
         )
     console = console_for(args)
     file = open_file(args)
+    if args.ood and not args.fixed_memory and file.raw.layout is not None and file.raw.layout.dense:
+        file = replace(file, notes=(*file.notes, DETECTION))
     show_file(console, file)
     file.check_labelled()
     check_more(args, file)
@@ -76,18 +81,25 @@ def run(args: Namespace) -> int:
         other = open_other(args, args.ood, file, "both files must come from the same model")
         show_file(console, other, "out of distribution: ")
     notes = [*file.notes, *(_memory_notes(console, file, other) if args.fixed_memory else ())]
+    units, few = resampled_groups(args, file) if isinstance(file, ScoreFile) else (None, None)
+    if few:
+        notes.append(few)
+        console.paragraph(f"note: {few}", lead="  ")
     try:
-        result = _evaluate(args, file, other)
+        result = _evaluate(args, file, other, units)
     except (MemoryError, RuntimeError) as error:
         if args.fixed_memory or not out_of_memory(error):
             raise
         raise InputError(
             f"{args.file}: there is not enough memory to evaluate it; use --fixed-memory, or a larger machine"
         ) from error
+    if not (result.replicates or args.fixed_memory) and args.replicates != 0:
+        notes.append(ONE_GROUP)
+        console.paragraph(f"note: {ONE_GROUP}", lead="  ")
     more: dict[str, Any] = {}
     figures: dict[str, Any] = {}
     if (args.more or args.group) and isinstance(file, ScoreFile):
-        more, figures = more_figures(args, file, result.replicates)
+        more, figures = more_figures(args, file, result.replicates, units)
     page = ""
     if args.report:
         from avuc.report.single.page import assessment_page
@@ -105,20 +117,23 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _evaluate(args: Namespace, file: Scores, other: Scores | None) -> EvaluationResult:
+def _evaluate(args: Namespace, file: Scores, other: Scores | None, groups: Any) -> EvaluationResult:
     from torch import from_numpy
 
     from avuc.evaluation import evaluate, evaluate_large, evaluate_streaming
     from avuc.evaluation.files import ScoreFile
     from avuc.evaluation.large import entropies
     from avuc.metrics.blockwise import needs_blocks
+    from avuc.metrics.dependent_rows import MOST_ROWS
 
     if args.fixed_memory:
         return evaluate_streaming(file, outside=other, threshold=args.threshold, bins=args.bins)
     outside = None if other is None else entropies(other)
-    if isinstance(file, ScoreFile) and not needs_blocks(file.num_rows, file.num_classes, file.samples):
+    large = needs_blocks(file.num_rows, file.num_classes, file.samples)
+    if isinstance(file, ScoreFile) and (groups is not None or not large):
         rows = None if outside is None else from_numpy(outside)
-        return evaluate(file.predictions(), outside_entropy=rows, **evaluation_options(args, file.num_rows))
+        options = evaluation_options(args, min(file.num_rows, MOST_ROWS) if groups is not None else file.num_rows)
+        return evaluate(file.predictions(), outside_entropy=rows, groups=groups, **options)
     return evaluate_large(file, outside_entropy=outside, **evaluation_options(args, file.num_rows, by_cells=True))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from avuc.cli.command import Namespace, Parser
 from avuc.cli.console import Console
-from avuc.cli.inputs import add_content_options, read_file, read_unlabelled
+from avuc.cli.inputs import add_content_options, add_group_option, read_file, read_unlabelled
 from avuc.cli.outputs import add_quiet_option, check_outputs, console_for, file_title, text_job, write_results
 from avuc.cli.tables import show_file, show_warnings, show_written
 from avuc.core.errors import InputError
@@ -36,8 +36,8 @@ a .json that --out wrote. The figures come from held-out rows: a fit on a random
 half. What is saved and applied is fitted on all rows.
 
 Pixels of one image and tokens of one sentence are not independent, nor are rows of one patient. Dense scores,
-(N, C, *spatial) or (N, T, C), keep images and sentences apart, and --group names them in other files: then halves,
-tests and intervals count these instead of rows."""
+(N, C, *spatial) or (N, T, C), keep images and sentences apart, and --group names them in other files: then
+thresholds, halves, tests and intervals count these instead of rows."""
 
 
 def share(text: str) -> float:
@@ -54,12 +54,7 @@ def share(text: str) -> float:
 def add_file_options(parser: Parser, result: str) -> None:
     """Add FILE and the options for reading, applying, checking and writing; `result` says what --to gets."""
     add_content_options(parser)
-    parser.add_argument(
-        "--group",
-        metavar="NAME",
-        help="column or array with the group of each row or image, such as a patient or a sentence: rows of one group "
-        "are not independent, so groups are counted instead",
-    )
+    add_group_option(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed, from 0 up (default: 0)")
     parser.add_argument("--out", metavar="OUT.json", help="save the fit, to use it as FILE later")
     parser.add_argument("--apply", metavar="FILE", help="new predictions; labels are not needed")
@@ -114,10 +109,6 @@ def read_labelled(args: Namespace, console: Console, path: str, lead: str = "") 
     """Read a file with labels, and print what was found."""
     other = {} if path == args.file else {"labels": None}
     file = read_file(Namespace(**vars(args) | {"file": path} | other))
-    from avuc.evaluation.files.read import DEPENDENT
-
-    # images are counted here, not positions
-    file = replace(file, notes=tuple(note for note in file.notes if note != DEPENDENT))
     show_file(console, file, lead)
     file.check_labelled()
     return file
@@ -151,21 +142,6 @@ def in_order(file: ScoreFile, fitted: Any) -> Predictions:
     back[place] = torch.arange(len(place))
     labels = torch.where(labels < 0, labels, back[labels.clamp(min=0)])
     return Predictions(found.probs[:, place], labels, found.expected_entropy, found.samples)
-
-
-def groups_of(args: Namespace, file: ScoreFile) -> Any:
-    """Return the number of the group of each row, by --group or else its image or sentence; None for other rows."""
-    from avuc.conformal.inputs import images_or_groups
-    from avuc.evaluation.files.group_column import read_groups
-
-    layout = file.raw.layout
-    shape = positions(file) if layout is None or layout.dense else (layout.flat[-2],)
-    names = None if args.group is None else read_groups(file.path, args.group, shape[0])
-    if names is not None and names.dtype.kind == "U" and (missing := int((names == "").sum())):
-        raise InputError(
-            f"{file.path}: {missing} of {shape[0]:,} rows have no group in {args.group!r}; give every row a group"
-        )
-    return images_or_groups(shape, file.places, file.num_rows, names)
 
 
 def dependence(fitted: ConformalClassifier | SelectiveClassifier, path: str, groups: Any) -> list[str]:
@@ -206,14 +182,6 @@ def read_applied(args: Namespace, console: Console) -> ScoreFile:
     file = read_unlabelled(Namespace(**vars(args) | {"file": args.apply}))
     show_file(console, file, "to apply: ")
     return file
-
-
-def positions(file: ScoreFile) -> tuple[int, ...]:
-    """Return the shape of the rows of a file: (N,), or (N, *spatial) for dense scores."""
-    layout = file.raw.layout
-    if layout is None or not layout.dense:
-        return (file.num_rows,)
-    return tuple(size for axis, size in enumerate(layout.shape) if axis >= layout.row_axis and axis != layout.axis)
 
 
 def show_table(console: Console, table: Titled) -> None:

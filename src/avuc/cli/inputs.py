@@ -112,6 +112,30 @@ def add_content_options(parser: Parser, *, labels: bool = True) -> None:
     )
 
 
+def add_group_option(parser: Parser) -> None:
+    """Add --group."""
+    parser.add_argument(
+        "--group",
+        metavar="NAME",
+        help="column or array with the group of each row or image, such as a patient or a sentence: rows of one group "
+        "are not independent, so groups are counted instead",
+    )
+
+
+def groups_of(args: Namespace, file: ScoreFile) -> Any:
+    """Return the number of the group of each row, by --group or else its image or sentence; None for other rows."""
+    from avuc.evaluation.files.group_column import read_groups
+    from avuc.evaluation.files.row_groups import file_groups, given_shape
+
+    rows = given_shape(file)[0]
+    names = None if args.group is None else read_groups(file.path, args.group, rows)
+    if names is not None and names.dtype.kind == "U" and (missing := int((names == "").sum())):
+        raise InputError(
+            f"{file.path}: {missing} of {rows:,} rows have no group in {args.group!r}; give every row a group"
+        )
+    return file_groups(file, names)
+
+
 def add_evaluation_options(parser: Parser) -> None:
     """Add the options for evaluating FILE."""
     group = parser.add_argument_group("evaluation")

@@ -30,6 +30,8 @@ TEXTS = {
 # resamples of a group, and groups that the terminal shows; the JSON has all
 REPLICATES = 200
 MOST_SHOWN = 20
+# intervals of fewer groups than this would say little, so rows are resampled
+LEAST_RESAMPLED = 20
 
 
 def add_more_options(parser: Parser) -> None:
@@ -43,7 +45,8 @@ def add_more_options(parser: Parser) -> None:
     parser.add_argument(
         "--group",
         metavar="NAME",
-        help="calibration for each value of this column of a table, or array of an .npz or .safetensors file",
+        help="calibration for each value of this column of a table, or array of an .npz or .safetensors file; with "
+        f"{LEAST_RESAMPLED} values or more, such as patients, intervals resample these instead of rows",
     )
 
 
@@ -65,8 +68,30 @@ def check_more(args: Namespace, file: ScoreFile | ScoreStream | None = None) -> 
         raise InputError(f"{args.file}: --group needs one row per line; dense scores and rows left out have no group")
 
 
-def more_figures(args: Namespace, file: ScoreFile, replicates: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what --more and --group found, and its JSON."""
+def resampled_groups(args: Namespace, file: ScoreFile) -> tuple[Any, str | None]:
+    """Return the group of each row, by number, if intervals resample groups; and a note if --group has too few."""
+    import numpy as np
+
+    from avuc.evaluation.files.group_column import read_groups
+    from avuc.evaluation.files.row_groups import file_groups
+
+    if not args.group:
+        return file_groups(file), None
+    names = read_groups(args.file, args.group, file.num_rows)
+    found, numbers = np.unique(names, return_inverse=True)
+    if names.dtype.kind == "U" and found[0] == "":  # a row without a group is alone
+        alone = numbers == 0
+        numbers = np.where(alone, len(found) + alone.cumsum(), numbers)
+    if len(found) >= LEAST_RESAMPLED:
+        return file_groups(file, numbers), None
+    few = f"{len(found)} values of {args.group!r} are too few to resample (at least {LEAST_RESAMPLED})"
+    return None, f"{few}, so intervals resample rows"
+
+
+def more_figures(
+    args: Namespace, file: ScoreFile, replicates: int, units: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what --more and --group found, and its JSON; `units` are resampled."""
     from avuc.evaluation.decomposition import decompose
     from avuc.evaluation.files.group_column import read_groups
     from avuc.evaluation.groups import evaluate_groups
@@ -79,11 +104,11 @@ def more_figures(args: Namespace, file: ScoreFile, replicates: int) -> tuple[dic
     few: dict[str, Any] = {"bins": args.bins, "replicates": min(replicates, REPLICATES), "seed": args.seed}
     if args.more:
         statistics = prediction_statistics(predictions.probs, predictions.labels)
-        figures = more_intervals(statistics, replicates=replicates, seed=args.seed, bins=args.bins)
+        figures = more_intervals(statistics, replicates=replicates, seed=args.seed, bins=args.bins, groups=units)
         if len(predictions) >= 2:
             folds = min(5, len(predictions))
-            figures |= decompose(predictions, folds=folds, replicates=replicates, seed=args.seed)
-        classes = evaluate_groups(predictions, predictions.predicted.tolist(), **few)
+            figures |= decompose(predictions, folds=folds, replicates=replicates, seed=args.seed, groups=units)
+        classes = evaluate_groups(predictions, predictions.predicted.tolist(), units=units, **few)
         names = file.class_names or tuple(map(str, range(file.num_classes)))
         found |= {"more": figures, "classes": [(names[int(each.name)], each) for each in classes]}
         document["more"] = {

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 TASK = "multilabel"
 # longer tables of labels are cut on the terminal
 MOST_LABELS = 40
-INDEPENDENT = "decisions of one row are not independent, so intervals, which resample decisions, are too narrow"
 
 
 def evaluate_labels(args: Namespace) -> int:
@@ -39,8 +38,7 @@ def evaluate_labels(args: Namespace) -> int:
         from avuc.report.single.page import labels_page
 
         page = labels_page(result, title=visible(file_title(args)), source=file.describe())
-    notes = [*file.notes, INDEPENDENT]
-    write_results(result.as_json() | {"notes": notes}, args.json, {args.report: text_job(page)})
+    write_results(result.as_json() | {"notes": list(file.notes)}, args.json, {args.report: text_job(page)})
     rows = label_rows(result)
     console.line()
     hidden = max(0, len(rows) - 2 - MOST_LABELS)
@@ -50,7 +48,6 @@ def evaluate_labels(args: Namespace) -> int:
     console.line()
     console.line("All decisions", "bold")
     show_result(console, result.decisions)
-    console.paragraph(f"note: {INDEPENDENT}", lead="  ")
     console.line()
     for sentence in verdict(result.decisions):
         console.paragraph(sentence)
@@ -82,16 +79,14 @@ def calibrate_labels(args: Namespace) -> int:
     if args.report:
         from avuc.report.single.page import comparison_page
 
-        source = f"{file.describe()}; {INDEPENDENT}"
-        page = comparison_page(result, title=visible(file_title(args)), source=source)
+        page = comparison_page(result, title=visible(file_title(args)), source=file.describe())
     jobs: dict[str | None, Any] = {args.out: text_job(calibrator.to_json() + "\n"), args.report: text_job(page)}
     if other is not None:
         scores = _calibrated(other, calibrator, args.out)
         jobs[args.to] = lambda path: write_multilabel(other, scores, path)
-    write_results(result.as_json() | document | {"notes": [*file.notes, INDEPENDENT]}, args.json, jobs)
+    write_results(result.as_json() | document | {"notes": list(file.notes)}, args.json, jobs)
     console.line()
     show_comparison(console, result)
-    console.paragraph(f"note: {INDEPENDENT}", lead="  ")
     console.line()
     for sentence in compared_verdict(result):
         console.paragraph(sentence)

@@ -16,25 +16,27 @@ from avuc.cli.guarantees import (
     dependence,
     finish,
     fitted_on,
-    groups_of,
     held_out_check,
     in_order,
     is_saved,
-    positions,
     read_applied,
     read_labelled,
     share,
     show_table,
     table_job,
 )
+from avuc.cli.inputs import groups_of
 from avuc.cli.outputs import console_for
 
 if TYPE_CHECKING:
-    from avuc.conformal.selective import SelectiveCheck
+    from avuc.conformal.selective import SelectiveCheck, SelectiveClassifier
+    from avuc.evaluation.files import ScoreFile
     from avuc.report.single.page import TitledTable as Titled
 
 # the names in avuc.conformal.selective.SCORES, without importing torch; a test compares the two
 SCORES = ("confidence", "entropy")
+# limits of the error rate to propose if the given one is too low for the rows
+LIMITS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 TEXT = f"""\
 Answer only the rows where the model is sure enough that at most a given share of the answers is wrong, with 95 %
 probability. It needs independent rows, images or groups, and new ones that come from the same source as those of FILE;
@@ -67,22 +69,25 @@ def run(args: Namespace) -> int:
     if is_saved(args):
         fitted = SelectiveClassifier.load(args.file)
         fitted._check_fitted()
+        possible = ""
     else:
         file = read_labelled(args, console, args.file)
         notes += file.notes
         classifier = SelectiveClassifier(args.risk or 0.02, args.level or 0.95, score=args.score or SCORES[0])
         groups = groups_of(args, file)
         fitted = fitted_on(classifier, file, groups)
+        possible = "" if fitted.answered_ else _possible(classifier, file, groups)
         held_out = held_out_check(classifier, file, args.seed, groups)
         if held_out is not None:
             lines.append(f"On a held-out half, after a fit on the other half: {held_out.sentence}")
             document["held_out"] = held_out.as_json()
     lines.append(_promise(fitted))
     if not fitted.answered_:
-        what = "rows" if fitted.images_ is None else "images or groups"
+        what, given = ("rows", fitted.rows_) if fitted.images_ is None else ("images or groups", fitted.images_)
         warnings.append(
             f"no row can be answered with an error rate of at most {fitted.risk:g}: give more {what} (at least "
-            f"{fitted.least_rows:,} with right answers), a higher --risk, or a better model"
+            f"{fitted.least_rows:,} if all answers are right, and more with mistakes; there are {given:,}), a higher "
+            f"--risk{possible}, or a better model"
         )
     result = _answers_job(args, console, fitted, document, lines) if args.apply else None
     checks = []
@@ -108,6 +113,17 @@ def run(args: Namespace) -> int:
         "errors": fitted.errors_,
     }
     return finish(args, head | document | {"notes": notes}, fitted, result, lines, warnings, tables)
+
+
+def _possible(classifier: SelectiveClassifier, file: ScoreFile, groups: Any) -> str:
+    """Return the lowest usual limit with which rows of the file are answered."""
+    for risk in (limit for limit in LIMITS if limit > classifier.risk):
+        fitted = fitted_on(type(classifier)(**classifier.get_params() | {"risk": risk}), file, groups)
+        if fitted.answered_:
+            share = f"{100 * fitted.answered_ / fitted.rows_:.0f} %"
+            # the promise holds for a limit that does not depend on the rows
+            return f" ({risk:g} would answer {share} of these rows; fit a limit that you choose by this on other rows)"
+    return ""
 
 
 def _files_table(checks: Sequence[tuple[str, SelectiveCheck]]) -> Titled:
@@ -156,6 +172,8 @@ def _answers_job(args: Namespace, console: Console, fitted: Any, document: dict[
     lines.append(f"{args.apply}: {100 * answered.mean():.1f} % of {len(answered):,} rows are answered.")
     if args.to.lower().endswith(".npz"):
         arrays = {"answered": answered, "predicted": predicted, fitted.score: score}
+        from avuc.evaluation.files.row_groups import positions
+
         shape = positions(file)
         return arrays_job({name: each.reshape(shape) for name, each in arrays.items()} | {"class_names": names})
     rows = [(row, names[predicted[row]] if answered[row] else "", f"{score[row]:.9g}") for row in range(len(answered))]

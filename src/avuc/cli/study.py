@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -108,7 +109,7 @@ def run(args: Namespace) -> int:
         conclude(read_results(store), out / "report.html", console)
     took = time.monotonic() - began
     console.line(f"{len(store.done()):,} evaluations in {store.path}; this run took {took:.0f} s", "dim")
-    console.line(f"Figures and tables as files: avuc report {out}")
+    console.line(f"Figures and tables as files: avuc report {shlex.quote(str(out))}")
     if args.no_report:
         return 0
     console.line(f"Open the report in a browser: {(out / 'report.html').resolve()}", "bold")
@@ -157,7 +158,7 @@ def _export(args: Namespace, console: Console) -> int:
     if args.recipe is not None or args.out is None:
         raise InputError("--export DIR --out FOLDER copies a study; give no recipe with it")
     path = export_study(args.export, args.out)
-    console.line(f"{path.stat().st_size / 1e6:.1f} MB in {path}; avuc report {args.out} reads it")
+    console.line(f"{path.stat().st_size / 1e6:.1f} MB in {path}; avuc report {shlex.quote(str(args.out))} reads it")
     return 0
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from avuc.conformal.coverage import CoverageCheck, check_coverage, expected_share
 from avuc.conformal.distributions import beta_quantile
-from avuc.conformal.images import Images, coverage_ends, images_of
+from avuc.conformal.images import Images, coverage_ends, hierarchical_quantile, images_of
 from avuc.conformal.inputs import ClassRows, check_classes, check_share, class_rows
 from avuc.conformal.saved import Saved, is_number, is_whole
 from avuc.conformal.scores import METHODS, Score, top_class
@@ -27,8 +27,9 @@ class ConformalClassifier(Saved):
     `fit` on held-out predictions takes the ⌈(n + 1) · coverage⌉-th smallest of the n labels' scores as the threshold;
     `predict_sets` returns the classes whose score is at most that. The guarantee needs rows that are exchangeable with
     those of the fit, such as a random split of the same data, and nothing of the model. Pixels of one image and rows of
-    one group are not: after a fit on few images the coverage of new images is lower than asked for
-    (docs/guide/conformal.md, "Rows that are not independent").
+    one group are not exchangeable with those of others, but images and groups are: with them the threshold is that of
+    hierarchical conformal prediction (https://arxiv.org/abs/2306.06342), and `coverage` is the probability for a random
+    row of a new image or group. Every group counts the same, however many rows it has.
 
     Args:
         method: the score: "threshold" (the default; smallest sets), "aps" or "raps" (sets that adapt to each row).
@@ -49,8 +50,16 @@ class ConformalClassifier(Saved):
     """
 
     kind: ClassVar[str] = "conformal"
-    learned: ClassVar[tuple[str, ...]] = ("thresholds", "rows", "tied", "num_classes", "class_names", "images")
-    optional: ClassVar[tuple[str, ...]] = ("images",)
+    learned: ClassVar[tuple[str, ...]] = (
+        "thresholds",
+        "rows",
+        "tied",
+        "num_classes",
+        "class_names",
+        "images",
+        "groups",
+    )
+    optional: ClassVar[tuple[str, ...]] = ("images", "groups")
 
     # (1,), or (C,) if class-conditional: the threshold, inf if every class is in the set; number of rows it comes from
     thresholds_: Array
@@ -59,6 +68,8 @@ class ConformalClassifier(Saved):
     tied_: bool
     # the images or groups of the rows; None if each row is one by itself
     images_: Images | None = None
+    # like rows_: the images or groups that each threshold comes from; None if each row is one by itself
+    groups_: Array | None = None
 
     def __init__(
         self,
@@ -92,7 +103,8 @@ class ConformalClassifier(Saved):
                 less time and memory than `Predictions.from_logits` and sets.
             groups: the group of each row, such as a patient or document, if rows of one group are not independent: one
                 name or number for each row, or for each image. Default None: pixels and tokens belong to their image
-                or sentence, other rows are independent.
+                or sentence, other rows are independent. With fewer than coverage/(1 − coverage) groups, such as 9 for
+                0.9, every class is in every set.
         """
         self._check_params()
         found = class_rows(predictions, labels, logits=logits, groups=groups)
@@ -100,18 +112,20 @@ class ConformalClassifier(Saved):
         targets = found.labels
         uniform = self._uniform(len(targets), (self.seed, 0))
         scores = self._score().of_labels(found.scores, targets, uniform, logits=logits)
-        groups = [scores]
+        parts: list[Any] = [slice(None)]
         if self.class_conditional:
             order = np.argsort(targets, kind="stable")
-            groups = np.split(scores[order], np.searchsorted(targets[order], np.arange(1, found.num_classes)))
-        self.thresholds_ = np.array([self._quantile(group) for group in groups])
-        self.rows_ = np.array([len(group) for group in groups])
+            parts = np.split(order, np.searchsorted(targets[order], np.arange(1, found.num_classes)))
+        images = found.images
+        self.thresholds_ = np.array([self._quantile(scores[p], None if images is None else images[p]) for p in parts])
+        self.rows_ = np.array([len(scores[part]) for part in parts])
         self.tied_ = any(
-            np.isfinite(q) and (group == q).sum() > 1 for q, group in zip(self.thresholds_, groups, strict=True)
+            np.isfinite(q) and (scores[part] == q).sum() > 1 for q, part in zip(self.thresholds_, parts, strict=True)
         )
-        self.images_ = None
-        if found.images is not None:
-            self.images_ = images_of(scores <= self.thresholds_[targets if self.class_conditional else 0], found.images)
+        self.images_ = self.groups_ = None
+        if images is not None:
+            self.images_ = images_of(scores <= self.thresholds_[targets if self.class_conditional else 0], images)
+            self.groups_ = np.array([np.count_nonzero(np.bincount(images[part])) for part in parts])
         self.num_classes_: int = found.num_classes
         self.class_names_: tuple[str, ...] | None = None
         return self
@@ -143,8 +157,8 @@ class ConformalClassifier(Saved):
     ) -> CoverageCheck:
         """Return coverage and set sizes on new labelled rows, and whether the coverage left its interval: drift.
 
-        Pixels of an image, tokens of a sentence and rows of a group are not independent: the intervals come from the
-        images then, with the spread of the coverage from image to image.
+        Pixels of an image, tokens of a sentence and rows of a group are not independent: every image or group then
+        counts the same, and the intervals come from the spread of the coverage from one to the other.
 
         Args:
             predictions: `avuc.Predictions` with labels that `fit` has not seen, or probabilities with `labels`.
@@ -161,7 +175,7 @@ class ConformalClassifier(Saved):
             self._sets(found),
             found.labels,
             ranks=self.ranks,
-            rows=self.rows_,
+            rows=self._counts,
             exact=self.is_exact,
             level=level,
             wanted=self.coverage,
@@ -187,11 +201,11 @@ class ConformalClassifier(Saved):
         """
         self._check_fitted()
         check_share("level", level)
-        enough = self.ranks <= self.rows_
+        enough = self.ranks <= self._counts
         if not enough.any():
             return 1.0, 1.0
         if self.images_ is not None:
-            share = expected_share(self.rows_, self.ranks, self.rows_)
+            share = expected_share(self.rows_, self.ranks, self._counts)
             ends = coverage_ends(share, level, self.images_, None, rows=int(self.rows_.sum()), new_rows=0)
             return ends[0], ends[1] if self.is_exact else 1.0
         rows = int(self.rows_[enough].min())
@@ -201,9 +215,21 @@ class ConformalClassifier(Saved):
 
     @property
     def ranks(self) -> Array:
-        """Which smallest score each threshold is: ⌈(n + 1) · coverage⌉. More than n: every class is in the set."""
+        """Which smallest score each threshold is: ⌈(n + 1) · coverage⌉. More than n: every class is in the set.
+
+        With images or groups, n is their number.
+        """
         self._check_fitted()
-        return np.array([self._rank(int(rows)) for rows in self.rows_])
+        return np.array([self._rank(int(count)) for count in self._counts])
+
+    @property
+    def _counts(self) -> Array:
+        return self.rows_ if self.groups_ is None else self.groups_
+
+    @property
+    def least_groups(self) -> int:
+        """The number of images or groups from which on a set does not have every class: coverage/(1 − coverage)."""
+        return math.ceil(self._share / (1 - self._share))
 
     @property
     def is_exact(self) -> bool:
@@ -211,10 +237,16 @@ class ConformalClassifier(Saved):
         return self.allow_empty and not self.tied_
 
     def _rank(self, rows: int) -> int:
-        # the decimal number that was written: 0.07 · 100 is 7.000000000000001 in binary
-        return math.ceil(Fraction(repr(float(self.coverage))) * (rows + 1))
+        return math.ceil(self._share * (rows + 1))
 
-    def _quantile(self, scores: Array) -> float:
+    @property
+    def _share(self) -> Fraction:
+        # the decimal number that was written: 0.07 · 100 is 7.000000000000001 in binary
+        return Fraction(repr(float(self.coverage)))
+
+    def _quantile(self, scores: Array, images: Array | None = None) -> float:
+        if images is not None:
+            return hierarchical_quantile(scores, images, self._share)
         rank = self._rank(len(scores))
         return math.inf if rank > len(scores) else float(np.partition(scores, rank - 1)[rank - 1])
 
@@ -246,23 +278,27 @@ class ConformalClassifier(Saved):
 
     def _restore(self, learned: dict[str, Any]) -> None:
         thresholds, rows, tied = learned["thresholds"], learned["rows"], learned["tied"]
-        groups = learned["num_classes"] if self.class_conditional else 1
-        for name, values in (("thresholds", thresholds), ("rows", rows)):
-            if not isinstance(values, list) or len(values) != groups:
-                raise InputError(f"{name} must be a list of {groups} numbers; fit it again")
-        if not all(is_whole(count) and count >= 0 for count in rows) or not isinstance(tied, bool):
-            raise InputError("rows must be whole numbers from 0 up, and tied true or false; fit it again")
+        groups = learned.get("groups")
+        number = learned["num_classes"] if self.class_conditional else 1
+        counts = rows if groups is None else groups
+        for name, values in (("thresholds", thresholds), ("rows", rows), ("groups", counts)):
+            if not isinstance(values, list) or len(values) != number:
+                raise InputError(f"{name} must be a list of {number} numbers; fit it again")
+        if not all(is_whole(count) and count >= 0 for count in [*rows, *counts]) or not isinstance(tied, bool):
+            raise InputError("rows and groups must be whole numbers from 0 up, and tied true or false; fit it again")
         # no limit is saved as null, and only a fit with too few rows has none
-        if not all(q is None if self._rank(n) > n else is_number(q) for q, n in zip(thresholds, rows, strict=True)):
+        if not all(q is None if self._rank(n) > n else is_number(q) for q, n in zip(thresholds, counts, strict=True)):
             raise InputError("thresholds do not fit the number of rows and the coverage; fit it again")
         self.thresholds_ = np.array([math.inf if q is None else float(q) for q in thresholds])
         self.rows_, self.tied_ = np.array(rows), tied
+        self.groups_ = None if groups is None else np.array(groups)
         images = learned.get("images")
         if images is not None:
-            good = isinstance(images, list) and len(images) == 2 and is_whole(images[0]) and images[0] >= 1
-            if not good or not (is_number(images[1]) and images[1] >= 0):
-                raise InputError("images must be their number and their spread; fit it again")
-            images = Images(images[0], float(images[1]))
+            # older files have no share
+            good = isinstance(images, list) and len(images) in (2, 3) and is_whole(images[0]) and images[0] >= 1
+            if not good or not all(is_number(value) and value >= 0 for value in images[1:]):
+                raise InputError("images must be their number, their spread and their share; fit it again")
+            images = Images(images[0], *map(float, images[1:]))
         self.images_ = images
 
 

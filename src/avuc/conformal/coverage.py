@@ -22,7 +22,7 @@ class ClassCoverage:
     Args:
         label: class number.
         rows: number of rows.
-        coverage: share of rows whose set contains the class.
+        coverage: share of rows whose set contains the class; of pixels, the mean of this share over images.
         low: lower end of the interval of that share (Clopper & Pearson; of pixels: Korn & Graubard).
         high: upper end.
         mean_size: mean number of classes in the sets of these rows.
@@ -43,7 +43,8 @@ class CoverageCheck(Displayed):
     Args:
         rows: number of rows.
         wanted: the coverage that was asked for.
-        coverage: share of rows whose set contains the true class.
+        coverage: share of rows whose set contains the true class; of pixels and rows of groups, the mean of this share
+            over the images or groups.
         low: lower end of the interval in which the coverage of so many new rows lies, without drift.
         high: upper end; 1 if the coverage can be higher than it should be, see `ConformalClassifier.is_exact`.
         level: probability of the interval.
@@ -74,7 +75,7 @@ class CoverageCheck(Displayed):
     def sentence(self) -> str:
         """What the check found, in one or two sentences."""
         where = f"{100 * self.low:.2f} to {100 * self.high:.2f} %, its {100 * self.level:g} % interval"
-        of = "" if self.images is None else f" of {self.images:,} images or groups"
+        of = "" if self.images is None else f" of {self.images:,} images or groups, each of which counts the same,"
         found = f"The sets of {100 * self.coverage:.2f} % of {self.rows:,} rows{of} contain the true class"
         if not self.drift:
             return f"{found}, inside {where}."
@@ -134,7 +135,7 @@ def check_coverage(
         sets: (N, C) bool.
         labels: (N,) class numbers.
         ranks: k of each threshold, (1,) or (C,).
-        rows: n of each threshold.
+        rows: n of each threshold: its rows, or its images.
         exact: whether the law is exact; else the coverage may be higher, and the interval ends at 1.
         level: probability of the interval.
         wanted: the coverage that was asked for.
@@ -148,6 +149,8 @@ def check_coverage(
     if fit is None and images is None:
         ends = covered_interval(new, ranks=ranks, rows=rows, exact=exact, level=level)
         low, high = ends[0] / total, ends[1] / total
+    elif ((ranks > rows) | (new == 0)).all():
+        low = high = 1.0
     else:
         share = expected_share(new, ranks, rows)
         low, high = coverage_ends(share, level, fit, images, rows=int(rows.sum()), new_rows=total)
@@ -155,7 +158,7 @@ def check_coverage(
     return CoverageCheck(
         rows=total,
         wanted=wanted,
-        coverage=float(hit.mean()),
+        coverage=float(hit.mean() if images is None or images.share is None else images.share),
         low=low,
         high=high,
         level=level,
@@ -177,11 +180,14 @@ def _by_class(
     counts: Sequence[int] = np.bincount(labels, minlength=classes).tolist()
     covered = np.bincount(labels, weights=hit, minlength=classes)
     totals = np.bincount(labels, weights=size, minlength=classes)
+    nan = float("nan")
     for label, rows in enumerate(counts):
         events = int(covered[label])
+        share = events / rows if rows else nan
         if numbers is None:
             ends = clopper_pearson(events, rows, level)
         else:
-            ends = share_interval(hit[labels == label], numbers[labels == label], level)
-        nan = float("nan")
-        yield ClassCoverage(label, rows, events / rows if rows else nan, *ends, totals[label] / rows if rows else nan)
+            here = hit[labels == label], numbers[labels == label]
+            ends = share_interval(*here, level)
+            share = images_of(*here).share or 0.0 if rows else nan
+        yield ClassCoverage(label, rows, share, *ends, totals[label] / rows if rows else nan)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from avuc.core.errors import InputError
+from avuc.core.row_groups import images_or_groups
 from avuc.core.tasks import as_rows
 from avuc.predictions import MultiLabelPredictions, Predictions
 from avuc.predictions.rows import refuse_probabilities
@@ -58,45 +58,6 @@ def class_rows(predictions: Any, labels: Any = None, *, logits: bool = False, gr
         )
     images = images_or_groups(rows.shape, rows.positions, len(targets), groups)
     return ClassRows(rows.scores, targets, True, images)
-
-
-def images_or_groups(shape: tuple[int, ...], positions: Tensor | None, rows: int, groups: Any = None) -> Array | None:
-    """Return the number of the group of each row, without `groups` of its image; None if each row is one by itself.
-
-    Args:
-        shape: of the labels, (N,) or (N, *spatial).
-        positions: (M,) flat indices of the rows into `shape`; None: all.
-        rows: number of rows M.
-        groups: one name or number for each row, (M,); for each position of `shape`; or for each image, (N,).
-
-    >>> images_or_groups((2, 2), None, 4).tolist(), images_or_groups((3,), None, 3, ["b", "a", "b"]).tolist()
-    ([0, 0, 1, 1], [1, 0, 1])
-    """
-    pixels = math.prod(shape[1:])
-    places: Array = np.arange(rows) if positions is None else positions.cpu().numpy()
-    if groups is None:
-        return None if pixels == 1 else places // pixels
-    values = np.asarray(groups.cpu() if isinstance(groups, Tensor) else groups)
-    if values.shape in (shape, (math.prod(shape),)):
-        values = values.reshape(-1)[places]
-    elif values.shape == shape[:1]:
-        if len(values) == rows and not np.array_equal(places // pixels, np.arange(rows)):
-            raise InputError(
-                f"groups: {rows} values can be of {rows} labelled rows or of {rows} images; give one for each "
-                f"position, the shape {shape}"
-            )
-        values = values[places // pixels]
-    elif values.shape != (rows,):
-        raise InputError(f"groups must have one value for each of {rows} rows, found shape {values.shape}")
-    if values.dtype.kind == "O":
-        values = np.array([None if value != value else value for value in values], object)
-        if any(value is None for value in values):
-            raise InputError("groups: some are missing (None or NaN); give every row a group")
-        values = values.astype(str)
-    elif values.dtype.kind == "f" and np.isnan(values).any():
-        raise InputError("groups: some are missing (NaN); give every row a group")
-    names, numbers = np.unique(values, return_inverse=True)
-    return None if len(names) == rows else numbers.reshape(-1)
 
 
 def as_predictions(predictions: Any, labels: Any = None) -> Predictions:

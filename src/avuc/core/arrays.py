@@ -26,6 +26,11 @@ def as_array(values: Any, name: str) -> Array:
     try:
         return np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:  # rows of unequal length; tensors on a GPU or with gradients
+        if isinstance(values, list | tuple) and "inhomogeneous" in str(error):
+            raise InputError(
+                f"{name} are a list of {len(values):,} parts of unequal length; join them by np.concatenate({name}), "
+                "or pad them to one length and give the padding the label -100"
+            ) from error
         reason = " ".join(str(error).split())[:160]
         raise InputError(f"{name} must be an array or a tensor, found {type(values).__name__} ({reason})") from error
 
@@ -40,7 +45,7 @@ def as_tensor(values: Any, name: str) -> Tensor:
         return values
     array = as_array(values, name)
     if array.dtype.kind not in "fiub":
-        raise InputError(f"{name} must be numbers; found dtype {array.dtype}")
+        raise InputError(f"{name} must be numbers; found {_found(array)}{text_remedy(array, name)}")
     if array.dtype.kind == "u":
         array = array.astype(np.int64)
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # torch has no long double
@@ -48,3 +53,15 @@ def as_tensor(values: Any, name: str) -> Tensor:
     if array.dtype.byteorder not in "=|" or any(stride < 0 for stride in array.strides) or not array.flags.writeable:
         array = array.astype(array.dtype.newbyteorder("="), copy=True)
     return torch.from_numpy(array)
+
+
+def text_remedy(array: Array, name: str) -> str:
+    """Return what to do with class names that are given as labels; nothing for other arrays."""
+    if name != "labels" or not all(isinstance(value, str) for value in array.reshape(-1)[:100].tolist()):
+        return ""
+    return "; give class numbers in the order of the scores, for scikit-learn np.searchsorted(model.classes_, labels)"
+
+
+def _found(array: Array) -> str:
+    first = array.reshape(-1)[:1].tolist()
+    return f"{first[0]!r}" if first and isinstance(first[0], str) else f"dtype {array.dtype}"

@@ -79,6 +79,22 @@ def structure(module: nn.Module) -> tuple[object, ...]:
     return tuple(walk.facts)
 
 
+def form(module: nn.Module) -> tuple[object, ...] | None:
+    """Return the `structure` of a network that is a function of its input, weights and buffers alone.
+
+    Two networks of equal form compute the same, given the same weights and buffers. None: an attribute holds a tensor
+    or an array, whose contents are not part of the structure.
+
+    >>> form(nn.Linear(2, 3)) == form(nn.Linear(2, 3)), form(nn.Dropout(0.1)) == form(nn.Dropout(0.2))
+    (True, False)
+    """
+    facts = structure(module)
+    kinds = [fact for fact in facts if isinstance(fact, type)]
+    arrays = any(issubclass(kind, np.ndarray) for kind in kinds)
+    weights = {id(value) for value in (*module.parameters(), *module.buffers())}
+    return None if arrays or sum(issubclass(kind, Tensor) for kind in kinds) != len(weights) else facts
+
+
 class _Same:
     """Equal only to itself. It keeps the object alive, so that no other object gets the same address."""
 

@@ -14,6 +14,7 @@ from avuc.calibration.mixtures import MixedTemperatureScaling
 from avuc.calibration.one_vs_rest import OneVsRest
 from avuc.calibration.structured import LOWEST, LinearScaling, MatrixScaling, StructuredVectorScaling, WithMatrix
 from avuc.core.errors import InputError
+from avuc.core.ties import without_last_bits
 
 
 class Unchanged(nn.Module):
@@ -137,15 +138,17 @@ class MappedByClass(nn.Module):
     values: Tensor
     last: Tensor
 
-    def __init__(self, lengths: Any, places: Any, values: Any, *, linear: bool) -> None:
+    def __init__(self, lengths: Any, places: Any, values: Any, *, linear: bool, coarse: bool) -> None:
         super().__init__()
-        self.linear = linear
+        self.linear: bool = linear
+        self.coarse: bool = coarse
         self.register_buffer("places", torch.as_tensor(places, dtype=torch.float64))
         self.register_buffer("values", torch.as_tensor(values, dtype=torch.float64))
         self.register_buffer("last", torch.as_tensor(lengths) - 1)
 
     def forward(self, logits: Tensor) -> Tensor:
-        probs = torch.softmax(logits.double(), dim=-1)
+        coarse = self.coarse and logits.dtype != torch.float64
+        probs: Tensor = without_last_bits(torch.softmax(logits.double(), dim=-1), coarse=coarse)
         above = torch.minimum((self.places < probs.unsqueeze(-1)).long().sum(-1), self.last + (not self.linear))
         below = torch.clamp(above - 1, min=0)
         mapped = _entries(self.values, below)
@@ -216,7 +219,7 @@ def rescaling_of(calibrator: object) -> nn.Module:
         if isinstance(calibrator, LinearScaling):
             return _linear_map(calibrator)
         if isinstance(calibrator, OneVsRest):
-            return MappedByClass(*calibrator.table(), linear=calibrator.linear)
+            return MappedByClass(*calibrator.table(), linear=calibrator.linear, coarse=calibrator.coarse)
         if isinstance(calibrator, MultiLabelCalibrator):
             if calibrator.each_ is not None:
                 return EachLabel([rescaling_of(one) for one in calibrator.each_])

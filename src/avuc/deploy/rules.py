@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from avuc.core.errors import InputError
+from avuc.core.ties import without_last_bits
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Rule = Callable[[Array], Array]
@@ -69,7 +70,7 @@ def _ensemble(learned: dict[str, Any], classes: int) -> Rule:
     return mixture(learned["temperature"], weights)
 
 
-def _each_class(learned: dict[str, Any], classes: int, *, linear: bool) -> Rule:
+def _each_class(learned: dict[str, Any], classes: int, *, linear: bool, coarse: bool = True) -> Rule:
     lengths = vector("lengths", learned.get("lengths"), classes)
     if (lengths < 1).any() or (lengths != np.floor(lengths)).any():
         raise InputError("lengths must be whole numbers above 0")
@@ -82,7 +83,7 @@ def _each_class(learned: dict[str, Any], classes: int, *, linear: bool) -> Rule:
         raise InputError("places must rise in each class, and values be from 0 to 1")
 
     def rule(z: Array) -> Array:
-        probs = np.exp(log_softmax(z))
+        probs = without_last_bits(np.exp(log_softmax(z)), coarse=coarse and z.dtype != np.float64)
         mapped = np.empty_like(probs)
         for k, (x, y) in enumerate(zip(places, values, strict=True)):
             one = probs[..., k]
@@ -135,5 +136,5 @@ RULES: dict[str, Callable[[dict[str, Any], int], Rule]] = {
     "matrix": _structured,
     "structured-vector": _structured,
     "dirichlet": _dirichlet,
-    "venn-abers": partial(_each_class, linear=False),
+    "venn-abers": partial(_each_class, linear=False, coarse=False),
 }

@@ -5,118 +5,33 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from avuc.calibration import Calibrator, CalibratorCheck, TemperatureScaling
+import torch
+
+from avuc.calibration import Calibrator, TemperatureScaling
 from avuc.calibration.cross_validation import check_predictions, cross_fit_predictions
-from avuc.core.display import Displayed, data_frame, text
 from avuc.core.errors import InputError
 from avuc.core.progress import delayed_progress
+from avuc.core.row_groups import Array
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.evaluation.changes import Change as Change
 from avuc.evaluation.changes import hurt_scores as hurt_scores
 from avuc.evaluation.compared import compared
+from avuc.evaluation.comparison import Comparison as Comparison
+from avuc.evaluation.comparison import rejected as rejected
+from avuc.evaluation.comparison import with_warning as with_warning
 from avuc.evaluation.evaluate import evaluate_statistics
 from avuc.evaluation.files import ScoreFile
-from avuc.evaluation.fitted import candidates, changes_nothing, chosen, fit_curve, fit_notes, unfitted
-from avuc.evaluation.result import EvaluationResult, Series, interval_bounds, json_value
+from avuc.evaluation.fitted import AUTO, candidates, changes_nothing, chosen, fit_curve, fit_notes, unfitted
+from avuc.evaluation.result import interval_bounds
 from avuc.metrics.intervals import Bootstrap, compared_intervals
 from avuc.metrics.statistics import prediction_statistics
 from avuc.metrics.threshold import Threshold
 from avuc.predictions import Predictions
 
-
-@dataclass(frozen=True, repr=False)
-class Comparison(Displayed):
-    """Metrics before and after a calibrator, on the same rows. `compare` returns it.
-
-    Args:
-        method: name of the calibration method.
-        temperature: the fitted temperature; None for methods without one.
-        how: which rows the metrics come from, as text.
-        before: result without the calibrator.
-        after: result with the calibrator.
-        change: after − before of every metric: (value, low, high).
-        warnings: what the user must know before using the calibrator.
-        curve: the loss at each temperature that was tried; empty for methods without a temperature.
-        check: whether the fitted calibrator is worse than none.
-        notes: remarks about the fit.
-        refused: the comparison of the fitted calibrator, if it was rejected as worse than none.
-        candidates: with the method "auto", what each calibrator did in cross-validation; else empty.
-
-    >>> import tempfile, numpy as np
-    >>> from avuc.evaluation.files import read_scores
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     np.savez(f"{folder}/a.npz", logits=np.tile([[9.0, 0.0], [0.0, 9.0]], (20, 1)), labels=[0, 1, 1, 0] * 10)
-    ...     _, comparison = compare(read_scores(f"{folder}/a.npz"), "temperature", replicates=0)
-    >>> comparison.change["nll"][0] < 0, comparison.refused
-    (True, None)
-    """
-
-    method: str
-    temperature: float | None
-    how: str
-    before: EvaluationResult
-    after: EvaluationResult
-    change: dict[str, Change]
-    warnings: list[str]
-    curve: Series
-    check: CalibratorCheck
-    notes: list[str] = field(default_factory=list)
-    refused: Comparison | None = None
-    candidates: list[dict[str, Any]] = field(default_factory=list)
-
-    def to_frame(self) -> Any:
-        """Return a pandas DataFrame with a row for each metric: metric, before, after, change, low, high."""
-        header, rows = self._table()
-        return data_frame({name: [row[column] for row in rows] for column, name in enumerate(header)})
-
-    def _table(self) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
-        before, after = self.before.metrics, self.after.metrics
-        rows = [(name, before[name], after[name], *self.change[name]) for name in before if name in self.change]
-        return ("metric", "before", "after", "change", "low", "high"), rows
-
-    def _facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {"method": self.method}
-        if self.temperature is not None:
-            facts["temperature"] = self.temperature
-        for name in ("nll", "ece"):
-            facts[name] = f"{text(self.before.metrics[name])} → {text(self.after.metrics[name])}"
-        return facts | ({"refused": True} if self.refused else {})
-
-    @property
-    def shown(self) -> Comparison:
-        """The comparison that tables and charts show: of the fitted calibrator, even if it was rejected."""
-        return self.refused or self
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the document that `avuc calibrate --json` writes."""
-        refused = self.refused
-        document: dict[str, Any] = json_value(
-            self.after.as_json()
-            | {
-                "method": self.method,
-                "temperature": self.temperature,
-                "evaluated_on": self.how,
-                "before": self.before.metrics,
-                "after": self.after.metrics,
-                "before_intervals": self.before.intervals,
-                "change": self.change,
-                "warnings": self.warnings,
-                "check": self.check.as_json(),
-                "refused": refused
-                and {
-                    "method": refused.method,
-                    "temperature": refused.temperature,
-                    "reasons": self.check.reasons,
-                    "before": refused.before.metrics,
-                    "after": refused.after.metrics,
-                    "change": refused.change,
-                },
-            }
-        )
-        return document | ({"candidates": json_value(self.candidates)} if self.candidates else {})
+ONE_GROUP = "all rows belong to one image or group, so there are no intervals; give at least 2 images or groups"
 
 
 def compare(
@@ -132,6 +47,7 @@ def compare(
     keep_worse: bool = False,
     class_dim: int | None = None,
     ignore_index: int | None = IGNORE_INDEX,
+    groups: Any = None,
 ) -> tuple[Calibrator, Comparison]:
     """Fit a calibrator on all rows, and return it with its effect on held-out rows.
 
@@ -152,6 +68,9 @@ def compare(
         keep_worse: return the fitted calibrator even if it is worse than none.
         class_dim: dimension of the classes, if `file` is logits; as for `Calibrator.fit`.
         ignore_index: rows with this label are left out (default −100), if `file` is logits.
+        groups: the group of each row, such as a patient: names or numbers (N,). Groups are held out and resampled as a
+            whole, so rows of one group may depend on each other. Default None: pixels and tokens belong to their image
+            or sentence, other rows are independent.
 
     >>> import tempfile, numpy as np
     >>> from avuc.evaluation.files import read_scores
@@ -162,25 +81,31 @@ def compare(
     (True, True)
     """
     calibrator = unfitted(method, seed)
-    scores = compared(file, labels, class_dim, ignore_index)
+    scores = compared(file, labels, class_dim, ignore_index, groups)
     before, logits, targets = scores.before, scores.logits, scores.before.labels
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            calibrator.fit(logits, targets)
+            some: dict[str, Any] = {"groups": scores.groups} if scores.groups is not None and method == AUTO else {}
+            calibrator.fit(logits, targets, **some)
     except InputError as error:
         raise scores.error(error) from error
-    folds = min(folds, len(before))
+    units, one = len(before), "row"
+    if scores.groups is not None:
+        units, one = int(scores.groups.max()) + 1, "image or group"
+    folds = min(folds, units)
     if folds < 2:
         after = scores.predictions(calibrator)
-        how = "the one row that the calibrator was fitted on; no row could be held out, so they are optimistic"
+        how = f"the one {one} that the calibrator was fitted on; nothing could be held out, so they are optimistic"
     elif changes_nothing(calibrator):
         after, how = before, "all rows; nothing is changed"
     else:
-        after = cross_fit_predictions(calibrator, logits, targets, folds, seed)
+        found = None if scores.groups is None else torch.from_numpy(scores.groups)
+        after = cross_fit_predictions(calibrator, logits, targets, folds, seed, groups=found)
+        whole = "" if found is None else f" of {units:,} whole images or groups"
         how = (
-            f"held-out rows ({folds} parts, each calibrated by a fit on the other parts); the saved calibrator is "
-            "fitted on all rows"
+            f"held-out rows ({folds} parts{whole}, each calibrated by a fit on the other parts); the saved calibrator "
+            "is fitted on all rows"
         )
     result = compare_predictions(
         calibrator,
@@ -194,6 +119,7 @@ def compare(
         bins=bins,
         replicates=replicates,
         seed=seed,
+        groups=scores.groups,
     )
     saved = chosen(calibrator)
     saved.class_names_ = scores.names
@@ -219,6 +145,7 @@ def compare_predictions(
     bins: int = 15,
     replicates: int = 1000,
     seed: int = 0,
+    groups: Array | None = None,
 ) -> Comparison:
     """Return the effect of a fitted calibrator, from predictions without it and cross-fitted ones on the same rows.
 
@@ -234,23 +161,31 @@ def compare_predictions(
         bins: bins of ECE and UCE.
         replicates: bootstrap resamples behind the intervals; 0: no intervals.
         seed: seed of the bootstrap.
+        groups: (N,) numbers 0, 1, … of the images or groups of dependent rows; None: rows are independent.
     """
+    units = None if groups is None else int(groups.max()) + 1
+    if units == 1:
+        replicates, messages = 0, [*messages, ONE_GROUP]
     statistics_after, statistics_before = (prediction_statistics(p.probs, p.labels, bins=bins) for p in (after, before))
     second = evaluate_statistics(after, statistics_after, threshold=threshold, bins=bins)
     first = evaluate_statistics(before, statistics_before, threshold=threshold, bins=bins)
     change = {name: (second.metrics[name] - first.metrics[name], math.nan, math.nan) for name in first.metrics}
     if replicates:
         with delayed_progress("intervals", replicates) as advance:
-            bootstrap = Bootstrap(replicates, seed=seed, threshold=threshold, bins=bins, advance=advance)
+            bootstrap = Bootstrap(replicates, seed=seed, threshold=threshold, bins=bins, advance=advance, groups=groups)
             both = [statistics_after, statistics_before]
             paired = compared_intervals((after.probs, before.probs), both, None, bootstrap)
         change = {name: (*pair.difference,) for name, pair in paired.items()}
         intervals_after = interval_bounds({name: pair.a for name, pair in paired.items()})
         intervals_before = interval_bounds({name: pair.b for name, pair in paired.items()})
-        second = replace(second, intervals=intervals_after, replicates=replicates)
-        first = replace(first, intervals=intervals_before, replicates=replicates)
+        drawn: dict[str, Any] = {"replicates": replicates, "bootstrap": "rows" if groups is None else "groups"}
+        second = replace(second, intervals=intervals_after, **drawn)
+        first = replace(first, intervals=intervals_before, **drawn)
     statistics = (statistics_before, statistics_after)
-    check = check_predictions(calibrator, before, after, folds=folds, bins=bins, seed=seed, statistics=statistics)
+    found = None if groups is None else torch.from_numpy(groups)
+    check = check_predictions(
+        calibrator, before, after, folds=folds, bins=bins, seed=seed, statistics=statistics, groups=found
+    )
     fitted = chosen(calibrator)
     scaler = fitted if isinstance(fitted, TemperatureScaling) else None
     hurt = hurt_scores(change)
@@ -275,27 +210,5 @@ def compare_predictions(
         check=check,
         notes=fit_notes(calibrator),
         candidates=candidates(calibrator),
-    )
-
-
-def with_warning(result: Comparison) -> Comparison:
-    """Return the comparison of a calibrator that is kept although it is worse than none."""
-    return replace(result, warnings=[*result.check.warnings[:1], *result.warnings])
-
-
-def rejected(fitted: Comparison) -> Comparison:
-    """Return the comparison for a calibrator that changes nothing, used instead of the fitted one."""
-    temperature = f" at temperature {fitted.temperature:.4g}" if fitted.temperature is not None else ""
-    warning = (
-        f"{fitted.check.warnings[0]}. The calibrator fitted{temperature} was rejected and the scores stay unchanged "
-        "(temperature 1); --keep-worse (in Python keep_worse=True) keeps the fitted calibrator"
-    )
-    return replace(
-        fitted,
-        temperature=1.0,
-        after=fitted.before,
-        change=dict.fromkeys(fitted.change, (0.0, 0.0, 0.0)),
-        warnings=[warning, *fitted.warnings],
-        notes=[],
-        refused=fitted,
+        groups=units,
     )

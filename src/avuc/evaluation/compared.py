@@ -9,9 +9,11 @@ from torch import Tensor
 
 from avuc.calibration import logits_from_probs
 from avuc.calibration.inputs import as_labels, as_logits
-from avuc.calibration.layouts import fit_rows
+from avuc.calibration.layouts import fit_groups, fit_rows
 from avuc.core.errors import InputError
+from avuc.core.row_groups import Array, images_or_groups
 from avuc.evaluation.files import ScoreFile
+from avuc.evaluation.files.row_groups import file_groups
 from avuc.predictions import MultiLabelPredictions, Predictions
 
 
@@ -23,12 +25,14 @@ class Compared(NamedTuple):
         logits: (M, C), or (S, M, C) with draws, of the same rows.
         names: of the classes, or None.
         path: the file, for messages; None: there is none.
+        groups: (M,) the number of the image or group of each row; None: rows are independent.
     """
 
     before: Predictions
     logits: Tensor
     names: tuple[str, ...] | None = None
     path: Path | None = None
+    groups: Array | None = None
 
     def predictions(self, calibrator: Any) -> Predictions:
         """Return the predictions with a calibrator."""
@@ -41,7 +45,11 @@ class Compared(NamedTuple):
 
 
 def compared(
-    scores: ScoreFile | Predictions | Any, labels: Any, class_dim: int | None, ignore_index: int | None
+    scores: ScoreFile | Predictions | Any,
+    labels: Any,
+    class_dim: int | None,
+    ignore_index: int | None,
+    groups: Any = None,
 ) -> Compared:
     """Return the scores that `compare` was given.
 
@@ -58,15 +66,20 @@ def compared(
     if labels is not None and isinstance(scores, Predictions | ScoreFile):
         raise InputError("these scores have labels of their own; leave `labels` out")
     if isinstance(scores, ScoreFile):
-        return Compared(scores.predictions(), scores.logits(), scores.names, scores.path)
+        units = file_groups(scores, groups)
+        return Compared(scores.predictions(), scores.logits(), scores.names, scores.path, units)
     if isinstance(scores, Predictions):
         before = scores.to("cpu")
         if bool((before.labels < 0).any()):
             raise InputError("compare needs a label for each row; some of these predictions have none (−1)")
-        return Compared(before, logits_from_probs(before.probs))
+        units = images_or_groups(before.shape, before.positions, len(before), groups)
+        return Compared(before, logits_from_probs(before.probs), groups=units)
     if labels is None:
         raise InputError("compare needs a file from read_scores, Predictions, or logits with labels=")
     rows = fit_rows(scores, labels, None, class_dim=class_dim, ignore_index=ignore_index)
     logits = as_logits(rows.logits).detach().cpu()
     build = Predictions.from_samples if logits.ndim == 3 else Predictions.from_logits
-    return Compared(build(logits, as_labels(rows.labels, logits), check=False), logits)
+    before = build(logits, as_labels(rows.labels, logits), check=False)
+    found = fit_groups(scores, labels, groups, class_dim=class_dim, ignore_index=ignore_index)
+    units = None if found is None else images_or_groups((len(before),), None, len(before), found)
+    return Compared(before, logits, groups=units)

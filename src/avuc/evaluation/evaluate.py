@@ -23,6 +23,7 @@ from avuc.metrics.arrays import Array
 from avuc.metrics.avu import avu_curves_from_statistics
 from avuc.metrics.blockwise import BlockCollector, BlockwiseStatistics, needs_blocks
 from avuc.metrics.calibration import confidence_table, curve_from_table, uncertainty_table
+from avuc.metrics.dependent_rows import groups_of
 from avuc.metrics.detection import detection_from_sorted
 from avuc.metrics.detection_bootstrap import blockwise_detection_intervals, detection_intervals
 from avuc.metrics.intervals import Bootstrap, blockwise_intervals, intervals_of
@@ -102,10 +103,14 @@ def evaluate(
     seed: int = 0,
     class_dim: int | None = None,
     ignore_index: int | None = IGNORE_INDEX,
+    groups: Any = None,
 ) -> EvaluationResult:
     """Return every metric with its 95 % bootstrap interval, and the curves for the charts.
 
-    With more than 100,000 rows, intervals resample groups of similar rows, as `evaluate_large` does.
+    With more than 100,000 independent rows, intervals resample groups of similar rows, as `evaluate_large` does.
+    Pixels of an image, tokens of a sentence, rows of a group and labels of a row are not independent: images or groups
+    are resampled then, for some metrics with a random sample of 20,000 rows if there are more. One image has no
+    intervals. Those of the detection metrics count every row as independent.
 
     Args:
         predictions: labelled predictions of any kind: one class of many, dense, binary, or `MultiLabelPredictions`,
@@ -122,6 +127,8 @@ def evaluate(
         class_dim: dimension of the classes, if `predictions` are probabilities. Default None: the last one for (N, C),
             else 1.
         ignore_index: rows with this label are left out (default −100), if `predictions` are probabilities.
+        groups: the group of each row, such as a patient: names or numbers (N,). Default None: pixels and tokens belong
+            to their image or sentence, labels of a multi-label model to their row; other rows are independent.
 
     >>> import torch
     >>> p = Predictions(torch.tensor([[0.8, 0.2], [0.6, 0.4]]), torch.tensor([0, 1]))
@@ -136,19 +143,20 @@ def evaluate(
     if isinstance(predictions, MultiLabelPredictions):
         fields = _label_fields(predictions, threshold, bins)
         predictions = predictions.flatten()
+    units = groups_of(predictions, len(predictions), groups)
     statistics = prediction_statistics(predictions.probs, predictions.labels, bins=bins)
     result = evaluate_statistics(
         predictions, statistics, outside_entropy=outside_entropy, threshold=threshold, bins=bins
     )
     with delayed_progress("intervals", replicates * (1 if outside_entropy is None else 2)) as advance:
-        if replicates:
-            bootstrap = Bootstrap(replicates, seed=seed, threshold=threshold, bins=bins, advance=advance)
-            large = needs_blocks(len(predictions), predictions.num_classes)
-            if large:  # pixels, for example: a resample of all rows would take seconds
+        if replicates and (units is None or units.max() > 0):
+            bootstrap = Bootstrap(replicates, seed=seed, threshold=threshold, bins=bins, advance=advance, groups=units)
+            large = units is None and needs_blocks(len(predictions), predictions.num_classes)
+            if large:  # a resample of all rows would take seconds
                 intervals = blockwise_intervals(_collected(predictions, bins, seed), bootstrap, result.metrics)
             else:
                 intervals = intervals_of(predictions.probs, statistics, None, bootstrap)
-            found, how = interval_bounds(intervals), "cells" if large else "rows"
+            found, how = interval_bounds(intervals), "cells" if large else "rows" if units is None else "groups"
             result = replace(result, intervals=found, replicates=replicates, bootstrap=how)
         if outside_entropy is not None:
             # both sides in the same arithmetic, so that equal predictions have equal entropies

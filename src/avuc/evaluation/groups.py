@@ -13,6 +13,7 @@ import torch
 from avuc.core.errors import InputError
 from avuc.evaluation.decomposition import rows_of
 from avuc.metrics import Interval, intervals
+from avuc.metrics.dependent_rows import groups_of
 from avuc.metrics.more import more_intervals
 from avuc.metrics.statistics import prediction_statistics
 from avuc.metrics.suite import from_statistics
@@ -51,7 +52,13 @@ class GroupResult:
 
 
 def evaluate_groups(
-    predictions: Predictions, groups: Sequence[Any], *, bins: int = 15, replicates: int = 200, seed: int = 0
+    predictions: Predictions,
+    groups: Sequence[Any],
+    *,
+    bins: int = 15,
+    replicates: int = 200,
+    seed: int = 0,
+    units: Any = None,
 ) -> list[GroupResult]:
     """Return the figures of each group of rows, in the order of the groups' names.
 
@@ -61,6 +68,8 @@ def evaluate_groups(
         bins: number of bins of the calibration errors.
         replicates: number of resamples of the intervals; 0: no intervals.
         seed: of the resamples.
+        units: the image or other unit of each row, (N,), if rows of one unit are not independent; units are resampled
+            then. Default None: pixels belong to their image, other rows are independent.
 
     >>> p = Predictions([[0.9, 0.1], [0.6, 0.4], [0.7, 0.3]], [0, 1, 0])
     >>> [(group.name, group.rows) for group in evaluate_groups(p, ["b", "a", "b"], replicates=0)]
@@ -72,17 +81,18 @@ def evaluate_groups(
     names, member = np.unique(values, return_inverse=True)
     if len(names) > MOST_GROUPS:
         raise InputError(f"groups: found {len(names):,} different values; use a column with at most {MOST_GROUPS:,}")
-    found = []
+    together, found = groups_of(predictions, len(predictions), units), []
     for number, name in enumerate(names.tolist()):
         rows = rows_of(predictions, torch.from_numpy(np.flatnonzero(member == number)))
+        some = None if together is None else groups_of(rows, len(rows), together[member == number])
         statistics = prediction_statistics(rows.probs, rows.labels)
         figures: dict[str, Interval]
         if replicates:
-            figures = intervals(rows, METRICS, replicates=replicates, seed=seed, bins=bins)
+            figures = intervals(rows, METRICS, replicates=replicates, seed=seed, bins=bins, groups=some)
         else:
             plain = from_statistics(statistics, bins=bins, names=METRICS)
             figures = {key: Interval(value, math.nan, math.nan) for key, value in plain.items()}
-        more = more_intervals(statistics, SIDES, replicates=replicates, seed=seed, bins=bins)
+        more = more_intervals(statistics, SIDES, replicates=replicates, seed=seed, bins=bins, groups=some)
         figures = {key: figures[key] for key in METRICS} | {key: more[key] for key in SIDES}
         found.append(GroupResult(str(name), len(rows), float(statistics.confidence.mean()), figures))
     return found

@@ -11,7 +11,9 @@ import numpy as np
 
 from avuc.core.progress import delayed_progress
 from avuc.evaluation.evaluate import CHART_POINTS, HISTOGRAM_BINS, detection_fields, entropy_histogram
-from avuc.evaluation.files import ScoreFile
+from avuc.evaluation.files import ScoreFile, ScoreStream
+from avuc.evaluation.files.row_groups import image_sizes
+from avuc.evaluation.image_sample import ImageSample
 from avuc.evaluation.result import EvaluationResult, Series, as_series, interval_bounds
 from avuc.metrics.arrays import Array
 from avuc.metrics.blockwise import BlockCollector, BlockwiseStatistics
@@ -42,6 +44,8 @@ def evaluate_large(
 ) -> EvaluationResult:
     """Return the metrics of `evaluate` for a file that is read in blocks; intervals resample cells of similar rows.
 
+    Positions of one image are not independent: of dense scores, images are resampled, as `evaluate` does.
+
     Args:
         file: the file, from `open_scores` or `read_scores`.
         outside_entropy: (M) float32 entropies of out-of-distribution rows, from `entropies`; sorted in place.
@@ -58,7 +62,10 @@ def evaluate_large(
     0.5
     """
     inside = None if outside_entropy is None else np.empty(file.num_rows, np.float32)
-    statistics, expected, mutual = _collect(file, inside, bins, bool(replicates), seed)
+    sizes = image_sizes(file) if replicates and isinstance(file, ScoreFile | ScoreStream) else None
+    images = None if sizes is None else ImageSample(sizes, file.num_classes, bins, seed)
+    replicates = 0 if sizes is not None and len(sizes) < 2 else replicates  # one image tells nothing about others
+    statistics, expected, mutual = _collect(file, inside, bins, bool(replicates) and images is None, seed, images)
     result = EvaluationResult(
         n=len(statistics),
         num_classes=statistics.num_classes,
@@ -76,8 +83,12 @@ def evaluate_large(
     with delayed_progress("intervals", replicates * (1 if outside_entropy is None else 2)) as advance:
         if replicates:
             bootstrap = Bootstrap(replicates, seed=seed, threshold=threshold, bins=bins, advance=advance)
-            intervals = interval_bounds(blockwise_intervals(statistics, bootstrap, result.metrics))
-            result = replace(result, intervals=intervals, replicates=replicates, bootstrap="cells")
+            if images is None:
+                intervals = blockwise_intervals(statistics, bootstrap, result.metrics)
+            else:
+                intervals = images.intervals(bootstrap, result.metrics)
+            how = "cells" if images is None else "groups"
+            result = replace(result, intervals=interval_bounds(intervals), replicates=replicates, bootstrap=how)
         if inside is not None and outside_entropy is not None:
             fields = detection_fields(inside, outside_entropy, replicates=replicates, seed=seed, advance=advance)
             result = replace(result, **fields)
@@ -94,7 +105,7 @@ def entropies(file: BlockFile) -> Array:
 
 
 def _collect(
-    file: BlockFile, inside: Array | None, bins: int, resampled: bool, seed: int
+    file: BlockFile, inside: Array | None, bins: int, resampled: bool, seed: int, images: ImageSample | None = None
 ) -> tuple[BlockwiseStatistics, float, float]:
     """Return the statistics and the means of expected entropy and mutual information."""
     expected, mutual = [], []
@@ -104,6 +115,8 @@ def _collect(
         for part in file.parts():
             predictions = part.predictions()
             collector.add(predictions.probs, predictions.labels)
+            if images is not None:
+                images.add(predictions.probs, predictions.labels)
             expected.append(float(predictions.expected_entropy.double().sum()))
             mutual.append(float(predictions.mutual_information.double().sum()))
             if inside is not None:

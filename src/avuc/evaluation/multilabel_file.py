@@ -11,6 +11,7 @@ import torch
 
 from avuc.calibration import MultiLabelCalibrator
 from avuc.core.errors import InputError
+from avuc.core.row_groups import images_or_groups
 from avuc.core.tasks import multilabel_rows
 from avuc.evaluation.compare import Comparison, compare_predictions, rejected, with_warning
 from avuc.evaluation.evaluate import evaluate
@@ -125,9 +126,10 @@ def compare_multilabel(
             "fitted on all rows"
         )
     options: dict[str, Any] = {"threshold": threshold, "bins": bins}
+    decisions = _decisions(before, labels)
     result = compare_predictions(
         calibrator,
-        _decisions(before, labels),
+        decisions,
         _decisions(after, labels),
         method=method,
         how=how,
@@ -135,6 +137,7 @@ def compare_multilabel(
         messages=list(dict.fromkeys(str(warning.message) for warning in caught)),
         replicates=replicates,
         seed=seed,
+        groups=images_or_groups(decisions.shape, decisions.positions, len(decisions)),
         **options,
     )
     if result.check.worse and keep_worse:
@@ -153,7 +156,7 @@ def _held_out(file: MultiLabelFile, method: str, shared: bool, folds: int, seed:
     assert file.labels is not None
     logits, labels = file.logits(), file.labels
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    result = torch.empty(labels.shape)
+    result = torch.empty(labels.shape, dtype=torch.float64)
     for part in order.chunk(folds):
         rest = torch.ones(len(labels), dtype=torch.bool)
         rest[part] = False
@@ -164,13 +167,13 @@ def _held_out(file: MultiLabelFile, method: str, shared: bool, folds: int, seed:
                 calibrated = scaler.fit(logits[..., rest, :], labels[rest]).transform(logits[..., part, :])
             else:
                 calibrated = logits[..., part, :]
-        probs = calibrated.sigmoid()
+        probs = calibrated.double().sigmoid()
         result[part] = probs.mean(0) if probs.ndim == 3 else probs
     return result
 
 
 def _decisions(probs: torch.Tensor, labels: torch.Tensor) -> Predictions:
-    """Return every known decision as one binary row."""
+    """Return every known decision as one binary row; `shape` and `positions` say to which row it belongs."""
     rows = multilabel_rows(probs, labels, kind="probs")
     assert rows.labels is not None
-    return Predictions(rows.scores.float(), rows.labels)
+    return Predictions(rows.scores.float(), rows.labels, shape=rows.shape, positions=rows.positions)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from torch import Tensor
 
-from avuc.core.arrays import as_array, as_tensor
+from avuc.core.arrays import as_array, as_tensor, text_remedy
 from avuc.core.errors import InputError
 from avuc.core.probabilities import BOTH_COLUMNS
 from avuc.core.tasks import IGNORE_INDEX, as_rows
@@ -183,7 +183,7 @@ def _checked_labels(labels: Any, rows: int, classes: int) -> Array:
             bad = targets[targets != np.floor(targets)][0]
             raise InputError(f"labels must be whole class numbers, found {bad}")
     elif targets.dtype.kind not in "iub":
-        raise InputError(f"labels must be class numbers, found dtype {targets.dtype}")
+        raise InputError(f"labels must be class numbers, found dtype {targets.dtype}{text_remedy(targets, 'labels')}")
     low, high = targets.min(), targets.max()
     if low < 0 or high >= classes:
         bad = low if low < 0 else high

@@ -1,8 +1,8 @@
 """Bootstrap confidence intervals of metrics, and of the difference between two models.
 
-Predictions are drawn with replacement. The intervals are percentile intervals, except for calibration errors (ECE,
-class-wise, adaptive and debiased ECE, UCE, MCE): for these the percentile interval of a well calibrated model misses
-the truth, see `avuc.metrics.resampling.absolute_error`.
+Predictions are drawn with replacement; of pixels, tokens and rows of groups, images or groups are. The intervals are
+percentile intervals, except for calibration errors (ECE, class-wise, adaptive and debiased ECE, UCE, MCE): for these
+the percentile interval of a well calibrated model misses the truth, see `avuc.metrics.resampling.absolute_error`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor, from_numpy
 
 from avuc._old_names import forward
 from avuc.core.errors import InputError
-from avuc.core.tasks import IGNORE_INDEX
 from avuc.metrics.arrays import Array
 from avuc.metrics.blockwise import BlockwiseStatistics
-from avuc.metrics.checks import metric_rows, rows_of
+from avuc.metrics.checks import rows_of
+from avuc.metrics.dependent_rows import bootstrap_errors, groups_of
+from avuc.metrics.function_intervals import bootstrap as bootstrap
+from avuc.metrics.function_intervals import paired_bootstrap as paired_bootstrap
 from avuc.metrics.resampling.grouped_rows import grouped_errors
 from avuc.metrics.resampling.percentile import (
     Errors,
@@ -29,7 +30,7 @@ from avuc.metrics.resampling.percentile import (
     difference_interval,
     error_interval,
 )
-from avuc.metrics.resampling.rows import Advance, RowResampler, resampled_errors, resampled_rows
+from avuc.metrics.resampling.rows import Advance
 from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.metrics.suite import METRICS, HasProbabilities, from_statistics
 from avuc.metrics.threshold import Threshold
@@ -47,6 +48,7 @@ class Bootstrap:
     threshold   entropy in nats up to which a prediction is certain; "auto": recomputed on each resample
     bins        number of bins of the calibration errors
     advance     called with the number of resamples that were just finished; None: not called
+    groups      (N,) numbers 0, 1, … of the groups of dependent rows, which are resampled as a whole; None: rows are
     """
 
     replicates: int = 1000
@@ -55,9 +57,17 @@ class Bootstrap:
     threshold: Threshold = "auto"
     bins: int = 15
     advance: Advance | None = None
+    groups: Array | None = None
 
     def __post_init__(self) -> None:
         check_bootstrap(self.replicates, self.level)
+
+    def errors(
+        self, probs: Sequence[Any], statistics: Sequence[Statistics], names: Sequence[str]
+    ) -> list[dict[str, Errors]]:
+        """Return the resampled errors of each model, on the same resamples."""
+        settings = {key: getattr(self, key) for key in ("threshold", "bins", "replicates", "seed", "advance", "groups")}
+        return bootstrap_errors(probs, statistics, names, **settings)
 
 
 def intervals(
@@ -69,6 +79,7 @@ def intervals(
     seed: int = 0,
     threshold: Threshold = "auto",
     bins: int = 15,
+    groups: Any = None,
 ) -> dict[str, Interval]:
     """Return confidence intervals of metrics, all from the same resamples.
 
@@ -80,6 +91,9 @@ def intervals(
         seed: of the resamples.
         threshold: entropy in nats up to which a prediction is certain; "auto": recomputed on each resample.
         bins: number of bins of the calibration errors.
+        groups: the group of each row, such as a patient: names or numbers (N,). Groups are resampled as a whole, so
+            rows of one group may depend on each other. Default None: pixels and tokens belong to their image or
+            sentence, decisions of a multi-label model to their row; other rows are independent.
 
     >>> from avuc.predictions import Predictions
     >>> import torch
@@ -89,7 +103,8 @@ def intervals(
     """
     probs, labels = rows_of(predictions)
     statistics = prediction_statistics(probs, labels, bins=bins)
-    return intervals_of(probs, statistics, names, Bootstrap(replicates, level, seed, threshold, bins))
+    units = groups_of(predictions, len(statistics), groups)
+    return intervals_of(probs, statistics, names, Bootstrap(replicates, level, seed, threshold, bins, groups=units))
 
 
 def intervals_of(
@@ -105,8 +120,7 @@ def intervals_of(
     """
     wanted = _known(names)
     values = from_statistics(statistics, threshold=how.threshold, bins=how.bins)
-    sampler = RowResampler(probs, statistics, wanted, threshold=how.threshold, bins=how.bins)
-    (errors,) = resampled_errors([sampler], how.replicates, how.seed, how.advance)
+    (errors,) = how.errors([probs], [statistics], wanted)
     return {name: clip_to_range(name, error_interval(values[name], errors[name], how.level)) for name in wanted}
 
 
@@ -135,6 +149,7 @@ def paired_intervals(
     seed: int = 0,
     threshold: Threshold = "auto",
     bins: int = 15,
+    groups: Any = None,
 ) -> dict[str, Interval]:
     """Return intervals of metric(a) − metric(b) for two models on the same inputs, all from the same resamples.
 
@@ -149,6 +164,9 @@ def paired_intervals(
         seed: of the resamples.
         threshold: entropy in nats up to which a prediction is certain; "auto": recomputed on each resample.
         bins: number of bins of the calibration errors.
+        groups: the group of each row, such as a patient: names or numbers (N,). Groups are resampled as a whole, so
+            rows of one group may depend on each other. Default None: pixels and tokens belong to their image or
+            sentence, decisions of a multi-label model to their row; other rows are independent.
 
     >>> from avuc.predictions import Predictions
     >>> import torch
@@ -159,7 +177,7 @@ def paired_intervals(
     """
     rows = [rows_of(one) for one in (a, b)]
     both = [prediction_statistics(*one, bins=bins) for one in rows]
-    how = Bootstrap(replicates, level, seed, threshold, bins)
+    how = Bootstrap(replicates, level, seed, threshold, bins, groups=groups_of(a, len(both[0]), groups))
     compared = compared_intervals([one.probs for one in rows], both, names, how)
     return {name: one.difference for name, one in compared.items()}
 
@@ -188,8 +206,7 @@ def compared_intervals(
         raise InputError("a paired bootstrap needs two models on the same rows; found different labels")
     options: dict[str, Any] = {"threshold": how.threshold, "bins": how.bins}
     first, second = (from_statistics(s, **options) for s in statistics)
-    samplers = [RowResampler(p, s, wanted, **options) for p, s in zip(probs, statistics, strict=True)]
-    error_a, error_b = resampled_errors(samplers, how.replicates, how.seed, how.advance)
+    error_a, error_b = how.errors(probs, statistics, wanted)
     same = np.array_equal(np.asarray(probs[0]), np.asarray(probs[1]))
 
     def difference(name: str) -> Interval:
@@ -204,104 +221,6 @@ def compared_intervals(
         )
         for name in wanted
     }
-
-
-def bootstrap(
-    metric: Callable[..., float],
-    probs: Any,
-    labels: Any,
-    *,
-    replicates: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-    class_dim: int | None = None,
-    ignore_index: int | None = IGNORE_INDEX,
-) -> Interval:
-    """Return a bootstrap interval of any function `metric(probs, labels)`.
-
-    Metrics of `METRICS` are resampled by weights, which is fast. Other functions are called on each resample and have
-    percentile intervals.
-
-    Args:
-        metric: function of (N, C) probabilities and (N,) labels that returns a number; other layouts are rows here.
-        probs: (N, C) probabilities, or another layout that metrics take; list, NumPy array or tensor.
-        labels: (N,) class numbers.
-        replicates: number of resamples.
-        level: confidence level.
-        seed: of the resamples.
-        class_dim: dimension of the classes in `probs`. Default None: the last one for (N, C), else 1.
-        ignore_index: rows with this label are left out (default −100); None: no row is.
-
-    >>> from avuc.metrics import accuracy
-    >>> bootstrap(accuracy, [[0.8, 0.2], [0.6, 0.4]] * 50, [0, 1] * 50, replicates=200).value
-    0.5
-    """
-    check_bootstrap(replicates, level)
-    rows = metric_rows(probs, labels, class_dim=class_dim, ignore_index=ignore_index)
-    interval = error_interval(*_replicate(metric, *rows, replicates, seed), level)
-    return clip_to_range(_name(metric), interval)
-
-
-def paired_bootstrap(
-    metric: Callable[..., float],
-    probs_a: Any,
-    probs_b: Any,
-    labels: Any,
-    *,
-    replicates: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-    class_dim: int | None = None,
-    ignore_index: int | None = IGNORE_INDEX,
-) -> Interval:
-    """Return a bootstrap interval of metric(a) − metric(b) for two models on the same inputs.
-
-    Both models are evaluated on the same resamples. The difficulty of the drawn inputs cancels, so the interval is much
-    narrower than one from two independent bootstraps. If it does not contain 0, the models differ significantly at
-    this level.
-
-    Args:
-        metric: function of (N, C) probabilities and (N,) labels that returns a number; other layouts are rows here.
-        probs_a: (N, C) probabilities of the first model, or another layout that metrics take.
-        probs_b: those of the second model, for the same inputs in the same order.
-        labels: (N,) class numbers.
-        replicates: number of resamples.
-        level: confidence level.
-        seed: of the resamples.
-        class_dim: dimension of the classes in both. Default None: the last one for (N, C), else 1.
-        ignore_index: rows with this label are left out (default −100); None: no row is.
-
-    >>> from avuc.metrics import nll
-    >>> a, b = [[0.8, 0.2]] * 40, [[0.7, 0.3]] * 40
-    >>> paired_bootstrap(nll, a, b, [0] * 40, replicates=100).high < 0
-    True
-    """
-    check_bootstrap(replicates, level)
-    both = (metric_rows(probs, labels, class_dim=class_dim, ignore_index=ignore_index) for probs in (probs_a, probs_b))
-    (a, error_a), (b, error_b) = (_replicate(metric, *rows, replicates, seed) for rows in both)
-    return difference_interval(_name(metric), a, error_a, b, error_b, level)
-
-
-def _replicate(
-    metric: Callable[..., float], probs: Any, labels: Any, replicates: int, seed: int
-) -> tuple[float, Errors]:
-    value, name = float(metric(probs, labels)), _name(metric)
-    if name is not None:
-        sampler = RowResampler(probs, prediction_statistics(probs, labels), [name], threshold="auto", bins=15)
-        return value, resampled_errors([sampler], replicates, seed)[0][name]
-    indices = resampled_rows(len(prediction_statistics(probs, labels)), replicates, seed)
-    samples = np.array([metric(_take(probs, index), _take(labels, index)) for index in indices], np.float64)
-    return value, Errors(value - samples, value - samples)
-
-
-def _name(metric: Callable[..., float]) -> str | None:
-    return next((name for name, known in METRICS.items() if known is metric), None)
-
-
-def _take(values: Any, index: Array) -> Tensor | Array:
-    if isinstance(values, Tensor):
-        return values[from_numpy(index).to(values.device)]
-    return np.asarray(np.asarray(values)[index])
 
 
 def _known(names: Iterable[str] | None) -> list[str]:

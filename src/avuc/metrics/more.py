@@ -16,7 +16,7 @@ from avuc.metrics.calibration import confidence_table
 from avuc.metrics.checks import any_layout
 from avuc.metrics.resampling.absolute_error import AbsoluteSum
 from avuc.metrics.resampling.percentile import Errors, Interval, check_bootstrap, error_interval
-from avuc.metrics.resampling.rows import resampled_rows
+from avuc.metrics.resampling.rows import resampled_rows, wider
 from avuc.metrics.selective import augrc, generalised_risk_area
 from avuc.metrics.smooth import cosine_waves, grid_places, residual_masses, smooth_ece, smooth_error, smoothed
 from avuc.metrics.statistics import Statistics, prediction_statistics
@@ -83,6 +83,7 @@ def more_intervals(
     level: float = 0.95,
     seed: int = 0,
     bins: int = 15,
+    groups: Array | None = None,
 ) -> dict[str, Interval]:
     """Return the value and the bootstrap interval of each of `MORE_METRICS`; without replicates the ends are NaN.
 
@@ -95,6 +96,7 @@ def more_intervals(
         level: confidence level.
         seed: of the resamples.
         bins: number of bins of over- and underconfidence.
+        groups: (N,) numbers 0, 1, … of the groups of dependent rows; None: rows are independent.
     """
     wanted = list(names)
     parts = [part for part in (_Smooth, _Sides, _Area) if set(part.names) & set(wanted)]
@@ -103,10 +105,12 @@ def more_intervals(
     if not replicates:
         return {name: Interval(values[name], float("nan"), float("nan")) for name in wanted}
     check_bootstrap(replicates, level)
-    for index in resampled_rows(len(statistics), replicates, seed):
+    for index in resampled_rows(len(statistics), replicates, seed, groups):
         for part in made:
             part.add(index)
     errors = {name: error for part in made for name, error in zip(part.names, part.errors(), strict=True)}
+    if groups is not None:
+        errors = {name: wider(error, int(groups.max()) + 1) for name, error in errors.items()}
     found = {name: error_interval(values[name], errors[name], level) for name in wanted}
     return {name: Interval(each.value, max(each.low, 0.0), min(each.high, 1.0)) for name, each in found.items()}
 

@@ -23,6 +23,8 @@ from avuc.uncertainty import midpoint_threshold
 Threshold = float | Literal["auto"]
 # thresholds under the area of AvU-AUC
 POINTS = 21
+# an entropy that is equal to a threshold may be above it by this share, because of the order of its sum
+ROUNDING = 1e-12
 
 
 @any_layout
@@ -65,7 +67,8 @@ def check_threshold(threshold: float | str) -> float:
 def thresholds_between(low: Any, high: Any, points: int = POINTS) -> Array:
     """Return u_min + t (u_max − u_min) for `points` equally spaced t from 0 to 1, shape (..., points).
 
-    The last one is exactly `high`, so that every prediction is certain at t = 1.
+    The last one is exactly `high`, so that every prediction is certain at t = 1. The others are larger by `ROUNDING`:
+    rows with the same probabilities in another order have entropies that differ in the last digit.
 
     Args:
         low: (...) smallest entropy u_min.
@@ -78,4 +81,5 @@ def thresholds_between(low: Any, high: Any, points: int = POINTS) -> Array:
     if points < 2:
         raise InputError(f"points must be at least 2, found {points}")
     low, high = np.asarray(low)[..., None], np.asarray(high)[..., None]
-    return np.concatenate([np.minimum(low + np.linspace(0, 1, points)[:-1] * (high - low), high), high], -1)
+    inner = (low + np.linspace(0, 1, points)[:-1] * (high - low)) * (1 + ROUNDING)
+    return np.concatenate([np.minimum(inner, high), high], -1)

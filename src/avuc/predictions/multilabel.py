@@ -147,7 +147,7 @@ class MultiLabelPredictions(Displayed):
             ignore_index: decisions with this label are left out (default −100); None: none is.
 
         >>> MultiLabelPredictions.from_samples(torch.tensor([[[9.0]], [[-9.0]]]), [[1]]).probs
-        tensor([[0.5000]])
+        tensor([[0.5000]], dtype=torch.float64)
         """
         check_calibrator_kind(calibrator, multilabel=True)
         given = as_tensor(sample_logits, "logits").detach()
@@ -160,7 +160,8 @@ class MultiLabelPredictions(Displayed):
                 "these logits look like probabilities (all of them are from 0 to 1): give probabilities to "
                 "MultiLabelPredictions(probs, labels), or pass check=False if these are logits"
             )
-        dtype = torch.float64 if given.dtype == torch.float64 else torch.float32
+        # float32 has no number between 1 − 6e-8 and 1, so 1 − p would be 0 from a logit of 17 on
+        dtype = torch.float32 if given.device.type == "mps" else torch.float64
         probs, expected = torch.zeros(2, *given.shape[1:], dtype=dtype, device=given.device)
         step = max(1, BLOCK // (given.shape[0] * given.shape[2]))
         for start in range(0, given.shape[1], step):

@@ -130,8 +130,9 @@ def replicates_text(result: EvaluationResult) -> str:
         return "no bootstrap (no rows are kept)"
     if not result.replicates:
         return "no bootstrap (0 replicates)"
+    what = {"rows": "the rows", "groups": "the images or groups"}
     metrics, detection = (
-        "the rows" if unit == "rows" else "groups of similar rows (there are many rows)"
+        what.get(unit, "groups of similar rows (there are many rows)")
         for unit in (result.bootstrap, result.detection_bootstrap)
     )
     text = f"{result.replicates:,} bootstrap replicates of {metrics}"
@@ -260,7 +261,7 @@ def verdict(result: EvaluationResult) -> list[str]:
         auroc = result.detection["auroc"]
         lines.append(
             f"Given one test row and one out-of-distribution row, it is more uncertain about the out-of-distribution "
-            f"row {percent(auroc)} of the time ({_grade(auroc)})."
+            f"row {percent(auroc)} of the time ({_grade(auroc, result.detection_intervals.get('auroc'))})."
         )
     return lines
 
@@ -306,8 +307,12 @@ def _distinct(first: float, second: float) -> tuple[str, str]:
     return texts if texts[0] != texts[1] or first == second else (f"{100 * first:.1f} %", f"{100 * second:.1f} %")
 
 
-def _grade(auroc: float) -> str:
+def _grade(auroc: float, interval: tuple[float, float] | None) -> str:
+    if interval is not None and interval[0] <= 0.5 <= interval[1]:
+        return "which may be chance"
     for bound, text in ((0.95, "a clear separation"), (0.8, "a useful separation"), (0.6, "a weak separation")):
         if auroc >= bound:
             return text
-    return "no better than chance" if auroc > 0.45 else "worse than chance"
+    if interval is not None and auroc > 0.5:
+        return "hardly any separation"
+    return "no better than chance" if interval is None and auroc > 0.45 else "worse than chance"

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import check_cv
+from sklearn.model_selection import StratifiedGroupKFold, check_cv
 from sklearn.utils import _safe_indexing, get_tags, indexable
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, get_routing_for_object, process_routing
 from sklearn.utils.multiclass import check_classification_targets
@@ -44,8 +44,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         method: a name in `avuc.calibration.CALIBRATORS`, such as "temperature", "vector" or "ets"; "auto", a
             mixture (`AutoCalibrator`); or a calibrator with other parameters, which `GridSearchCV` reaches as
             `method__ridge`.
-        cv: number of stratified parts (default 5; fewer if a class has fewer rows), a splitter, pairs of row numbers
-            (train, held out), or "prefit" for an estimator that is trained already.
+        cv: number of stratified parts (default 5; fewer if a class has fewer rows; whole groups if `fit` gets
+            `groups`), a splitter, pairs of row numbers (train, held out), or "prefit" for an estimator that is trained
+            already.
         keep_worse: whether to use a calibrator that makes held-out rows worse.
 
     Learned attributes:
@@ -84,7 +85,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             X: (N, features), in any form that the estimator takes.
             y: (N,) class labels, numbers or text.
             sample_weight: (N,) weights of the rows, for the estimator (if it takes them) and for the calibrator.
-            **fit_params: for the `fit` of the estimator, and of the splitter if metadata routing is enabled.
+            **fit_params: for the `fit` of the estimator, except `groups`: (N,) names or numbers. Rows of one group (a
+                patient) are held out together, and the calibrator is judged by groups. With metadata routing,
+                `groups` is for the splitter, if it asks for them.
         """
         calibrator, estimator = self._calibrator(), self._estimator()
         if y is None:
@@ -99,23 +102,31 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             self.classes_: Array = np.asarray(estimator.classes_)
             self._need_two_classes()
             scores, numbers = classifier_logits(estimator, X, self.classes_), class_numbers(labels, self.classes_)
-            weights = weight
+            rows, groups = np.arange(len(labels)), fit_params.get("groups")
         else:
             self.classes_ = np.unique(labels)
             params, split_params = self._routed(estimator, sample_weight, fit_params)
+            groups = split_params.get("groups")
             if len(self.classes_) > 1:
-                scores, numbers, weights = self._held_out(estimator, X, labels, weight, params, split_params)
+                scores, rows = self._held_out(estimator, X, labels, params, split_params)
+                numbers = class_numbers(labels[rows], self.classes_)
             self.estimator_ = clone(estimator).fit(X, labels, **_check_method_params(X, params))
             self._need_two_classes()
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
-        self._fit_calibrator(calibrator, scores, numbers, weights)
+        weight = None if weight is None else weight[rows]
+        self._fit_calibrator(calibrator, scores, numbers, weight, _group_numbers(groups, len(labels), rows))
         return self
 
-    def _fit_calibrator(self, calibrator: Calibrator, scores: Array, numbers: Array, weight: Array | None) -> None:
-        self.calibrator_: Calibrator = calibrator.fit(scores, numbers, weight)
-        self.check_: CalibratorCheck = check_calibrator(calibrator, scores, numbers, sample_weight=weight)
+    def _fit_calibrator(
+        self, calibrator: Calibrator, scores: Array, numbers: Array, weight: Array | None, groups: Array | None
+    ) -> None:
+        used: dict[str, Any] = {"groups": groups} if isinstance(calibrator, AutoCalibrator) else {}
+        self.calibrator_: Calibrator = calibrator.fit(scores, numbers, weight, **used)
+        self.check_: CalibratorCheck = check_calibrator(
+            calibrator, scores, numbers, sample_weight=weight, groups=groups
+        )
         if self.check_.worse and not self.keep_worse:
             warnings.warn(
                 f"{self.check_.warnings[0]}; the probabilities stay uncalibrated (keep_worse=True keeps it)",
@@ -125,12 +136,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             self.calibrator_ = TemperatureScaling.identity(len(self.classes_), self.check_.figures["nll"].before)
         self.calibrator_.class_names_ = tuple(str(name) for name in self.classes_)
 
-    def _held_out(
-        self, estimator: Any, X: Any, labels: Array, weight: Array | None, params: Any, split_params: Any
-    ) -> tuple[Array, Array, Array | None]:
-        """Return logits, class numbers and weights of rows that the estimator has not seen in training."""
+    def _held_out(self, estimator: Any, X: Any, labels: Array, params: Any, split_params: Any) -> tuple[Array, Array]:
+        """Return logits of rows that the estimator has not seen in training, and their row numbers."""
         scores, rows = [], []
-        for train, test in self._splitter(labels).split(X, labels, **split_params):
+        for train, test in self._splitter(labels, split_params.get("groups")).split(X, labels, **split_params):
             used = _check_method_params(X, params, indices=train)
             fitted = clone(estimator).fit(_safe_indexing(X, train), labels[train], **used)
             # nothing can be learned from a class that this fit has not seen
@@ -141,11 +150,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 rows.append(test)
         if not rows:
             raise InputError("cv holds out no row of a class that it trains on; give each part rows of every class")
-        every = np.concatenate(rows)
-        numbers = class_numbers(labels[every], self.classes_)
-        return np.concatenate(scores), numbers, None if weight is None else weight[every]
+        return np.concatenate(scores), np.concatenate(rows)
 
-    def _splitter(self, labels: Array) -> Any:
+    def _splitter(self, labels: Array, groups: Any) -> Any:
         cv = 5 if self.cv is None else self.cv
         if isinstance(cv, (int, np.integer)) and not isinstance(cv, bool):
             rarest = int(np.unique(labels, return_counts=True)[1].min())
@@ -154,6 +161,12 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                     "a class with one sample cannot be trained on and held out; give every class at least 2 samples"
                 )
             cv = min(int(cv), rarest)
+            numbers = _group_numbers(groups, len(labels), slice(None))
+            if numbers is not None:
+                found = int(numbers.max()) + 1
+                if found < 2:
+                    raise InputError("all rows are of one group, which cannot be trained on and held out; give others")
+                cv = StratifiedGroupKFold(min(cv, found))
         return check_cv(cv, labels, classifier=True)
 
     def _routed(self, estimator: Any, sample_weight: Any, fit_params: dict[str, Any]) -> tuple[Any, Any]:
@@ -164,6 +177,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             routed = process_routing(self, "fit", sample_weight=sample_weight, **fit_params)
             return routed.estimator.fit, routed.splitter.split
         params = dict(fit_params)
+        split_params = {"groups": params["groups"]} if params.get("groups") is not None else {}
+        if "groups" not in inspect.signature(estimator.fit).parameters:
+            params.pop("groups", None)
         if sample_weight is not None:
             if "sample_weight" in inspect.signature(estimator.fit).parameters:
                 params["sample_weight"] = sample_weight
@@ -173,7 +189,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                     CalibrationWarning,
                     stacklevel=3,
                 )
-        return params, {}
+        return params, split_params
 
     def predict_proba(self, X: Any) -> Array:
         """Return calibrated probabilities (N, C), with the columns in the order of `classes_`.
@@ -227,3 +243,13 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def _need_two_classes(self) -> None:
         if len(self.classes_) < 2:
             raise InputError("y has only one class, and a calibrator needs at least two classes")
+
+
+def _group_numbers(groups: Any, length: int, rows: Any) -> Array | None:
+    """Return the number of the group of each of these rows."""
+    if groups is None:
+        return None
+    names = np.asarray(groups)
+    if names.shape != (length,):
+        raise InputError(f"groups must have shape ({length},), one group for each row; found {names.shape}")
+    return np.asarray(np.unique(names.astype(str) if names.dtype == object else names, return_inverse=True)[1][rows])

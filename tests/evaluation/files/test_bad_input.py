@@ -381,7 +381,7 @@ def test_doubled_names(tmp_path, refused):
         ("label,logits_0,logits_2\n0,1,2\n", "gaps or duplicates"),
         ("label,logits_0,logits_00\n0,1,2\n", "gaps or duplicates"),
         ("label,a,b\nfish,1,2\n", "'fish' is neither a number nor a class name ('a', 'b')"),
-        ("label,a,b\n,1,2\n", "'' is neither a number"),
+        ("label,a,b\n,1,2\n", "some rows have no label"),
         ("\nlabel,a,b\n0,1,2\n", "first line is empty"),
         ("0,1,1\n0,1,2\n", "no header line"),
         ('label,a,b\n0,1,"2\n', "not a readable .csv"),

@@ -12,6 +12,7 @@ from avuc.core.errors import InputError
 from avuc.evaluation.files import open_scores, read_scores, write_scores
 from avuc.evaluation.files.find_layout import find_layout
 from avuc.evaluation.files.layout import Layout
+from avuc.evaluation.files.multilabel import read_multilabel
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 2, 60)
@@ -216,6 +217,29 @@ def test_dense_scores_are_rows(tmp_path, monkeypatch, case, suffix):
         np.testing.assert_array_equal(again.scores, 2 * ROWS)
     with pytest.raises(InputError, match="needs_labels=False"):
         write_scores(file, file.scores, tmp_path / f"never{suffix}")
+
+
+@pytest.mark.parametrize("scale", [1, 100])
+def test_probabilities_near_1_keep_their_distance(tmp_path, scale):
+    """1 − p is taken in float64: in float32 it is 0 here, and a mistake would cost the clamp of NLL, 27.6."""
+    near = np.array([1e-9, 1e-4, 0.3])
+    file = save(tmp_path, probs=scale * (1 - near), labels=[1, 0, 0])
+    kind = "percent" if scale > 1 else "probs"
+    read = read_scores(file, kind=kind)
+    np.testing.assert_allclose(read.predictions().probs[:, 0], near, rtol=1e-6)
+    write_scores(read, read.scores, tmp_path / "b.npz")
+    np.testing.assert_allclose(1 - np.load(tmp_path / "b.npz")["probs"] / scale, near, rtol=1e-6)
+    many = save(tmp_path, probs=scale * (1 - near)[:, None], labels=[[1], [0], [0]])
+    loose = read_multilabel(many, kind=kind)
+    np.testing.assert_allclose(loose.logits()[:, 0], np.log((1 - near) / near), rtol=1e-6)
+    np.testing.assert_allclose(1 - loose.probs()[:, 0], near, rtol=1e-6)
+
+
+def test_equal_probabilities_stay_equal(tmp_path):
+    """Rows of a forest sum to 1 but for rounding; divided by that sum, 0.3 would be two numbers."""
+    votes = RNG.multinomial(10, np.full(10, 0.1), size=200) / 10
+    file = read_scores(save(tmp_path, probs=votes, labels=votes.argmax(1)))
+    np.testing.assert_array_equal(file.scores, votes.astype(np.float32))
 
 
 def test_dense_draws_and_binary(tmp_path):

@@ -221,6 +221,13 @@ def test_entropy_needs_no_labels(save, data):
     np.testing.assert_allclose(uniform.entropy(), math.log(8), rtol=1e-6)
     with pytest.raises(InputError, match=r"saved.npz: contains no labels.*--labels FILE"):
         uniform.predictions()
+    table = uniform.path.with_name("patients.csv")
+    table.write_text("patient,prob_ill,prob_well,diagnosis\nP1,0.2,0.8,well\n")
+    with pytest.raises(InputError, match=r"give their name with --label \('patient', 'diagnosis'\)"):
+        read_scores(table).predictions()
+    table.write_text("prob_ill,prob_well,diagnosis\n0.2,0.8,well\n0.4,0.6,\n")
+    with pytest.raises(InputError, match="some rows have no label; label every row, or remove these rows"):
+        read_scores(table, labels_key="diagnosis")
     probs = read_scores(save(".npz", softmax(logits), name="probs"))
     again = read_scores(save(".npz", logits))
     torch.testing.assert_close(probs.entropy(), again.entropy())

@@ -12,7 +12,8 @@ The way from a file to checked scores:
 5. check, decide  checks.py checks shapes, finite scores and labels; kinds.py decides logits, probabilities or
                   percentages, binary.py the same for one number per row. The result is a `Decision`.
 6. blocks         read.py, with the options in reading.py, returns a `ScoreFile` in memory, or a `ScoreStream` that
-                  reads blocks (score_file.py, sources.py). write.py writes a copy with new scores.
+                  reads blocks (score_file.py, sources.py). write.py writes a copy with new scores; row_groups.py says
+                  which rows belong to one image or group.
 
 Whatever is ambiguous is refused with an `InputError` that names the option to pass (messages.py).
 """

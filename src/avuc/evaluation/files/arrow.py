@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from avuc.core.errors import require
-from avuc.evaluation.files.messages import file_error, listing
+from avuc.evaluation.files.messages import TOKENS_REMEDY, file_error, listing
 from avuc.evaluation.files.names import EXACT_RANGE
 
 LEAVE_OUT = "label every row, or remove the rows without a label"
@@ -102,9 +102,7 @@ def values(path: Path, table: Any, name: str, *, label: bool = False) -> np.ndar
         length, rest = divmod(len(inner), max(len(column), 1))
         lengths = require("pyarrow.compute", "cli", "a .parquet file").list_value_length
         if rest or any(count != length for count in lengths(column).unique().to_pylist()):
-            raise file_error(
-                path, f"the lists of column {name!r} have different lengths", "save one number per class in every row"
-            )
+            raise file_error(path, f"the lists of column {name!r} have different lengths", TOKENS_REMEDY)
         shape.append(length)
         column = inner
     if column.null_count:

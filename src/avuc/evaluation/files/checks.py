@@ -19,6 +19,8 @@ from avuc.evaluation.files.summary import LabelSummary, ScoreSummary, Summary
 REGRESSION = "avuc evaluates classifiers, not regression"
 # with this many rows per class, a note says if no row has label 0
 ROWS_PER_CLASS = 10
+# the sum of a row of float32 probabilities may differ from 1 by this much
+SUM_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -33,17 +35,21 @@ class Decision:
     notes: tuple[str, ...] = ()
 
     def scores(self, block: Any) -> Tensor:
-        """Return a block of scores in float32; each row of probabilities is divided by its sum."""
+        """Return a block of scores in float32; each row of probabilities is divided by its sum, unless that is 1."""
         given = torch.as_tensor(block)
         if self.binary and self.kind == "logits":
             return _in_float32(torch.cat((torch.zeros_like(given), given), -1))
         if self.binary:
-            share = (given.to(torch.float32) / self.scale).clamp(0, 1)
-            return torch.cat((1 - share, share), -1)
+            # 1 − p is taken before p is rounded to float32
+            share = (given.double() / self.scale).clamp(0, 1)
+            return torch.cat((1 - share, share), -1).to(torch.float32)
         if self.kind == "logits":
             return _in_float32(given)
         scores = torch.as_tensor(block).to(torch.float32).contiguous().clamp_min(0)
-        return scores / scores.sum(-1, keepdim=True)
+        total = scores.sum(-1, keepdim=True, dtype=torch.float64)
+        # a sum of 1 but for rounding: a division would make equal probabilities of two rows different
+        total = torch.where((total - 1).abs() <= SUM_ROUNDING, 1.0, total)
+        return scores / total.to(torch.float32)
 
     def labels(self, block: Any) -> Tensor:
         """Return a block of labels as class numbers 0 … C−1, int64."""

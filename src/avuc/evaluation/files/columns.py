@@ -115,9 +115,9 @@ def index_labels(path: Path, labels: Sequence[str], classes: Sequence[str], wher
             return np.array([float(label) for label in labels]), False
         except ValueError:
             pass
+    if "" in distinct:
+        raise file_error(path, f"{where}: some rows have no label", "label every row, or remove these rows")
     if len(classes) < 2:
-        if "" in distinct:
-            raise file_error(path, f"{where}: some rows have no label", "label every row, or remove these rows")
         words = tuple(sorted(distinct))
         position = {word: index for index, word in enumerate(words)}
         return np.array([position[label] for label in labels], dtype=np.int64), words

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ from avuc.evaluation.files.arrays import (
 )
 from avuc.evaluation.files.columns import index_labels, is_row_number
 from avuc.evaluation.files.csv import open_csv, read_csv, write_csv
+from avuc.evaluation.files.csv_header import find_delimiter, first_line
 from avuc.evaluation.files.messages import ambiguous_labels, file_error, listing
 from avuc.evaluation.files.names import LABEL_NAMES, Named, RawScores, ReadOptions, check_unique_names, find_label_name
 from avuc.evaluation.files.parquet import open_parquet, read_parquet, write_parquet
@@ -130,12 +132,19 @@ def find_scores(
     return raw
 
 
-def no_labels(path: Path) -> InputError:
-    """Return the error for a file without labels."""
+def no_labels(path: Path, scores: Sequence[str] = ()) -> InputError:
+    """Return the error for a file without labels; of a .csv or .tsv it lists the columns that are not `scores`."""
+    others: list[str] = []
+    if path.suffix.lower() in TEXT_TABLES:
+        with suppress(OSError, ValueError, InputError):
+            header = first_line(path)
+            cells = next(csv.reader([header], delimiter=find_delimiter(path, header)))
+            others = [name for name in cells if name and name not in scores]
+    which = f" ({listing(others)})" if others else ""
     return file_error(
         path,
         f"contains no labels (no name like {listing(LABEL_NAMES)})",
-        "save labels in the file, give their name with --label, or give another file with --labels FILE",
+        f"save labels in the file, give their name with --label{which}, or give another file with --labels FILE",
     )
 
 

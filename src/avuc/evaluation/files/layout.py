@@ -75,8 +75,9 @@ def as_numbers(rows: Tensor, kind: str, dtype: torch.dtype) -> Tensor:
     >>> as_numbers(torch.tensor([[0.0, 2.0]]), "logits", torch.float32).tolist()
     [[2.0]]
     """
+    first, second = rows[..., :1].double(), rows[..., 1:].double()
     if kind == "probs":
-        return rows[..., 1:]
-    logits = rows[..., 1:].double() - rows[..., :1].double()
+        return torch.where(first < second, 1 - first, second)  # the smaller of the two has more digits
+    logits = second - first
     limits: Any = torch.finfo(dtype)
     return logits.clamp(limits.min, limits.max)

@@ -10,6 +10,7 @@ from pathlib import Path
 from avuc.core.errors import InputError
 
 BINARY_REMEDY = "for a binary model save both columns: [1 − p, p] for probabilities p, [0, z] for log-odds or margins z"
+TOKENS_REMEDY = "save one number per class in every row; tokens of sentences: one row per token, and --group"
 # longer lists of consecutive columns are shown as a range
 MOST_LISTED = 12
 

@@ -34,7 +34,8 @@ class MultiLabelFile:
     """Checked scores and labels of a multi-label model, in memory. `read_multilabel` returns it."""
 
     path: Path
-    scores: Tensor  # (N, L), or (S, N, L) for S draws: logits, or probabilities that the label applies
+    # (N, L), or (S, N, L) for S draws: logits in float32, or probabilities that the label applies in float64
+    scores: Tensor
     labels: Tensor | None  # (N, L) of 0 and 1, and −100 where unknown
     kind: str  # logits or probs
     names: tuple[str, ...]  # of the labels
@@ -48,13 +49,13 @@ class MultiLabelFile:
         """Return logits for a calibrator; probabilities within 1e-12 of 0 or 1 count as that far from it."""
         if self.kind == "logits":
             return self.scores
-        return self.scores.double().clamp(1e-12, 1 - 1e-12).logit().to(torch.float32)
+        return self.scores.clamp(1e-12, 1 - 1e-12).logit().to(torch.float32)
 
     def probs(self, calibrator: Any = None) -> Tensor:
         """Return the (N, L) probabilities, the mean over draws; a calibrator acts on every draw."""
-        probs = self.calibrated(calibrator).sigmoid() if calibrator is not None else self.scores
-        if calibrator is None and self.kind == "logits":
-            probs = self.scores.sigmoid()
+        probs = self.scores
+        if calibrator is not None or self.kind == "logits":
+            probs = (self.scores if calibrator is None else self.calibrated(calibrator)).double().sigmoid()
         return probs.mean(0) if probs.ndim == 3 else probs
 
     def calibrated(self, calibrator: Any) -> Tensor:
@@ -141,8 +142,8 @@ def _decided(
         if left_out:
             notes.append(f"{left_out:,} of {known.numel():,} decisions have the label {ignore} and were left out")
     dtype = scores.dtype if scores.is_floating_point() else torch.float32
-    values = scores.to(torch.float32)
-    values = (values / scale).clamp(0, 1) if kind == "probs" else values
+    # 1 − p needs all digits of p
+    values = (scores.double() / scale).clamp(0, 1) if kind == "probs" else scores.to(torch.float32)
     raw.scores = raw.labels = None
     return MultiLabelFile(path, values, known, kind, names, named, (*raw.notes, *notes), dtype, raw, scale)
 
@@ -250,7 +251,7 @@ def write_multilabel(file: MultiLabelFile, logits: Tensor, destination: str | Pa
     """
     new = logits.detach().cpu()
     if file.kind == "probs":
-        new = new.sigmoid() * file.scale
+        new = new.double().sigmoid() * file.scale
     else:
         limits = torch.finfo(file.dtype)
         new = new.double().clamp(limits.min, limits.max)

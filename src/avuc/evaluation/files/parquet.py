@@ -18,7 +18,7 @@ from avuc.core.errors import InputError
 from avuc.evaluation.files.arrow import LEAVE_OUT, arrow_modules, is_text, probe_parquet, stacked, values
 from avuc.evaluation.files.choose_columns import choose_columns
 from avuc.evaluation.files.columns import index_labels
-from avuc.evaluation.files.messages import file_error
+from avuc.evaluation.files.messages import TOKENS_REMEDY, file_error
 from avuc.evaluation.files.names import Named, RawScores, ReadOptions, check_size
 from avuc.evaluation.files.parquet_labels import distinct_labels, label_source
 
@@ -304,6 +304,6 @@ class TableSource:
                     raise file_error(
                         self.path,
                         f"the lists of column {self._names[0]!r} have different lengths",
-                        "save one number per class in every row",
+                        TOKENS_REMEDY,
                     )
                 yield torch.from_numpy(np.ascontiguousarray(block))

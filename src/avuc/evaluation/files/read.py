@@ -25,9 +25,6 @@ from avuc.metrics.streaming.suite import bytes_needed as fixed_bytes
 # added to a refusal where it helps
 FIXED_MEMORY = "or evaluate it with --fixed-memory"
 
-# the note about dense scores, for commands whose intervals resample rows
-DEPENDENT = "positions of one sample are not independent, so intervals, which resample positions, are too narrow"
-
 
 def read_scores(
     path: str | Path,
@@ -136,8 +133,6 @@ def _note_left_out(path: Path, raw: RawScores, total: int, left_out: int) -> Non
         raw.layout = replace(layout, left_out=left_out)
         what = "positions" if layout.dense else "rows"
         raw.notes.append(f"{left_out:,} of {total:,} {what} have the label {layout.ignore} and were left out")
-    if layout.dense:
-        raw.notes.append(DEPENDENT)
 
 
 def _check_classes(path: Path, raw: RawScores, blocks: Iterable[tuple[Tensor, Tensor | None]]) -> None:

@@ -94,7 +94,7 @@ class ScoreFile:
     def check_labelled(self) -> None:
         """Raise if the file has no labels."""
         if self.labels is None:
-            raise no_labels(self.path)
+            raise no_labels(self.path, self.raw.keys)
 
     def predictions(self, calibrator: Any = None) -> Predictions:
         """Return the labelled rows as `Predictions`; a calibrator acts on every draw before the mean."""
@@ -202,7 +202,7 @@ class ScoreStream:
     def check_labelled(self) -> None:
         """Raise if the file has no labels."""
         if self.raw.labels is None:
-            raise no_labels(self.path)
+            raise no_labels(self.path, self.raw.keys)
 
     def parts(self) -> Iterator[ScoreFile]:
         """Yield consecutive rows as files of their own."""

@@ -69,7 +69,7 @@ class AbsoluteSum:
         self._over.append(np.where(self._may_be_zero, np.abs(noise), straight).sum(-1))
 
 
-def maximum_errors(table: BinTable, replicates: int, seed: int) -> Errors:
+def maximum_errors(table: BinTable, replicates: int, seed: int, least_spread: Array | None = None) -> Errors:
     """Return resampled errors of the maximum calibration error.
 
     A bin with one prediction looks the same in every resample. The noise of the bins is therefore drawn from a normal
@@ -80,17 +80,39 @@ def maximum_errors(table: BinTable, replicates: int, seed: int) -> Errors:
         table: the bins of confidence.
         replicates: number of resamples.
         seed: of the normal numbers.
+        least_spread: (bins,) standard errors of the gaps if rows of a group are not independent; None: they are.
     """
     held = table.rows > 0
     rows, rate, stated = table.rows[held], table.event[held] / table.rows[held], table.value[held] / table.rows[held]
     gap = np.abs(rate - stated)
     # float32 rounding can give a confidence of 1.0000001
     spread = np.sqrt(np.maximum(np.maximum(rate * (1 - rate), stated * (1 - stated)), 0) / rows)
+    if least_spread is not None:
+        spread = np.maximum(spread, least_spread[held])
     candidate = gap + KAPPA * spread >= (gap - KAPPA * spread).max()
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(replicates, int(candidate.sum()), generator=generator, dtype=torch.float64).numpy()
     worst = np.abs(noise * spread[candidate]).max(-1)
     return Errors(worst, -worst)
+
+
+def grouped_spread(residual: Array, place: Array, groups: Array, bins: int) -> Array:
+    """Return the standard error (bins,) of the mean residual in each bin, if rows of a group are not independent.
+
+    Args:
+        residual: (N,) correct − confidence.
+        place: (N,) bin of each row.
+        groups: (N,) numbers of groups 0, 1, ….
+        bins: number of bins.
+    """
+    rows = np.maximum(np.bincount(place, minlength=bins), 1)
+    rest = residual - (np.bincount(place, residual, bins) / rows)[place]
+    cell, member = np.unique(place + bins * groups, return_inverse=True)
+    at, sums = cell % bins, np.bincount(member, rest)
+    many = np.bincount(at, minlength=bins)
+    spread = np.sqrt(np.bincount(at, sums**2, bins) * many / np.maximum(many - 1, 1)) / rows
+    # a bin with rows of one group tells nothing about others: it counts as one row
+    return np.where(many > 1, spread, 0.5)
 
 
 def root_errors(square: float, errors: Array) -> Errors:

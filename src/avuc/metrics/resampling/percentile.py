@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from avuc.metrics.arrays import Array
 
 # metrics that can exceed 1; every other one lies in [0, 1]
 UNBOUNDED = {"nll", "brier", "mean_entropy"}
+NORMAL = 1.959964  # 97.5 % quantile of the normal distribution
 
 
 class Interval(NamedTuple):
@@ -65,6 +67,26 @@ def error_interval(value: float, errors: Errors, level: float) -> Interval:
         return Interval(value, float("nan"), float("nan"))
     low, high = value - np.quantile(over, (1 + level) / 2), value - np.quantile(under, (1 - level) / 2)
     return Interval(value, min(float(low), value), max(float(high), value))
+
+
+def student_quantile(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t, from 3 on by the first terms of its expansion in 1/freedom."""
+    if freedom < 3:
+        return (math.inf, 12.706205, 4.302653)[max(freedom, 0)]
+    z = NORMAL
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def few_groups_factor(groups: int) -> float:
+    """Return how much wider the interval of a bootstrap over few groups must be; NaN for one group, which gives none.
+
+    A resample of n groups has (n − 1)/n of their variance, and normal quantiles instead of Student's (Hesterberg 2015,
+    https://doi.org/10.1080/00031305.2015.1089789, section 5).
+
+    >>> round(few_groups_factor(10), 2), round(few_groups_factor(1000), 3)
+    (1.21, 1.002)
+    """
+    return student_quantile(groups - 1) / NORMAL * math.sqrt(groups / (groups - 1)) if groups > 1 else math.nan
 
 
 def clip_to_range(name: str | None, interval: Interval) -> Interval:

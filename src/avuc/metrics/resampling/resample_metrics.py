@@ -141,12 +141,14 @@ class ErrorCollector:
         for name, parts in self.regular.items():
             parts.append(self.values[name] - samples[name])
 
-    def errors(self, replicates: int, seed: int, table: BinTable | None) -> dict[str, Errors]:
-        """Return the errors of every metric; `table` holds the bins of confidence, which `mce` needs."""
+    def errors(
+        self, replicates: int, seed: int, table: BinTable | None, spread: Array | None = None
+    ) -> dict[str, Errors]:
+        """Return the errors of every metric; `mce` needs the bins of confidence, and their `spread` for groups."""
         errors = {name: Errors(*2 * (np.concatenate(parts),)) for name, parts in self.regular.items()}
         errors |= {name: one.errors() for name, one in self.absolute.items()}
         if "debiased_ece" in errors:
             errors["debiased_ece"] = root_errors(float(self.values["debiased_ece"][0]), errors["debiased_ece"].over)
         if "mce" in errors and table is not None:
-            errors["mce"] = maximum_errors(table, replicates, seed)
+            errors["mce"] = maximum_errors(table, replicates, seed, spread)
         return errors

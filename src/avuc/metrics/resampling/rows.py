@@ -17,7 +17,8 @@ import torch
 import avuc.metrics.calibration as calibration
 from avuc.metrics.arrays import Array
 from avuc.metrics.binning import bin_edges, digitise
-from avuc.metrics.resampling.percentile import Errors
+from avuc.metrics.resampling.absolute_error import grouped_spread
+from avuc.metrics.resampling.percentile import Errors, few_groups_factor
 from avuc.metrics.resampling.resample_metrics import (
     CONFIDENCE_METRICS,
     ENTROPY_METRICS,
@@ -37,31 +38,44 @@ HELD = 1 << 25
 Advance = Callable[[int], object]
 
 
-def resampled_rows(rows: int, replicates: int, seed: int) -> Iterator[Array]:
-    """Yield `replicates` resamples as arrays of `rows` row numbers, drawn with replacement.
+def resampled_rows(rows: int, replicates: int, seed: int, groups: Array | None = None) -> Iterator[Array]:
+    """Yield `replicates` resamples as arrays of row numbers, drawn with replacement; of groups, all rows of each.
 
     >>> [index.shape for index in resampled_rows(5, 2, seed=0)]
     [(5,), (5,)]
+    >>> sorted(next(resampled_rows(5, 1, seed=0, groups=np.array([0, 0, 0, 1, 1]))).tolist())
+    [0, 1, 2, 3, 4]
     """
     generator = torch.Generator().manual_seed(seed)
+    units = rows
+    if groups is not None:
+        sizes = np.bincount(groups)
+        members, units = np.split(np.argsort(groups, kind="stable"), np.cumsum(sizes)[:-1]), len(sizes)
     for _ in range(replicates):
-        yield torch.randint(rows, (rows,), generator=generator).numpy()
+        drawn = torch.randint(units, (units,), generator=generator).numpy()
+        yield drawn if groups is None else np.concatenate([members[number] for number in drawn])
 
 
-def weight_blocks(rows: int, replicates: int, seed: int, most: int) -> Iterator[Array]:
+def weight_blocks(rows: int, replicates: int, seed: int, most: int, groups: Array | None = None) -> Iterator[Array]:
     """Yield the resamples of `resampled_rows` as weights, (at most `most`, rows) at a time."""
     step = max(1, min(most, HELD // rows))
-    drawn = resampled_rows(rows, replicates, seed)
+    units = rows if groups is None else int(groups.max()) + 1
+    drawn = resampled_rows(units, replicates, seed)
     for start in range(0, replicates, step):
         # uint16 is enough: each row is drawn once on average
         weights = np.empty((min(step, replicates - start), rows), np.uint16)
         for row in weights:
-            row[:] = np.bincount(next(drawn), minlength=rows)
+            counts = np.bincount(next(drawn), minlength=units)
+            row[:] = counts if groups is None else counts[groups]
         yield weights
 
 
 def resampled_errors(
-    samplers: Sequence[RowResampler], replicates: int, seed: int, advance: Advance | None = None
+    samplers: Sequence[RowResampler],
+    replicates: int,
+    seed: int,
+    advance: Advance | None = None,
+    groups: Array | None = None,
 ) -> list[dict[str, Errors]]:
     """Return the errors of each metric for each sampler, all from the same resamples of the rows.
 
@@ -70,17 +84,33 @@ def resampled_errors(
         replicates: number of resamples.
         seed: of the resamples.
         advance: called with the number of resamples that were just finished.
+        groups: (N,) numbers of groups 0, 1, …, which are resampled as a whole; None: rows are independent.
     """
     collected = [ErrorCollector(*sampler.evaluate(np.ones((1, sampler.rows)))) for sampler in samplers]
-    for weights in weight_blocks(samplers[0].rows, replicates, seed, min(sampler.most for sampler in samplers)):
+    most = min(sampler.most for sampler in samplers)
+    for weights in weight_blocks(samplers[0].rows, replicates, seed, most, groups):
         # not more parts than resamples: an empty part has no metrics
         for block in np.array_split(weights, min(len(weights), max(1, weights.size // (16 * BLOCK)))):
             for one, sampler in zip(collected, samplers, strict=True):
                 one.add(*sampler.evaluate(block))
             if advance is not None:
                 advance(len(block))
-    tables = [calibration.confidence_table(sampler.statistics, sampler.bins) for sampler in samplers]
-    return [one.errors(replicates, seed, table) for one, table in zip(collected, tables, strict=True)]
+    found = []
+    for one, sampler in zip(collected, samplers, strict=True):
+        table = calibration.confidence_table(sampler.statistics, sampler.bins)
+        spread = None if groups is None else sampler.spread(groups)
+        found.append(one.errors(replicates, seed, table, spread))
+    return (
+        found
+        if groups is None
+        else [{name: wider(errors, int(groups.max()) + 1) for name, errors in one.items()} for one in found]
+    )
+
+
+def wider(errors: Errors, groups: int) -> Errors:
+    """Return the errors of a bootstrap over few groups, scaled by `few_groups_factor`."""
+    factor = few_groups_factor(groups)
+    return Errors(factor * errors.over, factor * errors.under)
 
 
 class RowResampler:
@@ -112,6 +142,12 @@ class RowResampler:
         """How many resamples `evaluate` can take at a time."""
         return HELD if self._classwise is None else HELD // (4 * self.bins * self.statistics.num_classes)
 
+    def spread(self, groups: Array) -> Array:
+        """Return the standard error of the gap of each bin of confidence, if rows of a group are not independent."""
+        s = self.statistics
+        place = digitise(s.confidence, bin_edges(self.bins, s.dtype))
+        return grouped_spread(s.correct - s.confidence, place, groups, self.bins)
+
     def evaluate(self, weights: Array) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return the wanted metrics (B,) for weights (B, N), and signed terms (B, K) of the calibration errors.
 
@@ -129,7 +165,8 @@ class RowResampler:
         names = self.names
         terms: dict[str, Array] = {}
         sums = (weights.astype(np.float64) @ self._columns).T
-        out: dict[str, Array] = dict(zip(("accuracy", "nll", "brier", "mean_entropy"), sums / self.rows, strict=False))
+        means = sums / weights.sum(1)  # resamples of groups have different numbers of rows
+        out: dict[str, Array] = dict(zip(("accuracy", "nll", "brier", "mean_entropy"), means, strict=False))
         if names & CONFIDENCE_METRICS:
             below = self._confidence.below(weights)
             values, terms = confidence_metrics(below, self._confidence.cuts, names)
@@ -196,7 +233,7 @@ class _ClasswiseSums:
             # only probabilities above the first bin were put into bins; the rest of a column's sum is the first bin
             table[:, 0] = sums - table.sum(1)
             residual[:] = table.reshape(-1) - np.bincount(self.hit, w, len(residual))
-        out /= self.classes * weights.shape[1]
+        out /= self.classes * weights.sum(1)[:, None]
         return out
 
 

@@ -1,0 +1,63 @@
+"""Rows that belong together: pixels of an image, tokens of a sentence, rows of a group. They are not independent."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from avuc.core.errors import InputError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def group_numbers(groups: Any) -> Array:
+    """Return names or numbers of groups as numbers 0, 1, …, in the same shape.
+
+    >>> group_numbers(["b", "a", "b"]).tolist()
+    [1, 0, 1]
+    """
+    values = np.asarray(groups.cpu() if isinstance(groups, Tensor) else groups)
+    if values.dtype.kind == "O":
+        flat = [None if value != value else value for value in values.reshape(-1)]
+        if any(value is None for value in flat):
+            raise InputError("groups: some are missing (None or NaN); give every row a group")
+        values = np.array(list(map(str, flat))).reshape(values.shape)
+    elif values.dtype.kind == "f" and np.isnan(values).any():
+        raise InputError("groups: some are missing (NaN); give every row a group")
+    return np.unique(values, return_inverse=True)[1].reshape(values.shape)
+
+
+def images_or_groups(shape: tuple[int, ...], positions: Tensor | None, rows: int, groups: Any = None) -> Array | None:
+    """Return the number of the group of each row, without `groups` of its image; None if each row is one by itself.
+
+    Args:
+        shape: of the labels, (N,) or (N, *spatial).
+        positions: (M,) flat indices of the rows into `shape`; None: all.
+        rows: number of rows M.
+        groups: one name or number for each row, (M,); for each position of `shape`; or for each image, (N,).
+
+    >>> images_or_groups((2, 2), None, 4).tolist(), images_or_groups((3,), None, 3, ["b", "a", "b"]).tolist()
+    ([0, 0, 1, 1], [1, 0, 1])
+    """
+    pixels = math.prod(shape[1:])
+    places: Array = np.arange(rows) if positions is None else positions.cpu().numpy()
+    if groups is None:
+        # images without labels have no number
+        return None if pixels == 1 else np.unique(places // pixels, return_inverse=True)[1]
+    values = np.asarray(groups.cpu() if isinstance(groups, Tensor) else groups)
+    if values.shape in (shape, (math.prod(shape),)):
+        values = values.reshape(-1)[places]
+    elif values.shape == shape[:1]:
+        if len(values) == rows and not np.array_equal(places // pixels, np.arange(rows)):
+            raise InputError(
+                f"groups: {rows} values can be of {rows} labelled rows or of {rows} images; give one for each "
+                f"position, the shape {shape}"
+            )
+        values = values[places // pixels]
+    elif values.shape != (rows,):
+        raise InputError(f"groups must have one value for each of {rows} rows, found shape {values.shape}")
+    numbers = group_numbers(values)
+    return None if not rows or int(numbers.max()) + 1 == rows else numbers

@@ -1,0 +1,53 @@
+"""Which rows of a file belong together: positions of one image or sentence, or rows of a group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from avuc.core.row_groups import Array, images_or_groups
+from avuc.evaluation.files.score_file import BLOCK, ScoreFile, ScoreStream
+
+
+def positions(file: ScoreFile) -> tuple[int, ...]:
+    """Return the shape of the rows of a file: (N,), or (N, *spatial) for dense scores."""
+    layout = file.raw.layout
+    if layout is None or not layout.dense:
+        return (file.num_rows,)
+    return tuple(size for axis, size in enumerate(layout.shape) if axis >= layout.row_axis and axis != layout.axis)
+
+
+def given_shape(file: ScoreFile) -> tuple[int, ...]:
+    """Return the shape of `positions`, with the rows that were left out."""
+    layout = file.raw.layout
+    return positions(file) if layout is None or layout.dense else (layout.flat[-2],)
+
+
+def file_groups(file: ScoreFile, groups: Any = None) -> Array | None:
+    """Return the number of the group of each row, without `groups` of its image; None if rows are independent.
+
+    Args:
+        file: from `read_scores`.
+        groups: one name or number for each row of the file or each image; or for each row that was kept.
+    """
+    return images_or_groups(given_shape(file), file.places, file.num_rows, groups)
+
+
+def image_sizes(file: ScoreFile | ScoreStream) -> Array | None:
+    """Return the number of rows of each image that has any, in their order; None if the scores are not dense.
+
+    The labels of a stream are read once.
+    """
+    layout = file.raw.layout
+    if layout is None or not layout.dense:
+        return None
+    if isinstance(file, ScoreFile):
+        return np.bincount(images) if (images := file_groups(file)) is not None else None
+    counts = []
+    assert file.raw.labels is not None
+    pixels = layout.flat[-2] // layout.shape[layout.row_axis]
+    for labels in file.raw.labels.blocks(max(1, BLOCK // pixels)):
+        counts.append((labels.reshape(len(labels), -1) != layout.ignore).sum(1).numpy())
+    sizes: Array = np.concatenate(counts)
+    return sizes[sizes > 0]

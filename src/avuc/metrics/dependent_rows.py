@@ -1,0 +1,104 @@
+"""Rows that are not independent in a bootstrap: which images or groups they belong to, and samples of many rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from avuc.core.row_groups import images_or_groups
+from avuc.core.tasks import IGNORE_INDEX
+from avuc.metrics.arrays import Array
+from avuc.metrics.resampling.group_sums import GroupSums
+from avuc.metrics.resampling.percentile import Errors
+from avuc.metrics.resampling.rows import Advance, RowResampler, resampled_errors
+from avuc.metrics.statistics import Statistics, prediction_statistics
+from avuc.metrics.threshold import Threshold
+from avuc.predictions import MultiLabelPredictions, Predictions
+
+# The bootstrap over groups takes a random sample of so many rows, for metrics that are no sums over rows. The values
+# are those of all rows; the sample makes these intervals a little wider, because it adds noise within the groups.
+MOST_ROWS = 20_000
+
+
+def groups_of(predictions: Any, rows: int, groups: Any = None) -> Array | None:
+    """Return the number of the image or group of each row; None if rows are independent.
+
+    Args:
+        predictions: with `probs` and `labels`.
+        rows: number of rows that they have.
+        groups: as for `avuc.core.row_groups.images_or_groups`.
+
+    >>> groups_of(MultiLabelPredictions([[0.9, 0.2], [0.1, 0.3]], [[1, -100], [0, 1]]), 3).tolist()
+    [0, 1, 1]
+    """
+    if isinstance(predictions, MultiLabelPredictions):
+        predictions = predictions.flatten()
+    if isinstance(predictions, Predictions):
+        return images_or_groups(predictions.shape, predictions.positions, rows, groups)
+    return groups_of_labels(predictions.labels, IGNORE_INDEX, rows, groups)
+
+
+def groups_of_labels(labels: Any, ignore_index: int | None, rows: int, groups: Any = None) -> Array | None:
+    """Return the same for labels of any layout, of which `rows` are not ignored."""
+    targets = np.asarray(labels.detach().cpu() if isinstance(labels, torch.Tensor) else labels)
+    kept = np.flatnonzero(targets.reshape(-1) != ignore_index)
+    positions = torch.from_numpy(kept) if len(kept) == rows < targets.size else None
+    return images_or_groups(targets.shape, positions, rows, groups)
+
+
+def bootstrap_errors(
+    probs: Sequence[Any],
+    statistics: Sequence[Statistics],
+    names: Collection[str],
+    *,
+    threshold: Threshold,
+    bins: int,
+    replicates: int,
+    seed: int,
+    advance: Advance | None = None,
+    groups: Array | None = None,
+) -> list[dict[str, Errors]]:
+    """Return `resampled_errors` of several models on the same rows; of many rows of groups, with a sample of these.
+
+    Args:
+        probs: (N, C) probabilities of each model.
+        statistics: of each model.
+        names: metrics of `METRICS`.
+        threshold, bins, replicates, seed, advance: of the bootstrap.
+        groups: (N,) numbers 0, 1, … of the groups of dependent rows; None: rows are independent.
+    """
+    some, of_some, kept = thinned(probs, statistics, groups, bins, seed)
+    samplers = [RowResampler(p, s, names, threshold=threshold, bins=bins) for p, s in zip(some, of_some, strict=True)]
+    errors = resampled_errors(samplers, replicates, seed, advance, kept)
+    if groups is not None and some is not probs:
+        for one, each in zip(errors, statistics, strict=True):
+            sums = GroupSums(int(groups.max()) + 1, bins)
+            sums.add(each, groups)
+            one.update({name: error for name, error in sums.errors(replicates, seed).items() if name in one})
+    return errors
+
+
+def thinned(
+    probs: Sequence[Any], statistics: Sequence[Statistics], groups: Array | None, bins: int, seed: int
+) -> tuple[Sequence[Any], Sequence[Statistics], Array | None]:
+    """Return a random sample of the rows if there are more than `MOST_ROWS` of groups; else what was given.
+
+    Args:
+        probs: (N, C) probabilities of each model.
+        statistics: of each model.
+        groups: (N,) numbers of groups; None: nothing is left out.
+        bins: of the statistics.
+        seed: of the sample.
+    """
+    rows = len(statistics[0])
+    if groups is None or rows <= MOST_ROWS:
+        return probs, statistics, groups
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
+    index = order[:MOST_ROWS].sort().values.numpy()
+    labels = statistics[0].labels[index]
+    some = [one[torch.from_numpy(index)] if isinstance(one, torch.Tensor) else one[index] for one in probs]
+    kept: Array = np.unique(groups[index], return_inverse=True)[1]
+    return some, [prediction_statistics(one, labels, bins=bins) for one in some], kept
