@@ -10,6 +10,7 @@ setup: .venv/.installed
 # pip would compile the packages on one core
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
+	@echo 'installing packages into .venv, which takes a few minutes the first time'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev,docs]'
 	$(BIN)/python -W ignore -m compileall -q -q -j 0 .venv/lib src || true  # some packages carry files of newer Pythons
 	touch $@

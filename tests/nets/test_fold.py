@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from avuc.bayes import to_bayesian
 from avuc.nets import resnet20, resnet50, small_cnn
 from avuc.nets import runner as running
 from avuc.nets.fold import conv_bn_pairs, fold, state_of
@@ -306,6 +308,49 @@ def test_a_net_with_attributes_that_its_text_does_not_show_is_its_own(monkeypatc
     monkeypatch.setattr(running, "_SHARED", {})
     for factor in (2.0, 3.0):
         assert Runner(Times(factor), compiled=True).function({})(torch.ones(1)) == factor
+
+
+class Own(nn.Module):
+    """A network of a user's: layers of its own, and attributes that decide about the result."""
+
+    def __init__(self, factor: float = 2.0, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.layer, self.factor = nn.Linear(3, 3), factor
+        self.extra: object = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.factor * self.layer(x)
+        return x if self.extra is None else x + torch.as_tensor(self.extra)
+
+
+def test_own_nets_of_one_form_compile_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else decides about the result, an attribute, a tensor or an array beside the weights, is not shared."""
+    compiled: list[object] = []
+    monkeypatch.setattr(torch, "compile", lambda function, **options: (compiled.append(options), function)[1])
+    monkeypatch.setattr(running, "_SHARED", {})
+    x = torch.rand(4, 3)
+
+    def check(net: nn.Module, total: int) -> None:
+        with torch.no_grad():
+            torch.testing.assert_close(Runner(net, compiled=True).function({})(x), net(x))
+        assert len(compiled) == total
+
+    for seed in range(3):
+        check(Own(seed=seed), 1)
+    check(to_bayesian(Own(seed=3)).mean_module(), 1)  # the network of a posterior has the same form
+    check(Own(3.0), 2)
+    for total, extra in enumerate((torch.ones(3), torch.zeros(3), np.ones(3, np.float32), np.zeros(3, np.float32)), 3):
+        net = Own()
+        net.extra = extra
+        check(net, total)
+    hooked = Own()
+    hooked.register_forward_hook(lambda module, inputs, output: 2 * output)
+    check(hooked, 7)
+    for total in (8, 9):  # a slice has no hash in Python 3.11, so it can be no part of a key
+        sliced = Own()
+        sliced.columns = slice(0, total)  # type: ignore[assignment]
+        check(sliced, total)
 
 
 def test_what_is_shared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,6 +163,27 @@ def test_images_of_different_sizes() -> None:
         rows = [net(x).movedim(1, -1).flatten(0, 2).softmax(-1) for x, _ in batches]
     torch.testing.assert_close(found.probs, torch.cat(rows), rtol=0, atol=1e-6)
     assert torch.equal(found.labels, torch.cat([y.flatten() for _, y in batches]))
+    # one shape, the largest, so that images stay apart in intervals and guarantees
+    assert found.shape == (4, 4, 6)
+    at = found.to_map(found.labels.double())
+    assert torch.equal(at[:2].long(), batches[0][1])
+    assert torch.equal(at[2:, :3, :3].long(), batches[1][1])
+    assert at[2:, 3:].isnan().all()
+    assert at[2:, :, 3:].isnan().all()
+
+
+def test_tokens_of_unequal_sentences_are_counted_by_sentence() -> None:
+    lengths = [3, 5, 2, 4]
+    logits = torch.randn(4, 5, C)
+    labels = torch.randint(C, (4, 5))
+    for row, length in enumerate(lengths):
+        labels[row, length:] = -100
+    batches = [(logits[a : a + 2, :most], labels[a : a + 2, :most]) for a, most in ((0, 5), (2, 4))]  # padded by batch
+    found = predict(nn.Identity(), DataLoader(batches, batch_size=None), class_dim=-1)
+    whole = predict(nn.Identity(), logits, labels, class_dim=-1)
+    assert found.shape == whole.shape == (4, 5)
+    assert torch.equal(found.positions, whole.positions)
+    assert torch.equal(found.probs, whole.probs)
 
 
 @settings(max_examples=20)

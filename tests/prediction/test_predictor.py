@@ -84,9 +84,11 @@ def equal(a: Predictions, b: Predictions) -> None:
     assert (a.samples, a.monte_carlo_error) == (b.samples, b.monte_carlo_error)
 
 
-def close(a: Predictions, b: Predictions) -> None:
-    torch.testing.assert_close(a.probs, b.probs, rtol=0, atol=2e-6)
-    torch.testing.assert_close(a.expected_entropy, b.expected_entropy, rtol=0, atol=1e-5)
+def close(a: Predictions, b: Predictions, calibrator: object = None) -> None:
+    # isotonic regression rounds probabilities of float32 logits to a share of 8e-6, and its lines can be steep
+    more = 50 if getattr(calibrator, "coarse", False) else 1
+    torch.testing.assert_close(a.probs, b.probs, rtol=0, atol=more * 2e-6)
+    torch.testing.assert_close(a.expected_entropy, b.expected_entropy, rtol=0, atol=more * 1e-5)
     assert a.samples == b.samples
 
 
@@ -232,10 +234,10 @@ def test_readings_equal_their_own_pass(name: str) -> None:
         samples = reading.samples or 5
         own = predict(posterior, images, labels, samples=samples, calibrator=reading.calibrator, batch_size=8)
         # batched products of fewer draws may round otherwise
-        close(one, own)
+        close(one, own, reading.calibrator)
         assert one.monte_carlo_error == (own.monte_carlo_error and pytest.approx(own.monte_carlo_error, rel=1e-4))
         logits = stored(posterior, as_input(images), own.samples, 0)
-        close(one, Predictions.from_samples(logits, labels, calibrator=reading.calibrator))
+        close(one, Predictions.from_samples(logits, labels, calibrator=reading.calibrator), reading.calibrator)
 
 
 def test_nan_is_refused_in_any_way() -> None:

@@ -61,6 +61,33 @@ def test_batches_of_other_sizes_are_measured_again(monkeypatch: pytest.MonkeyPat
     assert measured == [1, 500]
 
 
+def test_datasets_that_are_expected_count_before_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each shape is decided on its own, measured only if more are expected than before, and stays compiled."""
+    runner, measured = runner_on("cuda", WORTH_COMPILING / 1000, monkeypatch)
+    wide = Batches(torch.zeros(30, 8), None, 10, torch.device("cpu"))
+
+    def worth(some: Batches, datasets: int | None) -> bool:
+        runner.expected = datasets
+        return runner._worth_compiling(some, 10)
+
+    assert not worth(batches(30, 10), 1)  # 30 passes are too few to measure
+    assert not measured
+    assert not worth(batches(30, 10), 33)  # 990 passes
+    assert not worth(batches(30, 10), 32)
+    assert len(measured) == 1
+    assert worth(wide, 34)
+    assert not worth(batches(30, 10), 1)
+    assert worth(wide, 1)
+    assert worth(batches(30, 10), 34)
+    assert len(measured) == 3
+
+
+def test_a_predictor_is_told_what_to_expect() -> None:
+    predictor = Predictor(to_bayesian(nn.Linear(4, 3)))
+    predictor.expect(80)
+    assert predictor._runner.expected == 80
+
+
 def test_never_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     runner, measured = runner_on("cpu", 1e9, monkeypatch)
     assert not runner._worth_compiling(batches(1000, 1), 1000)

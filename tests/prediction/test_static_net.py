@@ -235,8 +235,8 @@ def test_each_network_has_compilations_of_its_own(monkeypatch: pytest.MonkeyPatc
     """torch counts them by code object, and runs without compiling after eight."""
     codes: list[object] = []
     monkeypatch.setattr(torch, "compile", lambda function, **options: (codes.append(function.__code__), function)[1])
-    for _ in range(2):
-        Runner(nn.Sequential(nn.Linear(4, 3)), compiled=True)
+    for classes in (2, 3):
+        Runner(nn.Sequential(nn.Linear(4, classes)), compiled=True)
     assert codes[0] is not codes[1]
 
 

@@ -76,11 +76,12 @@ def test_single_images_of_first_seeds_only(recipe_file, tmp_path):
     copy.close()
 
 
-def test_a_copy_goes_on(recipe_file, exported, tmp_path):
+def test_a_copy_goes_on(recipe_file, exported, tmp_path, capsys):
     """It is a study: a new row is added to it like to any other."""
     shutil.copytree(exported, tmp_path / "copy")
     grown = load_recipe(recipe_file, ['study.ood=["photographs"]', "study.severities=[1, 3, 5]"])
-    store = run_study(grown, tmp_path / "copy", device="cpu", progress=False, only=["Vanilla"])
+    store = run_study(grown, tmp_path / "copy", device="cpu", progress=True, only=["Vanilla"])
+    assert "training Vanilla (seed 0): 1 of 1\n" in capsys.readouterr().err  # of those that were asked for
     assert ("Vanilla", 0, "contrast", 3) in store.done()
     assert "auroc" in {row[4] for row in store.rows() if row[:4] == ("Vanilla", 0, "contrast", 3)}
     store.close()

@@ -186,12 +186,13 @@ def test_background_in_pieces(recipe, tmp_path, same_study, as_on_gpu, clock):
 
 def test_background_gives_the_same_study_in_the_same_order(recipe, tmp_path, monkeypatch, same_study, as_on_gpu):
     """Whatever is ready first; and only few wait at a time."""
-    asked, written, most = [], [], [0]
+    asked, written, most, expected = [], [], [0], {}
     predict, cells, add = StudyWorker.predict, StudyWorker.evaluations, Store.add_evaluations
 
     def asking(self, key, test_set, *rest):
         found = predict(self, key, test_set, *rest)
         asked.append((key, test_set))
+        expected.setdefault((key, test_set.severity > 0), []).append(self.predictor(key)._runner.expected)
         most[0] = max(most[0], len(asked) - len(written))
         return found
 
@@ -208,6 +209,10 @@ def test_background_gives_the_same_study_in_the_same_order(recipe, tmp_path, mon
     monkeypatch.setattr(Store, "add_evaluations", writing)
     run_study(recipe, tmp_path, device="cpu", progress=False).close()
     assert written == asked
+    # each predictor is told how many sets of shifted images it will get
+    for (_, shifted), counts in expected.items():
+        assert counts == (list(range(len(counts), 0, -1)) if shifted else [1] * len(counts))
+    assert max(map(len, expected.values())) > 2
     assert 1 < most[0] <= MOST_WAITING + 1
     same_study(tmp_path)
 

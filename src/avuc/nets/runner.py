@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils import parametrize
 
-from avuc.core.fingerprint import structure
+from avuc.core.fingerprint import form, structure
 from avuc.nets.fold import Folded, fold, state_of
 
 Weights = dict[str, Tensor]
@@ -24,8 +24,8 @@ MODE = "max-autotune-no-cudagraphs"
 # network has changed since.
 Description = tuple[str, tuple[object, ...]]
 _COMPILED: weakref.WeakKeyDictionary[nn.Module, tuple[Description, Folded, Compiled]] = weakref.WeakKeyDictionary()
-# Networks with a complete description share the function: ten seeds of one architecture compile once.
-_SHARED: dict[str, tuple[Folded, Compiled]] = {}
+# Networks that are alike but for their weights share the function: ten seeds of one architecture compile once.
+_SHARED: dict[object, tuple[Folded, Compiled]] = {}
 MOST_SHARED = 8
 # Threads share compiled functions, and torch's compiler supports only one thread at a time.
 LOCK = threading.RLock()
@@ -146,7 +146,8 @@ def _compiled(module: nn.Module, key: nn.Module, folded: bool, mode: str) -> tup
     description = (text, structure(key))
     if key in _COMPILED and _COMPILED[key][0] == description:
         return _COMPILED[key][1:]
-    shared = _SHARED.get(text) if _is_fully_described(module) else None
+    alike = _alike(module, text)
+    shared = None if alike is None else _SHARED.get(alike)
     if shared is not None:
         _COMPILED[key] = (description, *shared)
         return shared
@@ -159,11 +160,23 @@ def _compiled(module: nn.Module, key: nn.Module, folded: bool, mode: str) -> tup
     run.__code__ = run.__code__.replace()
     compiled = torch.compile(run, mode=mode, dynamic=False)
     _COMPILED[key] = (description, slim, compiled)
-    if _is_fully_described(module):
+    if alike is not None:
         while len(_SHARED) >= MOST_SHARED:
             del _SHARED[next(iter(_SHARED))]
-        _SHARED[text] = (slim, compiled)
+        _SHARED[alike] = (slim, compiled)
     return slim, compiled
+
+
+def _alike(module: nn.Module, text: str) -> object:
+    """Return what networks have in common that can share a compiled function; None: this one cannot."""
+    if _is_fully_described(module):
+        return text
+    found = form(module)
+    try:
+        hash(found)
+    except TypeError:  # a slice, for example
+        return None
+    return None if found is None else (text, found)
 
 
 def _is_fully_described(module: nn.Module) -> bool:

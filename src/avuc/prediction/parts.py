@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +23,7 @@ class Part(NamedTuple):
         expected_entropy: (M,).
         samples: number of samples.
         error: Monte Carlo error, or None.
-        shape: (N, *spatial), or None if the examples differ in size.
+        shape: (N, *spatial), or None if the examples differ in the number of dimensions.
         positions: flat indices of the rows into `shape`, or None: all.
         width: number of labels of a multi-label model, whose decisions are the rows; else 0.
     """
@@ -40,12 +41,18 @@ class Part(NamedTuple):
         """Return the checked predictions; of a multi-label model, `MultiLabelPredictions`."""
         probs, labels, expected = self.probs, self.labels, self.expected_entropy
         if self.width:
-            each = [part.view(-1, self.width) for part in (probs[:, 1], labels, expected)]
+            each = [part.view(-1, self.width) for part in (_of_class_1(probs), labels, expected)]
             given: Any = None if bool((labels == -1).all()) else each[1]
             # callers that ask for several labels know what they get
             return cast("Predictions", MultiLabelPredictions(each[0], given, each[2], self.samples))
         shape: Any = self.shape
         return Predictions(probs, labels, expected, self.samples, self.error, shape, self.positions, ignore_index=None)
+
+
+def _of_class_1(pairs: Tensor) -> Tensor:
+    """Return the second of two columns [1 − p, p] in float64, with the relative precision of the smaller one."""
+    wide = pairs if pairs.device.type == "mps" else pairs.double()
+    return torch.where(wide[:, 0] < wide[:, 1], 1 - wide[:, 0], wide[:, 1])
 
 
 def joined(parts: Sequence[Part]) -> Part:
@@ -79,17 +86,24 @@ def joined(parts: Sequence[Part]) -> Part:
 
 
 def _place(parts: Sequence[Part]) -> tuple[tuple[int, ...] | None, Tensor | None]:
-    """Return `shape` and `positions` of the whole; (None, None) if the examples differ in size."""
+    """Return `shape` and `positions` of the whole: examples that differ in size are put into the largest size.
+
+    (None, None) if they differ in the number of dimensions.
+    """
     shapes = [part.shape for part in parts]
     known = [shape for shape in shapes if shape is not None]
-    if len(known) < len(shapes) or len({shape[1:] for shape in known}) > 1:
+    if len(known) < len(shapes) or len({len(shape) for shape in known}) > 1:
         return None, None
-    shape = (sum(shape[0] for shape in known), *known[0][1:])
-    if all(part.positions is None for part in parts):
+    inner = tuple(max(sizes) for sizes in zip(*(shape[1:] for shape in known), strict=True))
+    shape = (sum(shape[0] for shape in known), *inner)
+    if all(part.positions is None for part in parts) and all(own[1:] == inner for own in known):
         return shape, None
     found, start = [], 0
     for part, own in zip(parts, known, strict=True):
-        size = math.prod(own)
-        found.append(start + (torch.arange(size) if part.positions is None else part.positions.cpu()))
-        start += size
+        places = torch.arange(math.prod(own)) if part.positions is None else part.positions.cpu()
+        if own[1:] != inner:
+            index = np.unravel_index(places.numpy(), own)
+            places = torch.from_numpy(np.ravel_multi_index(index, (own[0], *inner)))
+        found.append(start + places)
+        start += own[0] * math.prod(inner)
     return shape, torch.cat(found)

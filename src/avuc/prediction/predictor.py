@@ -252,6 +252,14 @@ class Predictor:
             self._runner.forget()
             self._runner.options = replace(self._runner.options, features=store)
 
+    def expect(self, datasets: int | None) -> None:
+        """Say how many datasets like the next one will come, for the decision whether compiling is worth its time.
+
+        Without it, or with None, that follows from the calls so far.
+        """
+        with self._lock:
+            self._runner.expected = datasets
+
     def forget(self) -> None:
         """Drop the samples that are kept; needed only after a change of the posterior that cannot be detected."""
         with self._lock:

@@ -69,6 +69,9 @@ class SampleRunner:
         # passes of all calls and their seconds, and whether compiling was worth it
         self._passes, self._work, self._compiles = 0, 0.0, False
         self._pass_seconds: dict[int, float] = {}  # of one pass, by the size of the batch as a power of two
+        self.expected: int | None = None  # datasets of this form to come, this one included; None: not known
+        # by the shape of an image: whether compiling is worth it, decided for so many datasets
+        self._decided: dict[tuple[int, ...], tuple[bool, int]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was prepared and without features that it shares: a copy prepares its own."""
@@ -171,6 +174,8 @@ class SampleRunner:
         """Return whether the passes of all calls take long enough; once that is so, all later calls are compiled."""
         if self.device.type != "cuda" or self._compiles:
             return self._compiles
+        if self.expected is not None:
+            return self._worth_expected(batches, limit, self.expected)
         passes, expected = limit * len(batches), limit * -(-batches.expected_rows // batches.size)
         self._passes += passes
         if max(self._passes, expected) >= FEWEST_PASSES:
@@ -183,6 +188,15 @@ class SampleRunner:
             # either what was run, or what a loader still brings: its batches count in the one as soon as they come
             self._compiles = max(self._work, expected * seconds) >= WORTH_COMPILING
         return self._compiles
+
+    def _worth_expected(self, batches: Batches, limit: int, datasets: int) -> bool:
+        """The same if it is known how many datasets come. Each shape of an image is compiled on its own."""
+        worth, most = self._decided.get(batches.image_shape, (False, 0))
+        if not worth and datasets > most:
+            passes = limit * len(batches) * datasets
+            worth = passes >= FEWEST_PASSES and passes * self._seconds(batches) >= WORTH_COMPILING
+            self._decided[batches.image_shape] = (worth, datasets)
+        return worth
 
     def _seconds(self, batches: Batches) -> float:
         """Return how long one pass of a batch takes without compiling."""

@@ -101,6 +101,12 @@ class Plan:
             if (method.name, key.seed, test_set.shift, test_set.severity) not in done
         ]
 
+    def alike(self, key: ModelKey, test_set: TestSet, done: Done) -> int:
+        """Return how many sets like this one a model is not evaluated on yet; shifted images may be larger."""
+        if not test_set.severity:
+            return 1
+        return sum(bool(one.severity and self.pending(key, one, done)) for one in self.sets)
+
     def ready(self, key: ModelKey, test_set: TestSet, done: Done) -> bool:
         """Return whether a model has evaluations left on a set, and those they depend on are finished."""
         before = {VALIDATION: [], CLEAN: [VALIDATION]}.get(test_set, [VALIDATION, CLEAN])

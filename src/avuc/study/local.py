@@ -239,7 +239,7 @@ class LocalRun:
                 if not mine:
                     continue
                 self._check(COMPILE_SECONDS if self.on_gpu else 0.0)
-                self._say(mine, len(ready))
+                self._say(mine, len(ready.intersection(self.plan.models).difference(mine)))
                 for trained in self.worker.train(mine):
                     self.store.add_model(trained)
                 any_trained = True
@@ -305,6 +305,9 @@ class LocalRun:
             if self.background is None:
                 self.store.add_evaluations(self.worker.evaluate(key, test_set, methods, fits))
             else:
+                alike = max(1, self.plan.alike(key, test_set, self.done) // self.worker.processes)
+                for bn_images in {method.bn_images for method in methods}:
+                    self.worker.predictor(key, bn_images).expect(alike)
                 self.background.add(self.worker.predict(key, test_set, methods, fits), claim.pop_all())
                 self.in_progress |= keys
             self.done |= keys

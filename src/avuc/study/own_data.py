@@ -7,31 +7,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    Subset,
-    SubsetRandomSampler,
-)
 
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.data import Dataset
 from avuc.data.tensors import Encode, MemoryData, TensorData
-from avuc.prediction.arguments import Arguments, tensor_of
-from avuc.prediction.data import DATASET_BATCH, Loaded, source_of
+from avuc.prediction.in_memory import as_memory_data, collected
 from avuc.study.own_code import bound, described, find, seeded
 from avuc.study.sections import DataConfig
 
-EXPECTED = (
-    "an avuc Dataset, a pair (inputs, labels) of tensors, a mapping of tensors with 'labels', a torch Dataset or a "
-    "DataLoader"
-)
 VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 # what was loaded last: the check before a study and the study itself load the same
 _LOADED: dict[tuple[str, str, str], MemoryData] = {}
@@ -92,12 +77,10 @@ def _load(config: DataConfig, split: str, num_classes: int) -> MemoryData:
         train = load_own(config, "train")
         count, classes = train.num_classes, train.class_names
     name = f"{config.source} {split}"
-    if isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and inputs.ndim == 4:
-        if inputs.shape[3] not in (1, 3) and inputs.shape[1] in (1, 3):
-            raise InputError(f"{where}: images {tuple(inputs.shape)} have the channels first; use .permute(0, 2, 3, 1)")
-        if labels.ndim == 1:
-            return Dataset(inputs, labels, count, name, classes, f"from {config.source}")
-    return TensorData(inputs, labels, count, name, classes, texts, encode)
+    more: dict[str, Any] = {"class_names": classes, "origin": f"from {config.source}"}
+    if texts:
+        more |= {"texts": texts, "encode": encode}
+    return as_memory_data(inputs, labels, count, name, **more)
 
 
 def _named(data: MemoryData, names: tuple[str, ...], where: str) -> MemoryData:
@@ -194,60 +177,13 @@ def _needs_root(function: Any) -> bool:
 
 def _collected(found: Any, where: str) -> tuple[Any, Tensor]:
     """Return the inputs (a tensor, or a mapping of tensors) and labels of data in one of the usual forms."""
-    labels = None
-    if isinstance(found, tuple | list) and len(found) == 2:
-        found, labels = found
-    if isinstance(found, DataLoader):
-        found = _in_order(found)
     try:
         with seeded(0):
-            source = source_of(found, labels, None, None)
-            parts = list(source) if isinstance(source, Loaded) else [source]
+            return collected(found)
     except InputError as error:
-        raise InputError(f"{where}: {error}; expected {EXPECTED}") from error
+        raise InputError(f"{where}: {error}") from error
     except Exception as error:  # whatever the user's dataset raises
         raise InputError(f"{where}: reading it failed: {described(error)}") from error
-    if any(part.labels is None for part in parts):
-        raise InputError(f"{where}: there are no labels; expected {EXPECTED}")
-    try:
-        inputs = _joined([part.arguments for part in parts])
-        targets = torch.cat([torch.as_tensor(part.labels) for part in parts])
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"{where}: batches of different shapes ({described(error)}); pad to one length") from error
-    if targets.is_floating_point() or targets.dtype == torch.bool:
-        raise InputError(f"{where}: labels must be class indices, found {targets.dtype}; convert them with .long()")
-    return inputs, targets.long()
-
-
-def _in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """Return a loader of the same examples in the order of their dataset; as it is, if its sampler chooses freely."""
-    dataset, sampler = loader.dataset, loader.sampler
-    if isinstance(dataset, IterableDataset) or type(loader.batch_sampler) is not BatchSampler:
-        return loader
-    if type(sampler) is SubsetRandomSampler:  # a part of the dataset, such as a split
-        dataset = Subset(dataset, sorted(sampler.indices))
-    elif type(sampler) is RandomSampler:
-        if sampler.replacement or sampler.num_samples != len(sampler.data_source):
-            return loader
-    elif type(sampler) is not SequentialSampler:
-        return loader
-    return DataLoader(
-        dataset,
-        batch_size=loader.batch_size or DATASET_BATCH,
-        collate_fn=loader.collate_fn,
-        num_workers=loader.num_workers,
-    )
-
-
-def _joined(parts: list[Arguments]) -> Any:
-    first = parts[0]
-    if first.kwargs and not first.args:
-        return {name: torch.cat([tensor_of(part.kwargs[name]) for part in parts]) for name in first.kwargs}
-    if len(first.args) != 1 or first.kwargs:
-        raise InputError(
-            "several positional inputs; use a mapping from the names of the network's arguments to tensors"
-        )
-    return torch.cat([tensor_of(part.args[0]) for part in parts])
 
 
 def class_names(data: Any) -> tuple[str, ...]:

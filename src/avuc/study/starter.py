@@ -72,7 +72,7 @@ def load(split: str, noise: int = 60) -> tuple[Tensor, Tensor]:
     labels = torch.randint(4, (count,), generator=generator)
     images = torch.randint(noise, (count, 16, 16, 1), generator=generator)
     for image, label in zip(images, labels.tolist(), strict=True):
-        image[4 * label : 4 * label + 4] += noise // 3
+        image[4 * label : 4 * label + 4] += noise // 10
     return images.to(torch.uint8), labels
 
 

@@ -10,20 +10,21 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from avuc.calibration import Calibrator, TemperatureScaling
 from avuc.core.errors import InputError
-from avuc.data.arrays import Dataset
+from avuc.data.arrays import UNLABELLED, Dataset
 from avuc.data.stream import Stream
+from avuc.data.tensors import MemoryData
 from avuc.methods import SVI, Method, Objective, Vanilla
 from avuc.prediction.logits import kept_logits
 from avuc.training.calibrated import Calibrated, renamed
 from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch, in_part
-from avuc.training.fit import fit
+from avuc.training.fit import fit, own_data
 from avuc.training.model_trainer import Net
 from avuc.training.run import Data, Fitted
 from avuc.training.settings import TrainSettings
@@ -95,8 +96,8 @@ class Plan(NamedTuple):
 
 def fit_calibrated(
     net: Net,
-    data: Data,
-    validation: Dataset,
+    data: Any,
+    validation: Any,
     *,
     epochs: int | None = None,
     use_avuc_loss: bool = False,
@@ -112,7 +113,7 @@ def fit_calibrated(
 
     Args:
         net, data, seed, device, progress: as in `fit`. A `Stream` uses its own crops and flips instead of AugMix.
-        validation: held-out images; the temperature is fitted on them.
+        validation: held-out data in one of the forms of `fit`, but no `Stream`; the temperature is fitted on them.
         epochs: epochs of the network, 200 by default. The posterior gets 30 for each 200, and all schedules are scaled.
         use_avuc_loss: also use the repaired AvUC loss for the posterior. On CIFAR-10 it was not better
             (docs/reproduction/index.md).
@@ -133,6 +134,7 @@ def fit_calibrated(
     """
     if avuc is not None:
         use_avuc_loss = renamed("fit_calibrated(avuc=)", "use_avuc_loss", avuc)
+    data, validation = own_data(data, validation)
     _check(data, validation)
     plan = default_plan(epochs, use_avuc_loss=use_avuc_loss)
     folder = None if directory is None else Path(directory)
@@ -219,14 +221,14 @@ def _scaled(step: Step, share: float, least: int) -> Step:
     return Step(step.method, objective, settings)
 
 
-def _check(data: Data, validation: Dataset) -> None:
+def _check(data: Data, validation: MemoryData | None) -> None:
     """Raise an error before the first epoch for input that would fail after the last one."""
-    if not isinstance(validation, Dataset):
+    if validation is None:
         raise InputError(
-            "fit_calibrated: the temperature is learned on held-out images; give them as validation, a Dataset "
-            f"(train, validation = split_dataset(data, 5000).apply(data)); found {type(validation).__name__}"
+            "fit_calibrated: the temperature is learned on held-out images; give them as validation "
+            "(train, validation = split_dataset(data, 5000).apply(data))"
         )
-    if not len(validation) or int(validation.labels.min()) < 0:
+    if not validation.num_labelled or bool((validation.labels == UNLABELLED).any()):
         raise InputError(
             f"{validation.name}: the temperature is learned on the validation images; expected at least one, with a "
             "label for each"

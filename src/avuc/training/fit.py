@@ -18,6 +18,7 @@ from avuc.core.progress import Progress
 from avuc.data.stream import Stream
 from avuc.data.tensors import MemoryData, TensorData
 from avuc.methods import Method, Objective
+from avuc.prediction.in_memory import in_memory
 from avuc.training.captured import CapturedSteps
 from avuc.training.compiled_steps import CompiledSteps
 from avuc.training.distributed import Ranks
@@ -36,11 +37,11 @@ class OutOfTime(Exception):
 def fit(
     method: Method,
     net: Net,
-    data: Data,
+    data: Any,
     *,
     objective: Objective | None = None,
     settings: TrainSettings | None = None,
-    validation: MemoryData | None = None,
+    validation: Any = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
     directory: str | Path | None = None,
@@ -53,10 +54,13 @@ def fit(
         method: what to train, for example `avuc.methods.SVI()`.
         net: a function that takes a `torch.Generator` and returns a network (each model of an ensemble then starts
             differently), or a network, whose weights are the start. The network is copied.
-        data: a `Dataset`, which is moved to the device once, or a `Stream` of batches from files.
+        data: a `Dataset`, which is moved to the device once, or a `Stream` of batches from files. A pair (inputs,
+            labels) of tensors, a mapping of tensors with "labels", a torch Dataset or a DataLoader is read into memory
+            once: its batch size is not used, and a random transform is applied once, not in each epoch.
         objective: the loss; cross-entropy or the negative ELBO by default.
         settings: how to train; the paper's CIFAR-10 recipe by default.
-        validation: held-out images that are evaluated after epochs. `settings.patience` and `settings.keep` need them.
+        validation: held-out data in one of these forms, but no `Stream`, evaluated after epochs. `settings.patience`
+            and `settings.keep` need them.
         seed: determines everything random.
         device: where to train.
         directory: folder for checkpoints and `log.jsonl`. The same call resumes an interrupted run from there, and
@@ -75,18 +79,28 @@ def fit(
     >>> len(fitted.history), fitted.threshold > 0
     (2, True)
     """
+    train, held_out = own_data(data, validation)
     job = Job(
         method,
         net,
-        data,
+        train,
         objective or Objective(),
         settings or TrainSettings(),
-        validation,
+        held_out,
         seed,
         None if directory is None else Path(directory),
         on_epoch,
     )
     return fit_many([job], device=device, progress=progress)[0]
+
+
+def own_data(data: Any, validation: Any) -> tuple[Data, MemoryData | None]:
+    """Return the arguments of `fit` with data of other libraries in memory."""
+    train = data if isinstance(data, Stream) else in_memory(data, "data")
+    if validation is None:
+        return train, None
+    classes = train.files.num_classes if isinstance(train, Stream) else train.num_classes
+    return train, in_memory(validation, "validation", classes)
 
 
 def fit_many(

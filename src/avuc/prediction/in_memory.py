@@ -1,0 +1,117 @@
+"""Data of any usual form as tensors in memory: pairs, mappings, torch Datasets and DataLoaders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+)
+
+from avuc.core.errors import InputError
+from avuc.data.arrays import Dataset
+from avuc.data.tensors import MemoryData, TensorData
+from avuc.prediction.arguments import Arguments, tensor_of
+from avuc.prediction.data import DATASET_BATCH, Loaded, source_of
+
+EXPECTED = (
+    "an avuc Dataset, a pair (inputs, labels) of tensors, a mapping of tensors with 'labels', a torch Dataset or a "
+    "DataLoader"
+)
+
+
+def in_memory(found: Any, name: str, num_classes: int = 0) -> MemoryData:
+    """Return labelled data of any usual form in memory. An avuc `Dataset` or `TensorData` is returned as it is.
+
+    A DataLoader is read once, in the order of its dataset: a random transform is applied once, not in each epoch.
+
+    Args:
+        found: one of the forms in `EXPECTED`.
+        name: for messages.
+        num_classes: number of classes; 0 for the highest label plus 1.
+
+    >>> in_memory((torch.rand(4, 3), torch.tensor([0, 2, 1, 0])), "data").num_classes
+    3
+    """
+    if isinstance(found, Dataset | TensorData):
+        return found
+    try:
+        inputs, labels = collected(found)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error
+    count = num_classes or (int(labels.max()) + 1 if labels.numel() else 0)
+    return as_memory_data(inputs, labels, count, name)
+
+
+def as_memory_data(inputs: Any, labels: Tensor, num_classes: int, name: str, **more: Any) -> MemoryData:
+    """Return a `Dataset` of uint8 images with one label each, or else `TensorData`, which takes `more`."""
+    if isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and inputs.ndim == 4:
+        if inputs.shape[3] not in (1, 3) and inputs.shape[1] in (1, 3):
+            raise InputError(f"{name}: images {tuple(inputs.shape)} have the channels first; use .permute(0, 2, 3, 1)")
+        if labels.ndim == 1:
+            return Dataset(inputs, labels, num_classes, name, more.get("class_names", ()), more.get("origin", ""))
+    return TensorData(inputs, labels, num_classes, name, **{key: more[key] for key in more if key != "origin"})
+
+
+def collected(found: Any) -> tuple[Any, Tensor]:
+    """Return the inputs (a tensor, or a mapping of tensors) and labels of data in one of the usual forms."""
+    labels = None
+    if isinstance(found, tuple | list) and len(found) == 2:
+        found, labels = found
+    if isinstance(found, DataLoader):
+        found = _in_order(found)
+    try:
+        source = source_of(found, labels, None, None)
+        parts = list(source) if isinstance(source, Loaded) else [source]
+    except InputError as error:
+        raise InputError(f"{error}; expected {EXPECTED}") from error
+    if any(part.labels is None for part in parts):
+        raise InputError(f"there are no labels; expected {EXPECTED}")
+    try:
+        inputs = _joined([part.arguments for part in parts])
+        targets = torch.cat([torch.as_tensor(part.labels) for part in parts])
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"batches of different shapes ({reason}); pad to one length") from error
+    if targets.is_floating_point() or targets.dtype == torch.bool:
+        raise InputError(f"labels must be class indices, found {targets.dtype}; convert them with .long()")
+    return inputs, targets.long()
+
+
+def _in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Return a loader of the same examples in the order of their dataset; as it is, if its sampler chooses freely."""
+    dataset, sampler = loader.dataset, loader.sampler
+    if isinstance(dataset, IterableDataset) or type(loader.batch_sampler) is not BatchSampler:
+        return loader
+    if type(sampler) is SubsetRandomSampler:  # a part of the dataset, such as a split
+        dataset = Subset(dataset, sorted(sampler.indices))
+    elif type(sampler) is RandomSampler:
+        if sampler.replacement or sampler.num_samples != len(sampler.data_source):
+            return loader
+    elif type(sampler) is not SequentialSampler:
+        return loader
+    return DataLoader(
+        dataset,
+        batch_size=loader.batch_size or DATASET_BATCH,
+        collate_fn=loader.collate_fn,
+        num_workers=loader.num_workers,
+    )
+
+
+def _joined(parts: list[Arguments]) -> Any:
+    first = parts[0]
+    if first.kwargs and not first.args:
+        return {name: torch.cat([tensor_of(part.kwargs[name]) for part in parts]) for name in first.kwargs}
+    if len(first.args) != 1 or first.kwargs:
+        raise InputError(
+            "several positional inputs; use a mapping from the names of the network's arguments to tensors"
+        )
+    return torch.cat([tensor_of(part.args[0]) for part in parts])
