@@ -44,13 +44,15 @@ def train(rank: int, processes: int, folder: str) -> None:
         history.append(float(nn.functional.cross_entropy(net(pixels[1000:]), labels[1000:]).detach()))
     if rank == 0:
         torch.save((history, float(avuc_term.threshold)), f"{folder}/{processes}.pt")
+    if processes > 1:
+        dist.destroy_process_group()  # without it, gloo's threads sometimes abort a process while Python shuts down
 
 
 if __name__ == "__main__":
     figure, ax = plt.subplots()
     with tempfile.TemporaryDirectory() as folder:
         train(0, 1, folder)
-        torch.multiprocessing.spawn(train, (2, folder), nprocs=2)
+        torch.multiprocessing.start_processes(train, (2, folder), nprocs=2, start_method="forkserver")
         for processes, style in ((1, "-"), (2, "o")):
             history, threshold = torch.load(f"{folder}/{processes}.pt")
             ax.plot(range(1, 13), history, style, label=f"{processes} process{'es' * (processes > 1)}")
