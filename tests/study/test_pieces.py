@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import sqlite3
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from avuc.study import Store, load_recipe, run_study
 from avuc.study.background import MOST_WAITING, Background
 from avuc.study.grid import ModelKey, Plan
 from avuc.study.local import LocalRun
+from avuc.study.retrained import comparison
 from avuc.study.worker import StudyWorker
 from avuc.train import Job, TrainSettings, fit_many
 from avuc.training.fit import OutOfTime
@@ -144,6 +146,51 @@ def test_lost_models_are_missed_only_where_cells_are(recipe_file, recipe, tmp_pa
     assert set(again) == {ModelKey("SVI", 0)}
     run_study(recipe, tmp_path, device="cpu", progress=False).close()
     same_study(tmp_path)
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_a_start_without_weights_is_trained_again_and_its_results_stay(
+    recipe, tmp_path, monkeypatch, request, capsys, gpu
+):
+    """As when a published copy, which has no weights, is continued by a method that begins with one of its networks."""
+    from avuc.study.export import export_study
+
+    def content(folder, method):
+        with closing(sqlite3.connect(folder / "study.sqlite")) as db:
+            tables = ("models", "history", "cells", "rows")
+            return [db.execute(f"SELECT * FROM {table} WHERE method=?", (method,)).fetchall() for table in tables]
+
+    run_study(recipe, tmp_path / "first", device="cpu", progress=False, only=["Vanilla"]).close()
+    export_study(tmp_path / "first", tmp_path / "copy")
+    before = content(tmp_path / "copy", "Vanilla")
+    if gpu:
+        request.getfixturevalue("as_on_gpu")
+    again = []
+    real = StudyWorker.train
+    monkeypatch.setattr(StudyWorker, "train", lambda self, keys: again.append(list(keys)) or real(self, keys))
+    capsys.readouterr()
+    run_study(recipe, tmp_path / "copy", device="cpu", progress=False, only=["SVI-AvUC"]).close()
+    seen = {key.method for keys in again for key in keys}
+    assert seen == {"Vanilla", "SVI-AvUC"}
+    assert "trained Vanilla (seed 0) again: its epochs have the stored figures" in capsys.readouterr().err
+    assert content(tmp_path / "copy", "Vanilla") == before
+    run_study(recipe, tmp_path / "whole", device="cpu", progress=False, only=["Vanilla", "SVI-AvUC"]).close()
+    assert content(tmp_path / "copy", "SVI-AvUC")[3] == content(tmp_path / "whole", "SVI-AvUC")[3]
+
+
+def test_another_network_than_the_stored_one_is_said():
+    key, record = (
+        ModelKey("Vanilla", 3),
+        {"member": 0, "epoch": 0, "accuracy": 0.5, "nll": float("nan"), "seconds": 1.0},
+    )
+    assert comparison(key, [record], [record | {"seconds": 2.0, "accuracy": 0.500001}]).endswith("stored figures")
+    said = comparison(key, [record, record | {"epoch": 1}], [record, record | {"epoch": 1, "nll": 1.0}])
+    assert said.endswith("again, not exactly as before: epoch 2 has nll 1, stored is nan")
+    assert comparison(key, [{"member": 0, "epoch": 0}], [record]).endswith("stored figures")  # thinned out
+    assert "cannot be compared" in comparison(key, [], [record])
+    assert "threshold 0.5, stored is None" in comparison(
+        key, [record | {"threshold": None}], [record | {"threshold": 0.5}]
+    )
 
 
 def test_a_trained_model_is_kept_once_without_its_optimiser(undisturbed):

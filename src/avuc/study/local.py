@@ -26,6 +26,8 @@ from avuc.study.background import Background
 from avuc.study.claims import Claims
 from avuc.study.grid import CLEAN, VALIDATION, Done, ModelKey, Plan, TestSet
 from avuc.study.own_code import restore
+from avuc.study.records import Trained
+from avuc.study.retrained import comparison, to_train
 from avuc.study.store import Store
 from avuc.study.validation_fit import validation_fit
 from avuc.study.worker import StudyWorker
@@ -241,26 +243,31 @@ class LocalRun:
                 self._check(COMPILE_SECONDS if self.on_gpu else 0.0)
                 self._say(mine, len(ready.intersection(self.plan.models).difference(mine)))
                 for trained in self.worker.train(mine):
-                    self.store.add_model(trained)
+                    self._add(trained, again=trained.key in ready)
                 any_trained = True
                 if self.on_gpu:
                     break
         return any_trained
 
+    def _add(self, trained: Trained, again: bool) -> None:
+        """Store a training. One that was done again keeps its first record, because stored results are of that one."""
+        if not again:
+            self.store.add_model(trained)
+            return
+        self.store.check_data(trained.prints)
+        stored = self.store.history(trained.key.method, trained.key.seed)
+        print(comparison(trained.key, stored, trained.history), file=sys.stderr)
+
     def _untrained(self) -> list[ModelKey]:
-        """Models to train; also trained ones whose files are gone while evaluations are missing."""
-        trained = self.store.trained()
-        return [
-            key
-            for key in self.plan.models
-            if key not in trained
-            or (not self.worker.holds(key) and any(self.plan.pending(key, one, self.done) for one in self.plan.sets))
-        ]
+        held = {key for key in self.plan.models if self.worker.holds(key)}
+        return to_train(self.plan, self.store.trained(), held, self.done)
 
     def _can_train(self, key: ModelKey, ready: set[ModelKey]) -> bool:
-        """Whether the model that it is initialised from is trained."""
+        """Whether the model that it is initialised from is trained, and no process trains that one again now."""
         init_from = self.plan.recipe.method(key.method).init_from
-        return not init_from or ModelKey(init_from, key.seed) in ready
+        start = ModelKey(init_from, key.seed)
+        with self.claims.claim(_training(start)) as free:
+            return not init_from or (start in ready and bool(free) and self.worker.holds(start))
 
     def _say(self, keys: Sequence[ModelKey], before: int) -> None:
         if self.progress:

@@ -1,0 +1,191 @@
+"""Several studies side by side: queues, a common end time, what fails, what hangs, MPS, and the small copies."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import run_many
+
+from avuc.core.errors import InputError
+from avuc.study.store import Store
+
+RECIPE = """
+[study]
+name = "small"
+seeds = [0]
+samples = 2
+shifts = []
+ood = []
+[data]
+source = "mnist5k"
+validation = 100
+train_images = 100
+test_images = 100
+[net]
+name = "mlp"
+hidden = [8]
+[train]
+epochs = 1
+milestones = []
+factors = []
+pad = 0
+[[methods]]
+name = "Plain, first"
+method = "vanilla"
+[[methods]]
+name = "Second"
+method = "vanilla"
+objective = { kind = "confidence_penalty", beta = 0.1 }
+"""
+PLAN = """
+[[study]]
+queue = "a"
+recipe = "small.toml"
+out = "one"
+only = ["Plain, first"]
+device = "cpu"
+[[study]]
+queue = "b"
+recipe = "small.toml"
+out = "two"
+only = ["Missing"]
+device = "cpu"
+[[study]]
+queue = "b"
+recipe = "small.toml"
+out = "two"
+set = ["train.epochs=2"]
+least = 1e9
+[[study]]
+queue = "a"
+recipe = "small.toml"
+out = "copy"
+only = ["Second"]
+device = "cpu"
+seed_from = "out/one"
+"""
+
+
+def states(out: Path) -> list[str]:
+    return [row["state"] for row in json.loads((out / "status.json").read_text())]
+
+
+def test_queues_run_and_small_copies_are_made(tmp_path, capsys):
+    (tmp_path / "small.toml").write_text(RECIPE)
+    (tmp_path / "plan.toml").write_text(PLAN)
+    out, small = tmp_path / "out", tmp_path / "exported"
+    arguments = [str(tmp_path / "plan.toml"), "--out", str(out), "--minutes", "5", "--export", str(small)]
+    assert run_many.main(arguments) == 1  # one failed
+    assert states(out) == ["finished", "finished", "failed", "not begun: too little time"]
+    assert "Missing: the recipe has no such method" in (out / "logs" / "b-0.log").read_text()
+    assert "one: 0." in capsys.readouterr().out
+    expected = {"one": {"Plain, first"}, "copy": {"Plain, first", "Second"}}  # a copy begins with what it is a copy of
+    for name, methods in expected.items():
+        store = Store(small / name, create=False)
+        assert {row[0] for row in store.done()} == methods
+        store.close()
+    assert not (small / "two").exists()
+
+
+def plan_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: dict[str, str]) -> Path:
+    """A plan with one queue for each program; `recipe` is its Python code."""
+
+    def command(self: run_many.Entry, out: Path, minutes: float) -> tuple[list[str], Path]:
+        return [sys.executable, "-S", "-c", programs[self.recipe], f"{minutes:.4g}"], tmp_path
+
+    monkeypatch.setattr(run_many.Entry, "command", command)
+    path = tmp_path / "plan.toml"
+    tables = [f'[[study]]\nqueue = "{name}"\nrecipe = "{name}"\nout = "{name}"\nleast = 0.0\n' for name in programs]
+    path.write_text("".join(tables))
+    return path
+
+
+HANGS = "import time; time.sleep(100)"
+IGNORES = (
+    "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('ready', flush=True); time.sleep(100)"
+)
+
+
+def test_what_goes_on_after_the_end_is_interrupted_then_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_many, "KILL_SECONDS", 1.0)
+    programs = {"ends": "", "stops": "raise SystemExit(75)", "hangs": HANGS, "ignores": IGNORES}
+    path, out = plan_of(tmp_path, monkeypatch, programs), tmp_path / "out"
+    began = time.monotonic()
+    arguments = [str(path), "--out", str(out), "--minutes", "0.03", "--grace", "0.2"]
+    assert run_many.main(arguments) == 75
+    assert time.monotonic() - began < 30
+    assert states(out) == ["finished", "out of time", "out of time", "out of time"]
+    assert "KeyboardInterrupt" in (out / "logs" / "hangs-0.log").read_text()
+
+
+def test_the_end_in_a_file_may_change(tmp_path, monkeypatch):
+    end = tmp_path / "end"
+    end.write_text(f"{time.time() + 6000}")
+    soon = f"import pathlib, time; pathlib.Path({str(end)!r}).write_text(str(time.time())); time.sleep(100)"
+    path = plan_of(tmp_path, monkeypatch, {"soon": soon})
+    assert run_many.main([str(path), "--out", str(tmp_path / "out"), "--end-file", str(end), "--grace", "0"]) == 75
+    runner = run_many.Runner([], tmp_path, end, 0, {})
+    now = runner.end_time()
+    end.write_text("")  # half written
+    assert runner.end_time() == now
+
+
+def test_mps_is_started_for_the_studies_alone_and_ended(tmp_path, monkeypatch, capfd):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / run_many.MPS
+    program.write_text(
+        f'#!/bin/sh\necho "$CUDA_MPS_PIPE_DIRECTORY $1" >> {tmp_path}/called\ncat >> {tmp_path}/called\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    path = plan_of(tmp_path, monkeypatch, {"asks": "import os; print(os.environ['CUDA_MPS_PIPE_DIRECTORY'])"})
+    assert run_many.main([str(path), "--out", str(tmp_path / "out"), "--minutes", "1", "--mps"]) == 0
+    said = (tmp_path / "out" / "logs" / "asks-0.log").read_text().split()[-1]
+    assert (tmp_path / "called").read_text() == f"{said} -d\n{said} \nquit\n"
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+    program.unlink()
+    assert (
+        run_many.main([str(path), "--out", str(tmp_path / "out"), "--minutes", "1", "--mps"]) == 1
+    )  # no such variable
+    assert "take turns" in capfd.readouterr().err
+
+
+def test_commands_of_all_kinds_of_recipes(tmp_path):
+    given = {"queue": "a", "out": "x", "base": tmp_path}
+    command, folder = run_many.Entry(recipe="tiny-imagenet", data="pictures", **given).command(tmp_path, 2.5)
+    assert folder == run_many.FOLDERS / "tiny-imagenet"
+    assert command[3:8] == ["study", "recipe.toml", "--out", str(tmp_path / "x"), "--minutes"]
+    assert command[-2:] == ["--set", f"data.root={tmp_path / 'pictures'}"]
+    shipped, _ = run_many.Entry(recipe="demo", only=("SVI", "TS"), device="cpu", **given).command(tmp_path, 1)
+    assert shipped[4] == "demo"
+    assert shipped[-6:] == ["--only", "SVI", "--only", "TS", "--device", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[study]]\nqueue = 'a'\nrecipe = 'demo'\n", "entry 1: no out; keys are"),
+        ("[[study]]\nqueue = 'a'\nrecipe = 'demo'\nout = 'x'\nonyl = []\n", "entry 1: onyl; keys are"),
+        ("", r"no \[\[study\]\]"),
+        ("[", "not a plan in TOML"),
+    ],
+)
+def test_wrong_plans(tmp_path, text, message):
+    (tmp_path / "plan.toml").write_text(text)
+    with pytest.raises(InputError, match=message):
+        run_many.read_plan(tmp_path / "plan.toml")
+
+
+def test_one_end_time(tmp_path):
+    (tmp_path / "plan.toml").write_text(PLAN)
+    for more in ([], ["--minutes", "1", "--end-file", "x"]):
+        with pytest.raises(InputError, match="one of them"):
+            run_many.main([str(tmp_path / "plan.toml"), "--out", str(tmp_path), *more])
+    with pytest.raises(InputError, match="no such file; --end-file"):
+        run_many.main([str(tmp_path / "plan.toml"), "--out", str(tmp_path), "--end-file", str(tmp_path / "x")])
