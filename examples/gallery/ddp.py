@@ -21,7 +21,6 @@ import avuc
 
 
 def train(rank: int, processes: int, folder: str) -> None:
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     net: nn.Module = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     if processes > 1:
@@ -42,8 +41,7 @@ def train(rank: int, processes: int, folder: str) -> None:
             optimizer.step()
         avuc_term.epoch_end()
         history.append(float(nn.functional.cross_entropy(net(pixels[1000:]), labels[1000:]).detach()))
-    if rank == 0:
-        torch.save((history, float(avuc_term.threshold)), f"{folder}/{processes}.pt")
+    torch.save((history, float(avuc_term.threshold)), f"{folder}/{processes}-{rank}.pt")
     if processes > 1:
         dist.destroy_process_group()  # without it, gloo's threads sometimes abort a process while Python shuts down
 
@@ -54,7 +52,7 @@ if __name__ == "__main__":
         train(0, 1, folder)
         torch.multiprocessing.start_processes(train, (2, folder), nprocs=2, start_method="forkserver")
         for processes, style in ((1, "-"), (2, "o")):
-            history, threshold = torch.load(f"{folder}/{processes}.pt")
+            history, threshold = torch.load(f"{folder}/{processes}-0.pt")
             ax.plot(range(1, 13), history, style, label=f"{processes} process{'es' * (processes > 1)}")
             print(f"{processes}: threshold {threshold:.4f} nats, test cross-entropy {history[-1]:.4f}")
     ax.set(xlabel="epoch", ylabel="cross-entropy of test digits")

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from avuc.gpu.kernels import linear_loss
+from avuc.gpu import replay
+from avuc.gpu.kernels import linear_loss, linear_softmax
 from avuc.gpu.kernels.linear_softmax import available, gradient_writer, softmax_updater
 from avuc.gpu.linear_room import ALIGNED, Room, aligned
 from avuc.losses.linear.fused import Figures, Rows, Rule
@@ -23,6 +25,9 @@ BACKWARD_TILE = 1 << 26
 # Up to this many logits the backward pass has memory of its own for a tile of OWN_TILE logits and a float32 sum,
 # instead of borrowed room: fewer, wider tiles, and no logits a third time.
 FEW_LOGITS, OWN_TILE = 0, 1 << 25
+# Up to this many logits, tiles are so small that starting their kernels takes longer than running them: a pass is
+# recorded. See `avuc.gpu.replay`.
+RECORDED_LOGITS = 1 << 28
 
 
 def unsupported_reason(hidden: Tensor, weight: Tensor) -> str | None:
@@ -57,13 +62,16 @@ def forward_tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: T
         return part
     width = options.width or _even(words, min(FORWARD_TILE, weight.numel() // FORWARD_SHARE) // tokens)
     room = hidden.new_empty(tokens * aligned(min(words, width)))
-    with torch.cuda.device_of(hidden):  # Triton starts kernels on the current device
+
+    def work() -> None:
         update, start = softmax_updater(hidden.dtype, bias, labels, part, options), 0
         for columns in weight.t().split(width, dim=1):
             wide = columns.shape[1]
             z = room.as_strided((tokens, wide), (aligned(wide), 1))
             update(torch.mm(hidden, columns, out=z), start)
             start += wide
+
+    _run(work, ("forward", width, options), hidden, weight, (bias, labels, *part, room))
     return part
 
 
@@ -92,10 +100,12 @@ def backward_tiles(
     own = tokens * words <= FEW_LOGITS
     width = options.width or max(ALIGNED, (OWN_TILE if own else BACKWARD_TILE) // tokens // ALIGNED * ALIGNED)
     room = Room(hidden, in_hidden, in_weight, words, _even(words, width) if own else width, own)
+    room.allocate()
     sums = in_hidden if room.sums is None else room.sums
-    written = room.parts(weight if in_weight is None else in_weight)
-    tiles = zip(room.steps(), room.parts(weight), room.parts(weight.t(), dim=1), written, strict=True)
-    with torch.cuda.device_of(hidden):
+
+    def work() -> None:
+        in_parts = room.parts(weight if in_weight is None else in_weight)
+        tiles = zip(room.steps(), room.parts(weight), room.parts(weight.t(), dim=1), in_parts, strict=True)
         replace = gradient_writer(hidden.dtype, bias, labels, predicted, coefficients, options)
         for (start, stop, to_hidden, to_weight, z, completes), rows, columns, in_rows in tiles:
             torch.mm(hidden, columns, out=z)
@@ -108,6 +118,10 @@ def backward_tiles(
                 torch.sum(z, dim=0, dtype=torch.float32, out=in_bias[start:stop])
             if completes and in_hidden is not None and room.sums is not None:
                 in_hidden.copy_(room.sums)
+
+    written = (in_hidden, in_weight, in_bias, room.rows, room.aside, room.private, room.sums)
+    read = (bias, labels, predicted, *coefficients)
+    _run(work, ("backward", room.sizes, options), hidden, weight, (*read, *written))
     return in_hidden, in_weight, None if in_bias is None or bias is None else in_bias.to(bias.dtype)
 
 
@@ -127,6 +141,21 @@ def token_coefficients(part: Partial, labels: Tensor, in_sums: Tensor, rule: Rul
     """Return the gradient in the logits, given the gradient in the sums."""
     with torch.cuda.device_of(labels):
         return linear_loss.token_coefficients(part, labels, in_sums, rule)
+
+
+def _run(
+    work: Callable[[], None], key: tuple[object, ...], hidden: Tensor, weight: Tensor, memory: tuple[Tensor | None, ...]
+) -> None:
+    """Start the kernels of a pass over hidden states and weight. `memory` is all that they touch besides."""
+    with torch.cuda.device_of(hidden):  # Triton starts kernels on the current device
+        if not replay.RECORD or len(hidden) * len(weight) > RECORDED_LOGITS:
+            work()
+            return
+        places = tuple(
+            None if x is None else (x.data_ptr(), x.dtype, x.shape, x.stride()) for x in (hidden, weight, *memory)
+        )
+        constants = linear_softmax.WARPS, linear_softmax.FORWARD_BLOCK, linear_softmax.BACKWARD_BLOCK
+        replay.recorder(hidden.device).run((key, places, constants), work)
 
 
 def _even(words: int, most: int) -> int:

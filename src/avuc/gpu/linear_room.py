@@ -98,17 +98,18 @@ class Room:
             self.to_hidden, self.to_weight,
         )  # fmt: skip
 
+    def allocate(self) -> None:
+        """Take the memory that tiles need besides the gradients."""
+        if self.private is None and _needs_own(self.sizes):
+            self.private = self.hidden.new_empty(self.tokens * aligned(_private_words(self.sizes)))
+
     def steps(self) -> Iterator[Step]:
         """Yield the tiles in the order of the three steps above."""
-        sizes = self.sizes
+        self.allocate()
         wholes = [self.rows, self.aside, self.private]
-        for start, stop, to_hidden, to_weight, where, offset, stride, completes in _planned(sizes):
+        for start, stop, to_hidden, to_weight, where, offset, stride, completes in _planned(self.sizes):
             whole = wholes[where]
-            if whole is None:
-                assert where == PRIVATE
-                whole = wholes[where] = self.private = self.hidden.new_empty(
-                    self.tokens * aligned(_private_words(sizes))
-                )
+            assert whole is not None
             tile = whole.as_strided((self.tokens, stop - start), (stride, 1), whole.storage_offset() + offset)
             yield Step(start, stop, to_hidden, to_weight, tile, completes)
 
@@ -160,6 +161,12 @@ def _private_words(sizes: Sizes) -> int:
 def _planned(sizes: Sizes) -> tuple[Place, ...]:
     """Return the places of all tiles: steps of training repeat them, and Python is slower than a GPU here."""
     return tuple(_places(sizes))
+
+
+@functools.lru_cache(maxsize=64)
+def _needs_own(sizes: Sizes) -> bool:
+    """Return whether a tile is in memory of its own."""
+    return any(place.where == PRIVATE for place in _planned(sizes))
 
 
 @functools.lru_cache(maxsize=64)
