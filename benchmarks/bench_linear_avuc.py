@@ -39,7 +39,7 @@ from kernel_breakdown import breakdown
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from avuc.gpu import linear, linear_room
+from avuc.gpu import linear, linear_room, replay
 from avuc.gpu.kernels import linear_softmax
 from avuc.losses import avuc_loss, linear_avuc
 
@@ -55,8 +55,11 @@ SETTINGS = {
     "forward_block": (linear_softmax, "FORWARD_BLOCK"),
     "backward_block": (linear_softmax, "BACKWARD_BLOCK"),
     "warps": (linear_softmax, "WARPS"),
+    "record": (replay, "RECORD"),
 }
+RECORDED = "passes recorded as CUDA graphs"
 VARIANTS = {
+    RECORDED: {"record": 1},
     "memory of its own": {"few_logits": 1 << 40},
     "last tile of 512 words": {"tail": 512},
     "tiles of 2^24 logits": {"backward_tile": 1 << 24},
@@ -293,14 +296,15 @@ def gpu(shape: tuple[int, int, int], repeats: int) -> dict[str, object]:
             times[name].append(once(step, hidden, weight, labels))
     seconds = {name: statistics.median(values) for name, values in times.items()}
     loop: dict[str, float] = {}
-    for name in ("avuc", "cross-entropy only", *found):
+    for name in ("avuc", "cross-entropy only", RECORDED, *found):
         if name in steps and variants:  # the large shape keeps the GPU busy anyway
 
             def start(step: Step = steps[name]) -> None:
                 hidden.grad = weight.grad = None
                 step(hidden, weight, labels).backward()
 
-            loop[name] = statistics.median(in_a_loop(start) for _ in range(5))
+            with settings(CHANGED.get(steps[name], {})):
+                loop[name] = statistics.median(in_a_loop(start) for _ in range(5))
     hidden.grad = weight.grad = None
     seconds["four products"], loop["four products"] = four_products(hidden, weight, repeats)
     graphs: dict[str, float] = {}
@@ -321,7 +325,7 @@ def gpu(shape: tuple[int, int, int], repeats: int) -> dict[str, object]:
         print(f"  {name:20} {1e3 * value:9.2f} ms{extra}")
     for name, value in loop.items():
         share = f"   time / four products {value / loop['four products']:.3f}" if name != "four products" else ""
-        print(f"  {name + ', in a loop':30} {1e3 * value:9.2f} ms{share}")
+        print(f"  {name + ', in a loop':42} {1e3 * value:9.2f} ms{share}")
     for name, value in graphs.items():
         share = value / seconds["four products"]
         print(f"  {name + ', CUDA graph':30} {1e3 * value:9.2f} ms   time / four products {share:.3f}")

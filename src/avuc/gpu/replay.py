@@ -107,7 +107,7 @@ class Recorder:
         self.recordings: int = 0
         self.replays: int = 0
         self.failed: bool = False
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
 
     def run(self, key: Hashable, work: Work) -> None:
         """Do `work`; it depends on nothing from the processor that `key` does not have."""
