@@ -58,6 +58,24 @@ def test_the_calibrator_acts_on_each_sample(name, posteriors, images):
     torch.testing.assert_close(entropy, wanted.entropy, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_half_precision_is_for_the_network_and_not_for_the_calibrator(name):
+    """Places of a map, or a temperature, rounded to half precision move probabilities by up to 0.1."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 5, 2000)
+    calibrator = CALIBRATORS[name]().fit(2 * (rng.normal(size=(2000, 5)) + 1.5 * np.eye(5)[labels]), labels)
+    logits = torch.randn(200, 5, generator=torch.Generator().manual_seed(0)).mul_(3).bfloat16()
+    wanted = calibrator.transform(logits.float()).softmax(-1)
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        module = as_module(nn.Identity(), calibrator, outputs=("probs",)).to(dtype)
+        exact = calibrator.transform(logits.double()).softmax(-1).float() if dtype == torch.float64 else wanted
+        torch.testing.assert_close(module(logits.to(dtype))[0].float(), exact, atol=1e-6, rtol=1e-5)
+        assert all(each.dtype in (torch.float32, torch.float64, torch.int64) for each in module.rescaling.buffers())
+    module = as_module(nn.Identity(), calibrator, outputs=("probs",))
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(module(logits.float())[0], wanted, atol=1e-6, rtol=1e-5)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_torch_export_with_any_batch_size(kind, posteriors, images):
     scaler = TemperatureScaling.identity(16 if kind == "own dropout" else 3)  # its number of outputs

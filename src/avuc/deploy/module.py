@@ -15,6 +15,7 @@ from avuc.calibration import Calibrator, MultiLabelCalibrator
 from avuc.core.errors import InputError
 from avuc.deploy.draws import Copies, Inputs, SharedTrunk, fixed_draws
 from avuc.deploy.rescaling import rescaling_of
+from avuc.losses.linear.inputs import without_autocast
 from avuc.prediction.checks import check_seed
 from avuc.prediction.model import posterior_of
 from avuc.prediction.outputs import Logits
@@ -143,7 +144,8 @@ class Deployed(nn.Module):
         """Return calibrated logits (…, C). A calibrator of another model would broadcast, or fit by chance."""
         if self.classes is not None and (found := _size(logits, -1)) != self.classes:
             raise InputError(f"the calibrator was fitted on {self.classes} classes or labels; the network has {found}")
-        calibrated: Tensor = self.rescaling(logits)
+        with without_autocast(logits.device.type):  # it would round the products of a matrix to half precision
+            calibrated: Tensor = self.rescaling(logits)
         return calibrated
 
     def _figures(self, log_each: Tensor) -> dict[str, Tensor]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,20 @@ class Unchanged(nn.Module):
         return logits
 
 
-class DividedByTemperature(nn.Module):
+class Fitted(nn.Module):
+    """A module of fitted numbers, which keep their precision: `.half()` is for the network, and would move them."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, exact in before.items():
+            moved = self._buffers[name]
+            if exact is not None and moved is not None and moved.dtype != exact.dtype:
+                self._buffers[name] = exact.to(moved.device)
+        return self
+
+
+class DividedByTemperature(Fitted):
     """(z − max z)/T: the same probabilities as z/T, and nothing overflows."""
 
     temperature: Tensor
@@ -37,7 +51,7 @@ class DividedByTemperature(nn.Module):
         return (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature
 
 
-class MixedTemperatures(nn.Module):
+class MixedTemperatures(Fitted):
     """log(w₁ softmax(z/T) + w₂ softmax(z) + w₃/C); a class with logit −inf stays impossible."""
 
     temperature: Tensor
@@ -57,7 +71,7 @@ class MixedTemperatures(nn.Module):
         return torch.where(logits > -math.inf, mixed, torch.full_like(mixed, -math.inf))
 
 
-class DividedByLabel(nn.Module):
+class DividedByLabel(Fitted):
     """z_l/T_l for each label l, in the last dimension."""
 
     temperature: Tensor
@@ -88,7 +102,7 @@ class EachLabel(nn.Module):
         return mapped[..., 1] - mapped[..., 0]
 
 
-class ScaledByClass(nn.Module):
+class ScaledByClass(Fitted):
     """a ∘ log softmax(z) + b; a class with logit −inf stays impossible."""
 
     scale: Tensor
@@ -105,7 +119,7 @@ class ScaledByClass(nn.Module):
         return torch.where(log_probs > -1e30, possible, torch.full_like(possible, -math.inf))
 
 
-class LinearMap(nn.Module):
+class LinearMap(Fitted):
     """W x + b of x = log((1 − ε) softmax(z/T) + ε/C), W a matrix or its diagonal; an impossible class stays so.
 
     Without ε the probabilities are at least `floor`.
@@ -131,7 +145,7 @@ class LinearMap(nn.Module):
         return torch.where(logits > -math.inf, result, torch.full_like(result, -math.inf))
 
 
-class MappedByClass(nn.Module):
+class MappedByClass(Fitted):
     """log of g_k(softmax(z)_k), normalised, as in `OneVsRest`; comparisons with every place can be exported."""
 
     places: Tensor
@@ -164,7 +178,7 @@ class MappedByClass(nn.Module):
         return torch.where(logits > -math.inf, result, torch.full_like(result, -math.inf))
 
 
-class Blend(nn.Module):
+class Blend(Fitted):
     """log Σ_k w_k softmax of the k-th calibrator; a class with logit −inf stays impossible."""
 
     weights: Tensor
