@@ -52,7 +52,7 @@ def ranking(results: Results) -> Table:
     for metric in (*(one for one in ("entity_f1", "mean_iou") if one in results.values), "accuracy", "ece"):
         columns.append((f"clean: {metric_text(metric).title}", _at(results, metric, CLEAN), _lower(metric)))
     for metric in ("nll", "brier", "ece", "uce", "accuracy") if results.shifts else ("nll", "brier", "uce"):
-        scores = spread(results.shifted(metric)) if results.shifts else _at(results, metric, CLEAN)
+        scores = spread(results.shifted(metric), metric=metric) if results.shifts else _at(results, metric, CLEAN)
         where = "shifted" if results.shifts else "clean"
         columns.append((f"{where}: {metric_text(metric).title}", scores, _lower(metric)))
     for name in results.outside:
@@ -104,8 +104,8 @@ def changes(results: Results) -> Table:
     return Table(
         "changes",
         f"From {first} to {second}",
-        "Methods and shifts that both studies have. The 95 % interval of the change is a bootstrap over shifts and "
-        "seeds; – : not significant, or no interval.",
+        "Methods and shifts that both studies have. The 95 % interval of the change is over shifts and seeds; – : "
+        "not significant, or no interval.",
         ["method", "metric", first, second, "change", "result"],
         rows,
     )
@@ -175,7 +175,7 @@ def detection(results: Results, metric: str) -> Table | None:
 
 
 def _at(results: Results, metric: str, test_set: SetKey) -> Spread:
-    return spread(results.at(metric, test_set)[:, :, None])
+    return spread(results.at(metric, test_set)[:, :, None], metric=metric)
 
 
 def _entries(scores: Spread, lower: bool, *, intervals: bool = False) -> list[Entry]:

@@ -70,8 +70,8 @@ def alarms(results: Results) -> Verdict:
 def _spread(results: Results, metric: str, severity: int | None = None) -> Spread:
     """Return a metric under shift, or on clean images if the study has no shifts."""
     if results.shifts:
-        return spread(results.shifted(metric, severity))
-    return spread(results.at(metric, CLEAN)[:, :, None])
+        return spread(results.shifted(metric, severity), metric=metric)
+    return spread(results.at(metric, CLEAN)[:, :, None], metric=metric)
 
 
 def _choice(results: Results, nll: Spread, best: int, first: int) -> str:
@@ -131,7 +131,7 @@ def _with_first(results: Results, accuracy: NDArray[np.float64], best: int, firs
 
 
 def _detection(results: Results, name: str) -> str:
-    auroc = spread(results.at("auroc", (name, 0))[:, :, None])
+    auroc = spread(results.at("auroc", (name, 0))[:, :, None], metric="auroc")
     best = auroc.best(lower=False)
     if best is None:
         return ""
