@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from avuc.calibration import Calibrator
+from avuc.calibration import Calibrator, TemperatureScaling
 from avuc.cli import main
+from avuc.core.errors import InputError
 from avuc.evaluation.files import read_scores
 
 from .conftest import overconfident
@@ -109,6 +111,57 @@ def test_classes_are_checked_by_name(tmp_path, capsys):
     assert run("apply", cal, tmp_path / "plain.npz", "--to", tmp_path / "to.npz") == 0
     assert "has class names, so classes are matched by position" in " ".join(capsys.readouterr().out.split())
     assert not to.exists()
+
+
+def with_columns(path, columns, scores, labels=None):
+    """Probabilities in these columns, with an id and, if given, a column of names that is not called labels."""
+    probs = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    with path.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["patient_id", *columns, *([] if labels is None else ["diagnosis"])])
+        for index, row in enumerate(probs):
+            writer.writerow([index, *map(float, row), *([] if labels is None else [NAMES[labels[index]]])])
+    return path
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_a_common_beginning_of_the_columns_is_not_part_of_the_class_names(tmp_path, labelled):
+    """`p_ant` is the class `ant` where labels say so; a file without labels, or without --label, has `p_ant`."""
+    scores, labels = overconfident(300, 8)
+    columns, order = [f"p_{name}" for name in NAMES], [3, 1, 0, 2]
+    fit = with_columns(tmp_path / "fit.csv", columns, scores, labels)
+    other = with_columns(
+        tmp_path / "other.csv", [columns[k] for k in order], scores[:, order], labels if labelled else None
+    )
+    cal, to, then, sets = (tmp_path / name for name in ("cal.json", "to.csv", "then.csv", "sets.csv"))
+    words = ["--label", "diagnosis"]
+    assert (
+        run("calibrate", fit, *words, "--method", "vector", "--out", cal, "--apply", other, "--to", to, "--keep-worse")
+        == 0
+    )
+    assert run("apply", cal, other, "--to", then) == 0
+    expected = torch.tensor(Calibrator.load(cal).transform(scores)).softmax(-1)[:, order]
+    for written in (to, then):
+        torch.testing.assert_close(read_scores(written).scores, expected.float(), rtol=1e-3, atol=1e-5)
+    assert run("conformal", fit, *words, "--out", tmp_path / "sets.json") == 0
+    assert run("conformal", tmp_path / "sets.json", "--apply", other, "--to", sets) == 0
+    same = with_columns(tmp_path / "same.csv", NAMES, scores)
+    assert run("conformal", tmp_path / "sets.json", "--apply", same, "--to", tmp_path / "same-sets.csv") == 0
+    assert sets.read_text() == (tmp_path / "same-sets.csv").read_text()
+
+
+def test_a_digit_is_no_common_beginning():
+    from avuc.evaluation.files.match_classes import match_classes
+
+    calibrator = TemperatureScaling.identity(2)
+    calibrator.class_names_ = ("3", "5")
+    for names in (("13", "15"), ("p_3", "q_5"), ("p_3", "p_7")):
+        with pytest.raises(InputError, match="same class names"):
+            match_classes(Path("a.csv"), names, calibrator)
+    assert match_classes(Path("a.csv"), ("p_3", "p_5"), calibrator) is calibrator
+    assert match_classes(Path("a.csv"), ("p_5", "p_3"), calibrator).order == [1, 0]
+    calibrator.class_names_ = ("p_3", "p_5")
+    assert match_classes(Path("a.csv"), ("5", "3"), calibrator).order == [1, 0]
 
 
 def test_class_numbers_are_not_positions(tmp_path, capsys):

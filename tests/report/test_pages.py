@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 import torch
 
@@ -152,6 +153,37 @@ def test_the_verdict_on_detection_agrees_with_its_interval(shift, replicates, sa
     place = (torch.arange(4000) + 0.5) / 4000 * (len(predictions) - 1)  # entropies of the test rows, moved
     outside = predictions.entropy.sort().values[place.round().long()] * (1 + shift)
     assert verdict(evaluate(predictions, outside_entropy=outside, replicates=replicates))[-1].endswith(f"({says}).")
+
+
+@pytest.mark.parametrize("replicates", [200, 0])
+def test_the_verdict_on_a_calibrated_model_does_not_blame_noise(replicates):
+    """A perfectly calibrated model has an ECE of about 0.06 on 300 rows."""
+    rng = np.random.default_rng(0)
+    blamed = 0
+    for _ in range(20):
+        scores = np.exp(2 * rng.normal(size=(300, 5)))
+        probs = scores / scores.sum(1, keepdims=True)
+        labels = (probs.cumsum(1) > rng.random((300, 1))).argmax(1)
+        result = evaluate(Predictions(probs, labels), replicates=replicates)
+        assert result.metrics["ece"] > 0.03
+        blamed += not verdict(result)[0].startswith("On average") or "may be chance" not in verdict(result)[1]
+    assert blamed <= 3
+
+
+@pytest.mark.parametrize("replicates", [200, 0])
+def test_the_verdict_finds_confidences_that_are_wrong_in_both_directions(replicates):
+    high = np.arange(2000) % 2 == 0  # says 90 % and 60 %, is right 75 % of the time in both cases
+    labels = (np.arange(2000) // 2 % 4 == 0).astype(int)
+    first = np.where(high, 0.9, 0.6)
+    lines = verdict(evaluate(Predictions(np.stack([first, 1 - first], 1), labels), replicates=replicates))
+    assert lines[1] == "However, single confidences are wrong by 15 % on average: some are too high, others too low."
+
+
+@pytest.mark.parametrize("replicates", [200, 0])
+@pytest.mark.parametrize(("rows", "says"), [(20, "On average"), (2000, "The model is underconfident")])
+def test_the_verdict_on_a_model_without_mistakes_counts_the_rows(rows, says, replicates):
+    probs = np.tile([[0.96, 0.04]], (rows, 1))
+    assert verdict(evaluate(Predictions(probs, np.zeros(rows, int)), replicates=replicates))[0].startswith(says)
 
 
 @pytest.mark.parametrize(("scale", "says"), [(6.0, "The model is overconfident"), (0.3, "The model is underconfident")])

@@ -125,7 +125,7 @@ def in_order(file: ScoreFile, fitted: Any) -> Predictions:
     """Return the predictions of a file with its classes in the order of the fit; rows without labels have −1."""
     import torch
 
-    from avuc.evaluation.files.score_file import ReorderedCalibrator, match_classes
+    from avuc.evaluation.files.match_classes import ReorderedCalibrator, match_classes
     from avuc.predictions import Predictions
 
     if file.num_classes != fitted.num_classes_:

@@ -147,7 +147,7 @@ def _read(args: Namespace, path: str, *, needs_labels: bool = True) -> MultiLabe
 
 def _calibrated(file: MultiLabelFile, calibrator: Any, name: str) -> Any:
     """Return calibrated logits; the labels must be those of the fit, in any order if both have names."""
-    from avuc.evaluation.files.score_file import match_classes
+    from avuc.evaluation.files.match_classes import match_classes
 
     if calibrator.num_classes_ != len(file.names):
         raise InputError(

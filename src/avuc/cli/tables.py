@@ -65,6 +65,11 @@ def show_candidates(console: Console, result: Comparison) -> None:
     for row in result.candidates:
         if row["note"]:
             console.paragraph(f"{row['method']}: {row['note']}", lead="  ")
+    console.paragraph(
+        "The table of all metrics repeats this choice in every part, on the rows of the other parts. So its figures "
+        "after calibration differ from those of the candidates, which do not count the choice itself.",
+        style="dim",
+    )
 
 
 def show_replicates(console: Console, result: EvaluationResult) -> None:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from avuc.report.chance import ece_may_be_chance, gap_by_chance
+
 if TYPE_CHECKING:
     from avuc.evaluation.compare import Comparison
     from avuc.evaluation.multilabel_file import MultiLabelEvaluation
@@ -233,18 +235,15 @@ def percent(value: float) -> str:
 def verdict(result: EvaluationResult) -> list[str]:
     """Return what the metrics of a model say, in sentences."""
     accuracy, confidence = result.metrics["accuracy"], result.confidence
-    low, high = result.intervals.get("accuracy", (accuracy, accuracy))
-    # how far accuracy varies by chance, if there are intervals
-    noise = max(high - accuracy, accuracy - low) if math.isfinite(high - low) else 0.0
     stated, right = _distinct(confidence, accuracy)
     both = f"it says {stated} and is right {right} of the time"
-    if abs(confidence - accuracy) <= max(noise, 0.005):
-        lines = [f"On average, confidence matches accuracy: {both}."]
-        if result.metrics["ece"] > 0.03:
-            lines.append(
-                f"However, single confidences are wrong by {percent(result.metrics['ece'])} on average: some are too "
-                "high, others too low."
-            )
+    if abs(confidence - accuracy) <= max(gap_by_chance(result), 0.005):
+        lines, ece = [f"On average, confidence matches accuracy: {both}."], result.metrics["ece"]
+        if ece > 0.03 and ece_may_be_chance(result):
+            lines.append(f"An ECE of {ece:.2f} may be chance: calibrated models have it, too, on so few rows.")
+        elif ece > 0.03:
+            wrong = f"However, single confidences are wrong by {percent(ece)} on average"
+            lines.append(f"{wrong}: some are too high, others too low.")
     elif confidence > accuracy:
         lines = [f"The model is overconfident: {both}."]
     else:

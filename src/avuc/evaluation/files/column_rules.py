@@ -191,7 +191,7 @@ def unprefixed_columns(
     if one is not None and not any(binary_column(name) for name in texts):  # such a text may be a list of scores
         kind, name = one
         ignored = list(dict.fromkeys([*row_numbers, *texts]))
-        notes = (f"columns {listing(ignored, 4)} are not scores",) if ignored else ()
+        notes = (_not_scores(ignored),) if ignored else ()
         return Columns((pool[0],), kind, (name,), label, notes)
     if len(pool) == 1 and not texts:
         raise single_score_column(path, pool[0])
@@ -206,7 +206,7 @@ def unprefixed_columns(
         left = [name for name in pool if name not in kept]
         notes = [f"column {listing(row_numbers)} was ignored: row numbers"] if row_numbers else []
         if left or texts:
-            notes.append(f"columns {listing([*left, *texts], 4)} are not scores")
+            notes.append(_not_scores([*left, *texts]))
         if numbered:
             ordered, suffixes = ordered_classes(path, chosen, classes)
             return Columns(ordered, "", suffixes, label, tuple(notes))
@@ -243,6 +243,10 @@ def unprefixed_columns(
     plausible = len(likely) == len(values) > 1 and len(likely) < len(pool) and _ranges_overlap(sample, likely)
     problem = _doubt_text(pool, likely if len(likely) > 1 else pool)
     raise ambiguous_columns(path, problem, likely if plausible else None, label, names, options.needs_labels)
+
+
+def _not_scores(names: list[str]) -> str:
+    return f"column {names[0]!r} is not a score" if len(names) == 1 else f"columns {listing(names, 4)} are not scores"
 
 
 def _doubt_text(pool: list[str], chosen: list[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from avuc.core.errors import InputError
 from avuc.evaluation.files.checks import Decision
 from avuc.evaluation.files.find import no_labels
 from avuc.evaluation.files.layout import Layout
-from avuc.evaluation.files.messages import file_error, listing
+from avuc.evaluation.files.match_classes import match_classes
 from avuc.evaluation.files.names import RawScores
 from avuc.evaluation.files.sources import Source, paired_blocks
 from avuc.predictions import Predictions
@@ -284,33 +284,3 @@ def describe(file: Described) -> str:
     elif layout is not None and layout.binary:
         sizes = f"{file.shape[-2]:,} binary"
     return f"{draws}{sizes} {kind} from {file.scores_from}, {labels}"
-
-
-@dataclass(frozen=True)
-class ReorderedCalibrator:
-    """A calibrator for logits with another class order; `order` has the index of each of the calibrator's classes."""
-
-    calibrator: Any
-    order: list[int]
-
-    def transform(self, logits: Tensor) -> Tensor:
-        result = torch.empty_like(logits)
-        result[..., self.order] = self.calibrator.transform(logits[..., self.order])
-        return result
-
-
-def match_classes(path: Path, names: Sequence[str] | None, calibrator: Any) -> Any:
-    """Return the calibrator for the class order of this file; raise if the classes differ.
-
-    If the file or the calibrator has no class names, classes are matched by position.
-    """
-    fitted = getattr(calibrator, "class_names_", None)
-    if fitted is None or names is None or tuple(fitted) == tuple(names):
-        return calibrator
-    if sorted(fitted) != sorted(names) or len(set(fitted)) < len(fitted):
-        raise file_error(
-            path,
-            f"has the classes {listing(names)}, but the calibrator was fitted on {listing(fitted)}",
-            "apply it to scores with the same class names",
-        )
-    return ReorderedCalibrator(calibrator, [list(names).index(name) for name in fitted])

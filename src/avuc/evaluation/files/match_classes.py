@@ -1,0 +1,63 @@
+"""Match the classes of a file with those of a calibrator by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from avuc.evaluation.files.messages import file_error, listing
+
+
+@dataclass(frozen=True)
+class ReorderedCalibrator:
+    """A calibrator for logits with another class order; `order` has the index of each of the calibrator's classes."""
+
+    calibrator: Any
+    order: list[int]
+
+    def transform(self, logits: Tensor) -> Tensor:
+        result = torch.empty_like(logits)
+        result[..., self.order] = self.calibrator.transform(logits[..., self.order])
+        return result
+
+
+def match_classes(path: Path, names: Sequence[str] | None, calibrator: Any) -> Any:
+    """Return the calibrator for the class order of this file; raise if the classes differ.
+
+    If the file or the calibrator has no class names, classes are matched by position.
+    """
+    fitted = getattr(calibrator, "class_names_", None)
+    if fitted is None or names is None or tuple(fitted) == tuple(names):
+        return calibrator
+    named = _as_fitted(names, fitted)
+    if sorted(fitted) != sorted(named) or len(set(fitted)) < len(fitted):
+        raise file_error(
+            path,
+            f"has the classes {listing(names)}, but the calibrator was fitted on {listing(fitted)}",
+            "apply it to scores with the same class names",
+        )
+    if tuple(fitted) == tuple(named):
+        return calibrator
+    return ReorderedCalibrator(calibrator, [named.index(name) for name in fitted])
+
+
+def _as_fitted(names: Sequence[str], fitted: Sequence[str]) -> list[str]:
+    """Return the names without, or with, a beginning that all names of the other side lack.
+
+    `p_cat, p_dog` are the classes `cat, dog` if labels were there to say so; a file without labels has the whole names.
+    """
+    first, wanted = min(names), min(fitted)
+    longer = first if len(first) > len(wanted) else wanted
+    beginning = longer[: abs(len(first) - len(wanted))]
+    # 13, 15 are not the classes 3, 5
+    if longer == beginning + min(first, wanted, key=len) and not beginning[-1:].isdecimal():
+        if longer == first and all(name.startswith(beginning) for name in names):
+            return [name.removeprefix(beginning) for name in names]
+        if longer == wanted and all(name.startswith(beginning) for name in fitted):
+            return [beginning + name for name in names]
+    return list(names)
