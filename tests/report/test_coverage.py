@@ -112,7 +112,7 @@ def test_page_has_the_coverage_of_real_predictions(results):
     clean = results.coverage.values["threshold", "coverage"][:, :, results.set_index["clean", 0]]
     worst = results.coverage.values["threshold", "coverage"][:, :, results.set_index["fog", 5]]
     assert (worst < clean).all()
-    assert any("under shift the coverage leaves" in sentence for sentence in coverage_alarms(results))
+    assert any("under shift the coverage is below" in sentence for sentence in coverage_alarms(results))
 
 
 def test_two_studies_side_by_side(results):

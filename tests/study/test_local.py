@@ -290,6 +290,25 @@ def test_dry_run(recipe_file, tmp_path, capsys, monkeypatch):
     assert "no estimate of its time: nowhere" in capsys.readouterr().out
 
 
+def test_dry_run_and_training_say_that_the_warm_up_never_ends(recipe_file, tmp_path, capsys):
+    words = ["study", str(recipe_file), "--device", "cpu", "--only", "SVI", "--set", "methods.SVI.objective.kind=avuc"]
+    words += ["--set", "methods.SVI.objective.warmup_epochs=4", "--set", "study.shifts=[]"]
+    assert main([*words, "--dry-run"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "SVI: the avuc term is never used: its warm-up takes 4 epochs, and the training has 4;" in said
+    assert main([*words, "--dry-run", "--set", "methods.SVI.objective.warmup_epochs=3"]) == 0
+    assert "never used" not in capsys.readouterr().out
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0
+    both = capsys.readouterr()
+    assert both.err.count("warning: the avuc term is never used") == 1
+    assert "The AvUC term of SVI was 0 in all 4 epochs of the training" in " ".join(both.out.split())
+
+
+def test_a_list_whose_quotes_the_shell_removed(recipe_file, capsys):
+    assert main(["study", str(recipe_file), "--dry-run", "--set", "study.shifts=[fog]"]) == 2
+    assert 'write --set \'study.shifts=["a", "b"]\'' in capsys.readouterr().err
+
+
 def test_list_and_nothing(capsys):
     assert main(["study", "--list"]) == 0
     assert "cifar10-paper" in capsys.readouterr().out.split()

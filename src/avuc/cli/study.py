@@ -65,7 +65,11 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--export", metavar="DIR", help="write a small copy of the study in DIR to --out; runs nothing")
     parser.add_argument("--predictions", action="store_true", help="also save every prediction (.safetensors)")
     parser.add_argument("--no-report", action="store_true", help="write no report; avuc report DIR writes it later")
-    parser.add_argument("--dry-run", action="store_true", help="print the methods and the estimated time; runs nothing")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the methods and the estimated time; runs nothing, but downloads data that are not there",
+    )
 
 
 def run(args: Namespace) -> int:
@@ -181,6 +185,10 @@ def _plan(recipe: Recipe, only: list[str], device: str, console: Console) -> int
         seeds = ", ".join(str(seed) for seed in recipe.seeds(method))
         rows.append((method.name, how, seeds, str(recipe.samples(method)), details))
     console.table(head, rows, "<<<><")
+    for method in recipe.trained:
+        reason = method.objective.unused_reason(method.train.epochs)
+        if reason and not method.skip_training and (not only or method.name in only):
+            console.paragraph(f"{method.name}: {reason}", style="warn", lead="WARNING  ")
     console.line()
     for sentence in cost_of(plan, devices_for(device)[0]).sentences():
         console.paragraph(sentence)

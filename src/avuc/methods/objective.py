@@ -120,6 +120,23 @@ class Objective:
         if self.threshold is not None and self.kind != "segmentation_avu":
             raise InputError(f"objective: {self.kind} has no threshold; leave it out")
 
+    def waits(self, epoch: int) -> bool:
+        """Return whether the AvUC term is not active yet in this epoch (the first is 0).
+
+        >>> Objective("avuc", warmup_epochs=5).waits(3), Objective("avuc", warmup_epochs=5).waits(5)
+        (True, False)
+        """
+        return self.kind not in ("plain", "euc") and epoch < self.warmup_epochs
+
+    def unused_reason(self, epochs: int) -> str:
+        """Return why the AvUC term is never used in a training of so many epochs; an empty text if it is used."""
+        if not self.beta or not self.waits(epochs - 1):
+            return ""
+        return (
+            f"the {self.kind} term is never used: its warm-up takes {self.warmup_epochs} epochs, and the training has "
+            f"{epochs}; choose fewer warmup_epochs (objective.warmup_epochs in a recipe) or more epochs"
+        )
+
     def loss(self, num_train: int) -> ObjectiveLoss:
         """Return the loss as a module; `num_train` is the number of training examples."""
         return ObjectiveLoss(self, num_train)
@@ -166,8 +183,7 @@ class ObjectiveLoss(nn.Module):
 
     def _set_warming_up(self) -> None:
         # stored, because torch.compile would compile the loss again for every epoch if it read the epoch
-        waits = self.objective.kind not in ("plain", "euc")
-        self._warming_up = waits and self.epoch < self.objective.warmup_epochs
+        self._warming_up = self.objective.waits(self.epoch)
 
     def forward(self, logits: Tensor, labels: Tensor, kl: Tensor | float = 0.0) -> Terms:
         """Return the parts of the loss.

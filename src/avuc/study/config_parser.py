@@ -213,6 +213,11 @@ def _apply(tables: dict[str, Any], change: str, tell: Tell | None) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()  # a bare word
+        if value[:1] in ("[", "{"):
+            raise InputError(
+                f"--set {change}: text in a list or table needs quotes, which the shell removes; write --set "
+                f'\'{path}=["a", "b"]\', with single quotes around the whole'
+            ) from None
     for key in keys[:-1]:
         section = key
         below = here.setdefault(key, {})

@@ -135,6 +135,9 @@ def fit_many(
         raise InputError("fit_many: two jobs have the same directory; give each its own")
     ranks = Ranks()
     say = _say if ranks.first else _silent
+    for line in dict.fromkeys(job.objective.unused_reason(job.settings.epochs) for job in jobs):
+        if line:
+            say(f"warning: {line}")
     done: dict[int, Fitted] = {}
     groups: dict[tuple[int, TrainSettings], list[int]] = {}
     for number, job in enumerate(jobs):

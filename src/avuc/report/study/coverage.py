@@ -128,31 +128,40 @@ def coverage_alarms(results: Results) -> list[str]:
         chosen = [
             index for index, key in enumerate(results.test_sets) if (key == CLEAN if where == "clean" else key[1])
         ]
-        known, found = _drifted(coverage, chosen)
+        known, found = _drifted(coverage, chosen, below=where == "shifted")
         if not found:
             continue
         lowest, kind, method, index = min(found)
         shift, severity = results.test_sets[index]
         named = f"{results.names[method]}, {kind}" + (f", {_plain(shift)} at intensity {severity}" if severity else "")
-        what = "on clean test data" if where == "clean" else "under shift"
+        what = "on clean test data the coverage leaves" if where == "clean" else "under shift the coverage is below"
         meaning = (
             "validation and test data differ, or it is chance: 5 % of intervals miss"
             if where == "clean"
             else "the guarantee of the sets does not hold there"
         )
         sentences.append(
-            f"Conformal sets for a coverage of {coverage.wanted:g}: {what} the coverage leaves its 95 % interval in "
+            f"Conformal sets for a coverage of {coverage.wanted:g}: {what} its 95 % interval in "
             f"{len(found):,} of {known:,} cases (method, kind of set, test set), lowest {lowest:.3f} ({named}): "
             f"{meaning}."
         )
     return sentences
 
 
-def _drifted(coverage: Coverage, chosen: Sequence[int]) -> tuple[int, list[tuple[float, str, int, int]]]:
-    """Return the number of cases with an interval; and coverage, kind, method, set of those that most seeds leave."""
+def _drifted(
+    coverage: Coverage, chosen: Sequence[int], *, below: bool
+) -> tuple[int, list[tuple[float, str, int, int]]]:
+    """Return the number of cases with an interval; and coverage, kind, method, set of those that most seeds leave.
+
+    A coverage above the interval breaks no promise: with `below`, only those below it are returned.
+    """
     known, cases = 0, []
     for kind in METHODS:
-        left, found = (finite_mean(each, 1) for each in (coverage.outside(kind), coverage.values[kind, "coverage"]))
+        outside = coverage.outside(kind)
+        if below:
+            under = coverage.values[kind, "coverage"] < coverage.values[kind, "low"]
+            outside = np.where(np.isfinite(outside), under, np.nan)
+        left, found = (finite_mean(each, 1) for each in (outside, coverage.values[kind, "coverage"]))
         for method, index in ((m, i) for m in range(len(left)) for i in chosen):
             known += bool(np.isfinite(left[method, index]))
             if left[method, index] > MANY:

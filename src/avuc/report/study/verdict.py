@@ -11,6 +11,7 @@ from avuc.report.metric_text import metric_text
 from avuc.report.study.coverage import coverage_alarms
 from avuc.report.study.intervals import Spread, spread
 from avuc.report.study.result_arrays import CLEAN, Results
+from avuc.report.study.untrained import guessing_alarm, never_active, no_choice
 
 Verdict = list[str]
 # with fewer validation errors, the mean entropy of the errors is mostly chance
@@ -32,7 +33,7 @@ def verdict(results: Results) -> Verdict:
     if best is None:
         return ["This study has no results yet."]
     first = 0
-    sentences = [_choice(results, nll, best, first)]
+    sentences = [no_choice(results, best) or _choice(results, nll, best, first)]
     if results.shifts:
         sentences.append(_gap(results, "ece", best, first))
         sentences.append(_gap(results, "uce", best, first))
@@ -45,6 +46,8 @@ def verdict(results: Results) -> Verdict:
 def alarms(results: Results) -> Verdict:
     """Return the warnings that weaken the verdict."""
     sentences = [
+        *guessing_alarm(results),
+        *never_active(results),
         *_worse_scores(results),
         *_bounds(results),
         *_thresholds(results),
@@ -62,7 +65,8 @@ def alarms(results: Results) -> Verdict:
         )
     if results.missing > 0:
         sentences.append(
-            f"{results.missing:,} results of the recipe are still missing. Run avuc study again to compute them."
+            f"{results.missing:,} results of the recipe are still missing. Run avuc study again to compute them, "
+            "without --only if it left out methods."
         )
     return sentences
 
@@ -136,6 +140,12 @@ def _detection(results: Results, name: str) -> str:
     if best is None:
         return ""
     data = name.removeprefix("ood:")
+    low = auroc.interval(best)[0]
+    if auroc.value[best] <= 0.5 or low <= 0.5:
+        return (
+            f"No method clearly detects {data}: the highest AUROC is {_value(auroc, best)} ({results.names[best]}), "
+            "and 0.5 is chance."
+        )
     return (
         f"{results.names[best]} detects {data} best, with an AUROC of {_value(auroc, best)}: in "
         f"{auroc.value[best]:.0%} of all pairs of a test {results.unit} and one from {data}, the latter has the higher "

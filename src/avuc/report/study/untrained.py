@@ -1,0 +1,81 @@
+"""Warnings about methods that were not trained as their names say: at chance level, or without their AvUC term."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from avuc.report.study.result_arrays import CLEAN, Results
+
+MOST_NAMED = 4
+
+
+def no_choice(results: Results, best: int) -> str:
+    """Return why no method can be recommended, if the one with the best NLL only guesses; else an empty text."""
+    if best not in guessing(results):
+        return ""
+    return (
+        f"No method can be recommended: {results.names[best]} has the best NLL, but only guesses. Its accuracy on "
+        f"clean {results.units}, {results.mean('accuracy', CLEAN)[best]:.1%}, is not better than that of the most "
+        f"frequent class, {_frequent(results):.1%}."
+    )
+
+
+def guessing_alarm(results: Results) -> list[str]:
+    """Return a warning about the methods that have learned nothing."""
+    found = guessing(results)
+    if not found:
+        return []
+    every = len(found) == len(results.methods)
+    return [
+        f"{'Every method' if every else _listed([results.names[index] for index in found])} has an accuracy on clean "
+        f"{results.units} that the most frequent class alone would have ({_frequent(results):.1%}): nothing was "
+        "learned, so its calibration means nothing. Train longer, or look at the learning rate and the data."
+    ]
+
+
+def never_active(results: Results) -> list[str]:
+    """Return a warning about methods whose AvUC term was 0 in every epoch of every seed."""
+    found = [
+        method
+        for method in results.methods
+        if method.beta and method.history and all(_without_term(epochs) for epochs in method.history)
+    ]
+    if not found:
+        return []
+    epochs = max(len(epochs) for method in found for epochs in method.history)
+    return [
+        f"The AvUC term of {_listed([method.name for method in found])} was 0 in all {epochs} epochs of the training, "
+        "because the warm-up never ended: the results are those of a training without it. Lower "
+        "objective.warmup_epochs, or train longer."
+    ]
+
+
+def guessing(results: Results) -> list[int]:
+    """Return the methods whose accuracy on clean data is that of the most frequent class, up to two standard errors."""
+    share = _frequent(results)
+    if not math.isfinite(share):
+        return []
+    limit = share + 2 * math.sqrt(share * (1 - share) / max(1, results.rows))
+    return [index for index, value in enumerate(results.mean("accuracy", CLEAN)) if value <= limit]
+
+
+def _frequent(results: Results) -> float:
+    """Return the share of the most frequent class of the clean test data; NaN if it is not known."""
+    tables = () if results.coverage is None else results.coverage.clean.values()
+    for table in tables:
+        rows = np.asarray(table)[:, :, 0]
+        rows = rows[np.isfinite(rows).all(1)]
+        if len(rows) and rows[0].sum() > 0:
+            return float(rows[0].max() / rows[0].sum())
+    return math.nan
+
+
+def _without_term(epochs: tuple[dict[str, object], ...]) -> bool:
+    return bool(epochs) and all(epoch.get("avuc") == 0 for epoch in epochs)
+
+
+def _listed(names: list[str]) -> str:
+    named = names if len(names) <= MOST_NAMED + 1 else [*names[:MOST_NAMED], f"{len(names) - MOST_NAMED} more"]
+    return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
