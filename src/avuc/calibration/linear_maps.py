@@ -6,7 +6,6 @@ Both forms store the distance to the identity: θ = (W − I, b), (C, C + 1), an
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,10 +14,10 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from avuc.calibration.base import CalibrationWarning
 from avuc.calibration.curvature import matrix_solver, vector_solver
 from avuc.calibration.minimise import Found, minimised
 from avuc.calibration.scaled_logits import BLOCK_ELEMENTS, EXACT_ELEMENTS, ONE_THREAD_ELEMENTS, ScaledLogits
+from avuc.calibration.user_warnings import warn
 
 # at most this many log-probabilities are used to measure the curvature and to start near the minimum
 SAMPLE_ELEMENTS = 1 << 21
@@ -286,19 +285,15 @@ def warn_unseen(name: str, scaled: ScaledLogits) -> None:
     if not classes:
         return
     listed = " or ".join(str(number) for number in classes[:8]) + (", …" if len(classes) > 8 else "")
-    warnings.warn(
+    warn(
         f"{name}: no row is labelled class {listed}, so plain temperature scaling is kept there; fit on rows of "
-        "every class",
-        CalibrationWarning,
-        stacklevel=5,
+        "every class"
     )
 
 
 def warn_unfinished(name: str, length: float, max_iterations: int) -> None:
     """Warn that the search stopped early."""
-    warnings.warn(
+    warn(
         f"{name} stopped with a derivative of {length:.1e} after at most {max_iterations} iterations; raise "
-        "max_iterations or tolerance",
-        CalibrationWarning,
-        stacklevel=5,
+        "max_iterations or tolerance"
     )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from avuc.calibration.base import Array, CalibrationWarning, Calibrator
+from avuc.calibration.base import Array, Calibrator
 from avuc.calibration.layouts import refuse_binary_probabilities
 from avuc.calibration.temperature import TemperatureScaling
+from avuc.calibration.user_warnings import warn
 from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX, multilabel_rows
@@ -130,12 +130,7 @@ class MultiLabelCalibrator(Calibrator):
     def _one(self, rows: Tensor, labels: Tensor, weights: Tensor | None) -> Calibrator:
         """Return a calibrator of some of the decisions."""
         scaler = self.calibrators[self.method]()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            scaler.fit(rows, labels, weights)
-        for one in caught:
-            warnings.warn(str(one.message), one.category, stacklevel=4)
-        return scaler
+        return scaler.fit(rows, labels, weights)
 
     def reset(self) -> None:
         """Leave all logits as they are."""
@@ -145,11 +140,9 @@ class MultiLabelCalibrator(Calibrator):
         numbers = np.flatnonzero(self.fitted_ == 0).tolist()
         if numbers:
             listed = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
-            warnings.warn(
+            warn(
                 f"MultiLabelCalibrator: label {listed} is never seen as both 0 and 1, so it stays as it is; fit on "
-                "rows of both, or use shared=True",
-                CalibrationWarning,
-                stacklevel=3,
+                "rows of both, or use shared=True"
             )
 
     def _classes_at(self, logits: Any, labels: Any) -> int | None:

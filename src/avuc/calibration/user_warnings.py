@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
-
 from avuc.calibration.base import CalibrationWarning
 from avuc.calibration.scaled_logits import ScaledLogits
+from avuc.core.caller import warn_caller
 
 # weights of more than so many rows with no larger sum than this look as if they had been normalised to the sum 1
 MOST_UNIT_ROWS, UNIT_TOTAL = 10, 2.0
@@ -13,7 +12,7 @@ MOST_UNIT_ROWS, UNIT_TOTAL = 10, 2.0
 
 def warn(message: str) -> None:
     """Issue a CalibrationWarning at the line that called `fit`."""
-    warnings.warn(message, CalibrationWarning, stacklevel=5)
+    warn_caller(message, CalibrationWarning)
 
 
 def warn_unit_weights(scaled: ScaledLogits) -> None:

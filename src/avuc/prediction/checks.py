@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from avuc.core.caller import warn_caller
 from avuc.core.errors import InputError, NonFiniteError
 from avuc.prediction.arguments import Arguments, Array, tensor_of
 
@@ -100,13 +99,13 @@ def warn_about_images(data: Arguments) -> None:
         return
     shape = tuple(images.shape)
     if shape[3] in CHANNELS and shape[1] not in CHANNELS and min(shape[1:3]) > max(CHANNELS):
-        warn(
+        warn_caller(
             f"float images {shape} seem to have the channels last; float images are used as they are, and networks "
             "take (N, channels, height, width): use images.permute(0, 3, 1, 2), or pass uint8"
         )
     low, high = (float(bound) for bound in few.aminmax())
     if low >= 0 and 1 < high <= 255 and bool((few == few.round()).all()):
-        warn(
+        warn_caller(
             f"float images hold whole numbers up to {high:g} and look like bytes; float images are used as they are: "
             "pass uint8, which is scaled to [0, 1], or divide by 255, unless the network expects 0…255"
         )
@@ -116,7 +115,7 @@ def warn_about_net(posterior: object) -> None:
     """Warn about a network whose output for an image depends on the other images in the batch."""
     name = batch_statistics(posterior)
     if name is not None:
-        warn(
+        warn_caller(
             f"{name} normalises by the statistics of each batch (track_running_stats=False): the prediction of an "
             "image depends on the other images in its batch, and on batch_size"
         )
@@ -132,7 +131,7 @@ def batch_statistics(posterior: object) -> str | None:
 def warn_about_spread(samples: int, error: float | None) -> None:
     """Warn if several samples of a posterior all give the same prediction, so that the Monte Carlo error is 0."""
     if samples > 1 and error is not None and error <= NO_SPREAD:
-        warn(
+        warn_caller(
             f"all {samples} samples give the same prediction: the posterior has no spread (a dropout rate "
             "of 0, dropout that is not in the network's layers, or σ close to 0), and mutual information will be 0"
         )
@@ -191,11 +190,3 @@ def explanation(error: Exception, posterior: object, data: Arguments) -> InputEr
     else:
         remedy = "float images must have the shape that the network takes, usually (N, channels, height, width)"
     return InputError(f"the posterior cannot take {data.describe()} ({text[:160]}); {remedy}")
-
-
-def warn(message: str) -> None:
-    """Warn at the line outside of this package that called it."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("avuc."):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, UserWarning, stacklevel=level)

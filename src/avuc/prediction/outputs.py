@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from avuc.core.caller import warn_caller
 from avuc.core.errors import InputError
 from avuc.core.probabilities import looks_like
-from avuc.prediction.checks import warn
 from avuc.prediction.task import Task
 
 Logits = Callable[[Any], Tensor]
@@ -76,7 +76,7 @@ def check_outputs(logits: Tensor, task: Task, *, chosen: bool = False) -> None:
         # sigmoids of a network that learned anything fill the range from 0 to 1; logits are negative about as often
         # as positive
         if not chosen and logits.numel() >= FEWEST_SIGMOIDS and bool(((logits >= 0) & (logits <= 1)).all()):
-            warn(
+            warn_caller(
                 "the network's outputs are all from 0 to 1, like probabilities of a sigmoid, but predict needs logits: "
                 "remove the network's last sigmoid, or pass logits=torch.logit"
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -25,6 +24,7 @@ from avuc.calibration import (
     TemperatureScaling,
     check_calibrator,
 )
+from avuc.core.caller import warn_caller
 from avuc.core.errors import InputError
 from avuc.sklearn.scores import Array, class_numbers, classifier_logits
 
@@ -128,10 +128,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             calibrator, scores, numbers, sample_weight=weight, groups=groups
         )
         if self.check_.worse and not self.keep_worse:
-            warnings.warn(
+            warn_caller(
                 f"{self.check_.warnings[0]}; the probabilities stay uncalibrated (keep_worse=True keeps it)",
                 CalibrationWarning,
-                stacklevel=3,
             )
             self.calibrator_ = TemperatureScaling.identity(len(self.classes_), self.check_.figures["nll"].before)
         self.calibrator_.class_names_ = tuple(str(name) for name in self.classes_)
@@ -184,10 +183,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             if "sample_weight" in inspect.signature(estimator.fit).parameters:
                 params["sample_weight"] = sample_weight
             else:
-                warnings.warn(
+                warn_caller(
                     f"{type(estimator).__name__}.fit takes no sample_weight: only the calibrator uses the weights",
                     CalibrationWarning,
-                    stacklevel=3,
                 )
         return params, split_params
 

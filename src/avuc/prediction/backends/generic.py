@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from avuc.bayes import BayesianModule
+from avuc.core.caller import warn_caller
 from avuc.methods.dropout import MaskDraw
 from avuc.nets.fold import state_of
 from avuc.nets.runner import Runner
@@ -25,7 +26,6 @@ from avuc.prediction.backends.backend import (
 )
 from avuc.prediction.backends.dropout_masks import Shapes, mask_shapes, masked_net, masks_of
 from avuc.prediction.backends.static_net import StaticNet
-from avuc.prediction.checks import warn
 from avuc.prediction.inputs import Batch, Batches
 from avuc.prediction.outputs import logits_of
 
@@ -158,7 +158,7 @@ class GenericBackend:
                 self._compiled, self._failure = compiled, None
                 raise
         if self._failure is not None:
-            warn(f"the network runs without torch.compile, which failed: {self._failure}")
+            warn_caller(f"the network runs without torch.compile, which failed: {self._failure}")
             self._failure = None
         return output
 
