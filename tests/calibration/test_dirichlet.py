@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 from sklearn.linear_model import LogisticRegression
 
-from avuc.calibration import CalibrationWarning, logits_from_probs
+from avuc.calibration import CalibrationWarning, TemperatureScaling, logits_from_probs
 from avuc.calibration.dirichlet import DirichletCalibration
 from avuc.core.errors import InputError
 
@@ -105,6 +106,34 @@ def test_draws_a_class_never_seen_and_half_precision(draws_and_labels):
     assert matrix[4, :4].tolist() == [0] * 4
     assert 0 < matrix[4, 4] < 1  # 1/T
     assert bool(torch.isfinite(fewer.predict_proba(half)).all())
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("rows", "classes"), [(3, 3), (5, 5), (10, 10), (8, 30)])
+def test_few_rows_with_classes_never_seen_are_never_worse_than_temperature_scaling(rows, classes, seed):
+    """The map of the seen classes says nothing about its size beside the others: NLL was up to 27."""
+    rng = np.random.default_rng(seed)
+    true = 2 * rng.normal(size=(rows, classes))
+    labels = np.array([rng.choice(classes, p=p) for p in softmax(true, axis=1)])
+    logits = 2 * true if seed % 2 else true
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        scaler = DirichletCalibration().fit(logits, labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        temperature = TemperatureScaling().fit(logits, labels)
+    losses = [
+        -np.log(np.maximum(one.predict_proba(logits)[np.arange(rows), labels], 1e-12)).mean()
+        for one in (scaler, temperature)
+    ]
+    assert losses[0] <= losses[1] + 2e-5
+    assert scaler.loss_ == pytest.approx(losses[0], abs=1e-9)
+    about = [str(warning.message) for warning in caught if "DirichletCalibration:" in str(warning.message)]
+    assert len(about) == (len(set(labels.tolist())) < classes)
+    kept = bool((scaler.matrix_.reshape(classes, classes) == np.eye(classes) * scaler.matrix_[0]).all())
+    assert kept or not any("which is kept" in text for text in about)
+    copy = DirichletCalibration.from_json(scaler.to_json())
+    np.testing.assert_array_equal(copy.transform(logits), scaler.transform(logits))
 
 
 @pytest.mark.parametrize("wrong", [{"strength": -1}, {"strength": "x"}, {"tolerance": 0}, {"max_iterations": 0}])

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from avuc.calibration.base import Array
 from avuc.calibration.inputs import are_numbers
-from avuc.calibration.linear_maps import LinearNLL, Rows, linear_minimum
-from avuc.calibration.scaled_logits import MOST_NLL, ScaledLogits
+from avuc.calibration.linear_maps import LinearNLL, Rows, linear_minimum, unseen_classes
+from avuc.calibration.scaled_logits import MOST_NLL, ScaledLogits, calibrated_nll
 from avuc.calibration.structured import LinearScaling, WithMatrix
+from avuc.calibration.temperature import TemperatureScaling
+from avuc.calibration.user_warnings import warn
 from avuc.core.errors import InputError
 
 # from the strongest to the weakest; the search ends when the held-out NLL has risen twice
@@ -25,6 +27,8 @@ DEFAULT_STRENGTH = 1.0
 CHOICE_ELEMENTS = 1 << 19
 # precision of the fits that only choose a strength
 ROUGH = 1e-3
+# a higher NLL of the fit than that of temperature scaling by less than this is rounding
+LEAST_HARM = 1e-5
 
 
 class DirichletCalibration(WithMatrix):
@@ -36,7 +40,8 @@ class DirichletCalibration(WithMatrix):
     If the probabilities of each class follow a Dirichlet distribution, a map of this form is right. The diagonal is
     free. L-BFGS starts at temperature scaling. A pass over the rows takes time in N C². It can change the predicted
     class. A class that no row is labelled as keeps plain temperature scaling, with a CalibrationWarning, and the other
-    classes are fitted on their conditional probabilities.
+    classes are fitted on their conditional probabilities; if that has a higher NLL than temperature scaling, all
+    classes keep temperature scaling.
 
     Args:
         strength: λ and μ of the authors' code, which has one for the matrix and one for the bias. Default None: the
@@ -75,6 +80,22 @@ class DirichletCalibration(WithMatrix):
         self.temperature_: float = 1.0
         self.at_bound_: bool = False
         self.curve_: tuple[Array, Array] = np.empty(0), np.empty(0)
+
+    def _warn_unseen(self, scaled: ScaledLogits, start: TemperatureScaling) -> None:
+        """Warn, and keep temperature scaling if the map is worse because these classes have no part in its fit."""
+        unseen = int(unseen_classes(scaled).sum())
+        if not unseen or self.loss_ <= start.loss_ + LEAST_HARM:
+            super()._warn_unseen(scaled, start)
+            return
+        worse, scale = self.loss_, 1 / start.temperature_
+        self.matrix_ = (np.eye(self.num_classes_) * scale).reshape(-1)
+        self.bias_: Array = np.zeros(self.num_classes_)
+        self.loss_ = calibrated_nll(scaled, self._apply, self._block)
+        warn(
+            f"DirichletCalibration: {unseen} of {self.num_classes_} classes have none of the {scaled.rows} rows, and "
+            f"the fit to the others has an NLL of {worse:.4g}, temperature scaling {self.loss_:.4g}, which is kept; "
+            "fit on rows of every class"
+        )
 
     def _features(self, logits: Tensor) -> Tensor:
         return torch.log_softmax(logits, dim=-1).clamp(min=-MOST_NLL)

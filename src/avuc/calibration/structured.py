@@ -63,7 +63,7 @@ class LinearScaling(Calibrator):
         start = TemperatureScaling(bounds=start_bounds(scaled)).fit(logits, labels, sample_weight)
         self._fit_at(scaled, start)
         self.loss_ = calibrated_nll(scaled, self._apply, self._block)
-        warn_unseen(type(self).__name__, scaled)
+        self._warn_unseen(scaled, start)
 
     def _fit_at(self, scaled: ScaledLogits, start: TemperatureScaling, search: Search | None = None) -> None:
         """Learn everything but `loss_` after the temperature; `search` is that on nearly the same rows."""
@@ -81,6 +81,10 @@ class LinearScaling(Calibrator):
             warn_unfinished(type(self).__name__, found.length, self.max_iterations)
         self._keep(found.theta)
         self.n_evaluations_ = start.n_evaluations_ + passes + 1
+
+    def _warn_unseen(self, scaled: ScaledLogits, start: TemperatureScaling) -> None:
+        """Warn about classes without a row; `start` is the temperature of the same rows."""
+        warn_unseen(type(self).__name__, scaled)
 
     def _prepare(self, scaled: ScaledLogits) -> None:
         """Learn what `_features` needs besides the temperature."""
