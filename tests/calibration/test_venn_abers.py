@@ -63,6 +63,39 @@ def test_rows_with_equal_scores_count_as_one_place():
         assert mapped == pytest.approx(upper / (1 - lower + upper), abs=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_result_does_not_depend_on_the_float_type(seed):
+    """The softmax of float32 logits breaks ties of equal votes: probabilities differed by up to 0.5."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 4, 300)
+    votes = rng.multinomial(10, 0.5 * np.eye(4)[labels] + 0.125) / 10
+    logits = logits_from_probs(votes)
+    one = VennAbersCalibration().fit(logits, labels)
+    probs = one.predict_proba(logits)
+    for k in range(4):
+        q = np.round(votes[:, k], 9)
+        lower, upper = np.array([slow_bounds(q, labels == k, np.ones(300), at) for at in (0.2, 0.3)]).T
+        wanted = upper / (1 - lower + upper)
+        lengths, places, values = (part[k] for part in one.table())
+        found = values[np.searchsorted(places[:lengths], [0.2, 0.3]) - 1]
+        np.testing.assert_allclose(found, wanted, atol=1e-9)
+    for short in (logits_from_probs(votes.astype(np.float32)), logits.astype(np.float32)):
+        other = VennAbersCalibration().fit(short, labels)
+        assert other.lengths_.tolist() == one.lengths_.tolist()
+        for fitted, rows in ((other, short), (other, logits), (one, short)):
+            np.testing.assert_allclose(fitted.predict_proba(rows), probs, rtol=0, atol=1e-6)
+
+
+def test_many_close_probabilities_are_not_one_place():
+    """Each of them is within the rounding of float32 of the next one."""
+    rng = np.random.default_rng(0)
+    logits = np.stack((np.zeros(20_000), np.linspace(0, 0.05, 20_000)), 1).astype(np.float32)
+    labels = (rng.random(20_000) < np.linspace(0.1, 0.9, 20_000)).astype(int)
+    short, exact = (VennAbersCalibration().fit(rows, labels) for rows in (logits, logits.astype(np.float64)))
+    assert abs(short.predict_proba(logits) - exact.predict_proba(logits)).mean() < 2e-3
+    assert np.ptp(short.predict_proba(logits)[:, 1]) > 0.7
+
+
 def test_two_classes_are_one_problem(make_logits):
     logits, labels = make_logits(rows=150, classes=2)
     one = logits[:, 1] - logits[:, 0]

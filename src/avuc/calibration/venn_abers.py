@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from avuc.calibration.base import Array
 from avuc.calibration.inputs import are_numbers
@@ -16,8 +17,12 @@ from avuc.metrics.statistics import NLL_FLOOR
 # more probabilities than this are rounded, unless `spacing` says otherwise
 EXACT_ELEMENTS = 1 << 18
 SPACING = 1 / 32
-# probabilities that differ by less than this share are equal: they differ by the rounding of a softmax
-TIE = 1e-10
+# probabilities of the fit are equal if they differ by less than this share of p or 1 − p, the rounding of a softmax of
+# float64 logits and of shorter ones
+TIE, SHORT_TIE = 1e-10, 4e-6
+# no place is wider than so many of these shares, however many probabilities are close
+MOST_TIES = 4
+TINY = 1e-300
 
 
 class VennAbersCalibration(OneVsRest):
@@ -56,11 +61,15 @@ class VennAbersCalibration(OneVsRest):
         many = (logits.numel() if isinstance(logits, torch.Tensor) else np.size(logits)) > EXACT_ELEMENTS
         self._width = (SPACING if many else 0.0) if self.spacing is None else float(self.spacing)
         super()._fit(logits, labels, sample_weight)
-        del self._width
+        del self._width, self._tie
+
+    def _columns(self, logits: Tensor) -> Array:
+        self._tie = TIE if logits.dtype == torch.float64 else SHORT_TIE
+        return super()._columns(logits)
 
     def _function(self, probs: Array, mine: Array, weight: Array | None) -> tuple[Array, Array]:
         hit, weight = hits_and_weights(probs, mine, weight)
-        low, high, cell = _rounded(probs, self._width) if self._width else _tied(probs)
+        low, high, cell = _rounded(probs, self._width) if self._width else _tied(probs, self._tie)
         mass, hits = (np.bincount(cell, each, len(low)) for each in (weight, weight * hit))
         lower, upper = venn_abers_bounds(mass, hits)
         places, values = np.empty(2 * len(low) + 1), np.empty(2 * len(low) + 1)
@@ -77,16 +86,33 @@ class VennAbersCalibration(OneVsRest):
             raise InputError(f"spacing must be None or a number from 0 to 1; found {self.spacing!r}")
 
 
-def _tied(probs: Array) -> tuple[Array, Array, Array]:
-    """Return lower and upper ends of the distinct probabilities, and the number of each row's."""
+def _tied(probs: Array, tie: float) -> tuple[Array, Array, Array]:
+    """Return lower and upper ends of the distinct probabilities, and the number of each row's.
+
+    The ends leave room for the rounding of float32 logits, so that a row has the same result in every precision.
+    """
     order = np.argsort(probs)
     ordered = probs[order]
-    new = np.append(True, np.diff(ordered) > TIE * ordered[1:])
+    width = _width(ordered, tie)
+    new = np.append(True, np.diff(ordered) > width[1:])
+    # of a long chain of close probabilities, those within MOST_TIES widths are together
+    first = ordered[np.maximum.accumulate(np.where(new, np.arange(len(ordered)), 0))]
+    part = np.floor((ordered - first) / (MOST_TIES * width + TINY))
+    new |= np.append(True, np.diff(part) != 0)
     starts = np.flatnonzero(new)
     cell = np.empty(len(probs), dtype=np.int64)
     cell[order] = np.cumsum(new) - 1
-    first, last = ordered[starts], ordered[np.append(starts[1:], len(probs)) - 1]
-    return first * (1 - TIE / 3) - 1e-300, last * (1 + TIE / 3), cell
+    low, high = ordered[starts], ordered[np.append(starts[1:], len(probs)) - 1]
+    room = (low[1:] - high[:-1]) / 3
+    below = np.minimum(_width(low, SHORT_TIE), np.append(np.inf, room))
+    above = np.minimum(_width(high, SHORT_TIE), np.append(room, np.inf))
+    return low - below - TINY, high + above, cell
+
+
+def _width(probs: Array, tie: float) -> Array:
+    """Return by how much equal probabilities differ; near 1, the rounding of float64 exceeds the share of 1 − p."""
+    width: Array = np.maximum(tie * np.minimum(probs, 1 - probs), TIE * probs)
+    return width
 
 
 def _rounded(probs: Array, spacing: float) -> tuple[Array, Array, Array]:
