@@ -71,6 +71,33 @@ def test_intervals_resample_many_groups(tmp_path):
     assert wide["some"][0] < 0.9 * wide["four"][0]
 
 
+def test_detection_resamples_groups_of_both_files(tmp_path, capsys):
+    logits, labels = overconfident(40, 0)
+    rows, patients = np.tile(np.arange(40), 4), np.tile([f"P{k}" for k in range(40)], 4)
+    np.savez(tmp_path / "four.npz", logits=logits[rows], labels=labels[rows], patient=patients)
+    other = 0.5 * logits
+    np.savez(tmp_path / "named.npz", logits=other[rows], patient=patients)
+    np.savez(tmp_path / "other.npz", logits=other[rows])
+    wide, words = {}, ["evaluate", tmp_path / "four.npz", "--group", "patient"]
+    for name in ("named", "other"):
+        out = tmp_path / "out.json"
+        assert run(*words, "--ood", tmp_path / f"{name}.npz", "--replicates", 200, "--json", out) == 0
+        found = json.loads(out.read_text())
+        assert found["detection_bootstrap"] == "groups"
+        wide[name] = np.ptp(found["detection_intervals"]["auroc"])
+        note = "other.npz has no column 'patient', so detection takes its rows as independent"
+        assert (note in found["notes"]) == (name == "other") == (note in " ".join(capsys.readouterr().out.split()))
+    alone = np.ptp(metrics.detection_intervals(*(entropy(one) for one in (logits, other)))["auroc"][1:])
+    assert wide["named"] == pytest.approx(alone, rel=0.25)
+    assert wide["other"] < 0.9 * wide["named"]
+
+
+def entropy(logits):
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    return -(p * np.log(p)).sum(1)
+
+
 def test_without_replicates_there_are_no_intervals(sites, tmp_path):
     assert run("evaluate", sites, "--replicates", 0, "--json", tmp_path / "j.json", "--more", "--quiet") == 0
     assert json.loads((tmp_path / "j.json").read_text())["more"]["intervals"] == {}

@@ -10,6 +10,10 @@ import pytest
 
 from avuc.calibration import Calibrator, MultiLabelCalibrator
 from avuc.cli import main
+from avuc.evaluation import evaluate_large
+from avuc.evaluation.files import ScoreStream, open_scores
+from avuc.evaluation.files.row_groups import image_sizes
+from avuc.evaluation.large import entropies
 
 RNG = np.random.default_rng(3)
 # binary
@@ -82,6 +86,45 @@ def test_binary_figures_and_calibration(tmp_path, capsys):
 # ---- dense
 
 
+def test_intervals_of_dense_detection_resample_images(tmp_path, capsys, monkeypatch):
+    """Every pixel 10 times: as many images, so the intervals are as wide as before."""
+    other = DENSE + RNG.normal(size=DENSE.shape).astype(np.float32)
+    found = []
+    for times in (1, 10):
+        np.savez(tmp_path / "a.npz", logits=np.repeat(DENSE, times, 2), labels=np.repeat(MAPS, times, 1))
+        np.savez(tmp_path / "b.npz", logits=np.repeat(other, times, 2))
+        words = ["--ood", tmp_path / "b.npz", "--json", tmp_path / "out.json"]
+        assert main(["evaluate", *map(str, [tmp_path / "a.npz", *words])]) == 0
+        found.append(json.loads((tmp_path / "out.json").read_text()))
+        assert "bootstrap replicates of the images or groups" in capsys.readouterr().out
+    assert found[0]["detection_bootstrap"] == found[1]["detection_bootstrap"] == "groups"
+    (low, high), wide = (one["detection_intervals"]["auroc"] for one in found)
+    assert wide == pytest.approx([low, high], abs=0.02)
+    assert evaluated(tmp_path, tmp_path / "a.npz", *words[:2])["detection"] == found[1]["detection"]
+    # read in blocks
+    np.save(tmp_path / "a.npy", np.load(tmp_path / "a.npz")["logits"])
+    np.save(tmp_path / "labels.npy", np.load(tmp_path / "a.npz")["labels"])
+    np.save(tmp_path / "b.npy", np.load(tmp_path / "b.npz")["logits"])
+    monkeypatch.setattr("avuc.metrics.blockwise.LARGE_ROWS", 100)
+    streams = [
+        open_scores(tmp_path / "a.npy", labels=tmp_path / "labels.npy", most_scores=10),
+        open_scores(tmp_path / "b.npy", class_dim=1, needs_labels=False, most_scores=10),
+    ]
+    assert {type(stream) for stream in streams} == {ScoreStream}
+    sizes = image_sizes(streams[1])
+    assert sizes.tolist() == [250] * 6
+    blocks = evaluate_large(
+        streams[0], outside_entropy=entropies(streams[1]), outside_groups=np.repeat(np.arange(6), sizes)
+    )
+    assert blocks.detection_bootstrap == "groups"
+    assert blocks.detection_intervals["auroc"] == pytest.approx(wide, abs=0.01)
+    np.savez(tmp_path / "b.npz", logits=other[:1])
+    assert run("evaluate", tmp_path / "a.npz", *words) == 0
+    one = json.loads((tmp_path / "out.json").read_text())
+    assert one["detection_intervals"] == {}
+    assert any(note.startswith("one image out of distribution") for note in one["notes"])
+
+
 def test_dense_is_the_same_as_its_rows(tmp_path):
     labels = MAPS.copy()
     labels[0, :2] = -100
@@ -95,8 +138,6 @@ def test_dense_is_the_same_as_its_rows(tmp_path):
     assert run("evaluate", tmp_path / "a.npz", "--replicates", 9, "--more", "--json", tmp_path / "j.json") == 0
     assert json.loads((tmp_path / "j.json").read_text())["bootstrap"] == "groups"
     assert not any("too narrow" in note for note in found["notes"])
-    detected = evaluated(tmp_path, tmp_path / "a.npz", "--ood", tmp_path / "a.npz")
-    assert any(note.startswith("the intervals of detection") for note in detected["notes"])
     np.savez(tmp_path / "b.npz", logits=np.moveaxis(DENSE, 1, -1), labels=np.where(labels < 0, 9, labels))
     words = [tmp_path / "b.npz", "--class-dim", -1, "--ignore-index", 9]
     assert evaluated(tmp_path, *words)["metrics"] == expected["metrics"]

@@ -91,6 +91,14 @@ def test_outside_entropies_may_be_an_array() -> None:
         evaluate(PROBS, LABELS, outside_entropy=values, replicates=0) for values in (outside, torch.from_numpy(outside))
     )
     assert found.detection == expected.detection != {}
+    # entropies of pixels: those of an image belong together
+    pixels = np.repeat(outside, 5).reshape(20, 5)
+    dense = evaluate(PROBS, LABELS, outside_entropy=pixels, replicates=50)
+    flat = evaluate(
+        PROBS, LABELS, outside_entropy=pixels.reshape(-1), outside_groups=np.arange(20).repeat(5), replicates=50
+    )
+    assert dense.detection_intervals == flat.detection_intervals != {}
+    assert dense.detection_bootstrap == "groups"
     assert found.outside == 20
 
 

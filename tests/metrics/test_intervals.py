@@ -170,6 +170,55 @@ def test_weights_in_one_block_or_many(world: World, monkeypatch: pytest.MonkeyPa
         assert pieces[name] == pytest.approx(whole[name], abs=1e-12), name
 
 
+def test_detection_intervals_of_groups_equal_a_loop():
+    rng = np.random.default_rng(0)
+    groups = rng.integers(0, 12, 90), rng.integers(0, 9, 70)
+    inside = rng.normal(size=90).round(1) + rng.normal(size=12)[groups[0]]
+    outside = rng.normal(size=70).round(1) + 1 + rng.normal(size=9)[groups[1]]
+    named = [np.array(list("abcdefghijkl"))[each] for each in groups]
+    found = detection_intervals(inside, outside, replicates=80, in_groups=named[0], out_groups=groups[1])
+    values = metrics.detection(inside, outside)
+    drawn = [torch.Generator().manual_seed(seed) for seed in (0, 1)]
+    errors = []
+    for _ in range(80):
+        rows = []
+        for group, generator in zip(groups, drawn, strict=True):
+            count = group.max() + 1
+            chosen = torch.randint(count, (count,), generator=generator).tolist()
+            rows.append(np.concatenate([np.flatnonzero(group == number) for number in chosen]))
+        sample = metrics.detection(inside[rows[0]], outside[rows[1]])
+        errors.append([values[name] - sample[name] for name in values])
+    factor = 2.306004 / 1.959964 * math.sqrt(9 / 8)  # Student's t of the side with the fewest groups
+    for k, (name, value) in enumerate(values.items()):
+        low, high = value - factor * np.quantile(np.array(errors)[:, k], (0.975, 0.025))
+        high = high if name == "wasserstein" else min(high, 1)
+        assert found[name] == pytest.approx((value, max(low, 0), high), rel=3e-3, abs=2e-3)
+
+
+def test_detection_intervals_of_groups_are_wider_where_rows_are_alike(monkeypatch):
+    """Copies of a row tell nothing new: the interval is that of the rows without their copies."""
+    rng = np.random.default_rng(0)
+    inside, outside = rng.normal(size=60), rng.normal(size=60) + 1
+    alone = detection_intervals(inside, outside)["auroc"]
+    copies, groups = (np.repeat(inside, 50), np.repeat(outside, 50)), np.repeat(np.arange(60), 50)
+    narrow = detection_intervals(*copies)["auroc"]
+    found = detection_intervals(*copies, in_groups=groups, out_groups=groups)["auroc"]
+    width = [one.high - one.low for one in (alone, narrow, found)]
+    assert width[1] < 0.3 * width[0]
+    assert width[2] == pytest.approx(width[0], rel=0.15)
+    monkeypatch.setattr("avuc.metrics.detection_bootstrap.MOST_ROWS", 500)
+    sampled = detection_intervals(*copies, in_groups=groups, out_groups=groups)["auroc"]
+    assert sampled.value == found.value
+    assert sampled.high - sampled.low == pytest.approx(width[0], rel=0.3)
+    one = detection_intervals(*copies, in_groups=groups, out_groups=np.zeros(3000))["auroc"]
+    assert math.isnan(one.low)
+    assert math.isnan(one.high)
+    same = detection_intervals(inside, outside, in_groups=np.arange(60))["auroc"]
+    assert same == alone  # each row is a group
+    with pytest.raises(InputError, match="out_groups must have one value for each of 60 rows"):
+        detection_intervals(inside, outside, out_groups=[1, 2])
+
+
 def test_detection_intervals(world: World) -> None:
     rng = np.random.default_rng(0)
     inside, outside = rng.normal(1, 0.3, 200).clip(0).round(2), rng.normal(1.4, 0.4, 80).clip(0).round(2)

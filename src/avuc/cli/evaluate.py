@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from avuc.cli.command import SAMPLE_FILES, Command, Namespace, Parser
@@ -14,7 +13,15 @@ from avuc.cli.inputs import (
     open_file,
     open_other,
 )
-from avuc.cli.more import add_more_options, check_more, more_figures, more_tables, resampled_groups, show_more
+from avuc.cli.more import (
+    add_more_options,
+    check_more,
+    more_figures,
+    more_tables,
+    outside_groups,
+    resampled_groups,
+    show_more,
+)
 from avuc.cli.multilabel import TASK, evaluate_labels
 from avuc.cli.outputs import add_output_options, check_outputs, console_for, file_title, text_job, write_results
 from avuc.cli.tables import show_file, show_result, show_written
@@ -28,7 +35,7 @@ if TYPE_CHECKING:
 
     Scores = ScoreFile | ScoreStream
 
-DETECTION = "the intervals of detection resample positions, which are not independent, so they are too narrow"
+ONE_OUTSIDE = "one image out of distribution tells nothing about others, so detection has no intervals"
 EXAMPLES = """\
 examples:
   avuc evaluate test.npz
@@ -71,8 +78,6 @@ def run(args: Namespace) -> int:
         )
     console = console_for(args)
     file = open_file(args)
-    if args.ood and not args.fixed_memory and file.raw.layout is not None and file.raw.layout.dense:
-        file = replace(file, notes=(*file.notes, DETECTION))
     show_file(console, file)
     file.check_labelled()
     check_more(args, file)
@@ -82,11 +87,12 @@ def run(args: Namespace) -> int:
         show_file(console, other, "out of distribution: ")
     notes = [*file.notes, *(_memory_notes(console, file, other) if args.fixed_memory else ())]
     units, few = resampled_groups(args, file) if isinstance(file, ScoreFile) else (None, None)
-    if few:
-        notes.append(few)
-        console.paragraph(f"note: {few}", lead="  ")
+    outside, none = (None, None) if other is None or args.fixed_memory else outside_groups(args, other, units)
+    for note in filter(None, (few, none)):
+        notes.append(note)
+        console.paragraph(f"note: {note}", lead="  ")
     try:
-        result = _evaluate(args, file, other, units)
+        result = _evaluate(args, file, other, units, outside)
     except (MemoryError, RuntimeError) as error:
         if args.fixed_memory or not out_of_memory(error):
             raise
@@ -96,6 +102,9 @@ def run(args: Namespace) -> int:
     if not (result.replicates or args.fixed_memory) and args.replicates != 0:
         notes.append(ONE_GROUP)
         console.paragraph(f"note: {ONE_GROUP}", lead="  ")
+    elif result.replicates and result.detection and not result.detection_intervals:
+        notes.append(ONE_OUTSIDE)
+        console.paragraph(f"note: {ONE_OUTSIDE}", lead="  ")
     more: dict[str, Any] = {}
     figures: dict[str, Any] = {}
     if (args.more or args.group) and isinstance(file, ScoreFile):
@@ -117,7 +126,9 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _evaluate(args: Namespace, file: Scores, other: Scores | None, groups: Any) -> EvaluationResult:
+def _evaluate(
+    args: Namespace, file: Scores, other: Scores | None, groups: Any, outside_groups: Any
+) -> EvaluationResult:
     from torch import from_numpy
 
     from avuc.evaluation import evaluate, evaluate_large, evaluate_streaming
@@ -133,8 +144,10 @@ def _evaluate(args: Namespace, file: Scores, other: Scores | None, groups: Any) 
     if isinstance(file, ScoreFile) and (groups is not None or not large):
         rows = None if outside is None else from_numpy(outside)
         options = evaluation_options(args, min(file.num_rows, MOST_ROWS) if groups is not None else file.num_rows)
-        return evaluate(file.predictions(), outside_entropy=rows, groups=groups, **options)
-    return evaluate_large(file, outside_entropy=outside, **evaluation_options(args, file.num_rows, by_cells=True))
+        both: dict[str, Any] = {"outside_entropy": rows, "outside_groups": outside_groups}
+        return evaluate(file.predictions(), groups=groups, **both, **options)
+    both = {"outside_entropy": outside, "outside_groups": outside_groups}
+    return evaluate_large(file, **both, **evaluation_options(args, file.num_rows, by_cells=True))
 
 
 def _memory_notes(console: Console, file: Scores, other: Scores | None) -> list[str]:

@@ -78,14 +78,50 @@ def resampled_groups(args: Namespace, file: ScoreFile) -> tuple[Any, str | None]
     if not args.group:
         return file_groups(file), None
     names = read_groups(args.file, args.group, file.num_rows)
-    found, numbers = np.unique(names, return_inverse=True)
-    if names.dtype.kind == "U" and found[0] == "":  # a row without a group is alone
-        alone = numbers == 0
-        numbers = np.where(alone, len(found) + alone.cumsum(), numbers)
-    if len(found) >= LEAST_RESAMPLED:
-        return file_groups(file, numbers), None
-    few = f"{len(found)} values of {args.group!r} are too few to resample (at least {LEAST_RESAMPLED})"
+    count = len(np.unique(names))
+    if count >= LEAST_RESAMPLED:
+        return file_groups(file, _numbered(names)), None
+    few = f"{count} values of {args.group!r} are too few to resample (at least {LEAST_RESAMPLED})"
     return None, f"{few}, so intervals resample rows"
+
+
+def _numbered(names: Any) -> Any:
+    """Return the number of the group of each row; a row without a group is alone."""
+    import numpy as np
+
+    found, numbers = np.unique(names, return_inverse=True)
+    if names.dtype.kind == "U" and found[0] == "":
+        alone = numbers == 0
+        numbers = np.unique(np.where(alone, len(found) + alone.cumsum(), numbers), return_inverse=True)[1]
+    return numbers
+
+
+def outside_groups(args: Namespace, other: ScoreFile | ScoreStream, units: Any) -> tuple[Any, str | None]:
+    """Return the group of each row of the --ood file, by number; and a note if it has no column --group.
+
+    Args:
+        args: of the command.
+        other: the file.
+        units: the groups of the first file that are resampled; None: its rows are.
+    """
+    import numpy as np
+
+    from avuc.evaluation.files import ScoreFile
+    from avuc.evaluation.files.group_column import read_groups
+    from avuc.evaluation.files.row_groups import image_sizes
+
+    sizes = image_sizes(other)
+    if sizes is not None:
+        return np.repeat(np.arange(len(sizes)), sizes), None
+    if not args.group or units is None:
+        return None, None
+    try:
+        names = read_groups(args.ood, args.group, other.num_rows) if isinstance(other, ScoreFile) else None
+    except InputError:
+        names = None
+    if names is None:
+        return None, f"{other.path.name} has no column {args.group!r}, so detection takes its rows as independent"
+    return _numbered(names), None
 
 
 def more_figures(

@@ -30,7 +30,9 @@ def group_numbers(groups: Any) -> Array:
     return np.unique(values, return_inverse=True)[1].reshape(values.shape)
 
 
-def images_or_groups(shape: tuple[int, ...], positions: Tensor | None, rows: int, groups: Any = None) -> Array | None:
+def images_or_groups(
+    shape: tuple[int, ...], positions: Tensor | None, rows: int, groups: Any = None, *, name: str = "groups"
+) -> Array | None:
     """Return the number of the group of each row, without `groups` of its image; None if each row is one by itself.
 
     Args:
@@ -38,6 +40,7 @@ def images_or_groups(shape: tuple[int, ...], positions: Tensor | None, rows: int
         positions: (M,) flat indices of the rows into `shape`; None: all.
         rows: number of rows M.
         groups: one name or number for each row, (M,); for each position of `shape`; or for each image, (N,).
+        name: what error messages call `groups`.
 
     >>> images_or_groups((2, 2), None, 4).tolist(), images_or_groups((3,), None, 3, ["b", "a", "b"]).tolist()
     ([0, 0, 1, 1], [1, 0, 1])
@@ -53,11 +56,11 @@ def images_or_groups(shape: tuple[int, ...], positions: Tensor | None, rows: int
     elif values.shape == shape[:1]:
         if len(values) == rows and not np.array_equal(places // pixels, np.arange(rows)):
             raise InputError(
-                f"groups: {rows} values can be of {rows} labelled rows or of {rows} images; give one for each "
+                f"{name}: {rows} values can be of {rows} labelled rows or of {rows} images; give one for each "
                 f"position, the shape {shape}"
             )
         values = values[places // pixels]
     elif values.shape != (rows,):
-        raise InputError(f"groups must have one value for each of {rows} rows, found shape {values.shape}")
+        raise InputError(f"{name} must have one value for each of {rows} rows, found shape {values.shape}")
     numbers = group_numbers(values)
     return None if not rows or int(numbers.max()) + 1 == rows else numbers

@@ -17,6 +17,7 @@ from avuc import metrics
 from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
 from avuc.core.progress import delayed_progress
+from avuc.core.row_groups import images_or_groups
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.evaluation.result import EvaluationResult, Series, as_series, interval_bounds
 from avuc.metrics.arrays import Array
@@ -104,13 +105,14 @@ def evaluate(
     class_dim: int | None = None,
     ignore_index: int | None = IGNORE_INDEX,
     groups: Any = None,
+    outside_groups: Any = None,
 ) -> EvaluationResult:
     """Return every metric with its 95 % bootstrap interval, and the curves for the charts.
 
     With more than 100,000 independent rows, intervals resample groups of similar rows, as `evaluate_large` does.
     Pixels of an image, tokens of a sentence, rows of a group and labels of a row are not independent: images or groups
     are resampled then, for some metrics with a random sample of 20,000 rows if there are more. One image has no
-    intervals. Those of the detection metrics count every row as independent.
+    intervals.
 
     Args:
         predictions: labelled predictions of any kind: one class of many, dense, binary, or `MultiLabelPredictions`,
@@ -118,7 +120,8 @@ def evaluate(
             Or probabilities, together with `labels`.
         labels: class numbers, if `predictions` are probabilities (N, C), (N, C, *spatial) or (N,). Default None: the
             predictions have them.
-        outside_entropy: (M) entropies in nats of out-of-distribution rows; adds the detection metrics.
+        outside_entropy: (M) entropies in nats of out-of-distribution rows; adds the detection metrics. With further
+            dimensions (M, *spatial) those of one image or sentence belong together.
         threshold: entropy in nats up to which a prediction counts as certain; "auto": the midpoint of the mean
             entropies of right and wrong predictions.
         bins: bins of ECE and UCE.
@@ -129,6 +132,8 @@ def evaluate(
         ignore_index: rows with this label are left out (default −100), if `predictions` are probabilities.
         groups: the group of each row, such as a patient: names or numbers (N,). Default None: pixels and tokens belong
             to their image or sentence, labels of a multi-label model to their row; other rows are independent.
+        outside_groups: the group of each entropy in `outside_entropy`, (M). Default None: those of one image belong
+            together, if there are further dimensions; others are independent.
 
     >>> import torch
     >>> p = Predictions(torch.tensor([[0.8, 0.2], [0.6, 0.4]]), torch.tensor([0, 1]))
@@ -139,6 +144,8 @@ def evaluate(
         predictions = _as_predictions(predictions, labels, class_dim, ignore_index)
     if outside_entropy is not None:
         outside_entropy = as_tensor(outside_entropy, "outside_entropy")
+        shape, outside_entropy = outside_entropy.shape, outside_entropy.flatten()
+        outside_groups = images_or_groups(shape, None, len(outside_entropy), outside_groups, name="outside_groups")
     fields: dict[str, Any] = {}
     if isinstance(predictions, MultiLabelPredictions):
         fields = _label_fields(predictions, threshold, bins)
@@ -161,7 +168,8 @@ def evaluate(
         if outside_entropy is not None:
             # both sides in the same arithmetic, so that equal predictions have equal entropies
             inside, outside = (x.detach().cpu().numpy().copy() for x in (predictions.entropy, outside_entropy))
-            fields |= detection_fields(inside, outside, replicates=replicates, seed=seed, advance=advance)
+            both = units, outside_groups
+            fields |= detection_fields(inside, outside, both, replicates=replicates, seed=seed, advance=advance)
     return replace(result, **fields)
 
 
@@ -220,11 +228,31 @@ def evaluate_statistics(
 
 
 def detection_fields(
-    inside: Array, outside: Array, *, replicates: int, seed: int, advance: Callable[[int], None]
+    inside: Array,
+    outside: Array,
+    groups: tuple[Array | None, Array | None],
+    *,
+    replicates: int,
+    seed: int,
+    advance: Callable[[int], None],
 ) -> dict[str, Any]:
-    """Return the fields of `EvaluationResult` about detection by entropy; large arrays are sorted in place."""
+    """Return the fields of `EvaluationResult` about detection by entropy; large arrays are sorted in place.
+
+    Args:
+        inside: (N,) entropies of in-distribution rows.
+        outside: (M,) entropies of out-of-distribution rows.
+        groups: numbers of the groups of both; None: rows are independent.
+        replicates, seed, advance: of the bootstrap.
+    """
+    if any(each is not None for each in groups):
+        fields: dict[str, Any] = {"detection": metrics.detection(inside, outside), "detection_bootstrap": "groups"}
+        if replicates and all(each is None or each.max() > 0 for each in groups):
+            options: dict[str, Any] = {"replicates": replicates, "seed": seed, "advance": advance}
+            intervals = detection_intervals(inside, outside, in_groups=groups[0], out_groups=groups[1], **options)
+            fields["detection_intervals"] = interval_bounds(intervals)
+        return fields
     if not needs_blocks(len(inside) + len(outside), 1):
-        fields: dict[str, Any] = {"detection": metrics.detection(inside, outside)}
+        fields = {"detection": metrics.detection(inside, outside)}
         if replicates:
             intervals = detection_intervals(inside, outside, replicates=replicates, seed=seed, advance=advance)
             fields["detection_intervals"] = interval_bounds(intervals)

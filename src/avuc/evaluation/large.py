@@ -37,6 +37,7 @@ def evaluate_large(
     file: BlockFile,
     *,
     outside_entropy: Array | None = None,
+    outside_groups: Array | None = None,
     threshold: Threshold = "auto",
     bins: int = 15,
     replicates: int = 1000,
@@ -49,6 +50,7 @@ def evaluate_large(
     Args:
         file: the file, from `open_scores` or `read_scores`.
         outside_entropy: (M) float32 entropies of out-of-distribution rows, from `entropies`; sorted in place.
+        outside_groups: (M) number of the image or group of each of them, 0, 1, …; None: these rows are independent.
         threshold: entropy in nats up to which a prediction counts as certain; "auto": learned from these rows.
         bins: bins of ECE and UCE.
         replicates: bootstrap resamples behind the intervals; 0: no intervals.
@@ -90,7 +92,8 @@ def evaluate_large(
             how = "cells" if images is None else "groups"
             result = replace(result, intervals=interval_bounds(intervals), replicates=replicates, bootstrap=how)
         if inside is not None and outside_entropy is not None:
-            fields = detection_fields(inside, outside_entropy, replicates=replicates, seed=seed, advance=advance)
+            units = None if sizes is None else np.repeat(np.arange(len(sizes)), sizes), outside_groups
+            fields = detection_fields(inside, outside_entropy, units, replicates=replicates, seed=seed, advance=advance)
             result = replace(result, **fields)
     return result
 

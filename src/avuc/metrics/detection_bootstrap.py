@@ -6,13 +6,19 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import torch
 
+from avuc.core.row_groups import images_or_groups
 from avuc.metrics.arrays import Array, as_scores
+from avuc.metrics.dependent_rows import MOST_ROWS
 from avuc.metrics.detection import detection, detection_from_counts, detection_from_sorted
 from avuc.metrics.resampling.grouped_rows import grouped_detection_errors
-from avuc.metrics.resampling.percentile import Errors, Interval, check_bootstrap, error_interval
-from avuc.metrics.resampling.rows import BLOCK, Advance, resampled_rows
+from avuc.metrics.resampling.percentile import Errors, Interval, check_bootstrap, clip_to_range, error_interval
+from avuc.metrics.resampling.rows import BLOCK, Advance, resampled_rows, weight_blocks, wider
 from avuc.metrics.sorted_samples import SortedPair
+
+# resamples of groups at a time; both sides need the same number
+MOST_AT_ONCE = 1000
 
 
 def detection_intervals(
@@ -23,8 +29,13 @@ def detection_intervals(
     level: float = 0.95,
     seed: int = 0,
     advance: Advance | None = None,
+    in_groups: Any = None,
+    out_groups: Any = None,
 ) -> dict[str, Interval]:
     """Return percentile intervals of the metrics of `detection`; each of the two samples is resampled.
+
+    Rows of one image or group are not independent: whole groups are resampled, with a random sample of 20,000 rows of
+    each side if it has more. A single group gives no interval: its ends are NaN.
 
     Args:
         in_entropy: (N,) entropies of in-distribution inputs; list, NumPy array or tensor.
@@ -33,6 +44,8 @@ def detection_intervals(
         level: confidence level.
         seed: of the resamples.
         advance: called with the number of resamples that were just finished.
+        in_groups: (N,) names or numbers of the group of each in-distribution input. Default None: each is independent.
+        out_groups: (M,) the same for OOD inputs.
 
     >>> inside, outside = [0.1, 0.2, 0.3] * 20, [0.25, 0.8, 0.9] * 20
     >>> interval = detection_intervals(inside, outside, replicates=200)["auroc"]
@@ -42,6 +55,9 @@ def detection_intervals(
     check_bootstrap(replicates, level)
     values = detection(in_entropy, out_entropy)
     sides = as_scores(in_entropy, "in_entropy"), as_scores(out_entropy, "out_entropy")
+    groups = _numbers(in_groups, len(sides[0]), "in_groups"), _numbers(out_groups, len(sides[1]), "out_groups")
+    if any(each is not None for each in groups):
+        return _of_groups(values, sides, groups, replicates, level, seed, advance)
     distinct, where = np.unique(np.concatenate(sides), return_inverse=True)
     index = where[: len(sides[0])], where[len(sides[0]) :]
     # the two samples are drawn independently
@@ -59,6 +75,61 @@ def detection_intervals(
             advance(len(resamples))
     both = {name: np.concatenate(parts) for name, parts in errors.items()}
     return {name: error_interval(values[name], Errors(error, error), level) for name, error in both.items()}
+
+
+def _of_groups(
+    values: dict[str, float],
+    sides: tuple[Array, Array],
+    groups: tuple[Array | None, Array | None],
+    replicates: int,
+    level: float,
+    seed: int,
+    advance: Advance | None,
+) -> dict[str, Interval]:
+    """Return the intervals if rows of at least one side are in groups; an independent row is a group of its own."""
+    members = [np.arange(len(side)) if group is None else group for side, group in zip(sides, groups, strict=True)]
+    few = min(int(group.max()) + 1 for group in groups if group is not None)
+    some = [_sampled(len(side), seed + k) for k, side in enumerate(sides)]
+    rows = [side[index] for side, index in zip(sides, some, strict=True)]
+    members = [np.unique(group[index], return_inverse=True)[1] for group, index in zip(members, some, strict=True)]
+    distinct, where = np.unique(np.concatenate(rows), return_inverse=True)
+    places = where[: len(rows[0])], where[len(rows[0]) :]
+    most = max(1, min(MOST_AT_ONCE, BLOCK // len(distinct)))
+    blocks = [
+        weight_blocks(len(side), replicates, seed + k, most, group)
+        for k, (side, group) in enumerate(zip(rows, members, strict=True))
+    ]
+    errors: dict[str, list[Array]] = {name: [] for name in values}
+    middle = detection(*rows)
+    for weights in zip(*blocks, strict=True):
+        negative, positive = (
+            np.stack([np.bincount(place, weight, len(distinct)) for weight in side])
+            for place, side in zip(places, weights, strict=True)
+        )
+        for name, samples in detection_from_counts(distinct, negative=negative, positive=positive).items():
+            errors[name].append(middle[name] - samples)
+        if advance is not None:
+            advance(len(negative))
+    found = {}
+    for name, parts in errors.items():
+        error = np.concatenate(parts)
+        interval = error_interval(values[name], wider(Errors(error, error), few), level)
+        found[name] = clip_to_range(name, interval)
+    return found
+
+
+def _numbers(groups: Any, rows: int, name: str) -> Array | None:
+    """Return the number of the group of each row; None if each row is one by itself."""
+    return None if groups is None else images_or_groups((rows,), None, rows, groups, name=name)
+
+
+def _sampled(rows: int, seed: int) -> Array:
+    """Return the numbers of all rows, of more than `MOST_ROWS` those of a random sample."""
+    if rows <= MOST_ROWS:
+        return np.arange(rows)
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
+    index: Array = order[:MOST_ROWS].sort().values.numpy()
+    return index
 
 
 def blockwise_detection_intervals(

@@ -37,16 +37,17 @@ def file_groups(file: ScoreFile, groups: Any = None) -> Array | None:
 def image_sizes(file: ScoreFile | ScoreStream) -> Array | None:
     """Return the number of rows of each image that has any, in their order; None if the scores are not dense.
 
-    The labels of a stream are read once.
+    The labels of a stream are read once; without labels every row counts.
     """
     layout = file.raw.layout
     if layout is None or not layout.dense:
         return None
     if isinstance(file, ScoreFile):
         return np.bincount(images) if (images := file_groups(file)) is not None else None
-    counts = []
-    assert file.raw.labels is not None
-    pixels = layout.flat[-2] // layout.shape[layout.row_axis]
+    count, counts = layout.shape[layout.row_axis], []
+    pixels = layout.flat[-2] // count
+    if file.raw.labels is None:
+        return np.full(count, pixels)
     for labels in file.raw.labels.blocks(max(1, BLOCK // pixels)):
         counts.append((labels.reshape(len(labels), -1) != layout.ignore).sum(1).numpy())
     sizes: Array = np.concatenate(counts)

@@ -11,7 +11,7 @@ from avuc.core.errors import InputError
 from avuc.metrics.arrays import Array
 
 # metrics that can exceed 1; every other one lies in [0, 1]
-UNBOUNDED = {"nll", "brier", "mean_entropy"}
+UNBOUNDED = {"nll", "brier", "mean_entropy", "wasserstein"}
 NORMAL = 1.959964  # 97.5 % quantile of the normal distribution
 
 
