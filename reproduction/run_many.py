@@ -252,7 +252,10 @@ def multi_process_service() -> Iterator[dict[str, str]]:
     # a short path: it becomes the name of a socket
     with tempfile.TemporaryDirectory(prefix="mps") as folder:
         own = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        subprocess.run([MPS, "-d"], env={**os.environ, **own}, check=True)
+        if subprocess.run([MPS, "-d"], env={**os.environ, **own}, check=False).returncode:
+            print(f"{MPS}: did not start; the studies take turns on the GPU", file=sys.stderr)
+            yield {}
+            return
         try:
             yield own
         finally:

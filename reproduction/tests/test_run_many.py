@@ -149,11 +149,13 @@ def test_mps_is_started_for_the_studies_alone_and_ended(tmp_path, monkeypatch, c
     said = (tmp_path / "out" / "logs" / "asks-0.log").read_text().split()[-1]
     assert (tmp_path / "called").read_text() == f"{said} -d\n{said} \nquit\n"
     assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+    path = plan_of(tmp_path, monkeypatch, {"asks": "import os; assert 'CUDA_MPS_PIPE_DIRECTORY' not in os.environ"})
+    program.write_text("#!/bin/sh\nexit 1\n")
+    assert run_many.main([str(path), "--out", str(tmp_path / "out"), "--minutes", "1", "--mps"]) == 0
+    assert "did not start; the studies take turns" in capfd.readouterr().err
     program.unlink()
-    assert (
-        run_many.main([str(path), "--out", str(tmp_path / "out"), "--minutes", "1", "--mps"]) == 1
-    )  # no such variable
-    assert "take turns" in capfd.readouterr().err
+    assert run_many.main([str(path), "--out", str(tmp_path / "out"), "--minutes", "1", "--mps"]) == 0
+    assert "not found; the studies take turns" in capfd.readouterr().err
 
 
 def test_commands_of_all_kinds_of_recipes(tmp_path):
