@@ -23,7 +23,7 @@ from avuc.posterior import seeded_generator
 from avuc.prediction import predict
 from avuc.prediction.predictor import Predictor
 from avuc.study import load_recipe
-from avuc.train import Calibrated, TrainSettings, fit, fit_calibrated
+from avuc.train import Calibrated, Job, TrainSettings, fit, fit_calibrated, fit_many
 from avuc.training import default as calibrated
 from avuc.training.default import DRAWS, default_plan
 
@@ -172,12 +172,13 @@ def test_what_the_device_and_the_data_decide(
     held_out: Dataset,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def asked(*_: Any, settings: TrainSettings, **__: Any) -> None:
+    def asked(jobs: list[Job], **__: Any) -> None:
+        settings = jobs[0].settings
         assert (settings.precision, settings.flip) == expected
         assert (settings.augmentation, settings.pad) == ("augmix", 1)  # of 8 pixels, as 4 of 32
         raise Stop
 
-    monkeypatch.setattr(calibrated, "fit", asked)
+    monkeypatch.setattr(calibrated, "fit_many", asked)
     with pytest.raises(Stop):
         fit_calibrated(plain_net, train, held_out, **given)
 
@@ -197,9 +198,9 @@ def test_a_kill_between_the_steps_changes_nothing(
     normalised_net: Factory, train: Dataset, held_out: Dataset, tmp_path: Path
 ) -> None:
     whole = quick(normalised_net, train, held_out, None)
-    calls = iter([fit, killed])
+    calls = iter([fit_many, killed])
     with pytest.MonkeyPatch.context() as patch:  # after the first step
-        patch.setattr(calibrated, "fit", lambda *args, **options: next(calls)(*args, **options))
+        patch.setattr(calibrated, "fit_many", lambda *args, **options: next(calls)(*args, **options))
         with pytest.raises(Stop):
             quick(normalised_net, train, held_out, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["first"]
@@ -224,9 +225,9 @@ def test_a_calibrator_of_weights_that_are_gone_is_not_read(
     other.save(tmp_path / "calibrator.json")
     for path in (tmp_path / "second").iterdir():
         path.unlink()
-    calls = iter([fit, killed])
+    calls = iter([fit_many, killed])
     with pytest.MonkeyPatch.context() as patch:  # killed once more on the way
-        patch.setattr(calibrated, "fit", lambda *args, **options: next(calls)(*args, **options))
+        patch.setattr(calibrated, "fit_many", lambda *args, **options: next(calls)(*args, **options))
         with pytest.raises(Stop):
             quick(plain_net, train, held_out, tmp_path)
     assert not (tmp_path / "calibrator.json").exists()

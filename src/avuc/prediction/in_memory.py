@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,10 +15,12 @@ from torch.utils.data import (
     SequentialSampler,
     Subset,
     SubsetRandomSampler,
+    TensorDataset,
 )
 
 from avuc.core.errors import InputError
 from avuc.data.arrays import Dataset
+from avuc.data.stream import Stream
 from avuc.data.tensors import MemoryData, TensorData
 from avuc.prediction.arguments import Arguments, tensor_of
 from avuc.prediction.data import DATASET_BATCH, Loaded, source_of
@@ -49,6 +52,13 @@ def in_memory(found: Any, name: str, num_classes: int = 0) -> MemoryData:
         raise InputError(f"{name}: {error}") from error
     count = num_classes or (int(labels.max()) + 1 if labels.numel() else 0)
     return as_memory_data(inputs, labels, count, name)
+
+
+def is_loaded(found: Any) -> bool:
+    """Return whether `in_memory` reads the data item by item, so that a random transform may change them."""
+    if isinstance(found, DataLoader):
+        found = found.dataset
+    return not isinstance(found, Dataset | TensorData | TensorDataset | Stream | tuple | list | Mapping)
 
 
 def as_memory_data(inputs: Any, labels: Tensor, num_classes: int, name: str, **more: Any) -> MemoryData:

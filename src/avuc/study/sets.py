@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.data import UNLABELLED, Dataset, Stream, list_folder, list_imagenet, load_dataset, split_dataset
 from avuc.data.decode import EvalView, ImageFiles
+from avuc.data.digest import DIGITS, digest_of, shapes_of
 from avuc.data.load import DATASETS
 from avuc.data.stream import in_memory
 from avuc.data.tensors import MemoryData, TensorData
@@ -31,31 +31,7 @@ from avuc.study.shifted_text import word_places
 from avuc.study.text_file import is_text_file, read_sentences
 
 IMAGENET_SIZE = 224
-DIGITS = 32  # of the SHA-256 that identifies data
 MOST_OUTSIDE = 10_000  # patches of photographs at most
-
-
-def shapes_of(data: MemoryData) -> dict[str, tuple[int, ...]]:
-    """Return the shape of one example, by the name of the network's argument."""
-    parts = {"inputs": data.inputs} if isinstance(data.inputs, Tensor) else data.inputs
-    return {name: tuple(tensor.shape[1:]) for name, tensor in parts.items()}
-
-
-def digest_of(data: MemoryData | ImageFiles) -> str:
-    """Return a digest of images and labels; for streamed files, of file names and labels."""
-    made = hashlib.sha256(torch.as_tensor(data.labels).cpu().numpy().tobytes())
-    if isinstance(data, Dataset):
-        made.update(repr(tuple(data.images.shape)).encode())
-        made.update(data.images.cpu().numpy().data)
-    elif isinstance(data, TensorData):
-        made.update(repr([tuple(data.labels.shape), shapes_of(data)]).encode())
-        for part in [data.inputs] if isinstance(data.inputs, Tensor) else data.inputs.values():
-            # as bytes, because NumPy has no bfloat16
-            made.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        made.update("\0".join(data.texts).encode("utf-8", "surrogatepass"))
-    else:
-        made.update(b"\n".join(bytes(name) for name in data.names))
-    return made.hexdigest()[:DIGITS]
 
 
 class StudyData:

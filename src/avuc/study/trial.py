@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from avuc.core.errors import InputError
 from avuc.data import UNLABELLED
+from avuc.data.digest import shapes_of
 from avuc.data.tensors import MemoryData, TensorData
 from avuc.posterior import seeded_generator
 from avuc.prediction.outputs import check_outputs
@@ -20,7 +21,7 @@ from avuc.study.grid import CLEAN, VALIDATION, TestSet
 from avuc.study.net import make_net
 from avuc.study.own_code import bound, described, find, is_path
 from avuc.study.own_digest import begin, code_prints
-from avuc.study.sets import StudyData, shapes_of
+from avuc.study.sets import StudyData
 from avuc.study.shifted import scaled, shifted_data
 from avuc.study.text_file import is_text_file
 from avuc.training.model_trainer import with_head

@@ -23,6 +23,7 @@ from torch import Tensor
 from avuc._old_names import forward
 from avuc.core.errors import InputError
 from avuc.core.tensor_file import read_tensors, write_tensors
+from avuc.training.identity import MAY_VARY, differences
 from avuc.training.model_trainer import ModelTrainer
 
 KEPT = 2  # number of checkpoints that stay in the folder
@@ -85,15 +86,15 @@ def latest(directory: Path, identity: Mapping[str, str], say: Callable[[str], No
         except (InputError, ValueError, KeyError, TypeError) as error:
             say(f"{path}: damaged checkpoint ({error}); going back to the one before")
             continue
-        different = [
-            f"{key} is {identity.get(key, 'not set')}, was {checkpoint.identity.get(key, 'not set')}"
-            for key in sorted({*identity, *checkpoint.identity})
-            if identity.get(key) != checkpoint.identity.get(key)
-        ]
-        if different:
-            raise InputError(
-                f"{path}: made by another run ({'; '.join(different[:4])}); choose another folder, or remove this one"
+        different = differences(dict(identity), checkpoint.identity)
+        if different.pop(MAY_VARY, None):
+            say(
+                f"{path}: trained on other inputs than the data give now (a random transform?); choose another folder "
+                "if they should count"
             )
+        if different:
+            told = "; ".join(list(different.values())[:4])
+            raise InputError(f"{path}: made by another run ({told}); choose another folder, or remove this one")
         return checkpoint
     return None
 
@@ -153,6 +154,11 @@ def load_trainer(trainer: ModelTrainer, tensors: Mapping[str, Tensor]) -> None:
     prefix = trainer.index
     trainer.model.load_state_dict(_under(tensors, f"model.{prefix}."))
     trainer.loss.load_state_dict(_under(tensors, f"loss.{prefix}."))
+    if len(_under(tensors, f"average.{prefix}.")) != len(trainer.average):
+        raise InputError(
+            "the checkpoint is of an earlier version, whose moving average (ema_decay) also averaged what SWAG had "
+            "collected; remove it and train again"
+        )
     for number, average in enumerate(trainer.average):
         average.copy_(tensors[f"average.{prefix}.{number}"])
     trainer.meters.threshold.copy_(tensors[f"meter.{prefix}"])

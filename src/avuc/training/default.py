@@ -15,18 +15,21 @@ from typing import Any, NamedTuple
 import torch
 
 from avuc.calibration import Calibrator, TemperatureScaling
+from avuc.core.atomic import write_text
 from avuc.core.errors import InputError
 from avuc.data.arrays import UNLABELLED, Dataset
+from avuc.data.digest import digest_of
 from avuc.data.stream import Stream
 from avuc.data.tensors import MemoryData
 from avuc.methods import SVI, Method, Objective, Vanilla
+from avuc.prediction.in_memory import is_loaded
 from avuc.prediction.logits import kept_logits
 from avuc.training.calibrated import Calibrated, renamed
 from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch, in_part
-from avuc.training.fit import fit, own_data
+from avuc.training.fit import fit_many, own_data
 from avuc.training.model_trainer import Net
-from avuc.training.run import Data, Fitted
+from avuc.training.run import Data, Fitted, Job
 from avuc.training.settings import TrainSettings
 
 # the shipped recipe with the same numbers, and its method without and with the AvUC loss
@@ -134,6 +137,7 @@ def fit_calibrated(
     """
     if avuc is not None:
         use_avuc_loss = renamed("fit_calibrated(avuc=)", "use_avuc_loss", avuc)
+    loaded = is_loaded(data)
     data, validation = own_data(data, validation)
     _check(data, validation)
     plan = default_plan(epochs, use_avuc_loss=use_avuc_loss)
@@ -149,19 +153,9 @@ def fit_calibrated(
             settings = replace(settings, pad=round(settings.pad * min(data.images.shape[1:3]) / SIDE))
         else:
             settings = replace(settings, augmentation="crop")
-        return fit(
-            step.method,
-            start,
-            data,
-            objective=step.objective,
-            settings=settings,
-            validation=validation,
-            seed=seed,
-            device=device,
-            directory=None if folder is None else folder / name,
-            progress=progress,
-            on_epoch=call,
-        )
+        out = None if folder is None else folder / name
+        values = step.method, start, data, step.objective, settings, validation, seed, out, call, loaded
+        return fit_many([Job(*values)], device=device, progress=progress)[0]
 
     if folder is not None and not any((folder / "second").glob("checkpoint-*")):
         (folder / "calibrator.json").unlink(missing_ok=True)  # it was fitted to weights that are gone
@@ -169,12 +163,37 @@ def fit_calibrated(
     later = in_part(on_epoch, "posterior", network_fit.epochs)
     posterior_fit = trained("second", plan.posterior, network_fit.models[0], later)
     posterior = posterior_fit.posterior
-    if folder is not None and (folder / "calibrator.json").exists():
-        return Calibrated(posterior, Calibrator.load(folder / "calibrator.json"), network_fit, posterior_fit)
-    calibrator = plan.calibrator.fit(*kept_logits(posterior, validation, DRAWS, seed=seed))
-    if folder is not None:
-        calibrator.save(folder / "calibrator.json")
+    saved = None if folder is None else SavedCalibrator(folder, digest_of(validation))
+    calibrator = None if saved is None else saved.read()
+    if calibrator is None:
+        calibrator = plan.calibrator.fit(*kept_logits(posterior, validation, DRAWS, seed=seed))
+        if saved is not None:
+            saved.write(calibrator)
     return Calibrated(posterior, calibrator, network_fit, posterior_fit)
+
+
+class SavedCalibrator(NamedTuple):
+    """`calibrator.json` of a folder, and the digest of the validation data that it was fitted on."""
+
+    folder: Path
+    digest: str
+
+    @property
+    def fitted_on(self) -> Path:
+        """The file of the digest."""
+        return self.folder / "second" / "calibrated-on.txt"
+
+    def read(self) -> Calibrator | None:
+        """Return the calibrator; None if there is none, or if it was fitted on other data."""
+        saved = self.folder / "calibrator.json"
+        if not saved.exists() or not self.fitted_on.exists() or self.fitted_on.read_bytes() != self.digest.encode():
+            return None
+        return Calibrator.load(saved)
+
+    def write(self, calibrator: Calibrator) -> None:
+        self.fitted_on.unlink(missing_ok=True)  # until the calibrator is complete
+        calibrator.save(self.folder / "calibrator.json")
+        write_text(self.fitted_on, self.digest)
 
 
 def default_plan(epochs: int | None = None, *, use_avuc_loss: bool = False, avuc: bool | None = None) -> Plan:

@@ -18,11 +18,12 @@ from avuc.core.progress import Progress
 from avuc.data.stream import Stream
 from avuc.data.tensors import MemoryData, TensorData
 from avuc.methods import Method, Objective
-from avuc.prediction.in_memory import in_memory
+from avuc.prediction.in_memory import in_memory, is_loaded
 from avuc.training.captured import CapturedSteps
 from avuc.training.compiled_steps import CompiledSteps
 from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch
+from avuc.training.identity import Digests
 from avuc.training.log import summary
 from avuc.training.model_trainer import ModelTrainer, Net
 from avuc.training.run import Data, Fitted, Job, Run
@@ -90,6 +91,7 @@ def fit(
         seed,
         None if directory is None else Path(directory),
         on_epoch,
+        is_loaded(data),
     )
     return fit_many([job], device=device, progress=progress)[0]
 
@@ -139,6 +141,7 @@ def fit_many(
         if line:
             say(f"warning: {line}")
     done: dict[int, Fitted] = {}
+    known: Digests = {}
     groups: dict[tuple[int, TrainSettings], list[int]] = {}
     for number, job in enumerate(jobs):
         groups.setdefault((id(job.data), job.settings), []).append(number)
@@ -147,7 +150,7 @@ def fit_many(
         for numbers in groups.values():
             data = jobs[numbers[0]].data
             data = data if isinstance(data, Stream) else data.to(device)
-            runs = [Run(jobs[number], device, ranks, say) for number in numbers]
+            runs = [Run(jobs[number], device, ranks, say, known) for number in numbers]
             Loop(runs, data, ranks, say, progress=progress and ranks.first, until=until).run()
             done |= {number: run.fitted(data) for number, run in zip(numbers, runs, strict=True)}
     return [done[number] for number in range(len(jobs))]
@@ -236,8 +239,9 @@ class Loop:
         for trainer in trainers:
             trainer.begin(epoch)
         if isinstance(data, Stream):
+            step = EagerSteps(trainers).on_stream
             for batch in data.epoch(epoch):
-                yield batch, EagerSteps(trainers).on_stream
+                yield batch, step
             return
 
         def joint(indices: Tensor) -> None:

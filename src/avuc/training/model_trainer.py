@@ -18,6 +18,7 @@ from avuc.data.tensors import MemoryData, TensorData
 from avuc.losses import DirichletHead
 from avuc.methods import Dropout, Method, Objective, Terms
 from avuc.methods.objective import ObjectiveLoss
+from avuc.methods.swag import SWAGModel
 from avuc.posterior import seeded_generator
 from avuc.training.distributed import Ranks, global_batch_norm
 from avuc.training.freeze_trunk import freeze_trunk, untrained_modules
@@ -93,6 +94,7 @@ class ModelTrainer:
             raise InputError(f"{type(made).__name__} has no trainable weights")
         self.optimizer: torch.optim.Optimizer = _optimizer(self.parameters, self.rho_parameters, settings, device)
         self.meters: Meters = Meters(device, objective.uncertainty)
+        self.epoch: int = 0
         self.trapped: int = 0  # epochs in a row that `_warn_if_trapped` counts
         self.kl_share: Tensor = torch.ones((), device=device)
         self.average: list[Tensor] = (
@@ -117,6 +119,7 @@ class ModelTrainer:
         rank = (1 + self.ranks.rank,) if own_rows and self.ranks.size > 1 else ()
         self.augmenting.manual_seed(self._seed(AUGMENT, epoch))
         self.noise.manual_seed(self._seed(NOISE, epoch, *rank))
+        self.epoch = epoch
         rate = self.settings.rate(epoch)
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
@@ -260,8 +263,10 @@ class ModelTrainer:
         return tensors + self.meters.state + [slot for slot in slots if isinstance(slot, Tensor)]
 
     def averaged_tensors(self) -> list[Tensor]:
-        """Return the tensors that a moving average is kept of: weights and floating-point buffers."""
-        buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
+        """Return the tensors that a moving average is kept of: weights and floating-point buffers of the network."""
+        # not what SWAG has collected: its average would begin with zeros
+        net = self.model.net if isinstance(self.model, SWAGModel) else self.model
+        buffers = [buffer for buffer in net.buffers() if buffer.is_floating_point()]
         return [parameter.detach() for parameter in self.parameters] + buffers
 
     @torch.no_grad()

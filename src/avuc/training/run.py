@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,13 @@ from avuc.prediction import predict
 from avuc.training.checkpoint import Checkpoint, latest, load_trainer, save, trainer_tensors
 from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch, figures
+from avuc.training.identity import Digests, digests_of, settings_of
 from avuc.training.log import Log
 from avuc.training.model_trainer import ModelTrainer, Net
 from avuc.training.settings import TrainSettings
 
 Data = Dataset | TensorData | Stream
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +39,7 @@ class Job:
 
     Args:
         method, net, data, objective, settings, validation, seed, directory, on_epoch: as in `fit`.
+        loaded: whether the data were read from a DataLoader or a torch Dataset, which may give other inputs each time.
 
     >>> from avuc.data import load_dataset
     >>> from avuc.methods import Vanilla
@@ -57,6 +59,7 @@ class Job:
     seed: int = 0
     directory: Path | None = None
     on_epoch: OnEpoch | None = None
+    loaded: bool = False
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -100,11 +103,7 @@ class Job:
 
     def identity(self) -> dict[str, str]:
         """Return what is trained on which data, as text. The checkpoint of a run with another identity is refused."""
-        data = self.data.files if isinstance(self.data, Stream) else self.data
-        labels = hashlib.sha256(torch.as_tensor(data.labels).cpu().numpy().tobytes()).hexdigest()[:16]
-        identity = {"method": repr(self.method), "seed": str(self.seed), "data": f"{data.name} {len(data)} {labels}"}
-        identity |= {f"objective.{f.name}": repr(getattr(self.objective, f.name)) for f in fields(self.objective)}
-        return identity | {f"train.{name}": value for name, value in self.settings.identity().items()}
+        return settings_of(self.method, self.seed, self.data, self.objective, self.settings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +139,7 @@ class Fitted:
 class Run:
     """A job in progress."""
 
-    def __init__(self, job: Job, device: torch.device, ranks: Ranks, say: Callable[[str], None]) -> None:
+    def __init__(self, job: Job, device: torch.device, ranks: Ranks, say: Say, known: Digests) -> None:
         self.job: Job = job
         self.ranks: Ranks = ranks
         self.epoch: int = 0
@@ -169,17 +168,20 @@ class Run:
             )
             for index in range(job.method.members)
         ]
+        saves = job.directory is not None and ranks.first  # rank 0 reads and writes checkpoints
+        about = job.data, job.validation, job.settings, self.trainers[0].model, known
+        self.identity: dict[str, str] = job.identity() | digests_of(*about, loaded=job.loaded) if saves else {}
         self._resume(say)
         self.log: Log | None = None
-        if job.directory is not None and ranks.first:
+        if job.directory is not None and saves:
             self.log = Log(job.directory, self.history, tensorboard=job.settings.tensorboard)
 
-    def _resume(self, say: Callable[[str], None]) -> None:
+    def _resume(self, say: Say) -> None:
         directory = self.job.directory
         if directory is None:
             return
         # rank 0's disk decides, so that all ranks start from the same checkpoint
-        checkpoint = self.ranks.from_first(latest(directory, self.job.identity(), say) if self.ranks.first else None)
+        checkpoint = self.ranks.from_first(latest(directory, self.identity, say) if self.ranks.first else None)
         if checkpoint is None:
             return
         for trainer in self.trainers:
@@ -258,8 +260,7 @@ class Run:
         settings = self.job.settings
         if not settings.patience and settings.keep == "last":
             return
-        # smaller is better for both
-        metric = "nll" if settings.patience else "error"
+        metric = "nll" if settings.patience else "error"  # smaller is better for both
         value = result["validation_nll"] if settings.patience else 1 - result["validation_accuracy"]
         if self.ranks.from_first(not self.best or value < self.best[metric]):
             self.best = {"epoch": epoch, metric: value}
@@ -280,7 +281,7 @@ class Run:
             for trainer in self.trainers:
                 tensors |= trainer_tensors(trainer)
             checkpoint = Checkpoint(
-                self.epoch, self.history, self.job.identity(), tensors, self.best, self.stopped, self.seconds
+                self.epoch, self.history, self.identity, tensors, self.best, self.stopped, self.seconds
             )
             self.saved = save(directory, checkpoint)
         self.saved, self.saved_at = self.ranks.from_first(self.saved), time.monotonic()

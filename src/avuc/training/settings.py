@@ -54,7 +54,7 @@ class TrainSettings:
         kl_anneal_epochs: the KL weight rises linearly from 0 to its full value over this many epochs (0: always full).
         clip_norm: largest norm of the whole gradient (0: no clipping).
         ema_decay: decay of a moving average of weights and batch-norm statistics, which is returned instead of the
-            last weights (0: off).
+            last weights (0: off). SWAG collects the weights of the steps as ever, not this average.
         patience: stop after this many epochs without a better validation NLL and return the best epoch (0: never).
         keep: weights to return: "last", or "best_accuracy" for the epoch with the best validation accuracy (the first
             one if several are equal).

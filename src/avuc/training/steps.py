@@ -50,14 +50,16 @@ class EagerSteps:
     def __init__(self, trainers: Sequence[ModelTrainer], data: MemoryData | None = None) -> None:
         self.trainers: Sequence[ModelTrainer] = trainers
         self.data: MemoryData | None = data
+        self.random: GlobalNumbers = GlobalNumbers(trainers)
 
     def prepare(self, sizes: Sequence[int]) -> None:
-        return
+        self.random = GlobalNumbers(self.trainers)
 
     def __call__(self, indices: Tensor) -> None:
         assert self.data is not None
         for trainer, rows in zip(self.trainers, indices, strict=True):
-            take(trainer, *trainer.batch(self.data, rows), len(rows))
+            with self.random.of(trainer):
+                take(trainer, *trainer.batch(self.data, rows), len(rows))
             if trainer.device.type == "cpu":
                 check(trainer)
 
@@ -66,12 +68,47 @@ class EagerSteps:
         images, labels = batch
         share = self.trainers[0].ranks.share(len(labels))
         for trainer in self.trainers:
-            take(trainer, as_input(images[share]), labels[share], len(labels))
+            with self.random.of(trainer):
+                take(trainer, as_input(images[share]), labels[share], len(labels))
             if trainer.device.type == "cpu":
                 check(trainer)
 
     def release(self) -> None:
         return
+
+
+class GlobalNumbers:
+    """The numbers of torch's global generator in one epoch of several jobs: each job gets those it would get alone.
+
+    A network of the user's own may draw from that generator, for example in nn.Dropout. The models of one job, which
+    are an ensemble, share one stream.
+    """
+
+    def __init__(self, trainers: Sequence[ModelTrainer]) -> None:
+        self.first: dict[int, ModelTrainer] = {}  # the first model of each model's job
+        for trainer in trainers:
+            latest = next(reversed(self.first.values()), trainer)
+            self.first[id(trainer)] = latest if trainer.index else trainer
+        self.several: bool = len({id(trainer) for trainer in self.first.values()}) > 1
+        self.states: dict[int, list[Tensor]] = {}
+
+    @contextlib.contextmanager
+    def of(self, trainer: ModelTrainer) -> Iterator[None]:
+        """Draw the numbers of a model's job inside."""
+        if not self.several:  # `Loop` has seeded the generator
+            yield
+            return
+        first, on_gpu = self.first[id(trainer)], trainer.device.type == "cuda"
+        if id(first) not in self.states:
+            torch.manual_seed(first.global_seed(first.epoch))
+        else:
+            torch.set_rng_state(self.states[id(first)][0])
+            if on_gpu:
+                torch.cuda.set_rng_state(self.states[id(first)][1], trainer.device)
+        yield
+        self.states[id(first)] = [torch.get_rng_state()]
+        if on_gpu:
+            self.states[id(first)].append(torch.cuda.get_rng_state(trainer.device))
 
 
 def take(trainer: ModelTrainer, images: Tensor, labels: Tensor, rows: int) -> None:
