@@ -26,8 +26,10 @@ BACKWARD_TILE = 1 << 26
 # instead of borrowed room: fewer, wider tiles, and no logits a third time.
 FEW_LOGITS, OWN_TILE = 0, 1 << 25
 # Up to this many logits, tiles are so small that starting their kernels takes longer than running them: a pass is
-# recorded. See `avuc.gpu.replay`.
-RECORDED_LOGITS = 1 << 28
+# recorded, if it has not so many of them (a small `chunk_size`) that the record itself is large. See `avuc.gpu.replay`.
+RECORDED_LOGITS, RECORDED_TILES = 1 << 28, 1024
+# Other types can have their memory elsewhere than `data_ptr` says, or none before they are used.
+PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def unsupported_reason(hidden: Tensor, weight: Tensor) -> str | None:
@@ -71,7 +73,8 @@ def forward_tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: T
             update(torch.mm(hidden, columns, out=z), start)
             start += wide
 
-    _run(work, ("forward", width, options), hidden, weight, (bias, labels, *part, room))
+    tiles = -(-words // width)
+    _run(work, tiles, ("forward", width, options), hidden, weight, (bias, labels, *part, room))
     return part
 
 
@@ -121,7 +124,7 @@ def backward_tiles(
 
     written = (in_hidden, in_weight, in_bias, room.rows, room.aside, room.private, room.sums)
     read = (bias, labels, predicted, *coefficients)
-    _run(work, ("backward", room.sizes, options), hidden, weight, (*read, *written))
+    _run(work, room.tiles, ("backward", room.sizes, options), hidden, weight, (*read, *written))
     return in_hidden, in_weight, None if in_bias is None or bias is None else in_bias.to(bias.dtype)
 
 
@@ -144,16 +147,23 @@ def token_coefficients(part: Partial, labels: Tensor, in_sums: Tensor, rule: Rul
 
 
 def _run(
-    work: Callable[[], None], key: tuple[object, ...], hidden: Tensor, weight: Tensor, memory: tuple[Tensor | None, ...]
+    work: Callable[[], None],
+    tiles: int,
+    key: tuple[object, ...],
+    hidden: Tensor,
+    weight: Tensor,
+    memory: tuple[Tensor | None, ...],
 ) -> None:
     """Start the kernels of a pass over hidden states and weight. `memory` is all that they touch besides."""
     with torch.cuda.device_of(hidden):  # Triton starts kernels on the current device
-        if not replay.RECORD or len(hidden) * len(weight) > RECORDED_LOGITS:
+        touched = (hidden, weight, *memory)
+        # products of a weight with gaps are copied first: graphs would keep memory for that
+        recorded = replay.RECORD and tiles <= RECORDED_TILES and weight.is_contiguous()
+        recorded = recorded and len(hidden) * len(weight) <= RECORDED_LOGITS
+        if not recorded or not all(x is None or type(x) in PLAIN for x in touched):
             work()
             return
-        places = tuple(
-            None if x is None else (x.data_ptr(), x.dtype, x.shape, x.stride()) for x in (hidden, weight, *memory)
-        )
+        places = tuple(None if x is None else (x.data_ptr(), x.dtype, x.shape, x.stride()) for x in touched)
         constants = linear_softmax.WARPS, linear_softmax.FORWARD_BLOCK, linear_softmax.BACKWARD_BLOCK
         replay.recorder(hidden.device).run((key, places, constants), work)
 

@@ -98,6 +98,11 @@ class Room:
             self.to_hidden, self.to_weight,
         )  # fmt: skip
 
+    @property
+    def tiles(self) -> int:
+        """How many tiles there are."""
+        return len(_planned(self.sizes))
+
     def allocate(self) -> None:
         """Take the memory that tiles need besides the gradients."""
         if self.private is None and _needs_own(self.sizes):
