@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from avuc.evaluation.files import read_scores
 from avuc.evaluation.result import json_value
 from avuc.metrics import METRICS
 from avuc.predictions import Predictions
-from avuc.report.metric_text import METRIC_TEXT, number, percent, verdict
+from avuc.report.metric_text import METRIC_TEXT, change_rows, number, percent, verdict
 from avuc.report.single.page import assessment_page, comparison_page, ranking_page
 
 NASTY = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
@@ -203,10 +204,36 @@ def test_extremes_make_a_page(kind, classes):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0.874, "87 %"), (0.9962, "99.6 %"), (1, "100 %"), (0, "0 %"), (0.004, "0.4 %")]
+    ("value", "text"),
+    [
+        (0.874, "87 %"),
+        (0.9962, "99.6 %"),
+        (1, "100 %"),
+        (0, "0 %"),
+        (0.004, "0.4 %"),
+        (0.9997, "99.97 %"),  # "is right 100.0 % of the time" would be false
+        (0.00002, "0.002 %"),
+    ],
 )
 def test_percent(value, text):
     assert percent(value) == text
+
+
+def test_the_change_of_a_percentage_is_in_percentage_points():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 300)
+    before, after = (torch.from_numpy(rng.normal(size=(300, 3)) + scale * np.eye(3)[labels]) for scale in (1, 2))
+    results = [
+        evaluate(Predictions.from_logits(each, torch.from_numpy(labels)), replicates=20) for each in (before, after)
+    ]
+    gain = results[1].metrics["accuracy"] - results[0].metrics["accuracy"]
+    changes = {"accuracy": (gain, gain - 0.01, gain + 0.01), "nll": (-0.25, -0.5, -0.125)}
+    rows = {row[0]: row for row in change_rows(SimpleNamespace(before=results[0], after=results[1], change=changes))}
+    _, _, after, change, interval, _ = rows["Accuracy"]
+    assert after == f"{100 * results[1].metrics['accuracy']:.2f} %"
+    assert change == f"{100 * gain:+.2f} pp"
+    assert interval == f"{100 * gain - 1:+.2f} pp … {100 * gain + 1:+.2f} pp"
+    assert rows["NLL"][3:5] == ("-0.2500", "-0.5000 … -0.1250")
 
 
 def test_json_value_has_no_nan():

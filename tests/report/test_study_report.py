@@ -11,6 +11,7 @@ import sqlite3
 from dataclasses import replace
 from xml.etree import ElementTree
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 from scipy import stats
@@ -20,6 +21,7 @@ from avuc.core.errors import InputError
 from avuc.report.colours import COLOURS, colour_of, symbol_of
 from avuc.report.study.embed import payload, safe_json
 from avuc.report.study.exports import write_figures, write_tables
+from avuc.report.study.figures import all_figures
 from avuc.report.study.intervals import spread
 from avuc.report.study.page import study_page
 from avuc.report.study.results import CLEAN, MethodFacts, Results, side_by_side
@@ -465,3 +467,22 @@ def test_command(study_folder, tmp_path, capsys):
     assert "1 " + study_folder.name in capsys.readouterr().out
     assert main(["report", str(study_folder), "--out", str(tmp_path / "page.txt")]) == 2
     assert "ends in .html" in capsys.readouterr().err
+
+
+def test_legends_and_titles_of_the_figures_have_room(results):
+    """Long names: nothing is cut off at the edge of the picture, and no title lies on another."""
+    from matplotlib.figure import Figure
+
+    for name, size, paint in all_figures(results):
+        if name.partition("-")[0] not in ("box", "heatmap", "reliability", "entropy", "training"):
+            continue
+        figure = Figure(figsize=size, layout="constrained")
+        with mpl.rc_context({"font.size": 8, "legend.fontsize": 7}):
+            paint(figure)
+            figure.draw_without_rendering()
+            frame, boxes = figure.bbox, [each.get_window_extent() for each in figure.legends]
+            titles = [axes.title.get_window_extent() for axes in figure.axes if axes.get_title()]
+        for box in boxes + titles:
+            assert frame.x0 <= box.x0 < box.x1 <= frame.x1, name
+        for index, one in enumerate(titles):
+            assert not any(one.overlaps(other) for other in titles[:index]), name

@@ -28,3 +28,10 @@ def test_names_do_not_become_markdown(name):
     text = table(name).markdown()
     assert name not in text
     assert "\\" + name[0] in text
+
+
+def test_latex_prints_the_signs_of_a_name():
+    """In the usual encoding of LaTeX's fonts, < is printed as ¡, > as ¿ and | as a dash."""
+    text = table("a<b|c>d & 5% _x_ #1 {y} ~\\").latex()
+    wanted = r"a\textless{}b\textbar{}c\textgreater{}d \& 5\% \_x\_ \#1 \{y\} \textasciitilde{}\textbackslash{}"
+    assert text.count(wanted) == 2

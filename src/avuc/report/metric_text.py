@@ -154,10 +154,15 @@ def change_rows(result: Comparison) -> list[Row]:
         text = metric_text(name)
         before, after = (number(each.metrics[name], percent=text.percent) for each in (result.before, result.after))
         value, low, high = result.change.get(name, (math.nan,) * 3)
-        change = "–" if math.isnan(value) else f"{value:+.4f}"
-        interval = "" if math.isnan(low) else f"{low:+.4f} … {high:+.4f}"
+        change = "–" if math.isnan(value) else _signed(value, percent=text.percent)
+        interval = "" if math.isnan(low) else " … ".join(_signed(end, percent=text.percent) for end in (low, high))
         rows.append((text.title, before, after, change, interval, _judgement(text.better, value, low, high)))
     return rows
+
+
+def _signed(change: float, *, percent: bool) -> str:
+    """Return a change with its sign; in percentage points (pp) if the values themselves are in percent."""
+    return f"{100 * change:+.2f} pp" if percent else f"{change:+.4f}"
 
 
 def ranking_rows(results: Mapping[str, EvaluationResult]) -> list[Row]:
@@ -223,13 +228,16 @@ def number(value: float, *, percent: bool = False) -> str:
 
 
 def percent(value: float) -> str:
-    """Return a share as text, with one more digit if rounding would give 0 % or 100 %.
+    """Return a share as text, with more digits if rounding would give 0 % or 100 %.
 
-    >>> percent(0.874), percent(0.9962)
-    ('87 %', '99.6 %')
+    >>> percent(0.874), percent(0.9962), percent(0.99996)
+    ('87 %', '99.6 %', '99.996 %')
     """
     points = 100 * value
-    return f"{points:.0f} %" if 1 <= points <= 99 or value in (0, 1) else f"{points:.1f} %"
+    if 1 <= points <= 99 or value in (0, 1):
+        return f"{points:.0f} %"
+    texts = [f"{points:.{digits}f}" for digits in range(1, 7)]
+    return next((text for text in texts if float(text) not in (0, 100)), texts[-1]) + " %"
 
 
 def verdict(result: EvaluationResult) -> list[str]:

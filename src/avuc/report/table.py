@@ -170,7 +170,9 @@ def _md_line(cells: Iterable[Cell]) -> str:
 
 
 TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "…": r"\dots{}"}
-TEX |= {"–": "--", "ρ": r"$\rho$", "β": r"$\beta$", "→": r"$\to$"}
+TEX |= {"–": "--", "ρ": r"$\rho$", "β": r"$\beta$", "→": r"$\to$", "−": "$-$", "≤": r"$\le$", "≥": r"$\ge$"}
+# in LaTeX's usual encoding of fonts these would be printed as ¡, ¿ and —
+TEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
 
 
 def _tex(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -29,6 +30,9 @@ MARKERS = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D", "star"
 COLUMNS = 3  # of the small charts, one per method
 WIDE, PLAIN = (7.0, 3.2), (4.2, 3.2)
 LONGEST = 40  # characters of a name; longer names would leave no room for the figure
+LINE = 24  # characters of a line above a small chart
+# inches: of a character in a legend, of what else a column of it has, and of one of its rows
+CHARACTER, HANDLE, ROW = 0.06, 0.5, 0.15
 
 
 def all_figures(results: Results) -> Iterator[tuple[str, tuple[float, float], Paint]]:
@@ -102,6 +106,21 @@ def _safe(text: str) -> str:
     return "\u200b" + safe if safe.startswith("_") else safe
 
 
+def _title(text: str) -> str:
+    """Return a name in lines that are as wide as a small chart."""
+    return "\n".join(_safe(line) for line in textwrap.wrap(short(text, LONGEST), LINE)) or _safe(text)
+
+
+def _legend(figure: Any, results: Results, most: int = 4) -> None:
+    """Draw the legend of the methods below, in as many columns as have room. Many rows make the figure taller."""
+    width, height = figure.get_size_inches()
+    longest = max(len(short(name, LONGEST)) for name in results.names)
+    columns = max(1, min(most, int(width / (CHARACTER * longest + HANDLE))))
+    rows = math.ceil(len(results.names) / columns)
+    figure.set_size_inches(width, height + ROW * max(0, rows - 2))
+    figure.legend(loc="outside lower center", ncols=columns, frameon=False)
+
+
 def _boxes(figure: Any, results: Results, metric: str) -> None:
     axes = figure.add_subplot()
     count = len(results.methods)
@@ -128,7 +147,7 @@ def _boxes(figure: Any, results: Results, metric: str) -> None:
         axes.plot([], [], color=colour, linewidth=5, label=_safe(facts.name))
     axes.set_xticks(range(len(levels)), ["clean", *map(str, levels[1:])])
     axes.set(xlabel="intensity of the shift", ylabel=metric_text(metric).title, xlim=(-0.5, len(levels) - 0.5))
-    figure.legend(loc="outside lower center", ncols=min(6, count), frameon=False)
+    _legend(figure, results, 6)
 
 
 def _maps(figure: Any, results: Results, metric: str) -> None:
@@ -144,9 +163,12 @@ def _maps(figure: Any, results: Results, metric: str) -> None:
             axes.set_axis_off()
             continue
         image = axes.imshow(values[method], vmin=low, vmax=high, cmap=palette, aspect="auto")
-        axes.set_title(_safe(results.names[method]))
+        axes.set_title(_title(results.names[method]), fontsize=8)
+        axes.tick_params(labelbottom=method + columns >= len(results.methods))  # the lowest chart of its column
         axes.set_xticks(range(len(results.severities)), results.severities)
-        axes.set_yticks(range(len(results.shifts)), [shift.replace("_", " ") for shift in results.shifts], fontsize=6)
+        axes.set_yticks(
+            range(len(results.shifts)), [_safe(shift.replace("_", " ")) for shift in results.shifts], fontsize=6
+        )
         axes.grid(visible=False)
     figure.colorbar(image, ax=grid, label=metric_text(metric).title, shrink=0.6)
 
@@ -161,7 +183,7 @@ def _curve_painters(results: Results, test_sets: Sequence[SetKey]) -> dict[str, 
                 x, y = points(method)
                 axes.plot(x, y, markevery=(method % 5, 6), markersize=3, linewidth=1.2, **_style(results, method))
             axes.set(xlabel=x_label, ylabel=y_label)
-            figure.legend(loc="outside lower center", ncols=4, frameon=False)
+            _legend(figure, results)
 
         return paint
 
@@ -173,7 +195,7 @@ def _curve_painters(results: Results, test_sets: Sequence[SetKey]) -> dict[str, 
                 _, stated, observed = diagram(results, name, method, test_sets)
                 axes.plot(stated, observed, markersize=3, linewidth=1.2, **_style(results, method))
             axes.set(xlabel=x_label, ylabel=y_label, xlim=(0, 1), ylim=(0, 1.02))
-            figure.legend(loc="outside lower center", ncols=4, frameon=False)
+            _legend(figure, results)
 
         return paint
 
@@ -209,7 +231,9 @@ def _densities(figure: Any, results: Results, test_sets: Sequence[SetKey], label
             axes.stairs(density, edges, color=light(colour), fill=True, alpha=0.25)
             axes.stairs(density, edges, color=light(colour), label=_safe(name), linewidth=1.2)
         distance = finite_mean(np.array([results.mean("wasserstein", key)[method] for key in test_sets]), axis=0)
-        axes.set_title(_safe(results.names[method]) + (f", W = {distance:.2f}" if np.isfinite(distance) else ""))
+        distance_text = f"\nW = {distance:.2f}" if np.isfinite(distance) else ""
+        axes.set_title(_title(results.names[method]) + distance_text, fontsize=8)
+        axes.tick_params(labelbottom=method + columns >= len(results.methods))
         axes.set_yscale("symlog")
     figure.supxlabel("entropy (nats)")
     figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
@@ -226,7 +250,7 @@ def _training(figure: Any, results: Results, quantity: str) -> None:
             style = _style(results, method) | {"marker": ""}
             axes.plot(list(by_epoch), means, linewidth=1.2, **style)
     axes.set(xlabel="epoch", ylabel={"avuc": "AvUC loss"}.get(quantity, metric_text(quantity).title))
-    figure.legend(loc="outside lower center", ncols=4, frameon=False)
+    _legend(figure, results)
 
 
 def _ablation(figure: Any, results: Results, metric: str) -> None:
