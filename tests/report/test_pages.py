@@ -16,7 +16,8 @@ from avuc.evaluation.files import read_scores
 from avuc.evaluation.result import json_value
 from avuc.metrics import METRICS
 from avuc.predictions import Predictions
-from avuc.report.metric_text import METRIC_TEXT, change_rows, number, percent, verdict
+from avuc.report.metric_text import METRIC_TEXT, change_rows, verdict
+from avuc.report.numbers import number, percent
 from avuc.report.single.page import assessment_page, comparison_page, ranking_page
 
 NASTY = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from avuc.report.chance import ece_may_be_chance, gap_by_chance
+from avuc.report.numbers import distinct, number, percent, signed
 
 if TYPE_CHECKING:
     from avuc.evaluation.compare import Comparison
@@ -154,15 +155,10 @@ def change_rows(result: Comparison) -> list[Row]:
         text = metric_text(name)
         before, after = (number(each.metrics[name], percent=text.percent) for each in (result.before, result.after))
         value, low, high = result.change.get(name, (math.nan,) * 3)
-        change = "–" if math.isnan(value) else _signed(value, percent=text.percent)
-        interval = "" if math.isnan(low) else " … ".join(_signed(end, percent=text.percent) for end in (low, high))
+        change = "–" if math.isnan(value) else signed(value, percent=text.percent)
+        interval = "" if math.isnan(low) else " … ".join(signed(end, percent=text.percent) for end in (low, high))
         rows.append((text.title, before, after, change, interval, _judgement(text.better, value, low, high)))
     return rows
-
-
-def _signed(change: float, *, percent: bool) -> str:
-    """Return a change with its sign; in percentage points (pp) if the values themselves are in percent."""
-    return f"{100 * change:+.2f} pp" if percent else f"{change:+.4f}"
 
 
 def ranking_rows(results: Mapping[str, EvaluationResult]) -> list[Row]:
@@ -214,36 +210,10 @@ def _judgement(better: str, value: float, low: float, high: float) -> str:
     return f"{word}, not significant" if low <= 0 <= high else word
 
 
-def number(value: float, *, percent: bool = False) -> str:
-    """Return a value with four digits, or in percent; a dash if it is not defined.
-
-    >>> number(0.12344), number(0.5, percent=True), number(math.nan)
-    ('0.1234', '50.00 %', '–')
-    """
-    if not math.isfinite(value):
-        return "–"
-    if percent:
-        return f"{100 * value:.2f} %"
-    return f"{value:.4f}" if abs(value) < 100 else f"{value:.4g}"
-
-
-def percent(value: float) -> str:
-    """Return a share as text, with more digits if rounding would give 0 % or 100 %.
-
-    >>> percent(0.874), percent(0.9962), percent(0.99996)
-    ('87 %', '99.6 %', '99.996 %')
-    """
-    points = 100 * value
-    if 1 <= points <= 99 or value in (0, 1):
-        return f"{points:.0f} %"
-    texts = [f"{points:.{digits}f}" for digits in range(1, 7)]
-    return next((text for text in texts if float(text) not in (0, 100)), texts[-1]) + " %"
-
-
 def verdict(result: EvaluationResult) -> list[str]:
     """Return what the metrics of a model say, in sentences."""
     accuracy, confidence = result.metrics["accuracy"], result.confidence
-    stated, right = _distinct(confidence, accuracy)
+    stated, right = distinct(confidence, accuracy)
     both = f"it says {stated} and is right {right} of the time"
     if abs(confidence - accuracy) <= max(gap_by_chance(result), 0.005):
         lines, ece = [f"On average, confidence matches accuracy: {both}."], result.metrics["ece"]
@@ -291,8 +261,8 @@ def compared_verdict(result: Comparison) -> list[str]:
         lines.append(f"The temperature is {t:.4g}: it {effect}.")
     lines += result.notes
     before, after = result.before, result.after
-    stated_before, right_before = _distinct(before.confidence, before.metrics["accuracy"])
-    stated_after, right_after = _distinct(after.confidence, after.metrics["accuracy"])
+    stated_before, right_before = distinct(before.confidence, before.metrics["accuracy"])
+    stated_after, right_after = distinct(after.confidence, after.metrics["accuracy"])
     lines.append(
         f"Before calibration the model says {stated_before} and is right {right_before} of the time; after calibration "
         f"it says {stated_after} and is right {right_after}."
@@ -306,12 +276,6 @@ def compared_verdict(result: Comparison) -> list[str]:
     )
     lines.append(f"ECE {verb} from {before.metrics['ece']:.4f} to {after.metrics['ece']:.4f}{certainty}.")
     return lines
-
-
-def _distinct(first: float, second: float) -> tuple[str, str]:
-    """Return two shares as text, with one more digit if they would look the same."""
-    texts = percent(first), percent(second)
-    return texts if texts[0] != texts[1] or first == second else (f"{100 * first:.1f} %", f"{100 * second:.1f} %")
 
 
 def _grade(auroc: float, interval: tuple[float, float] | None) -> str:
