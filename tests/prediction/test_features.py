@@ -133,7 +133,7 @@ def test_a_study_runs_a_frozen_trunk_once_for_each_set(
     last = {"method": LLSVI(moped=True, delta=0.2), "train": TrainSettings(**SETTINGS, freeze_trunk=True)}
     store = run(
         methods={"LL-SVI": last, "LL-SVI-AvUC": {**last, "objective": Objective("avuc", warmup_epochs=1)}},
-        data=dict.fromkeys(("train", "validation", "test"), (x, labels)),
+        data={name: (x + shift, labels) for shift, name in enumerate(("train", "validation", "test"))},
         net=net,
         shifts=[noise],
         severities=[5],

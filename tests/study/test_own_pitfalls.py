@@ -98,9 +98,9 @@ def test_ignore_index_counts_for_tensor_data_too():
 
 
 def test_changed_data_are_loaded_again(tmp_path):
-    data = {"train": (NUMBERS, LABELS), "test": (NUMBERS[:20], LABELS[:20])}
+    data = {"train": (NUMBERS, LABELS), "test": (NUMBERS[:20] + 0.5, LABELS[:20])}
     small(tmp_path / "a", data=data).close()
-    data["test"] = (NUMBERS[:30], LABELS[:30])
+    data["test"] = (NUMBERS[:30] + 0.5, LABELS[:30])
     store = small(tmp_path / "b", data=data)
     assert set(store.select("SELECT rows FROM cells WHERE shift = 'clean'")) == {(30,)}
     with pytest.raises(InputError, match="the data 'clean' have changed"):
@@ -115,7 +115,7 @@ def test_images_of_any_number_of_channels(tmp_path, channels, dense):
     dense_net = partial(nn.Conv2d, channels, kernel_size=1)
     store = small(
         tmp_path,
-        data={"train": (images, labels), "test": (images, labels)},
+        data={"train": (images[:30], labels[:30]), "test": (images[30:], labels[30:])},
         net=(lambda num_classes: dense_net(num_classes))
         if dense
         else (lambda num_classes: nn.Sequential(nn.Flatten(), nn.Linear(25 * channels, num_classes))),

@@ -75,7 +75,7 @@ def run(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     store = run(
     ...         methods={"plain": Vanilla(), "TS": {"reuse_model": "plain", "calibrator": "temperature"}},
-    ...         data={"train": (images, labels), "test": (images, labels)},
+    ...         data={"train": (images[:30], labels[:30]), "test": (images[30:], labels[30:])},
     ...         net=lambda num_classes: nn.Sequential(nn.Flatten(), nn.Linear(16, num_classes)),
     ...         train=TrainSettings(epochs=1, milestones=(), factors=(), pad=0),
     ...         out=folder, device="cpu", progress=False,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from avuc.core.errors import InputError
-from avuc.data import UNLABELLED
+from avuc.data import UNLABELLED, Stream
 from avuc.data.digest import shapes_of
 from avuc.data.tensors import MemoryData, TensorData
 from avuc.posterior import seeded_generator
@@ -19,6 +19,7 @@ from avuc.prediction.task import Task
 from avuc.study.config import MethodConfig, Recipe
 from avuc.study.grid import CLEAN, VALIDATION, TestSet
 from avuc.study.net import make_net
+from avuc.study.overlap import check_overlap
 from avuc.study.own_code import bound, described, find, is_path
 from avuc.study.own_digest import begin, code_prints
 from avuc.study.sets import StudyData
@@ -96,6 +97,10 @@ def _check_data(data: StudyData) -> None:
             raise InputError(f"data.source: {source}: none of the {len(part)} {name} examples has a label")
     if not len(test) or train.num_classes < 2:
         raise InputError(f"data.source: {source}: {len(test)} test examples of {train.num_classes} classes are too few")
+    if not data.config.evaluate_on_validation:
+        own = data.train(1, 0)
+        assert not isinstance(own, Stream)  # refused for a source of one's own
+        check_overlap(source, own, train, test)
 
 
 def _try_net(recipe: Recipe, data: StudyData) -> None:
