@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -107,6 +108,20 @@ def test_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     for threads, alone in (([main, here, daemon], True), ([main], True), ([main, other], False)):
         monkeypatch.setattr(threading, "enumerate", lambda threads=threads: threads)
         assert Cuda(torch.device("cpu")).alone() == alone
+
+
+def test_threads_that_wait_for_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, begun, end = Cuda(torch.device("cpu")), threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as executor:
+        (thread,) = {executor.submit(threading.current_thread).result()}
+        monkeypatch.setattr(threading, "enumerate", lambda: [threading.main_thread(), thread])
+        limit = time.monotonic() + 60
+        while not cuda.alone():  # it goes back to its queue
+            assert time.monotonic() < limit
+        executor.submit(lambda: (begun.set(), end.wait()))
+        assert begun.wait(60)
+        assert not cuda.alone()
+        end.set()
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ What keeps the rest of the process right, above all if a recording fails:
   meanwhile, and nobody can after a failure. The recording gets a copy of that state (`_spare_generator`).
 - A thread without a cuBLAS handle cannot make one while it records: it is made before.
 - While one thread records, another one cannot wait for the whole GPU (`torch.cuda.synchronize`) or free its cache.
-  Nothing is recorded while there are other threads, save the main one and daemons. The main thread waits for the
-  thread of the backward pass.
+  Nothing is recorded while there are other threads, save the main one (it waits for the thread of the backward pass),
+  daemons, and those that wait for work (torch.compile leaves some).
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import sys
 import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from functools import cache
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
@@ -87,8 +89,9 @@ class Cuda:
 
     def alone(self) -> bool:
         """Return whether no other thread is likely to use the GPU now."""
-        free = threading.get_ident(), threading.main_thread().ident
-        return all(thread.daemon or thread.ident in free for thread in threading.enumerate())
+        known, frames = (threading.get_ident(), threading.main_thread().ident), sys._current_frames()
+        others = [thread for thread in threading.enumerate() if not thread.daemon and thread.ident not in known]
+        return all(_waits_for_work(frames.get(thread.ident or 0)) for thread in others)
 
     def settings(self) -> Hashable:
         """Return what decides how a product is computed, besides its matrices."""
@@ -209,6 +212,13 @@ def _own_stream(device: torch.device) -> torch.cuda.Stream:
     if code or not address.value:
         raise RuntimeError(f"the driver gave no stream (error {code})")
     return torch.cuda.ExternalStream(address.value, device=device)
+
+
+def _waits_for_work(frame: FrameType | None) -> bool:
+    """Return whether a thread with this frame is one of an executor, and has nothing to do."""
+    if frame is None:
+        return False
+    return (frame.f_globals.get("__name__"), frame.f_code.co_name) == ("concurrent.futures.thread", "_worker")
 
 
 @contextlib.contextmanager
