@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,14 @@ from avuc.core.arrays import as_array, as_tensor
 from avuc.core.errors import InputError
 
 VALUES = np.arange(6.0).reshape(2, 3)
+
+
+class Output(NamedTuple):
+    """What `Trainer.predict` of Transformers returns."""
+
+    predictions: np.ndarray
+    label_ids: np.ndarray
+    metrics: dict[str, float]
 
 
 def read_only() -> np.ndarray:
@@ -42,6 +52,8 @@ def test_every_kind_gives_the_same_numbers(given: object) -> None:
         (None, "logits are missing"),
         (np.ma.masked_array(VALUES, VALUES == 3), "logits hold masked entries"),
         ([[1.0], [1.0, 2.0]], r"logits are a list of 2 parts of unequal length; join them by np\.concatenate"),
+        ((np.zeros((4, 2)), np.zeros((4, 3, 2))), r"logits are 2 arrays of different dimensions.*often logits\[0\]"),
+        (Output(np.zeros((4, 2)), np.zeros(4), {}), r"give output\.predictions, and output\.label_ids as labels"),
         (VALUES.astype(object), "must be numbers; found dtype object"),
         (VALUES.astype(str), "must be numbers"),
         (VALUES.astype(complex), "must be numbers"),

@@ -458,3 +458,9 @@ def test_refused_in_one_line(case: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_rows_of_a_trainer_are_answered_with_a_loader():
+    rows = [{"input_ids": torch.ones(3), "labels": torch.tensor(0)}] * 2
+    with pytest.raises(InputError, match=r"pass trainer\.get_test_dataloader\(rows\), or DataLoader\(rows"):
+        predict(net(), rows)

@@ -27,6 +27,15 @@ def as_array(values: Any, name: str) -> Array:
         return np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:  # rows of unequal length; tensors on a GPU or with gradients
         if isinstance(values, list | tuple) and "inhomogeneous" in str(error):
+            if hasattr(values, "label_ids"):  # PredictionOutput of Transformers
+                raise InputError(
+                    f"{name} are the output of Trainer.predict; give output.predictions, and output.label_ids as labels"
+                ) from error
+            if len({np.ndim(part) for part in values if hasattr(part, "shape")}) > 1:
+                raise InputError(
+                    f"{name} are {len(values)} arrays of different dimensions, such as logits and hidden states; give "
+                    f"the one that holds the {name}, often {name}[0]"
+                ) from error
             raise InputError(
                 f"{name} are a list of {len(values):,} parts of unequal length; join them by np.concatenate({name}), "
                 "or pad them to one length and give the padding the label -100"

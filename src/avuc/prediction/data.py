@@ -111,7 +111,9 @@ def source_of(data: Any, labels: Any, inputs: Inputs | None, batch_size: int | N
     elif isinstance(data, Array | Mapping):
         whole = data
     else:
-        raise InputError(f"data must be {ACCEPTED}; found {_described(data)}")
+        rows = isinstance(data, list | tuple) and bool(data) and all(isinstance(row, Mapping) for row in data)
+        remedy = "; pass trainer.get_test_dataloader(rows), or DataLoader(rows, batch_size=64)" if rows else ""
+        raise InputError(f"data must be {ACCEPTED}; found {_described(data)}{remedy}")
     if inputs is not None:
         return _loaded(_parts(whole, batch_size or DATASET_BATCH), inputs, labels)
     found = _examples(whole, None)

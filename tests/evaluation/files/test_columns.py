@@ -96,7 +96,7 @@ def test_probabilities_beside_a_known_word_are_clear_and_said(tmp_path, suffix):
     table = {"cat": probs[:, 0], "dog": probs[:, 1], "confidence": probs.max(1), "label": labels}
     file = read_scores(write(tmp_path / f"a{suffix}", table))
     assert file.class_names == ("cat", "dog")
-    assert any("'confidence'" in note and "not scores" in note for note in file.notes)
+    assert any(note == "column 'confidence' is not a score" for note in file.notes)
 
 
 @pytest.mark.parametrize("suffix", TABLES)
@@ -294,7 +294,7 @@ def test_columns_that_break_the_sums_are_left_out(tmp_path, suffix, name, values
     table = {name: values} | table
     file = read_scores(write(tmp_path / f"a{suffix}", table))
     assert file.class_names == ("a", "b", "c", "d")
-    assert any(f"'{name}'" in note and "not scores" in note for note in file.notes)
+    assert f"column '{name}' is not a score" in file.notes
     assert accuracy(file) > 0.9
 
 
@@ -467,3 +467,13 @@ def test_bars_between_cells(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("label|logits_0|logits_1\n1|0.5|2\n0|1|-1\n")
     assert read_scores(path).scores.tolist() == [[0.5, 2.0], [1.0, -1.0]]
+
+
+def test_the_names_of_trainer_predict_are_known(tmp_path):
+    logits = np.random.default_rng(0).normal(size=(9, 3))
+    np.savez(tmp_path / "a.npz", predictions=logits, label_ids=np.arange(9) % 3)
+    file = read_scores(tmp_path / "a.npz")
+    assert file.labels.tolist() == [0, 1, 2] * 3
+    np.savez(tmp_path / "b.npz", predictions=logits, diagnosis=np.arange(9) % 3)
+    with pytest.raises(InputError, match=r"give their name with --label \('diagnosis'\)"):
+        read_scores(tmp_path / "b.npz").check_labelled()

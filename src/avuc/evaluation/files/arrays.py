@@ -180,6 +180,12 @@ def _labels_by_name(path: Path, names: Sequence[str], options: ReadOptions, load
     return load(key, True), f"{key!r} of {path.name!r}"
 
 
+def npz_names(path: Path) -> list[str]:
+    """Return the names of the arrays in a .npz file."""
+    with _archive(path) as (_, members):
+        return list(members)
+
+
 @contextmanager
 def _archive(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
     """Open a .npz file; yields it and its members by key."""

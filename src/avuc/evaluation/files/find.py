@@ -19,6 +19,7 @@ from avuc.evaluation.files.arrays import (
     labels_npz,
     labels_safetensors,
     neighbouring_labels,
+    npz_names,
     read_npy,
     read_npz,
     read_safetensors,
@@ -133,8 +134,11 @@ def find_scores(
 
 
 def no_labels(path: Path, scores: Sequence[str] = ()) -> InputError:
-    """Return the error for a file without labels; of a .csv or .tsv it lists the columns that are not `scores`."""
+    """Return the error for a file without labels; it lists the columns or arrays that are not `scores`."""
     others: list[str] = []
+    if path.suffix.lower() == ".npz":
+        with suppress(OSError, InputError):
+            others = [name for name in npz_names(path) if name not in scores]
     if path.suffix.lower() in TEXT_TABLES:
         with suppress(OSError, ValueError, InputError):
             header = first_line(path)

@@ -27,11 +27,13 @@ def guessing_alarm(results: Results) -> list[str]:
     found = guessing(results)
     if not found:
         return []
-    every = len(found) == len(results.methods)
+    names = _listed([results.names[index] for index in found])
+    verb = "has" if len(found) == 1 else "have"
+    who = "Every method has" if len(found) == len(results.methods) else f"{names} {verb}"
     return [
-        f"{'Every method' if every else _listed([results.names[index] for index in found])} has an accuracy on clean "
+        f"{who} an accuracy on clean "
         f"{results.units} that the most frequent class alone would have ({_frequent(results):.1%}): nothing was "
-        "learned, so its calibration means nothing. Train longer, or look at the learning rate and the data."
+        "learned, so calibration means nothing there. Train longer, or look at the learning rate and the data."
     ]
 
 
