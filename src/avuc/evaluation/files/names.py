@@ -19,8 +19,10 @@ Named = bool | tuple[str, ...]
 SCORE_NAMES = ("logits", "probs", "predictions", "scores")
 LABEL_NAMES = ("labels", "y", "targets", "ground_truth")
 # also accepted for labels, in upper or lower case, with spaces or hyphens instead of underscores
-# label_ids: of Trainer.predict in Transformers
-MORE_LABEL_NAMES = "label target y_true class true_label true_class truth gt true label_ids".split()
+MORE_LABEL_NAMES = (
+    *("label", "target", "y_true", "class", "true_label", "true_class", "truth", "gt", "true"),
+    "label_ids",  # of Trainer.predict in Transformers
+)
 MAX_GB = 8.0
 # float32 stores numbers up to this size to 4 decimals; rows of larger logits are shifted before conversion
 EXACT_RANGE = 512.0
