@@ -348,3 +348,17 @@ def test_messages_for_other_objects() -> None:
     fitted = MultiLabelCalibrator().fit(torch.tensor([[-2.0], [2.0], [-1.0], [-3.0]]), labels)
     with pytest.raises(InputError, match="a temperature for each label"):
         plot.temperature_curve(fitted)
+
+
+@pytest.mark.parametrize(
+    "name", ["reliability", "uncertainty_reliability", "avu_curve", "risk_coverage", "temperature_curve"]
+)
+def test_a_name_that_begins_with_an_underscore_is_in_the_legend(name: str) -> None:
+    """matplotlib leaves such names out of the legend."""
+    ax = getattr(plot, name)([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]], [0, 0, 1], label="_baseline")
+    assert any(text.get_text().endswith("_baseline") for text in ax.get_legend().get_texts())
+
+
+def test_every_method_of_the_boxes_is_in_the_legend() -> None:
+    ax = plot.shift_boxes({"_baseline": {1: [0.1, 0.2]}, "other": {1: [0.3, 0.2]}})
+    assert [text.get_text().strip("\u200b") for text in ax.get_legend().get_texts()] == ["_baseline", "other"]

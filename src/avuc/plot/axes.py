@@ -108,6 +108,11 @@ def band(ax: Axes, x: Any, low: Any, high: Any, color: Any, **options: Any) -> N
         ax.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0, **options)
 
 
+def legend_name(label: str) -> str:
+    """Return a name that the legend shows: matplotlib leaves out names that begin with an underscore."""
+    return "\u200b" + label if label.startswith("_") else label  # a space without width
+
+
 def has_label(ax: Axes, text: str) -> bool:
     """Return whether the legend of these axes has this text already."""
     return text in ax.get_legend_handles_labels()[1]

@@ -10,7 +10,7 @@ import numpy as np
 from avuc.core.errors import InputError
 from avuc.core.palette import light
 from avuc.metrics.arrays import Array
-from avuc.plot.axes import COLOURS, Axes, axes_or_new, legend
+from avuc.plot.axes import COLOURS, Axes, axes_or_new, legend, legend_name
 
 Severities = dict[Any, Array]
 
@@ -53,7 +53,7 @@ def shift_boxes(values: Any, *, metric: str = "", ax: Axes | None = None) -> Axe
             capprops={"color": color},
         )
         if name:
-            ax.plot([], [], color=color, linewidth=6, label=name)
+            ax.plot([], [], color=color, linewidth=6, label=legend_name(name))
     ax.set_xticks(range(len(levels)), ["clean" if level == 0 else str(level) for level in levels])
     ax.set(xlabel="intensity of the shift", ylabel=metric, xlim=(-0.5, len(levels) - 0.5))
     legend(ax)

@@ -23,6 +23,7 @@ from avuc.plot.axes import (
     axes_or_new,
     band,
     legend,
+    legend_name,
     next_colour,
     share_interval,
     statistics_of,
@@ -71,7 +72,7 @@ def avu_curve(
     parts = not any(line.get_gid() == CURVE for line in ax.lines) if parts is None else parts
     color = next_colour(ax, color)
     lines: list[tuple[str, Any, Any, Any]] = [
-        (label or f"AvU, area {float(area(few.avu)):.3f}", color, counts.ac + counts.iu, sum(counts)),
+        (legend_name(label or f"AvU, area {float(area(few.avu)):.3f}"), color, counts.ac + counts.iu, sum(counts)),
     ]
     if parts:
         lines += [
@@ -125,7 +126,7 @@ def risk_coverage(
     color = next_colour(ax, color)
     low, high = share_interval(risk * rows, rows, level)
     band(ax, coverage, low, high, color)
-    name = label or f"AURC {float(risk_area(groups)):.3f}"
+    name = legend_name(label or f"AURC {float(risk_area(groups)):.3f}")
     (line,) = ax.plot(coverage, risk, color=color, label=name, marker="o" if len(risk) == 1 else None)
     line.set_gid(CURVE)
     ax.axhline(risk[-1], color=color, linewidth=1, linestyle=DASHED)

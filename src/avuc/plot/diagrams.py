@@ -17,6 +17,7 @@ from avuc.plot.axes import (
     band,
     has_label,
     legend,
+    legend_name,
     next_colour,
     share_interval,
     statistics_of,
@@ -100,7 +101,7 @@ def _draw(ax: Axes, table: BinTable, label: str, color: Any, level: float) -> No
     curve, full = curve_from_table(table), table.rows > 0
     stated, observed, rows = curve.stated[full], curve.observed[full], table.rows[full]
     band(ax, stated, *share_interval(table.event[full], rows, level), color)
-    (line,) = ax.plot(stated, observed, color=color, label=label, marker="o", markersize=4)
+    (line,) = ax.plot(stated, observed, color=color, label=legend_name(label), marker="o", markersize=4)
     line.set_gid(CURVE)
     # the area of a point grows with the rows in its bin
     ax.scatter(stated, observed, s=18 + 90 * rows / np.max(rows), color=color, zorder=3, clip_on=False)

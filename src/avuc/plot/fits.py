@@ -12,7 +12,18 @@ from avuc.core.errors import InputError
 from avuc.core.palette import light
 from avuc.metrics.arrays import Array
 from avuc.metrics.statistics import NLL_FLOOR
-from avuc.plot.axes import CURVE, DASHED, Axes, axes_or_new, band, check_level, labelled_rows, legend, next_colour
+from avuc.plot.axes import (
+    CURVE,
+    DASHED,
+    Axes,
+    axes_or_new,
+    band,
+    check_level,
+    labelled_rows,
+    legend,
+    legend_name,
+    next_colour,
+)
 
 
 def temperature_curve(
@@ -56,7 +67,7 @@ def temperature_curve(
     line.set_gid(CURVE)
     if half is not None and np.isfinite(half).all():
         band(ax, temperatures, np.maximum(losses - half, 0), losses + half, color)
-    ax.axvline(chosen, color=color, linestyle=DASHED, linewidth=1.2, label=label or f"T = {chosen:.4g}")
+    ax.axvline(chosen, color=color, linestyle=DASHED, linewidth=1.2, label=legend_name(label or f"T = {chosen:.4g}"))
     ax.axvline(1.0, color=light("line"), linewidth=1, zorder=0)
     ax.set_xscale("log")
     ax.xaxis.set_major_formatter("{x:g}")
