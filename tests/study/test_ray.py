@@ -106,3 +106,19 @@ def test_without_ray(recipe, tmp_path, monkeypatch):
 def test_unknown_engine(recipe, tmp_path):
     with pytest.raises(ValueError, match="engine must be one of local, ray, found 'slurm'"):
         run_study(recipe, tmp_path, engine="slurm", device="cpu", progress=False)
+
+
+def test_a_process_begins_anew_for_another_run(recipe, tmp_path):
+    """Ray keeps its processes: a second run in an emptied folder got the models and data of the first."""
+    import torch
+
+    from avuc.study.ray import _WORKERS, _worker
+
+    common = recipe.to_toml(), str(tmp_path), "cpu", torch.get_num_threads(), os.getcwd(), {}
+    try:
+        first = _worker(*common, "one run")
+        assert _worker(*common, "one run") is first
+        assert _worker(*common, "another run") is not first
+        assert list(_WORKERS) == ["another run"]
+    finally:
+        _WORKERS.clear()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 
 import pytest
 import torch
 
-from avuc.methods import Objective, Vanilla
+from avuc.methods import Objective, Terms, Vanilla
 from avuc.train import TrainSettings, fit
-from avuc.training.meters import Meters, all_uncertain, labelled_rows
+from avuc.training.meters import SUMS, Meters, all_uncertain, labelled_rows
 
 # a plain network that SGD trained with the printed loss, epoch 200 (reproduction/results/cifar10/factorial)
 FAILED = {"accuracy": 0.72584, "avu": 0.27416, "uncertainty_right": 2.2289, "uncertainty_wrong": 2.2059}
@@ -60,3 +61,26 @@ def test_a_training_in_which_every_prediction_stays_uncertain_is_told_once(
         fit(Vanilla(), plain_net, train.subset(range(20)), objective=objective, settings=settings, progress=False)
     told = [re.match(r"AvUC as printed: in 5 epochs up to (\d+) every", str(one.message)) for one in found]
     assert [int(one[1]) for one in told] == warned
+
+
+@pytest.mark.parametrize("ignored", [0, 3, 12])
+def test_ignored_labels_are_no_mistakes(ignored: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(12, 4, generator=generator), torch.randint(4, (12,), generator=generator)
+    labels[:ignored] = -100
+    meters, zero = Meters(torch.device("cpu"), "entropy"), torch.zeros(())
+    meters.threshold.fill_(1.0)
+    meters.add(logits, labels, Terms(zero + 2, zero, zero, zero + 2), zero)
+    expected = dict.fromkeys(SUMS, 0.0) | {"steps": 1.0}
+    for row, label in zip(logits.double().softmax(1), labels, strict=True):
+        if label == -100:
+            continue
+        u, right = -sum(float(p) * math.log(p) for p in row), bool(row.argmax() == label)
+        expected["rows"] += 1
+        expected["judged"] += 1
+        expected["nll"] += 2
+        expected["total"] += 2
+        expected["right"] += right
+        expected["u_right" if right else "u_wrong"] += u
+        expected["good"] += right == (u <= 1.0)
+    assert dict(zip(SUMS, meters.sums.tolist(), strict=True)) == pytest.approx(expected, rel=1e-6)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from avuc.study.claims import Claims
 from avuc.study.config_parser import parse_recipe
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
 from avuc.study.own_code import restore
+from avuc.study.own_data import forget
 from avuc.study.records import Evaluation, Trained
 from avuc.study.store import Store
 from avuc.study.validation_fit import ValidationFit, validation_fit
@@ -31,7 +33,7 @@ RETRIES = 5
 # share of a GPU for an evaluation: several small networks share one; a training has its own
 EVALUATION_SHARE = 0.25
 
-_WORKERS: dict[tuple[str, str, str], StudyWorker] = {}  # what this process has loaded, for its next task
+_WORKERS: dict[str, StudyWorker] = {}  # what this process has loaded, for its next task, by run
 
 
 def run(
@@ -84,6 +86,8 @@ class _Driver:
             torch.get_num_threads(),
             os.getcwd(),  # where modules of the user's own are
             ray.put(plan.recipe.given_objects()),
+            # Ray keeps processes from one run to the next, where data, network and folder may be others
+            uuid.uuid4().hex,
         )
         settings = {"max_retries": RETRIES, "num_cpus": 1}
         self.train = ray.remote(**settings, num_gpus=1 if self.on_gpu else 0)(_train)
@@ -145,19 +149,19 @@ class _Driver:
 
 
 def _worker(
-    recipe: str, directory: str, device: str, threads: int, folder: str, given: Mapping[str, Any]
+    recipe: str, directory: str, device: str, threads: int, folder: str, given: Mapping[str, Any], run_id: str
 ) -> StudyWorker:
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    restore(given)
     # Ray sets one thread for each CPU of a task; sums in another order would change the last digits
     torch.set_num_threads(threads)
-    key = (recipe, directory, device)
-    if key not in _WORKERS:
+    if run_id not in _WORKERS:
         _WORKERS.clear()
+        forget()
+        restore(given)
         sharing = round(1 / EVALUATION_SHARE)
-        _WORKERS[key] = StudyWorker(parse_recipe(recipe), Path(directory), device, progress=False, processes=sharing)
-    return _WORKERS[key]
+        _WORKERS[run_id] = StudyWorker(parse_recipe(recipe), Path(directory), device, progress=False, processes=sharing)
+    return _WORKERS[run_id]
 
 
 def _train(
@@ -167,9 +171,10 @@ def _train(
     threads: int,
     folder: str,
     given: Mapping[str, Any],
+    run_id: str,
     keys: list[ModelKey],
 ) -> list[Trained]:
-    return _worker(recipe, directory, device, threads, folder, given).train(keys)
+    return _worker(recipe, directory, device, threads, folder, given, run_id).train(keys)
 
 
 def _evaluate(
@@ -179,10 +184,11 @@ def _evaluate(
     threads: int,
     folder: str,
     given: Mapping[str, Any],
+    run_id: str,
     key: ModelKey,
     test_set: TestSet,
     names: list[str],
     fits: dict[str, ValidationFit],
 ) -> list[Evaluation]:
-    worker = _worker(recipe, directory, device, threads, folder, given)
+    worker = _worker(recipe, directory, device, threads, folder, given, run_id)
     return worker.evaluate(key, test_set, [worker.recipe.method(name) for name in names], fits)

@@ -111,14 +111,15 @@ def accumulate(
 ) -> None:
     """Add a step to `sums` and `bad`, in place and without reading anything back to the CPU."""
     rows = sample_statistics(logits, labels, uncertainty, -100, None)
-    u, right = rows.uncertainty.to(sums.dtype), rows.correct
-    count = u.new_full((), len(labels))
+    used = labels != IGNORE_INDEX
+    u, right, wrong = rows.uncertainty.to(sums.dtype), rows.correct & used, ~rows.correct & used
+    count = used.sum().to(sums.dtype)
     some = count > 0
     judged = torch.where(threshold.isnan(), 0, count)
     # accurate and certain, or inaccurate and uncertain
-    good = (right ^ (u > highest_certain(threshold))).sum() * (judged > 0)
+    good = torch.where(u > highest_certain(threshold), wrong, right).sum() * (judged > 0)
     means = [torch.where(some, term.to(sums.dtype), 0) * count for term in (nll, kl, avuc, total)]
-    added = [count, *means, right.sum(), (u * right).sum(), (u * ~right).sum(), judged, good, gradient]
+    added = [count, *means, right.sum(), (u * right).sum(), (u * wrong).sum(), judged, good, gradient]
     sums += torch.stack([value.to(sums.dtype) for value in (*added, torch.ones_like(gradient))])
     finite = [(term.isfinite() | ~some) for term in (nll, kl, avuc)]
     fine = torch.stack([logits.isfinite().all(), *finite, gradient.isfinite()])
