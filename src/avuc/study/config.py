@@ -95,6 +95,8 @@ class Recipe:
     Args:
         study, data, net, train: the tables of these names; `train` holds the settings of methods without their own.
         methods: one entry for each [[methods]] table.
+        code_folder: the folder of the recipe's file, where modules of your own are looked for, too; "" for none. It is
+            no part of the study.
 
     >>> from avuc.study import load_recipe
     >>> recipe = load_recipe("demo")
@@ -107,6 +109,7 @@ class Recipe:
     net: NetConfig
     train: TrainSettings
     methods: tuple[MethodConfig, ...]
+    code_folder: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         by_name = {method.name: method for method in self.methods}

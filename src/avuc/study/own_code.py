@@ -26,6 +26,10 @@ PATH = re.compile(f"{_NAME}:{_NAME}")
 OBJECT = "object"
 _OBJECTS: dict[str, Any] = {}
 _HERE = str(Path(__file__).parents[1])
+# the folder of the recipe that runs, and those of recipes that ran before in this process
+_RECIPE_FOLDERS: list[str] = []
+# those that were added to Python's search path
+_ADDED: list[str] = []
 
 
 def is_path(name: str) -> bool:
@@ -45,7 +49,10 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def find(path: str, where: str) -> Any:
-    """Return what an import path names. Modules are looked for in the working directory first.
+    """Return what an import path names.
+
+    Modules are looked for in the working directory, then beside the recipe (`look_beside`), then among the installed
+    packages.
 
     Args:
         path: "module:function"; after the colon there may be dots.
@@ -74,22 +81,52 @@ def find(path: str, where: str) -> Any:
     return found
 
 
+def look_beside(folder: str) -> None:
+    """Look for modules in the folder of a recipe, too, until this is called for another recipe.
+
+    Args:
+        folder: an absolute path; "": the recipe is in no folder.
+    """
+    for before in [one for one in _ADDED if one not in (folder, os.getcwd())]:
+        _ADDED.remove(before)
+        if before in sys.path:
+            sys.path.remove(before)
+    if folder in _RECIPE_FOLDERS:
+        _RECIPE_FOLDERS.remove(folder)
+    _RECIPE_FOLDERS.append(folder)
+
+
 def _module(name: str, where: str) -> ModuleType:
-    folder = os.getcwd()
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    folders = list(dict.fromkeys([os.getcwd(), *(folder for folder in _RECIPE_FOLDERS[-1:] if folder)]))
+    if folders[0] not in sys.path:
+        sys.path.insert(0, folders[0])
+    if folders[-1] not in sys.path:
+        sys.path.insert(sys.path.index(folders[0]) + 1, folders[-1])
+        _ADDED.append(folders[-1])
     importlib.invalidate_caches()
     try:
-        return importlib.import_module(name)
+        found = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and f"{name}.".startswith(f"{error.name}."):
             raise InputError(
-                f"{where}: no module {error.name!r} in {folder} or among the installed packages; correct the path, or "
-                "start in the folder that has the module"
+                f"{where}: no module {error.name!r} in {' or '.join(folders)} or among the installed packages; correct "
+                "the path, or put the module beside the recipe"
             ) from error
         raise InputError(f"{where}: importing {name} failed: {described(error)}; install that module") from error
     except Exception as error:  # whatever the user's module raises
         raise InputError(f"{where}: importing {name} failed: {described(error)}") from error
+    # a study from Python takes the modules that the user has imported
+    if _RECIPE_FOLDERS and _RECIPE_FOLDERS[-1] and (home := _home(name)) in _RECIPE_FOLDERS and home not in folders:
+        raise InputError(
+            f"{where}: {name} was imported from {home}, for another recipe; run this one in a new Python process"
+        )
+    return found
+
+
+def _home(name: str) -> str:
+    """Return the folder in which an imported module was found; "?" for one without a file."""
+    file = getattr(sys.modules.get(name.partition(".")[0]), "__file__", None)
+    return str(Path(file).parents[1 if Path(file).stem == "__init__" else 0]) if file else "?"
 
 
 def register(value: Any, name: str, taken: Sequence[str] = ()) -> str:

@@ -12,6 +12,7 @@ import os
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ class _Driver:
             str(directory),
             "cuda:0" if self.on_gpu else kind,
             torch.get_num_threads(),
-            os.getcwd(),  # where modules of the user's own are
+            (os.getcwd(), plan.recipe.code_folder),  # where modules of the user's own are
             ray.put(plan.recipe.given_objects()),
             # Ray keeps processes from one run to the next, where data, network and folder may be others
             uuid.uuid4().hex,
@@ -149,10 +150,16 @@ class _Driver:
 
 
 def _worker(
-    recipe: str, directory: str, device: str, threads: int, folder: str, given: Mapping[str, Any], run_id: str
+    recipe: str,
+    directory: str,
+    device: str,
+    threads: int,
+    folders: tuple[str, str],
+    given: Mapping[str, Any],
+    run_id: str,
 ) -> StudyWorker:
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    if folders[0] not in sys.path:
+        sys.path.insert(0, folders[0])
     # Ray sets one thread for each CPU of a task; sums in another order would change the last digits
     torch.set_num_threads(threads)
     if run_id not in _WORKERS:
@@ -160,7 +167,8 @@ def _worker(
         forget()
         restore(given)
         sharing = round(1 / EVALUATION_SHARE)
-        _WORKERS[run_id] = StudyWorker(parse_recipe(recipe), Path(directory), device, progress=False, processes=sharing)
+        study = replace(parse_recipe(recipe), code_folder=folders[1])
+        _WORKERS[run_id] = StudyWorker(study, Path(directory), device, progress=False, processes=sharing)
     return _WORKERS[run_id]
 
 
@@ -169,12 +177,12 @@ def _train(
     directory: str,
     device: str,
     threads: int,
-    folder: str,
+    folders: tuple[str, str],
     given: Mapping[str, Any],
     run_id: str,
     keys: list[ModelKey],
 ) -> list[Trained]:
-    return _worker(recipe, directory, device, threads, folder, given, run_id).train(keys)
+    return _worker(recipe, directory, device, threads, folders, given, run_id).train(keys)
 
 
 def _evaluate(
@@ -182,7 +190,7 @@ def _evaluate(
     directory: str,
     device: str,
     threads: int,
-    folder: str,
+    folders: tuple[str, str],
     given: Mapping[str, Any],
     run_id: str,
     key: ModelKey,
@@ -190,5 +198,5 @@ def _evaluate(
     names: list[str],
     fits: dict[str, ValidationFit],
 ) -> list[Evaluation]:
-    worker = _worker(recipe, directory, device, threads, folder, given, run_id)
+    worker = _worker(recipe, directory, device, threads, folders, given, run_id)
     return worker.evaluate(key, test_set, [worker.recipe.method(name) for name in names], fits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -57,7 +58,8 @@ def load_recipe(name: str | Path, changes: Sequence[str] = ()) -> Recipe:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         known = did_you_mean(source, recipe_names())
         raise InputError(f"{source}: no recipe can be read here ({reason}); {known}, or give a .toml file") from error
-    return parse_recipe(text, source, changes, tell=_to_stderr)
+    recipe = parse_recipe(text, source, changes, tell=_to_stderr)
+    return replace(recipe, code_folder=str(Path(source).resolve().parent))
 
 
 def load_training(path: str | Path) -> TrainingRecipe:

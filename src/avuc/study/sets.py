@@ -21,7 +21,7 @@ from avuc.data.tensors import MemoryData, TensorData
 from avuc.shifts import Archive
 from avuc.study.config import Recipe
 from avuc.study.grid import CLEAN, VALIDATION, TestSet
-from avuc.study.own_code import is_path
+from avuc.study.own_code import is_path, look_beside
 from avuc.study.own_data import load_own
 from avuc.study.own_digest import code_prints
 from avuc.study.photographs import photo_patches
@@ -38,6 +38,7 @@ class StudyData:
     """The images of a recipe, loaded when they are first needed. Shifts are generated on `device`."""
 
     def __init__(self, recipe: Recipe, device: torch.device) -> None:
+        look_beside(recipe.code_folder)
         self.recipe: Recipe = recipe
         self.config: DataConfig = recipe.data
         self.device: torch.device = device

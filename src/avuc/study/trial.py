@@ -20,7 +20,7 @@ from avuc.study.config import MethodConfig, Recipe
 from avuc.study.grid import CLEAN, VALIDATION, TestSet
 from avuc.study.net import make_net
 from avuc.study.overlap import check_overlap
-from avuc.study.own_code import bound, described, find, is_path
+from avuc.study.own_code import bound, described, find, is_path, look_beside
 from avuc.study.own_digest import begin, code_prints
 from avuc.study.sets import StudyData
 from avuc.study.shifted import scaled, shifted_data
@@ -42,6 +42,7 @@ def try_own_code(recipe: Recipe) -> dict[str, str]:
         digests of the data and of the code, by name, for `Store.check_data`.
     """
     begin()
+    look_beside(recipe.code_folder)
     study, net = recipe.study, recipe.net
     own_shifts = [name for name in study.shifts if is_path(name)]
     for other in study.others:
