@@ -477,3 +477,20 @@ def test_the_names_of_trainer_predict_are_known(tmp_path):
     np.savez(tmp_path / "b.npz", predictions=logits, diagnosis=np.arange(9) % 3)
     with pytest.raises(InputError, match=r"give their name with --label \('diagnosis'\)"):
         read_scores(tmp_path / "b.npz").check_labelled()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_numbers_as_labels_of_named_columns_are_in_their_order_and_it_is_said(tmp_path, suffix):
+    probs = np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]])
+    table = {"dog": probs[:, 0], "cat": probs[:, 1], "label": np.array([0, 1, 0])}
+    said = "labels are numbers, read in the order of the columns: 0 is 'dog', 1 is 'cat'"
+    file = read_scores(write(tmp_path / f"a{suffix}", table))
+    assert said in file.notes
+    assert file.labels.tolist() == [0, 1, 0]
+    named = read_scores(write(tmp_path / f"b{suffix}", table | {"label": np.array(["dog", "cat", "dog"])}))
+    numbered = read_scores(write(tmp_path / f"c{suffix}", {"0": probs[:, 0], "1": probs[:, 1], "label": [0, 1, 0]}))
+    given = read_scores(tmp_path / f"a{suffix}", classes=["hund", "katze"])
+    assert not any("order of the columns" in note for one in (named, numbered, given) for note in one.notes)
+    many = {name: np.full(3, 1 / 7) for name in "gfedcba"}
+    from_one = read_scores(write(tmp_path / f"d{suffix}", many | {"label": [1, 7, 2]}), first_label=1)
+    assert any(note.endswith("1 is 'g', 2 is 'f', 3 is 'e', 4 is 'd', 5 is 'c', …") for note in from_one.notes)

@@ -12,13 +12,15 @@ from torch import Tensor
 
 from avuc.evaluation.files.binary import decide_binary_kind, decide_binary_labels
 from avuc.evaluation.files.kinds import decide_kind
-from avuc.evaluation.files.messages import BINARY_REMEDY, file_error, listing
+from avuc.evaluation.files.messages import BINARY_REMEDY, file_error, listing, quoted
 from avuc.evaluation.files.names import EXACT_RANGE, RawScores
 from avuc.evaluation.files.summary import LabelSummary, ScoreSummary, Summary
 
 REGRESSION = "avuc evaluates classifiers, not regression"
 # with this many rows per class, a note says if no row has label 0
 ROWS_PER_CLASS = 10
+# classes that the note on the order of the columns names
+MOST_NAMES = 5
 # the sum of a row of float32 probabilities may differ from 1 by this much
 SUM_ROUNDING = 1e-6
 
@@ -194,7 +196,7 @@ def decide_labels(
     numbers, dense = _class_numbers(raw.class_names), raw.layout is not None and raw.layout.dense
     if first_label is not None:
         _check_range(path, where, summary, classes, first_label, dense)
-        return first_label, None, []
+        return first_label, None, _order_notes(raw, numbers, first_label)
     consecutive = numbers is None or numbers == tuple(range(numbers[0], numbers[0] + classes))
     if numbers is not None and (not consecutive or numbers[0] > 1):
         return _decide_by_number(path, where, summary, classes, numbers)
@@ -220,7 +222,19 @@ def decide_labels(
             )
     if first == 1:
         notes.append("labels were read as starting at 1, like the score columns")
-    return first, None, notes
+    return first, None, [*notes, *_order_notes(raw, numbers, first)]
+
+
+def _order_notes(raw: RawScores, numbers: tuple[int, ...] | None, first: int) -> list[str]:
+    """Return the note that numbers as labels are read in the order of columns with names; no other order is known."""
+    names = raw.class_names
+    if names is None or numbers is not None or len(raw.keys) != len(names):
+        return []
+    if not all(key.endswith(name) for key, name in zip(raw.keys, names, strict=True)):  # --classes
+        return []
+    shown = [f"{first + k} is {quoted(name)}" for k, name in enumerate(names[:MOST_NAMES])]
+    more = ", …" if len(names) > MOST_NAMES else ""
+    return [f"labels are numbers, read in the order of the columns: {', '.join(shown)}{more}"]
 
 
 def _decide_by_number(
