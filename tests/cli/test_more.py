@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -149,3 +150,71 @@ def test_groups_of_tables_with_other_separators(tmp_path, suffix, separator):
     assert run(*words) == 0
     groups = json.loads((tmp_path / "j.json").read_text())["groups"]
     assert [(group["name"], group["rows"]) for group in groups] == [("north", 10), ("south", 20)]
+
+
+def segmentation(patients=20, images=3, size=6):
+    """Dense logits (N, 3, H, W); images of one patient are about equally hard, and class 2 is never predicted."""
+    rng = np.random.default_rng(0)
+    patient = np.repeat(np.arange(patients), images)
+    labels = rng.choice([0, 1, 2], size=(len(patient), size, size), p=[0.6, 0.35, 0.05])
+    right = rng.random(labels.shape) < 0.5 + 0.45 * rng.random(patients)[patient][:, None, None]
+    said = np.where(right & (labels < 2), labels, 1 - np.minimum(labels, 1))
+    logits = 2.0 * np.eye(3)[said].transpose(0, 3, 1, 2)
+    labels[:, 0] = -100
+    return logits.astype(np.float32), labels, patient
+
+
+def test_groups_of_dense_scores_are_those_of_their_images(tmp_path, capsys):
+    logits, labels, patient = segmentation()
+    file, out, page = (tmp_path / name for name in ("a.npz", "a.json", "a.html"))
+    np.savez(file, logits=logits, labels=labels, patient=[f"p{number:02d}" for number in patient])
+    assert run("evaluate", file, "--more", "--group", "patient", "--json", out, "--report", page) == 0
+    assert re.search(r"^2 +0 +– +–", capsys.readouterr().out, re.MULTILINE)  # the class that is never predicted
+    found = json.loads(out.read_text())
+    right = (logits.argmax(1) == labels)[:, 1:].reshape(20, 3, -1).mean(2)  # (patient, image)
+    assert [group["name"] for group in found["groups"]] == [f"p{number:02d}" for number in range(20)]
+    assert [group["metrics"]["accuracy"] for group in found["groups"]] == pytest.approx(right.mean(1).tolist())
+    # intervals over all: patients are resampled
+    assert found["bootstrap"] == "groups"
+    low, high = found["intervals"]["accuracy"]
+    spread = 1.96 * right.mean(1).std(ddof=1) / np.sqrt(20)
+    assert (high - low) / 2 == pytest.approx(spread, rel=0.25)
+    assert ">p07<" in page.read_text()
+
+
+def test_intervals_of_a_group_resample_its_images(tmp_path):
+    """Two images of a patient are all right, two are all wrong: pixels would give a narrow interval around 50 %."""
+    logits = np.zeros((80, 2, 5, 5), np.float32)
+    logits[:, 0] = 2.0
+    labels = np.zeros((80, 5, 5), int)
+    labels[1::2] = 1
+    np.savez(tmp_path / "a.npz", logits=logits, labels=labels, patient=np.arange(80) // 4, image=np.arange(80))
+    for name, width in (("patient", 0.6), ("image", None)):
+        out = tmp_path / f"{name}.json"
+        assert run("evaluate", tmp_path / "a.npz", "--group", name, "--json", out, "--quiet") == 0
+        first = json.loads(out.read_text())["groups"][0]
+        if width is None:
+            assert "accuracy" not in first["intervals"]  # one image says nothing about others
+        else:
+            low, high = first["intervals"]["accuracy"]
+            assert high - low > width
+
+
+def test_few_groups_of_dense_scores_resample_images(tmp_path, capsys):
+    logits, labels, patient = segmentation()
+    np.savez(tmp_path / "a.npz", logits=logits, labels=labels, site=patient % 3)
+    assert run("evaluate", tmp_path / "a.npz", "--group", "site", "--json", tmp_path / "a.json") == 0
+    assert "so intervals resample images or sentences" in " ".join(capsys.readouterr().out.split())
+    assert json.loads((tmp_path / "a.json").read_text())["bootstrap"] == "groups"
+
+
+def test_large_files_have_groups(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 120_000)
+    logits = rng.normal(size=(120_000, 2)).astype(np.float32)
+    np.savez(tmp_path / "a.npz", logits=logits, labels=labels, site=np.arange(120_000) % 2)
+    words = ["--group", "site", "--json", tmp_path / "a.json", "--quiet", "--replicates", 20]
+    assert run("evaluate", tmp_path / "a.npz", *words) == 0
+    groups = json.loads((tmp_path / "a.json").read_text())["groups"]
+    right = logits.argmax(1) == labels
+    assert [each["metrics"]["accuracy"] for each in groups] == pytest.approx([right[::2].mean(), right[1::2].mean()])

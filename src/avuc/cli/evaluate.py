@@ -12,6 +12,7 @@ from avuc.cli.inputs import (
     evaluation_options,
     open_file,
     open_other,
+    read_file,
 )
 from avuc.cli.more import (
     add_more_options,
@@ -77,7 +78,8 @@ def run(args: Namespace) -> int:
             "--replicates: with --fixed-memory no rows are kept, so there are no intervals; leave out one of the two"
         )
     console = console_for(args)
-    file = open_file(args)
+    # the rows of a group are spread over the file, so all are read into memory
+    file: Scores = read_file(args) if args.group else open_file(args)
     show_file(console, file)
     file.check_labelled()
     check_more(args, file)

@@ -45,8 +45,9 @@ def add_more_options(parser: Parser) -> None:
     parser.add_argument(
         "--group",
         metavar="NAME",
-        help="calibration for each value of this column of a table, or array of an .npz or .safetensors file; with "
-        f"{LEAST_RESAMPLED} values or more, such as patients, intervals resample these instead of rows",
+        help="calibration for each value of this column of a table, or array of an .npz or .safetensors file (of dense "
+        f"scores, one value per image); with {LEAST_RESAMPLED} values or more, such as patients, intervals resample "
+        "these instead of rows or images",
     )
 
 
@@ -63,26 +64,36 @@ def check_more(args: Namespace, file: ScoreFile | ScoreStream | None = None) -> 
         return
     if not hasattr(file, "predictions"):
         raise InputError(f"{args.file}: is read in blocks, so there is no {option}; evaluate a sample of its rows")
-    layout = file.raw.layout
-    if args.group and layout is not None and (layout.dense or layout.left_out):
-        raise InputError(f"{args.file}: --group needs one row per line; dense scores and rows left out have no group")
 
 
 def resampled_groups(args: Namespace, file: ScoreFile) -> tuple[Any, str | None]:
     """Return the group of each row, by number, if intervals resample groups; and a note if --group has too few."""
     import numpy as np
 
-    from avuc.evaluation.files.group_column import read_groups
     from avuc.evaluation.files.row_groups import file_groups
 
+    images = file_groups(file)
     if not args.group:
-        return file_groups(file), None
-    names = read_groups(args.file, args.group, file.num_rows)
-    count = len(np.unique(names))
+        return images, None
+    names, place = _given_groups(args, file)
+    count = len(np.unique(names[place]))
     if count >= LEAST_RESAMPLED:
-        return file_groups(file, _numbered(names)), None
+        numbers = np.unique(_numbered(names)[place], return_inverse=True)[1]
+        return (None if int(numbers.max()) + 1 == len(numbers) else numbers), None
     few = f"{count} values of {args.group!r} are too few to resample (at least {LEAST_RESAMPLED})"
-    return None, f"{few}, so intervals resample rows"
+    return images, f"{few}, so intervals resample {'rows' if images is None else 'images or sentences'}"
+
+
+def _given_groups(args: Namespace, file: ScoreFile) -> tuple[Any, Any]:
+    """Return --group of each row or image of the file, and for each row that was kept the number of that entry."""
+    import numpy as np
+
+    from avuc.evaluation.files.group_column import read_groups
+    from avuc.evaluation.files.row_groups import given_shape
+
+    shape = given_shape(file)
+    place = np.arange(file.num_rows) if file.places is None else file.places.cpu().numpy()
+    return read_groups(args.file, args.group, shape[0]), place // math.prod(shape[1:])
 
 
 def _numbered(names: Any) -> Any:
@@ -129,7 +140,7 @@ def more_figures(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what --more and --group found, and its JSON; `units` are resampled."""
     from avuc.evaluation.decomposition import decompose
-    from avuc.evaluation.files.group_column import read_groups
+    from avuc.evaluation.files.row_groups import file_groups
     from avuc.evaluation.groups import evaluate_groups
     from avuc.metrics.more import more_intervals
     from avuc.metrics.statistics import prediction_statistics
@@ -147,13 +158,17 @@ def more_figures(
         classes = evaluate_groups(predictions, predictions.predicted.tolist(), units=units, **few)
         names = file.class_names or tuple(map(str, range(file.num_classes)))
         found |= {"more": figures, "classes": [(names[int(each.name)], each) for each in classes]}
+        labelled = {names[number] for number in predictions.labels.unique().tolist()}
+        predicted = {name for name, _ in found["classes"]}
+        found["never"] = [name for name in names if name in labelled - predicted]
         document["more"] = {
             "metrics": {name: each.value for name, each in figures.items()},
             "intervals": {name: [each.low, each.high] for name, each in figures.items() if not math.isnan(each.low)},
             "classes": [each.as_json() | {"name": name} for name, each in found["classes"]],
         }
     if args.group:
-        groups = evaluate_groups(predictions, list(read_groups(args.file, args.group, file.num_rows)), **few)
+        of_each, place = _given_groups(args, file)
+        groups = evaluate_groups(predictions, of_each[place], units=file_groups(file), **few)
         found["groups"] = [(each.name, each) for each in groups]
         document |= {"group": args.group, "groups": [each.as_json() for each in groups]}
     return found, document
@@ -166,7 +181,10 @@ def more_tables(args: Namespace, found: Mapping[str, Any], most: int | None = No
         figures: Mapping[str, Interval] = found["more"]
         rows = [(TEXTS[name][0], f"{each.value:.4f}", _range(each), TEXTS[name][1]) for name, each in figures.items()]
         tables.append(("More metrics", ("metric", "value", "95 % interval", "what it means"), rows))
-        tables.append(_group_table("Calibration of each predicted class", "predicted class", found["classes"], most))
+        table = _group_table("Calibration of each predicted class", "predicted class", found["classes"], most)
+        # classes that the labels have and the model never predicts
+        never = [(name, "0", *("–" for _ in table[1][2:])) for name in found["never"]]
+        tables.append((*table[:2], [*table[2], *never]))
     if "groups" in found:
         tables.append(_group_table(f"Calibration by {args.group}", args.group, found["groups"], most))
     return tables
@@ -178,8 +196,9 @@ def show_more(console: Console, args: Namespace, found: Mapping[str, Any]) -> No
         console.line()
         console.line(heading, "bold")
         console.table(head, rows, "<" + ">" * (len(head) - 2) + "<")
-        if len(rows) == MOST_SHOWN:
-            console.paragraph(f"The {MOST_SHOWN} groups with the highest ECE; --json has all.", style="dim")
+        kind = "groups" if heading.startswith("Calibration by") else "classes"
+        if head[1] == "rows" and len(found[kind]) > MOST_SHOWN:
+            console.paragraph(f"The {MOST_SHOWN} {kind} with the highest ECE; --json has all.", style="dim")
 
 
 def _group_table(heading: str, name: str, groups: Sequence[tuple[str, GroupResult]], most: int | None) -> Titled:
