@@ -283,7 +283,7 @@ def test_few_groups_change_nothing() -> None:
     logits, labels = rows(400)
     auto = AutoCalibrator().fit(logits, labels, groups=torch.arange(400) % 9)
     assert "9 groups are too few" in auto.reason_
-    with pytest.raises(InputError, match="groups must be one name or number for each of 400 rows"):
+    with pytest.raises(InputError, match="groups must have one value for each of 400 rows"):
         AutoCalibrator().fit(logits, labels, groups=torch.zeros(3, dtype=torch.int64))
     with pytest.raises(InputError, match="groups: some are missing"):
         AutoCalibrator().fit(logits, labels, groups=["a", None] * 200)

@@ -162,7 +162,7 @@ class AutoCalibrator(Calibrator):
         targets, weight = as_labels(given.labels, scores), None
         if given.weights is not None:
             weight = as_weights(given.weights, len(targets)).to(scores.device)
-        rows = Rows(scores, targets, weight, None if together is None else together.to(scores.device))
+        rows = Rows(scores, targets, weight, None if together is None else torch.from_numpy(together).to(scores.device))
         if weight is not None:
             rows = rows[weight > 0]
         with torch.no_grad():

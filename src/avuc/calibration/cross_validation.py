@@ -134,7 +134,8 @@ def check_calibrator(
             raise InputError("the check of a MultiLabelCalibrator takes (N, L) or (S, N, L), without weights or groups")
         return _check_multilabel(calibrator, logits, labels, folds, bins, seed, ignore_index)
     layout: dict[str, Any] = {"class_dim": class_dim, "ignore_index": ignore_index}
-    units = fit_groups(logits, labels, groups, **layout)
+    found = fit_groups(logits, labels, groups, **layout)
+    units = None if found is None else torch.from_numpy(found)
     logits, labels, sample_weight = fit_rows(logits, labels, sample_weight, **layout)
     scores = as_logits(logits).detach()
     targets = as_labels(labels, scores)

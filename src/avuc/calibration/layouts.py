@@ -9,7 +9,7 @@ from torch import Tensor
 
 from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
-from avuc.core.row_groups import group_numbers
+from avuc.core.row_groups import Array, images_or_groups
 from avuc.core.tasks import as_rows, binary_rows
 from avuc.predictions.rows import binary_probabilities
 
@@ -65,8 +65,8 @@ def fit_rows(
 
 def fit_groups(
     logits: Any, labels: Any, groups: Any, *, class_dim: int | None, ignore_index: int | None
-) -> Tensor | None:
-    """Return the number of the group of each row of `fit_rows`, (M,); None if rows are independent.
+) -> Array | None:
+    """Return `images_or_groups` of the rows of `fit_rows`, (M,); None if rows are independent.
 
     Args:
         logits, labels, class_dim, ignore_index: as for `fit_rows`.
@@ -74,19 +74,11 @@ def fit_groups(
             image are a group.
     """
     targets = as_tensor(labels, "labels")
-    if groups is None:
-        if targets.ndim < 2 or targets.shape[1:].numel() == 1:
-            return None
-        groups = range(len(targets))
-    numbers = torch.from_numpy(group_numbers(groups))
-    if numbers.shape == targets.shape[:1]:
-        numbers = numbers.reshape(-1, *[1] * (targets.ndim - 1)).expand(targets.shape)
-    if numbers.shape != targets.shape:
-        raise InputError(
-            f"groups must be one name or number for each of {len(targets)} rows; found shape {tuple(numbers.shape)}"
-        )
-    found = fit_rows(logits, labels, numbers, class_dim=class_dim, ignore_index=ignore_index)
-    return as_tensor(found.weights, "groups").flatten()
+    # the positions of the rows are found as their weights are
+    every = torch.arange(targets.numel()).reshape(targets.shape)
+    found = fit_rows(logits, labels, every, class_dim=class_dim, ignore_index=ignore_index)
+    kept = as_tensor(found.weights, "groups").flatten()
+    return images_or_groups(tuple(targets.shape), kept, len(kept), groups)
 
 
 def refuse_binary_probabilities(rows: Tensor) -> None:

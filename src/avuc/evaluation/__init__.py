@@ -11,7 +11,8 @@ result.py     EvaluationResult and its JSON document
 evaluate.py   metric_values, which studies call too; evaluate
 large.py      evaluate_large: the same for files that are read in blocks of rows
 streaming.py  evaluate_streaming: the same with memory that does not grow with the rows
-compare.py    compare: fit a calibrator and evaluate it on held-out rows; comparison.py: its result
+compare.py    compare: fit a calibrator and evaluate it on held-out rows; compare_inputs.py: what it takes;
+              compare_result.py: what it returns
 files/        read and write saved predictions of any format
 """
 

@@ -18,10 +18,10 @@ from avuc.core.row_groups import Array
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.evaluation.changes import Change as Change
 from avuc.evaluation.changes import hurt_scores as hurt_scores
-from avuc.evaluation.compared import compared
-from avuc.evaluation.comparison import Comparison as Comparison
-from avuc.evaluation.comparison import rejected as rejected
-from avuc.evaluation.comparison import with_warning as with_warning
+from avuc.evaluation.compare_inputs import compared
+from avuc.evaluation.compare_result import Comparison as Comparison
+from avuc.evaluation.compare_result import rejected as rejected
+from avuc.evaluation.compare_result import with_warning as with_warning
 from avuc.evaluation.evaluate import evaluate_statistics
 from avuc.evaluation.files import ScoreFile
 from avuc.evaluation.fitted import AUTO, candidates, changes_nothing, chosen, fit_curve, fit_notes, unfitted

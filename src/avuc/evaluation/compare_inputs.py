@@ -80,6 +80,5 @@ def compared(
     logits = as_logits(rows.logits).detach().cpu()
     build = Predictions.from_samples if logits.ndim == 3 else Predictions.from_logits
     before = build(logits, as_labels(rows.labels, logits), check=False)
-    found = fit_groups(scores, labels, groups, class_dim=class_dim, ignore_index=ignore_index)
-    units = None if found is None else images_or_groups((len(before),), None, len(before), found)
+    units = fit_groups(scores, labels, groups, class_dim=class_dim, ignore_index=ignore_index)
     return Compared(before, logits, groups=units)
