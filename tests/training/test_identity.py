@@ -173,3 +173,18 @@ def test_the_moving_average_leaves_what_swag_collected(train: Dataset, member: b
 
     for plain, averaged in zip(collected(0.0), collected(0.999), strict=True):
         assert torch.equal(plain, averaged)
+
+
+def test_the_seed_determines_the_start_of_a_network_that_ignores_the_generator(train: Dataset) -> None:
+    settings = TrainSettings(**{**vars(SETTINGS), "epochs": 1, "learning_rate": 1e-30})
+
+    def starts(seed: int) -> list[Tensor]:
+        fitted = fit(Ensemble(2), lambda _: dropping(0.0), train, settings=settings, seed=seed, progress=False)
+        return [next(model.parameters()).detach() for model in fitted.models]
+
+    before = torch.get_rng_state()
+    one, other = starts(0), starts(1)
+    assert torch.equal(before, torch.get_rng_state())
+    torch.rand(7)  # the state of the caller does not matter
+    assert all(torch.equal(a, b) for a, b in zip(one, starts(0), strict=True))
+    assert len({tuple(tensor.flatten().tolist()) for tensor in (*one, *other)}) == 4

@@ -28,9 +28,9 @@ from avuc.training.calibrated import Calibrated, renamed
 from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch, in_part
 from avuc.training.fit import fit_many, own_data
-from avuc.training.model_trainer import Net
 from avuc.training.run import Data, Fitted, Job
 from avuc.training.settings import TrainSettings
+from avuc.training.start import Net
 
 # the shipped recipe with the same numbers, and its method without and with the AvUC loss
 RECIPE, ROW, WITH_AVUC = "cifar10-best", "MOPED-SVI + TS", "MOPED-AvUC + TS"

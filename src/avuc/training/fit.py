@@ -25,9 +25,10 @@ from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch
 from avuc.training.identity import Digests
 from avuc.training.log import summary
-from avuc.training.model_trainer import ModelTrainer, Net
+from avuc.training.model_trainer import ModelTrainer
 from avuc.training.run import Data, Fitted, Job, Run
 from avuc.training.settings import TrainSettings
+from avuc.training.start import Net
 from avuc.training.steps import Diverged, EagerSteps, Steps, check
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,8 +23,7 @@ from avuc.training.distributed import Ranks, global_batch_norm
 from avuc.training.freeze_trunk import freeze_trunk, untrained_modules
 from avuc.training.meters import Meters, all_uncertain, labelled_rows
 from avuc.training.settings import TrainSettings
-
-Net = nn.Module | Callable[[torch.Generator], nn.Module]
+from avuc.training.start import Net, starting_net
 
 # The random streams of a model. In each epoch each stream is seeded with (seed, model, stream, epoch).
 START, ORDER, AUGMENT, NOISE, GLOBAL = range(5)
@@ -75,8 +73,7 @@ class ModelTrainer:
         self.augmentation: Augmentation = Augmentation(settings.augmentation, pad=settings.pad, flip=settings.flip)
         self.augmenting: torch.Generator = torch.Generator(device=device)
         self.noise: torch.Generator = torch.Generator(device=device)
-        made = copy.deepcopy(net) if isinstance(net, nn.Module) else net(seeded_generator(seed, index, START))
-        made = with_head(made, objective)
+        made = with_head(starting_net(net, seeded_generator(seed, index, START)), objective)
         if settings.freeze_trunk:
             freeze_trunk(made, method)
         made = made.to(device)

@@ -26,8 +26,9 @@ from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch, figures
 from avuc.training.identity import Digests, digests_of, settings_of
 from avuc.training.log import Log
-from avuc.training.model_trainer import ModelTrainer, Net
+from avuc.training.model_trainer import ModelTrainer
 from avuc.training.settings import TrainSettings
+from avuc.training.start import Net
 
 Data = Dataset | TensorData | Stream
 Say = Callable[[str], None]
@@ -168,13 +169,12 @@ class Run:
             )
             for index in range(job.method.members)
         ]
-        saves = job.directory is not None and ranks.first  # rank 0 reads and writes checkpoints
+        folder = job.directory if ranks.first else None  # rank 0 reads and writes checkpoints
         about = job.data, job.validation, job.settings, self.trainers[0].model, known
-        self.identity: dict[str, str] = job.identity() | digests_of(*about, loaded=job.loaded) if saves else {}
+        self.identity: dict[str, str] = job.identity() | digests_of(*about, loaded=job.loaded) if folder else {}
         self._resume(say)
-        self.log: Log | None = None
-        if job.directory is not None and saves:
-            self.log = Log(job.directory, self.history, tensorboard=job.settings.tensorboard)
+        tensorboard = job.settings.tensorboard
+        self.log: Log | None = Log(folder, self.history, tensorboard=tensorboard) if folder else None
 
     def _resume(self, say: Say) -> None:
         directory = self.job.directory

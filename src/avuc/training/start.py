@@ -1,0 +1,28 @@
+"""The network that a training starts from."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+Net = nn.Module | Callable[[torch.Generator], nn.Module]
+
+
+def starting_net(net: Net, generator: torch.Generator) -> nn.Module:
+    """Return a copy of a network, or the network that a function makes.
+
+    Most layers of torch take their initial weights from its global generator. It is seeded here and put back, so that a
+    function that ignores `generator` has the same start for the same seed, and another one for another seed.
+
+    Args:
+        net: as in `fit`.
+        generator: what the function gets.
+    """
+    if isinstance(net, nn.Module):
+        return copy.deepcopy(net)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed((generator.initial_seed() + 1) % 2**63)  # of the CPU only
+        return net(generator)
