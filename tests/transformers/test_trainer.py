@@ -226,13 +226,22 @@ def test_warmup_epochs_need_the_callback(settings: Settings, tiny_model: Make, r
 def test_label_smoothing_is_that_of_trainer(settings: Settings, tiny_model: Make, rows: Make) -> None:
     """Both trainers minimise the same smoothed cross-entropy during the warm-up."""
     weights = []
-    for kind, options in ((Trainer, {}), (AvUCTrainer, {"avuc": AvUCLoss(warmup_epochs=9)})):
+    for kind, options in ((Trainer, {}), (AvUCTrainer, {"avuc": AvUCLoss(warmup_steps=999)})):
         trainer = kind(
             tiny_model(), settings(label_smoothing_factor=0.2), train_dataset=rows(32, tokens=False), **options
         )
         trainer.train()
         weights.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
     torch.testing.assert_close(*weights)
+
+
+def test_a_warm_up_as_long_as_the_training_is_named(settings: Settings, tiny_model: Make, rows: Make) -> None:
+    data = rows(16, tokens=False)
+    with pytest.warns(UserWarning, match="never used: its warm-up takes 2 epochs, and the training has 2"):
+        AvUCTrainer(
+            tiny_model(), settings(num_train_epochs=2), avuc=AvUCLoss(warmup_epochs=2), train_dataset=data
+        ).train()
+    AvUCTrainer(tiny_model(), settings(num_train_epochs=2), avuc=AvUCLoss(warmup_epochs=1), train_dataset=data).train()
 
 
 def test_the_loss_can_be_replaced(settings: Settings, tiny_model: Make, rows: Make) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -148,6 +149,13 @@ class AvUCObjective(TrainerCallback):
         module = unwrapped(model)
         if hasattr(module, "kl"):
             self._posterior, self._num_train = module, self.num_train or _rows_in(kwargs["train_dataloader"])
+        epochs = math.ceil(state.num_train_epochs or 0)
+        if self.avuc.warming_up and 0 < epochs <= self.avuc.warmup_epochs:
+            warnings.warn(
+                f"AvUCObjective: the AvUC term is never used: its warm-up takes {self.avuc.warmup_epochs} epochs, and "
+                f"the training has {epochs}; pass fewer warmup_epochs, warmup_steps, or a threshold",
+                stacklevel=2,
+            )
         saved = state.stateful_callbacks.get(KEY)
         if saved is not None:
             restore(self.avuc, saved, KEY)
