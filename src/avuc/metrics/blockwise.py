@@ -21,7 +21,7 @@ from avuc.metrics.avu import AvuCurves, QuadrantCounts, area, avu_curves_from_co
 from avuc.metrics.binning import BinTable, bin_edges
 from avuc.metrics.calibration import Curve
 from avuc.metrics.log_histogram import LOG_BINS, log_bin_index
-from avuc.metrics.resampling.random_groups import RandomGroups
+from avuc.metrics.resampling.random_cells import RandomCells
 from avuc.metrics.selective import RiskCoverage
 from avuc.metrics.sorted_samples import SortedPair
 from avuc.metrics.statistics import Statistics, classwise_table, prediction_statistics
@@ -107,7 +107,7 @@ class BlockCollector:
         self._entropy = _SplitArray(rows, np.float64)
         self._sums: dict[str, list[float]] = {name: [] for name in ("nll", "brier", "entropy", "confidence")}
         self._histograms = {"nll": MeanHistogram(), "brier": MeanHistogram()} if resampled else {}
-        self._random_groups = RandomGroups(rows, num_classes, bins, dtype, seed) if resampled else None
+        self._random_cells = RandomCells(rows, num_classes, bins, dtype, seed) if resampled else None
 
     def add(self, probs: Any, labels: Any) -> None:
         """Add a block: probabilities (N, C) and labels (N,)."""
@@ -125,8 +125,8 @@ class BlockCollector:
             parts.append(float(getattr(s, name).sum()))
         for name, histogram in self._histograms.items():
             histogram.add(getattr(s, name))
-        if self._random_groups is not None:
-            self._random_groups.add(probs, s.labels)
+        if self._random_cells is not None:
+            self._random_cells.add(probs, s.labels)
 
     def finish(self) -> BlockwiseStatistics:
         """Return the statistics, once all rows have been added. The collector must not be used afterwards."""
@@ -141,9 +141,9 @@ class BlockCollector:
         return self._histograms
 
     @property
-    def random_groups(self) -> RandomGroups | None:
+    def random_cells(self) -> RandomCells | None:
         """For the class-wise error; None without `resampled`."""
-        return self._random_groups
+        return self._random_cells
 
 
 class BlockwiseStatistics:
@@ -157,7 +157,7 @@ class BlockwiseStatistics:
         self.dtype: torch.dtype = source.dtype
         self.classwise: Array = source.classwise
         self.histograms: dict[str, MeanHistogram] = source.histograms
-        self.random_groups: RandomGroups | None = source.random_groups
+        self.random_cells: RandomCells | None = source.random_cells
         self.confidence: SortedPair = confidence
         self.entropy: SortedPair = entropy
         self.means: dict[str, float] = means
@@ -316,5 +316,5 @@ def bytes_needed(rows: int, num_classes: int, *, bins: int = 15, detection: bool
     >>> bytes_needed(50_000_000, 10) < 1e9
     True
     """
-    tables = 1 + RandomGroups.groups_for(rows, num_classes, bins)
+    tables = 1 + RandomCells.cells_for(rows, num_classes, bins)
     return WORKING + rows * (16 if detection else 12) + 8 * tables * num_classes * bins

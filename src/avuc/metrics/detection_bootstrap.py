@@ -12,7 +12,7 @@ from avuc.core.row_groups import images_or_groups
 from avuc.metrics.arrays import Array, as_scores
 from avuc.metrics.dependent_rows import MOST_ROWS
 from avuc.metrics.detection import detection, detection_from_counts, detection_from_sorted
-from avuc.metrics.resampling.grouped_rows import grouped_detection_errors
+from avuc.metrics.resampling.cells import cell_detection_errors
 from avuc.metrics.resampling.percentile import Errors, Interval, check_bootstrap, clip_to_range, error_interval
 from avuc.metrics.resampling.rows import BLOCK, Advance, resampled_rows, weight_blocks, wider
 from avuc.metrics.sorted_samples import SortedPair
@@ -135,7 +135,7 @@ def _sampled(rows: int, seed: int) -> Array:
 def blockwise_detection_intervals(
     entropies: SortedPair, *, replicates: int, level: float = 0.95, seed: int = 0, advance: Advance | None = None
 ) -> dict[str, Interval]:
-    """Return `detection_intervals` for large samples; groups of entropies are resampled.
+    """Return `detection_intervals` for large samples; cells of similar entropies are resampled.
 
     Args:
         entropies: in-distribution entropies as its negative sample, OOD entropies as its positive one.
@@ -146,5 +146,5 @@ def blockwise_detection_intervals(
     """
     check_bootstrap(replicates, level)
     values = detection_from_sorted(entropies)
-    errors = grouped_detection_errors(entropies, replicates, seed, advance)
+    errors = cell_detection_errors(entropies, replicates, seed, advance)
     return {name: error_interval(value, errors[name], level) for name, value in values.items()}

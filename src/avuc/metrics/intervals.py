@@ -21,7 +21,7 @@ from avuc.metrics.checks import rows_of
 from avuc.metrics.dependent_rows import bootstrap_errors, groups_of
 from avuc.metrics.function_intervals import bootstrap as bootstrap
 from avuc.metrics.function_intervals import paired_bootstrap as paired_bootstrap
-from avuc.metrics.resampling.grouped_rows import grouped_errors
+from avuc.metrics.resampling.cells import cell_errors
 from avuc.metrics.resampling.percentile import (
     Errors,
     Interval,
@@ -135,7 +135,7 @@ def blockwise_intervals(
         values: the metrics, if they are known already.
     """
     values = statistics.metrics(threshold=how.threshold) if values is None else values
-    errors = grouped_errors(statistics, how.replicates, how.seed, threshold=how.threshold, advance=how.advance)
+    errors = cell_errors(statistics, how.replicates, how.seed, threshold=how.threshold, advance=how.advance)
     return {name: clip_to_range(name, error_interval(value, errors[name], how.level)) for name, value in values.items()}
 
 

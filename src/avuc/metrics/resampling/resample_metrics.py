@@ -1,6 +1,6 @@
 """The metrics of many resamples at once, computed from cumulative counts, and the errors of each metric.
 
-Shared by the bootstrap over predictions (rows.py) and the bootstrap over groups of predictions (grouped_rows.py).
+Shared by the bootstrap over predictions (rows.py) and the bootstrap over cells of similar predictions (cells.py).
 """
 
 from __future__ import annotations

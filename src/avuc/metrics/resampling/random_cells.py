@@ -1,8 +1,8 @@
-"""Class-wise sums of random groups of predictions, from which the class-wise error of large data is resampled.
+"""Class-wise sums of random cells of predictions, from which the class-wise error of large data is resampled.
 
-Predictions are assigned to groups at random, and each group keeps one table of Σ (p_k − 1[k = label]) by class and by
-bin of p_k. Drawing groups instead of predictions gives the same covariance of these sums on average, because each group
-is a random sample; with 1,000 groups a standard error is known to about 2 %.
+Predictions are assigned to cells at random, and each cell keeps one table of Σ (p_k − 1[k = label]) by class and by
+bin of p_k. Drawing cells instead of predictions gives the same covariance of these sums on average, because each cell
+is a random sample; with 1,000 cells a standard error is known to about 2 %.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from avuc.metrics.arrays import Array
 from avuc.metrics.binning import bin_edges, digitise
 from avuc.metrics.statistics import float_blocks
 
-MOST_GROUPS, FEWEST_GROUPS = 1024, 32
+MOST_CELLS, FEWEST_CELLS = 1024, 32
 # numbers in all tables together: 128 MB
 HELD = 1 << 24
 # elements of one block of probabilities
@@ -25,8 +25,8 @@ BLOCK = 1 << 19
 REPLICATES = 64
 
 
-class RandomGroups:
-    """Tables (G, C · bins) of G random groups of predictions, summed block by block."""
+class RandomCells:
+    """Tables (G, C · bins) of G random cells of predictions, summed block by block."""
 
     def __init__(self, rows: int, classes: int, bins: int, dtype: torch.dtype, seed: int) -> None:
         """Args:
@@ -34,42 +34,42 @@ class RandomGroups:
         classes: number of classes C.
         bins: number of bins of p_k.
         dtype: of the probabilities; bin edges are rounded to it.
-        seed: of the assignment to groups.
+        seed: of the assignment to cells.
         """
         self.classes: int = classes
         self.bins: int = bins
-        self.groups: int = self.groups_for(rows, classes, bins)
+        self.cells: int = self.cells_for(rows, classes, bins)
         self._edges = bin_edges(bins, dtype)
         self._generator = torch.Generator().manual_seed(seed)
-        self.tables: Array = np.zeros((self.groups, classes * bins))
-        self.rows: Array = np.zeros(self.groups)
+        self.tables: Array = np.zeros((self.cells, classes * bins))
+        self.rows: Array = np.zeros(self.cells)
 
     @staticmethod
-    def groups_for(rows: int, classes: int, bins: int) -> int:
-        """Return the number of groups: 1,024, or fewer if their tables would take more than 128 MB."""
-        return max(1, min(rows, max(FEWEST_GROUPS, min(MOST_GROUPS, HELD // (classes * bins)))))
+    def cells_for(rows: int, classes: int, bins: int) -> int:
+        """Return the number of cells: 1,024, or fewer if their tables would take more than 128 MB."""
+        return max(1, min(rows, max(FEWEST_CELLS, min(MOST_CELLS, HELD // (classes * bins)))))
 
     def add(self, probs: Any, labels: Array) -> None:
         """Add a block of predictions: probabilities (N, C) and labels (N,)."""
         flat, table_size, start = self.tables.reshape(-1), self.classes * self.bins, 0
         for block in float_blocks(probs, BLOCK):
             values = block.cpu().numpy()
-            group = torch.randint(self.groups, (len(values),), generator=self._generator).numpy()
+            cell = torch.randint(self.cells, (len(values),), generator=self._generator).numpy()
             label = labels[start : start + len(values)]
             start += len(values)
-            self.rows += np.bincount(group, minlength=self.groups)
+            self.rows += np.bincount(cell, minlength=self.cells)
             # A row has few probabilities above the first bin. Only these are put into bins; the rest of a column's sum
             # is the first bin.
-            column = (group * self.classes)[:, None] + np.arange(self.classes)
-            sums = np.bincount(column.reshape(-1), values.reshape(-1), self.groups * self.classes)
-            self.tables[:, :: self.bins] += sums.reshape(self.groups, self.classes)
+            column = (cell * self.classes)[:, None] + np.arange(self.classes)
+            sums = np.bincount(column.reshape(-1), values.reshape(-1), self.cells * self.classes)
+            self.tables[:, :: self.bins] += sums.reshape(self.cells, self.classes)
             row, kind = np.nonzero(values > self._edges[1])
             high = values[row, kind]
-            first = group[row] * table_size + kind * self.bins
+            first = cell[row] * table_size + kind * self.bins
             np.add.at(flat, first, -high)
             np.add.at(flat, first + digitise(high, self._edges), high)
             chosen = values[np.arange(len(values)), label]
-            np.add.at(flat, group * table_size + label * self.bins + digitise(chosen, self._edges), -1.0)
+            np.add.at(flat, cell * table_size + label * self.bins + digitise(chosen, self._edges), -1.0)
 
     def estimate(self) -> Array:
         """Return the sums of all predictions divided by C · N, (C · bins,).
@@ -83,7 +83,7 @@ class RandomGroups:
         generator = torch.Generator().manual_seed(seed)
         for start in range(0, replicates, REPLICATES):
             count = min(REPLICATES, replicates - start)
-            weights = torch.poisson(torch.ones(count, self.groups, dtype=torch.float64), generator).numpy()
-            # matrix products with the tables of the groups; the sums of an empty resample are 0
+            weights = torch.poisson(torch.ones(count, self.cells, dtype=torch.float64), generator).numpy()
+            # matrix products with the tables of the cells; the sums of an empty resample are 0
             rows = np.maximum(weights @ self.rows, 1)
             yield weights @ self.tables / (self.classes * rows)[:, None]

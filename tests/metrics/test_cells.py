@@ -10,7 +10,7 @@ from avuc import metrics
 from avuc.metrics.blockwise import BlockCollector, BlockwiseStatistics
 from avuc.metrics.detection_bootstrap import blockwise_detection_intervals
 from avuc.metrics.intervals import Bootstrap, Interval, blockwise_intervals
-from avuc.metrics.resampling import grouped_rows
+from avuc.metrics.resampling import cells
 from avuc.metrics.resampling import rows as row_bootstrap
 from avuc.metrics.sorted_samples import SortedPair
 from avuc.predictions import Predictions
@@ -62,7 +62,7 @@ def test_covers_the_truth(monkeypatch):
 
     Fewer do so with a probability below 0.1 % if the intervals are right; intervals half as wide cover it 67 times.
     """
-    monkeypatch.setattr(grouped_rows, "GROUPS", 64)
+    monkeypatch.setattr(cells, "CELLS", 64)
     rng, hits = np.random.default_rng(11), dict.fromkeys(("accuracy", "nll", "ece", "auroc"), 0)
     truth = {"accuracy": 0.7, "nll": -0.7 * np.log(0.8) - 0.3 * np.log(0.2), "ece": 0.1, "auroc": 2 / 3}
     for seed in range(100):

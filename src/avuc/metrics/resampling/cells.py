@@ -1,10 +1,10 @@
-"""The bootstrap for large data: it draws groups of similar predictions, at a cost that does not grow with the rows.
+"""The bootstrap for large data: it draws cells of similar predictions, at a cost that does not grow with the rows.
 
-If rows are drawn with replacement, the number of draws from a group is nearly a Poisson number, independent of the
-other groups. A resample is therefore one Poisson number for each group of correct rows and each group of wrong rows,
-instead of one number per row. Every metric divides by the number of rows that were drawn. A group holds about 0.1 % of
+If rows are drawn with replacement, the number of draws from a cell is nearly a Poisson number, independent of the
+other cells. A resample is therefore one Poisson number for each cell of correct rows and each cell of wrong rows,
+instead of one number per row. Every metric divides by the number of rows that were drawn. A cell holds about 0.1 % of
 the rows, does not cross the edge of a bin, and is narrow enough for its rows to count as spread evenly. Each family of
-metrics has its own groups and its own draws, which is enough for an interval of one metric. A difference between two
+metrics has its own cells and its own draws, which is enough for an interval of one metric. A difference between two
 models needs the same draws for both; it comes from rows.py. The JSON of `avuc evaluate` calls this bootstrap "cells".
 
 Hanley & MacGibbon 2006, https://doi.org/10.1016/j.cmpb.2006.04.006; Chamandy et al. 2012, "Estimating uncertainty for
@@ -35,13 +35,13 @@ from avuc.metrics.sorted_samples import SortedPair, ValueGroups
 from avuc.metrics.threshold import Threshold
 from avuc.metrics.ties import cumulative
 
-GROUPS = 1024
-# AvU-AUC runs between the extreme entropies of a resample, so the outermost values have groups of their own: a resample
+CELLS = 1024
+# AvU-AUC runs between the extreme entropies of a resample, so the outermost values have cells of their own: a resample
 # misses all of 64 values with probability e^−64.
 ALONE = 64
 
 
-def grouped_errors(
+def cell_errors(
     statistics: BlockwiseStatistics, replicates: int, seed: int, *, threshold: Threshold, advance: Advance | None = None
 ) -> dict[str, Errors]:
     """Return the errors of every metric of `METRICS`.
@@ -54,8 +54,8 @@ def grouped_errors(
         advance: called with the number of resamples that were just finished.
     """
     s, generator = statistics, torch.Generator().manual_seed(seed)
-    random_groups = s.random_groups
-    assert random_groups is not None
+    random_cells = s.random_cells
+    assert random_cells is not None
     families = [
         _means(s, replicates, generator),
         _by_confidence(s, replicates, generator),
@@ -70,15 +70,15 @@ def grouped_errors(
             collected.add(*block)
         errors |= collected.errors(replicates, seed, table)
         _report(advance, replicates, share, len(families) + 1)
-    estimate = random_groups.estimate()[None]
+    estimate = random_cells.estimate()[None]
     classwise = ErrorCollector({"classwise_ece": np.abs(estimate).sum(-1)}, {"classwise_ece": estimate})
-    for terms in random_groups.resamples(replicates, seed):
+    for terms in random_cells.resamples(replicates, seed):
         classwise.add({}, {"classwise_ece": terms})
     _report(advance, replicates, len(families) + 1, len(families) + 1)
     return errors | classwise.errors(replicates, seed, None)
 
 
-def grouped_detection_errors(
+def cell_detection_errors(
     entropies: SortedPair, replicates: int, seed: int, advance: Advance | None = None
 ) -> dict[str, Errors]:
     """Return the errors of the metrics of `detection`.
@@ -89,11 +89,11 @@ def grouped_detection_errors(
         seed: of the resamples.
         advance: called with the number of resamples that were just finished.
     """
-    groups, generator = entropies.value_groups(GROUPS, np.empty(0)), torch.Generator().manual_seed(seed)
-    middle = (groups.negative_sum + groups.positive_sum) / (groups.negative + groups.positive)
-    values = detection_from_counts(middle, groups.negative[None], groups.positive[None], spread=True)
+    cells, generator = entropies.value_groups(CELLS, np.empty(0)), torch.Generator().manual_seed(seed)
+    middle = (cells.negative_sum + cells.positive_sum) / (cells.negative + cells.positive)
+    values = detection_from_counts(middle, cells.negative[None], cells.positive[None], spread=True)
     errors: dict[str, list[Array]] = {name: [] for name in values}
-    for negative, positive in _drawn(groups, replicates, generator):
+    for negative, positive in _drawn(cells, replicates, generator):
         # Each sample keeps its size, as it does if rows are drawn: precision depends on the ratio of the two sizes.
         negative = negative * (len(entropies.negative) / np.maximum(negative.sum(-1, keepdims=True), 1))
         positive = positive * (len(entropies.positive) / np.maximum(positive.sum(-1, keepdims=True), 1))
@@ -119,10 +119,10 @@ def _means(s: BlockwiseStatistics, replicates: int, generator: torch.Generator) 
 
 def _by_confidence(s: BlockwiseStatistics, replicates: int, generator: torch.Generator) -> Iterator[Figures]:
     edges = bin_edges(s.bins, s.dtype)
-    groups = s.confidence.value_groups(GROUPS, edges[1:-1])
-    cuts = _cuts(groups, edges)
-    for wrong, right in _whole_and_drawn(groups, replicates, generator):
-        below = _below(groups, wrong, right, 1.0)
+    cells = s.confidence.value_groups(CELLS, edges[1:-1])
+    cuts = _cuts(cells, edges)
+    for wrong, right in _whole_and_drawn(cells, replicates, generator):
+        below = _below(cells, wrong, right, 1.0)
         accuracy = below.right[:, -1] / below.rows[:, 0]
         values, terms = confidence_metrics(below, cuts, CONFIDENCE_METRICS)
         yield _absolute(values | {"accuracy": accuracy}, terms), terms
@@ -132,12 +132,12 @@ def _by_entropy(
     s: BlockwiseStatistics, threshold: Threshold, replicates: int, generator: torch.Generator
 ) -> Iterator[Figures]:
     edges = s.uncertainty_edges()
-    groups = s.entropy.value_groups(GROUPS, edges[1:-1], ALONE)
-    cuts, (wrong_mean, right_mean) = _cuts(groups, edges), _group_means(groups)
-    for wrong, right in _whole_and_drawn(groups, replicates, generator):
-        below = _below(groups, wrong, right, s.top)
+    cells = s.entropy.value_groups(CELLS, edges[1:-1], ALONE)
+    cuts, (wrong_mean, right_mean) = _cuts(cells, edges), _cell_means(cells)
+    for wrong, right in _whole_and_drawn(cells, replicates, generator):
+        below = _below(cells, wrong, right, s.top)
         sums = right @ right_mean, wrong @ wrong_mean
-        values, terms = entropy_metrics(below, cuts, groups.high, groups.low, threshold, *sums)
+        values, terms = entropy_metrics(below, cuts, cells.high, cells.low, threshold, *sums)
         values["mean_entropy"] = (sums[0] + sums[1]) / below.rows[:, 0]
         yield _absolute(values, terms), terms
 
@@ -146,31 +146,31 @@ def _absolute(values: dict[str, Array], terms: Mapping[str, Array]) -> dict[str,
     return values | {name: np.abs(term).sum(-1) for name, term in terms.items()}
 
 
-def _below(groups: ValueGroups, wrong: Array, right: Array, scale: float) -> CumulativeCounts:
-    wrong_mean, right_mean = _group_means(groups)
+def _below(cells: ValueGroups, wrong: Array, right: Array, scale: float) -> CumulativeCounts:
+    wrong_mean, right_mean = _cell_means(cells)
     stated = (wrong * wrong_mean + right * right_mean) / scale if scale > 0 else np.zeros_like(wrong)
     return CumulativeCounts(cumulative(right), cumulative(wrong), cumulative(stated))
 
 
-def _group_means(groups: ValueGroups) -> tuple[Array, Array]:
-    return groups.negative_sum / np.maximum(groups.negative, 1), groups.positive_sum / np.maximum(groups.positive, 1)
+def _cell_means(cells: ValueGroups) -> tuple[Array, Array]:
+    return cells.negative_sum / np.maximum(cells.negative, 1), cells.positive_sum / np.maximum(cells.positive, 1)
 
 
-def _cuts(groups: ValueGroups, edges: Array) -> Array:
-    """Return the first group of each bin, and the number of groups."""
-    return np.concatenate([[0], np.searchsorted(groups.high, edges[1:-1], side="right"), [len(groups.high)]])
+def _cuts(cells: ValueGroups, edges: Array) -> Array:
+    """Return the first cell of each bin, and the number of cells."""
+    return np.concatenate([[0], np.searchsorted(cells.high, edges[1:-1], side="right"), [len(cells.high)]])
 
 
-def _whole_and_drawn(groups: ValueGroups, replicates: int, generator: torch.Generator) -> Iterator[tuple[Array, Array]]:
-    yield groups.negative[None].astype(np.float64), groups.positive[None].astype(np.float64)
-    yield from _drawn(groups, replicates, generator)
+def _whole_and_drawn(cells: ValueGroups, replicates: int, generator: torch.Generator) -> Iterator[tuple[Array, Array]]:
+    yield cells.negative[None].astype(np.float64), cells.positive[None].astype(np.float64)
+    yield from _drawn(cells, replicates, generator)
 
 
-def _drawn(groups: ValueGroups, replicates: int, generator: torch.Generator) -> Iterator[tuple[Array, Array]]:
-    """Yield negative and positive rows drawn from each group, (B, K), in blocks of resamples that fit in the cache."""
-    count = len(groups.low)
+def _drawn(cells: ValueGroups, replicates: int, generator: torch.Generator) -> Iterator[tuple[Array, Array]]:
+    """Yield negative and positive rows drawn from each cell, (B, K), in blocks of resamples that fit in the cache."""
+    count = len(cells.low)
     step = max(1, BLOCK // (2 * count))
-    rates = np.concatenate([groups.negative, groups.positive]).astype(np.float64)
+    rates = np.concatenate([cells.negative, cells.positive]).astype(np.float64)
     for start in range(0, replicates, step):
         drawn = _poisson(np.broadcast_to(rates, (min(step, replicates - start), 2 * count)), generator)
         # only a handful of rows can give an empty resample; it is replaced by the data
