@@ -105,7 +105,7 @@ def number(value: float, metric: str, *, signed: bool = False) -> str:
     _, digits = METRICS[metric]
     if math.isnan(value):
         return "–"
-    return f"{value if metric == 'nll' else 100 * value:{'+' if signed else ''}.{digits}f}"
+    return f"{value if metric == 'nll' else 100 * value:{'+' if signed else ''}.{digits}f}".replace("-", "−")
 
 
 def mean(values: Iterable[float]) -> float:

@@ -55,7 +55,7 @@ def _row(source: str, name: str, value: Callable[[int], float]) -> list[str]:
     cells = []
     for place, (_, _, _, metric, statistic) in enumerate(COLUMNS):
         found = value(place)
-        text = f"{found:.2f}" if statistic == "spearman" else number(found, metric)
+        text = f"{found:.2f}".replace("-", "−") if statistic == "spearman" else number(found, metric)
         cells.append(text if math.isfinite(found) else "–")
     return [source, name, *cells]
 

@@ -138,12 +138,13 @@ def number(value: float, metric: str, *, signed: bool = False) -> str:
     """A value as it is printed: shares in percent.
 
     >>> number(0.12345, "ece"), number(1.5, "nll"), number(-0.01, "ece", signed=True), number(math.nan, "ece")
-    ('12.35', '1.500', '-1.00', '–')
+    ('12.35', '1.500', '−1.00', '–')
     """
     if not math.isfinite(value):
         return "–"
     sign = "+" if signed else ""
-    return f"{value:{sign}.{DIGITS + 1}f}" if metric in PLAIN else f"{100 * value:{sign}.{DIGITS}f}"
+    text = f"{value:{sign}.{DIGITS + 1}f}" if metric in PLAIN else f"{100 * value:{sign}.{DIGITS}f}"
+    return text.replace("-", "−")
 
 
 def title(metric: str) -> str:
@@ -209,7 +210,7 @@ def quartiles(results: Results) -> str:
         for name in results.names:
             cells = [number(figure(results, name, metric, top, each).value, metric) for each in QUARTILES]
             rho = figure(results, name, metric, "", "spearman").value
-            rows.append([name, *cells, f"{rho:.2f}" if math.isfinite(rho) else "–"])
+            rows.append([name, *cells, f"{rho:.2f}".replace("-", "−") if math.isfinite(rho) else "–"])
         head = ["method", *QUARTILES, "ρ with the intensity"]
         parts.append(f"{title(metric)} over the shifts at intensity {top}.\n\n{markdown(head, rows)}")
     return "\n\n".join(parts)

@@ -228,7 +228,7 @@ def test_intervals_are_those_of_paired_seeds():
     effect = rows.effect("AvUC", "test", "nll", "none")
     low, high = stats.ttest_rel([b for _, b in pairs], [a for a, _ in pairs]).confidence_interval(0.95)
     assert (effect.low, effect.high) == pytest.approx((low, high))
-    assert page.figure(rows, ["effect", "AvUC", "test", "nll", "none"]).startswith("-0.126 ±")
+    assert page.figure(rows, ["effect", "AvUC", "test", "nll", "none"]).startswith("−0.126 ±")
     assert page.figure(rows, [page.PLAIN, "test", "nll", "none"]) == "2.200"
 
 

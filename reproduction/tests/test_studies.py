@@ -152,7 +152,8 @@ def test_from_data_to_page(home, capsys):
     assert "Detecting photographs by entropy." in text
     assert "| AvUC − Plain |" in text
     each = [rows["AvUC", seed, "clean", 0, "nll"] - rows["Plain", seed, "clean", 0, "nll"] for seed in (0, 1)]
-    assert f"| {min(each):+.3f} … {max(each):+.3f} |" in text.split("from the lowest to the highest")[1]
+    span = f"| {min(each):+.3f} … {max(each):+.3f} |".replace("-", "−")
+    assert span in text.split("from the lowest to the highest")[1]
     assert "**" not in text.split("## Does AvUC help here?")[1].split("## Details")[0]  # two seeds claim nothing
     assert "ECE " in index.read_text()
     facts = json.loads((home / "results" / "small" / "study.json").read_text())
@@ -214,7 +215,7 @@ def test_differences_of_pairs_by_hand(home):
     results = studies_tables.Results("t", "", (), methods, [("clean", 0)], values, {}, {}, {})
     found = stats.ttest_rel(first, second).confidence_interval()
     half = 100 * (found.high - found.low) / 2
-    assert studies_tables.interval(results, ("a", "b"), "ece", "clean") == f"**-9.40 ± {half:.2f}**"
+    assert studies_tables.interval(results, ("a", "b"), "ece", "clean") == f"**−9.40 ± {half:.2f}**"
     for nll, answer in (
         ((1.0, 1.1, 1.2, 1.3, 1.4), "yes"),
         ((2.1, 2.2, 2.2, 2.4, 2.4), "ECE only; NLL is worse"),

@@ -15,7 +15,7 @@ def cells(text, source, name):
 
 def test_printed_figures():
     text = beside_the_paper("imagenet", None)
-    assert cells(text, "paper", "SVI-AvUC") == ["4.47", "18.53", "4.823", "0.935", "0.31", "0.94", "-0.25", "97.60"]
+    assert cells(text, "paper", "SVI-AvUC") == ["4.47", "18.53", "4.823", "0.935", "0.31", "0.94", "−0.25", "97.60"]
     assert cells(text, "paper", "SVI-TS")[:4] == ["–"] * 4
     assert "here" not in text
 

@@ -20,6 +20,7 @@ NOT_SOURCES = {
     "augmentation",
     "augmix",
     "decode",
+    "digest",
     "download",
     "files",
     "load",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -53,6 +55,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "recipe.toml").write_text(RECIPE.format(root=tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_splits", raising=False)
     return tmp_path
 
 

@@ -18,7 +18,7 @@ from transformers import Trainer, TrainerCallback
 
 from avuc import metrics
 from avuc.core.errors import InputError
-from avuc.losses import avuc_loss
+from avuc.losses import AvUCLoss, avuc_loss
 from avuc.transformers import AvUCTrainer, compute_metrics, use_linear_avuc
 from avuc.transformers.causal_callback import KEY
 
@@ -197,7 +197,7 @@ def test_refused_settings(language_model: Callable[..., Any], sentences: Any, se
     with pytest.raises(InputError, match="without labels"):
         train(model, callback, compute_loss_func=lambda outputs, labels, num_items_in_batch: outputs.logits.sum())
     with pytest.raises(InputError, match="AvUCTrainer"):
-        train(model, callback, AvUCTrainer)
+        train(model, callback, AvUCTrainer, avuc=AvUCLoss(threshold=1.0))
     parallel = Trainer(model, settings(max_steps=1), train_dataset=sentences(8), callbacks=[callback])
     parallel.args._n_gpu = 2
     with pytest.raises(InputError, match="torchrun"):
