@@ -23,8 +23,9 @@ everything finished; after --grace seconds it is interrupted, after ten more it 
 --mps starts NVIDIA's Multi-Process Service: the kernels of several processes then run at the same time, where otherwise
 the processes take turns. Small networks leave most of a large GPU idle, so this is worth it for ResNet-20 and CIFAR.
 
-OUT/status.json says what became of each entry, OUT/logs has what each of them printed. The exit code is 0 if everything
-is finished, 75 if the time is over, 1 if a study failed; a failed study does not stop its queue.
+It prints a line when a study begins and ends. OUT/status.json says what became of each entry, OUT/logs has what each of
+them printed. The exit code is 0 if everything is finished, 75 if the time is over, 1 if a study failed; a failed study
+does not stop its queue.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ class Runner:
                     if queue.process is None:
                         self._begin(name, queue)
                     else:
-                        self._look(queue)
+                        self._look(name, queue)
                 time.sleep(LOOK_SECONDS)
         finally:  # interrupted: they are, too
             for queue in self.queues.values():
@@ -178,11 +179,14 @@ class Runner:
         entry = queue.entries[queue.place]
         minutes = (self.end_time() - time.time()) / 60
         if minutes <= entry.least:
-            queue.states[queue.place] = NOT_BEGUN
-            queue.place += 1
-            self._write()
+            self._end(name, queue, NOT_BEGUN)
             return
-        self._seed(entry)
+        try:
+            self._seed(entry)
+        except OSError as error:  # the other queues go on
+            print(f"{name}: {entry.out}: seed_from: {error}", file=sys.stderr)
+            self._end(name, queue, FAILED)
+            return
         command, folder = entry.command(self.out, minutes)
         path = self.out / "logs" / f"{name}-{queue.place}.log"
         queue.log = path.open("ab")
@@ -192,6 +196,7 @@ class Runner:
             command, cwd=folder, env=self.env, stdout=queue.log, stderr=subprocess.STDOUT, start_new_session=True
         )
         queue.states[queue.place], queue.times[queue.place], queue.signals = RUNNING, [time.time()], 0
+        print(f"{name}: {entry.out}: begins; {path}", flush=True)
         self._write()
 
     def _seed(self, entry: Entry) -> None:
@@ -200,7 +205,7 @@ class Runner:
             target.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(entry.base / entry.seed_from / "study.sqlite", target / "study.sqlite")
 
-    def _look(self, queue: Queue) -> None:
+    def _look(self, name: str, queue: Queue) -> None:
         assert queue.process is not None
         assert queue.log is not None
         code, late = queue.process.poll(), time.time() - self.end_time() - self.grace
@@ -215,8 +220,14 @@ class Runner:
             state = STOPPED
         else:
             state = FAILED if code else FINISHED
-        queue.states[queue.place] = state
         queue.times[queue.place].append(time.time())
+        self._end(name, queue, state)
+
+    def _end(self, name: str, queue: Queue, state: str) -> None:
+        entry, times = queue.entries[queue.place], queue.times[queue.place]
+        after = f" after {times[1] - times[0]:.0f} s" if times else ""
+        print(f"{name}: {entry.out}: {state}{after}", flush=True)
+        queue.states[queue.place] = state
         queue.place, queue.process = queue.place + 1, None
         self._write()
 

@@ -83,13 +83,27 @@ def test_queues_run_and_small_copies_are_made(tmp_path, capsys):
     assert run_many.main(arguments) == 1  # one failed
     assert states(out) == ["finished", "finished", "failed", "not begun: too little time"]
     assert "Missing: the recipe has no such method" in (out / "logs" / "b-0.log").read_text()
-    assert "one: 0." in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "one: 0." in said
+    assert f"b: two: begins; {out / 'logs' / 'b-0.log'}\n" in said
+    assert "b: two: failed after " in said
     expected = {"one": {"Plain, first"}, "copy": {"Plain, first", "Second"}}  # a copy begins with what it is a copy of
     for name, methods in expected.items():
         store = Store(small / name, create=False)
         assert {row[0] for row in store.done()} == methods
         store.close()
     assert not (small / "two").exists()
+
+
+def test_a_missing_study_to_begin_with_fails_alone(tmp_path, monkeypatch, capsys):
+    path = plan_of(tmp_path, monkeypatch, {"a": "", "b": ""})
+    path.write_text(path.read_text().replace('out = "a"\n', 'out = "a"\nseed_from = "nowhere"\n'))
+    out = tmp_path / "out"
+    assert run_many.main([str(path), "--out", str(out), "--minutes", "1"]) == 1
+    assert states(out) == ["failed", "finished"]
+    said = capsys.readouterr()
+    assert "a: a: failed\n" in said.out
+    assert f"a: a: seed_from: [Errno 2] No such file or directory: '{tmp_path}/nowhere/study.sqlite'" in said.err
 
 
 def plan_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: dict[str, str]) -> Path:
