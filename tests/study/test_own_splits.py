@@ -86,6 +86,9 @@ def test_messages(folder):
     with pytest.raises(InputError, match="validation_split is for a source of your own"):
         load_recipe("demo", ["data.validation_split=val"])
     assert try_own_code(load_recipe("recipe.toml"))
+    too_many = load_recipe("recipe.toml", ["data.validation_split=", "data.validation=5000"])
+    with pytest.raises(InputError, match=r"cannot hold out 5000 of 30 examples; .*; set data\.validation$"):
+        _ = StudyData(too_many, torch.device("cpu")).validation
 
 
 def test_objects_in_place_of_names(tmp_path):

@@ -107,7 +107,8 @@ def split_dataset(data: Dataset, held_out: int | float, *, seed: int, stratified
     count = round(held_out * n) if isinstance(held_out, float) and held_out < 1 else int(held_out)
     if not 0 < count < n:
         raise InputError(
-            f"{data.name}: cannot hold out {held_out} of {n} images; expected between 1 and {n - 1}, or a share below 1"
+            f"{data.name}: cannot hold out {held_out} of {n} examples; "
+            f"expected between 1 and {n - 1}, or a share below 1"
         )
     labels = data.labels.cpu()
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))

@@ -113,7 +113,10 @@ class StudyData:
         config = self.config
         # splitting looks at labels and takes subsets, which all kinds of data have
         whole = cast(Dataset, data)
-        chosen = split_dataset(whole, config.validation, seed=config.split_seed, stratified=config.stratified)
+        try:
+            chosen = split_dataset(whole, config.validation, seed=config.split_seed, stratified=config.stratified)
+        except InputError as error:
+            raise InputError(f"{error}; set data.validation") from None
         rest, held = chosen.apply(whole)
         return self._fewer(rest), held
 
