@@ -113,11 +113,11 @@ def accumulate(
     rows = sample_statistics(logits, labels, uncertainty, -100, None)
     used = labels != IGNORE_INDEX
     u, right, wrong = rows.uncertainty.to(sums.dtype), rows.correct & used, ~rows.correct & used
-    count = used.sum().to(sums.dtype)
+    count = used.to(sums.dtype).sum()  # whole numbers summed as such stop Triton 3.6: "operand does not dominate"
     some = count > 0
     judged = torch.where(threshold.isnan(), 0, count)
     # accurate and certain, or inaccurate and uncertain
-    good = torch.where(u > highest_certain(threshold), wrong, right).sum() * (judged > 0)
+    good = torch.where(u > highest_certain(threshold), wrong, right).to(sums.dtype).sum() * (judged > 0)
     means = [torch.where(some, term.to(sums.dtype), 0) * count for term in (nll, kl, avuc, total)]
     added = [count, *means, right.sum(), (u * right).sum(), (u * wrong).sum(), judged, good, gradient]
     sums += torch.stack([value.to(sums.dtype) for value in (*added, torch.ones_like(gradient))])
