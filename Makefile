@@ -64,7 +64,7 @@ MORE := reproduction/recipes
 RECIPES := paper:cifar10-paper code:cifar10-code code-pretrained:$(MORE)/cifar10-code-pretrained.toml \
   code-switches:$(MORE)/code-switches.toml \
   beta:$(MORE)/beta-ablation.toml ablation:$(MORE)/cifar10-ablation.toml choice:$(MORE)/cifar10-choice.toml best:cifar10-best \
-  factorial:$(MORE)/factorial.toml
+  factorial:$(MORE)/factorial.toml factorial-tenth:$(MORE)/factorial-tenth.toml
 
 # With STUDY=NAME, one of the studies beyond CIFAR (reproduction/studies; docs/studies/index.md); DATA holds its data:
 #   make reproduce STUDY=camvid DATA=FOLDER [OUT=out/studies/camvid] [MINUTES=8] [CHANGES='--set train.epochs=1']

@@ -41,7 +41,7 @@ MAIN = "paper"
 FILE = "study.sqlite"
 # intensity 3 of this shift is in the paper's figures
 ALSO_DRAWN = ("gaussian_blur", 3)
-# a study with so many networks that not everything can be published
+# studies with so many networks that not everything can be published: their names begin with this
 LARGE = "factorial"
 METRICS = ("accuracy", "aurc", "auroc", "avu_auc", "brier", "ece", "mean_confidence", "nll", "temperature", "threshold")
 METRICS += ("uce",)
@@ -92,7 +92,7 @@ def _leave_out(db: sqlite3.Connection) -> None:
     if recipe.data.evaluate_on_validation:
         db.execute("DELETE FROM shown")
         db.execute("DELETE FROM curves WHERE shift != 'clean'")
-    if recipe.study.name == LARGE:
+    if recipe.study.name.startswith(LARGE):
         db.execute("DELETE FROM shown")
         db.execute("DELETE FROM curves")
         db.execute(f"DELETE FROM rows WHERE metric NOT IN ({','.join('?' * len(METRICS))})", METRICS)
@@ -109,7 +109,7 @@ def _shorten(db: sqlite3.Connection) -> None:
     for *key, text in db.execute("SELECT method, seed, member, epoch, data FROM history").fetchall():
         # seconds keep their digits: networks that trained side by side are known by them
         record = {k: _five(v) if k != "seconds" else round(v, 6) for k, v in json.loads(text).items()}
-        if recipe.study.name == LARGE and (key[-1] + 1) % FULL_EPOCH:
+        if recipe.study.name.startswith(LARGE) and (key[-1] + 1) % FULL_EPOCH:
             record = {k: v for k, v in record.items() if k in LOGGED}
         line = (json.dumps(record, separators=(",", ":")), *key)
         db.execute("UPDATE history SET data=? WHERE method=? AND seed=? AND member=? AND epoch=?", line)

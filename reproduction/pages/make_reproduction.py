@@ -21,7 +21,7 @@ from reproduction_best import against_targets, best_row, rows_of_best
 from reproduction_choice import rehearsals
 from reproduction_decision import decision, detection, flow_chart, pilot
 from reproduction_decision import variants as variants_by_training
-from reproduction_factorial import GAIN_FIGURE, effects, gain_drawing, gain_values, progress
+from reproduction_factorial import GAIN_FIGURE, effects, errors_left, gain_drawing, gain_values, progress
 from reproduction_more import ablation, beta, code_path, cost, curves, drawings, without_threshold
 from reproduction_seeds import by_seed, difference_text, paired_seeds, reproduced, svhn_readings, switches, variants
 from reproduction_tables import BESIDE, NOTHING, PERCENT, Remarks, Study, markdown, means, number, ours
@@ -56,6 +56,7 @@ STUDIES = {
     "choice": "cifar10-choice",
     "best": "cifar10-best",
     "factorial": "factorial",
+    "factorial-tenth": "factorial-tenth",
 }
 RESULTS = HOME / "reproduction" / "results"
 SVHN = RESULTS / "cifar10" / "code" / "svhn.csv"
@@ -110,6 +111,7 @@ def all_blocks(
         "svhn": svhn_readings(SVHN) if "code" in studies else NOTHING,
         "factorial": progress(studies),
         "factorial-effects": effects(studies),
+        "errors-left": errors_left(studies),
         "decision": decision(studies),
         "detection-effects": detection(studies),
         "variant-effects": variants_by_training(studies),

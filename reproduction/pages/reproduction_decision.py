@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
-from reproduction_seeds import FEWEST_SEEDS, PLACES, by_seed, difference_text
-from reproduction_tables import NOTHING, PERCENT, Study, markdown
+from reproduction_factorial import title
+from reproduction_seeds import FEWEST_SEEDS, by_seed, difference_text
+from reproduction_tables import NOTHING, Study, markdown
 
 from avuc.report.metric_text import words_of
 from avuc.report.study.paired import NOT_COMPARABLE, Difference, over_seeds
@@ -159,7 +160,7 @@ def decision(studies: Mapping[str, Study]) -> str:
     for (told, compared), have in unmeasured.items():
         all_of_them = "; or ".join([have[0], *(one.rpartition("; ")[2] for one in have[1:])])
         lines.append([all_of_them, told, compared, *[NOT_MEASURED] * len(SHOWN)])
-    head = ["you have", "use", "effect of", *(_title(metric, where) for metric, where in SHOWN)]
+    head = ["you have", "use", "effect of", *(title(metric, where) for metric, where in SHOWN)]
     return markdown(head, lines).replace("|---|---:|---:|", "|---|---|---|", 1)
 
 
@@ -168,7 +169,7 @@ def detection(studies: Mapping[str, Study]) -> str:
     if not any(line.study in studies for line in LINES):
         return NOTHING
     lines = [[have, *rest] for have, _, *rest in _measured(studies, DETECTED)]
-    head = ["you have", "effect of", *(_title(metric, where) for metric, where in DETECTED)]
+    head = ["you have", "effect of", *(title(metric, where) for metric, where in DETECTED)]
     return markdown(head, lines).replace("|---|---:|", "|---|---|", 1)
 
 
@@ -180,7 +181,7 @@ def variants(studies: Mapping[str, Study]) -> str:
     if rest := len(VARIANTS) - len(lines):
         others = f"{rest} other trainings of [the experiment](#the-experiment-behind-it)"
         lines.append([others, VARIANTS[-1].compared, *[NOT_MEASURED] * len(VARIED)])
-    head = ["training", "effect of", *(_title(metric, where) for metric, where in VARIED)]
+    head = ["training", "effect of", *(title(metric, where) for metric, where in VARIED)]
     return markdown(head, lines).replace("|---|---:|", "|---|---|", 1)
 
 
@@ -199,10 +200,6 @@ def _measured(
             cells.append(difference_text(*values, metric).replace("–", NOT_MEASURED))
         lines.append([line.have, use(studies, line), f"{line.compared} ({seeds} seeds)", *cells])
     return lines
-
-
-def _title(metric: str, where: str) -> str:
-    return f"{words_of(metric).title}{' in points' * (metric in PERCENT)}, {PLACES[where]}"
 
 
 def pilot(path: Path) -> str:

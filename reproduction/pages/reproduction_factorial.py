@@ -1,8 +1,8 @@
 """The analysis of the factorial experiment (reproduction/factorial.py has its plan): whatever of it is finished.
 
 A comparison is shown as soon as both of its methods have every seed of the recipe. Methods are called "training,
-posterior, loss", and " + TS" if they have a temperature. `analyse` prints all tables, `effects` is the table of
-docs/when-to-use-avuc.md, `gain_drawing` its figure.
+posterior, loss", and " + TS" if they have a temperature. `analyse` prints all tables; `effects`, `errors_left` and the
+figure `gain_drawing` are in docs/when-to-use-avuc.md.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from avuc.report.study.figures import saved
 from avuc.report.study.paired import Difference, over_seeds
 
 NAME = "factorial"
+# one corner with other training data (reproduction/factorial_more.py): study, and what it has
+OTHER_DATA = {"factorial-tenth": "a tenth of the images", "factorial-noisy-labels": "20 % wrong labels"}
 GAIN_FIGURE = "when-to-use-gain.svg"
 NOT_MEASURED = "not measured"
+ERRORS_CORNER = "Adam, none"
 TEMPERATURE = " + TS"
 # the figures that the plan names, and the comparisons within a training and a posterior
 PRIMARY = (("nll", "5"), ("ece", "5"), ("aurc", "5"), ("avu_auc", "5"), ("auroc", "svhn"), ("auroc", "cifar100"))
@@ -86,14 +89,16 @@ def analyse(study: Study) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def title(metric: str, where: str) -> str:
+    return f"{words_of(metric).title}{' in points' * (metric in PERCENT)}, {PLACES[where]}"
+
+
 def effects(studies: Mapping[str, Study]) -> str:
     """Return one table: a line for each comparison that is complete, and one for what is not measured."""
     study = studies.get(NAME)
     if study is None:
         return NOTHING
-    head = ["training, posterior", "compared"]
-    for metric, where in PRIMARY:
-        head.append(f"{words_of(metric).title}{' in points' * (metric in PERCENT)}, {PLACES[where]}")
+    head = ["training, posterior", "compared", *(title(*figure) for figure in PRIMARY)]
     lines = []
     for one in comparisons(study):
         figures = [cell(study, one.names(), metric, where) for metric, where in PRIMARY]
@@ -106,6 +111,33 @@ def effects(studies: Mapping[str, Study]) -> str:
             told = "every loss" if len(rest) == len(losses) else ", ".join(rest)
             lines.append([corner, told, *[NOT_MEASURED] * len(PRIMARY)])
     return markdown(head, lines)
+
+
+def errors_left(studies: Mapping[str, Study]) -> str:
+    """Return the effects of each loss in one corner, with all images, with few, and with wrong labels."""
+    if NAME not in studies:
+        return NOTHING
+    shown = (*PRIMARY, ("accuracy", "clean"))
+    head = ["training images", "training error left", "compared"]
+    head += [
+        f"{words_of(metric).title}{' in points' * (metric in PERCENT)}, {PLACES[where]}" for metric, where in shown
+    ]
+    lines = []
+    for name, data in {NAME: "all", **OTHER_DATA}.items():
+        study = studies.get(name)
+        measured = [] if study is None else [one for one in comparisons(study) if one.corner == ERRORS_CORNER]
+        if study is None or not measured:
+            lines.append([data, NOT_MEASURED, "every loss", *[NOT_MEASURED] * len(shown)])
+            continue
+        left = f"{100 * _error_left(study, ERRORS_CORNER):.1f} %"
+        for one in measured:
+            figures = [cell(study, one.names(), metric, where) for metric, where in shown]
+            lines.append([data, left, f"{WORDS[one.first]} − {WORDS[one.second]}", *figures])
+    return markdown(head, lines).replace("|---|---:|---:|", "|---|---:|---|", 1)
+
+
+def _error_left(study: Study, corner: str) -> float:
+    return 1 - study.learned(f"{corner}, none", "accuracy").value
 
 
 def progress(studies: Mapping[str, Study]) -> str:
@@ -132,23 +164,29 @@ def progress(studies: Mapping[str, Study]) -> str:
 
 @dataclass(frozen=True)
 class Gain:
-    """How much better a loss is than none, and the training error that "none" leaves."""
+    """How much better a loss is than none, and the training error that "none" leaves. `data`: empty for all images."""
 
+    data: str
     corner: str
     loss: str
     error: float
     gains: dict[str, Difference]
 
 
-def gains(study: Study) -> list[Gain]:
+def all_gains(studies: Mapping[str, Study]) -> list[Gain]:
+    """Return the gains of the experiment, and of its corner with other training data."""
+    named = {NAME: "", **OTHER_DATA}
+    return [gain for name, data in named.items() if name in studies for gain in gains(studies[name], data)]
+
+
+def gains(study: Study, data: str = "") -> list[Gain]:
     """Return the gain in NLL and ECE at intensity 5, after temperature scaling, of every complete comparison with none.
 
     A gain is positive if the loss is better. The training error is 1 − accuracy of "none" in its last epoch.
     """
     found = []
     for one in comparisons(study):
-        right = study.learned(f"{one.corner}, none", "accuracy")
-        if one.second != "none" or not right.seeds:
+        if one.second != "none" or not study.learned(f"{one.corner}, none", "accuracy").seeds:
             continue
         differences = {}
         for metric in ("nll", "ece"):
@@ -156,14 +194,13 @@ def gains(study: Study) -> list[Gain]:
             seeds = sorted(set(first) & set(second))
             values = (tuple(values[seed] for seed in seeds) for values in (second, first))
             differences[metric] = over_seeds(*values, same_seeds=True)
-        found.append(Gain(one.corner, one.first, 1 - right.value, differences))
+        found.append(Gain(data, one.corner, one.first, _error_left(study, one.corner), differences))
     return found
 
 
 def gain_drawing(studies: Mapping[str, Study]) -> dict[str, bytes]:
     """Return the figure of the gains by its file name; empty if nothing is measured."""
-    study = studies.get(NAME)
-    points = [] if study is None else gains(study)
+    points = all_gains(studies)
     if not points:
         return {}
     drawn = saved("gain", (9.0, 3.2), partial(_paint_gains, points=points))["svg"]
@@ -172,25 +209,30 @@ def gain_drawing(studies: Mapping[str, Study]) -> dict[str, bytes]:
 
 def gain_values(studies: Mapping[str, Study]) -> str:
     """Return what the figure shows as a comment at its end: it tells whether a figure is of these rows."""
-    study = studies.get(NAME)
     lines = []
-    for one in [] if study is None else gains(study):
+    for one in all_gains(studies):
         shown = ", ".join(f"{metric} {' '.join(f'{x:.5f}' for x in gain)}" for metric, gain in one.gains.items())
-        lines.append(f"{one.corner}, {one.loss}: error {one.error:.5f}, {shown}")
+        data = f", {one.data}" if one.data else ""
+        lines.append(f"{one.corner}, {one.loss}{data}: error {one.error:.5f}, {shown}")
     return "<!-- " + "\n".join(lines) + " -->\n" if lines else ""
+
+
+def _group(one: Gain) -> str:
+    """Return the posterior, or the data if they are not all images."""
+    return one.data or one.corner.rpartition(", ")[2]
 
 
 def _paint_gains(figure: Any, points: list[Gain]) -> None:
     grid = figure.subplots(1, 2)
     losses = list(dict.fromkeys(first for first, second in PAIRS if second == "none"))
-    markers = {"none": "o", "noise": "s", "MOPED": "^"}
+    markers = {"none": "o", "noise": "s", "MOPED": "^"} | dict(zip(OTHER_DATA.values(), "Dv", strict=True))
     for axes, metric in zip(grid, ("nll", "ece"), strict=True):
         axes.axhline(0, color="0.6", linewidth=0.8)
         for one in points:
             place, gain = losses.index(one.loss), one.gains[metric]
             error = 100 * one.error * (1 + 0.08 * (place - 1))  # side by side, not on top of each other
             bars = [[gain.value - gain.low], [gain.high - gain.value]]
-            style = {"color": colour_of(place)[0], "marker": markers[one.corner.rpartition(", ")[2]], "markersize": 5}
+            style = {"color": colour_of(place)[0], "marker": markers[_group(one)], "markersize": 5}
             axes.errorbar([error], [gain.value], yerr=bars, capsize=2, linewidth=1.2, **style)
         axes.set(xlabel="training error left without the loss, %", title=f"gain in {words_of(metric).title}")
         axes.set_xscale("log")
@@ -208,8 +250,7 @@ def _paint_gains(figure: Any, points: list[Gain]) -> None:
     present = {one.loss for one in points}
     for place, loss in ((place, loss) for place, loss in enumerate(losses) if loss in present):
         grid[0].plot([], [], color=colour_of(place)[0], label=WORDS[loss].strip("`"))
-    shown = {one.corner.rpartition(", ")[2] for one in points}
-    for posterior in (name for name in markers if name in shown):
-        told = {"none": "no posterior", "noise": "weight noise"}.get(posterior, posterior)
-        grid[0].plot([], [], color="0.3", marker=markers[posterior], linestyle="", label=told)
-    figure.legend(loc="outside lower center", ncols=6, frameon=False)
+    for group in (name for name in markers if name in {_group(one) for one in points}):
+        told = {"none": "no posterior", "noise": "weight noise"}.get(group, group)
+        grid[0].plot([], [], color="0.3", marker=markers[group], linestyle="", label=told)
+    figure.legend(loc="outside lower center", ncols=7, frameon=False)

@@ -29,11 +29,15 @@ from avuc.training.model_trainer import TRAPPED
 HOME = Path(__file__).parents[2]
 PUBLISHED = HOME / "reproduction" / "results" / "cifar10"
 SEEDS = (0, 1, 2, 3, 4)
+GOOD = {"nll": "lower", "ece": "lower", "aurc": "lower", "avu_auc": "higher", "auroc": "higher", "accuracy": "higher"}
 
 
 @pytest.fixture(scope="module")
 def committed():
-    return {name: make.read_study(name, PUBLISHED / name) for name in sorted({line.study for line in page.LINES})}
+    names = sorted(
+        {line.study for line in page.LINES} | {name for name in factorial.OTHER_DATA if (PUBLISHED / name).is_dir()}
+    )
+    return {name: make.read_study(name, PUBLISHED / name) for name in names}
 
 
 @dataclass
@@ -305,8 +309,44 @@ def test_gains_are_drawn(committed):
     assert "Adam, MOPED, monotone: error 0.10000, nll 0.39600 0.3" in drawn
     figure = (HOME / "docs" / "figures" / factorial.GAIN_FIGURE).read_text(encoding="utf-8")
     told = factorial.gain_values(committed)
-    assert told.count("Adam, none, AvUC: error") == 1
+    assert told.count("Adam, none, AvUC: error") == told.count("Adam, none, AvUC, a tenth of the images: error") == 1
     assert figure.endswith(told), "run python reproduction/pages/make_reproduction.py"
+
+
+def test_other_training_data_stand_beside_all_images():
+    assert factorial.errors_left({}) == make.NOTHING
+    lines = factorial.errors_left({"factorial": experiment(), "factorial-tenth": experiment(penalty=4)}).splitlines()[
+        2:
+    ]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert [row[:3] for row in cells if "− none" in row[2]] == [
+        ["all", "10.0 %", "AvUC as printed − none"],
+        ["all", "10.0 %", "`monotone` − none"],
+        ["all", "10.0 %", "confidence penalty − none"],
+        ["a tenth of the images", "10.0 %", "AvUC as printed − none"],
+        ["a tenth of the images", "10.0 %", "`monotone` − none"],
+    ]
+    assert cells[0][3] == "**−0.20 (−0.20 … −0.20)**"
+    assert cells[-1] == ["20 % wrong labels", "not measured", "every loss", *["not measured"] * 7]
+    points = factorial.all_gains({"factorial": experiment(), "factorial-tenth": experiment()})
+    assert [one.data for one in points] == [""] * 6 + ["a tenth of the images"] * 6
+
+
+def test_with_few_images_the_printed_loss_fails_and_monotone_ranks_better(committed):
+    """Sentences of the page, from the rows; 5 paired seeds."""
+    few = committed["factorial-tenth"]
+    compared = {
+        (loss, metric, where): page.over_seeds(
+            *(tuple(page.by_seed(few, f"Adam, none, {one} + TS", metric, where).values()) for one in (loss, "none")),
+            same_seeds=True,
+        )
+        for loss in ("AvUC", "monotone")
+        for metric, where in (*factorial.PRIMARY, ("accuracy", "clean"))
+    }
+    assert compared["AvUC", "accuracy", "clean"].high < -0.05
+    better = {key[1:] for key, one in compared.items() if key[0] == "monotone" and one.says(GOOD[key[1]]) == "better"}
+    assert better == {("aurc", "5"), ("avu_auc", "5"), ("auroc", "svhn"), ("auroc", "cifar100")}
+    assert not any(one.says(GOOD[key[1]]) == "worse" for key, one in compared.items() if key[0] == "monotone")
 
 
 def test_the_page_counts_the_effects_of_its_table(committed):

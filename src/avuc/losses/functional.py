@@ -54,7 +54,7 @@ def avuc_loss(
         labels: class indices, (N) or (N, *spatial); 0 and 1 for binary, and (N, L) for multi-label logits.
         threshold: largest uncertainty, in nats, that counts as certain. None only for the soft variant (log(C)/2).
         variant: "paper" (default), "stopgrad", "monotone" or "soft"; see `avuc_quadrants`. "paper" can make every
-            prediction uncertain: so it failed on plain networks trained by SGD (docs/gotchas.md).
+            prediction uncertain: so it failed on plain networks trained by SGD, or on few images (docs/gotchas.md).
         uncertainty: "entropy" (default), or "mutual_information" for logits (S, N, C).
         ignore_index: label of the predictions to leave out (default −100).
         weights: weight of each prediction, same shape as `labels`. Default None: 1 each.

@@ -59,7 +59,7 @@ class AvUCLoss(WarmupState):
         beta: factor of the loss (default 3).
         warmup_epochs: epochs before the threshold is set (default 5).
         variant: "paper" (default), "stopgrad", "monotone" or "soft"; see `avuc_quadrants`. "paper" can make every
-            prediction uncertain: so it failed on plain networks trained by SGD (docs/gotchas.md).
+            prediction uncertain: so it failed on plain networks trained by SGD, or on few images (docs/gotchas.md).
         warmup_steps: calls in train() mode before the threshold is set, for training loops without epochs. Replaces
             `warmup_epochs`.
         threshold: an uncertainty in nats; there is no warm-up then.
