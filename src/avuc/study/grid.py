@@ -122,7 +122,7 @@ class Plan:
 
         Args:
             keys: the models.
-            models_per_step: networks in a group at most; None for what their settings say.
+            models_per_step: networks in a group at most; None for what their settings say, as with a frozen trunk.
         """
         found: dict[object, list[list[ModelKey]]] = {}
         for key in keys:
@@ -131,7 +131,9 @@ class Plan:
             # streams of files have an order for each seed, so models of different seeds cannot share batches
             own = key.seed if self.recipe.data.stream else None
             groups = found.setdefault((bool(method.init_from), method.train, own), [[]])
-            limit = models_per_step or method.train.models_per_step
+            # models with a frozen trunk are always trained together, because they share its pass
+            frozen = method.train.freeze_trunk
+            limit = method.train.models_per_step if models_per_step is None or frozen else models_per_step
             members = sum(self.members(other) for other in groups[-1])
             if groups[-1] and members + method.method.members > limit:
                 groups.append([])

@@ -18,11 +18,13 @@ from avuc.core.progress import Progress
 from avuc.data.stream import Stream
 from avuc.data.tensors import MemoryData, TensorData
 from avuc.methods import Method, Objective
+from avuc.prediction.backends.features import FeatureStore
 from avuc.prediction.in_memory import in_memory, is_loaded
 from avuc.training.captured import CapturedSteps
 from avuc.training.compiled_steps import CompiledSteps
 from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch
+from avuc.training.feature_steps import feature_steps
 from avuc.training.identity import Digests
 from avuc.training.log import summary
 from avuc.training.model_trainer import ModelTrainer
@@ -143,6 +145,7 @@ def fit_many(
             say(f"warning: {line}")
     done: dict[int, Fitted] = {}
     known: Digests = {}
+    features = FeatureStore()  # of the validation data, for models with the same frozen trunk
     groups: dict[tuple[int, TrainSettings], list[int]] = {}
     for number, job in enumerate(jobs):
         groups.setdefault((id(job.data), job.settings), []).append(number)
@@ -151,7 +154,7 @@ def fit_many(
         for numbers in groups.values():
             data = jobs[numbers[0]].data
             data = data if isinstance(data, Stream) else data.to(device)
-            runs = [Run(jobs[number], device, ranks, say, known) for number in numbers]
+            runs = [Run(jobs[number], device, ranks, say, known, features) for number in numbers]
             Loop(runs, data, ranks, say, progress=progress and ranks.first, until=until).run()
             done |= {number: run.fitted(data) for number, run in zip(numbers, runs, strict=True)}
     return [done[number] for number in range(len(jobs))]
@@ -267,6 +270,9 @@ class Loop:
 
     def _new_steps(self, trainers: Sequence[ModelTrainer], data: MemoryData) -> list[Steps]:
         settings = self.settings
+        without_trunk = feature_steps(trainers, data) if settings.freeze_trunk else None
+        if without_trunk is not None:
+            return [without_trunk]
         if isinstance(data, TensorData):
             return [EagerSteps(trainers, data)]
         if data.device.type != "cuda" or not (settings.capture or settings.compile):

@@ -20,7 +20,8 @@ from avuc.methods import Method, Objective
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
 from avuc.posterior import Posterior
-from avuc.prediction import predict
+from avuc.prediction.backends.features import FeatureStore
+from avuc.prediction.predictor import Predictor
 from avuc.training.checkpoint import Checkpoint, latest, load_trainer, save, trainer_tensors
 from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch, figures
@@ -140,8 +141,11 @@ class Fitted:
 class Run:
     """A job in progress."""
 
-    def __init__(self, job: Job, device: torch.device, ranks: Ranks, say: Say, known: Digests) -> None:
+    def __init__(
+        self, job: Job, device: torch.device, ranks: Ranks, say: Say, known: Digests, features: FeatureStore
+    ) -> None:
         self.job: Job = job
+        self.features: FeatureStore = features
         self.ranks: Ranks = ranks
         self.epoch: int = 0
         self.stopped: bool = False
@@ -233,16 +237,17 @@ class Run:
         posterior = self._posterior(None)
         # the precision of the training steps; on a GPU there is a kernel for CIFAR ResNets in bfloat16
         half = data.device.type == "cuda" and self.job.settings.precision == "bfloat16"
-        predictions = predict(
+        predictor = Predictor(
             posterior,
-            data.inputs,
-            data.labels,
             samples=max(self.job.settings.validation_draws, posterior.num_draws or 1),
             seed=self.job.seed,
             dtype=torch.bfloat16 if half else None,
             compiled=None if half else False,
-            progress=False,
+            memory=0,
         )
+        if self.job.settings.freeze_trunk:
+            predictor.share_features(self.features)
+        predictions = predictor(data.inputs, data.labels)
         for trainer in self.trainers:
             trainer.swap_average()
             trainer.train_mode()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from avuc.bayes.layout import choose
 from avuc.methods.dropout import MaskDraw
 from avuc.nets.runner import Runner
 from avuc.posterior import Draw
@@ -45,6 +46,7 @@ class SharedTrunkBackend:
         self, source: SampleSource, key: nn.Module, net: nn.Module, layer: str, options: BackendOptions
     ) -> None:
         """`net` has all weights, `key` identifies it in the samples, and `layer` is the name of the last layer."""
+        self.plain: bool = options.plain_shares
         self.source: SampleSource = source
         self.key: nn.Module = key
         self.layer: str = layer
@@ -63,7 +65,7 @@ class SharedTrunkBackend:
     @classmethod
     def for_sample(cls, source: SampleSource, first: Draw, options: BackendOptions) -> SharedTrunkBackend | None:
         """Return this backend if it supports the first sample; `ready` checks the others, `begin` the network."""
-        layer = sampled_layer(first)
+        layer = sampled_layer(first, plain=options.plain_shares)
         if layer is None:
             return None
         found = net_with_weights(first)
@@ -144,7 +146,7 @@ class SharedTrunkBackend:
 
     def _prepare(self, index: int) -> _Head | None:
         sample = self.source(index)
-        if sampled_layer(sample) != self.layer:
+        if sampled_layer(sample, plain=self.plain) != self.layer:
             return None
         base = self._runner.base
         weight, bias = base[f"{self._prefix}weight"], base.get(f"{self._prefix}bias")
@@ -168,10 +170,18 @@ class SharedTrunkBackend:
         return head
 
 
-def sampled_layer(sample: Draw) -> str | None:
-    """Return the name of the only layer that is sampled; None if there are several, or none."""
+def sampled_layer(sample: Draw, plain: bool = False) -> str | None:
+    """Return the name of the only layer that is sampled; None if there are several, or none.
+
+    Args:
+        sample: of a posterior.
+        plain: for a network without sampled weights, return its last layer.
+    """
     found = net_with_weights(sample)
     if found is not None:
+        if plain and not found.weights:
+            (layer,) = {slot.name.rpartition(".")[0] for slot in choose(found.build(), "last").slots}
+            return layer
         names = [name.rpartition(".") for name in found.weights]
         layers, kinds = {layer for layer, _, _ in names}, {kind for _, _, kind in names}
         return layers.pop() if len(layers) == 1 and kinds <= {"weight", "bias"} else None
