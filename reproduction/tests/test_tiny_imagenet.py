@@ -199,7 +199,9 @@ def test_from_files_to_results(own, root, tmp_path, some):
     for name in ("LL-SVI-AvUC (as printed)", "LL-SVI-AvUC", "SVI-AvUC (as printed)", "SVI-AvUC"):
         changes += [f"methods.{name}.objective.{key}" for key in ("warmup_epochs=0", "threshold=0.5")]
     changes += [f"methods.{name}.samples=2" for name in ("SVI", "SVI-AvUC (as printed)", "SVI-AvUC", "Dropout")]
-    changes += [f"methods.{name}.seeds=[0]" for name in ("LL-SVI", "LL-SVI-AvUC (as printed)", "LL-SVI-AvUC")]
+    frozen = ("LL-SVI", "LL-SVI-AvUC (as printed)", "LL-SVI-AvUC")
+    changes += [f"methods.{name}.seeds=[0]" for name in frozen]
+    changes += [f"methods.{name}.train.{key}" for name in frozen for key in ("epochs=1", "milestones=[]", "factors=[]")]
     changes += ["methods.Ensemble.method.members=2"]
     recipe = load_recipe(FOLDER / "recipe.toml", changes)
     if some:
