@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from avuc.bayes import BayesianModule
 from avuc.bayes.layout import choose
+from avuc.core.progress import Progress
 from avuc.data.tensors import MemoryData, TensorData
 from avuc.methods.swag import SWAGModel
 from avuc.prediction.backends.features import attributes_of, trunk_digest
@@ -53,7 +54,7 @@ class FeatureSteps:
         self.features = []
 
 
-def feature_steps(trainers: Sequence[ModelTrainer], data: MemoryData) -> FeatureSteps | None:
+def feature_steps(trainers: Sequence[ModelTrainer], data: MemoryData, *, progress: bool = False) -> FeatureSteps | None:
     """Return steps that do not run the trunk, or None if a model or the data need it in every step.
 
     That is so if images are augmented, if the last layer is not a plain linear layer whose output is the network's, if
@@ -62,21 +63,23 @@ def feature_steps(trainers: Sequence[ModelTrainer], data: MemoryData) -> Feature
     Args:
         trainers: models with the same data and settings.
         data: the training data.
+        progress: show a progress bar while the trunk runs.
     """
     if not all(_supported(trainer, data) for trainer in trainers):
         return None
     known: dict[str, Tensor] = {}
-    features, labels, used = list[Tensor](), data.labels, 0
+    features, used = list[Tensor](), 0
     for trainer in trainers:
         trunk = _trunk_of(trainer)
         if trunk not in known:
-            found = _features(trainer, data, MEMORY - used)
+            with Progress("features of the frozen layers", len(data)) if progress else contextlib.nullcontext() as bar:
+                found = _features(trainer, data, MEMORY - used, bar)
             if found is None:
                 return None
             known[trunk] = found
             used += found.nbytes
         features.append(known[trunk])
-    return FeatureSteps(trainers, features, labels)
+    return FeatureSteps(trainers, features, data.labels)
 
 
 def _supported(trainer: ModelTrainer, data: MemoryData) -> bool:
@@ -110,7 +113,7 @@ def _trunk_of(trainer: ModelTrainer) -> str:
 
 
 @torch.no_grad()
-def _features(trainer: ModelTrainer, data: MemoryData, memory: int) -> Tensor | None:
+def _features(trainer: ModelTrainer, data: MemoryData, memory: int, bar: Progress | None) -> Tensor | None:
     """The input of the last layer for every example; None if a step cannot use it."""
     rows = torch.arange(len(data), device=data.device)
     trainer.train_mode()
@@ -125,6 +128,8 @@ def _features(trainer: ModelTrainer, data: MemoryData, memory: int) -> Tensor | 
                 return None
             kept = found.new_empty(len(rows), found.shape[1])
         kept[part] = found
+        if bar is not None:
+            bar.advance(len(part))
     return kept
 
 

@@ -270,7 +270,7 @@ class Loop:
 
     def _new_steps(self, trainers: Sequence[ModelTrainer], data: MemoryData) -> list[Steps]:
         settings = self.settings
-        without_trunk = feature_steps(trainers, data) if settings.freeze_trunk else None
+        without_trunk = feature_steps(trainers, data, progress=self.progress) if settings.freeze_trunk else None
         if without_trunk is not None:
             return [without_trunk]
         if isinstance(data, TensorData):
