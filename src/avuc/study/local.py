@@ -232,8 +232,7 @@ class LocalRun:
     def _train(self) -> bool:
         """Train models that no other process trains; on a GPU, one group. Return whether there was something to do."""
         any_trained = False
-        # on a GPU the models of a group train in one step; on a CPU that is faster with a frozen trunk only, and hides
-        # the progress
+        # on a GPU the models of a group train in one step; on a CPU that is faster with a frozen trunk only
         for group in self.plan.groups(self._untrained(), None if self.on_gpu else 1):
             with self.claims.claim(*(_training(key) for key in group)) as got:
                 ready, untrained = self.store.trained(), self._untrained()

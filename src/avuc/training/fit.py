@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import pairwise
@@ -26,7 +25,7 @@ from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch
 from avuc.training.feature_steps import feature_steps
 from avuc.training.identity import Digests
-from avuc.training.log import summary
+from avuc.training.log import nowhere, summary, to_stderr
 from avuc.training.model_trainer import ModelTrainer
 from avuc.training.run import Data, Fitted, Job, Run
 from avuc.training.settings import TrainSettings
@@ -139,7 +138,7 @@ def fit_many(
     if len(set(directories)) != len(directories):
         raise InputError("fit_many: two jobs have the same directory; give each its own")
     ranks = Ranks()
-    say = _say if ranks.first else _silent
+    say = to_stderr if ranks.first else nowhere
     for line in dict.fromkeys(job.objective.unused_reason(job.settings.epochs) for job in jobs):
         if line:
             say(f"warning: {line}")
@@ -315,11 +314,3 @@ class Loop:
             f"rank {self.ranks.rank} of {self.ranks.size} stopped in epoch {epoch} ({reason}): most likely another "
             f"rank has died; {again}: run the same command again, with any number of ranks"
         )
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _silent(line: str) -> None:
-    return

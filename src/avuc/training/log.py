@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,3 +70,12 @@ def _line(record: dict[str, Any]) -> str:
 
 def _next_epoch(history: Sequence[dict[str, Any]]) -> int:
     return 1 + max((record["epoch"] for record in history), default=-1)
+
+
+def to_stderr(line: str) -> None:
+    """Print a line for the user at once."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def nowhere(line: str) -> None:
+    """Print nothing: on all ranks but the first."""

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from avuc import metrics
 from avuc.core.errors import InputError
 from avuc.data.arrays import UNLABELLED, Dataset
 from avuc.data.stream import Stream
@@ -21,7 +20,6 @@ from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
 from avuc.posterior import Posterior
 from avuc.prediction.backends.features import FeatureStore
-from avuc.prediction.predictor import Predictor
 from avuc.training.checkpoint import Checkpoint, latest, load_trainer, save, trainer_tensors
 from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch, figures
@@ -30,6 +28,7 @@ from avuc.training.log import Log
 from avuc.training.model_trainer import ModelTrainer
 from avuc.training.settings import TrainSettings
 from avuc.training.start import Net
+from avuc.training.validation import validate
 
 Data = Dataset | TensorData | Stream
 Say = Callable[[str], None]
@@ -234,31 +233,12 @@ class Run:
     def _validate(self, data: MemoryData) -> dict[str, float]:
         for trainer in self.trainers:
             trainer.swap_average()
-        posterior = self._posterior(None)
-        # the precision of the training steps; on a GPU there is a kernel for CIFAR ResNets in bfloat16
-        half = data.device.type == "cuda" and self.job.settings.precision == "bfloat16"
-        predictor = Predictor(
-            posterior,
-            samples=max(self.job.settings.validation_draws, posterior.num_draws or 1),
-            seed=self.job.seed,
-            dtype=torch.bfloat16 if half else None,
-            compiled=None if half else False,
-            memory=0,
-        )
-        if self.job.settings.freeze_trunk:
-            predictor.share_features(self.features)
-        predictions = predictor(data.inputs, data.labels)
+        settings, threshold = self.job.settings, self.threshold
+        result = validate(self._posterior(None), data, settings, self.job.seed, threshold, self.features)
         for trainer in self.trainers:
             trainer.swap_average()
             trainer.train_mode()
-        threshold = self.threshold
-        return {
-            "validation_nll": metrics.nll(predictions.probs, predictions.labels),
-            "validation_accuracy": metrics.accuracy(predictions.probs, predictions.labels),
-            "validation_avu": metrics.avu(
-                predictions.probs, predictions.labels, threshold="auto" if threshold is None else threshold
-            ),
-        }
+        return result
 
     def _choose_epoch(self, epoch: int, result: dict[str, float]) -> None:
         """Decide by the validation result whether this epoch is the best one and whether to stop."""
