@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from avuc.bayes import to_bayesian
-from avuc.methods import LLSVI, Objective
+from avuc.methods import LLSVI, Objective, Vanilla
 from avuc.prediction.backends.features import FeatureStore
 from avuc.prediction.predictor import Predictor
 from avuc.study import run
@@ -119,11 +119,26 @@ def test_a_model_that_changes_has_other_features() -> None:
     assert rows_run(two, x, Predictor(second, samples=4, batch_size=3).logits(x)) == 7
 
 
+def test_a_plain_network_shares_features_if_it_is_asked_to() -> None:
+    torch.manual_seed(0)
+    x, store, net = torch.randn(7, 4), FeatureStore(), Net().eval()
+    shared(store, to_bayesian(net, layers="last", initial_std=0.3).eval()).logits(x)
+    alone = Predictor(net, batch_size=3).logits(x)
+    for plain, model, rows in ((True, net, 0), (False, net, 7), (True, nn.Sequential(net, nn.LogSoftmax(-1)), 14)):
+        predictor = Predictor(model, batch_size=3)
+        predictor.share_features(store, plain=plain)
+        RAN.clear()
+        found = predictor.logits(x)
+        # where the last layer's output is not the network's, one batch shows it; then all of them run
+        assert sum(RAN) == (rows if rows < 14 else 7 + 3)
+        torch.testing.assert_close(found, alone if model is net else alone.log_softmax(-1))
+
+
 @pytest.mark.parametrize("sharing", [True, False])
 def test_a_study_runs_a_frozen_trunk_once_for_each_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sharing: bool
 ) -> None:
-    """Four posteriors around one network: the trunk runs once for each of three sets, and no figure changes."""
+    """Four posteriors around one network, and that network: the trunk runs once for each of three sets."""
     if not sharing:
         monkeypatch.setattr(study_worker, "FeatureStore", lambda: FeatureStore(0))
     torch.manual_seed(2)
@@ -132,7 +147,11 @@ def test_a_study_runs_a_frozen_trunk_once_for_each_set(
     labels = (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
     last = {"method": LLSVI(moped=True, delta=0.2), "train": TrainSettings(**SETTINGS, freeze_trunk=True)}
     store = run(
-        methods={"LL-SVI": last, "LL-SVI-AvUC": {**last, "objective": Objective("avuc", warmup_epochs=1)}},
+        methods={
+            "LL-SVI": last,
+            "LL-SVI-AvUC": {**last, "objective": Objective("avuc", warmup_epochs=1)},
+            "As it is": {"method": Vanilla(), "skip_training": True},
+        },
         data={name: (x + shift, labels) for shift, name in enumerate(("train", "validation", "test"))},
         net=net,
         shifts=[noise],
@@ -147,9 +166,9 @@ def test_a_study_runs_a_frozen_trunk_once_for_each_set(
     FIGURES[sharing] = sorted(row for row in store.rows() if row[4] in ("nll", "accuracy", "ece", "avu_auc"))
     store.close()
     assert FIGURES[sharing] == FIGURES.get(not sharing, FIGURES[sharing])
-    assert len(FIGURES[sharing]) == 2 * 2 * 3 * 4
+    assert len(FIGURES[sharing]) == 3 * 2 * 3 * 4
     # in training, the four share one pass over the 40 validation rows, and no step runs the trunk
-    assert RAN.count(40) == 1 + (3 if sharing else 12)
+    assert RAN.count(40) == 1 + (3 if sharing else 18)
     assert (
         sum(RAN) - 40 * RAN.count(40) == 40 + 10 + 3 * 8
     )  # the first batch twice; 8 rows try each function before anything is trained

@@ -174,6 +174,10 @@ class Recipe:
     def _slugs(self) -> dict[str, str]:
         return slugs(method.name for method in self.methods)
 
+    def shares_trunk(self, name: str) -> bool:
+        """Return whether a method is the network as it is, whose trunk another method freezes."""
+        return self.method(name).skip_training and any(method.train.freeze_trunk for method in self.methods)
+
     def method(self, name: str) -> MethodConfig:
         return next(method for method in self.methods if method.name == name)
 

@@ -154,10 +154,7 @@ class StudyWorker:
                 dtype = torch.bfloat16 if self.recipe.study.precision == "bfloat16" else None
             posterior = self._with_own_statistics(key, bn_images) if bn_images else self.posterior(key)
             predictor = Predictor(posterior, seed=key.seed, dtype=dtype, memory=memory)
-            frozen = any(
-                method.train.freeze_trunk for method in self.recipe.methods
-            )  # a network as it is shares with them
-            predictor.share_features(self._features, plain=frozen and self.recipe.method(key.method).skip_training)
+            predictor.share_features(self._features, plain=self.recipe.shares_trunk(key.method))
             self._predictors[key, bn_images] = predictor
         return self._predictors[key, bn_images]
 
