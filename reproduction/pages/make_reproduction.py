@@ -42,6 +42,7 @@ DOCS = HOME / "docs"
 PAGES = {
     DOCS / "reproduction" / "index.md": "docs/reproduction/index.md",
     DOCS / "reproduction" / "tables.md": "docs/reproduction/tables.md",
+    DOCS / "reproduction" / "when-avuc-helps.md": "docs/reproduction/when-avuc-helps.md",
     DOCS / "when-to-use-avuc.md": "docs/when-to-use-avuc.md",
     HOME / "README.md": "README.md",
 }

@@ -179,7 +179,7 @@ def variants(studies: Mapping[str, Study]) -> str:
         return NOTHING
     lines = [[have, compared, *cells] for have, _, compared, *cells in _measured(studies, VARIED, VARIANTS)]
     if rest := len(VARIANTS) - len(lines):
-        others = f"{rest} other trainings of [the experiment](#the-experiment-behind-it)"
+        others = f"{rest} other combinations of the experiment"
         lines.append([others, VARIANTS[-1].compared, *[NOT_MEASURED] * len(VARIED)])
     head = ["training", "effect of", *(title(metric, where) for metric, where in VARIED)]
     return markdown(head, lines).replace("|---|---:|", "|---|---|", 1)

@@ -2,7 +2,7 @@
 
 A comparison is shown as soon as both of its methods have every seed of the recipe. Methods are called "training,
 posterior, loss", and " + TS" if they have a temperature. `analyse` prints all tables; `effects`, `errors_left` and the
-figure `gain_drawing` are in docs/when-to-use-avuc.md.
+figure `gain_drawing` are in docs/reproduction/when-avuc-helps.md.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def test_the_page_shows_every_line_and_says_what_is_not_measured(committed):
 def test_the_pilots_failure_is_told_without_a_claim():
     with (HOME / "reproduction" / "results" / "factorial-pilot.csv").open(encoding="utf-8") as file:
         row = next(row for row in csv.DictReader(file) if row["method"] == "SGD, none, AvUC")
-    text = " ".join((HOME / "docs" / "when-to-use-avuc.md").read_text(encoding="utf-8").split())
+    text = " ".join((HOME / "docs" / "reproduction" / "when-avuc-helps.md").read_text(encoding="utf-8").split())
     right, sure = (f"{100 * float(row[key]):.0f} %" for key in ("accuracy", "mean_confidence"))
     assert (
         f"got {right} of the held-out training images right, with a mean confidence of {sure}. This is one seed;"
@@ -237,7 +237,7 @@ def test_the_temperature_of_the_failed_networks_is_at_its_limit_and_the_page_say
     assert all(json.loads(found[name])["learned"]["temperature"] == 0.05 for name in failed)
     bare = dataclasses.replace(page.CORNERS["SGD", "none"], first="SGD, none, AvUC", second="SGD, none, none")
     assert page.difference(committed["factorial"], bare, "nll", "5")[0][2] < 0
-    text = " ".join((HOME / "docs" / "when-to-use-avuc.md").read_text(encoding="utf-8").split())
+    text = " ".join((HOME / "docs" / "reproduction" / "when-avuc-helps.md").read_text(encoding="utf-8").split())
     assert "in all five seeds of both it ends at 0.05, the lower limit of its range" in text
 
 
@@ -351,7 +351,7 @@ def test_with_few_images_the_printed_loss_fails_and_monotone_ranks_better(commit
 
 def test_the_page_counts_the_effects_of_its_table(committed):
     """Sentences about all comparisons with "none"."""
-    text = " ".join((HOME / "docs" / "when-to-use-avuc.md").read_text(encoding="utf-8").split())
+    text = " ".join((HOME / "docs" / "reproduction" / "when-avuc-helps.md").read_text(encoding="utf-8").split())
     rows = [line.split("|")[2:-1] for line in factorial.effects(committed).splitlines()[2:] if "− none" in line]
     cells = [
         (metric, cell.strip()) for row in rows for (metric, _), cell in zip(factorial.PRIMARY, row[1:], strict=True)
