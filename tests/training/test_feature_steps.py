@@ -40,10 +40,10 @@ class Net(nn.Module):
         torch.manual_seed(start)
         self.first, self.norm, self.drop = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5)
         self.last = nn.Linear(64, 3)
-        self.rows: list[int] = []
+        self._rows: list[int] = []  # not one of the attributes that the trunk is known by
 
     def forward(self, x: Tensor) -> Tensor:
-        self.rows.append(len(x))
+        self._rows.append(len(x))
         return self.last(self.drop(F.relu(self.norm(self.first(x))).flatten(1)))  # type: ignore[no-any-return]
 
 
@@ -130,7 +130,7 @@ def test_the_trunk_runs_once_for_all_models_that_share_it(data: Dataset) -> None
         for seed, net in enumerate(nets)
     ]
     fitted = fit_many(jobs, progress=False)
-    rows = [next(part for part in one.models[0].modules() if isinstance(part, Net)).rows for one in fitted]
+    rows = [next(part for part in one.models[0].modules() if isinstance(part, Net))._rows for one in fitted]
     trained = [sum(one for one in each if one != ROWS) for each in rows]  # validation takes all rows at once
     assert trained == [ROWS + 16, 0, 0, ROWS + 16]
     alone = fit(
@@ -138,6 +138,19 @@ def test_the_trunk_runs_once_for_all_models_that_share_it(data: Dataset) -> None
     )
     for name, value in weights_of(alone).items():
         torch.testing.assert_close(value, weights_of(fitted[2])[name], rtol=1e-6, atol=1e-7, msg=name)
+
+
+def test_models_that_stop_early_do_not_run_the_trunk_again(data: Dataset) -> None:
+    """Each model that stops changes who trains together. The first one stops when validation gets worse."""
+    net, settings = Net(), TrainSettings(**{**SETTINGS, "epochs": 8, "learning_rate": 0.5, "patience": 1})
+    jobs = [
+        Job(LLSVI(moped=True, delta=0.2), net, data, Objective(), settings, validation=data, seed=seed)
+        for seed in range(4)
+    ]
+    fitted = fit_many(jobs, progress=False)
+    assert len({one.epochs for one in fitted}) > 1
+    rows = [next(part for part in one.models[0].modules() if isinstance(part, Net))._rows for one in fitted]
+    assert [sum(one for one in each if one != ROWS) for each in rows] == [ROWS + 16, 0, 0, 0]
 
 
 def with_softmax(net: Net) -> nn.Module:

@@ -54,7 +54,9 @@ class FeatureSteps:
         self.features = []
 
 
-def feature_steps(trainers: Sequence[ModelTrainer], data: MemoryData, *, progress: bool = False) -> FeatureSteps | None:
+def feature_steps(
+    trainers: Sequence[ModelTrainer], data: MemoryData, known: dict[str, Tensor], *, progress: bool = False
+) -> FeatureSteps | None:
     """Return steps that do not run the trunk, or None if a model or the data need it in every step.
 
     That is so if images are augmented, if the last layer is not a plain linear layer whose output is the network's, if
@@ -63,21 +65,21 @@ def feature_steps(trainers: Sequence[ModelTrainer], data: MemoryData, *, progres
     Args:
         trainers: models with the same data and settings.
         data: the training data.
+        known: features of earlier calls with the same data, by trunk; new ones are put there.
         progress: show a progress bar while the trunk runs.
     """
     if not all(_supported(trainer, data) for trainer in trainers):
         return None
-    known: dict[str, Tensor] = {}
-    features, used = list[Tensor](), 0
+    features = list[Tensor]()
     for trainer in trainers:
         trunk = _trunk_of(trainer)
         if trunk not in known:
             with Progress("features of the frozen layers", len(data)) if progress else contextlib.nullcontext() as bar:
-                found = _features(trainer, data, MEMORY - used, bar)
+                found = _features(trainer, data, MEMORY - sum(one.nbytes for one in known.values()), bar)
             if found is None:
+                known.clear()
                 return None
             known[trunk] = found
-            used += found.nbytes
         features.append(known[trunk])
     return FeatureSteps(trainers, features, data.labels)
 

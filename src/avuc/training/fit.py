@@ -182,6 +182,7 @@ class Loop:
         self.rows: int = len(data.files) if isinstance(data, Stream) else len(data)
         self.steps_per_epoch: int = -(-self.rows // self.settings.batch_size)
         self._steps: dict[tuple[int, ...], list[Steps]] = {}
+        self._features: dict[str, Tensor] = {}  # of frozen trunks
 
     def run(self) -> None:
         """Train until all epochs are done."""
@@ -269,9 +270,10 @@ class Loop:
 
     def _new_steps(self, trainers: Sequence[ModelTrainer], data: MemoryData) -> list[Steps]:
         settings = self.settings
-        without_trunk = feature_steps(trainers, data, progress=self.progress) if settings.freeze_trunk else None
-        if without_trunk is not None:
-            return [without_trunk]
+        if settings.freeze_trunk:
+            without_trunk = feature_steps(trainers, data, self._features, progress=self.progress)
+            if without_trunk is not None:
+                return [without_trunk]
         if isinstance(data, TensorData):
             return [EagerSteps(trainers, data)]
         if data.device.type != "cuda" or not (settings.capture or settings.compile):
