@@ -120,7 +120,8 @@ def test_the_same_as_with_the_trunk(
 
 
 def test_the_trunk_runs_once_for_all_models_that_share_it(data: Dataset) -> None:
-    """Three seeds around one network, and one with another trunk: two passes, and the first batch of each twice."""
+    """Three seeds around one network, and one with another trunk: two passes. In each,
+    the first batch runs once more, and its first half a third time."""
     nets = [Net(), Net(), Net(), Net()]
     with torch.no_grad():
         nets[3].first.bias[0] += 1e-3  # type: ignore[index]
@@ -132,7 +133,7 @@ def test_the_trunk_runs_once_for_all_models_that_share_it(data: Dataset) -> None
     fitted = fit_many(jobs, progress=False)
     rows = [next(part for part in one.models[0].modules() if isinstance(part, Net))._rows for one in fitted]
     trained = [sum(one for one in each if one != ROWS) for each in rows]  # validation takes all rows at once
-    assert trained == [ROWS + 16, 0, 0, ROWS + 16]
+    assert trained == [ROWS + 16 + 8, 0, 0, ROWS + 16 + 8]
     alone = fit(
         jobs[2].method, nets[2], data, objective=AVUC, settings=settings, validation=data, seed=2, progress=False
     )
@@ -150,7 +151,7 @@ def test_models_that_stop_early_do_not_run_the_trunk_again(data: Dataset) -> Non
     fitted = fit_many(jobs, progress=False)
     assert len({one.epochs for one in fitted}) > 1
     rows = [next(part for part in one.models[0].modules() if isinstance(part, Net))._rows for one in fitted]
-    assert [sum(one for one in each if one != ROWS) for each in rows] == [ROWS + 16, 0, 0, 0]
+    assert [sum(one for one in each if one != ROWS) for each in rows] == [ROWS + 16 + 8, 0, 0, 0]
 
 
 def with_softmax(net: Net) -> nn.Module:
@@ -170,6 +171,19 @@ def with_noise(net: Net) -> nn.Module:
 class Noisy(Net):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x + torch.rand_like(x))
+
+
+def with_batch_statistics() -> nn.Module:
+    net = Net()
+    net.norm = nn.BatchNorm2d(4, track_running_stats=False)
+    return net
+
+
+class AcrossTheBatch(Net):
+    """The features of an example depend on the other examples of its batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - x.mean(0))
 
 
 class Positions(nn.Module):
@@ -193,10 +207,24 @@ class Positions(nn.Module):
         (lambda: with_hook(Net()), Vanilla(), {}),
         (lambda: with_noise(Net()), Vanilla(), {}),
         (Noisy, Vanilla(), {}),
+        (with_batch_statistics, Vanilla(), {}),
+        (AcrossTheBatch, Vanilla(), {}),
         (Positions, Vanilla(), {}),
         (lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), SWAG(start=0.3, bn_images=0), {}),
     ],
-    ids=["flips", "crops", "augmix", "softmax", "hook", "noise", "random trunk", "positions", "swag"],
+    ids=[
+        "flips",
+        "crops",
+        "augmix",
+        "softmax",
+        "hook",
+        "noise",
+        "random trunk",
+        "batch norm",
+        "batch",
+        "positions",
+        "swag",
+    ],
 )
 def test_otherwise_the_trunk_runs_in_every_step(
     make: Callable[[], nn.Module], method: Method, changes: dict[str, Any], data: Dataset, used: list[bool]

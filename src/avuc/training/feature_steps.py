@@ -19,6 +19,7 @@ from avuc.data.tensors import MemoryData, TensorData
 from avuc.methods.swag import SWAGModel
 from avuc.prediction.backends.features import attributes_of, trunk_digest
 from avuc.prediction.backends.shared_trunk import is_plain_linear
+from avuc.prediction.checks import batch_statistics
 from avuc.training.model_trainer import ModelTrainer
 from avuc.training.steps import GlobalNumbers, check, take
 
@@ -60,7 +61,7 @@ def feature_steps(
     """Return steps that do not run the trunk, or None if a model or the data need it in every step.
 
     That is so if images are augmented, if the last layer is not a plain linear layer whose output is the network's, if
-    two passes of the trunk differ, and if the features need more than 2 GiB.
+    the features of an example are random or depend on its batch, and if the features need more than 2 GiB.
 
     Args:
         trainers: models with the same data and settings.
@@ -94,6 +95,8 @@ def _supported(trainer: ModelTrainer, data: MemoryData) -> bool:
     name, *more = _last_layers(trainer.model)
     # a network that is one layer has no trunk, and hooks may do what the last layer alone does not
     hooks = any(one._forward_hooks or one._forward_pre_hooks for one in net.modules())
+    if batch_statistics(net) is not None:
+        return False
     return bool(name) and not more and not hooks and is_plain_linear(net, name, dropout=False)
 
 
@@ -117,22 +120,35 @@ def _trunk_of(trainer: ModelTrainer) -> str:
 @torch.no_grad()
 def _features(trainer: ModelTrainer, data: MemoryData, memory: int, bar: Progress | None) -> Tensor | None:
     """The input of the last layer for every example; None if a step cannot use it."""
-    rows = torch.arange(len(data), device=data.device)
     trainer.train_mode()
-    kept: Tensor | None = None
-    for part in rows.split(trainer.settings.batch_size):
-        passes = [_input_of_last(trainer, data, part) for _ in range(2 if kept is None else 1)]
-        found = passes[0]
-        if found is None or any(again is None or not torch.equal(found, again) for again in passes):
+    first, *rest = torch.arange(len(data), device=data.device).split(trainer.settings.batch_size)
+    found = _input_of_last(trainer, data, first)
+    if found is None or len(data) * found[0].nbytes > memory or not _belongs_to_rows(trainer, data, first, found):
+        return None
+    kept = found.new_empty(len(data), found.shape[1])
+    kept[first] = found
+    for rows in rest:
+        found = _input_of_last(trainer, data, rows)
+        if found is None or found.shape[1] != kept.shape[1]:
             return None
-        if kept is None:
-            if len(rows) * found[0].nbytes > memory:
-                return None
-            kept = found.new_empty(len(rows), found.shape[1])
-        kept[part] = found
+        kept[rows] = found
         if bar is not None:
-            bar.advance(len(part))
+            bar.advance(len(rows))
     return kept
+
+
+def _belongs_to_rows(trainer: ModelTrainer, data: MemoryData, rows: Tensor, features: Tensor) -> bool:
+    """Whether the features of a row depend neither on random numbers nor on the other rows of its batch."""
+    again = _input_of_last(trainer, data, rows)
+    if again is None or not torch.equal(again, features):
+        return False
+    half = rows[: (len(rows) + 1) // 2]
+    alone = _input_of_last(trainer, data, half)
+    if alone is None:
+        return False
+    low_precision = features.dtype.itemsize == 2 or trainer.settings.precision == "bfloat16"
+    difference = (alone.float() - features[: len(half)].float()).abs().max()
+    return bool(difference <= (2e-2 if low_precision else 1e-4) * features.float().abs().max())
 
 
 def _input_of_last(trainer: ModelTrainer, data: MemoryData, rows: Tensor) -> Tensor | None:
