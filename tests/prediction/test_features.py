@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +135,53 @@ def test_a_plain_network_shares_features_if_it_is_asked_to() -> None:
         torch.testing.assert_close(found, alone if model is net else alone.log_softmax(-1))
 
 
+class InPlace(Net):
+    """Returns the output of its last layer, changed in place."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = super().forward(x)
+        logits *= 10
+        return logits
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4, bias=False), nn.Linear(4, 4)
+        self.last.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(self.first(x)))
+
+
+def test_logits_that_change_in_place_are_those_of_the_network() -> None:
+    torch.manual_seed(0)
+    x, net = torch.randn(7, 4), InPlace().eval()
+    posterior = to_bayesian(net, layers="last", initial_std=1e-6).eval()
+    torch.testing.assert_close(Predictor(posterior, samples=2).logits(x)[0], net(x).detach(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("make", [Tied, lambda: Net().bfloat16(), lambda: nn.Flatten()], ids=["tied", "half", "none"])
+def test_plain_networks_without_a_layer_of_their_own_run_as_ever(make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    net = make().eval()
+    x = torch.randn(7, 4).to(next((p.dtype for p in net.parameters()), torch.float32))
+    if isinstance(net, Net):
+        net.signs = net.signs.bfloat16()
+    alone, predictor = Predictor(net).logits(x), Predictor(net)
+    predictor.share_features(FeatureStore(), plain=True)
+    assert torch.equal(predictor.logits(x), alone)
+
+
+def test_a_last_layer_with_a_forward_of_its_own_is_not_multiplied_by_hand() -> None:
+    torch.manual_seed(0)
+    x, net = torch.randn(7, 4), Net().eval()
+    net.last.forward = lambda features: 2 * nn.functional.linear(features, net.last.weight)  # type: ignore[method-assign]
+    alone, predictor = Predictor(net).logits(x), Predictor(net)
+    predictor.share_features(FeatureStore(), plain=True)
+    assert torch.equal(predictor.logits(x), alone)
+
+
 @pytest.mark.parametrize("sharing", [True, False])
 def test_a_study_runs_a_frozen_trunk_once_for_each_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sharing: bool
@@ -169,8 +217,8 @@ def test_a_study_runs_a_frozen_trunk_once_for_each_set(
     assert len(FIGURES[sharing]) == 3 * 2 * 3 * 4
     # in training, the four share one pass over the 40 validation rows, and no step runs the trunk
     assert RAN.count(40) == 1 + (3 if sharing else 18)
-    # the training rows, their first batch again and half of it; before, 8 rows try the functions
-    assert sum(RAN) - 40 * RAN.count(40) == 40 + 10 + 5 + 3 * 8
+    # the training rows, and their first batch three times more; before, 8 rows try the functions
+    assert sum(RAN) - 40 * RAN.count(40) == 40 + 3 * 10 + 3 * 8
 
 
 FIGURES: dict[bool, list[tuple[object, ...]]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from avuc.train import TrainSettings, fit, fit_many
 from avuc.training import feature_steps as module
 from avuc.training import fit as loop
 from avuc.training.feature_steps import FeatureSteps
+from avuc.training.model_trainer import ModelTrainer
 from avuc.training.run import Fitted, Job
 
 SETTINGS: dict[str, Any] = {
@@ -32,18 +34,18 @@ ROWS = 40  # two whole batches and a part of one
 AVUC = Objective("avuc", warmup_epochs=1, variant="monotone")
 
 
-class Net(nn.Module):
-    """Counts the rows that its trunk gets."""
+RAN: list[int] = []  # rows of each pass of a trunk
 
+
+class Net(nn.Module):
     def __init__(self, start: int = 0) -> None:
         super().__init__()
         torch.manual_seed(start)
         self.first, self.norm, self.drop = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5)
         self.last = nn.Linear(64, 3)
-        self._rows: list[int] = []  # not one of the attributes that the trunk is known by
 
     def forward(self, x: Tensor) -> Tensor:
-        self._rows.append(len(x))
+        RAN.append(len(x))
         return self.last(self.drop(F.relu(self.norm(self.first(x))).flatten(1)))  # type: ignore[no-any-return]
 
 
@@ -60,10 +62,10 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each training used features."""
     found: list[bool] = []
 
-    def spied(*args: Any, **options: Any) -> FeatureSteps | None:
-        steps = module.feature_steps(*args, **options)
-        found.append(steps is not None)
-        return steps
+    def spied(*args: Any, **options: Any) -> tuple[list[FeatureSteps], list[ModelTrainer]]:
+        steps, others = module.feature_steps(*args, **options)
+        found.append(bool(steps))
+        return steps, others
 
     monkeypatch.setattr(loop, "feature_steps", spied)
     return found
@@ -120,8 +122,8 @@ def test_the_same_as_with_the_trunk(
 
 
 def test_the_trunk_runs_once_for_all_models_that_share_it(data: Dataset) -> None:
-    """Three seeds around one network, and one with another trunk: two passes. In each,
-    the first batch runs once more, and its first half a third time."""
+    """Three seeds around one network, and one with another trunk: two passes, and
+    three more of the first batch, which look for trunks that need their batches."""
     nets = [Net(), Net(), Net(), Net()]
     with torch.no_grad():
         nets[3].first.bias[0] += 1e-3  # type: ignore[index]
@@ -130,10 +132,10 @@ def test_the_trunk_runs_once_for_all_models_that_share_it(data: Dataset) -> None
         Job(LLSVI(moped=True, delta=0.2), net, data, AVUC, settings, validation=data, seed=seed)
         for seed, net in enumerate(nets)
     ]
+    RAN.clear()
     fitted = fit_many(jobs, progress=False)
-    rows = [next(part for part in one.models[0].modules() if isinstance(part, Net))._rows for one in fitted]
-    trained = [sum(one for one in each if one != ROWS) for each in rows]  # validation takes all rows at once
-    assert trained == [ROWS + 16 + 8, 0, 0, ROWS + 16 + 8]
+    # validation takes all rows at once, in each of three epochs; the last batch of the trunks has 8 rows
+    assert [RAN.count(rows) for rows in (ROWS, 16, 8)] == [2 * 1, 2 * (3 + 2), 2]
     alone = fit(
         jobs[2].method, nets[2], data, objective=AVUC, settings=settings, validation=data, seed=2, progress=False
     )
@@ -148,10 +150,10 @@ def test_models_that_stop_early_do_not_run_the_trunk_again(data: Dataset) -> Non
         Job(LLSVI(moped=True, delta=0.2), net, data, Objective(), settings, validation=data, seed=seed)
         for seed in range(4)
     ]
+    RAN.clear()
     fitted = fit_many(jobs, progress=False)
     assert len({one.epochs for one in fitted}) > 1
-    rows = [next(part for part in one.models[0].modules() if isinstance(part, Net))._rows for one in fitted]
-    assert [sum(one for one in each if one != ROWS) for each in rows] == [ROWS + 16 + 8, 0, 0, 0]
+    assert [RAN.count(rows) for rows in (ROWS, 16, 8)] == [1, 3 + 2, 1]
 
 
 def with_softmax(net: Net) -> nn.Module:
@@ -186,6 +188,59 @@ class AcrossTheBatch(Net):
         return super().forward(x - x.mean(0))
 
 
+class InPlace(Net):
+    """Changes the logits in place, so that the last layer's output is the network's, but not as it was made."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = super().forward(x)
+        logits /= 4
+        return logits
+
+
+class UsesTheLastLayer(Net):
+    """The trunk uses a weight that is trained."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + self.last.bias.mean())
+
+
+class ByPosition(Net):
+    """The features of an example depend on its place in the batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - x[:1])
+
+
+class Counting(Net):
+    """The features change from pass to pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        return super().forward(x * (self.passes < 6))
+
+
+class OwnCall(Net):
+    def __call__(self, x: Tensor) -> Tensor:
+        return super().__call__(x / 2)  # type: ignore[no-any-return]
+
+
+def with_own_forward() -> nn.Module:
+    net = Net()
+    net.forward = types.MethodType(lambda self, x: Net.forward(self, x / 2), net)  # type: ignore[method-assign]
+    return net
+
+
+class Scaled(Vanilla):
+    """A method of the user's own that changes the inputs."""
+
+    def logits(self, model: nn.Module, images: Tensor) -> Tensor:
+        return super().logits(model, images / 2)
+
+
 class Positions(nn.Module):
     """Its last layer gets more than one row for each example."""
 
@@ -209,6 +264,13 @@ class Positions(nn.Module):
         (Noisy, Vanilla(), {}),
         (with_batch_statistics, Vanilla(), {}),
         (AcrossTheBatch, Vanilla(), {}),
+        (InPlace, Vanilla(), {}),
+        (UsesTheLastLayer, Vanilla(), {}),
+        (ByPosition, Vanilla(), {}),
+        (Counting, Vanilla(), {}),
+        (OwnCall, Vanilla(), {}),
+        (with_own_forward, Vanilla(), {}),
+        (Net, Scaled(), {}),
         (Positions, Vanilla(), {}),
         (lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), SWAG(start=0.3, bn_images=0), {}),
     ],
@@ -222,18 +284,59 @@ class Positions(nn.Module):
         "random trunk",
         "batch norm",
         "batch",
+        "in place",
+        "last weights",
+        "position",
+        "counter",
+        "own call",
+        "own forward",
+        "own method",
         "positions",
         "swag",
     ],
 )
 def test_otherwise_the_trunk_runs_in_every_step(
-    make: Callable[[], nn.Module], method: Method, changes: dict[str, Any], data: Dataset, used: list[bool]
+    make: Callable[[], nn.Module],
+    method: Method,
+    changes: dict[str, Any],
+    data: Dataset,
+    used: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    torch.manual_seed(0)
     settings = TrainSettings(**{**SETTINGS, **changes})
-    fitted = fit(method, make(), data, settings=settings, progress=False)
-    assert used == [False]
-    assert len(fitted.history) == 3
+    found = []
+    for without in (False, True):
+        torch.manual_seed(0)
+        if without:
+            monkeypatch.setattr(module, "feature_steps", lambda trainers, *args, **options: ([], list(trainers)))
+        found.append(weights_of(fit(method, make(), data, settings=settings, progress=False)))
+    assert used == [False, False]
+    # looking for features has changed nothing
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+
+
+class Activated(Net):
+    """`repr` and weights are the same for every function."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], scale: float) -> None:
+        super().__init__()
+        self.function, self._scale = function, scale
+        self.register_buffer("shift", torch.full((), scale), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self._scale * self.function(x) + self.shift)
+
+
+def test_jobs_with_other_trunks_do_not_share_features(data: Dataset) -> None:
+    """They differ in a function and in private and other values that are no weights: each ends as it ends alone."""
+    nets = [Activated(torch.tanh, 1.0), Activated(torch.square, 1.0), Activated(torch.tanh, 2.0)]
+    settings = TrainSettings(**SETTINGS)
+    jobs = [Job(LLSVI(moped=True, delta=0.2), net, data, AVUC, settings, validation=data, seed=3) for net in nets]
+    for job, together in zip(jobs, fit_many(jobs, progress=False), strict=True):
+        (alone,) = fit_many([job], progress=False)
+        assert together.history[-1]["validation_nll"] == alone.history[-1]["validation_nll"]
+        for name, value in weights_of(alone).items():
+            assert torch.equal(value, weights_of(together)[name]), name
 
 
 def test_a_network_of_one_layer_has_no_trunk(used: list[bool]) -> None:
@@ -246,7 +349,7 @@ def test_the_network_is_whole_after_training_and_after_an_error(data: Dataset) -
     net = Net()
     fitted = fit(Vanilla(), net, data, settings=TrainSettings(**SETTINGS), progress=False).models[0]
     assert "forward" not in vars(fitted)
-    with pytest.raises(RuntimeError, match="stop"), module._last_layer_only(net):  # noqa: PT012
+    with pytest.raises(RuntimeError, match="stop"), module.last_layer_only(net):  # noqa: PT012
         assert net(torch.ones(2, 64)).shape == (2, 3)
         raise RuntimeError("stop")
     assert net(torch.ones(2, 1, 6, 6)).shape == (2, 3)

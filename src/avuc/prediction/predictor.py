@@ -255,7 +255,7 @@ class Predictor:
         """
         with self._lock:
             self._runner.forget()
-            self._runner.options = replace(self._runner.options, features=store, plain_shares=plain)
+            self._runner.options = replace(self._runner.options, features=store, share_plain=plain)
 
     def expect(self, datasets: int | None) -> None:
         """Say how many datasets like the next one will come, for the decision whether compiling is worth its time.

@@ -175,7 +175,7 @@ class Recipe:
         return slugs(method.name for method in self.methods)
 
     def shares_trunk(self, name: str) -> bool:
-        """Return whether a method is the network as it is, whose trunk another method freezes."""
+        """Return whether a method is not trained and another one freezes the trunk of the same network."""
         return self.method(name).skip_training and any(method.train.freeze_trunk for method in self.methods)
 
     def method(self, name: str) -> MethodConfig:

@@ -122,7 +122,8 @@ class Plan:
 
         Args:
             keys: the models.
-            models_per_step: networks in a group at most; None for what their settings say, as with a frozen trunk.
+            models_per_step: networks in a group at most; None: as their settings say. Models with a frozen trunk always
+                follow their settings.
         """
         found: dict[object, list[list[ModelKey]]] = {}
         for key in keys:

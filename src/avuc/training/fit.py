@@ -17,7 +17,6 @@ from avuc.core.progress import Progress
 from avuc.data.stream import Stream
 from avuc.data.tensors import MemoryData, TensorData
 from avuc.methods import Method, Objective
-from avuc.prediction.backends.features import FeatureStore
 from avuc.prediction.in_memory import in_memory, is_loaded
 from avuc.training.captured import CapturedSteps
 from avuc.training.compiled_steps import CompiledSteps
@@ -25,9 +24,9 @@ from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch
 from avuc.training.feature_steps import feature_steps
 from avuc.training.identity import Digests
-from avuc.training.log import nowhere, summary, to_stderr
+from avuc.training.log import silent, summary, to_stderr
 from avuc.training.model_trainer import ModelTrainer
-from avuc.training.run import Data, Fitted, Job, Run
+from avuc.training.run import Data, Features, Fitted, Job, Run
 from avuc.training.settings import TrainSettings
 from avuc.training.start import Net
 from avuc.training.steps import Diverged, EagerSteps, Steps, check
@@ -138,13 +137,13 @@ def fit_many(
     if len(set(directories)) != len(directories):
         raise InputError("fit_many: two jobs have the same directory; give each its own")
     ranks = Ranks()
-    say = to_stderr if ranks.first else nowhere
+    say = to_stderr if ranks.first else silent
     for line in dict.fromkeys(job.objective.unused_reason(job.settings.epochs) for job in jobs):
         if line:
             say(f"warning: {line}")
     done: dict[int, Fitted] = {}
     known: Digests = {}
-    features = FeatureStore()  # of the validation data, for models with the same frozen trunk
+    features: Features = {}
     groups: dict[tuple[int, TrainSettings], list[int]] = {}
     for number, job in enumerate(jobs):
         groups.setdefault((id(job.data), job.settings), []).append(number)
@@ -182,7 +181,7 @@ class Loop:
         self.rows: int = len(data.files) if isinstance(data, Stream) else len(data)
         self.steps_per_epoch: int = -(-self.rows // self.settings.batch_size)
         self._steps: dict[tuple[int, ...], list[Steps]] = {}
-        self._features: dict[str, Tensor] = {}  # of frozen trunks
+        self._features: dict[Hashable, Tensor | None] = {}  # of frozen trunks
 
     def run(self) -> None:
         """Train until all epochs are done."""
@@ -270,14 +269,15 @@ class Loop:
 
     def _new_steps(self, trainers: Sequence[ModelTrainer], data: MemoryData) -> list[Steps]:
         settings = self.settings
+        steps: list[Steps] = []
         if settings.freeze_trunk:
-            without_trunk = feature_steps(trainers, data, self._features, progress=self.progress)
-            if without_trunk is not None:
-                return [without_trunk]
-        if isinstance(data, TensorData):
-            return [EagerSteps(trainers, data)]
-        if data.device.type != "cuda" or not (settings.capture or settings.compile):
-            return [EagerSteps(trainers, data)]
+            found, trainers = feature_steps(trainers, data, self._features, progress=self.progress)
+            steps += found
+            if not trainers:
+                return steps
+        on_gpu = data.device.type == "cuda" and (settings.capture or settings.compile)
+        if isinstance(data, TensorData) or not on_gpu:
+            return [*steps, EagerSteps(trainers, data)]
         if self.ranks.size > 1:
             return [(CompiledSteps(trainers, data, self.say) if settings.compile else EagerSteps(trainers, data))]
         stacked = training_steps()
@@ -285,7 +285,6 @@ class Loop:
         for trainer in trainers:
             supported = stacked is not None and stacked.unsupported_reason(trainer, data) is None
             groups.setdefault(stacked.signature(trainer) if stacked and supported else None, []).append(trainer)
-        steps: list[Steps] = []
         for kind, group in groups.items():
             make = CapturedSteps if kind is None or stacked is None else stacked.steps
             # parts of equal size, so that they share what is compiled

@@ -77,5 +77,5 @@ def to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def nowhere(line: str) -> None:
+def silent(line: str) -> None:
     """Print nothing: on all ranks but the first."""

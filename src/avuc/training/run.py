@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,13 @@ from avuc.training.log import Log
 from avuc.training.model_trainer import ModelTrainer
 from avuc.training.settings import TrainSettings
 from avuc.training.start import Net
+from avuc.training.trunk_features import trunk_key
 from avuc.training.validation import validate
 
 Data = Dataset | TensorData | Stream
 Say = Callable[[str], None]
+# of the validation data, by the trunks that models have frozen
+Features = dict[Hashable, FeatureStore]
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,10 +144,10 @@ class Run:
     """A job in progress."""
 
     def __init__(
-        self, job: Job, device: torch.device, ranks: Ranks, say: Say, known: Digests, features: FeatureStore
+        self, job: Job, device: torch.device, ranks: Ranks, say: Say, known: Digests, features: Features
     ) -> None:
         self.job: Job = job
-        self.features: FeatureStore = features
+        self.features: Features = features
         self.ranks: Ranks = ranks
         self.epoch: int = 0
         self.stopped: bool = False
@@ -233,8 +236,10 @@ class Run:
     def _validate(self, data: MemoryData) -> dict[str, float]:
         for trainer in self.trainers:
             trainer.swap_average()
-        settings, threshold = self.job.settings, self.threshold
-        result = validate(self._posterior(None), data, settings, self.job.seed, threshold, self.features)
+        settings, features = self.job.settings, None
+        if settings.freeze_trunk:
+            features = self.features.setdefault(trunk_key(self.trainers[0]), FeatureStore())
+        result = validate(self._posterior(None), data, settings, self.job.seed, self.threshold, features)
         for trainer in self.trainers:
             trainer.swap_average()
             trainer.train_mode()

@@ -18,7 +18,7 @@ def validate(
     settings: TrainSettings,
     seed: int,
     threshold: float | None,
-    features: FeatureStore,
+    features: FeatureStore | None,
 ) -> dict[str, float]:
     """Return NLL, accuracy and AvU on held-out data.
 
@@ -28,7 +28,7 @@ def validate(
         settings: of the training.
         seed: of the posterior samples.
         threshold: of AvU; None to learn it from these predictions.
-        features: where models with the same frozen trunk share its features.
+        features: where models with the same frozen trunk share its features; None without one.
     """
     # the precision of the training steps; on a GPU there is a kernel for CIFAR ResNets in bfloat16
     half = data.device.type == "cuda" and settings.precision == "bfloat16"
@@ -40,7 +40,7 @@ def validate(
         compiled=None if half else False,
         memory=0,
     )
-    if settings.freeze_trunk:
+    if features is not None:
         predictor.share_features(features)
     predictions = predictor(data.inputs, data.labels)
     probs, labels = predictions.probs, predictions.labels

@@ -47,7 +47,7 @@ class BackendOptions:
         memory: bytes of sampled weights to keep for the next dataset.
         logits: returns the logits from the network's output; None: they are found.
         features: where features before the last layer are kept for other models; None: nowhere.
-        plain_shares: whether a plain network uses `features`, too.
+        share_plain: whether a plain network uses `features`, too.
     """
 
     device: torch.device
@@ -57,7 +57,7 @@ class BackendOptions:
     memory: int
     logits: Logits | None = None
     features: FeatureStore | None = None
-    plain_shares: bool = False
+    share_plain: bool = False
 
 
 class Backend(Protocol):

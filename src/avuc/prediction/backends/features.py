@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import torch
@@ -108,6 +108,16 @@ def attributes_of(net: nn.Module) -> tuple[dict[str, Tensor], str]:
             elif isinstance(value, PLAIN):
                 others.append((name, value))
     return tensors, repr(others)
+
+
+def are_readable(tensors: Iterable[Tensor]) -> bool:
+    """Return whether the contents of all tensors can be read as bytes: none is sparse or quantised."""
+    return all(tensor.layout is torch.strided and not tensor.is_quantized for tensor in tensors)
+
+
+def same_values(first: Tensor, second: Tensor) -> bool:
+    """Return whether two tensors are equal, also where both are NaN."""
+    return torch.equal(first.nan_to_num(), second.nan_to_num())
 
 
 def trunk_digest(weights: Mapping[str, Tensor], layer: str, settings: str) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from avuc.bayes.layout import choose
+from avuc.core.errors import InputError
 from avuc.methods.dropout import MaskDraw
 from avuc.nets.runner import Runner
 from avuc.posterior import Draw
@@ -26,7 +27,7 @@ from avuc.prediction.backends.backend import (
     samples_per_chunk,
 )
 from avuc.prediction.backends.dropout_masks import dropout_hooks, masks_of
-from avuc.prediction.backends.features import FeatureStore, attributes_of, trunk_digest
+from avuc.prediction.backends.features import FeatureStore, are_readable, attributes_of, same_values, trunk_digest
 from avuc.prediction.inputs import Batch, Batches
 
 
@@ -46,7 +47,7 @@ class SharedTrunkBackend:
         self, source: SampleSource, key: nn.Module, net: nn.Module, layer: str, options: BackendOptions
     ) -> None:
         """`net` has all weights, `key` identifies it in the samples, and `layer` is the name of the last layer."""
-        self.plain: bool = options.plain_shares
+        self.share_plain: bool = options.share_plain
         self.source: SampleSource = source
         self.key: nn.Module = key
         self.layer: str = layer
@@ -65,7 +66,7 @@ class SharedTrunkBackend:
     @classmethod
     def for_sample(cls, source: SampleSource, first: Draw, options: BackendOptions) -> SharedTrunkBackend | None:
         """Return this backend if it supports the first sample; `ready` checks the others, `begin` the network."""
-        layer = sampled_layer(first, plain=options.plain_shares)
+        layer = differing_layer(first, options.share_plain)
         if layer is None:
             return None
         found = net_with_weights(first)
@@ -86,12 +87,16 @@ class SharedTrunkBackend:
         layer = self._runner.module.get_submodule(self.layer)
         assert isinstance(layer, nn.Linear)
         self.samples_per_chunk = samples_per_chunk(batches.size, layer.out_features, batches.device)
+        if self.store is not None and not are_readable(
+            (self._runner.base | attributes_of(self._runner.module)[0]).values()
+        ):
+            self.store = None
         kept = self.store.get(batches, self._trunk_digest()) if self.store is not None else None
         if kept is not None:
             self._features = kept
             return True
-        calls: list[tuple[tuple[object, ...], object]] = []
-        handle = layer.register_forward_hook(lambda _, inputs, output: calls.append((inputs, output)))
+        calls: list[tuple[tuple[object, ...], Tensor, Tensor]] = []
+        handle = layer.register_forward_hook(lambda _, inputs, made: calls.append((inputs, made, made.clone())))
         device = batches.device.type
         try:
             for batch in batches:
@@ -100,9 +105,11 @@ class SharedTrunkBackend:
                 with autocast:
                     given = batch.input
                     logits = self._trunk(*given.args, **given.kwargs)
-                if len(calls) != 1 or calls[0][1] is not logits or len(calls[0][0]) != 1:
+                if len(calls) != 1 or len(calls[0][0]) != 1:
                     return False
-                features = calls[0][0][0]
+                (features,), made, as_made = calls[0]
+                if made is not logits or not same_values(made, as_made):  # or changed in place
+                    return False
                 if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(batch):
                     return False
                 self._features.append(features if features.dtype == torch.float64 else features.float())
@@ -146,7 +153,7 @@ class SharedTrunkBackend:
 
     def _prepare(self, index: int) -> _Head | None:
         sample = self.source(index)
-        if sampled_layer(sample, plain=self.plain) != self.layer:
+        if differing_layer(sample, self.share_plain) != self.layer:
             return None
         base = self._runner.base
         weight, bias = base[f"{self._prefix}weight"], base.get(f"{self._prefix}bias")
@@ -170,18 +177,28 @@ class SharedTrunkBackend:
         return head
 
 
-def sampled_layer(sample: Draw, plain: bool = False) -> str | None:
-    """Return the name of the only layer that is sampled; None if there are several, or none.
+def differing_layer(sample: Draw, share_plain: bool) -> str | None:
+    """Return the name of the layer in which models differ: the sampled one, or the last one of a plain network.
 
     Args:
         sample: of a posterior.
-        plain: for a network without sampled weights, return its last layer.
+        share_plain: whether a plain network shares its features.
     """
     found = net_with_weights(sample)
+    if not share_plain or found is None or found.weights:
+        return sampled_layer(sample)
+    try:
+        slots = choose(found.build(), "last").slots
+    except InputError:  # no weight matrix, or one of half precision
+        return None
+    layers = {place.rpartition(".")[0] for slot in slots for place in slot.places}
+    return layers.pop() if len(layers) == 1 else None
+
+
+def sampled_layer(sample: Draw) -> str | None:
+    """Return the name of the only layer that is sampled; None if there are several, or none."""
+    found = net_with_weights(sample)
     if found is not None:
-        if plain and not found.weights:
-            (layer,) = {slot.name.rpartition(".")[0] for slot in choose(found.build(), "last").slots}
-            return layer
         names = [name.rpartition(".") for name in found.weights]
         layers, kinds = {layer for layer, _, _ in names}, {kind for _, _, kind in names}
         return layers.pop() if len(layers) == 1 and kinds <= {"weight", "bias"} else None
@@ -197,6 +214,7 @@ def is_plain_linear(net: nn.Module, name: str, dropout: bool) -> bool:
     uses = [id(parameter) for _, parameter in net.named_parameters(remove_duplicate=False) if id(parameter) in own]
     return (
         type(layer) is nn.Linear
+        and "forward" not in vars(layer)
         and not layer._forward_hooks
         and len(layer._forward_pre_hooks) == int(dropout)
         and not parametrize.is_parametrized(layer)
