@@ -14,6 +14,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 
 import avuc.calibration.avu as module
 from avuc.calibration import AUAvUTemperatureScaling, AvUTemperatureScaling, CalibrationWarning, TemperatureScaling
+from avuc.calibration.avu_guard import _gaps
 from avuc.core.errors import InputError
 from avuc.losses import auavuc_loss, avuc_loss
 from avuc.metrics import ece, nll, uce
@@ -134,7 +135,7 @@ def test_guarded_nll_is_never_worse_and_keeps_half_of_its_gain_beyond_the_likeli
 
 def test_gaps_are_the_metrics(make_logits):
     logits, labels = make_logits(rows=200)
-    found = module._gaps(module.ScaledLogits.read(logits, labels).at(1.3), 5)
+    found = _gaps(module.ScaledLogits.read(logits, labels).at(1.3), 5)
     probs = mean_probs(logits, 1.3)
     np.testing.assert_allclose(found, [ece(probs, labels), uce(probs, labels)], rtol=1e-9)
 
@@ -201,6 +202,31 @@ def test_large_data_use_a_sample_for_grid_and_guard(make_logits, monkeypatch):
     sampled = AvUTemperatureScaling(variant="soft").fit(logits, labels)
     assert sampled.n_evaluations_ < exact.n_evaluations_ / 2
     assert math.log(sampled.unguarded_temperature_) == pytest.approx(math.log(exact.unguarded_temperature_), abs=3e-6)
+
+
+def test_the_guard_holds_on_all_rows_of_large_data():
+    """Every second row is easy, the others are noise. The rows that the guard looks at first are all easy."""
+    generator = np.random.default_rng(0)
+    rows, classes, samples = 4200, 10, 100
+    labels = generator.integers(0, classes, rows)
+    signal = np.where(np.arange(rows)[:, None] % 2 == 0, 2.5, 0.5) * np.eye(classes)[labels]
+    noise = np.where(np.arange(rows)[:, None] % 2 == 0, 0.7, 1.5) * generator.normal(size=(rows, classes))
+    logits = (signal + noise + 0.2 * generator.normal(size=(samples, rows, classes))).astype(np.float32)
+    assert logits.size > 8 * module.GRID_ELEMENTS
+    scaler = AvUTemperatureScaling().fit(logits, labels)
+    nll = [
+        -np.log(softmax(logits.astype(np.float64) / t, axis=-1).mean(0)[np.arange(rows), labels]).mean()
+        for t in (1.0, scaler.temperature_, scaler.unguarded_temperature_)
+    ]
+    easy = slice(None, None, 2)
+    easy_nll = [
+        -np.log(softmax(logits[:, easy] / t, axis=-1).mean(0)[np.arange(rows // 2), labels[easy]]).mean()
+        for t in (1.0, scaler.unguarded_temperature_)
+    ]
+    assert easy_nll[1] < easy_nll[0]  # the easy rows alone would accept it
+    assert nll[2] > nll[0]
+    assert nll[1] <= nll[0]
+    assert scaler.guarded_
 
 
 @pytest.mark.parametrize("scaler", [AvUTemperatureScaling(), AUAvUTemperatureScaling(), AvUTemperatureScaling("paper")])

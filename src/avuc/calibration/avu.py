@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, get_args
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from avuc.calibration.avu_guard import no_worse_than_one
 from avuc.calibration.inputs import are_numbers
 from avuc.calibration.scalar_search import Minimum
 from avuc.calibration.scaled_logits import MOST_NLL, ScaledLogits, ScaledPredictions
@@ -25,14 +25,9 @@ from avuc.core.errors import InputError
 from avuc.losses import area_loss, auavuc_loss, avuc_loss
 from avuc.losses.analytic import or_empty
 from avuc.losses.quadrants import SampleStatistics, Variant, quadrants_of
-from avuc.metrics.binning import bin_index, bin_table
-from avuc.metrics.calibration import expected_gap
 
-BINS = 15
 # steps of the guard from the optimum back to T = 1
 GUARD_STEPS = 40
-# share of the gain in NLL over T = 1 that the guard keeps
-KEPT = 0.5
 # the procedure of the paper's authors: L-BFGS as in the usual temperature-scaling code, with the paper's learning rate
 AUTHORS_START, AUTHORS_RATE, AUTHORS_STEPS = 1.5, 0.005, 50
 
@@ -65,6 +60,7 @@ class AvUTemperatureScaling(TemperatureScaling):
         guarded_: whether the guard changed it.
         threshold_: uncertainty threshold at the final temperature, in nats.
 
+    >>> import numpy as np
     >>> logits = np.array([[4.0, 0, 0], [3.0, 0, 0], [0, 3.0, 0], [0, 0.5, 0], [0, 0, 2.0]])
     >>> scaler = AvUTemperatureScaling().fit(logits, np.array([0, 0, 1, 2, 0]))
     >>> 0.05 < scaler.temperature_ < 20
@@ -165,25 +161,16 @@ class AvUTemperatureScaling(TemperatureScaling):
         return 0.5 * math.log(max(num_classes, 2)) if self.threshold is None else float(self.threshold)
 
     def _guarded(self, scaled: ScaledLogits, minimum: Minimum, likeliest: float) -> Minimum:
-        """Return the first step from the optimum towards T = 1 at which NLL, ECE and UCE are no worse than at T = 1.
-
-        If T is further from 1 than `likeliest`, it must also keep the share `KEPT` of the gain in NLL.
-        """
+        """Return the first step from the optimum towards T = 1 at which NLL, ECE and UCE are no worse than at T = 1."""
         few = scaled.subsample(8 * GRID_ELEMENTS)
-        at_one = few.at(1.0)
-        before, nll = _gaps(at_one, few.num_classes), at_one.mean(at_one.nll)
-        far, kept = math.log(likeliest), nll - KEPT * max(0.0, nll - few.nll(likeliest))
-
-        def no_worse(x: float) -> bool:
-            read = few.at(math.exp(x))
-            beyond = x * far > 0 and abs(x) > abs(far)
-            likely = read.mean(read.nll) <= (kept if beyond else nll)
-            return likely and bool(np.all(_gaps(read, few.num_classes) <= before))
-
+        quick = no_worse_than_one(few, likeliest)
+        exact = (
+            quick if few is scaled else no_worse_than_one(scaled, likeliest)
+        )  # few rows find the step, all of them decide
         result = minimum
         for step in range(GUARD_STEPS + 1):
             x = minimum.x * (1 - step / GUARD_STEPS)
-            if step == GUARD_STEPS or no_worse(x):
+            if step == GUARD_STEPS or (quick(x) and (exact is quick or exact(x))):
                 result = minimum if step == 0 else Minimum(x, math.nan, False)
                 break
         if few is not scaled:
@@ -268,6 +255,7 @@ class AUAvUTemperatureScaling(AvUTemperatureScaling):
         bounds: smallest and largest T.
         tolerance: precision of log T.
 
+    >>> import numpy as np
     >>> logits = np.array([[4.0, 0, 0], [3.0, 0, 0], [0, 3.0, 0], [0, 0.5, 0], [0, 0, 2.0]])
     >>> scaler = AUAvUTemperatureScaling().fit(logits, np.array([0, 0, 1, 2, 0]))
     >>> 0.05 < scaler.temperature_ < 20
@@ -303,16 +291,3 @@ class AUAvUTemperatureScaling(AvUTemperatureScaling):
 
     def _objectives(self) -> tuple[str, ...]:
         return ("auavuc",)
-
-
-def _gaps(columns: ScaledPredictions, num_classes: int) -> Any:
-    """Return ECE and UCE."""
-    right = columns.correct.cpu().numpy()
-    weight = None if columns.weight is None else columns.weight.cpu().numpy()
-    confidence = columns.confidence.cpu().numpy()
-    uncertainty = columns.entropy.cpu().numpy() / math.log(max(num_classes, 2))
-    return np.array([_gap(confidence, right, weight), _gap(uncertainty, ~right, weight)])
-
-
-def _gap(stated: Any, happened: Any, weight: Any) -> float:
-    return float(expected_gap(bin_table(bin_index(stated, BINS), stated, happened, BINS, weight)))
