@@ -25,6 +25,7 @@ from avuc.core.atomic import write_text
 from avuc.data import load_dataset
 from avuc.losses import DirichletHead, avuc_loss, euc_loss, sb_ece_loss, segmentation_avu_loss, ua_clm_loss
 from avuc.losses.euc import evidence_statistics
+from avuc.losses.options import MODULES, defaults_of
 from avuc.losses.quadrants import sample_statistics
 from avuc.losses.segmentation import counted
 from avuc.metrics import accuracy, auto_threshold, detection, ece, nll, uce
@@ -241,7 +242,24 @@ def figures(probs: Tensor, labels: Tensor) -> dict[str, float]:
 
 def tables(rows: dict[str, list[dict[str, object]]]) -> dict[str, str]:
     """Return the page's tables by the name of their place."""
-    return {"directions": directions_table(rows["directions"]), "training": training_table(rows["training"])}
+    return {
+        "options": options_table(),
+        "directions": directions_table(rows["directions"]),
+        "training": training_table(rows["training"]),
+    }
+
+
+def options_table() -> str:
+    """Return what `Objective(options=…)` can set, by kind."""
+    lines = ["| `Objective(kind)` | `options` |", "|---|---|"]
+    for kind in MODULES:
+        cells = [
+            f"`{name}={json.dumps(value) if isinstance(value, str) else value}`"
+            for name, value in defaults_of(kind).items()
+        ]
+        if cells:
+            lines.append(f'| `"{kind}"` | {", ".join(cells)} |')
+    return "\n".join(lines)
 
 
 def directions_table(rows: list[dict[str, object]]) -> str:

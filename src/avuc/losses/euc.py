@@ -65,7 +65,7 @@ class DirichletHead(nn.Module):
 
     def __init__(self, evidence: Evidence = "exp") -> None:
         super().__init__()
-        one_of("evidence", evidence, EVIDENCES)
+        one_of("evidence", evidence, EVIDENCES, "euc")
         self.evidence = evidence
 
     def forward(self, outputs: Tensor) -> Tensor:
@@ -78,6 +78,23 @@ class DirichletHead(nn.Module):
 
     def extra_repr(self) -> str:
         return f"evidence={self.evidence!r}"
+
+
+def with_dirichlet_head(net: nn.Module, evidence: Evidence | None = None) -> nn.Module:
+    """Return an evidential network: `net` if it has a `DirichletHead`, else `net` with one as its last layer.
+
+    Args:
+        net: the network.
+        evidence: how outputs become evidence. Default None: as the network's own head does; "exp" if it has none.
+    """
+    heads = [layer for layer in net.modules() if isinstance(layer, DirichletHead)]
+    for head in heads:
+        if evidence not in (None, head.evidence):
+            raise InputError(
+                f"euc: the network ends in DirichletHead({head.evidence!r}), and the objective's options say evidence "
+                f"{evidence!r}; leave the option out, or the head"
+            )
+    return net if heads else nn.Sequential(net, DirichletHead(evidence or "exp"))
 
 
 def euc_loss(
@@ -200,7 +217,7 @@ class EUCLoss(nn.Module):
         self.epoch: int = 0
         one_of("variant", variant, EUC_VARIANTS)
         if evidence is not None:
-            one_of("evidence", evidence, EVIDENCES)
+            one_of("evidence", evidence, EVIDENCES, "euc")
         self.variant = variant
         self.evidence = evidence
         self.ignore_index: int = ignore_index

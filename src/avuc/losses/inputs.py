@@ -18,10 +18,10 @@ from avuc.core.probabilities import are_probs, check_probs, looks_like
 # ---- numbers
 
 
-def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Raise `InputError` if a keyword has none of its valid values."""
+def one_of(name: str, value: str, allowed: tuple[str, ...], where: str = "avuc") -> None:
+    """Raise `InputError` if a keyword has none of its valid values; `where` is the loss, for the message."""
     if value not in allowed:
-        raise InputError(f"avuc: {name} must be one of {', '.join(allowed)}; found {value!r}")
+        raise InputError(f"{where}: {name} must be one of {', '.join(allowed)}; found {value!r}")
 
 
 def checked_number(what: str, value: Any) -> float:

@@ -76,7 +76,7 @@ def sb_ece_loss(
     >>> round(sb_ece_loss(logits, torch.tensor([0, 1])).item(), 3)  # accuracy .5
     0.381
     """
-    one_of("form", form, SB_ECE_FORMS)
+    one_of("form", form, SB_ECE_FORMS, "sb_ece")
     one_of("variant", variant, SB_ECE_VARIANTS)
     logits, labels = standard_layout(logits, labels, task, class_dim)
     statistics = sample_statistics(logits, labels, "entropy", ignore_index, weights)
@@ -124,7 +124,7 @@ def sb_ece_from_statistics(
 def anchors(num_classes: int, form: SBECEForm, bins: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return the midpoints ξ of the bins: of [0, 1], or of [1/C, 1] for the label-binned form."""
     checked_whole("sb_ece: bins", bins, least=1)
-    one_of("form", form, SB_ECE_FORMS)
+    one_of("form", form, SB_ECE_FORMS, "sb_ece")
     lowest = 0.0 if form == "binned" else 1 / num_classes
     middle = (torch.arange(bins, dtype=dtype, device=device) + 0.5) / bins
     return lowest + (1 - lowest) * middle
@@ -192,7 +192,7 @@ class SBECELoss(nn.Module):
         super().__init__()
         self.beta: float = checked_number("SBECELoss: beta", beta)
         one_of("variant", variant, SB_ECE_VARIANTS)
-        one_of("form", form, SB_ECE_FORMS)
+        one_of("form", form, SB_ECE_FORMS, "sb_ece")
         self.bins: int = checked_whole("sb_ece: bins", bins, least=1)
         self.temperature: float = checked_temperature(temperature)
         self.variant = variant

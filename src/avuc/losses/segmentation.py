@@ -17,8 +17,9 @@ do not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, get_args
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -163,13 +164,33 @@ def checked_thresholds(thresholds: Sequence[float]) -> Tensor:
 
 
 def _sizes(name: str, size: Size, dimensions: int) -> tuple[int, ...]:
+    size = _checked_size(name, size)
     sizes = (size,) * dimensions if isinstance(size, int) else tuple(size)
     if len(sizes) != dimensions:
         raise InputError(f"segmentation_avu: {name} needs {dimensions} widths, one for each dimension; found {size!r}")
-    for width in sizes:
-        if checked_whole(f"segmentation_avu: {name}", width, least=1) % 2 == 0:
-            raise InputError(f"segmentation_avu: {name} must be odd, so that the box has a middle; found {size!r}")
     return sizes
+
+
+def _checked_size(name: str, size: Any) -> int | tuple[int, ...]:
+    """Return one odd width, or one for each of two or three dimensions."""
+    several = isinstance(size, Iterable) and not isinstance(size, str)
+    given = tuple(size) if several else (size,)
+    widths = tuple(checked_whole(f"segmentation_avu: {name}", width, least=1) for width in given)
+    if several and len(widths) not in (2, 3):
+        raise InputError(
+            f"segmentation_avu: {name} has one width, or one for each of 2 or 3 dimensions; found {size!r}"
+        )
+    if not all(width % 2 for width in widths):
+        raise InputError(f"segmentation_avu: {name} must be odd, so that the box has a middle; found {size!r}")
+    return widths if several else widths[0]
+
+
+def _checked_background(background: Any) -> int | None:
+    if background is not None and (isinstance(background, bool) or not isinstance(background, Integral)):
+        raise InputError(
+            f"segmentation_avu: background must be a class, or None if every voxel counts; found {background!r}"
+        )
+    return None if background is None else int(background)
 
 
 def _dilated(mask: Tensor, sizes: tuple[int, ...]) -> Tensor:
@@ -219,13 +240,19 @@ class SegmentationAvULoss(nn.Module):
         one_of("variant", variant, SEGMENTATION_VARIANTS)
         checked_thresholds(thresholds)
         self.variant = variant
-        self.thresholds: tuple[float, ...] = tuple(thresholds)
-        self.background: int | None = background
-        self.dilation: Size = dilation
-        self.opening: Size = opening
+        self.thresholds: tuple[float, ...] = tuple(float(level) for level in thresholds)
+        self.background: int | None = _checked_background(background)
+        self.dilation: Size = _checked_size("dilation", dilation)
+        self.opening: Size = _checked_size("opening", opening)
         self.ignore_index: int = ignore_index
         self.group: Group = group
         self.class_dim: int | None = class_dim
+
+    def check(self, logits: Tensor, labels: Tensor) -> None:
+        """Raise `InputError` if a batch is not one of images or volumes with the loss's number of widths."""
+        check_spatial(logits, labels)
+        for name in ("dilation", "opening"):
+            _sizes(name, getattr(self, name), labels.ndim - 1)
 
     def forward(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the loss, a tensor without dimensions; arguments as in `segmentation_avu_loss`."""

@@ -5,7 +5,8 @@ total = nll + kl_weight·KL/num_train + β·avuc          (Eq. 5 of the paper; K
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -23,10 +24,11 @@ from avuc.losses import (
     elbo_loss,
 )
 from avuc.losses.euc import EUC_VARIANTS
-from avuc.losses.inputs import checked_number, checked_whole
-from avuc.losses.quadrants import Uncertainty, Variant
+from avuc.losses.inputs import checked_number, checked_whole, one_of
+from avuc.losses.options import NO_OPTIONS, arguments, checked_options
+from avuc.losses.quadrants import UNCERTAINTIES, VARIANTS, Uncertainty, Variant
 from avuc.losses.sb_ece import SB_ECE_VARIANTS
-from avuc.losses.segmentation import SEGMENTATION_VARIANTS, THRESHOLDS, check_spatial
+from avuc.losses.segmentation import SEGMENTATION_VARIANTS, THRESHOLDS
 from avuc.losses.ua_clm import UA_CLM_VARIANTS
 
 Kind = Literal["plain", "avuc", "auavuc", "confidence_penalty", "sb_ece", "euc", "ua_clm", "segmentation_avu"]
@@ -79,11 +81,17 @@ class Objective:
         kl_weight: factor of the KL (default 1); below 1 the posterior is tempered.
         kl_gradient: whether the KL has a gradient (default True). False reports the KL but trains without it, as the
             authors' released code does.
+        options: other arguments of the loss, by name (default none). "avuc": running. "sb_ece": form, bins,
+            temperature. "euc": evidence, of the `DirichletHead` that `fit` adds. "segmentation_avu": thresholds,
+            background, dilation, opening. See the loss's module, such as `avuc.losses.SBECELoss`. The other kinds have
+            none. In a recipe "none" stands for None.
 
     >>> loss = Objective("avuc", beta=3.0, warmup_epochs=1).loss(num_train=100)
     >>> terms = loss(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]), 50.0)
     >>> round(terms.total.item(), 4)  # log 2 + 50/100; no AvUC during the warm-up
     1.1931
+    >>> Objective("sb_ece", options={"form": "label_binned", "bins": 20}).options["bins"]
+    20
     """
 
     kind: Kind = "plain"
@@ -95,6 +103,7 @@ class Objective:
     points: int = 21
     kl_weight: float = 1.0
     kl_gradient: bool = True
+    options: Mapping[str, Any] = NO_OPTIONS
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -110,6 +119,12 @@ class Objective:
             raise InputError("objective: the soft variant has no hard threshold to move, so no auavuc; use another")
         if self.kind in FAMILY:
             self._check_family()
+        else:
+            one_of("variant", self.variant, VARIANTS, "objective")
+            one_of("uncertainty", self.uncertainty, UNCERTAINTIES, "objective")
+        object.__setattr__(self, "options", checked_options(self.kind, self.options))
+        if self.threshold is not None and "thresholds" in self.options:
+            raise InputError(f"objective: {self.kind} takes threshold or the option thresholds, not both")
 
     def _check_family(self) -> None:
         if self.variant not in FAMILY[self.kind]:
@@ -119,6 +134,14 @@ class Objective:
             raise InputError(f"objective: {self.kind} takes no other uncertainty; leave uncertainty out")
         if self.threshold is not None and self.kind != "segmentation_avu":
             raise InputError(f"objective: {self.kind} has no threshold; leave it out")
+
+    def identity(self) -> dict[str, str]:
+        """Return what is minimised, by name. Two runs with equal identities have the same loss.
+
+        Options came after version 0.1.0. Without any they are left out, so that old checkpoints still match.
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: repr(value) for name, value in values.items() if name != "options" or value}
 
     def waits(self, epoch: int) -> bool:
         """Return whether the AvUC term is not active yet in this epoch (the first is 0).
@@ -172,6 +195,7 @@ class ObjectiveLoss(nn.Module):
                 variant=objective.variant,
                 threshold=objective.threshold,
                 uncertainty=objective.uncertainty,
+                **arguments(objective.options),
             )
         self.term: nn.Module | None = _family_term(objective)
         self._set_warming_up()
@@ -205,7 +229,7 @@ class ObjectiveLoss(nn.Module):
     def _avuc(self, logits: Tensor, labels: Tensor) -> Tensor:
         objective = self.objective
         if isinstance(self.term, SegmentationAvULoss):
-            check_spatial(logits, labels)  # also in the warm-up: an error after it would come hours late
+            self.term.check(logits, labels)  # also in the warm-up: an error after it would come hours late
         learning = self.avuc is not None and self.avuc.warming_up  # its loss is 0 then, and it sums uncertainties
         if objective.kind == "plain" or (self.warming_up and not learning):
             return torch.zeros((), dtype=torch.float32, device=logits.device)
@@ -249,13 +273,15 @@ class ObjectiveLoss(nn.Module):
 def _family_term(objective: Objective) -> nn.Module | None:
     """Return the module of an objective of the family; None for the other kinds."""
     variant: Any = objective.variant
+    options = arguments(objective.options)
     if objective.kind == "sb_ece":
-        return SBECELoss(variant=variant)
+        return SBECELoss(variant=variant, **options)
     if objective.kind == "ua_clm":
-        return UACLMLoss(variant=variant)
+        return UACLMLoss(variant=variant, **options)
     if objective.kind == "euc":
+        # the option `evidence` is that of the network's head, whose outputs are log α
         return EUCLoss(epochs=objective.warmup_epochs, variant=variant, evidence=None)
     if objective.kind == "segmentation_avu":
         thresholds = THRESHOLDS if objective.threshold is None else (objective.threshold,)
-        return SegmentationAvULoss(variant=variant, thresholds=thresholds)
+        return SegmentationAvULoss(variant=variant, **{"thresholds": thresholds, **options})
     return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from dataclasses import fields
 
 import torch
 from torch import nn
@@ -31,7 +30,7 @@ def settings_of(
     source = data.files if isinstance(data, Stream) else data
     labels = hashlib.sha256(torch.as_tensor(source.labels).cpu().numpy().tobytes()).hexdigest()[:16]
     identity = {"method": repr(method), "seed": str(seed), "data": f"{source.name} {len(source)} {labels}"}
-    identity |= {f"objective.{f.name}": repr(getattr(objective, f.name)) for f in fields(objective)}
+    identity |= {f"objective.{name}": value for name, value in objective.identity().items()}
     return identity | {f"train.{name}": value for name, value in settings.identity().items()}
 
 

@@ -14,7 +14,7 @@ from avuc.core.errors import InputError, NonFiniteError
 from avuc.data.arrays import as_input, epoch_batches
 from avuc.data.augmentation import Augmentation
 from avuc.data.tensors import MemoryData, TensorData
-from avuc.losses import DirichletHead
+from avuc.losses.euc import with_dirichlet_head
 from avuc.methods import Dropout, Method, Objective, Terms
 from avuc.methods.objective import ObjectiveLoss
 from avuc.methods.swag import SWAGModel
@@ -279,8 +279,7 @@ class ModelTrainer:
 
 def with_head(net: nn.Module, objective: Objective) -> nn.Module:
     """Return the network with the last layer that an objective needs, if it has none."""
-    needed = objective.kind == "euc" and not any(isinstance(layer, DirichletHead) for layer in net.modules())
-    return nn.Sequential(net, DirichletHead()) if needed else net
+    return with_dirichlet_head(net, objective.options.get("evidence")) if objective.kind == "euc" else net
 
 
 def draws_for_each_row(method: Method) -> bool:
