@@ -58,7 +58,8 @@ figures: setup
 # command continues. With MINUTES, each study stops after that time with exit code 75. It is meant for one data-centre GPU
 # (docs/reproduction/tables.md, "What it took"); on a CPU it takes weeks ('avuc study cifar10-paper --dry-run' estimates it).
 # BIN=FOLDER uses the python in that folder and installs nothing. CHANGES='--set train.epochs=1 ...' is passed to every study.
-# If you change study.shifts, keep gaussian_blur and shot_noise: the pages quote numbers of both.
+# If you change study.shifts, keep gaussian_blur and shot_noise: the pages quote numbers of both. SVHN=svhn-test.npy, uint8
+# (N, 32, 32, 3), also reads the trained models of cifar10-code in 13 ways (results/cifar10/code/svhn.csv).
 STUDIES := $(if $(findstring command,$(origin OUT)),$(OUT),out/reproduce)
 MORE := reproduction/recipes
 RECIPES := paper:cifar10-paper code:cifar10-code code-pretrained:$(MORE)/cifar10-code-pretrained.toml \
@@ -68,7 +69,20 @@ RECIPES := paper:cifar10-paper code:cifar10-code code-pretrained:$(MORE)/cifar10
 
 # With STUDY=NAME, one of the studies beyond CIFAR (reproduction/studies; docs/studies/index.md); DATA holds its data:
 #   make reproduce STUDY=camvid DATA=FOLDER [OUT=out/studies/camvid] [MINUTES=8] [CHANGES='--set train.epochs=1']
-ifdef STUDY
+# STUDY=language-models: DATA holds clones of the repositories that reproduction/README.md names. STUDY=uncertain-trap needs none.
+LANGUAGE := $(if $(findstring command,$(origin OUT)),$(OUT),out/studies/language-models)
+ifeq ($(STUDY),language-models)
+reproduce: $(if $(findstring command,$(origin BIN)),,setup)
+	@test -n "$(DATA)" || { echo "make reproduce STUDY=$(STUDY) DATA=FOLDER: name the folder of the clones"; exit 2; }
+	$(BIN)/python reproduction/language_models.py texts "$(DATA)" "$(LANGUAGE)/texts"
+	$(BIN)/python reproduction/language_models.py tokens "$(LANGUAGE)/texts" "$(LANGUAGE)/tokens"
+	$(BIN)/python reproduction/language_models.py all "$(LANGUAGE)/tokens" "$(LANGUAGE)/runs" $(CHANGES)
+	$(BIN)/python reproduction/language_models.py table "$(LANGUAGE)/runs" reproduction/results/language-models
+	$(BIN)/python reproduction/pages/make_language_models.py
+else ifeq ($(STUDY),uncertain-trap)
+reproduce: $(if $(findstring command,$(origin BIN)),,setup)
+	$(BIN)/python reproduction/uncertain_trap.py
+else ifdef STUDY
 reproduce: $(if $(findstring command,$(origin BIN)),,setup)
 	@test -n "$(DATA)" || { echo "make reproduce STUDY=$(STUDY) DATA=FOLDER: name the folder of the data"; exit 2; }
 	$(BIN)/python reproduction/run_study.py "$(STUDY)" --data "$(DATA)" \
@@ -82,6 +96,8 @@ reproduce: $(if $(findstring command,$(origin BIN)),,setup)
 	    $(if $(MINUTES),--minutes $(MINUTES)) $(CHANGES) || exit $$?; \
 	done  # studies on held-out training images have no OOD data
 	$(BIN)/python reproduction/publish.py "$(STUDIES)" reproduction/results/cifar10
+	$(if $(SVHN),$(BIN)/python reproduction/svhn_readings.py "$(STUDIES)/code" --svhn "$(SVHN)" --set data.root="$(DATA)" \
+	  --out reproduction/results/cifar10/code/svhn.csv)
 	$(BIN)/python reproduction/pages/make_reproduction.py
 endif
 

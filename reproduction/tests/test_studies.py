@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -320,6 +322,32 @@ def test_what_the_pages_say_about_avuc_and_text(published, name, form, ece, nll)
 def published():
     folder = HOME / "reproduction" / "results" / "studies"
     return {name: studies_tables.read_published(folder / name) for name in ("ag-news", "sst2", "wnut17")}
+
+
+def dry_run(*arguments: str) -> str:
+    """What `make reproduce` would run, on one line."""
+    command = ["make", "-n", "reproduce", "BIN=bin", *arguments]
+    done = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=True)
+    return " ".join(done.stdout.replace("\\\n", " ").split())
+
+
+def test_make_reproduce_runs_the_studies_that_are_scripts():
+    """Their commands are those that the scripts know."""
+    line = dry_run("STUDY=language-models", "DATA=some where", "OUT=there", "CHANGES=--seeds 0")
+    commands = re.findall(r"language_models\.py (\w+) (\".*?\") (\S+)( --seeds 0)?", line)
+    assert [name for name, *_ in commands] == ["texts", "tokens", "all", "table"]
+    assert [one[3] for one in commands] == ["", "", " --seeds 0", ""]
+    known = (HOME / "reproduction" / "language_models.py").read_text(encoding="utf-8")
+    assert all(f'"{name}"' in known for name, *_ in commands)
+    for first, second in itertools.pairwise(commands):
+        assert first[2] == second[1]  # each reads what the one before has written
+    assert line.endswith("bin/python reproduction/pages/make_language_models.py")
+    assert dry_run("STUDY=uncertain-trap") == "bin/python reproduction/uncertain_trap.py"
+    readings = (
+        'svhn_readings.py "out/reproduce/code" --svhn "svhn.npy" --set data.root="here" --out '
+    )
+    assert readings in dry_run("DATA=here", "SVHN=svhn.npy")
+    assert "svhn_readings" not in dry_run("DATA=here")
 
 
 def test_make_reproduce_runs_a_study():

@@ -23,8 +23,8 @@ from avuc.prediction.inputs import Batch, Batches, device_of
 from avuc.prediction.outputs import check_outputs
 from avuc.prediction.task import Task
 
-# The first compiled sample takes 22 to 34 s (benchmarks/results/any-net.json): work that takes longer than this is compiled.
-# The time is that of one batch, measured, times the number of batches and samples.
+# The first compiled sample takes 22 to 34 s (benchmarks/results/any-net.json), so longer work is compiled. The
+# time is that of one batch, measured, times the number of batches and samples.
 WORTH_COMPILING = 30.0
 # what a sample of a `BayesianModule` is made by
 DRAWING = ("draw", "noise", "weights", "run", "run_views", "mean_module")

@@ -111,7 +111,8 @@ def fit_many(
 ) -> list[Fitted]:
     """Train several jobs and return their results. Each job ends as it would have ended alone.
 
-    Jobs with the same data and settings take their steps together, on a GPU as one CUDA graph. Jobs that differ in data
+    Jobs with the same data and settings take their steps together, on a GPU as one CUDA graph. With a frozen trunk and
+    no augmentation they take them on its features (docs/guide/training.md). Jobs that differ in data
     or settings are trained one after the other.
 
     Args:
