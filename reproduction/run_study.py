@@ -32,6 +32,7 @@ from avuc.core.atomic import write_text
 from avuc.core.errors import InputError, run_script
 from avuc.report.study.effort import effort_of
 from avuc.study.store import Store
+from avuc.study.stored_recipe import StoredRecipe
 
 HOME = Path(__file__).parents[1]
 STUDIES = HOME / "reproduction" / "studies"
@@ -77,16 +78,16 @@ def publish(out: Path, target: Path) -> None:
             }
             for run in effort.runs
         ]
+        rows, text = _rows(store, recipe), recipe.to_toml()
         facts = {
             "name": recipe.study.name,
-            "evaluations": effort.cells,
+            "evaluations": rows.count("\n") - 1,
             "missing": recipe.missing(store.done()),
             "models": effort.models,
             "minutes": round(effort.seconds / 60, 2),
             "runs": runs,
         }
         models = store.select("SELECT method, seed, epochs, seconds, threshold FROM models ORDER BY method, seed")
-        rows, text = _rows(store), recipe.to_toml()
     finally:
         store.close()
     target.mkdir(parents=True, exist_ok=True)
@@ -97,11 +98,18 @@ def publish(out: Path, target: Path) -> None:
     print(f"{out} -> {target}: {len(rows) / 1e6:.2f} MB")
 
 
-def _rows(store: Store) -> str:
-    counts = {tuple(row[:4]): row[4:] for row in store.select("SELECT * FROM cells")}
+def _rows(store: Store, recipe: StoredRecipe) -> str:
+    """The rows as CSV; without those of shifts and severities that the recipe no longer has."""
+    shifted = {(shift, severity) for shift in recipe.study.shifts for severity in recipe.study.severities}
+    counts = {
+        tuple(row[:4]): row[4:]
+        for row in store.select("SELECT * FROM cells")
+        if row[3] == 0 or (row[2], row[3]) in shifted
+    }
     values: dict[tuple[Any, ...], dict[str, float]] = {key: {} for key in counts}
     for *key, metric, value in store.rows():
-        values[tuple(key)][metric] = value
+        if tuple(key) in values:
+            values[tuple(key)][metric] = value
     names = sorted({metric for each in values.values() for metric in each})
     lines: list[tuple[Any, ...]] = [(*KEY, "rows", "samples", *names)]
     for key in sorted(values):

@@ -18,10 +18,12 @@ from typing import Any
 
 import make_studies
 from reproduction_best import against_targets, best_row, rows_of_best
+from reproduction_chart import flow_chart
 from reproduction_choice import rehearsals
-from reproduction_decision import decision, detection, flow_chart, pilot
+from reproduction_decision import decision, detection, intervals, pilot
 from reproduction_decision import variants as variants_by_training
 from reproduction_factorial import GAIN_FIGURE, effects, errors_left, gain_drawing, gain_values, progress
+from reproduction_findings import finding_drawings, finding_values
 from reproduction_more import ablation, beta, code_path, cost, curves, drawings, without_threshold
 from reproduction_seeds import by_seed, difference_text, paired_seeds, reproduced, svhn_readings, switches, variants
 from reproduction_tables import BESIDE, NOTHING, PERCENT, Remarks, Study, markdown, means, number, ours
@@ -114,6 +116,7 @@ def all_blocks(
         "factorial-effects": effects(studies),
         "errors-left": errors_left(studies),
         "decision": decision(studies),
+        "decision-intervals": intervals(studies),
         "detection-effects": detection(studies),
         "variant-effects": variants_by_training(studies),
         "pilot": pilot(PILOT) if "factorial" in studies else NOTHING,
@@ -196,7 +199,8 @@ def one_number(studies: Mapping[str, Study], printed: Sequence[Published]) -> Ca
     """What stands in a figure's mark: STUDY | ROW | METRIC | WHERE [| STATISTIC].
 
     STUDY `printed` is the paper; WHERE `learned` is what training noted last, or the temperature. ROW may be a
-    difference, "ROW − OTHER": it has its interval over the seeds that both have.
+    difference, "ROW − OTHER": it has its interval over the seeds that both have. If OTHER is of another study, it is
+    "STUDY: ROW".
     """
 
     def find(words: Sequence[str]) -> str:
@@ -216,7 +220,10 @@ def one_number(studies: Mapping[str, Study], printed: Sequence[Published]) -> Ca
         elif name not in studies:
             value = float("nan")
         elif " − " in row:
-            values = [by_seed(studies[name], each, metric, where) for each in row.split(" − ")]
+            first, second = row.split(" − ")
+            place, _, other = second.rpartition(": ")
+            compared = ((name, first), (place or name, other))
+            values = [by_seed(studies[s], each, metric, where) if s in studies else {} for s, each in compared]
             text = difference_text(*values, metric).strip("*")
             if text == "–":
                 raise InputError(f"figure: {' | '.join(words)}: both methods need the same seeds, at least two")
@@ -231,6 +238,11 @@ def one_number(studies: Mapping[str, Study], printed: Sequence[Published]) -> Ca
         return text + (" %" if metric in PERCENT else "")
 
     return find
+
+
+def _ends_with(path: Path, values: str) -> bool:
+    """Whether a picture is there and is of these values (see `gain_values`)."""
+    return path.is_file() and path.read_text(encoding="utf-8").endswith(values)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -264,11 +276,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chart = DOCS / "figures" / CHART
     if args.check:
         current = chart.is_file() and chart.read_text(encoding="utf-8") == flow_chart(studies)
-        gain, values = DOCS / "figures" / GAIN_FIGURE, gain_values(studies)
-        drawn = not values or (gain.is_file() and gain.read_text(encoding="utf-8").endswith(values))
-        return 1 if stale or not current or not drawn else 0
+        wanted = {GAIN_FIGURE: gain_values(studies), **finding_values(studies, printed, SVHN)}
+        old = [name for name, values in wanted.items() if values and not _ends_with(DOCS / "figures" / name, values)]
+        return 1 if stale or not current or old else 0
     write_text(chart, flow_chart(studies))
     figures = drawings(studies, notes.get("ablation", {}).get("base", "")) | gain_drawing(studies)
+    figures |= finding_drawings(studies, printed, SVHN)
     for name, content in figures.items():
         with atomic_path(DOCS / "figures" / name) as path:
             path.write_bytes(content)

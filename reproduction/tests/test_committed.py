@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +12,13 @@ from pathlib import Path
 import make_reproduction as make
 import publish
 import pytest
+import reproduction_worth as worth
+from reproduction_factorial import PRIMARY
+from reproduction_seeds import by_seed
 
 from avuc.core.errors import InputError
+from avuc.report.metric_text import words_of
+from avuc.report.study.paired import Difference, over_seeds
 from avuc.report.study.paper_comparison import published_value, read_published
 
 HOME = Path(__file__).parents[2]
@@ -152,6 +159,51 @@ def test_no_line_begins_with_a_figures_mark(page):
     assert [line for line in lines if line.lstrip(" -*").startswith("<!-- figure")] == []
 
 
+@pytest.mark.parametrize(
+    ("page", "by_hand"), [("README.md", set()), ("docs/reproduction/when-avuc-helps.md", {"0.05", "0.2"})]
+)
+def test_effects_in_sentences_are_figures_of_the_rows(page, by_hand):
+    """Outside the marks only the limit of the temperature and a figure of a log are typed by hand."""
+    text = (HOME / page).read_text(encoding="utf-8")
+    if page == "README.md":
+        text = text[text.index("## Results on CIFAR-10") : text.index("## Speed")]
+    text = make.fill(text, dict.fromkeys(make.block_names(text), ""), lambda parts: "")
+    text = re.sub(r"<!-- .*? -->|\]\(.*?\)|`.*?`", "", text)
+    assert set(re.findall(r"\d*\.\d+|\d+(?= %)", text)) - {"95", "61", "15", "20"} == by_hand  # pilot: test_decision.py
+
+
+def test_every_recipe_is_published_or_said_not_to_be():
+    page = " ".join((HOME / "docs" / "reproduction" / "tables.md").read_text(encoding="utf-8").split())
+    said = re.search(r"that have not been run yet: (.*?)\. Of (`factorial-pilot`) two .* studies (.*?) nothing\.", page)
+    named = [set(re.findall(r"`([\w-]+)`", part)) for part in said.groups()]
+    recipes = {path.stem for path in (HOME / "reproduction" / "recipes").glob("*.toml")}
+    published = {study.results.title for study in make.read_studies(PUBLISHED).values()}
+    assert set.union(*named) == recipes - published
+    assert sum(map(len, named)) == len(recipes - published)
+    assert len(list((HOME / "reproduction" / "results").glob("factorial-pilot*.csv"))) == 2
+
+
+def test_the_readme_of_the_results_names_every_one():
+    text = (HOME / "reproduction" / "README.md").read_text(encoding="utf-8").split("## Results")[1].split("\n## ")[0]
+    named = " ".join(line.split("|")[1] for line in text.splitlines() if line.startswith("|"))  # the first column
+    results = HOME / "reproduction" / "results"
+    for path in (*results.glob("[!.]*"), *(results / "cifar10").glob("*/study.sqlite")):
+        found = path.parent if path.name == "study.sqlite" else path
+        name = found.relative_to(HOME / "reproduction").as_posix()
+        assert re.search(rf"`{re.escape(name)}[`/]", named) or f"`{found.name}`" in named, name
+
+
+def test_headings_that_recipes_refer_to_exist():
+    recipes = [*(HOME / "src" / "avuc" / "recipes").glob("*.toml"), *(HOME / "reproduction" / "recipes").glob("*.toml")]
+    comments = [" ".join(re.findall(r"^#(.*)", path.read_text(encoding="utf-8"), re.MULTILINE)) for path in recipes]
+    found = [pair for text in comments for pair in re.findall(r'(docs/[\w/-]+\.md), +"(.+?)"', " ".join(text.split()))]
+    assert ("docs/guide/study.md", "Out-of-distribution data") in found
+    for page, heading in found:
+        assert re.search(rf"^#+ {re.escape(heading)}$", (HOME / page).read_text(encoding="utf-8"), re.MULTILINE), (
+            heading
+        )
+
+
 def test_rehearsals_are_never_beside_the_paper():
     """What was judged on held-out training images is in no table of test figures, and the other way round."""
     found = make.read_studies(PUBLISHED)
@@ -185,6 +237,197 @@ def test_committed_studies_render(study, tmp_path, check_clean):
     assert (tmp_path / "r.html").stat().st_size > 100_000
     assert (folder / "study.sqlite").read_bytes() == before
     check_clean(folder)
+
+
+# sentences about effects: every one over at least five paired seeds
+
+
+@pytest.fixture(scope="module")
+def committed():
+    return {name: make.read_study(name, PUBLISHED / name) for name in ("code", "factorial", "factorial-tenth")}
+
+
+def effect(study, first: str, second: str, metric: str, where: str = "5") -> Difference:
+    values = [by_seed(study, name, metric, where) for name in (first, second)]
+    seeds = sorted(set(values[0]) & set(values[1]))
+    assert len(seeds) >= 5
+    return over_seeds(*(tuple(each[seed] for seed in seeds) for each in values), same_seeds=True)
+
+
+def says(study, first: str, second: str, metric: str, where: str = "5") -> str:
+    return effect(study, first, second, metric, where).says(words_of(metric).better)
+
+
+def page_text(name: str) -> str:
+    """The page without its marks, in one line."""
+    text = (HOME / "docs" / name).read_text(encoding="utf-8")
+    return " ".join(re.sub(r"<!-- .*? -->", "", text).split())
+
+
+def test_what_the_page_says_after_the_table_of_pairs(committed):
+    """Without a temperature: every pair with five seeds is in exactly one of the four groups of the text."""
+    pairs = [pair for pair, seeds in worth.measured(committed) if seeds >= 5]
+    said = {
+        (pair.study, pair.method): [
+            says(committed[pair.study], pair.method, pair.other, metric) for metric in ("ece", "nll", "accuracy")
+        ]
+        for pair in pairs
+    }
+    helped = {key for key, found in said.items() if found[:2] == ["better", "better"] and found[2] != "worse"}
+    unclear = {key for key, found in said.items() if found[:2] == ["not significant"] * 2}
+    failed = {key for key, found in said.items() if found[2] == "worse"}
+    tuned = {key for key in said if ", MOPED, " in key[1]}
+    assert helped == {
+        ("code", "SVI-AvUC"),
+        ("code", "SVI-AvUC, monotone"),
+        ("code", "SVI-AUAvUC"),
+        ("factorial", "Adam, none, monotone"),
+        ("factorial-tenth", "Adam, none, monotone"),
+    }
+    assert unclear == {
+        ("factorial", f"{one}") for one in ("Adam, none, AvUC", "SGD, none, monotone", "AugMix, none, monotone")
+    }
+    assert failed == {
+        ("factorial", "SGD, none, AvUC"),
+        ("factorial", "AugMix, none, AvUC"),
+        ("factorial-tenth", "Adam, none, AvUC"),
+    }
+    assert sorted([*helped, *unclear, *failed, *tuned]) == sorted(said)
+    for study, method in failed:
+        lower = says(committed[study], method, f"{method.rpartition(', ')[0]}, none", "ece") == "better"
+        assert lower == ("AugMix" not in method)
+        assert effect(committed[study], method, f"{method.rpartition(', ')[0]}, none", "mean_confidence").high < 0
+    for study in ("factorial", "factorial-tenth"):  # a temperature alone does more, and nothing is left after it
+        base, monotone = "Adam, none, none", "Adam, none, monotone"
+        assert (
+            effect(committed[study], f"{base} + TS", base, "ece").high
+            < effect(committed[study], monotone, base, "ece").low
+        )
+        for metric in ("ece", "nll"):
+            assert says(committed[study], f"{monotone} + TS", f"{base} + TS", metric) == "not significant"
+
+
+def test_without_a_temperature_avuc_around_trained_networks_is_worse_in_ten_of_twelve_intervals(committed):
+    found = {
+        (training, loss, metric): effect(
+            committed["factorial"], f"{training}, MOPED, {loss}", f"{training}, MOPED, none", metric
+        )
+        for training in ("Adam", "SGD", "AugMix")
+        for loss in ("AvUC", "monotone")
+        for metric in ("ece", "nll")
+    }
+    assert all(one.value > 0 for one in found.values())
+    assert {key for key, one in found.items() if one.low <= 0} == {
+        ("SGD", "AvUC", "ece"),
+        ("AugMix", "monotone", "nll"),
+    }
+    assert len(found) == 12
+    assert "Ten of these twelve intervals exclude zero" in page_text("reproduction/tables.md")
+    assert "ten of the twelve intervals (three trainings, two losses, two figures) exclude zero" in page_text(
+        "reproduction/when-avuc-helps.md"
+    )
+
+
+def test_what_the_page_of_the_experiment_says_of_all_effects(committed):
+    """With a temperature."""
+
+    def compare(corner: str, first: str, second: str) -> dict[tuple[str, str], str]:
+        names = [f"{corner}, {loss} + TS" for loss in (first, second)]
+        return {figure: says(committed["factorial"], *names, *figure) for figure in PRIMARY}
+
+    corners = [f"{training}, {posterior}" for training in ("Adam", "SGD", "AugMix") for posterior in ("none", "MOPED")]
+    found = {(corner, loss): compare(corner, loss, "none") for corner in corners for loss in ("AvUC", "monotone")}
+    better = {(*key, metric) for key, one in found.items() for (metric, _), said in one.items() if said == "better"}
+    assert better == {("SGD, none", "AvUC", "ece"), ("SGD, none", "monotone", "auroc")}  # the first of them fails
+    for loss in ("AvUC", "monotone", "penalty"):
+        assert set(compare("Adam, none", loss, "none").values()) == {"not significant"}
+        clean = effect(committed["factorial"], f"Adam, none, {loss} + TS", "Adam, none, none + TS", "accuracy", "clean")
+        assert (clean.high < 0) == (loss != "AvUC")
+    assert [key for key, said in found["SGD, none", "monotone"].items() if said != "not significant"] == [
+        ("auroc", "cifar100")
+    ]
+    assert [key for key, said in found["AugMix, none", "monotone"].items() if said != "not significant"] == [
+        ("nll", "5")
+    ]
+    against = compare("AugMix, MOPED", "monotone", "penalty")
+    assert {key for key, said in against.items() if said == "better"} == {("avu_auc", "5")}
+    assert list(against.values()).count("worse") == 5
+    for training in ("SGD", "AugMix"):
+        against = compare(f"{training}, none", "penalty", "monotone")
+        assert {against[key] for key in (("ece", "5"), ("auroc", "svhn"), ("auroc", "cifar100"))} == {"worse"}
+    text = page_text("reproduction/when-avuc-helps.md")
+    assert "is worse than the penalty in five of the six figures, and better in AvU-AUC" in text
+    assert "every clear effect of AvUC is on the worse side" in text
+
+
+def test_what_the_page_says_of_the_steps_of_our_recipe(committed):
+    """A posterior around the network, and AvUC in it: five paired seeds, with a temperature."""
+    study = committed["factorial"]
+    for training in ("Adam", "SGD", "AugMix"):
+        pair = [f"{training}, {posterior}, none + TS" for posterior in ("MOPED", "none")]
+        assert says(study, *pair, "ece") == "better"
+        assert says(study, *pair, "nll") == "not significant"
+        assert says(study, *pair, "auroc", "svhn") == ("not significant" if training == "Adam" else "better")
+    for figure in PRIMARY:
+        names = [f"AugMix, MOPED, {loss} + TS" for loss in ("monotone", "none")]
+        assert says(study, *names, *figure) == "not significant"
+    recipes = [make.read_study("best", PUBLISHED / "best").recipe, study.recipe]  # "the same networks"
+    for one, other in (
+        ("SGD", "AugMix, none, none"),
+        ("MOPED-SVI", "AugMix, MOPED, none"),
+        ("MOPED-AvUC", "AugMix, MOPED, monotone"),
+    ):
+        methods = [recipe.method(name) for recipe, name in zip(recipes, (one, other), strict=True)]
+        assert methods[0].method == methods[1].method
+        assert methods[0].objective == methods[1].objective
+
+
+def test_what_the_page_says_of_a_perceptron():
+    with (HOME / "reproduction" / "results" / "uncertain-trap.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+
+    def points(optimizer: str, loss: str) -> str:
+        right = [
+            [float(row["accuracy"]) for row in rows if (row["optimizer"], row["loss"]) == (optimizer, one)]
+            for one in ("none", loss)
+        ]
+        assert [len(values) for values in right] == [5, 5]
+        return f"{100 * (statistics.mean(right[0]) - statistics.mean(right[1])):.0f}"
+
+    costs = [points("SGD", "paper"), points("SGD", "monotone"), points("Adam", "paper")]
+    told = "trained by SGD, the printed loss costs {} points of accuracy and `monotone` costs {}; "
+    told += "with Adam the printed loss costs {}"
+    assert told.format(*costs) in page_text("reproduction/when-avuc-helps.md")
+
+
+def test_what_the_index_of_studies_says_of_the_ensemble_for_segmentation():
+    """Of three seeds, so no claim: the same in each of them."""
+    folder = HOME / "reproduction" / "results" / "studies" / "camvid"
+    with (folder / "rows.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["shift"] == "clean" or row["severity"] == "5"]
+
+    def ahead(method: str, metric: str, clean: bool) -> int:
+        """Seeds in which the ensemble is better."""
+        means = [
+            [
+                statistics.mean(
+                    float(row[metric])
+                    for row in rows
+                    if (row["method"], row["seed"]) == (name, str(seed)) and (row["shift"] == "clean") == clean
+                )
+                for seed in range(3)
+            ]
+            for name in ("Ensemble", method)
+        ]
+        higher = metric in ("mean_iou", "avu_auc", "pavpu")
+        return sum((a > b) if higher else (a < b) for a, b in zip(*means, strict=True))
+
+    for method in ("AvUC", "AvUC monotone", "AvUC monotone, TS", "AvU of segmentation"):
+        for metric in ("mean_iou", "nll", "brier", "ece", "aurc"):
+            assert ahead(method, metric, True) == ahead(method, metric, False) == 3, (method, metric)
+    assert [ahead("AvU of segmentation", metric, True) for metric in ("avu_auc", "pavpu")] == [0, 0]
+    assert ahead("AvUC", "pavpu", True) == 0
+    assert "a better mIoU, NLL, Brier score, ECE and AURC than every AvUC loss" in page_text("studies/index.md")
 
 
 def test_results_are_small():

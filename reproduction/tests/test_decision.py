@@ -18,6 +18,7 @@ from xml.etree import ElementTree
 
 import make_reproduction as make
 import pytest
+import reproduction_chart as chart
 import reproduction_decision as page
 import reproduction_factorial as factorial
 
@@ -29,13 +30,15 @@ from avuc.training.model_trainer import TRAPPED
 HOME = Path(__file__).parents[2]
 PUBLISHED = HOME / "reproduction" / "results" / "cifar10"
 SEEDS = (0, 1, 2, 3, 4)
+ALL_CASES = [line for one in page.TABLE for line in one.cases]
 GOOD = {"nll": "lower", "ece": "lower", "aurc": "lower", "avu_auc": "higher", "auroc": "higher", "accuracy": "higher"}
 
 
 @pytest.fixture(scope="module")
 def committed():
     names = sorted(
-        {line.study for line in page.LINES} | {name for name in factorial.OTHER_DATA if (PUBLISHED / name).is_dir()}
+        {line.study for line in (*page.LINES, *ALL_CASES)}
+        | {name for name in factorial.OTHER_DATA if (PUBLISHED / name).is_dir()}
     )
     return {name: make.read_study(name, PUBLISHED / name) for name in names}
 
@@ -70,10 +73,13 @@ class MadeUp:
         return Figure((self.accuracy,) * 5)
 
 
-def a_line(ece: tuple[float, ...], nll: tuple[float, ...]) -> tuple[dict, page.Line]:
-    zero = (0.0,) * len(ece)
-    values = {("a", "ece", "5"): ece, ("b", "ece", "5"): zero, ("a", "nll", "5"): nll, ("b", "nll", "5"): zero}
-    return {"made": MadeUp(values)}, page.Line("it", "made", "a", "b", "a", "take it", "leave it")
+def a_line(ece: tuple[float, ...], nll: tuple[float, ...], **more: tuple[float, ...]) -> tuple[dict, page.Line]:
+    """A study and a comparison; `more` are figures by METRIC_WHERE."""
+    figures = {("ece", "5"): ece, ("nll", "5"): nll}
+    figures |= {tuple(name.rsplit("_", 1)): values for name, values in more.items()}
+    values = {("a", *key): each for key, each in figures.items()}
+    values |= {("b", *key): (0.0,) * len(each) for key, each in figures.items()}
+    return {"made": MadeUp(values)}, page.Line("it", "made", "a", "b")
 
 
 LOWER, HIGHER = (-0.03, -0.02, -0.04, -0.03, -0.02), (0.03, 0.02, 0.04, 0.03, 0.02)
@@ -94,18 +100,59 @@ UNCLEAR = (-0.03, 0.03, -0.02, 0.02, 0.001)
 )
 def test_a_line_recommends_only_what_helps_over_five_seeds(ece, nll, said, use):
     studies, line = a_line(ece, nll)
-    assert page.verdict(studies, line) == said
-    assert page.use(studies, line) == use
+    one = page.Decision("it", "a", (line,), "take it", "leave it")
+    assert page.verdict(studies, line) == page.agreed(studies, one) == said
+    assert page.use(studies, one) == use
     assert page.verdict({}, line) == page.NOT_MEASURED
-    assert page.use({}, line) == "leave it (not measured)"
+    assert page.use({}, one) == "leave it (not measured)"
+
+
+@pytest.mark.parametrize(
+    ("ece", "aurc", "said"),
+    [
+        (UNCLEAR, LOWER, "helps"),
+        (LOWER, UNCLEAR, "no clear effect"),  # ECE is not what it aims at
+        (HIGHER, LOWER, "mixed"),
+        (UNCLEAR, HIGHER, "harms"),
+        (HIGHER, UNCLEAR, "harms"),
+    ],
+)
+def test_other_aims_decide_but_ece_and_nll_must_not_get_worse(ece, aurc, said):
+    studies, line = a_line(ece, UNCLEAR, aurc_5=aurc, auroc_svhn=UNCLEAR)
+    assert page.verdict(studies, line, page.RANKED) == said
+    studies, line = a_line(ece, UNCLEAR, aurc_5=UNCLEAR, auroc_svhn=tuple(-value for value in aurc))
+    assert page.verdict(studies, line, page.RANKED) == said  # higher AUROC is better
+
+
+def test_a_line_with_several_cases_recommends_only_what_helps_in_each():
+    good, line = a_line(LOWER, LOWER, accuracy_clean=(-0.1, -0.11, -0.09, -0.12, -0.1))
+    unclear = {"other": a_line(UNCLEAR, UNCLEAR)[0]["made"]}
+    other = dataclasses.replace(line, study="other")
+    one = page.Decision("it", "a", (line, line), "take it", "leave it")
+    assert page.use(good, one) == "take it"
+    two = dataclasses.replace(one, cases=(line, other))
+    assert page.agreed(good | unclear, two) == "helps in 1 of 2"
+    assert page.use(good | unclear, two) == "leave it"
+    assert page.use(good, two) == "leave it (not measured)"
+    assert page.use(good | unclear, dataclasses.replace(two, if_fails="never")) == "never"
+    assert not page.fails(a_line(LOWER, LOWER, accuracy_clean=(-0.1, -0.11, 0.09, -0.12, -0.1))[0], line)
+    assert not page.fails(a_line(LOWER[:4], LOWER[:4], accuracy_clean=(-0.1,) * 4)[0], line)
 
 
 def test_every_line_names_methods_of_its_recipe_that_differ_in_one_thing(committed):
-    for line in page.LINES:
+    for line in (*page.LINES, *ALL_CASES):
         recipe = committed[line.study].recipe
         first, second = (recipe.method(name) for name in (line.first, line.second))
         trained = [recipe.method(one.reuse_model) if one.reuse_model else one for one in (first, second)]
+        if line in page.POSTERIOR.cases:  # the posterior is tuned from the plain network
+            assert trained[0].init_from == trained[1].name
+            assert (first.calibrator, trained[0].objective.kind) == (second.calibrator, trained[1].objective.kind)
+            continue
         assert trained[0].method == trained[1].method
+        if line in page.AUGMENTED.cases:
+            assert dataclasses.replace(trained[0].train, augmentation="crop") == trained[1].train
+            assert (first.calibrator, trained[0].objective) == (second.calibrator, trained[1].objective)
+            continue
         assert trained[0].train == trained[1].train
         changed = (trained[0].objective != trained[1].objective) + (first.calibrator != second.calibrator)
         assert changed == 1, line
@@ -137,18 +184,20 @@ def test_differences_are_those_of_the_rows_by_student(committed, line, metric):
 
 
 def test_the_page_shows_every_line_and_says_what_is_not_measured(committed):
-    lines = page.decision(committed).splitlines()[2:]
+    table, _, told = page.decision(committed).partition("\n\n")
+    cells = [[cell.strip() for cell in text.split("|")[1:-1]] for text in table.splitlines()[2:]]
+    assert len(cells) == len(page.TABLE) <= 12
+    for row, one in zip(cells, page.TABLE, strict=True):
+        assert all(len(cell.split(" / ")) == len(one.cases) for cell in row[3:])
+        bold = [cell for cell in row[3:] if "**" in cell]
+        assert not bold or int(re.search(r"(\d+) seeds", row[2])[1]) >= 5
+    several = [line for one in page.TABLE for line in one.cases if len(one.cases) > 1]
+    assert len(page.intervals(committed).splitlines()) - 2 == len(several)
     missing = [line for line in page.LINES if page.verdict(committed, line) == page.NOT_MEASURED]
-    cells = [[cell.strip() for cell in text.split("|")[1:-1]] for text in lines]
-    said = [row for row in cells if row[3:] == [page.NOT_MEASURED] * 3]
-    shown = [have.rpartition("; ")[2] for row in said for have in row[0].split("; or ")]
-    assert shown == [line.have.rpartition("; ")[2] for line in missing]
-    assert all(row[1].endswith("(not measured)") for row in said)
-    assert len(cells) - len(said) == len(page.LINES) - len(missing) == len(page.detection(committed).splitlines()) - 2
-    for row in cells:
-        bold = [cell for cell in row[3:] if cell.startswith("**")]
-        assert not bold or int(re.search(r"\((\d+) seeds\)", row[2])[1]) >= 5
-    assert page.decision({}) == page.detection({}) == make.NOTHING
+    assert len(page.detection(committed).splitlines()) - 2 == len(page.LINES) - len(missing)
+    assert all(part in told for line in missing for part in line.have.split("; "))
+    assert "not measured" in page.decision({"code": committed["code"]})
+    assert page.decision({}) == page.detection({}) == page.intervals({}) == make.NOTHING
 
 
 def test_the_pilots_failure_is_told_without_a_claim():
@@ -243,14 +292,14 @@ def test_the_temperature_of_the_failed_networks_is_at_its_limit_and_the_page_say
 
 def test_the_chart_is_made_from_the_rows_and_is_well_formed(committed):
     text = (HOME / "docs" / "figures" / make.CHART).read_text(encoding="utf-8")
-    assert text == page.flow_chart(committed), "run python reproduction/pages/make_reproduction.py"
+    assert text == chart.flow_chart(committed), "run python reproduction/pages/make_reproduction.py"
     for studies in (committed, {}):
-        root = ElementTree.fromstring(page.flow_chart(studies))
+        root = ElementTree.fromstring(chart.flow_chart(studies))
         wide = max(len(node.text or "") for node in root.iter("{http://www.w3.org/2000/svg}text"))
         assert wide <= 58  # fits into a box
     addresses = re.findall(r"https?://[^\"]+", text)
     assert addresses == ["http://www.w3.org/2000/svg"]
-    assert page.NOT_MEASURED in page.flow_chart({})
+    assert page.NOT_MEASURED in chart.flow_chart({})
 
 
 # the analysis of the experiment
@@ -360,7 +409,10 @@ def test_the_page_counts_the_effects_of_its_table(committed):
     higher = ("avu_auc", "auroc")
     worse = [cell for metric, cell in clear if cell.startswith("−") == (metric in higher)]
     told = f'{len(clear)} of the {len(cells)} intervals against "none" that are measured exclude zero'
-    assert told + (", all on the worse side." if len(worse) == len(clear) else "") in text
+    by_chance = {5: "five", 6: "six", 7: "seven", 8: "eight"}[round(0.05 * len(cells))]
+    assert f"{told}, {len(worse)} of them on the worse side; about {by_chance} would do so by chance." in text
+    few = [line for line in factorial.errors_left(committed).splitlines() if "tenth" in line and "− none" in line]
+    assert f'These are {len(few) * len(factorial.PRIMARY)} intervals against "none"' in text
 
 
 def test_a_figure_in_a_sentence_can_be_a_difference(committed, printed):
@@ -380,3 +432,94 @@ def test_variants_are_compared_where_both_are_trained(committed):
     assert len(lines) == len(measured) + (len(measured) < len(page.VARIANTS))
     assert "(5 seeds) | +0.008 (−0.012 … +0.029)" in lines[0]
     assert page.variants({}) == make.NOTHING
+
+
+# the decision table from the rows
+
+
+def figure_rows(line: page.Line, method: str, metric: str, where: str) -> dict[int, float]:
+    """A figure of each seed by a plain loop over the rows."""
+    place = {"5": "severity=5 AND shift NOT LIKE 'ood:%'", "clean": "shift='clean'", "svhn": "shift LIKE 'ood:svhn%'"}
+    with closing(sqlite3.connect(f"file:{PUBLISHED / line.study / 'study.sqlite'}?mode=ro", uri=True)) as db:
+        query = f"SELECT seed, value FROM rows WHERE method=? AND metric=? AND {place[where]}"
+        found = db.execute(query, (method, metric)).fetchall()
+    return {seed: statistics.mean(v for s, v in found if s == seed) for seed in sorted({s for s, _ in found})}
+
+
+def test_every_number_of_the_table_is_the_one_of_the_rows(committed):
+    from scipy.stats import ttest_rel
+
+    table = page.decision(committed).partition("\n\n")[0].splitlines()[2:]
+    for text, one in zip(table, page.TABLE, strict=True):
+        cells = [cell.strip() for cell in text.split("|")[4:-1]]
+        for cell, (metric, where) in zip(cells, page.SHOWN, strict=True):
+            for shown, line in zip(cell.split(" / "), one.cases, strict=True):
+                first, second = (figure_rows(line, name, metric, where) for name in (line.first, line.second))
+                seeds = sorted(set(first) & set(second))
+                assert len(seeds) >= 5
+                values = [[each[seed] for seed in seeds] for each in (first, second)]
+                scale = 100 if metric in ("accuracy", "auroc") else 1
+                mean = scale * statistics.mean(a - b for a, b in zip(*values, strict=True))
+                told = float(shown.strip("*").partition(" ")[0].replace("−", "-"))
+                assert told == pytest.approx(mean, abs={"ece": 0.0005, "nll": 0.005}.get(metric, 0.05) + 1e-9)
+                low, high = (0.0, 0.0) if values[0] == values[1] else ttest_rel(*values).confidence_interval(0.95)
+                assert shown.startswith("**") == (low > 0 or high < 0), (line, metric)
+
+
+def test_what_the_table_recommends(committed):
+    """New rows may change this: then the page's first sentence and its questions must change, too."""
+    helps = [one.compared for one in page.TABLE if page.agreed(committed, one) == "helps"]
+    assert helps == [
+        "a temperature",
+        "AugMix, both with a temperature",
+        "a posterior (MOPED) instead of none, both with a temperature",
+        "`monotone`, both with a temperature",
+        "a temperature",
+        "AvUC as printed, no temperature",
+    ]
+    assert page.use(committed, page.FEW_IMAGES).startswith("AvUC `monotone`")
+    assert page.use(committed, page.PRINTED).endswith("**not** AvUC as printed")
+    failed = [line.have for line in page.PRINTED.cases if page.fails(committed, line)]
+    assert failed == ["SGD", "AugMix", "few images"]
+    assert not any(page.fails(committed, line) for one in page.TABLE if one != page.PRINTED for line in one.cases)
+
+
+def test_posteriors_start_from_the_plain_networks_that_they_are_compared_with():
+    """AugMix: those with none and the printed loss; the networks were lost and trained again for the other two."""
+    with closing(sqlite3.connect(f"file:{PUBLISHED / 'factorial' / 'study.sqlite'}?mode=ro", uri=True)) as db:
+        runs = dict(db.execute("SELECT method, max(run) FROM models WHERE method LIKE 'AugMix%' GROUP BY method"))
+        started = dict(db.execute("SELECT id, started FROM runs"))
+        finished = dict(db.execute("SELECT id, finished FROM runs"))
+    plain, first, again = (runs[f"AugMix, {name}"] for name in ("none, none", "MOPED, none", "MOPED, monotone"))
+    assert runs["AugMix, MOPED, AvUC"] == first
+    assert runs["AugMix, MOPED, penalty"] == again
+    assert finished[plain] <= started[first] <= finished[first] < started[again]
+    text = " ".join((HOME / "docs" / "when-to-use-avuc.md").read_text(encoding="utf-8").split())
+    assert "only the posteriors with `monotone` start from networks that were [trained again]" in text
+
+
+def test_the_page_counts_what_avuc_does_without_a_temperature(committed):
+    said = []
+    for training, loss, metric in itertools.product(page.TRAININGS, ("AvUC", "monotone"), ("ece", "nll")):
+        line = page.Line("", "factorial", f"{training}, MOPED, {loss}", f"{training}, MOPED, none")
+        said.append(page.difference(committed["factorial"], line, metric, "5")[0].says("lower"))
+    text = " ".join((HOME / "docs" / "when-to-use-avuc.md").read_text(encoding="utf-8").split())
+    worse, unclear = said.count("worse"), said.count("not significant")
+    assert worse + unclear == len(said)
+    assert f"of the {len(said)} intervals of ECE and NLL" in text
+    assert f"{worse} are on the worse side and {unclear} are not clear" in text
+
+
+def test_the_page_names_the_only_other_gain_in_detection(committed):
+    found = []
+    for one in factorial.comparisons(committed["factorial"]):
+        for metric, where in (
+            page.DETECTED if (one.second, one.first) in {("none", "AvUC"), ("none", "monotone")} else ()
+        ):
+            text = factorial.cell(committed["factorial"], one.names(), metric, where)
+            found += [text] if text.startswith("**+") else []
+    for name in ("SVI-AvUC", "SVI-AvUC, monotone", "SVI-AUAvUC"):
+        found += [
+            t for t in page.differences(committed, page.Line("", "code", name, "SVI"), page.DETECTED) if "**+" in t
+        ]
+    assert [text.split()[0] for text in found] == ["**+0.2"]

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import make_reproduction as make
 import numpy as np
@@ -21,6 +22,7 @@ import reproduction_tables as tables
 import reproduction_worth as worth
 
 from avuc.core.errors import InputError
+from avuc.report.study.paper_comparison import Figure
 
 HOME = Path(__file__).parents[2]
 
@@ -351,7 +353,7 @@ def test_every_block_is_filled(studies, printed):
     blocks, remarks = make.all_blocks(studies, printed, {})
     empty = {name for name, text in blocks.items() if make.NOTHING in text}
     # the recipe may or may not have the first; the factorial is not among these studies
-    assert empty <= {"auavuc", "errors-left", "factorial", "factorial-effects", "pilot"}, empty
+    assert empty <= {"auavuc", "decision-intervals", "errors-left", "factorial", "factorial-effects", "pilot"}, empty
     # a number of ours stands beside the paper's: both are on the line
     line = next(line for line in blocks["quartiles"].splitlines() if line.startswith("| SVI-AvUC |"))
     value = studies["paper"].get("SVI-AvUC", "ece", "5")
@@ -488,15 +490,61 @@ def test_single_models_of_every_study_of_test_images_count(studies):
     assert (found["AUROC, SVHN"].bound, found["AUROC, SVHN"].about) == (pytest.approx(0.999), "SVI-AvUC of code")
 
 
-def test_pairs_with_and_without_avuc(studies):
-    text = worth.worth(studies)
-    lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines()[2:]}
-    # the ablation of the made-up studies has none of the pairs
-    assert list(lines) == [told for name, _, _, told in worth.PAIRS if name != "ablation"]
-    name, row, other, told = worth.PAIRS[0]
-    study = studies[name]
-    difference = study.get(row, "ece", "5").value - study.get(other, "ece", "5").value
-    assert f"{difference:+.3f} (".replace("-", "−") in lines[told].replace("**", "")
+def made_up(**values: tuple[float, ...]) -> SimpleNamespace:
+    """A study in which every metric of a method has the same values, of the seeds 0, 1, …"""
+    names = [name.replace("_", "-") for name in values]
+    methods = [SimpleNamespace(seeds=tuple(range(len(each)))) for each in values.values()]
+    by_name = dict(zip(names, values.values(), strict=True))
+    return SimpleNamespace(
+        results=SimpleNamespace(names=names, methods=methods),
+        get=lambda method, metric, where: Figure(by_name[method], tuple(range(len(by_name[method])))),
+    )
+
+
+def test_pairs_with_and_without_avuc_are_paired_by_seed():
+    """Of ten seeds and five, the five that both have count: the others would turn the sign of this difference."""
+    from scipy.stats import ttest_rel
+
+    with_avuc, without = (0.30, 0.21, 0.27, 0.33, 0.24), (0.32, 0.22, 0.30, 0.34, 0.26)
+    study = made_up(SVI_AUAvUC=with_avuc, SVI=(*without, *[0.1] * 5))
+    pair = next(pair for pair in worth.PAIRS if (pair.study, pair.method) == ("code", "SVI-AUAvUC"))
+    assert worth.measured({"code": study}) == [(pair, 5)]
+    interval = ttest_rel(with_avuc, without).confidence_interval(0.95)
+    assert interval.high < 0
+    told = "**{:+.3f} ({:+.3f} … {:+.3f})**".format(-0.018, *interval).replace("-", "−")
+    text = worth.worth({"code": study})
+    assert f"| AUAvUC | 5 | **−1.8 (−2.8 … −0.8)** | {told} | {told} | **−0.02 (" in text
+    assert "Fewer than" not in text
+
+
+def test_pairs_with_few_seeds_stand_apart_and_are_never_bold(studies):
+    clear = made_up(SVI_AvUC=(0.1, 0.1, 0.1, 0.2), SVI=(0.5, 0.5, 0.5, 0.6))
+    one = made_up(SVI_AvUC=(0.1,), SVI=(0.5, 0.9))
+    text = worth.worth({"code": clear, "code-pretrained": one})
+    assert "At least" not in text
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[4:]]
+    ece = 3 + worth.FIGURES.index("ece")
+    assert [(row[2], row[ece]) for row in lines] == [("4", "−0.400 (−0.400 … −0.400)"), ("1", "−0.400")]
+    assert worth.worth({}) == worth.worth({"code": made_up(SVI=(0.5,))}) == make.NOTHING
+    # every pair names methods of its recipe; the made-up studies have no factorial, and their ablation no pair
+    shown = {pair for pair, _ in worth.measured(studies)}
+    assert shown == {pair for pair in worth.PAIRS if pair.study in studies and pair.study != "ablation"}
+
+
+def test_every_pair_differs_in_avuc_alone():
+    found = make.read_studies(HOME / "reproduction" / "results" / "cifar10")
+    for pair in worth.PAIRS:
+        recipe = found[pair.study].recipe
+        rows = [recipe.method(name) for name in (pair.method, pair.other)]
+        assert rows[0].calibrator == rows[1].calibrator
+        first, second = (recipe.method(row.reuse_model) if row.reuse_model else row for row in rows)
+        assert (first.method, first.init_from) == (second.method, second.init_from), pair
+        assert first.train == second.train
+        loss, other = first.objective, second.objective
+        assert (loss.kl_weight, loss.kl_gradient) == (other.kl_weight, other.kl_gradient)
+        assert loss.kind in ("avuc", "auavuc")
+        assert loss.beta > 0
+        assert other.kind == "plain" or other.beta == 0
 
 
 def test_paired_seeds_are_students_interval(studies):
@@ -614,8 +662,8 @@ def test_main_fills_the_pages_and_check_sees_a_change(published, tmp_path, monke
     names = ("reproduction/index.md", "reproduction/tables.md")
     for name in names:
         page = (HOME / "docs" / name).read_text(encoding="utf-8")
-        # the made-up ablation has other rows
-        page = re.sub(r"<!-- figure: ablation \|.*?<!-- end -->", "a number", page)
+        # the made-up ablation has other rows, and there is no made-up factorial
+        page = re.sub(r"<!-- figure: (ablation|factorial|factorial-tenth) \|.*?<!-- end -->", "a number", page)
         (docs / name).write_text(page, encoding="utf-8")
     readme = tmp_path / "README.md"
     readme.write_text("# x\n<!-- generated: cifar10 -->\n<!-- end: cifar10 -->\nby hand\n", encoding="utf-8")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import studies_tables
 import torch
 from PIL import Image
 
@@ -17,6 +18,7 @@ from avuc.study import load_recipe, run_study
 from avuc.study.grid import Plan
 from avuc.study.own_data import forget
 
+HOME = Path(__file__).parents[2]
 FOLDER = Path(__file__).parents[1] / "studies" / "tiny-imagenet"
 WNIDS = ("n02124075", "n01443537", "n04067472")  # not sorted, as in the original
 
@@ -220,3 +222,34 @@ def test_from_files_to_results(own, root, tmp_path, some):
     plain = [values[name, 0, "clean", 0, "accuracy"] for name in ("As it is", "As it is + TS")]
     assert len(set(plain)) == 1  # a temperature changes no prediction
     assert values["As it is", 0, "clean", 0, "nll"] != values["LL-SVI-AvUC", 0, "clean", 0, "nll"]
+
+
+def test_what_the_pages_say_about_the_published_part():
+    """The findings of docs/studies/tiny-imagenet.md and the sentence of docs/studies/index.md, over five paired seeds."""
+    results = studies_tables.read_published(HOME / "reproduction" / "results" / "studies" / "tiny-imagenet").results
+
+    def sign(first: str, metric: str, where: str) -> int:
+        found, seeds = studies_tables.difference(results, (first, "LL-SVI"), metric, where)
+        assert seeds == 5
+        return int(found.low > 0) - int(found.high < 0)
+
+    figures = ("accuracy", "aurc", "nll", "ece", "brier")
+    printed, repaired = "LL-SVI-AvUC (as printed)", "LL-SVI-AvUC"
+    assert [sign(printed, metric, "shifted") for metric in figures] == [-1, 1, -1, -1, -1]
+    assert [sign(printed, metric, "clean") for metric in figures[:4]] == [-1, 1, 1, -1]
+    for where in ("clean", "shifted"):
+        assert [sign(repaired, metric, where) for metric in figures[:4]] == [1, -1, 1, 1]
+    assert [sign("LL-SVI + TS", metric, "clean") for metric in figures[2:]] == [-1, -1, -1]
+    gains = [
+        -studies_tables.difference(results, (name, "LL-SVI"), "ece", "shifted")[0].value
+        for name in ("LL-SVI + TS", printed)
+    ]
+    assert 2 <= gains[0] / gains[1] < 2.5  # "twice as much"
+    for metric in ("ece", "nll", "brier"):
+        means = {name: studies_tables.figure(results, name, metric, "shifted").value for name in results.names}
+        assert min(means, key=means.get) == "As it is + TS"
+    for where in ("clean", "shifted"):
+        plain, posterior = (
+            studies_tables.figure(results, name, "accuracy", where).value for name in ("As it is", "LL-SVI")
+        )
+        assert plain < posterior
