@@ -225,7 +225,7 @@ def test_from_files_to_results(own, root, tmp_path, some):
 
 
 def test_what_the_pages_say_about_the_published_part():
-    """The findings of docs/studies/tiny-imagenet.md and the sentence of docs/studies/index.md, over five paired seeds."""
+    """The findings of docs/studies/tiny-imagenet.md, and the sentence of docs/studies/index.md: five paired seeds."""
     results = studies_tables.read_published(HOME / "reproduction" / "results" / "studies" / "tiny-imagenet").results
 
     def sign(first: str, metric: str, where: str) -> int:
