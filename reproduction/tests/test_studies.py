@@ -326,7 +326,7 @@ def published():
 
 def dry_run(*arguments: str) -> str:
     """What `make reproduce` would run, on one line."""
-    command = ["make", "-n", "reproduce", "BIN=bin", *arguments]
+    command = ["make", "--no-print-directory", "-n", "reproduce", "BIN=bin", *arguments]
     done = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=True)
     return " ".join(done.stdout.replace("\\\n", " ").split())
 
