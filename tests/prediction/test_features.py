@@ -162,7 +162,7 @@ def test_logits_that_change_in_place_are_those_of_the_network() -> None:
 
 
 @pytest.mark.parametrize("make", [Tied, lambda: Net().bfloat16(), lambda: nn.Flatten()], ids=["tied", "half", "none"])
-def test_plain_networks_without_a_layer_of_their_own_run_as_ever(make: Callable[[], nn.Module]) -> None:
+def test_plain_networks_without_such_a_last_layer_run_as_before(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     net = make().eval()
     x = torch.randn(7, 4).to(next((p.dtype for p in net.parameters()), torch.float32))

@@ -238,7 +238,8 @@ class Run:
             trainer.swap_average()
         settings, features = self.job.settings, None
         if settings.freeze_trunk:
-            features = self.features.setdefault(trunk_key(self.trainers[0]), FeatureStore())
+            trunks = tuple(trunk_key(trainer) for trainer in self.trainers)
+            features = self.features.setdefault(trunks, FeatureStore())
         result = validate(self._posterior(None), data, settings, self.job.seed, self.threshold, features)
         for trainer in self.trainers:
             trainer.swap_average()

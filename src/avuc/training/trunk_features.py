@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
 from collections.abc import Hashable
@@ -119,16 +120,14 @@ def compute_features(trainer: ModelTrainer, data: MemoryData, *, progress: bool 
     for name, weight in model.named_parameters():
         weight.copy_(before[0][name])
     kept = found.new_empty(len(data), found.shape[1])
-    bar = Progress("features of the frozen layers", len(data)) if progress else None
-    for rows in (first, *rest):
-        found = _input_of_last(trainer, model, data, rows)
-        if found is None or found.shape[1] != kept.shape[1]:
-            return None
-        kept[rows] = found
-        if bar is not None:
-            bar.advance(len(rows))
-    if bar is not None:
-        bar.close()
+    with Progress("features of the frozen layers", len(data)) if progress else contextlib.nullcontext() as bar:
+        for rows in (first, *rest):
+            found = _input_of_last(trainer, model, data, rows)
+            if found is None or found.shape[1] != kept.shape[1]:
+                return None
+            kept[rows] = found
+            if bar is not None:
+                bar.advance(len(rows))
     return kept if _same(before, _state(model)) else None
 
 

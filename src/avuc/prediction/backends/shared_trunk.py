@@ -87,11 +87,8 @@ class SharedTrunkBackend:
         layer = self._runner.module.get_submodule(self.layer)
         assert isinstance(layer, nn.Linear)
         self.samples_per_chunk = samples_per_chunk(batches.size, layer.out_features, batches.device)
-        if self.store is not None and not are_readable(
-            (self._runner.base | attributes_of(self._runner.module)[0]).values()
-        ):
-            self.store = None
-        kept = self.store.get(batches, self._trunk_digest()) if self.store is not None else None
+        digest = self._trunk_digest()
+        kept = None if self.store is None or digest is None else self.store.get(batches, digest)
         if kept is not None:
             self._features = kept
             return True
@@ -115,15 +112,18 @@ class SharedTrunkBackend:
                 self._features.append(features if features.dtype == torch.float64 else features.float())
         finally:
             handle.remove()
-        if self.store is not None:
-            self.store.put(batches, self._trunk_digest(), self._features)
+        if self.store is not None and digest is not None:
+            self.store.put(batches, digest, self._features)
         return True
 
-    def _trunk_digest(self) -> str:
-        if self._digest is None:  # the backend is made anew if the posterior changes
+    def _trunk_digest(self) -> str | None:
+        """What other models' features must have been computed with to be used here; None if they cannot be."""
+        if self._digest is None and self.store is not None:  # the backend is made anew if the posterior changes
             net = self._runner.module
             tensors, others = attributes_of(net)
-            self._digest = trunk_digest(self._runner.base | tensors, self._prefix, f"{net!r} {self.dtype} {others}")
+            values = self._runner.base | tensors
+            if are_readable(values.values()):
+                self._digest = trunk_digest(values, self._prefix, f"{net!r} {self.dtype} {others}")
         return self._digest
 
     def ready(self, samples: range) -> bool:
