@@ -19,7 +19,7 @@ NORMALISATIONS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn
 
 @dataclass(frozen=True)
 class Slot:
-    """One variational tensor. `places` are all its names: a tied weight has several and is sampled once."""
+    """One variational tensor. `places` holds all its names: a tied weight has several and is sampled once."""
 
     places: tuple[str, ...]
     shape: torch.Size
@@ -58,7 +58,7 @@ class Layout:
     def by_name(self, flat: Tensor) -> dict[str, Tensor]:
         return dict(zip((slot.name for slot in self.slots), self.views(flat), strict=True))
 
-    def by_place(self, views: list[Tensor]) -> dict[str, Tensor]:
+    def by_all_names(self, views: list[Tensor]) -> dict[str, Tensor]:
         """Return the views under all their names, as `functional_call` needs them."""
         return {name: view for slot, view in zip(self.slots, views, strict=True) for name in slot.places}
 

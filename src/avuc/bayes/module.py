@@ -207,7 +207,7 @@ class BayesianModule(nn.Module):
     ) -> Any:
         """Run the forward pass with weights as tensors in the layout's order; on `module`, a copy, if it is given."""
         module = self.module if module is None else module
-        tensors = self.layout.by_place(views)
+        tensors = self.layout.by_all_names(views)
         if not self.recurrent:
             return functional_call(module, tensors, args, kwargs, tie_weights=False)
         with drawn_lists(module, self.recurrent, tensors):

@@ -156,12 +156,12 @@ class AutoCalibrator(Calibrator):
         self._check_params()
         layout: dict[str, Any] = {"class_dim": class_dim, "ignore_index": ignore_index}
         together = fit_groups(logits, labels, groups, **layout)
-        given = fit_rows(logits, labels, sample_weight, **layout)
-        scores = as_logits(given.logits).detach()
+        flat = fit_rows(logits, labels, sample_weight, **layout)
+        scores = as_logits(flat.logits).detach()
         refuse_not_logits(scores)
-        targets, weight = as_labels(given.labels, scores), None
-        if given.weights is not None:
-            weight = as_weights(given.weights, len(targets)).to(scores.device)
+        targets, weight = as_labels(flat.labels, scores), None
+        if flat.weights is not None:
+            weight = as_weights(flat.weights, len(targets)).to(scores.device)
         rows = Rows(scores, targets, weight, None if together is None else torch.from_numpy(together).to(scores.device))
         if weight is not None:
             rows = rows[weight > 0]
@@ -185,7 +185,10 @@ class AutoCalibrator(Calibrator):
         folds = (3 if self._blends else 5) if self.folds is None else self.folds
         race = Race(some, min(folds, parts), self.seed)
         with limited_threads(some.logits):
-            race.run({name: self._made(name, ROUGH) for name in names if name not in skipped}, stop=not self._blends)
+            race.run(
+                {name: self._new_calibrator(name, ROUGH) for name in names if name not in skipped},
+                stop=not self._blends,
+            )
             reason, weights, loss = self._winner(race)
         self.table_ = (*race.table(), *(Candidate.unknown(name, note) for name, note in skipped.items()))
         self._keep(self._fitted(rows, race, weights, loss), reason)
@@ -204,7 +207,7 @@ class AutoCalibrator(Calibrator):
         fits = race.fits if not used.logits.is_cuda else FoldFits(used.logits, used.labels, used.weight)
         fits.next_fold(used.logits, used.labels, used.weight)
         with limited_threads(used.logits):
-            fitted = fits.finish({name: self._made(name, FINE) for name in names})
+            fitted = fits.finish({name: self._new_calibrator(name, FINE) for name in names})
         if len(weights) == 1:
             return fitted[names[0]]
         shares = np.array(list(weights.values()))
@@ -223,7 +226,7 @@ class AutoCalibrator(Calibrator):
         shares = SHARES if self._blends else SHARES[:1]
         admitted = [name for name in names if race.admit(name, shares)]
         if not admitted and self._blends and self.methods is None:
-            race.run({LAST: self._made(LAST, FINE)}, stop=False)
+            race.run({LAST: self._new_calibrator(LAST, FINE)}, stop=False)
             admitted = [LAST] if race.runners[LAST].folds and race.admit(LAST, shares) else []
         if not admitted:
             return "Nothing is changed: every calibrator would make held-out rows worse.", *nothing
@@ -257,14 +260,14 @@ class AutoCalibrator(Calibrator):
             return list(PARTS if enough else MANY_PARTS)
         return [name for name in (FEW_CANDIDATES if few else CANDIDATES) if name in self.calibrators]
 
-    def _made(self, name: str, tolerance: float) -> Calibrator:
+    def _new_calibrator(self, name: str, tolerance: float) -> Calibrator:
         """Return a calibrator with default parameters; iterative ones with this tolerance."""
-        made = self.calibrators[name.removeprefix(LOOSE).removeprefix(JOINT)]()
-        if (name in ITERATIVE or name == LAST) and "tolerance" in made.get_params():
-            made.set_params(tolerance=max(tolerance, made.get_params()["tolerance"]))
+        calibrator = self.calibrators[name.removeprefix(LOOSE).removeprefix(JOINT)]()
+        if (name in ITERATIVE or name == LAST) and "tolerance" in calibrator.get_params():
+            calibrator.set_params(tolerance=max(tolerance, calibrator.get_params()["tolerance"]))
         if name == LAST:
-            made.set_params(joint=True)
-        return made.set_params(ridge=LOOSE_RIDGES[name]) if name in LOOSE_RIDGES else made
+            calibrator.set_params(joint=True)
+        return calibrator.set_params(ridge=LOOSE_RIDGES[name]) if name in LOOSE_RIDGES else calibrator
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame of `table_`."""

@@ -41,7 +41,7 @@ class Calibrator(ClassifierMethods, ABC):
     `_fit`, `_apply`, `_check_params`, its `name` and the attributes it learns (`learned`).
     """
 
-    # every calibrator by its name, `CALIBRATORS`: the package sets it, because this file stands below the others
+    # every calibrator by its name, `CALIBRATORS`; the package sets it, because this file cannot import the others
     calibrators: ClassVar[dict[str, type[Calibrator]]] = {}
     name: ClassVar[str]
     # learned attribute without its underscore -> its type in JSON: "number", "whole", "flag", "vector", "curve" or
@@ -119,17 +119,17 @@ class Calibrator(ClassifierMethods, ABC):
         if not hasattr(self, "temperature_"):
             raise InputError(f"this {type(self).__name__} is not fitted; call fit(logits, labels) or load() first")
         on_host = not (isinstance(logits, Tensor) and logits.is_cuda)
-        given = as_tensor(logits, "logits")
+        scores = as_tensor(logits, "logits")
         layout = None
-        if given.ndim not in (2, 3) or class_dim is not None or given.shape[-1] != self.num_classes_:
-            layout = ClassesLast.of(given, self.num_classes_, class_dim, f"this {type(self).__name__}")
-            given = layout.logits
-        tensor = as_logits(given.flatten(0, -2) if given.ndim > 3 else given, peek=on_host)
+        if scores.ndim not in (2, 3) or class_dim is not None or scores.shape[-1] != self.num_classes_:
+            layout = ClassesLast.of(scores, self.num_classes_, class_dim, f"this {type(self).__name__}")
+            scores = layout.logits
+        tensor = as_logits(scores.flatten(0, -2) if scores.ndim > 3 else scores, peek=on_host)
         if on_host:  # a CUDA tensor would have to wait for its values
             refuse_not_logits(tensor.detach())
         calibrated = self._apply(tensor)
         if layout is not None:
-            calibrated = layout.back(calibrated.reshape(given.shape))
+            calibrated = layout.back(calibrated.reshape(scores.shape))
         return calibrated if isinstance(logits, Tensor) else calibrated.numpy()
 
     def fit_transform(self, logits: Any, labels: Any, sample_weight: Any = None, **layout: Any) -> Any:
@@ -172,8 +172,8 @@ class Calibrator(ClassifierMethods, ABC):
         if hasattr(self, "temperature_"):
             rows += [(f"{key}_", getattr(self, f"{key}_")) for key in self.learned]
         # arrays can be long, and a curve is a picture: avuc.plot.temperature_curve
-        shown = [(name, value) for name, value in rows if not isinstance(value, np.ndarray) and name != "curve_"]
-        return html_table(repr(self) + ("" if hasattr(self, "temperature_") else ", not fitted"), ("", ""), shown)
+        short_rows = [(name, value) for name, value in rows if not isinstance(value, np.ndarray) and name != "curve_"]
+        return html_table(repr(self) + ("" if hasattr(self, "temperature_") else ", not fitted"), ("", ""), short_rows)
 
     # ---- JSON
 
@@ -271,8 +271,8 @@ def _parsed(text: str) -> dict[str, Any]:
     return content
 
 
-def _same_keys(where: str, found: dict[str, Any], expected: list[str]) -> None:
-    missing, unknown = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+def _same_keys(where: str, content: dict[str, Any], expected: list[str]) -> None:
+    missing, unknown = sorted(set(expected) - set(content)), sorted(set(content) - set(expected))
     if missing or unknown:
         raise InputError(f"calibrator JSON: {where} must hold {expected}; missing {missing}, unknown {unknown}")
 
@@ -309,7 +309,7 @@ def _value(key: str, value: Any, shape: str) -> Any:
     if shape == "calibrators":
         if not isinstance(value, list) or not value:
             raise InputError(f"calibrator JSON: {key} must be a list of calibrators; found {repr(value)[:40]}")
-        return [Calibrator.from_json(json.dumps(one)) for one in value]
+        return [Calibrator.from_json(json.dumps(item)) for item in value]
     if shape == "curve":
         return _vector(key, value[0]), _vector(key, value[1])
     if shape == "vector":

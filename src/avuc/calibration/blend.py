@@ -60,11 +60,11 @@ class BlendedCalibrator(Calibrator):
             weights: (K,) weights, with the sum 1.
             loss: NLL of held-out rows, if it is known.
         """
-        made = cls()
-        made.parts_, made.weights_, made.loss_ = parts, weights, float(loss)
-        made.num_classes_, made.temperature_, made.at_bound_ = parts[0].num_classes_, 1.0, False
-        made.curve_ = np.empty(0), np.empty(0)
-        return made
+        mixture = cls()
+        mixture.parts_, mixture.weights_, mixture.loss_ = parts, weights, float(loss)
+        mixture.num_classes_, mixture.temperature_, mixture.at_bound_ = parts[0].num_classes_, 1.0, False
+        mixture.curve_ = np.empty(0), np.empty(0)
+        return mixture
 
     def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
         raise InputError("a blend is not fitted itself; AutoCalibrator().fit(logits, labels) makes it")

@@ -74,8 +74,12 @@ class CalibratorCheck:
             "reasons": list(self.reasons),
             "tradeoffs": list(self.tradeoffs),
             "figures": {
-                name: {"before": one.before, "after": one.after, "change": [one.change, one.low, one.high]}
-                for name, one in self.figures.items()
+                name: {
+                    "before": change.before,
+                    "after": change.after,
+                    "change": [change.change, change.low, change.high],
+                }
+                for name, change in self.figures.items()
             },
             "rows": self.rows,
             "rows_given": self.given,
@@ -134,14 +138,14 @@ def check_calibrator(
             raise InputError("the check of a MultiLabelCalibrator takes (N, L) or (S, N, L), without weights or groups")
         return _check_multilabel(calibrator, logits, labels, folds, bins, seed, ignore_index)
     layout: dict[str, Any] = {"class_dim": class_dim, "ignore_index": ignore_index}
-    found = fit_groups(logits, labels, groups, **layout)
-    units = None if found is None else torch.from_numpy(found)
+    group_numbers = fit_groups(logits, labels, groups, **layout)
+    units = None if group_numbers is None else torch.from_numpy(group_numbers)
     logits, labels, sample_weight = fit_rows(logits, labels, sample_weight, **layout)
     scores = as_logits(logits).detach()
     targets = as_labels(labels, scores)
-    given, weight = len(targets), None
+    rows_given, weight = len(targets), None
     if sample_weight is not None:
-        weight = as_weights(sample_weight, given)
+        weight = as_weights(sample_weight, rows_given)
         kept = weight > 0
         scores, targets, weight = scores[..., kept.to(scores.device), :], targets[kept.to(targets.device)], weight[kept]
         units = None if units is None else units[kept.to(units.device)]
@@ -157,7 +161,7 @@ def check_calibrator(
     folds = min(folds, len(targets if units is None else units.unique()))
     after = before if folds < 2 else cross_fit_predictions(calibrator, scores, targets, folds, seed, weight, units)
     return check_predictions(
-        calibrator, before, after, folds=folds, bins=bins, seed=seed, given=given, weight=weight, groups=units
+        calibrator, before, after, folds=folds, bins=bins, seed=seed, given=rows_given, weight=weight, groups=units
     )
 
 
@@ -184,10 +188,12 @@ def _check_multilabel(
             fitted.fit(scores[..., rest, :], targets[rest], ignore_index=ignore_index)
         calibrated[..., part, :] = fitted.transform(scores[..., part, :])
     after = build(calibrated, targets, check=False, ignore_index=ignore_index)
-    one, other = before.flatten(), after.flatten()
-    rows = torch.arange(one.shape[0]).repeat_interleave(one.shape[1])
-    rows = rows if one.positions is None else rows[one.positions]
-    return check_predictions(calibrator, one, other, folds=folds, bins=bins, seed=seed, groups=rows)
+    decisions_before, decisions_after = before.flatten(), after.flatten()
+    rows = torch.arange(decisions_before.shape[0]).repeat_interleave(decisions_before.shape[1])
+    rows = rows if decisions_before.positions is None else rows[decisions_before.positions]
+    return check_predictions(
+        calibrator, decisions_before, decisions_after, folds=folds, bins=bins, seed=seed, groups=rows
+    )
 
 
 def cross_fit_predictions(
@@ -260,7 +266,9 @@ def check_predictions(
     """
     rows = len(before)
     common: dict[str, Any] = {"method": calibrator.name, "rows": rows, "given": given or rows, "folds": folds}
-    first, second = statistics or tuple(prediction_statistics(one.probs, one.labels) for one in (before, after))
+    first, second = statistics or tuple(
+        prediction_statistics(predictions.probs, predictions.labels) for predictions in (before, after)
+    )
     weights, units = (None if each is None else each.cpu().numpy() for each in (weight, groups))
     figures = {
         name: mean_change(getattr(first, name), getattr(second, name), weights, units) for name in ("nll", "brier")
@@ -268,13 +276,13 @@ def check_predictions(
     if weights is None:
         figures["ece"] = ece_change(first, second, bins=bins, seed=seed, groups=units)
     if folds < 2:
-        one = "row" if groups is None else "image or group"
-        alone = f"there is only one {one}, so nothing can be held out to judge the calibrator by"
+        unit_name = "row" if groups is None else "image or group"
+        alone = f"there is only one {unit_name}, so nothing can be held out to judge the calibrator by"
         return CalibratorCheck(figures=figures, reasons=(alone,), tradeoffs=(), **common)
     margins = {name: SHARE * figures[name].before for name in ("nll", "brier")}
     margins["ece"] = ECE_MARGIN + calibrator.ece_allowance
-    beyond = {name: one.low > 0 for name, one in figures.items()}
-    much = {name: one.change > margins[name] for name, one in figures.items()}
+    beyond = {name: change.low > 0 for name, change in figures.items()}
+    much = {name: change.change > margins[name] for name, change in figures.items()}
     refuse = {name: beyond[name] and much[name] for name in figures}
     if "ece" in refuse:
         refuse["ece"] &= not figures["nll"].high < 0

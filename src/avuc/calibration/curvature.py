@@ -86,8 +86,8 @@ def scales_and_biases(
     lower = _cholesky(hessian)
 
     def solve(g: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        found = torch.cholesky_solve(torch.cat((g, h)).unsqueeze(-1), lower)[:, 0]
-        return found[:classes], found[classes:]
+        solution = torch.cholesky_solve(torch.cat((g, h)).unsqueeze(-1), lower)[:, 0]
+        return solution[:classes], solution[classes:]
 
     return solve
 
@@ -97,9 +97,9 @@ def _cholesky(hessian: Tensor) -> Tensor:
     diagonal = hessian.diagonal(dim1=-2, dim2=-1)
     for share in (1e-12, 1e-9, 1e-6, 1e-3):
         diagonal.add_(share * diagonal)
-        found = torch.linalg.cholesky_ex(hessian)
-        if not bool(found.info.any()):
-            return torch.as_tensor(found.L)
+        factorisation = torch.linalg.cholesky_ex(hessian)
+        if not bool(factorisation.info.any()):
+            return torch.as_tensor(factorisation.L)
     return torch.diag_embed(diagonal.clamp(min=1e-300).sqrt())
 
 

@@ -102,14 +102,16 @@ class DirichletCalibration(WithMatrix):
 
     def _ridge(self, rows: Rows, total: float) -> tuple[Tensor, Tensor]:
         classes = rows.x.shape[-1]
-        one = torch.ones(classes, classes + 1, dtype=torch.float64, device=rows.x.device).fill_diagonal_(0.0)
-        theta = torch.zeros_like(one).fill_diagonal_(self._start - 1)
+        unit_ridge = torch.ones(classes, classes + 1, dtype=torch.float64, device=rows.x.device).fill_diagonal_(0.0)
+        theta = torch.zeros_like(unit_ridge).fill_diagonal_(self._start - 1)
         del self._start
-        chosen = self._chosen(rows.sample(CHOICE_ELEMENTS), one, theta) if self.strength is None else self.strength
+        chosen = (
+            self._chosen(rows.sample(CHOICE_ELEMENTS), unit_ridge, theta) if self.strength is None else self.strength
+        )
         self.strength_ = float(chosen)
-        return one * self.strength_, theta
+        return unit_ridge * self.strength_, theta
 
-    def _chosen(self, rows: Rows, one: Tensor, start: Tensor) -> float:
+    def _chosen(self, rows: Rows, unit_ridge: Tensor, start: Tensor) -> float:
         """Return the strength with the lowest held-out NLL."""
         if len(rows.labels) < len(start):
             return STRENGTHS[0]
@@ -122,10 +124,10 @@ class DirichletCalibration(WithMatrix):
         for strength in STRENGTHS:
             held_out = 0.0
             for number, part in enumerate(parts):
-                fit = LinearNLL(rows.some(~part), one * strength)
+                fit = LinearNLL(rows.some(~part), unit_ridge * strength)
                 thetas[number] = linear_minimum(fit, thetas[number], ROUGH, self.max_iterations)[0].theta
                 weight = float(rows.weight[part].sum())
-                held_out += weight * LinearNLL(rows.some(part), one).likelihood(thetas[number])[0]
+                held_out += weight * LinearNLL(rows.some(part), unit_ridge).likelihood(thetas[number])[0]
             risen = 0 if held_out < lowest else risen + 1
             if held_out < lowest:
                 best, lowest = strength, held_out

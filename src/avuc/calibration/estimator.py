@@ -43,8 +43,8 @@ class ClassifierMethods:
                 "transform(logits) over the classes"
             )
         if self.num_classes_ == 2 and (scores.ndim == 1 or scores.shape[-1] == 1):
-            one = scores if scores.ndim == 1 else scores[..., 0]
-            scores = torch.stack((torch.zeros_like(one), one), dim=-1)
+            log_odds = scores if scores.ndim == 1 else scores[..., 0]
+            scores = torch.stack((torch.zeros_like(log_odds), log_odds), dim=-1)
         probs = scores.softmax(-1)
         probs = probs.mean(0) if probs.ndim == 3 else probs
         return probs if isinstance(logits, Tensor) else probs.numpy()

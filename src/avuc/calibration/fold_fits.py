@@ -16,7 +16,7 @@ from avuc.calibration.temperature import TemperatureScaling
 
 
 class FoldFits:
-    """Calibrators that begin with a temperature share one for each fold, found from the temperature of all rows.
+    """Calibrators that begin with a temperature share one per fold; its search starts at the temperature of all rows.
 
     Linear maps start at the minimum of the last fold, with its curvature. Other calibrators are fitted as usual. The
     fits set no `loss_`.
@@ -41,72 +41,72 @@ class FoldFits:
         self._joint: SmoothedTemperatureScaling | None = None
 
     def next_fold(self, logits: Tensor, labels: Tensor, weight: Tensor | None) -> None:
-        """Go on to the next rows that are known."""
+        """Set the rows that the next fits use."""
         self._known = logits, labels, weight
         self._scaled: ScaledLogits | None = None
 
     def fit(self, name: str, calibrator: Calibrator) -> Calibrator:
-        """Return a new calibrator with the same parameters, fitted on the rows that are known.
+        """Return a new calibrator with the same parameters, fitted on the rows of this fold.
 
         Args:
-            name: under which the search of the last fold is found.
+            name: key under which the search of the last fold is kept.
             calibrator: only its class and parameters are used.
         """
-        made = type(calibrator)(**calibrator.get_params())
+        fitted = type(calibrator)(**calibrator.get_params())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the fit on all rows warns
-            # not subclasses of them: these may have a fit of their own
-            if isinstance(made, StructuredVectorScaling | MatrixScaling) and type(made) in LINEAR:
+            # subclasses of these classes may have a fit of their own, so the type must match exactly
+            if isinstance(fitted, StructuredVectorScaling | MatrixScaling) and type(fitted) in LINEAR:
                 scaled = self._start()
-                made._fit_at(scaled, self._temperature, self._searches.setdefault(name, Search()))
-            elif type(made) is SmoothedTemperatureScaling and not made.joint and made.bounds == self._bounds():
+                fitted._fit_at(scaled, self._temperature, self._searches.setdefault(name, Search()))
+            elif type(fitted) is SmoothedTemperatureScaling and not fitted.joint and fitted.bounds == self._bounds():
                 scaled = self._start()
-                made._fit_at(scaled, self._temperature)
-            elif type(made) is SmoothedTemperatureScaling and made.joint:
+                fitted._fit_at(scaled, self._temperature)
+            elif type(fitted) is SmoothedTemperatureScaling and fitted.joint:
                 if self._joint is None:
-                    self._joint = self._all_rows(made)
-                made._fit_near(_scaled(*self._known), self._joint.temperature_)
+                    self._joint = self._all_rows(fitted)
+                fitted._fit_near(_scaled(*self._known), self._joint.temperature_)
             else:
                 logits, labels, weight = self._known
-                made.fit(logits, labels, *(() if weight is None else (weight,)))
-        return made
+                fitted.fit(logits, labels, *(() if weight is None else (weight,)))
+        return fitted
 
     def finish(self, calibrators: Mapping[str, Calibrator]) -> dict[str, Calibrator]:
-        """Return new calibrators fitted on the rows that are known; these are all rows, so that the user is warned.
+        """Return new calibrators fitted on the current rows. These are all rows, so their fits warn the user.
 
         Args:
             calibrators: by name; only their classes and parameters are used.
         """
         logits, labels, weight = self._known
         weights = () if weight is None else (weight,)
-        made: dict[str, Calibrator] = {}
+        fitted: dict[str, Calibrator] = {}
         for name, calibrator in calibrators.items():
-            made[name] = one = type(calibrator)(**calibrator.get_params())
-            if isinstance(one, StructuredVectorScaling | MatrixScaling) and type(one) in LINEAR:
+            fitted[name] = new_calibrator = type(calibrator)(**calibrator.get_params())
+            if isinstance(new_calibrator, StructuredVectorScaling | MatrixScaling) and type(new_calibrator) in LINEAR:
                 new = self._scaled is None
                 scaled = self._start_all()
-                one._fit_at(scaled, self._temperature, self._searches.get(name))
-                one.loss_ = calibrated_nll(scaled, one._apply, one._block)
+                new_calibrator._fit_at(scaled, self._temperature, self._searches.get(name))
+                new_calibrator.loss_ = calibrated_nll(scaled, new_calibrator._apply, new_calibrator._block)
                 if new:
-                    warn_unseen(type(one).__name__, scaled)
-            elif self._joint is not None and self._same(one) and len(labels) == len(self._all[1]):
-                made[name] = self._joint
+                    warn_unseen(type(new_calibrator).__name__, scaled)
+            elif self._joint is not None and self._same(new_calibrator) and len(labels) == len(self._all[1]):
+                fitted[name] = self._joint
                 self._joint._warn_user(_scaled(*self._known), self._joint.at_bound_)
             else:
-                one.fit(logits, labels, *weights)
-        return made
+                new_calibrator.fit(logits, labels, *weights)
+        return fitted
 
-    def _same(self, made: Calibrator) -> bool:
+    def _same(self, calibrator: Calibrator) -> bool:
         assert self._joint is not None
-        return type(made) is SmoothedTemperatureScaling and made.get_params() == self._joint.get_params()
+        return type(calibrator) is SmoothedTemperatureScaling and calibrator.get_params() == self._joint.get_params()
 
     def _all_rows(self, calibrator: SmoothedTemperatureScaling) -> SmoothedTemperatureScaling:
-        made = SmoothedTemperatureScaling(**calibrator.get_params())
-        made._fit_scaled(_scaled(*self._all))
-        return made
+        fitted = SmoothedTemperatureScaling(**calibrator.get_params())
+        fitted._fit_scaled(_scaled(*self._all))
+        return fitted
 
     def _start_all(self) -> ScaledLogits:
-        """Return the rows that are known, which are all rows; their temperature is fitted once, with its warnings."""
+        """Return the current rows, which are all rows; their temperature is fitted once, with its warnings."""
         logits, labels, weight = self._known
         if self._scaled is None and self._first is not None and len(labels) == len(self._all[1]):
             self._scaled, self._temperature = self._first
@@ -118,7 +118,7 @@ class FoldFits:
         return self._scaled
 
     def _start(self) -> ScaledLogits:
-        """Return the rows that are known; the temperature of these is fitted once."""
+        """Return the current rows; their temperature is fitted once."""
         bounds = self._bounds()
         assert self._first is not None
         if self._scaled is None:
@@ -127,7 +127,7 @@ class FoldFits:
         return self._scaled
 
     def _bounds(self) -> tuple[float, float]:
-        """Return the range of the temperature; that of all rows is fitted once."""
+        """Return the range of the temperature; the temperature of all rows is fitted once."""
         if self._first is None:
             everything = _scaled(*self._all)
             self._first = everything, TemperatureScaling(bounds=start_bounds(everything))

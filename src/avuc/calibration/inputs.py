@@ -104,8 +104,8 @@ def logits_from_probs(probs: Any) -> Any:
         tensor = tensor.to(torch.float32)
     wide = tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)
     if wide.ndim == 1 or (wide.ndim > 1 and wide.shape[-1] == 1):
-        one = binary_logits_from_probs(wide, NLL_FLOOR)
-        return one if isinstance(probs, Tensor) else one.numpy()
+        log_odds = binary_logits_from_probs(wide, NLL_FLOOR)
+        return log_odds if isinstance(probs, Tensor) else log_odds.numpy()
     if wide.ndim == 0 or wide.shape[-1] == 0:
         raise InputError(f"probs must have shape (N, C) or (S, N, C); found {tuple(wide.shape)}")
     try:

@@ -1,4 +1,4 @@
-"""The layouts that calibrators take: rows for a fit, and the way there and back for logits that are transformed."""
+"""Converts every layout that calibrators accept: to rows for `fit`, and to classes last and back for `transform`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from avuc.predictions.rows import binary_probabilities
 
 
 class FitRows(NamedTuple):
-    """Logits (M, C) or (S, M, C), labels (M,) and weights (M,) or None; plain ones are as they were given."""
+    """Logits (M, C) or (S, M, C), labels (M,) and weights (M,) or None; inputs that are rows already stay unchanged."""
 
     logits: Any
     labels: Any
@@ -32,12 +32,14 @@ def fit_rows(
     tensor, targets = as_tensor(logits, "logits"), as_tensor(labels, "labels")
     plain = tensor.ndim in (2, 3) and tensor.shape[-1] != 1 and class_dim in (None, -1, tensor.ndim - 1)
     if plain and (targets.ndim == 1 or targets.shape == (tensor.shape[-2], 1)):
-        one = targets.reshape(-1)
-        ignored = None if ignore_index is None or len(one) != tensor.shape[-2] else one == ignore_index
+        class_numbers = targets.reshape(-1)
+        ignored = (
+            None if ignore_index is None or len(class_numbers) != tensor.shape[-2] else class_numbers == ignore_index
+        )
         if ignored is None or not bool(ignored.any()):
             return FitRows(logits, labels, sample_weight)
         keep = ~ignored
-        rows, kept = tensor[..., keep.to(tensor.device), :], one[keep]
+        rows, kept = tensor[..., keep.to(tensor.device), :], class_numbers[keep]
         positions: Tensor | None = keep.nonzero()[:, 0]
     elif (
         tensor.ndim == 0
@@ -46,9 +48,9 @@ def fit_rows(
     ):
         return FitRows(logits, labels, sample_weight)  # refused later
     else:
-        found = as_rows(tensor, targets, kind="logits", class_dim=class_dim, ignore_index=ignore_index, draws=None)
-        assert found.labels is not None
-        rows, kept, positions = found.scores, found.labels, found.positions
+        flat = as_rows(tensor, targets, kind="logits", class_dim=class_dim, ignore_index=ignore_index, draws=None)
+        assert flat.labels is not None
+        rows, kept, positions = flat.scores, flat.labels, flat.positions
         refuse_binary_probabilities(rows)
     if not len(kept):
         raise InputError(f"every label is ignore_index ({ignore_index}), so there is nothing to fit on")
@@ -74,15 +76,15 @@ def fit_groups(
             image are a group.
     """
     targets = as_tensor(labels, "labels")
-    # the positions of the rows are found as their weights are
+    # with the positions passed as weights, `fit_rows` returns the positions of the rows that it keeps
     every = torch.arange(targets.numel()).reshape(targets.shape)
-    found = fit_rows(logits, labels, every, class_dim=class_dim, ignore_index=ignore_index)
-    kept = as_tensor(found.weights, "groups").flatten()
+    flat = fit_rows(logits, labels, every, class_dim=class_dim, ignore_index=ignore_index)
+    kept = as_tensor(flat.weights, "groups").flatten()
     return images_or_groups(tuple(targets.shape), kept, len(kept), groups)
 
 
 def refuse_binary_probabilities(rows: Tensor) -> None:
-    """Raise `InputError` if rows (..., M, 2) made of one logit each look as if these were probabilities."""
+    """Raise `InputError` if rows (..., M, 2), each built from one logit, look like they came from probabilities."""
     if rows.shape[-1] == 2 and binary_probabilities(rows):
         raise InputError(
             "these look like probabilities of the positive class (all of them are from 0 to 1), and a temperature acts "
@@ -91,7 +93,7 @@ def refuse_binary_probabilities(rows: Tensor) -> None:
 
 
 class ClassesLast(NamedTuple):
-    """Logits with the classes in the last dimension, and the way back to the layout in which they came.
+    """Logits with the classes in the last dimension, and what is needed to restore their original layout.
 
     logits  (..., C)
     axis    the dimension of the classes; None: there was none, one number for each row
@@ -118,17 +120,17 @@ class ClassesLast(NamedTuple):
             return cls(binary_rows(logits, "logits"), None, True)
         axis = (dimensions - 1 if dimensions <= 3 else 1) if class_dim is None else class_dim
         if dimensions < 2 or not isinstance(axis, int) or not -dimensions <= axis < dimensions:
-            found = f"shape {tuple(logits.shape)}" + ("" if class_dim is None else f" with class_dim={class_dim}")
+            description = f"shape {tuple(logits.shape)}" + ("" if class_dim is None else f" with class_dim={class_dim}")
             raise InputError(
                 f"{who} was fitted on {classes} classes and takes logits (N, {classes}), ({classes} in dimension "
-                f"class_dim){' or binary (N,)' if classes == 2 else ''}; found {found}"
+                f"class_dim){' or binary (N,)' if classes == 2 else ''}; found {description}"
             )
         size = logits.shape[axis]
         if size == classes:
             return cls(logits.movedim(axis, -1), axis, False)
         if size == 1 and classes == 2:
             return cls(binary_rows(logits.squeeze(axis), "logits"), axis, True)
-        fits = [place for place, length in enumerate(logits.shape) if length == classes]
+        fits = [dimension for dimension, length in enumerate(logits.shape) if length == classes]
         where = f"in dimension {axis % dimensions} of {tuple(logits.shape)}"
         remedy = f"; give class_dim={fits[-1] if fits[-1] < dimensions - 1 else -1}" if fits else ""
         raise InputError(f"{who} was fitted on {classes} classes; found {size} {where} (class_dim={class_dim}){remedy}")
@@ -137,8 +139,8 @@ class ClassesLast(NamedTuple):
         """Return calibrated logits (..., C) in the layout of the original ones."""
         if self.binary:
             # softmax([a, b])[1] = sigmoid(b − a)
-            one = calibrated[..., 1] - calibrated[..., 0]
-            return one if self.axis is None else one.unsqueeze(self.axis)
+            log_odds = calibrated[..., 1] - calibrated[..., 0]
+            return log_odds if self.axis is None else log_odds.unsqueeze(self.axis)
         assert self.axis is not None
         return calibrated.movedim(-1, self.axis)
 

@@ -224,19 +224,19 @@ def linear_minimum(
     """
     passes, least = 0.0, max(tolerance, _least(nll.rows))
     if search is not None and search.theta is not None and search.solve is not None and nll.rows.lost is None:
-        found = minimised(nll, search.theta, search.solve, least, max_iterations)
-        search.theta = found.theta
-        return found, nll.passes
+        minimum = minimised(nll, search.theta, search.solve, least, max_iterations)
+        search.theta = minimum.theta
+        return minimum, nll.passes
     solve = nll.solver(theta)
     few = nll.rows.sample(_sampled(nll.rows))
     if few is not nll.rows:
         sampled = LinearNLL(few, nll.strength)
         theta = minimised(sampled, theta, solve, 1e-3, max_iterations).theta
         passes = sampled.passes * len(few.labels) / len(nll.rows.labels)
-    found = minimised(nll, theta, solve, least, max_iterations)
+    minimum = minimised(nll, theta, solve, least, max_iterations)
     if search is not None and nll.rows.lost is None:
-        search.theta, search.solve = found.theta, nll.solver(found.theta)
-    return found, passes + nll.passes
+        search.theta, search.solve = minimum.theta, nll.solver(minimum.theta)
+    return minimum, passes + nll.passes
 
 
 def _sampled(rows: Rows) -> int:
@@ -256,9 +256,9 @@ def log_probs(logits: Tensor) -> Tensor:
     return torch.log_softmax(logits, dim=-1).masked_fill_(torch.isneginf(logits), 0.0)
 
 
-def has_converged(found: Found, tolerance: float, rows: Rows) -> bool:
+def has_converged(minimum: Found, tolerance: float, rows: Rows) -> bool:
     """Return whether the search came to its end, up to a factor of 10."""
-    return found.length <= 10 * max(tolerance, _least(rows))
+    return minimum.length <= 10 * max(tolerance, _least(rows))
 
 
 def _least(rows: Rows) -> float:

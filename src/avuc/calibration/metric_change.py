@@ -41,7 +41,9 @@ class Figures(NamedTuple):
 
     def worse(self, than: Figures) -> list[str]:
         """Return the names of the figures that are higher than others; NaN counts as higher."""
-        return [name for name, one, other in zip(self._fields, self, than, strict=True) if not one <= other]
+        return [
+            name for name, value, other_value in zip(self._fields, self, than, strict=True) if not value <= other_value
+        ]
 
 
 def figures(probs: Tensor, labels: Tensor, weight: Array | None = None, bins: int = 15) -> Figures:
@@ -63,8 +65,8 @@ def figures(probs: Tensor, labels: Tensor, weight: Array | None = None, bins: in
     confidence, predicted = (column.numpy() for column in probs.max(-1))
     gap = (predicted == labels.numpy()) - confidence.astype(np.float64)
     share = np.full(len(gap), 1 / len(gap)) if weight is None else weight / weight.sum()
-    place = digitise(confidence, bin_edges(bins, probs.dtype))
-    ece = float(np.abs(np.bincount(place, share * gap, bins)).sum())
+    bin_index = digitise(confidence, bin_edges(bins, probs.dtype))
+    ece = float(np.abs(np.bincount(bin_index, share * gap, bins)).sum())
     return Figures(float(share @ loss), float(share @ brier), ece)
 
 
@@ -123,7 +125,7 @@ def ece_change(
         seed: of the bootstrap.
         groups: (N,) numbers of groups, which are resampled as a whole; None: rows are.
     """
-    terms = [_terms(one, bins) for one in (after, before)]
+    terms = [_terms(statistics, bins) for statistics in (after, before)]
     rows, unit = len(before), None
     if groups is not None:
         unit = np.unique(groups, return_inverse=True)[1]
@@ -131,19 +133,19 @@ def ece_change(
     if np.array_equal(before.confidence, after.confidence) and np.array_equal(before.correct, after.correct):
         return MetricChange(values[1], values[0], 0.0, 0.0, 0.0)
     many = rows if unit is None else int(unit.max()) + 1
-    place = (np.arange(rows) if unit is None else unit) * (2 * bins + 1)
+    first_column = (np.arange(rows) if unit is None else unit) * (2 * bins + 1)
     # the last column counts rows: a resample of groups has a number of rows of its own
-    at = np.concatenate((place + terms[0][0], place + terms[1][0] + bins, place + 2 * bins))
+    at = np.concatenate((first_column + terms[0][0], first_column + terms[1][0] + bins, first_column + 2 * bins))
     each = np.concatenate((terms[0][1], terms[1][1], np.ones(rows)))
     units = np.bincount(at, each, many * (2 * bins + 1)).reshape(many, -1)
     sums = [AbsoluteSum(units[:, side * bins : (side + 1) * bins].sum(0) / rows) for side in (0, 1)]
     drawn, step = resampled_rows(many, REPLICATES, seed), max(1, HELD // many)
     for start in range(0, REPLICATES, step):
         some = [np.bincount(next(drawn), minlength=many) for _ in range(min(step, REPLICATES - start))]
-        found = np.stack(some).astype(np.float64) @ units
-        for side, one in enumerate(sums):
-            one.add(found[:, side * bins : (side + 1) * bins] / found[:, -1:])
-    a, b = (one.errors() for one in sums)
+        bin_sums = np.stack(some).astype(np.float64) @ units
+        for side, absolute_sum in enumerate(sums):
+            absolute_sum.add(bin_sums[:, side * bins : (side + 1) * bins] / bin_sums[:, -1:])
+    a, b = (absolute_sum.errors() for absolute_sum in sums)
     if groups is not None:
         a, b = wider(a, many), wider(b, many)
     interval = difference_interval("ece", values[0], a, values[1], b, LEVEL)

@@ -135,15 +135,15 @@ class SmoothedTemperatureScaling(MixedTemperatureScaling):
         left, right = max(x - NEAR, low), min(x + NEAR, high)
         middle = x if left < x < right else (left + right) / 2
         loss = partial(self._loss, scaled)
-        found = brent_minimum(lambda t: loss(math.exp(t)), left, middle, right, max(self.tolerance, NEAR_TOLERANCE))
-        if min(found.x - left, right - found.x) < 3 * NEAR_TOLERANCE:
+        minimum = brent_minimum(lambda t: loss(math.exp(t)), left, middle, right, max(self.tolerance, NEAR_TOLERANCE))
+        if min(minimum.x - left, right - minimum.x) < 3 * NEAR_TOLERANCE:
             self._fit_scaled(scaled)
             return
         self.curve_ = np.empty(0), np.empty(0)
-        self._store(scaled, found)
+        self._store(scaled, minimum)
 
     def _grid(self) -> Array:
-        # what is minimised over T is smooth, and takes longer than an NLL
+        # the objective is smooth in T and slower than an NLL, so a coarser grid is used
         return super()._grid()[::4] if self.joint else super()._grid()
 
     def _floored(self, scaled: ScaledLogits) -> int:

@@ -16,7 +16,7 @@ from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX, multilabel_rows
 
-# the methods that a temperature for each label says all about
+# methods whose whole result is one temperature for each label
 TEMPERATURES = ("temperature", "cautious", "avuts", "auavuts")
 
 
@@ -102,8 +102,8 @@ class MultiLabelCalibrator(Calibrator):
             raise InputError("there is no known decision: every label is ignore_index, or there are no rows")
         refuse_binary_probabilities(every.scores)
         count = every.shape[axis - front]
-        place = torch.arange(count).reshape([-1 if d == axis - front else 1 for d in range(targets.ndim)])
-        of_label = place.expand(every.shape).flatten().to(every.labels.device)
+        label_numbers = torch.arange(count).reshape([-1 if d == axis - front else 1 for d in range(targets.ndim)])
+        of_label = label_numbers.expand(every.shape).flatten().to(every.labels.device)
         weights = None if weight is None else weight.flatten().to(every.labels.device)
         if every.positions is not None:
             of_label = of_label[every.positions]
@@ -113,22 +113,22 @@ class MultiLabelCalibrator(Calibrator):
         temperatures, fitted = np.ones(count), np.zeros(count)
         each: list[Calibrator] = [TemperatureScaling.identity(2)] * count
         if self.shared:
-            each, fitted[:] = [self._one(every.scores, every.labels, weights)], 1
+            each, fitted[:] = [self._fit_decisions(every.scores, every.labels, weights)], 1
             temperatures[:] = each[0].temperature_
         for label in range(0 if self.shared else count):
             some = of_label == label
             seen = every.labels[some]
             if len(seen) and bool((seen != seen[0]).any()):
                 of_some = None if weights is None else weights[some]
-                each[label] = self._one(every.scores[..., some.to(every.scores.device), :], seen, of_some)
+                each[label] = self._fit_decisions(every.scores[..., some.to(every.scores.device), :], seen, of_some)
                 temperatures[label], fitted[label] = each[label].temperature_, 1
         self.temperature_, self.fitted_ = temperatures, fitted
         self.each_ = None if self.method in TEMPERATURES else each
         self._warn_unfitted()
         return self
 
-    def _one(self, rows: Tensor, labels: Tensor, weights: Tensor | None) -> Calibrator:
-        """Return a calibrator of some of the decisions."""
+    def _fit_decisions(self, rows: Tensor, labels: Tensor, weights: Tensor | None) -> Calibrator:
+        """Return a calibrator fitted on some of the decisions."""
         scaler = self.calibrators[self.method]()
         return scaler.fit(rows, labels, weights)
 
@@ -181,7 +181,7 @@ class MultiLabelCalibrator(Calibrator):
             finite = logits.isfinite()
             columns = torch.where(finite, logits, 0.0).unbind(-1)
             each = self.each_ * len(columns) if len(self.each_) == 1 else self.each_
-            mapped = torch.stack([_of_two(one, z) for one, z in zip(each, columns, strict=True)], dim=-1)
+            mapped = torch.stack([_of_two(calibrator, z) for calibrator, z in zip(each, columns, strict=True)], dim=-1)
             return torch.where(finite, mapped.clamp(min=-most, max=most), logits)
         scaled = logits / torch.as_tensor(self.temperature_, dtype=logits.dtype, device=logits.device)
         # finite logits stay finite
@@ -239,7 +239,7 @@ class MultiLabelCalibrator(Calibrator):
         if not (self.temperature_ > 0).all() or not np.isin(self.fitted_, (0, 1)).all():
             raise InputError("calibrator JSON: every temperature must be above 0, and fitted 0 or 1")
         if self.each_ is not None:
-            two = all(hasattr(one, "temperature_") and one.num_classes_ == 2 for one in self.each_)
+            two = all(hasattr(calibrator, "temperature_") and calibrator.num_classes_ == 2 for calibrator in self.each_)
             if not two or len(self.each_) not in (1, count):
                 raise InputError(f"calibrator JSON: each must hold 1 or {count} fitted calibrators of two classes")
 

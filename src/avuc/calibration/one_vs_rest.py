@@ -25,7 +25,8 @@ STRATEGIES = ("quantile", "uniform")
 class OneVsRest(Calibrator):
     """p_k = g_k(q_k) / Σ_j g_j(q_j) with q = softmax(z), and 1/C if every g is 0. Subclasses fit the function g_k."""
 
-    # learned attributes of every class in a row: `lengths_` (C,) says how many of `places_` and `values_` each has
+    # The learned attributes store one class after the other; `lengths_` (C,) has the number of entries in `places_`
+    # (the breakpoints) and `values_` for each class.
     learned: ClassVar[dict[str, str]] = {
         "temperature": "number",
         "loss": "number",
@@ -37,7 +38,7 @@ class OneVsRest(Calibrator):
         "values": "vector",
         "curve": "curve",
     }
-    # whether g is linear between its places, or constant
+    # whether g is linear between its breakpoints, or constant
     linear: ClassVar[bool]
     # whether probabilities are equal if they differ by the rounding of float32 logits
     coarse: ClassVar[bool] = True
@@ -48,8 +49,14 @@ class OneVsRest(Calibrator):
     places_: Array
     values_: Array
 
-    def _function(self, probs: Array, mine: Array, weight: Array | None) -> tuple[Array, Array]:
-        """Return places and values of g, from the probabilities (M,) of one class and the rows that have its label."""
+    def _function(self, probs: Array, labelled: Array, weight: Array | None) -> tuple[Array, Array]:
+        """Return breakpoints and values of g for one class.
+
+        Args:
+            probs: (M,) probabilities of the class.
+            labelled: indices of the rows that have its label.
+            weight: (M,) weights of the rows; None: all rows count the same.
+        """
         raise NotImplementedError
 
     def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
@@ -59,12 +66,12 @@ class OneVsRest(Calibrator):
         target = np.tile(scaled.labels.cpu().numpy(), scaled.samples)
         logits = scaled.logits.flatten(0, 1)
         ordered, starts = np.argsort(target, kind="stable"), np.append(0, np.bincount(target).cumsum())
-        found = []
-        for k, one in enumerate(self._columns(logits)):
-            mine = ordered[starts[k] : starts[k + 1]] if k + 1 < len(starts) else ordered[:0]
-            found.append(self._function(one, mine, weight))
-        self.lengths_ = np.array([len(places) for places, _ in found], dtype=np.float64)
-        self.places_, self.values_ = (np.concatenate([each[i] for each in found]) for i in (0, 1))
+        functions = []
+        for k, column in enumerate(self._columns(logits)):
+            labelled = ordered[starts[k] : starts[k + 1]] if k + 1 < len(starts) else ordered[:0]
+            functions.append(self._function(column, labelled, weight))
+        self.lengths_ = np.array([len(breakpoints) for breakpoints, _ in functions], dtype=np.float64)
+        self.places_, self.values_ = (np.concatenate([each[i] for each in functions]) for i in (0, 1))
         self.num_classes_: int = scaled.num_classes
         self.temperature_: float = 1.0
         self.at_bound_: bool = False
@@ -73,20 +80,20 @@ class OneVsRest(Calibrator):
         self.n_evaluations_ = 1.0
 
     def table(self) -> tuple[Array, Array, Array]:
-        """Return lengths (C,), places (C, K) and values (C, K); beyond its length, a class repeats its last entry."""
+        """Return lengths (C,), breakpoints (C, K) and values (C, K); shorter classes repeat their last entry."""
         lengths = self.lengths_.astype(np.int64)
         ends = np.cumsum(lengths)
         at = np.minimum(np.arange(lengths.max()), lengths[:, None] - 1) + (ends - lengths)[:, None]
         return lengths, self.places_[at], self.values_[at]
 
     def _apply(self, logits: Tensor) -> Tensor:
-        lengths, places, values = (torch.as_tensor(part, device=logits.device) for part in self.table())
+        lengths, breakpoints, values = (torch.as_tensor(part, device=logits.device) for part in self.table())
         flat = logits.reshape(-1, logits.shape[-1])
         result = torch.empty_like(flat)
         step = max(1, BLOCK_ELEMENTS // flat.shape[-1])
         for start in range(0, len(flat), step):
             rows = slice(start, start + step)
-            mapped = self._mapped(self._probabilities(flat[rows]).T.contiguous(), lengths, places, values).T
+            mapped = self._mapped(self._probabilities(flat[rows]).T.contiguous(), lengths, breakpoints, values).T
             total = mapped.sum(-1, keepdim=True)
             shares = torch.where(total > 0, mapped / total.clamp(min=NLL_FLOOR), 1 / flat.shape[-1])
             result[rows] = shares.clamp(min=NLL_FLOOR).log().to(flat.dtype)
@@ -99,7 +106,7 @@ class OneVsRest(Calibrator):
         return probs
 
     def _columns(self, logits: Tensor) -> Array:
-        """Return probabilities (classes, rows), those that `_apply` maps."""
+        """Return the probabilities (classes, rows) that `_apply` maps."""
         result = torch.empty(logits.shape[::-1], dtype=torch.float64)
         first = 0
         for rows in logits.split(max(1, BLOCK_ELEMENTS // logits.shape[1])):
@@ -107,16 +114,16 @@ class OneVsRest(Calibrator):
             first += len(rows)
         return result.numpy()
 
-    def _mapped(self, probs: Tensor, lengths: Tensor, places: Tensor, values: Tensor) -> Tensor:
+    def _mapped(self, probs: Tensor, lengths: Tensor, breakpoints: Tensor, values: Tensor) -> Tensor:
         """Return g of probabilities (C, M)."""
         last = (lengths - 1)[:, None]
-        above = torch.searchsorted(places, probs)
+        above = torch.searchsorted(breakpoints, probs)
         if not self.linear:
             return values.gather(1, torch.minimum((above - 1).clamp(min=0), last))
         above = torch.minimum(above, last)
         below = (above - 1).clamp(min=0)
-        left, low = places.gather(1, below), values.gather(1, below)
-        width, rise = places.gather(1, above) - left, values.gather(1, above) - low
+        left, low = breakpoints.gather(1, below), values.gather(1, below)
+        width, rise = breakpoints.gather(1, above) - left, values.gather(1, above) - low
         share = torch.where(width > 0, (probs - left) / width.clamp(min=torch.finfo(width.dtype).tiny), 0.0)
         return low + rise * share.clamp(0.0, 1.0)
 
@@ -125,14 +132,14 @@ class OneVsRest(Calibrator):
 
     def _check_learned(self) -> None:
         super()._check_learned()
-        lengths, places, values = self.lengths_, self.places_, self.values_
+        lengths, breakpoints, values = self.lengths_, self.places_, self.values_
         if len(lengths) != self.num_classes_ or (lengths < 1).any() or (lengths != np.floor(lengths)).any():
             raise InputError(f"calibrator JSON: lengths must be {self.num_classes_} whole numbers above 0")
-        if not len(places) == len(values) == lengths.sum():
+        if not len(breakpoints) == len(values) == lengths.sum():
             raise InputError("calibrator JSON: places and values must be as many as lengths says")
-        starts = np.zeros(len(places), dtype=bool)
+        starts = np.zeros(len(breakpoints), dtype=bool)
         starts[np.cumsum(lengths).astype(np.int64)[:-1]] = True
-        if values.min() < 0 or values.max() > 1 or (np.diff(places) < 0)[~starts[1:]].any():
+        if values.min() < 0 or values.max() > 1 or (np.diff(breakpoints) < 0)[~starts[1:]].any():
             raise InputError("calibrator JSON: places must rise in each class, and values be from 0 to 1")
 
 
@@ -163,10 +170,10 @@ class IsotonicCalibration(OneVsRest):
     def __init__(self) -> None:
         pass
 
-    def _function(self, probs: Array, mine: Array, weight: Array | None) -> tuple[Array, Array]:
+    def _function(self, probs: Array, labelled: Array, weight: Array | None) -> tuple[Array, Array]:
         if weight is None:
-            return isotonic_shares(probs, np.sort(probs[mine]))
-        return isotonic_regression(probs, *hits_and_weights(probs, mine, weight))
+            return isotonic_shares(probs, np.sort(probs[labelled]))
+        return isotonic_regression(probs, *hits_and_weights(probs, labelled, weight))
 
 
 class HistogramBinning(OneVsRest):
@@ -199,21 +206,21 @@ class HistogramBinning(OneVsRest):
         self.bins = bins
         self.strategy = strategy
 
-    def _function(self, probs: Array, mine: Array, weight: Array | None) -> tuple[Array, Array]:
-        hit, weight = hits_and_weights(probs, mine, weight)
+    def _function(self, probs: Array, labelled: Array, weight: Array | None) -> tuple[Array, Array]:
+        hit, weight = hits_and_weights(probs, labelled, weight)
         if self.strategy == "uniform":
-            places = np.arange(self.bins) / self.bins
+            lower_ends = np.arange(self.bins) / self.bins
         else:
             points, mass = distinct(probs, weight)[:2]
             reached = np.cumsum(mass)
             # the point at which the k-th part of the rows is complete; the edge is half-way to the next one
             cuts = np.searchsorted(reached * (1 + 1e-12), reached[-1] * np.arange(1, self.bins) / self.bins)
             cuts = np.unique(cuts[cuts < len(points) - 1])
-            places = np.append(0.0, (points[cuts] + points[cuts + 1]) / 2)
-        inside = np.maximum(np.searchsorted(places, probs) - 1, 0)
-        mass, hits = (np.bincount(inside, each, len(places)) for each in (weight, weight * hit))
-        middle = (places + np.append(places[1:], 1.0)) / 2
-        return places, np.where(mass > 0, hits / np.where(mass > 0, mass, 1), middle)
+            lower_ends = np.append(0.0, (points[cuts] + points[cuts + 1]) / 2)
+        inside = np.maximum(np.searchsorted(lower_ends, probs) - 1, 0)
+        mass, hits = (np.bincount(inside, each, len(lower_ends)) for each in (weight, weight * hit))
+        middle = (lower_ends + np.append(lower_ends[1:], 1.0)) / 2
+        return lower_ends, np.where(mass > 0, hits / np.where(mass > 0, mass, 1), middle)
 
     def _check_params(self) -> None:
         if not isinstance(self.bins, int) or isinstance(self.bins, bool) or not 1 <= self.bins <= 10_000:
@@ -222,8 +229,8 @@ class HistogramBinning(OneVsRest):
             raise InputError(f"strategy must be one of {STRATEGIES}; found {self.strategy!r}")
 
 
-def hits_and_weights(probs: Array, mine: Array, weight: Array | None) -> tuple[Array, Array]:
+def hits_and_weights(probs: Array, labelled: Array, weight: Array | None) -> tuple[Array, Array]:
     """Return which rows are hits, and the weight of every row."""
     hit = np.zeros(len(probs), dtype=bool)
-    hit[mine] = True
+    hit[labelled] = True
     return hit, np.ones(len(probs)) if weight is None else weight

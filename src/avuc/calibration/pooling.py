@@ -21,8 +21,8 @@ def isotonic_shares(x: Array, hits: Array) -> tuple[Array, Array]:
     lie below all but a few hits; rows above these few are sorted.
 
     Args:
-        x: (M,) places of all rows.
-        hits: the sorted places of the rows whose target is 1.
+        x: (M,) values of all rows.
+        hits: the sorted values of the rows whose target is 1.
 
     >>> isotonic_shares(np.array([1.0, 2.0, 3.0]), np.array([2.0]))
     (array([1., 2., 3.]), array([0. , 0.5, 0.5]))
@@ -51,7 +51,7 @@ def isotonic_shares(x: Array, hits: Array) -> tuple[Array, Array]:
                 break
             hull.pop()
         hull.append((rows, done, number))
-    places, values = [], []
+    breakpoints, values = [], []
     for (a, p, number), (b, q, after) in pairwise(hull):
         value = (q - p) / (b - a)
         first = float(corners[number]) if number >= 0 else float(x.min())
@@ -61,9 +61,9 @@ def isotonic_shares(x: Array, hits: Array) -> tuple[Array, Array]:
             last = float(high[b - below - 1])
         else:
             last = float(np.where(x < corners[after], x, -math.inf).max())
-        places += [first, last] if last > first else [first]
+        breakpoints += [first, last] if last > first else [first]
         values += [value, value] if last > first else [value]
-    return np.array(places), np.array(values)
+    return np.array(breakpoints), np.array(values)
 
 
 def isotonic_regression(x: Array, y: Array, weight: Array) -> tuple[Array, Array]:
@@ -73,7 +73,7 @@ def isotonic_regression(x: Array, y: Array, weight: Array) -> tuple[Array, Array
     adjacent violators: at most two blocks for each row whose target is 1.
 
     Args:
-        x: (M,) places.
+        x: (M,) values.
         y: (M,) targets.
         weight: (M,) weights, above 0.
 

@@ -54,7 +54,7 @@ class LinearScaling(Calibrator):
     smoothing_: float = 0.0
     # logits that are calibrated at once
     _block: ClassVar[int] = BLOCK_ELEMENTS
-    # of the constructor
+    # set by the constructor
     tolerance: float
     max_iterations: int
 
@@ -75,11 +75,11 @@ class LinearScaling(Calibrator):
         rows = Rows.of(scaled, self._features)
         strength, theta = self._ridge(rows, scaled.total)
         nll = LinearNLL(rows, strength)
-        found, passes = linear_minimum(nll, theta, self.tolerance, self.max_iterations, search)
-        self.converged_ = has_converged(found, self.tolerance, rows)
+        minimum, passes = linear_minimum(nll, theta, self.tolerance, self.max_iterations, search)
+        self.converged_ = has_converged(minimum, self.tolerance, rows)
         if not self.converged_:
-            warn_unfinished(type(self).__name__, found.length, self.max_iterations)
-        self._keep(found.theta)
+            warn_unfinished(type(self).__name__, minimum.length, self.max_iterations)
+        self._keep(minimum.theta)
         self.n_evaluations_ = start.n_evaluations_ + passes + 1
 
     def _warn_unseen(self, scaled: ScaledLogits, start: TemperatureScaling) -> None:

@@ -98,16 +98,16 @@ class VectorScaling(Calibrator):
         # Rows at the floor stay there while the smooth rest is minimised, see TemperatureScaling._descent.
         for _ in range(ROUNDS):
             smooth = rows._replace(weight=rows.weight.masked_fill(floored, 0.0))
-            found, more = linear_minimum(LinearNLL(smooth, strength), theta, self.tolerance, self.max_iterations)
-            theta, before, passes = found.theta, floored, passes + more + 1
+            minimum, more = linear_minimum(LinearNLL(smooth, strength), theta, self.tolerance, self.max_iterations)
+            theta, before, passes = minimum.theta, floored, passes + more + 1
             floored = LinearNLL(rows, strength).losses(theta) > MOST_NLL
             if torch.equal(floored, before):
                 break
         warn_unseen("VectorScaling", scaled)
         warn_unit_weights(scaled)
-        self.converged_ = has_converged(found, self.tolerance, rows)
+        self.converged_ = has_converged(minimum, self.tolerance, rows)
         if not self.converged_:
-            warn_unfinished("VectorScaling", found.length, self.max_iterations)
+            warn_unfinished("VectorScaling", minimum.length, self.max_iterations)
         self.num_classes_: int = scaled.num_classes
         self.n_evaluations_ = start.n_evaluations_ + passes + 1
         self.scale_ = ((1 + theta[0]) / start.temperature_).cpu().numpy()

@@ -20,7 +20,7 @@ SPACING = 1 / 32
 # probabilities of the fit are equal if they differ by less than this share of p or 1 − p, the rounding of a softmax of
 # float64 logits and of shorter ones
 TIE, SHORT_TIE = 1e-10, 4e-6
-# no place is wider than so many of these shares, however many probabilities are close
+# a group of equal probabilities is at most this many of these shares wide
 MOST_TIES = 4
 TINY = 1e-300
 
@@ -67,18 +67,18 @@ class VennAbersCalibration(OneVsRest):
         self._tie = TIE if logits.dtype == torch.float64 else SHORT_TIE
         return super()._columns(logits)
 
-    def _function(self, probs: Array, mine: Array, weight: Array | None) -> tuple[Array, Array]:
-        hit, weight = hits_and_weights(probs, mine, weight)
+    def _function(self, probs: Array, labelled: Array, weight: Array | None) -> tuple[Array, Array]:
+        hit, weight = hits_and_weights(probs, labelled, weight)
         low, high, cell = _rounded(probs, self._width) if self._width else _tied(probs, self._tie)
         mass, hits = (np.bincount(cell, each, len(low)) for each in (weight, weight * hit))
         lower, upper = venn_abers_bounds(mass, hits)
-        places, values = np.empty(2 * len(low) + 1), np.empty(2 * len(low) + 1)
-        places[0], places[1::2], places[2::2] = -1.0, low, high
-        # between two probabilities of the fit, and at one of them
+        breakpoints, values = np.empty(2 * len(low) + 1), np.empty(2 * len(low) + 1)
+        breakpoints[0], breakpoints[1::2], breakpoints[2::2] = -1.0, low, high
+        # even entries: between two probabilities of the fit; odd entries: at one of them
         values[0::2] = upper / (1 - lower + upper)
         values[1::2] = upper[:-1] / (1 - lower[1:] + upper[:-1])
         new = np.append(True, values[1:] != values[:-1])
-        return places[new], values[new]
+        return breakpoints[new], values[new]
 
     def _check_params(self) -> None:
         right = self.spacing is None or (are_numbers(self.spacing) and 0 <= self.spacing <= 1)
@@ -129,17 +129,17 @@ def _rounded(probs: Array, spacing: float) -> tuple[Array, Array, Array]:
 
 
 def venn_abers_bounds(mass: Array, hits: Array) -> tuple[Array, Array]:
-    """Return p₀ and p₁ of a new row of weight 1 after the first i of M rising places, (M + 1,) each.
+    """Return p₀ and p₁ of a new row of weight 1 after the first i of M rising probabilities, (M + 1,) each.
 
     Args:
-        mass: (M,) weight of the rows at each place, above 0.
+        mass: (M,) weight of the rows at each probability, above 0.
         hits: (M,) weight of those with label 1.
 
     >>> venn_abers_bounds(np.array([1.0, 1.0]), np.array([0.0, 1.0]))
     (array([0. , 0. , 0.5]), array([0.5, 1. , 1. ]))
     """
     upper = _upper(mass, hits)
-    # the mirror image: places from the right, the other label
+    # the mirror image: probabilities in falling order, the other label
     lower = 1 - _upper(mass[::-1], (mass - hits)[::-1])[::-1]
     return lower, upper
 
@@ -147,14 +147,14 @@ def venn_abers_bounds(mass: Array, hits: Array) -> tuple[Array, Array]:
 def _upper(mass: Array, hits: Array) -> Array:
     """Return p₁: the slopes of the common tangents from below of two convex hulls.
 
-    With the sums Q_i = (W_i, H_i) of the first i places, p₁ = max_{a ≤ i} min_{b ≥ i} slope from Q_a to Q_b + (1, 1).
+    With the sums Q_i = (W_i, H_i) of the first i entries, p₁ = max_{a ≤ i} min_{b ≥ i} slope from Q_a to Q_b + (1, 1).
     The slope rises with i, and so do a and b: all tangents together take time in M.
     """
     w, h = ([0.0, *np.cumsum(each).tolist()] for each in (mass, hits))
     count = len(w) - 1
     after = _hull_from_the_right(w, h)
     hull: list[int] = []  # of Q_0 … Q_i
-    result, place, b = np.empty(count + 1), 0, 0
+    result, corner, b = np.empty(count + 1), 0, 0
     for i in range(count + 1):
         x, y = w[i], h[i]
         while len(hull) > 1:
@@ -163,9 +163,9 @@ def _upper(mass: Array, hits: Array) -> Array:
                 break
             hull.pop()
         hull.append(i)
-        place, b = min(place, len(hull) - 1), max(b, i)
+        corner, b = min(corner, len(hull) - 1), max(b, i)
         while True:
-            a = hull[place]
+            a = hull[corner]
             rise, run = h[b] - h[a] + 1, w[b] - w[a] + 1
             while b < count:
                 further = after[b]
@@ -173,12 +173,12 @@ def _upper(mass: Array, hits: Array) -> Array:
                 if new_rise * run > rise * new_run:
                     break
                 b, rise, run = further, new_rise, new_run
-            if place + 1 == len(hull):
+            if corner + 1 == len(hull):
                 break
-            right = hull[place + 1]
+            right = hull[corner + 1]
             if (h[right] - h[a]) * run > rise * (w[right] - w[a]):
                 break
-            place += 1
+            corner += 1
         result[i] = rise / run
     return result
 
@@ -188,8 +188,8 @@ def _hull_from_the_right(w: list[float], h: list[float]) -> list[int]:
     after, stack = [len(w) - 1] * len(w), [len(w) - 1]
     for i in range(len(w) - 2, -1, -1):
         while len(stack) > 1:
-            one, other = stack[-1], stack[-2]
-            if (h[one] - h[i]) * (w[other] - w[one]) < (h[other] - h[one]) * (w[one] - w[i]):
+            near, far = stack[-1], stack[-2]
+            if (h[near] - h[i]) * (w[far] - w[near]) < (h[far] - h[near]) * (w[near] - w[i]):
                 break
             stack.pop()
         after[i] = stack[-1]

@@ -70,7 +70,7 @@ class PerDrawBatchNorm(nn.Module):
             self.net, self._structure = self.posterior.mean_module(), now
         net = self.net
         layout = self.posterior.layout
-        weights = {**state_of(self.posterior.module), **layout.by_place(layout.views(sample.weights))}
+        weights = {**state_of(self.posterior.module), **layout.by_all_names(layout.views(sample.weights))}
         names = state_of(net)
         weights = {name: value.detach() for name, value in weights.items() if name in names}
         return NetDraw(net, weights | measure_statistics(net, weights, self.images))

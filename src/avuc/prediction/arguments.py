@@ -51,7 +51,10 @@ class Arguments:
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
         """Yield the tensors and arrays with their names."""
-        for name, value in (*((f"argument {place}", value) for place, value in enumerate(self.args)), *self.named()):
+        for name, value in (
+            *((f"argument {position}", value) for position, value in enumerate(self.args)),
+            *self.named(),
+        ):
             if isinstance(value, Array):
                 yield name, value
 
@@ -90,8 +93,8 @@ class Arguments:
                 f"{self.describe() or 'nothing'}"
             )
         if len(set(lengths.values())) > 1:
-            found = ", ".join(f"{length} in {name}" for name, length in lengths.items())
-            raise InputError(f"all inputs of the network must have the same number of rows; found {found}")
+            counts = ", ".join(f"{length} in {name}" for name, length in lengths.items())
+            raise InputError(f"all inputs of the network must have the same number of rows; found {counts}")
         return next(iter(lengths.values()))
 
     def describe(self) -> str:
@@ -99,7 +102,7 @@ class Arguments:
         only = self.only
         if only is not None:
             return f"images {tuple(only.shape)} {only.dtype}"
-        values = [*((f"argument {place}", value) for place, value in enumerate(self.args)), *self.named()]
+        values = [*((f"argument {position}", value) for position, value in enumerate(self.args)), *self.named()]
         return ", ".join(
             f"{name} {tuple(value.shape)} {value.dtype}" if isinstance(value, Array) else f"{name} {_kind(value)}"
             for name, value in values

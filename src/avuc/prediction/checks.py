@@ -1,4 +1,4 @@
-"""Checks of what `predict` gets: an error where the result would be wrong, a warning where it probably would be."""
+"""Checks of the arguments of `predict`: an error if the result would be wrong, a warning if it probably would be."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check_seed(seed: object) -> None:
 
 
 def refuse_bytes(model: object) -> InputError:
-    """Return the error for uint8 images and a network that was not told how to scale them."""
+    """Return the error for uint8 images and a network without a rule for scaling them."""
     return InputError(
         f"uint8 images for {type(model).__name__}, which was not told how to scale them: pass float tensors as the "
         "network expects them, or inputs=, a function from a batch to (input, labels); or set takes_bytes = True on a "
@@ -124,8 +124,8 @@ def warn_about_net(posterior: object) -> None:
 def batch_statistics(posterior: object) -> str | None:
     """Return the name of a layer that normalises by the statistics of each batch, None if there is none."""
     layers = posterior.named_modules() if isinstance(posterior, nn.Module) else ()
-    found = (name for name, layer in layers if isinstance(layer, _BatchNorm) and layer.running_mean is None)
-    return next(found, None)
+    names = (name for name, layer in layers if isinstance(layer, _BatchNorm) and layer.running_mean is None)
+    return next(names, None)
 
 
 def warn_about_spread(samples: int, error: float | None) -> None:
@@ -147,10 +147,10 @@ def refuse_nan(flags: list[Tensor], first: int, size: int, rows: int, start: tup
         rows: number of images.
         start: numbers of batches and images before these.
     """
-    places = torch.cat(flags).nonzero()
-    if not len(places):
+    indices = torch.cat(flags).nonzero()
+    if not len(indices):
         return
-    sample, batch = (int(number) for number in places[0])
+    sample, batch = (int(number) for number in indices[0])
     low, high = start[1] + batch * size, start[1] + min((batch + 1) * size, rows) - 1
     raise NonFiniteError(
         f"sample {first + sample}, batch {start[0] + batch} (images {low}…{high}): "
@@ -175,12 +175,12 @@ def explanation(error: Exception, posterior: object, data: Arguments) -> InputEr
     tensors = [*posterior.parameters(), *posterior.buffers()] if isinstance(posterior, nn.Module) else []
     floats = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
     devices = {str(tensor.device) for tensor in tensors}
-    given = None if data.only is None else tensor_of(data.only[:1]).dtype
+    input_dtype = None if data.only is None else tensor_of(data.only[:1]).dtype
     if len(devices) > 1:
         remedy = f"its weights are on {', '.join(sorted(devices))}: move them to one device, or pass device="
     elif "device" in text:
         remedy = "pass device= with the device that its weights are on"
-    elif given is not None and not data.scaled and floats and given not in floats:
+    elif input_dtype is not None and not data.scaled and floats and input_dtype not in floats:
         wanted = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in floats))
         kind = wanted.split(", ")[0]
         how = f".to(torch.{kind})" if isinstance(data.only, Tensor) else f".astype({kind!r})"

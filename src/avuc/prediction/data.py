@@ -116,10 +116,10 @@ def source_of(data: Any, labels: Any, inputs: Inputs | None, batch_size: int | N
         raise InputError(f"data must be {ACCEPTED}; found {_described(data)}{remedy}")
     if inputs is not None:
         return _loaded(_parts(whole, batch_size or DATASET_BATCH), inputs, labels)
-    found = _examples(whole, None)
-    if labels is not None and found.labels is not None:
+    examples = _examples(whole, None)
+    if labels is not None and examples.labels is not None:
         raise _two_labels()
-    return found._replace(labels=found.labels if labels is None else labels)
+    return examples._replace(labels=examples.labels if labels is None else labels)
 
 
 def _is_plain(data: TorchDataset[Any]) -> bool:
@@ -130,10 +130,10 @@ def _is_plain(data: TorchDataset[Any]) -> bool:
 def _keeps_order(loader: Any) -> bool:
     """Return whether a loader certainly yields the examples in their order."""
     batches = getattr(loader, "batch_sampler", None)
-    # beside a batch sampler of the user's own, torch stores a sequential sampler that it does not use
+    # if the user passes a batch sampler, torch also stores a sequential sampler that it does not use
     used = batches.sampler if type(batches) is BatchSampler else getattr(loader, "sampler", None)
-    mine = batches is None or type(batches) is BatchSampler
-    return mine and type(used) is SequentialSampler and getattr(loader, "in_order", True) is True
+    standard = batches is None or type(batches) is BatchSampler
+    return standard and type(used) is SequentialSampler and getattr(loader, "in_order", True) is True
 
 
 def _loaded(batches: Iterable[Any], inputs: Inputs | None, labels: Any) -> Loaded:
@@ -156,7 +156,7 @@ def parts_of(examples: Examples, size: int) -> Iterator[Examples]:
 
 
 def _parts(whole: Any, size: int) -> list[Any]:
-    """Return parts of a tensor, of a tuple of tensors or of a mapping of tensors, each as it was given."""
+    """Return parts of a tensor, of a tuple of tensors or of a mapping of tensors, each of the same type."""
     arguments = Arguments.of(whole)
     starts = range(0, arguments.rows(), size)
     if isinstance(whole, Mapping):
@@ -168,16 +168,16 @@ def _parts(whole: Any, size: int) -> list[Any]:
 
 def _examples(batch: Any, inputs: Inputs | None) -> Examples:
     if inputs is None:
-        given, labels = _split(batch)
+        network_input, labels = _split(batch)
     else:
-        found = inputs(batch)
-        if not isinstance(found, tuple) or len(found) != 2:
+        pair = inputs(batch)
+        if not isinstance(pair, tuple) or len(pair) != 2:
             raise InputError(
                 "inputs= must return a pair (what the network takes, labels or None); found "
-                f"{_described(found)}; a tuple of positional arguments is the first part of the pair"
+                f"{_described(pair)}; a tuple of positional arguments is the first part of the pair"
             )
-        given, labels = found
-    arguments = Arguments.of(given, exact=inputs is not None)
+        network_input, labels = pair
+    arguments = Arguments.of(network_input, exact=inputs is not None)
     if inputs is None:
         for name, value in (*enumerate(arguments.args), *arguments.kwargs.items()):
             _check(name, value)

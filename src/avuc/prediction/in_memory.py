@@ -31,7 +31,7 @@ EXPECTED = (
 )
 
 
-def in_memory(found: Any, name: str, num_classes: int = 0) -> MemoryData:
+def in_memory(data: Any, name: str, num_classes: int = 0) -> MemoryData:
     """Return labelled data of any usual form in memory. An avuc `Dataset` or `TensorData` is returned as it is.
 
     A DataLoader is read once, in the order of its dataset: a random transform is applied once, not in each epoch.
@@ -44,21 +44,21 @@ def in_memory(found: Any, name: str, num_classes: int = 0) -> MemoryData:
     >>> in_memory((torch.rand(4, 3), torch.tensor([0, 2, 1, 0])), "data").num_classes
     3
     """
-    if isinstance(found, Dataset | TensorData):
-        return found
+    if isinstance(data, Dataset | TensorData):
+        return data
     try:
-        inputs, labels = collected(found)
+        inputs, labels = collected(data)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
     count = num_classes or (int(labels.max()) + 1 if labels.numel() else 0)
     return as_memory_data(inputs, labels, count, name)
 
 
-def is_loaded(found: Any) -> bool:
+def is_loaded(data: Any) -> bool:
     """Return whether `in_memory` reads the data item by item, so that a random transform may change them."""
-    if isinstance(found, DataLoader):
-        found = found.dataset
-    return not isinstance(found, Dataset | TensorData | TensorDataset | Stream | tuple | list | Mapping)
+    if isinstance(data, DataLoader):
+        data = data.dataset
+    return not isinstance(data, Dataset | TensorData | TensorDataset | Stream | tuple | list | Mapping)
 
 
 def as_memory_data(inputs: Any, labels: Tensor, num_classes: int, name: str, **more: Any) -> MemoryData:
@@ -71,15 +71,15 @@ def as_memory_data(inputs: Any, labels: Tensor, num_classes: int, name: str, **m
     return TensorData(inputs, labels, num_classes, name, **{key: more[key] for key in more if key != "origin"})
 
 
-def collected(found: Any) -> tuple[Any, Tensor]:
+def collected(data: Any) -> tuple[Any, Tensor]:
     """Return the inputs (a tensor, or a mapping of tensors) and labels of data in one of the usual forms."""
     labels = None
-    if isinstance(found, tuple | list) and len(found) == 2:
-        found, labels = found
-    if isinstance(found, DataLoader):
-        found = _in_order(found)
+    if isinstance(data, tuple | list) and len(data) == 2:
+        data, labels = data
+    if isinstance(data, DataLoader):
+        data = _in_order(data)
     try:
-        source = source_of(found, labels, None, None)
+        source = source_of(data, labels, None, None)
         parts = list(source) if isinstance(source, Loaded) else [source]
     except InputError as error:
         raise InputError(f"{error}; expected {EXPECTED}") from error
@@ -97,7 +97,7 @@ def collected(found: Any) -> tuple[Any, Tensor]:
 
 
 def _in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """Return a loader of the same examples in the order of their dataset; as it is, if its sampler chooses freely."""
+    """Return a loader of the same examples in the order of their dataset; other samplers keep the loader unchanged."""
     dataset, sampler = loader.dataset, loader.sampler
     if isinstance(dataset, IterableDataset) or type(loader.batch_sampler) is not BatchSampler:
         return loader

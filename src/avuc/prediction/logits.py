@@ -27,12 +27,12 @@ def kept_logits(model: Posterior | Predictor, data: MemoryData, samples: int, *,
         seed: seed of the samples.
     """
     predictor = predictor_for(model, seed)
-    first = each(data.inputs, lambda one: one[:1])
+    first = each(data.inputs, lambda array: array[:1])
     classes = predictor.labelled_logits(first, torch.zeros_like(data.labels[:1]), 1)[0].shape[2]
     num_draws, rows = predictor.posterior.num_draws, data.num_labelled
     wanted = samples if num_draws is None else min(samples, num_draws)
     kept = max(min(wanted, FEWEST_KEPT_SAMPLES), min(wanted, MOST_KEPT_NUMBERS // max(1, rows * classes)))
-    # of examples with many labels, fewer examples
+    # if examples have many labels each, fewer examples are kept
     most_rows = max(1, MOST_KEPT_NUMBERS * len(data) // max(1, kept * classes * rows))
     if len(data) > most_rows:
         data = data.subset((torch.arange(most_rows) * len(data)).div(most_rows, rounding_mode="floor"))

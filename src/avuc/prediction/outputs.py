@@ -15,7 +15,7 @@ from avuc.prediction.task import Task
 Logits = Callable[[Any], Tensor]
 """A function from a network's output to its logits."""
 
-# so many numbers from 0 to 1 are probabilities; fewer may be logits
+# if at least this many outputs are all from 0 to 1, they are probabilities; fewer may be logits
 FEWEST_SIGMOIDS = 16
 
 
@@ -35,10 +35,10 @@ def logits_of(output: Any, rows: int, function: Logits | None = None) -> Tensor:
     torch.Size([2, 3])
     """
     if function is not None:
-        found = function(output)
-        if not isinstance(found, Tensor):
-            raise InputError(f"logits= must return a tensor of logits, found {type(found).__name__}")
-        return found
+        logits = function(output)
+        if not isinstance(logits, Tensor):
+            raise InputError(f"logits= must return a tensor of logits, found {type(logits).__name__}")
+        return logits
     if isinstance(output, Tensor):
         return output
     named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
@@ -71,8 +71,8 @@ def check_outputs(logits: Tensor, task: Task, *, chosen: bool = False) -> None:
     if not logits.is_floating_point():
         raise InputError(f"the network's outputs must be floating-point logits, found {logits.dtype}")
     axis = 1 if task.class_dim is None else task.class_dim
-    one = logits.ndim < 2 or (-logits.ndim <= axis < logits.ndim and logits.shape[axis] == 1)
-    if one or task.name == "multilabel":
+    single = logits.ndim < 2 or (-logits.ndim <= axis < logits.ndim and logits.shape[axis] == 1)
+    if single or task.name == "multilabel":
         # sigmoids of a network that learned anything fill the range from 0 to 1; logits are negative about as often
         # as positive
         if not chosen and logits.numel() >= FEWEST_SIGMOIDS and bool(((logits >= 0) & (logits <= 1)).all()):

@@ -42,9 +42,9 @@ class Part(NamedTuple):
         probs, labels, expected = self.probs, self.labels, self.expected_entropy
         if self.width:
             each = [part.view(-1, self.width) for part in (_of_class_1(probs), labels, expected)]
-            given: Any = None if bool((labels == -1).all()) else each[1]
+            targets: Any = None if bool((labels == -1).all()) else each[1]
             # callers that ask for several labels know what they get
-            return cast("Predictions", MultiLabelPredictions(each[0], given, each[2], self.samples))
+            return cast("Predictions", MultiLabelPredictions(each[0], targets, each[2], self.samples))
         shape: Any = self.shape
         return Predictions(probs, labels, expected, self.samples, self.error, shape, self.positions, ignore_index=None)
 
@@ -72,8 +72,8 @@ def joined(parts: Sequence[Part]) -> Part:
         return first
     classes = {part.width or part.probs.shape[1] for part in parts}
     if len(classes) > 1:
-        found = ", ".join(map(str, sorted(classes)))
-        raise InputError(f"the network must return the same number of classes for every batch, found {found}")
+        counts = ", ".join(map(str, sorted(classes)))
+        raise InputError(f"the network must return the same number of classes for every batch, found {counts}")
     sizes = [len(part.probs) for part in parts]
     error = None
     if all(part.error is not None for part in parts):
@@ -82,13 +82,13 @@ def joined(parts: Sequence[Part]) -> Part:
     probs, labels, expected = (
         torch.cat([getattr(part, name) for part in parts]) for name in ("probs", "labels", "expected_entropy")
     )
-    return Part(probs, labels, expected, first.samples, error, *_place(parts), first.width)
+    return Part(probs, labels, expected, first.samples, error, *_shape_and_positions(parts), first.width)
 
 
-def _place(parts: Sequence[Part]) -> tuple[tuple[int, ...] | None, Tensor | None]:
-    """Return `shape` and `positions` of the whole: examples that differ in size are put into the largest size.
+def _shape_and_positions(parts: Sequence[Part]) -> tuple[tuple[int, ...] | None, Tensor | None]:
+    """Return `shape` and `positions` of all parts together: the shape has the largest size of any example.
 
-    (None, None) if they differ in the number of dimensions.
+    Return (None, None) if the examples differ in the number of dimensions.
     """
     shapes = [part.shape for part in parts]
     known = [shape for shape in shapes if shape is not None]
@@ -98,12 +98,12 @@ def _place(parts: Sequence[Part]) -> tuple[tuple[int, ...] | None, Tensor | None
     shape = (sum(shape[0] for shape in known), *inner)
     if all(part.positions is None for part in parts) and all(own[1:] == inner for own in known):
         return shape, None
-    found, start = [], 0
+    positions, start = [], 0
     for part, own in zip(parts, known, strict=True):
-        places = torch.arange(math.prod(own)) if part.positions is None else part.positions.cpu()
+        own_positions = torch.arange(math.prod(own)) if part.positions is None else part.positions.cpu()
         if own[1:] != inner:
-            index = np.unravel_index(places.numpy(), own)
-            places = torch.from_numpy(np.ravel_multi_index(index, (own[0], *inner)))
-        found.append(start + places)
+            index = np.unravel_index(own_positions.numpy(), own)
+            own_positions = torch.from_numpy(np.ravel_multi_index(index, (own[0], *inner)))
+        positions.append(start + own_positions)
         start += own[0] * math.prod(inner)
-    return shape, torch.cat(found)
+    return shape, torch.cat(positions)

@@ -107,7 +107,7 @@ class Predictor:
         self._runner = SampleRunner(self.posterior, seed, (samples, tolerance, max_samples), where, options, self.task)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy, also one in another process, has a lock of its own, and prepares its samples again."""
+        """Return the state of a copy, also in another process: it gets its own lock and prepares its samples again."""
         with self._lock:
             return {name: value for name, value in vars(self).items() if name != "_lock"} | {
                 "_runner": copy.copy(self._runner)
@@ -172,14 +172,14 @@ class Predictor:
         (S, N, L) and (N, L).
         """
         source: Any = source_of(data, labels, self._inputs, self.batch_size)
-        found, begun = [], False
+        results, begun = [], False
         for examples in [source] if isinstance(source, Examples) else source:
             with self._lock:
                 if not begun:
                     self._runner.begin(examples.arguments)
                     begun = True
-                found.append(self._logits(examples, self._limit(samples)))
-        return torch.cat([logits for logits, _ in found], 1), torch.cat([labels for _, labels in found])
+                results.append(self._logits(examples, self._limit(samples)))
+        return torch.cat([logits for logits, _ in results], 1), torch.cat([labels for _, labels in results])
 
     def _logits(self, examples: Examples, limit: int) -> tuple[Tensor, Tensor]:
         batches = self._batches(examples)
@@ -193,7 +193,7 @@ class Predictor:
                 )
             if result.numel() == 0:
                 result = torch.empty(limit, layout.total(batches.rows), rows.shape[-1], dtype=rows.dtype)
-            result[chunk.start : chunk.stop, layout.place(batch)] = rows.cpu()
+            result[chunk.start : chunk.stop, layout.row_range(batch)] = rows.cpu()
         labels = layout.labels
         if labels is None:
             labels = torch.full(result.shape[1:] if layout.multilabel else result.shape[1:2], -1)
@@ -224,16 +224,16 @@ class Predictor:
                         self._runner.begin(examples.arguments)
                         begun = self._runner.state
                     plan = plan or self._plan(readings)
-                    # a loaded batch is cut only if that was asked for; those of one size share a compiled function
+                    # a loaded batch is cut only if batch_size is set; batches of one size share a compiled function
                     size = self.batch_size or max(size, examples.rows)
                     batches = self._batches(examples, size, count)
-                    made, used = self._averages(batches, plan._replace(start=(number, start)), None)
+                    parts, used = self._averages(batches, plan._replace(start=(number, start)), None)
                     if plan.tolerance is not None:
                         plan = plan._replace(limits=[used] * len(readings), tolerance=None)
                 number, start = number + len(batches), start + examples.rows
                 if bar is not None:
                     bar.advance()
-                yield made
+                yield parts
 
     def _plan(self, readings: Sequence[Reading]) -> Plan:
         automatic = self._runner.automatic and all(reading.samples is None for reading in readings)

@@ -20,7 +20,7 @@ from avuc.prediction.task import Task
 from avuc.predictions import HasTransform
 from avuc.predictions.rows import check_calibrator_kind
 
-# how many single samples run between two checks for NaN: each check makes the GPU wait for the host
+# number of single samples between two checks for NaN: each check makes the GPU wait for the host
 CHECK_EVERY = 16
 # fewer samples give no usable estimate of the Monte Carlo error
 FEWEST_SAMPLES = 8
@@ -80,12 +80,12 @@ def averages(
         if not sums:
             total_rows = layout.total(batches.rows) * max(width, 1)
             sums = [SampleSums(total_rows, rows.device) for _ in plan.readings]
-        place = layout.place(batch)
-        place = slice(place.start * width, place.stop * width) if width else place
+        row_range = layout.row_range(batch)
+        row_range = slice(row_range.start * width, row_range.stop * width) if width else row_range
         for number, (total, reading, most) in enumerate(zip(sums, plan.readings, limits, strict=True)):
             if most > samples.start:
                 some = rows[: most - samples.start]
-                flags = total.add(place, probabilities(some, reading.calibrator, layout.multilabel))
+                flags = total.add(row_range, probabilities(some, reading.calibrator, layout.multilabel))
                 if number == largest:
                     chunk_flags.append(flags)
         if batch.rows.stop < batches.rows:
@@ -105,8 +105,8 @@ def averages(
             bar.advance(len(samples), note="" if error is None else f"error {error:.4f}")
         if plan.tolerance is not None and error is not None and error <= plan.tolerance:
             break
-    made = [_part(total, layout, min(n, used), plan, width) for total, n in zip(sums, limits, strict=True)]
-    return made, used
+    parts = [_part(total, layout, min(n, used), plan, width) for total, n in zip(sums, limits, strict=True)]
+    return parts, used
 
 
 def probabilities(logits: Tensor, calibrator: HasTransform | None, multilabel: bool = False) -> Tensor:

@@ -26,7 +26,7 @@ class BatchRows(NamedTuple):
         on_device: the same on the device of the logits.
         axis: the dimension of the classes in (S, n, …); None: there is none.
         binary: whether there is one number for each row.
-        given: shape of the logits of a sample, (n, …).
+        logits_shape: shape of the logits of a sample, (n, …).
     """
 
     labels: Tensor | None
@@ -35,7 +35,7 @@ class BatchRows(NamedTuple):
     on_device: Tensor | None
     axis: int | None
     binary: bool
-    given: Shape
+    logits_shape: Shape
 
 
 class RowLayout:
@@ -62,10 +62,10 @@ class RowLayout:
             known = self._known[batch.number] = self._find(logits, batch)
             count = math.prod(known.shape) if known.positions is None else len(known.positions)
             self._ends.append(count + (self._ends[-1] if self._ends else 0))
-        elif tuple(logits.shape[1:]) != known.given:
+        elif tuple(logits.shape[1:]) != known.logits_shape:
             raise InputError(
-                f"all samples must return logits of one shape, found {known.given} and {tuple(logits.shape[1:])}; the "
-                "members of an ensemble need the same classes"
+                f"all samples must return logits of one shape, found {known.logits_shape} and "
+                f"{tuple(logits.shape[1:])}; the members of an ensemble need the same classes"
             )
         if logits.ndim == 3 and known.on_device is None and not known.binary:
             return logits
@@ -78,8 +78,8 @@ class RowLayout:
             flat = flat.index_select(1, known.on_device)
         return binary_rows(flat, "logits") if known.binary else flat
 
-    def place(self, batch: Batch) -> slice:
-        """Return which rows of the whole dataset a batch has; batches come in order."""
+    def row_range(self, batch: Batch) -> slice:
+        """Return the range of the dataset's rows that a batch has; batches come in order."""
         return slice(self._ends[batch.number - 1] if batch.number else 0, self._ends[batch.number])
 
     def total(self, examples: int) -> int:
@@ -93,7 +93,7 @@ class RowLayout:
 
     @property
     def multilabel(self) -> bool:
-        """Whether the columns of the logits are decisions of their own; all are kept, also those without a label."""
+        """Whether each column of the logits is a separate decision; all are kept, also those without a label."""
         return self.task.name == "multilabel"
 
     @property
@@ -112,14 +112,14 @@ class RowLayout:
     def positions(self) -> Tensor | None:
         """Flat indices into `shape` of all rows; None: all are there."""
         parts, start = self._parts(), 0
-        found: list[Tensor] = []
+        positions: list[Tensor] = []
         if all(known.positions is None for known in parts):
             return None
         for known in parts:
             size = math.prod(known.shape)
-            found.append(start + (torch.arange(size) if known.positions is None else known.positions.cpu()))
+            positions.append(start + (torch.arange(size) if known.positions is None else known.positions.cpu()))
             start += size
-        return torch.cat(found)
+        return torch.cat(positions)
 
     def _parts(self) -> list[BatchRows]:
         return [self._known[number] for number in sorted(self._known)]
@@ -128,8 +128,8 @@ class RowLayout:
         n = len(batch)
         labels = None if self._labels is None else self._labels[batch.rows]
         if logits.ndim < 2 or logits.shape[1] != n:
-            found = tuple(logits.shape[1:])
-            raise InputError(f"a sample must return logits ({n}, classes), found {found}")
+            shape = tuple(logits.shape[1:])
+            raise InputError(f"a sample must return logits ({n}, classes), found {shape}")
         first, task = logits[0], self.task
         if task.name == "multilabel":
             if first.ndim > 2:
@@ -157,8 +157,8 @@ class RowLayout:
 
 def _batch_rows(rows: Rows, axis: int | None, binary: bool, logits: Tensor) -> BatchRows:
     index = None if rows.positions is None else rows.positions.to(logits.device)
-    place = None if axis is None else axis + 1  # after the samples
-    return BatchRows(rows.labels, rows.shape, rows.positions, index, place, binary, tuple(logits.shape[1:]))
+    class_dim = None if axis is None else axis + 1  # after the samples
+    return BatchRows(rows.labels, rows.shape, rows.positions, index, class_dim, binary, tuple(logits.shape[1:]))
 
 
 def _decisions(labels: Tensor | None, task: Task) -> Tensor | None:

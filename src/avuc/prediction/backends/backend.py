@@ -104,7 +104,7 @@ def net_with_weights(sample: Draw) -> NetWithWeights | None:
     if isinstance(sample, WeightDraw) and not sample.bayesian.recurrent:
         layout = sample.bayesian.layout
         # the network inside a Bayesian module lacks the weights that are sampled: `mean_module` has all
-        weights = layout.by_place(layout.views(sample.weights))
+        weights = layout.by_all_names(layout.views(sample.weights))
         return NetWithWeights(sample.bayesian.module, sample.bayesian.mean_module, weights)
     if isinstance(sample, nn.Module):
         sample = NetDraw(sample, {})  # runs it in evaluation mode

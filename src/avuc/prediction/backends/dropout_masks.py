@@ -37,23 +37,23 @@ def masked_net(net: nn.Module) -> nn.Module | None:
     leaves = all(name and not list(layers[name].children()) for name in names)
     if shared or others or not leaves:
         return None
-    made = copy.deepcopy(net).eval()
+    masked = copy.deepcopy(net).eval()
     for name in names:
         parent, _, leaf = name.rpartition(".")
-        layer = made.get_submodule(name)
+        layer = masked.get_submodule(name)
         layer._forward_pre_hooks.clear()
-        setattr(made.get_submodule(parent), leaf, Masked(layer))
-    return made
+        setattr(masked.get_submodule(parent), leaf, Masked(layer))
+    return masked
 
 
 def mask_shapes(sample: MaskDraw, *args: Any, **kwargs: Any) -> Shapes | None:
     """Return the shape of each layer's mask for an image (1, …); None if a layer is not called exactly once."""
     sample(*args, **kwargs)
     names = {hook.place: name for name, hook in dropout_hooks(sample.net).items()}
-    # keys of `_made` are (place of the hook, number of the call, *shape)
-    if sorted(place for place, *_ in sample._made) != sorted(names):
+    # keys of `_made` are (position of the hook, number of the call, *shape)
+    if sorted(position for position, *_ in sample._made) != sorted(names):
         return None
-    return {names[place]: tuple(shape) for place, _, *shape in sample._made}
+    return {names[position]: tuple(shape) for position, _, *shape in sample._made}
 
 
 def masks_of(sample: MaskDraw, shapes: Shapes, device: torch.device) -> dict[str, Tensor]:

@@ -59,26 +59,30 @@ class FeatureStore:
         if not self._is_seen(batches):
             self._kept.clear()
             arrays = dict(batches.arguments.arrays())
-            # of others one could not see whether they have changed
-            tensors = {k: one for k, one in arrays.items() if isinstance(one, Tensor) and not one.is_inference()}
+            # NumPy arrays and inference tensors do not show whether they have changed
+            tensors = {
+                name: array for name, array in arrays.items() if isinstance(array, Tensor) and not array.is_inference()
+            }
             if len(tensors) < len(arrays) or not tensors:
                 self._seen = None
                 return
             seen = tuple((name, weakref.ref(tensor), tensor._version) for name, tensor in tensors.items())
             self._seen = (seen, batches.size, batches.device)
-        used = sum(one.nbytes for kept in self._kept.values() for one in kept)
-        if used + sum(one.nbytes for one in features) <= self.memory:
+        used = sum(tensor.nbytes for kept in self._kept.values() for tensor in kept)
+        if used + sum(tensor.nbytes for tensor in features) <= self.memory:
             self._kept[trunk] = features
 
     def _is_seen(self, batches: Batches) -> bool:
-        """Whether these are the data of the last call, unchanged: the same tensors, which nobody has written into."""
+        """Return whether these are the data of the last call, unchanged: the same tensors in the same versions."""
         if self._seen is None or self._seen[1:] != (batches.size, batches.device):
             return False
         arrays = dict(batches.arguments.arrays())
         if arrays.keys() != {name for name, _, _ in self._seen[0]}:
             return False
         kept = [(arrays[name], known(), version) for name, known, version in self._seen[0]]
-        return all(isinstance(one, Tensor) and one is old and one._version == version for one, old, version in kept)
+        return all(
+            isinstance(array, Tensor) and array is old and array._version == version for array, old, version in kept
+        )
 
 
 def attributes_of(net: nn.Module) -> tuple[dict[str, Tensor], str]:
@@ -133,10 +137,10 @@ def trunk_digest(weights: Mapping[str, Tensor], layer: str, settings: str) -> st
     >>> [trunk_digest(weights, layer, "") == trunk_digest(other, layer, "") for layer in ("1.", "0.")]
     [True, False]
     """
-    made = hashlib.sha256(settings.encode())
+    digest = hashlib.sha256(settings.encode())
     for name, value in sorted(weights.items()):
         if not name.startswith(layer):
-            made.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+            digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
             # as bytes, because NumPy has no bfloat16
-            made.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return made.hexdigest()
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""The backend for any sample: one after the other, folded and compiled where that is possible."""
+"""The backend that supports every sample: it runs them one after the other, folded and compiled where possible."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class GenericBackend:
     def __init__(
         self, source: SampleSource, options: BackendOptions, bayesian: BayesianModule | None = None, seed: int = 0
     ) -> None:
-        """`options.compiled` None means that nothing is compiled; `Predictor` decides before it comes here.
+        """Create the backend; if `options.compiled` is None, nothing is compiled (`Predictor` has decided already).
 
         Args:
             source: returns the samples.
-            options: what was asked for.
+            options: the options of the prediction.
             bayesian: the posterior, if `source` returns its own samples; they can then be drawn in another form.
             seed: of the samples, for `bayesian`.
         """
@@ -58,14 +58,14 @@ class GenericBackend:
         self._compiled: bool | str = options.compiled or False
         self._static: StaticNet | None = None
         self._static_tried = False
-        self._failure: str | None = None  # of the compiler, until a warning has said it
+        self._failure: str | None = None  # the compiler's error, until the user has been warned about it
         self._runners: dict[nn.Module, Runner] = {}  # by network
         self._mask_shapes: dict[nn.Module, Shapes | None] = {}  # of dropout, by network
         self._kept: dict[int, Draw] = {}  # prepared samples, by index
         self._memory_left = options.memory
         self._batches: Batches | None = None
         self._image_shape: tuple[int, ...] = ()
-        # only for one positional argument: a mask, for example, may act between the two layers
+        # only for one positional argument: another one, such as a mask, may act between the two layers
         self._folded = options.fold_batch_norm
         self._current: Draw | None = None
 
@@ -93,20 +93,20 @@ class GenericBackend:
         return True
 
     def logits(self, samples: range, batch: Batch) -> Tensor:
-        found = []
+        per_sample = []
         with _plain_tensors():
             for index in samples:
                 if len(samples) > 1:
                     self._use(index)
-                found.append(self._logits(index, batch))
+                per_sample.append(self._logits(index, batch))
         assert self._batches is not None
         if self._static is not None and len(self._batches) == 1:
             # the sums over several samples take as many launches as those of one
-            self.samples_per_chunk = samples_per_chunk(1, found[0].numel(), self.options.device)
-        return found[0][None] if len(found) == 1 else torch.stack(found)
+            self.samples_per_chunk = samples_per_chunk(1, per_sample[0].numel(), self.options.device)
+        return per_sample[0][None] if len(per_sample) == 1 else torch.stack(per_sample)
 
     def _use(self, index: int) -> None:
-        """Make this sample the one that runs."""
+        """Select this sample for the next calls."""
         try:
             if not self._static_tried and self.bayesian is not None and self._compiled in (True, MODE):
                 self._static_tried = True
@@ -122,16 +122,15 @@ class GenericBackend:
         assert self._batches is not None
         device, dtype = self.options.device, self.options.dtype
         autocast = torch.autocast(device.type, dtype) if dtype is not None else contextlib.nullcontext()
-        given, rows = batch.input, len(batch)
-        # a compiled function takes batches of one size, so the last batch is filled up with its first image
+        arguments, rows = batch.input, len(batch)
+        # A compiled function takes batches of one size, so the last batch is filled up with its first image. Inputs
+        # without a row for each example (nodes of a graph) stay as they are.
         missing = self._batches.filled - rows if self._compiled and self.fills else 0
-        if missing > 0 and all(
-            array.ndim and len(array) == rows for _, array in given.arrays()
-        ):  # nodes of a graph are not
-            given = given.map(lambda part: _filled(tensor_of(part), missing))
+        if missing > 0 and all(array.ndim and len(array) == rows for _, array in arguments.arrays()):
+            arguments = arguments.map(lambda part: _filled(tensor_of(part), missing))
             rows += missing
         with autocast:
-            logits = logits_of(self._output(index, given), rows, self.options.logits)
+            logits = logits_of(self._output(index, arguments), rows, self.options.logits)
         if self._static is not None:
             logits = logits.clone()  # the next call overwrites it
         return logits[: len(batch)]
@@ -141,10 +140,10 @@ class GenericBackend:
             self._static.end()
         self._batches = self._current = None
 
-    def _output(self, index: int, given: Arguments) -> Any:
-        """Return the network's output; if it cannot be compiled, it runs without, and a warning says why."""
+    def _output(self, index: int, arguments: Arguments) -> Any:
+        """Return the network's output. If compiling fails, the network runs uncompiled, and a warning says why."""
         try:
-            output = self._run(given)
+            output = self._run(arguments)
         except Exception as error:
             if not self._compiled:
                 raise
@@ -152,7 +151,7 @@ class GenericBackend:
             self._stop_compiling(error)
             self._use(index)
             try:
-                output = self._run(given)
+                output = self._run(arguments)
             except Exception:  # the network's own error, for this input
                 self._drop()
                 self._compiled, self._failure = compiled, None
@@ -162,11 +161,11 @@ class GenericBackend:
             self._failure = None
         return output
 
-    def _run(self, given: Arguments) -> Any:
+    def _run(self, arguments: Arguments) -> Any:
         if self._static is not None:
-            return self._static(given)
+            return self._static(arguments)
         assert self._current is not None
-        return self._current(*given.args, **given.kwargs)
+        return self._current(*arguments.args, **arguments.kwargs)
 
     def _stop_compiling(self, error: Exception) -> None:
         self._drop()
@@ -189,28 +188,28 @@ class GenericBackend:
         if not StaticNet.supports(bayesian, runner):
             return None
         assert self._batches is not None
-        given = next(iter(self._batches)).input
-        return StaticNet(bayesian, runner, self.options.dtype, self.seed, self.options.memory, given)
+        arguments = next(iter(self._batches)).input
+        return StaticNet(bayesian, runner, self.options.dtype, self.seed, self.options.memory, arguments)
 
     def _prepare(self, index: int) -> Draw:
         sample = self.source(index)
-        found = self._with_masks(sample) if isinstance(sample, MaskDraw) else net_with_weights(sample)
-        if found is None:
+        net = self._with_masks(sample) if isinstance(sample, MaskDraw) else net_with_weights(sample)
+        if net is None:
             return sample  # a function of unknown size: it is not kept
-        runner, size = self._runners.get(found.key), 0
+        runner, size = self._runners.get(net.key), 0
         if runner is None:
-            self._runners.clear()  # the members of an ensemble follow one another: only one is in use
+            self._runners.clear()  # the members of an ensemble run one after the other, so only one runner is in use
             runner = Runner(
-                found.build(),
-                key=found.key,
+                net.build(),
+                key=net.key,
                 folded=self._folded,
                 compiled=self._compiled,
             )
-            self._runners[found.key] = runner
+            self._runners[net.key] = runner
             # weights that the network itself holds take no memory of their own
-            held = {tensor.data_ptr() for tensor in state_of(found.key).values()}
+            held = {tensor.data_ptr() for tensor in state_of(net.key).values()}
             size = bytes_of(value for value in runner.base.values() if value.data_ptr() not in held)
-        weights = runner.weights(found.weights)
+        weights = runner.weights(net.weights)
         function = runner.with_folded(weights)
         size += bytes_of(weights.values())
         if size <= self._memory_left:
@@ -234,20 +233,20 @@ class GenericBackend:
             return None
 
         def build() -> nn.Module:
-            made = masked_net(net)
-            assert made is not None
-            return made
+            masked = masked_net(net)
+            assert masked is not None
+            return masked
 
         return NetWithWeights(net, build, masks_of(sample, shapes, self.options.device))
 
 
 @contextlib.contextmanager
 def _plain_tensors() -> Iterator[None]:
-    """No gradients, and no inference mode: its tensors could not be written to in a later call outside of it."""
+    """Switch off gradients and inference mode; a later call outside could not write to inference tensors."""
     with torch.inference_mode(False), torch.no_grad():
         yield
 
 
 def _filled(tensor: Tensor, missing: int) -> Tensor:
-    """Return a tensor with so many copies of its first row added."""
+    """Return a tensor with `missing` copies of its first row added."""
     return torch.cat([tensor, tensor[:1].expand(missing, *tensor.shape[1:])])

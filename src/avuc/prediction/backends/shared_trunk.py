@@ -69,13 +69,13 @@ class SharedTrunkBackend:
         layer = differing_layer(first, options.share_plain)
         if layer is None:
             return None
-        found = net_with_weights(first)
-        if found is not None:
-            key, net = found.key, found.build()
+        with_weights = net_with_weights(first)
+        if with_weights is not None:
+            key, net = with_weights.key, with_weights.build()
         else:
             assert isinstance(first, MaskDraw)
             key = net = first.net
-        if not is_plain_linear(net, layer, dropout=found is None):
+        if not is_plain_linear(net, layer, dropout=with_weights is None):
             return None
         return cls(source, key, net, layer, options)
 
@@ -93,19 +93,20 @@ class SharedTrunkBackend:
             self._features = kept
             return True
         calls: list[tuple[tuple[object, ...], Tensor, Tensor]] = []
-        handle = layer.register_forward_hook(lambda _, inputs, made: calls.append((inputs, made, made.clone())))
+        handle = layer.register_forward_hook(lambda _, inputs, output: calls.append((inputs, output, output.clone())))
         device = batches.device.type
         try:
             for batch in batches:
                 calls.clear()
                 autocast = torch.autocast(device, self.dtype) if self.dtype is not None else contextlib.nullcontext()
                 with autocast:
-                    given = batch.input
-                    logits = self._trunk(*given.args, **given.kwargs)
+                    arguments = batch.input
+                    logits = self._trunk(*arguments.args, **arguments.kwargs)
                 if len(calls) != 1 or len(calls[0][0]) != 1:
                     return False
-                (features,), made, as_made = calls[0]
-                if made is not logits or not same_values(made, as_made):  # or changed in place
+                (features,), output, output_copy = calls[0]
+                # the layer's output must be the logits, and nothing may have changed it in place
+                if output is not logits or not same_values(output, output_copy):
                     return False
                 if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(batch):
                     return False
@@ -117,7 +118,7 @@ class SharedTrunkBackend:
         return True
 
     def _trunk_digest(self) -> str | None:
-        """What other models' features must have been computed with to be used here; None if they cannot be."""
+        """Return a digest of the trunk; features of models with the same digest can be used. None: none can."""
         if self._digest is None and self.store is not None:  # the backend is made anew if the posterior changes
             net = self._runner.module
             tensors, others = attributes_of(net)
@@ -157,11 +158,11 @@ class SharedTrunkBackend:
             return None
         base = self._runner.base
         weight, bias = base[f"{self._prefix}weight"], base.get(f"{self._prefix}bias")
-        found = net_with_weights(sample)
-        if found is not None:
-            key = found.key
-            weight = found.weights.get(f"{self._prefix}weight", weight)
-            bias = found.weights.get(f"{self._prefix}bias", bias)
+        with_weights = net_with_weights(sample)
+        if with_weights is not None:
+            key = with_weights.key
+            weight = with_weights.weights.get(f"{self._prefix}weight", weight)
+            bias = with_weights.weights.get(f"{self._prefix}bias", bias)
         else:
             assert isinstance(sample, MaskDraw)
             key = sample.net
@@ -184,22 +185,22 @@ def differing_layer(sample: Draw, share_plain: bool) -> str | None:
         sample: of a posterior.
         share_plain: whether a plain network shares its features.
     """
-    found = net_with_weights(sample)
-    if not share_plain or found is None or found.weights:
+    with_weights = net_with_weights(sample)
+    if not share_plain or with_weights is None or with_weights.weights:
         return sampled_layer(sample)
     try:
-        slots = choose(found.build(), "last").slots
+        slots = choose(with_weights.build(), "last").slots
     except InputError:  # no weight matrix, or one of half precision
         return None
-    layers = {place.rpartition(".")[0] for slot in slots for place in slot.places}
+    layers = {name.rpartition(".")[0] for slot in slots for name in slot.places}
     return layers.pop() if len(layers) == 1 else None
 
 
 def sampled_layer(sample: Draw) -> str | None:
     """Return the name of the only layer that is sampled; None if there are several, or none."""
-    found = net_with_weights(sample)
-    if found is not None:
-        names = [name.rpartition(".") for name in found.weights]
+    with_weights = net_with_weights(sample)
+    if with_weights is not None:
+        names = [name.rpartition(".") for name in with_weights.weights]
         layers, kinds = {layer for layer, _, _ in names}, {kind for _, _, kind in names}
         return layers.pop() if len(layers) == 1 and kinds <= {"weight", "bias"} else None
     hooks = dropout_hooks(sample.net) if isinstance(sample, MaskDraw) else {}

@@ -18,9 +18,11 @@ from avuc.prediction.backends.weight_buffers import WeightBuffers, affine_in_wei
 
 # how often a compiled function runs before it is captured: libraries choose their algorithms in the first calls
 TRIALS = 2
-# shapes of the input for which the network is compiled; further ones run without, because each takes 9 to 22 s
+# input shapes for which the network is compiled; inputs of other shapes run uncompiled, because compiling takes 9 to
+# 22 s for each shape
 MOST_SHAPES = 4
-# arguments that are equal if they look alike; others may hold tensors, which a graph would read in their old place
+# types of arguments that are equal if their texts are; other arguments may hold tensors, which a graph would read at
+# their old address
 PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 Shapes = tuple[object, ...]
@@ -52,9 +54,9 @@ class StaticNet:
         dtype: torch.dtype | None,
         seed: int,
         memory: int,
-        given: Arguments,
+        arguments: Arguments,
     ) -> None:
-        self._runner, self._draws = runner, WeightBuffers(bayesian, runner, dtype, seed, given)
+        self._runner, self._draws = runner, WeightBuffers(bayesian, runner, dtype, seed, arguments)
         self._device = device = self._draws.mean.device
         self._cuda = device.type == "cuda"
         self._buffers = [self._draws.new_buffer() for _ in range(2 if self._cuda else 1)]
@@ -80,7 +82,7 @@ class StaticNet:
         return not bayesian.recurrent and affine_in_weights(bayesian, runner)
 
     def ready(self, index: int, upcoming: int | None) -> None:
-        """Make sample `index` the one that runs; `upcoming` is drawn meanwhile."""
+        """Select sample `index` for the next calls; `upcoming` is drawn meanwhile."""
         if index not in self._held:
             self._fill(1 - self._active if len(self._held) > 1 else 0, index)
         self._active = self._held.index(index)
@@ -88,18 +90,18 @@ class StaticNet:
         if self._cuda:
             torch.cuda.current_stream(self._device).wait_event(self._filled[self._active])
 
-    def __call__(self, given: Arguments) -> Any:
+    def __call__(self, arguments: Arguments) -> Any:
         """Return the network's output, which the next call may overwrite."""
-        shapes = _shapes(given)
+        shapes = _shapes(arguments)
         few = shapes in self._shapes or len(self._shapes) < MOST_SHAPES
         if few:
             self._shapes.add(shapes)
         function = (self._functions if few else self._uncompiled)[self._active]
         if not self._cuda:
-            return function(*given.args, **given.kwargs)
+            return function(*arguments.args, **arguments.kwargs)
         with torch.cuda.device(self._device):
-            captured = few and self.uncaptured is None and _is_plain(given)
-            output = self._on_gpu(given, shapes) if captured else function(*given.args, **given.kwargs)
+            captured = few and self.uncaptured is None and _is_plain(arguments)
+            output = self._on_gpu(arguments, shapes) if captured else function(*arguments.args, **arguments.kwargs)
         self._used[self._active].record(torch.cuda.current_stream(self._device))
         if self._next >= 0:
             if self._next not in self._held:
@@ -108,29 +110,28 @@ class StaticNet:
         return output
 
     def end(self) -> None:
-        """Wait for what is still being drawn, before its memory can be freed."""
+        """Wait for the sample that is being drawn, so that its memory can be freed."""
         if self._cuda:
             torch.cuda.current_stream(self._device).wait_stream(self._side)
         self._copied = None
 
-    def _fill(self, place: int, index: int) -> None:
-        self._held[place] = None
+    def _fill(self, buffer_index: int, index: int) -> None:
+        self._held[buffer_index] = None
         if not self._cuda:
-            self._draw(place, index)
+            self._draw(buffer_index, index)
         else:
             current = torch.cuda.current_stream(self._device)
-            if (
-                self._held[1 - place] is None
-            ):  # the first sample: the buffers may have been made on this stream just now
+            # for the first sample: the buffers may just have been created on this stream
+            if self._held[1 - buffer_index] is None:
                 self._side.wait_stream(current)
-            self._side.wait_event(self._used[place])
+            self._side.wait_event(self._used[buffer_index])
             with torch.cuda.stream(self._side):
-                self._draw(place, index)
-                self._filled[place].record(self._side)
-        self._held[place] = index
+                self._draw(buffer_index, index)
+                self._filled[buffer_index].record(self._side)
+        self._held[buffer_index] = index
 
-    def _draw(self, place: int, index: int) -> None:
-        buffer = self._buffers[place]
+    def _draw(self, buffer_index: int, index: int) -> None:
+        buffer = self._buffers[buffer_index]
         if index in self._kept:
             copy_parts(self._kept[index], buffer)
             return
@@ -140,27 +141,27 @@ class StaticNet:
             self.memory_left -= size
             self._kept[index] = [memory.clone() for _, memory in buffer.parts]
 
-    def _on_gpu(self, given: Arguments, shapes: Shapes) -> Any:
-        arrays = [tensor_of(array) for _, array in given.arrays()]
+    def _on_gpu(self, arguments: Arguments, shapes: Shapes) -> Any:
+        arrays = [tensor_of(array) for _, array in arguments.arrays()]
         function = self._functions[self._active]
         if shapes not in self._graphs:
-            self._graphs[shapes] = (given.map(lambda array: tensor_of(array).clone()), {})
+            self._graphs[shapes] = (arguments.map(lambda array: tensor_of(array).clone()), {})
             self._copied = None
         fixed, captured = self._graphs[shapes]
         # one batch that all samples share is copied once
-        known = not any(array.is_inference() for array in arrays)  # of others one cannot see whether they have changed
+        known = not any(array.is_inference() for array in arrays)  # inference tensors do not show whether they changed
         now = (shapes, [(id(array), array._version) for array in arrays]) if known else None
         if now is None or now != self._copied:
             for (_, target), source in zip(fixed.arrays(), arrays, strict=True):
                 tensor_of(target).copy_(source)
             self._copied = now
-            self._source = arrays  # so that no other tensor gets the same id
+            self._source = arrays  # held, so that no other tensor gets the same id
         if self._active not in captured:
             result = function(*fixed.args, **fixed.kwargs)  # compiles; an error here is the network's or the compiler's
             try:
                 with LOCK:  # one capture at a time
                     captured[self._active] = self._capture(fixed)
-            except Exception as error:  # a network may do what a graph cannot hold; it then runs without
+            except Exception as error:  # not every network can be captured; this one then runs without a graph
                 torch.cuda.synchronize()
                 self.uncaptured = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             return result
@@ -184,17 +185,17 @@ class StaticNet:
         return Captured(graph, output)
 
 
-def _shapes(given: Arguments) -> Shapes:
-    """What a compiled function depends on, besides the values in tensors."""
+def _shapes(arguments: Arguments) -> Shapes:
+    """Return what a compiled function depends on, besides the values in tensors."""
 
     def fact(value: Any) -> object:
         if isinstance(value, Array):
-            one = tensor_of(value)
-            return tuple(one.shape), one.stride(), one.dtype
+            tensor = tensor_of(value)
+            return tuple(tensor.shape), tensor.stride(), tensor.dtype
         return repr(value) if isinstance(value, PLAIN) else type(value)
 
-    return (*map(fact, given.args), *((name, fact(value)) for name, value in given.kwargs.items()))
+    return (*map(fact, arguments.args), *((name, fact(value)) for name, value in arguments.kwargs.items()))
 
 
-def _is_plain(given: Arguments) -> bool:
-    return all(isinstance(value, (Tensor, *PLAIN)) for value in (*given.args, *given.kwargs.values()))
+def _is_plain(arguments: Arguments) -> bool:
+    return all(isinstance(value, (Tensor, *PLAIN)) for value in (*arguments.args, *arguments.kwargs.values()))

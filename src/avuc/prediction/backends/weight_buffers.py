@@ -26,15 +26,15 @@ from avuc.prediction.arguments import Arguments
 
 # in bytes: compiled kernels copy an input that starts elsewhere
 ALIGNMENT = 16
-# functions whose tensors autocast casts, all of them
+# functions for which autocast casts all tensors
 CAST: set[Callable[..., Any]] = {
     *(functional.linear, functional.bilinear, functional.conv1d, functional.conv2d, functional.conv3d),
     *(functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d),
     *(torch.matmul, torch.mm, torch.bmm, torch.addmm, torch.baddbmm, Tensor.matmul, Tensor.__matmul__),
 }
-# arguments of F.multi_head_attention_forward that it gives to F.linear, by place and by name
+# arguments of F.multi_head_attention_forward that it passes to F.linear, by position and by name
 PROJECTIONS: set[int | str] = {5, 6, 11, 12, "q_proj_weight", "k_proj_weight", "v_proj_weight"}
-# one operation for the whole layer, which autocast on a CPU does not change
+# layers that run as one operation, which autocast on a CPU does not change
 NATIVE = (nn.TransformerEncoderLayer, nn.MultiheadAttention)
 
 
@@ -63,7 +63,7 @@ class WeightBuffers:
 
     @torch.no_grad()
     def __init__(
-        self, bayesian: BayesianModule, runner: Runner, dtype: torch.dtype | None, seed: int, given: Arguments
+        self, bayesian: BayesianModule, runner: Runner, dtype: torch.dtype | None, seed: int, arguments: Arguments
     ) -> None:
         self.bayesian: BayesianModule = bayesian
         self.seed: int = seed
@@ -71,7 +71,7 @@ class WeightBuffers:
         self._names = [runner.first_name(slot.name) for slot in self._slots]
 
         def folded(flat: Tensor) -> Tensor:
-            weights = runner.weights(layout.by_place(layout.views(flat)))
+            weights = runner.weights(layout.by_all_names(layout.views(flat)))
             return torch.cat([slot.flatten(weights[name]) for slot, name in zip(self._slots, self._names, strict=True)])
 
         spread = softplus(bayesian.rho.detach())
@@ -80,19 +80,19 @@ class WeightBuffers:
         if runner.folds:
             self.mean, self.spread = folded(self.mean), folded(spread) - folded(torch.zeros_like(spread))
         # without batch normalisation `mean` is μ itself, whose changes make a new object of this class
-        low = set() if dtype is None else cast_names(runner, given, dtype)
+        low = set() if dtype is None else cast_names(runner, arguments, dtype)
         self.dtypes: list[torch.dtype] = [dtype if dtype and name in low else spread.dtype for name in self._names]
         self.fixed: Weights = {  # what is not sampled
             name: value.to(dtype) if name in low else value
             for name, value in runner.base.items()
             if name not in self._names
         }
-        # noise, if the kernel draws it, needs no memory and no pass of its own
+        # if the kernel draws the noise, the noise needs no memory and no separate pass
         self._kernel = weight_draw_kernel() if bayesian.posterior == "mean_field" and self.mean.is_cuda else None
         self._kernel_checked = False
 
     def new_buffer(self) -> Buffer:
-        """Return memory for a sample; weights of one type that follow one another are one part."""
+        """Return memory for a sample; consecutive weights of the same type form one part."""
         runs: list[tuple[int, torch.dtype, list[int]]] = []  # start, type, numbers of the slots
         start = end = 0
         sizes = self.bayesian.layout.sizes
@@ -130,24 +130,24 @@ class WeightBuffers:
     def _check_kernel(self, right: Buffer, seed: int) -> None:
         """Compare the kernel with torch once: other versions of torch may order their random numbers differently."""
         assert self._kernel is not None
-        self._kernel_checked, found = True, self.new_buffer()
+        self._kernel_checked, drawn = True, self.new_buffer()
         try:
-            self._kernel.draw_weights(self.mean, self.spread, seed, found.parts)
+            self._kernel.draw_weights(self.mean, self.spread, seed, drawn.parts)
         except RuntimeError:  # it cannot be launched
             self._kernel = None
             return
-        pairs = zip(right.parts, found.parts, strict=True)
-        if not all(torch.allclose(one, other, rtol=2**-7, atol=1e-5) for (_, one), (_, other) in pairs):
+        pairs = zip(right.parts, drawn.parts, strict=True)
+        if not all(torch.allclose(expected, actual, rtol=2**-7, atol=1e-5) for (_, expected), (_, actual) in pairs):
             self._kernel = None
 
 
 def affine_in_weights(bayesian: BayesianModule, runner: Runner) -> bool:
     """Return whether folding is affine in each sampled weight: no parameter of a folded normalisation is sampled."""
-    places = (place for slot in bayesian.layout.slots for place in slot.places)
-    return not runner.folded_norms & {place.rpartition(".")[0] for place in places}
+    names = (name for slot in bayesian.layout.slots for name in slot.places)
+    return not runner.folded_norms & {name.rpartition(".")[0] for name in names}
 
 
-def cast_names(runner: Runner, given: Arguments, dtype: torch.dtype) -> set[str]:
+def cast_names(runner: Runner, arguments: Arguments, dtype: torch.dtype) -> set[str]:
     """Return the weights that autocast casts wherever they are used in a call, by their names in `runner.base`."""
     net, values = runner.module, runner.base
     native = set()
@@ -157,18 +157,18 @@ def cast_names(runner: Runner, given: Arguments, dtype: torch.dtype) -> set[str]
     owners = dict(net.named_modules())
     device = next(iter(values.values())).device.type
     # autocast leaves float64 as it is
-    found = {id(value): name for name, value in values.items() if value.is_floating_point() and value.itemsize < 8}
-    uses = _Uses(found, device, dtype)
+    names = {id(value): name for name, value in values.items() if value.is_floating_point() and value.itemsize < 8}
+    uses = _Uses(names, device, dtype)
     try:
         with torch.autocast(device, dtype), uses:
-            functional_call(net, values, given.args, given.kwargs)
+            functional_call(net, values, arguments.args, arguments.kwargs)
     except Exception:  # some networks cannot be observed; the network's own errors come again when it runs
         return set()
     return {name for name in uses.cast - uses.other if id(owners[name.rpartition(".")[0]]) not in native}
 
 
 class _Uses(TorchFunctionMode):
-    """Records by which functions weights are used: by one that autocast casts for, or by another."""
+    """Records which weights are used by functions that autocast casts for, and which by other functions."""
 
     def __init__(self, names: dict[int, str], device: str, dtype: torch.dtype) -> None:
         super().__init__()
@@ -180,11 +180,11 @@ class _Uses(TorchFunctionMode):
         if getattr(function, "__name__", "") != "__get__":  # reading an attribute, such as the shape
             # a network may switch autocast off for some of its layers
             active = torch.is_autocast_enabled(self.device) and torch.get_autocast_dtype(self.device) == self.dtype
-            for place, value in (*enumerate(args), *kwargs.items()):
-                attention = function is functional.multi_head_attention_forward and place in PROJECTIONS
-                found = self.cast if active and (function in CAST or attention) else self.other
+            for position, value in (*enumerate(args), *kwargs.items()):
+                attention = function is functional.multi_head_attention_forward and position in PROJECTIONS
+                uses = self.cast if active and (function in CAST or attention) else self.other
                 values = value if isinstance(value, tuple | list) else (value,)
-                found.update(self.names[id(part)] for part in values if id(part) in self.names)
+                uses.update(self.names[id(part)] for part in values if id(part) in self.names)
         return function(*args, **kwargs)
 
 
