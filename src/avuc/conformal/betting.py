@@ -18,18 +18,18 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# bets as shares of the largest one that is allowed; large ones win faster, small ones survive a spread of the images
+# bets as shares of the largest allowed bet; large bets win faster, small bets survive if images differ much
 BELOW = 2.0 ** -np.arange(5)
 BELOW_WEIGHTS = np.log(BELOW / BELOW.sum())
 ABOVE = 2.0 ** -np.arange(8)
-# of the images, one in so many chooses the candidates for the threshold; the others test them
+# one in this many images chooses the candidates for the threshold; the other images test them
 CHOOSING = 4
 # candidates: thresholds that answer 1/STEPS, 2/STEPS, … of the choosing images' pixels
 STEPS = 20
 
 
 class Answers(NamedTuple):
-    """Of each image, the shares of its labelled pixels that are answered, and answered wrongly; (n,) or (n, K)."""
+    """For each image, the shares of its labelled pixels that are answered, and answered wrongly; (n,) or (n, K)."""
 
     answered: Array
     wrong: Array
@@ -60,15 +60,15 @@ def answers_of(scores: Array, wrong: Array, numbers: Array, thresholds: Array) -
     return Answers(above[0] / rows, above[1] / rows)
 
 
-def evidence_below(found: Answers, risk: float) -> Array:
-    """Return, for each bet, the logarithm of what was won against "the error rate is `risk` or more", (J,)."""
-    gains = (risk * found.answered - found.wrong) / (1 - risk)
+def evidence_below(answers: Answers, risk: float) -> Array:
+    """Return, for each bet, the log of the winnings against "the error rate is `risk` or more", (J,)."""
+    gains = (risk * answers.answered - answers.wrong) / (1 - risk)
     return _winnings(gains, BELOW)
 
 
-def evidence_above(found: Answers, risk: float) -> float:
-    """Return the logarithm of what was won against "the error rate is `risk` or less"."""
-    return total(_winnings((found.wrong - risk * found.answered) / risk, ABOVE) - math.log(len(ABOVE)))
+def evidence_above(answers: Answers, risk: float) -> float:
+    """Return the log of the winnings against "the error rate is `risk` or less"."""
+    return total(_winnings((answers.wrong - risk * answers.answered) / risk, ABOVE) - math.log(len(ABOVE)))
 
 
 def _winnings(gains: Array, bets: Array) -> Array:
@@ -81,16 +81,16 @@ def total(logs: Array) -> float:
     return float(np.logaddexp.reduce(logs))
 
 
-def error_interval(found: Answers, level: float) -> tuple[float, float]:
-    """Return the interval of the error rate: all that is not rejected on either side at (1 − level)/2."""
+def error_interval(answers: Answers, level: float) -> tuple[float, float]:
+    """Return the interval of the error rate: all rates that no one-sided test at level (1 − level)/2 rejects."""
     needed = math.log(2 / (1 - level))
-    low = _border(lambda risk: evidence_above(found, risk) < needed)
-    high = _border(lambda risk: total(evidence_below(found, risk) + BELOW_WEIGHTS) >= needed)
+    low = _border(lambda risk: evidence_above(answers, risk) < needed)
+    high = _border(lambda risk: total(evidence_below(answers, risk) + BELOW_WEIGHTS) >= needed)
     return (low if low > 1e-12 else 0.0), (high if high < 1 - 1e-12 else 1.0)
 
 
 def _border(holds: Any) -> float:
-    """Return from where on a condition holds that is monotone in a share, by bisection."""
+    """Return the smallest share for which a monotone condition holds, by bisection."""
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
@@ -116,12 +116,12 @@ def choose_threshold(scores: Array, wrong: Array, numbers: Array, *, risk: float
     if not chosen.any():
         return math.inf
     own = scores[chosen[numbers]]
-    places = sorted({len(own) - 1 - len(own) * step // STEPS for step in range(1, STEPS)})
-    thresholds = np.unique(np.concatenate([[-math.inf], np.partition(own, places)[places]]))
-    found = answers_of(scores, wrong, numbers, thresholds)
+    indices = sorted({len(own) - 1 - len(own) * step // STEPS for step in range(1, STEPS)})
+    thresholds = np.unique(np.concatenate([[-math.inf], np.partition(own, indices)[indices]]))
+    answers = answers_of(scores, wrong, numbers, thresholds)
 
     def evidence(which: Array, k: int) -> Array:
-        return evidence_below(Answers(found.answered[which, k], found.wrong[which, k]), risk)
+        return evidence_below(Answers(answers.answered[which, k], answers.wrong[which, k]), risk)
 
     before = [evidence(chosen, k) + BELOW_WEIGHTS for k in range(len(thresholds))]
     best = math.inf

@@ -66,9 +66,9 @@ class ConformalClassifier(Saved):
     rows_: Array
     # whether several rows have the score of the threshold; the coverage can then be higher than it should be
     tied_: bool
-    # the images or groups of the rows; None if each row is one by itself
+    # the images or groups of the rows; None if the rows are independent
     images_: Images | None = None
-    # like rows_: the images or groups that each threshold comes from; None if each row is one by itself
+    # like rows_: the number of images or groups that each threshold comes from; None if the rows are independent
     groups_: Array | None = None
 
     def __init__(
@@ -107,16 +107,16 @@ class ConformalClassifier(Saved):
                 0.9, every class is in every set.
         """
         self._check_params()
-        found = class_rows(predictions, labels, logits=logits, groups=groups)
-        found.check_labelled()
-        targets = found.labels
+        rows = class_rows(predictions, labels, logits=logits, groups=groups)
+        rows.check_labelled()
+        targets = rows.labels
         uniform = self._uniform(len(targets), (self.seed, 0))
-        scores = self._score().of_labels(found.scores, targets, uniform, logits=logits)
+        scores = self._score().of_labels(rows.scores, targets, uniform, logits=logits)
         parts: list[Any] = [slice(None)]
         if self.class_conditional:
             order = np.argsort(targets, kind="stable")
-            parts = np.split(order, np.searchsorted(targets[order], np.arange(1, found.num_classes)))
-        images = found.images
+            parts = np.split(order, np.searchsorted(targets[order], np.arange(1, rows.num_classes)))
+        images = rows.images
         self.thresholds_ = np.array([self._quantile(scores[p], None if images is None else images[p]) for p in parts])
         self.rows_ = np.array([len(scores[part]) for part in parts])
         self.tied_ = any(
@@ -126,7 +126,7 @@ class ConformalClassifier(Saved):
         if images is not None:
             self.images_ = images_of(scores <= self.thresholds_[targets if self.class_conditional else 0], images)
             self.groups_ = np.array([np.count_nonzero(np.bincount(images[part])) for part in parts])
-        self.num_classes_: int = found.num_classes
+        self.num_classes_: int = rows.num_classes
         self.class_names_: tuple[str, ...] | None = None
         return self
 
@@ -140,16 +140,16 @@ class ConformalClassifier(Saved):
             logits: whether `predictions` are logits instead of probabilities (default False).
         """
         self._check_fitted()
-        found = class_rows(predictions, logits=logits)
-        return torch.from_numpy(self._sets(found, seed)).to(found.scores.device)
+        rows = class_rows(predictions, logits=logits)
+        return torch.from_numpy(self._sets(rows, seed)).to(rows.scores.device)
 
-    def _sets(self, found: ClassRows, seed: int | None = None) -> Array:
-        check_classes(found.num_classes, self.num_classes_)
-        uniform = self._uniform(len(found.labels), (self.seed if seed is None else seed, 1))
-        sets = self._score().sets(found.scores, self.thresholds_, uniform, logits=found.logits)
+    def _sets(self, rows: ClassRows, seed: int | None = None) -> Array:
+        check_classes(rows.num_classes, self.num_classes_)
+        uniform = self._uniform(len(rows.labels), (self.seed if seed is None else seed, 1))
+        sets = self._score().sets(rows.scores, self.thresholds_, uniform, logits=rows.logits)
         if not self.allow_empty:
             empty = ~sets.any(1)
-            sets[empty] = top_class(found.scores)[empty]
+            sets[empty] = top_class(rows.scores)[empty]
         return sets
 
     def check(
@@ -169,18 +169,18 @@ class ConformalClassifier(Saved):
         """
         check_share("level", level)
         self._check_fitted()
-        found = class_rows(predictions, labels, logits=logits, groups=groups)
-        found.check_labelled()
+        rows = class_rows(predictions, labels, logits=logits, groups=groups)
+        rows.check_labelled()
         return check_coverage(
-            self._sets(found),
-            found.labels,
+            self._sets(rows),
+            rows.labels,
             ranks=self.ranks,
             rows=self._counts,
             exact=self.is_exact,
             level=level,
             wanted=self.coverage,
             fit=self.images_,
-            numbers=found.images,
+            numbers=rows.images,
         )
 
     def coverage_interval(self, level: float = 0.95) -> tuple[float, float]:
@@ -215,7 +215,7 @@ class ConformalClassifier(Saved):
 
     @property
     def ranks(self) -> Array:
-        """Which smallest score each threshold is: ⌈(n + 1) · coverage⌉. More than n: every class is in the set.
+        """Rank of each threshold among the n sorted scores, ⌈(n + 1) · coverage⌉; above n, every class is in the set.
 
         With images or groups, n is their number.
         """
@@ -228,12 +228,12 @@ class ConformalClassifier(Saved):
 
     @property
     def least_groups(self) -> int:
-        """The number of images or groups from which on a set does not have every class: coverage/(1 − coverage)."""
+        """Number of images or groups that a set without some class needs at least: coverage/(1 − coverage)."""
         return math.ceil(self._share / (1 - self._share))
 
     @property
     def is_exact(self) -> bool:
-        """Whether the coverage follows its law; else, with equal scores or without empty sets, it can be higher."""
+        """Whether the coverage has its exact distribution; equal scores or a ban on empty sets can raise it."""
         return self.allow_empty and not self.tied_
 
     def _rank(self, rows: int) -> int:
@@ -241,7 +241,7 @@ class ConformalClassifier(Saved):
 
     @property
     def _share(self) -> Fraction:
-        # the decimal number that was written: 0.07 · 100 is 7.000000000000001 in binary
+        # exactly the decimal number that the user wrote: 0.07 · 100 is 7.000000000000001 in binary
         return Fraction(repr(float(self.coverage)))
 
     def _quantile(self, scores: Array, images: Array | None = None) -> float:
@@ -286,7 +286,7 @@ class ConformalClassifier(Saved):
                 raise InputError(f"{name} must be a list of {number} numbers; fit it again")
         if not all(is_whole(count) and count >= 0 for count in [*rows, *counts]) or not isinstance(tied, bool):
             raise InputError("rows and groups must be whole numbers from 0 up, and tied true or false; fit it again")
-        # no limit is saved as null, and only a fit with too few rows has none
+        # an infinite threshold is saved as null, and only a fit with too few rows has one
         if not all(q is None if self._rank(n) > n else is_number(q) for q, n in zip(thresholds, counts, strict=True)):
             raise InputError("thresholds do not fit the number of rows and the coverage; fit it again")
         self.thresholds_ = np.array([math.inf if q is None else float(q) for q in thresholds])
@@ -294,7 +294,7 @@ class ConformalClassifier(Saved):
         self.groups_ = None if groups is None else np.array(groups)
         images = learned.get("images")
         if images is not None:
-            # older files have no share
+            # files of earlier versions have no share
             good = isinstance(images, list) and len(images) in (2, 3) and is_whole(images[0]) and images[0] >= 1
             if not good or not all(is_number(value) and value >= 0 for value in images[1:]):
                 raise InputError("images must be their number, their spread and their share; fit it again")

@@ -76,11 +76,13 @@ class CoverageCheck(Displayed):
         """What the check found, in one or two sentences."""
         where = f"{100 * self.low:.2f} to {100 * self.high:.2f} %, its {100 * self.level:g} % interval"
         of = "" if self.images is None else f" of {self.images:,} images or groups, each of which counts the same,"
-        found = f"The sets of {100 * self.coverage:.2f} % of {self.rows:,} rows{of} contain the true class"
+        summary = f"The sets of {100 * self.coverage:.2f} % of {self.rows:,} rows{of} contain the true class"
         if not self.drift:
-            return f"{found}, inside {where}."
+            return f"{summary}, inside {where}."
         side = "below" if self.coverage < self.low else "above"
-        return f"{found}, {side} {where}. Drift: these rows differ from those of the fit; fit again on rows like these."
+        return (
+            f"{summary}, {side} {where}. Drift: these rows differ from those of the fit; fit again on rows like these."
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values; NaN becomes None."""

@@ -70,8 +70,8 @@ def hierarchical_quantile(scores: Array, numbers: Array, coverage: Fraction) -> 
         return math.inf
     sizes, kinds = np.unique(rows[numbers], return_inverse=True)
     if len(sizes) == 1:
-        place = math.ceil(needed * int(sizes[0])) - 1
-        return float(np.partition(scores, place)[place])
+        index = math.ceil(needed * int(sizes[0])) - 1
+        return float(np.partition(scores, index)[index])
     order = np.argsort(scores)
     kinds = kinds[order]
 
@@ -79,13 +79,13 @@ def hierarchical_quantile(scores: Array, numbers: Array, coverage: Fraction) -> 
         counts = np.bincount(kinds[:first], minlength=len(sizes)).tolist()
         return sum((Fraction(count, size) for count, size in zip(counts, sizes.tolist(), strict=True)), Fraction(0))
 
-    # floating-point sums find the place up to rounding
-    place = min(int(np.searchsorted(np.cumsum(1 / sizes[kinds]), float(needed))), len(scores) - 1)
-    while weight(place) >= needed:
-        place -= 1
-    while weight(place + 1) < needed:
-        place += 1
-    return float(scores[order[place]])
+    # floating-point sums find the index up to rounding; the exact fractions correct it
+    index = min(int(np.searchsorted(np.cumsum(1 / sizes[kinds]), float(needed))), len(scores) - 1)
+    while weight(index) >= needed:
+        index -= 1
+    while weight(index + 1) < needed:
+        index += 1
+    return float(scores[order[index]])
 
 
 def t_quantile(level: float, degrees: int) -> float:
@@ -129,7 +129,7 @@ def coverage_ends(
         below, above = fit.share * fit.number / (fit.number + 1), fit.share
     if known.number * min(below, 1 - above) < FEW:
         low, high = _ends_of_alike(below, level, fit, new, rows=rows, new_rows=new_rows)
-        # the threshold is near the largest score of all pixels: if these are not alike, almost everything is covered
+        # the threshold is near the largest score; if the pixels of an image differ, almost all of them are covered
         largest = fit is not None and fit.share is not None and fit.number * (1 - above) < FEW
         return low, 1.0 if largest else high
     binomial = above * (1 - above)

@@ -1,4 +1,4 @@
-"""What conformal and selective classifiers take: `Predictions`, or probabilities or logits with labels."""
+"""Reads the inputs of conformal and selective classifiers: `Predictions`, or probabilities or logits with labels."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class ClassRows(NamedTuple):
 def class_rows(predictions: Any, labels: Any = None, *, logits: bool = False, groups: Any = None) -> ClassRows:
     """Return the rows of predictions, of probabilities, or of logits, which are not copied."""
     if not logits:
-        found = as_predictions(predictions, labels)
-        images = images_or_groups(found.shape, found.positions, len(found.labels), groups)
-        return ClassRows(found.probs, found.labels.cpu().numpy(), False, images)
+        checked = as_predictions(predictions, labels)
+        images = images_or_groups(checked.shape, checked.positions, len(checked.labels), groups)
+        return ClassRows(checked.probs, checked.labels.cpu().numpy(), False, images)
     if isinstance(predictions, Predictions | MultiLabelPredictions):
         raise InputError("predictions: Predictions have probabilities, not logits; leave logits=True out")
     rows = as_rows(predictions, labels, kind="logits")
@@ -79,16 +79,16 @@ def as_predictions(predictions: Any, labels: Any = None) -> Predictions:
 
 def labelled(predictions: Any, labels: Any = None, groups: Any = None) -> tuple[Predictions, ClassRows]:
     """Return predictions and their rows; raise unless there are rows, and all have a label."""
-    found = as_predictions(predictions, labels)
-    rows = class_rows(found, groups=groups)
+    checked = as_predictions(predictions, labels)
+    rows = class_rows(checked, groups=groups)
     rows.check_labelled()
-    return found, rows
+    return checked, rows
 
 
-def check_classes(found: int, fitted: int) -> None:
+def check_classes(classes: int, fitted: int) -> None:
     """Raise if the predictions do not have the classes of the fit."""
-    if found != fitted:
-        raise InputError(f"predictions: have {found} classes, but the fit had {fitted}; use the same model")
+    if classes != fitted:
+        raise InputError(f"predictions: have {classes} classes, but the fit had {fitted}; use the same model")
 
 
 def check_share(name: str, value: Any) -> None:

@@ -23,7 +23,7 @@ class Saved(ABC):
     kind: ClassVar[str]
     # attributes that a fit sets, without their underscore
     learned: ClassVar[tuple[str, ...]]
-    # those among them that a file has only if they are not None
+    # learned attributes that a file has only if they are not None
     optional: ClassVar[tuple[str, ...]] = ()
 
     # names of the classes in the order of the probabilities, if they are known; set after a fit
@@ -40,7 +40,7 @@ class Saved(ABC):
 
     @property
     def is_fitted(self) -> bool:
-        """Whether `fit` was called, or a fitted file was loaded."""
+        """Whether `fit` was called, or a fitted classifier was loaded."""
         return hasattr(self, "num_classes_")
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -57,8 +57,8 @@ class Saved(ABC):
         """Return the parameters and what the fit learned as JSON."""
         content = {"format": FORMAT, "version": VERSION, "kind": self.kind, "params": self.get_params(), "learned": {}}
         if self.is_fitted:
-            found = {key: _plain(getattr(self, f"{key}_")) for key in self.learned}
-            content["learned"] = {k: v for k, v in found.items() if k not in self.optional or v is not None}
+            values = {key: _plain(getattr(self, f"{key}_")) for key in self.learned}
+            content["learned"] = {k: v for k, v in values.items() if k not in self.optional or v is not None}
         return json.dumps(content, indent=1, allow_nan=False)
 
     @classmethod
@@ -73,8 +73,10 @@ class Saved(ABC):
         except (ValueError, RecursionError) as error:
             raise InputError(f"not valid JSON ({error}); write it again with save() or --out") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("kind") != cls.kind:
-            found = content.get("kind", content.get("format")) if isinstance(content, dict) else type(content).__name__
-            what = f" (it is {found!r})" if found else ""
+            actual_kind = (
+                content.get("kind", content.get("format")) if isinstance(content, dict) else type(content).__name__
+            )
+            what = f" (it is {actual_kind!r})" if actual_kind else ""
             raise InputError(f"not a {cls.kind} classifier{what}; name a file that save() or --out wrote")
         if content.get("version") != VERSION:
             raise InputError(f"version {VERSION} is needed, found {content.get('version')!r}; fit it again")

@@ -1,16 +1,16 @@
 """Conformity scores of classes, and the sets of classes whose score is at most a threshold.
 
-p is sorted so that p_(1) ≥ p_(2) ≥ …; among equal probabilities the class with the smaller number comes first. A class
-at place j has the score
+p is sorted so that p_(1) ≥ p_(2) ≥ …; among equal probabilities the class with the smaller number comes first. The
+class of rank j has the score
 
     threshold   1 − p_(j)                                          Sadinle et al. 2019, https://arxiv.org/abs/1609.00451
     aps         p_(1) + … + p_(j) − U p_(j)                        Romano et al. 2020, https://arxiv.org/abs/2006.02544
     raps        the same + penalty · max(0, j − k_reg)             Angelopoulos et al. 2021, https://arxiv.org/abs/2009.14193
 
-U is one number per row: uniform in [0, 1), or 0 without randomisation. Scores grow with the place j, so a set with one
-threshold for all classes is the first places of a row. Only values are sorted, not indices, which is several times
-faster. Blocks of rows fit into the cache of a CPU; logits become probabilities block by block, and are never in memory
-as a whole.
+U is one number per row: uniform in [0, 1), or 0 without randomisation. Scores grow with the rank j, so a set with one
+threshold for all classes has the classes of the first ranks of a row. Only values are sorted, not indices, which is
+several times faster. Blocks of rows fit into the cache of a CPU; logits become probabilities block by block, and all
+probabilities are never in memory at once.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class Score:
             if self.method == "threshold":
                 scores[rows] = 1 - stated
                 continue
-            # the places before the label: larger probabilities, and equal ones of smaller class numbers
+            # classes ranked before the label: larger probabilities, and equal ones of smaller class numbers
             before = block > own
             equal = block == own
             if equal.sum() > len(block):
                 before |= equal & (np.arange(block.shape[1]) < here[:, None])
-            place = before.sum(1)
-            total = np.take_along_axis(np.cumsum(descending(block), 1), place[:, None], 1)
-            scores[rows] = total[:, 0] - uniform[rows] * stated + self._penalty(place + 1)
+            rank = before.sum(1)
+            total = np.take_along_axis(np.cumsum(descending(block), 1), rank[:, None], 1)
+            scores[rows] = total[:, 0] - uniform[rows] * stated + self._penalty(rank + 1)
         return scores
 
     def sets(self, probs: Tensor, thresholds: Array, uniform: Array, *, logits: bool = False) -> Array:
@@ -89,12 +89,12 @@ class Score:
                 least = smallest_probs(thresholds, block.dtype) if least is None else least
                 np.greater_equal(block, least, out=chosen[rows])
             elif len(thresholds) == 1:
-                chosen[rows] = self._first_places(block, float(thresholds[0]), uniform[rows])
+                chosen[rows] = self._largest_classes(block, float(thresholds[0]), uniform[rows])
             else:
                 chosen[rows] = self._all_scores(block, uniform[rows]) <= thresholds
         return chosen
 
-    def _first_places(self, block: Array, threshold: float, uniform: Array) -> Array:
+    def _largest_classes(self, block: Array, threshold: float, uniform: Array) -> Array:
         ordered = descending(block)
         scores = np.cumsum(ordered, 1) - uniform[:, None] * ordered + self._penalty(np.arange(1, block.shape[1] + 1))
         size = (scores <= threshold).sum(1)
@@ -110,13 +110,13 @@ class Score:
     def _all_scores(self, block: Array, uniform: Array) -> Array:
         order = np.argsort(-block, axis=1, kind="stable")
         ordered = np.take_along_axis(block, order, 1).astype(np.float64)
-        by_place = np.cumsum(ordered, 1) - uniform[:, None] * ordered
-        scores: Array = np.empty_like(by_place)
-        np.put_along_axis(scores, order, by_place + self._penalty(np.arange(1, block.shape[1] + 1)), 1)
+        by_rank = np.cumsum(ordered, 1) - uniform[:, None] * ordered
+        scores: Array = np.empty_like(by_rank)
+        np.put_along_axis(scores, order, by_rank + self._penalty(np.arange(1, block.shape[1] + 1)), 1)
         return scores
 
-    def _penalty(self, place: Array) -> Array:
-        added: Array = self.penalty * np.maximum(0, place - self.k_reg)
+    def _penalty(self, ranks: Array) -> Array:
+        added: Array = self.penalty * np.maximum(0, ranks - self.k_reg)
         return added
 
 

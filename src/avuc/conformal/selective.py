@@ -1,4 +1,4 @@
-"""SelectiveClassifier: answer only where the error rate of the answers is at most a limit, with high probability."""
+"""SelectiveClassifier: answers only some rows, so that their error rate is below a limit with high probability."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 SCORES = ("confidence", "entropy")
 # numbers of answered rows that are tested; each test takes this share of the allowed probability of failure
 TESTS = 10
-# for whether rows are answered: all of them, and the answered ones
+# thresholds of the 0/1 value "is answered": the first one selects all rows, the second one the answered rows
 ENDS = np.array([-1.0, 0.5])
 
 
@@ -76,16 +76,16 @@ class SelectiveCheck(Displayed):
         rows = f"{self.rows:,} rows" + ("" if self.images is None else f" of {self.images:,} images or groups")
         if self.error is None:
             return f"None of {rows} is answered."
-        found = (
+        summary = (
             f"{100 * self.coverage:.1f} % of {rows} are answered, {100 * self.error:.2f} % of them wrongly "
             f"({100 * self.error_low:.2f} to {100 * self.error_high:.2f} %)"
         )
         if self.drift:
             return (
-                f"{found}: more than the limit of {100 * self.risk:g} %. Drift: these rows differ from those of the "
+                f"{summary}: more than the limit of {100 * self.risk:g} %. Drift: these rows differ from those of the "
                 "fit; fit again on rows like these."
             )
-        return f"{found}; the limit is {100 * self.risk:g} %."
+        return f"{summary}; the limit is {100 * self.risk:g} %."
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -137,7 +137,7 @@ class SelectiveClassifier(Saved):
     rows_: int
     answered_: int
     errors_: int
-    # number of images or groups of the fit; None if each row is one by itself
+    # number of images or groups of the fit; None if the rows are independent
     images_: int | None = None
 
     def __init__(self, risk: float = 0.02, level: float = 0.95, *, score: str = "confidence") -> None:
@@ -157,18 +157,18 @@ class SelectiveClassifier(Saved):
                 or sentence, other rows are independent.
         """
         self._check_params()
-        found, known = labelled(predictions, labels, groups)
-        scores, wrong = self._scores(found), found.predicted.cpu().numpy() != known.labels
+        checked, rows = labelled(predictions, labels, groups)
+        scores, wrong = self._scores(checked), checked.predicted.cpu().numpy() != rows.labels
         self.images_ = None
-        if known.images is None:
+        if rows.images is None:
             self._fit_rows(scores, wrong)
         else:
-            numbers = np.unique(known.images, return_inverse=True)[1]
+            numbers = np.unique(rows.images, return_inverse=True)[1]
             self.images_ = int(numbers.max()) + 1
             self.threshold_ = choose_threshold(scores, wrong, numbers, risk=self.risk, level=self.level)
             answered = scores > self.threshold_
             self.rows_, self.answered_, self.errors_ = len(scores), int(answered.sum()), int(wrong[answered].sum())
-        self.num_classes_: int = found.num_classes
+        self.num_classes_: int = checked.num_classes
         self.class_names_: tuple[str, ...] | None = None
         return self
 
@@ -194,9 +194,9 @@ class SelectiveClassifier(Saved):
             predictions: `avuc.Predictions`, or probabilities; labels are not used.
         """
         self._check_fitted()
-        found = as_predictions(predictions)
-        check_classes(found.num_classes, self.num_classes_)
-        return torch.from_numpy(self._scores(found) > self.threshold_).to(found.probs.device)
+        checked = as_predictions(predictions)
+        check_classes(checked.num_classes, self.num_classes_)
+        return torch.from_numpy(self._scores(checked) > self.threshold_).to(checked.probs.device)
 
     def check(self, predictions: Any, labels: Any = None, *, groups: Any = None) -> SelectiveCheck:
         """Return answers and errors on new labelled rows, and whether the error rate is above the limit: drift.
@@ -207,18 +207,18 @@ class SelectiveClassifier(Saved):
             groups: the group of each row, as in `fit`.
         """
         self._check_fitted()
-        found, known = labelled(predictions, labels, groups)
-        answered = self.answers(found).cpu().numpy()
-        wrong = found.predicted.cpu().numpy() != known.labels
+        checked, labelled_rows = labelled(predictions, labels, groups)
+        answered = self.answers(checked).cpu().numpy()
+        wrong = checked.predicted.cpu().numpy() != labelled_rows.labels
         rows, errors = int(answered.sum()), int(wrong[answered].sum())
         counts = {"rows": len(wrong), "answered": rows, "errors": errors}
-        if known.images is not None:
-            numbers = np.unique(known.images, return_inverse=True)[1]
+        if labelled_rows.images is not None:
+            numbers = np.unique(labelled_rows.images, return_inverse=True)[1]
             shares, wrongly = answers_of(answered, wrong, numbers, ENDS)
-            every, given = (Answers(shares[:, k], wrongly[:, k]) for k in (0, 1))
-            low, high = error_interval(given, self.level)
-            error, error_all, images = given.error, every.error, len(every.wrong)
-            p_value = math.exp(min(0.0, -evidence_above(given, self.risk)))
+            every, answers = (Answers(shares[:, k], wrongly[:, k]) for k in (0, 1))
+            low, high = error_interval(answers, self.level)
+            error, error_all, images = answers.error, every.error, len(every.wrong)
+            p_value = math.exp(min(0.0, -evidence_above(answers, self.risk)))
         else:
             low, high = clopper_pearson(errors, rows, self.level)
             error, error_all, images = errors / rows if rows else None, float(wrong.mean()), None

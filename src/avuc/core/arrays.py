@@ -54,7 +54,7 @@ def as_tensor(values: Any, name: str) -> Tensor:
         return values
     array = as_array(values, name)
     if array.dtype.kind not in "fiub":
-        raise InputError(f"{name} must be numbers; found {_found(array)}{text_remedy(array, name)}")
+        raise InputError(f"{name} must be numbers; found {_described(array)}{text_remedy(array, name)}")
     if array.dtype.kind == "u":
         array = array.astype(np.int64)
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # torch has no long double
@@ -65,12 +65,12 @@ def as_tensor(values: Any, name: str) -> Tensor:
 
 
 def text_remedy(array: Array, name: str) -> str:
-    """Return what to do with class names that are given as labels; nothing for other arrays."""
+    """Return advice for class names that are passed as labels; "" for other arrays."""
     if name != "labels" or not all(isinstance(value, str) for value in array.reshape(-1)[:100].tolist()):
         return ""
     return "; give class numbers in the order of the scores, for scikit-learn np.searchsorted(model.classes_, labels)"
 
 
-def _found(array: Array) -> str:
+def _described(array: Array) -> str:
     first = array.reshape(-1)[:1].tolist()
     return f"{first[0]!r}" if first and isinstance(first[0], str) else f"dtype {array.dtype}"

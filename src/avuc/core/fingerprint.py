@@ -27,7 +27,7 @@ from torch import Tensor, nn
 COLUMNS = 1024
 # tensors of at least this size are read in place, smaller ones are joined first
 LARGE_BYTES = 1 << 20
-# limits on the number and depth of values: an attribute may refer to half of the program
+# limits on the number and depth of values, because an attribute may refer to large parts of the program
 MOST_VALUES, MOST_DEPTH = 100_000, 6
 PLAIN = frozenset(
     {int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range, slice, type}
@@ -112,7 +112,7 @@ class _Same:
 
 class _Walk:
     def __init__(self, whole: bool = True) -> None:
-        self.whole = whole  # with the tensors' contents and the modules' modes
+        self.whole = whole  # whether the tensors' contents and the modules' modes are included
         self.facts: list[object] = []
         self.tensors: list[Tensor] = []
         self._seen: dict[int, int] = {}
@@ -212,11 +212,11 @@ def _contents(tensors: list[Tensor]) -> tuple[int, ...]:
         # other devices may not support 64-bit integers
         device = tensor.device if tensor.device.type in ("cpu", "cuda") else torch.device("cpu")
         by_device.setdefault(device, []).append(_bytes(tensor.to(device)))
-    found: list[int] = []
+    sums_of_devices: list[int] = []
     for parts in by_device.values():
         sums = torch.stack([_sum(matrix) for matrix in _matrices(parts)])
-        found.extend(sums.tolist())
-    return tuple(found)
+        sums_of_devices.extend(sums.tolist())
+    return tuple(sums_of_devices)
 
 
 def _bytes(tensor: Tensor) -> Tensor:

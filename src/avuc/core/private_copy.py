@@ -22,11 +22,11 @@ def private_copy(module: nn.Module) -> nn.Module:
     """
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     try:
-        made: nn.Module = copy.deepcopy(module, dict(shared))
+        duplicate: nn.Module = copy.deepcopy(module, dict(shared))
     except (TypeError, RuntimeError) as error:  # an attribute, such as a lock or an open file, that cannot be copied
         reason = " ".join(str(error).split())[:160]
         raise InputError(
             f"{type(module).__name__} cannot be copied ({reason}), and predict runs a copy so that your network stays "
             "as it is; remove the attribute, or give its class a __deepcopy__"
         ) from error
-    return made
+    return duplicate

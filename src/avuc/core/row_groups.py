@@ -33,7 +33,7 @@ def group_numbers(groups: Any) -> Array:
 def images_or_groups(
     shape: tuple[int, ...], positions: Tensor | None, rows: int, groups: Any = None, *, name: str = "groups"
 ) -> Array | None:
-    """Return the number of the group of each row, without `groups` of its image; None if each row is one by itself.
+    """Return the group number of each row, or its image number if `groups` is None; None if rows are independent.
 
     Args:
         shape: of the labels, (N,) or (N, *spatial).
@@ -46,20 +46,20 @@ def images_or_groups(
     ([0, 0, 1, 1], [1, 0, 1])
     """
     pixels = math.prod(shape[1:])
-    places: Array = np.arange(rows) if positions is None else positions.cpu().numpy()
+    flat_indices: Array = np.arange(rows) if positions is None else positions.cpu().numpy()
     if groups is None:
-        # images without labels have no number
-        return None if pixels == 1 else np.unique(places // pixels, return_inverse=True)[1]
+        # images without labels get no number
+        return None if pixels == 1 else np.unique(flat_indices // pixels, return_inverse=True)[1]
     values = np.asarray(groups.cpu() if isinstance(groups, Tensor) else groups)
     if values.shape in (shape, (math.prod(shape),)):
-        values = values.reshape(-1)[places]
+        values = values.reshape(-1)[flat_indices]
     elif values.shape == shape[:1]:
-        if len(values) == rows and not np.array_equal(places // pixels, np.arange(rows)):
+        if len(values) == rows and not np.array_equal(flat_indices // pixels, np.arange(rows)):
             raise InputError(
                 f"{name}: {rows} values can be of {rows} labelled rows or of {rows} images; give one for each "
                 f"position, the shape {shape}"
             )
-        values = values[places // pixels]
+        values = values[flat_indices // pixels]
     elif values.shape != (rows,):
         raise InputError(f"{name} must have one value for each of {rows} rows, found shape {values.shape}")
     numbers = group_numbers(values)

@@ -1,4 +1,4 @@
-"""The layouts in which predictions come, and their one common form: rows (M, C) of scores with labels (M,).
+"""The layouts of predictions, and their common form: rows (M, C) of scores with labels (M,).
 
 multiclass    (N, C) with labels (N,)
 dense         (N, C, *spatial) with labels (N, *spatial), or the classes in another dimension: `class_dim=-1` for the
@@ -89,22 +89,22 @@ def as_rows(
             [0.8000, 0.2000]], dtype=torch.float64)
     """
     what = "probabilities" if kind == "probs" else "logits"
-    given = as_tensor(scores, what).detach()
+    tensor = as_tensor(scores, what).detach()
     targets = None if labels is None else as_tensor(labels, "labels").detach()
     layout = find_layout(
-        tuple(given.shape), None if targets is None else tuple(targets.shape), class_dim=class_dim, draws=draws
+        tuple(tensor.shape), None if targets is None else tuple(targets.shape), class_dim=class_dim, draws=draws
     )
-    one = layout.axis is None or given.shape[layout.axis] == 1
+    binary = layout.axis is None or tensor.shape[layout.axis] == 1
     if targets is not None:
         targets = whole_labels(targets).reshape(layout.shape)
-        if one:
+        if binary:
             _refuse_other_labels(targets, ignore_index)
             if kind == "probs" and layout.axis is not None:
-                _refuse_one_class(given, targets)
+                _refuse_one_class(tensor, targets)
     if layout.axis is not None:
-        given = given.squeeze(layout.axis) if one else given.movedim(layout.axis, -1)
-    rows = _kept_rows(given, targets, layout, ignore_index)
-    return rows._replace(scores=binary_rows(rows.scores, kind)) if one else rows
+        tensor = tensor.squeeze(layout.axis) if binary else tensor.movedim(layout.axis, -1)
+    rows = _kept_rows(tensor, targets, layout, ignore_index)
+    return rows._replace(scores=binary_rows(rows.scores, kind)) if binary else rows
 
 
 def multilabel_rows(
@@ -122,10 +122,10 @@ def multilabel_rows(
     >>> multilabel_rows([[0.9, 0.2]], [[1, -100]], kind="probs").scores
     tensor([[0.1000, 0.9000]], dtype=torch.float64)
     """
-    given = as_tensor(scores, "scores").detach()
-    shape = tuple(given.shape[int(draws) :])
+    tensor = as_tensor(scores, "scores").detach()
+    shape = tuple(tensor.shape[int(draws) :])
     if len(shape) < 2 or 0 in shape[1:]:
-        raise InputError(f"multi-label scores must have shape (N, L), one for each label; found {tuple(given.shape)}")
+        raise InputError(f"multi-label scores must have shape (N, L), one for each label; found {tuple(tensor.shape)}")
     targets = None if labels is None else as_tensor(labels, "labels").detach()
     if targets is not None:
         if tuple(targets.shape) != shape:
@@ -140,7 +140,7 @@ def multilabel_rows(
                 f"multi-label labels must be 0 or 1, or ignore_index ({ignore_index}) where unknown; "
                 f"found {int(low)}…{int(high)}"
             )
-    rows = _kept_rows(given, targets, Layout(draws, None, shape), ignore_index)
+    rows = _kept_rows(tensor, targets, Layout(draws, None, shape), ignore_index)
     return rows._replace(scores=binary_rows(rows.scores, kind))
 
 
@@ -226,7 +226,7 @@ def _kept_rows(scores: Tensor, labels: Tensor | None, layout: Layout, ignore_ind
             mask = keep.to(scores.device)
             kept = scores[:, mask] if layout.draws else scores[mask]
             return Rows(kept, labels[keep], shape, keep.flatten().nonzero()[:, 0])
-    # one dimension is kept as it is, so that no rows at all have a shape, too
+    # a single dimension is not flattened, so that scores without rows keep their shape
     rows = scores if len(shape) == 1 else scores.flatten(front, front + len(shape) - 1)
     return Rows(rows, None if labels is None else labels.flatten(), shape, None)
 
@@ -256,8 +256,8 @@ def _has_draws(scores: Shape, labels: Shape) -> bool:
 
 def _with_one(shape: Shape, axis: int | None, front: int) -> Shape:
     """Return the shape with a dimension of size 1 for the classes."""
-    place = len(shape) if axis is None else axis - front
-    return (*shape[:place], 1, *shape[place:])
+    position = len(shape) if axis is None else axis - front
+    return (*shape[:position], 1, *shape[position:])
 
 
 def _hint(scores: Shape, labels: Shape, draws: bool) -> str:

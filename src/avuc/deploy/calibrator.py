@@ -94,7 +94,7 @@ class NumpyCalibrator:
         return np.where(impossible, -np.inf, result).astype(z.dtype)
 
     def _read(self, logits: Any) -> tuple[Array, Array]:
-        """Return the logits as given, and with two columns if one logit per row stands for two classes."""
+        """Return the logits, and the same with two columns if one logit per row stands for two classes."""
         z = np.asarray(logits)
         if z.dtype.kind not in "fiu":
             raise InputError(f"logits must be real numbers; found {z.dtype}")
@@ -106,8 +106,8 @@ class NumpyCalibrator:
             and self.method != "multilabel"
             and (z.ndim == 1 or (z.ndim == 2 and z.shape[-1] == 1))
         ):
-            one = z.reshape(-1)
-            two = np.stack((np.zeros_like(one), one), axis=-1)
+            log_odds = z.reshape(-1)
+            two = np.stack((np.zeros_like(log_odds), log_odds), axis=-1)
         if two.ndim not in (2, 3) or two.shape[-1] != self.num_classes or not z.size:
             raise InputError(
                 f"logits must be (rows, {self.num_classes}) or (samples, rows, {self.num_classes}), as in the fit; "
@@ -186,15 +186,15 @@ def _each_label(each: Any, labels: int) -> Rule:
     """Return the function of logits (..., L) of calibrators of two classes, one for each label or one for all."""
     if not isinstance(each, list) or len(each) not in (1, labels):
         raise InputError(f"each must be a list of 1 or {labels} calibrators")
-    found = [_calibrator(one) for one in each]
-    if any(one.num_classes != 2 or one.method == "multilabel" for one in found):
+    calibrators = [_calibrator(content) for content in each]
+    if any(calibrator.num_classes != 2 or calibrator.method == "multilabel" for calibrator in calibrators):
         raise InputError("each must hold calibrators of two classes")
 
     def rule(z: Array) -> Array:
         columns = []
         for label in range(labels):
             two = np.stack((np.zeros_like(z[..., label]), z[..., label]), axis=-1)
-            both = found[label if len(found) > 1 else 0]._rescaled(two)
+            both = calibrators[label if len(calibrators) > 1 else 0]._rescaled(two)
             columns.append(both[..., 1] - both[..., 0])
         return np.stack(columns, axis=-1)
 
@@ -206,16 +206,21 @@ def _blend(learned: Any, classes: int) -> Rule:
     parts = learned.get("parts")
     if not isinstance(parts, list) or not parts:
         raise InputError("parts must be a list of calibrators")
-    weights, found = vector("weights", learned.get("weights"), len(parts)), [_calibrator(one) for one in parts]
+    weights, calibrators = (
+        vector("weights", learned.get("weights"), len(parts)),
+        [_calibrator(content) for content in parts],
+    )
     if weights.min() <= 0 or abs(weights.sum() - 1) > 1e-6:
         raise InputError("weights must be above 0 and have the sum 1")
-    if any(one.num_classes != classes or one.method in ("multilabel", "blend") for one in found):
+    if any(
+        calibrator.num_classes != classes or calibrator.method in ("multilabel", "blend") for calibrator in calibrators
+    ):
         raise InputError(f"parts must hold calibrators of {classes} classes")
 
     def rule(z: Array) -> Array:
         mixed = np.zeros(z.shape)
-        for weight, one in zip(weights, found, strict=True):
-            calibrated = one._rescaled(z).astype(np.float64)
+        for weight, calibrator in zip(weights, calibrators, strict=True):
+            calibrated = calibrator._rescaled(z).astype(np.float64)
             exps = np.exp(calibrated - calibrated.max(axis=-1, keepdims=True))
             mixed += weight * exps / exps.sum(axis=-1, keepdims=True)
         return np.asarray(np.log(np.maximum(mixed, np.finfo(np.float64).tiny)))

@@ -1,7 +1,7 @@
 """The samples of a posterior with fixed weights, as one module from inputs to logits (S, N, C).
 
-If the samples differ only in the last linear layer, the network before it is there, and runs, once. Otherwise there is
-one copy of the network for each sample; weights that are not sampled are shared by the copies.
+If the samples differ only in the last linear layer, the module stores and runs the network before it once. Otherwise
+there is one copy of the network for each sample; weights that are not sampled are shared by the copies.
 """
 
 from __future__ import annotations
@@ -125,18 +125,18 @@ def _network(draw: Draw, bases: dict[int, tuple[nn.Module, Shapes]], example: In
         return plain.eval()
     if isinstance(draw, nn.Module):
         draw = NetDraw(draw, {})
-    found = net_with_weights(draw)
-    if found is None:
+    with_weights = net_with_weights(draw)
+    if with_weights is None:
         return Function(draw)
-    if id(found.key) not in bases:
-        bases[id(found.key)] = (copy.deepcopy(found.build()).eval(), {})
-    net = private_copy(bases[id(found.key)][0])
-    made: dict[int, nn.Parameter] = {}  # one parameter for a weight with several names
-    for name, value in found.weights.items():
+    if id(with_weights.key) not in bases:
+        bases[id(with_weights.key)] = (copy.deepcopy(with_weights.build()).eval(), {})
+    net = private_copy(bases[id(with_weights.key)][0])
+    parameters: dict[int, nn.Parameter] = {}  # one parameter for a weight with several names
+    for name, value in with_weights.weights.items():
         owner, _, leaf = name.rpartition(".")
         layer = net.get_submodule(owner)
         if leaf in layer._parameters:
-            known = made.setdefault(value.data_ptr(), nn.Parameter(value.detach().clone(), requires_grad=False))
+            known = parameters.setdefault(value.data_ptr(), nn.Parameter(value.detach().clone(), requires_grad=False))
             layer._parameters[leaf] = known
         else:
             layer._buffers[leaf] = value.detach().clone()
@@ -163,8 +163,8 @@ def _shared_trunk(draws: list[Draw]) -> SharedTrunk | None:
     if layer is None:
         return None
     dropout = isinstance(draws[0], MaskDraw)
-    found = net_with_weights(draws[0])
-    net = draws[0].net if isinstance(draws[0], MaskDraw) else found.build() if found is not None else None
+    first = net_with_weights(draws[0])
+    net = draws[0].net if isinstance(draws[0], MaskDraw) else first.build() if first is not None else None
     if net is None or not layer or not is_plain_linear(net, layer, dropout) or not _ends_with(net, layer):
         return None
     weights, biases = [], []
@@ -173,12 +173,12 @@ def _shared_trunk(draws: list[Draw]) -> SharedTrunk | None:
     for draw in draws:
         if sampled_layer(draw) != layer:
             return None
-        one = net_with_weights(draw)
-        if one is not None:
-            if found is None or one.key is not found.key:
+        with_weights = net_with_weights(draw)
+        if with_weights is not None:
+            if first is None or with_weights.key is not first.key:
                 return None
-            weights.append(one.weights.get(f"{layer}.weight", last.weight))
-            biases.append(one.weights.get(f"{layer}.bias", last.bias))
+            weights.append(with_weights.weights.get(f"{layer}.weight", last.weight))
+            biases.append(with_weights.weights.get(f"{layer}.bias", last.bias))
         else:
             assert isinstance(draw, MaskDraw)
             (mask,) = masks_of(draw, {layer: (last.in_features,)}, last.weight.device).values()

@@ -125,26 +125,26 @@ class Deployed(nn.Module):
             logits = torch.cat((torch.zeros_like(logits), logits), dim=axis).movedim(axis, -1)
         else:
             logits = logits.movedim(axis, -1)
-        found = self._figures(torch.log_softmax(self._calibrated(logits), dim=-1))
+        figures = self._figures(torch.log_softmax(self._calibrated(logits), dim=-1))
         back = -1 if axis is None else axis - 1  # without the dimension of samples
-        found |= {name: found[name].movedim(-1, back) for name in ("probs", "logits")}
-        return tuple(found[name] for name in self.outputs)
+        figures |= {name: figures[name].movedim(-1, back) for name in ("probs", "logits")}
+        return tuple(figures[name] for name in self.outputs)
 
     def _of_labels(self, logits: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs for logits (S, N, L, …) of independent labels: each is a decision of two classes."""
         if logits.ndim < 3:
             raise InputError(f"multi-label logits must be (N, L); the network returns {tuple(logits.shape[1:])}")
         z = self._calibrated(logits.movedim(2, -1)).movedim(-1, 2)
-        found = self._figures(torch.stack((F.logsigmoid(-z), F.logsigmoid(z)), dim=-1))
-        found["probs"] = found["probs"][..., 1]
-        found["logits"] = found["logits"][..., 1] - found["logits"][..., 0]
-        return tuple(found[name] for name in self.outputs)
+        figures = self._figures(torch.stack((F.logsigmoid(-z), F.logsigmoid(z)), dim=-1))
+        figures["probs"] = figures["probs"][..., 1]
+        figures["logits"] = figures["logits"][..., 1] - figures["logits"][..., 0]
+        return tuple(figures[name] for name in self.outputs)
 
     def _calibrated(self, logits: Tensor) -> Tensor:
-        """Return calibrated logits (…, C). A calibrator of another model would broadcast, or fit by chance."""
-        if self.classes is not None and (found := _size(logits, -1)) != self.classes:
-            raise InputError(f"the calibrator was fitted on {self.classes} classes or labels; the network has {found}")
-        with without_autocast(logits.device.type):  # it would round the products of a matrix to half precision
+        """Return calibrated logits (…, C), after a check that the calibrator has the network's number of classes."""
+        if self.classes is not None and (size := _size(logits, -1)) != self.classes:
+            raise InputError(f"the calibrator was fitted on {self.classes} classes or labels; the network has {size}")
+        with without_autocast(logits.device.type):  # autocast would round matrix products to half precision
             calibrated: Tensor = self.rescaling(logits)
         return calibrated
 

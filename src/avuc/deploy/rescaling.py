@@ -26,7 +26,7 @@ class Unchanged(nn.Module):
 
 
 class Fitted(nn.Module):
-    """A module of fitted numbers, which keep their precision: `.half()` is for the network, and would move them."""
+    """A module of fitted numbers, which keep their precision: `.half()` is for the network and would round them."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         before = dict(self._buffers)
@@ -98,7 +98,9 @@ class EachLabel(nn.Module):
         if len(self.each) == 1:
             mapped = self.each[0](both)
         else:
-            mapped = torch.stack([one(both[..., label, :]) for label, one in enumerate(self.each)], dim=-2)
+            mapped = torch.stack(
+                [calibrator(both[..., label, :]) for label, calibrator in enumerate(self.each)], dim=-2
+            )
         return mapped[..., 1] - mapped[..., 0]
 
 
@@ -146,17 +148,17 @@ class LinearMap(Fitted):
 
 
 class MappedByClass(Fitted):
-    """log of g_k(softmax(z)_k), normalised, as in `OneVsRest`; comparisons with every place can be exported."""
+    """log of g_k(softmax(z)_k), normalised, as in `OneVsRest`; it compares with every breakpoint, to be exportable."""
 
     places: Tensor
     values: Tensor
     last: Tensor
 
-    def __init__(self, lengths: Any, places: Any, values: Any, *, linear: bool, coarse: bool) -> None:
+    def __init__(self, lengths: Any, breakpoints: Any, values: Any, *, linear: bool, coarse: bool) -> None:
         super().__init__()
         self.linear: bool = linear
         self.coarse: bool = coarse
-        self.register_buffer("places", torch.as_tensor(places, dtype=torch.float64))
+        self.register_buffer("places", torch.as_tensor(breakpoints, dtype=torch.float64))
         self.register_buffer("values", torch.as_tensor(values, dtype=torch.float64))
         self.register_buffer("last", torch.as_tensor(lengths) - 1)
 
@@ -224,7 +226,7 @@ def rescaling_of(calibrator: object) -> nn.Module:
     if isinstance(calibrator, BlendedCalibrator):
         if not hasattr(calibrator, "parts_"):
             raise InputError("the BlendedCalibrator is not fitted; AutoCalibrator().fit(logits, labels) makes it")
-        return Blend([rescaling_of(one) for one in calibrator.parts_], calibrator.weights_)
+        return Blend([rescaling_of(part) for part in calibrator.parts_], calibrator.weights_)
     if isinstance(calibrator, TemperatureScaling | VectorScaling | MultiLabelCalibrator | OneVsRest | LinearScaling):
         if not hasattr(calibrator, "temperature_"):
             raise InputError(f"the {type(calibrator).__name__} is not fitted; call fit(logits, labels) or load() first")
@@ -236,7 +238,7 @@ def rescaling_of(calibrator: object) -> nn.Module:
             return MappedByClass(*calibrator.table(), linear=calibrator.linear, coarse=calibrator.coarse)
         if isinstance(calibrator, MultiLabelCalibrator):
             if calibrator.each_ is not None:
-                return EachLabel([rescaling_of(one) for one in calibrator.each_])
+                return EachLabel([rescaling_of(of_label) for of_label in calibrator.each_])
             return DividedByLabel(calibrator.temperature_)
         if isinstance(calibrator, MixedTemperatureScaling):
             return MixedTemperatures(calibrator.temperature_, calibrator.mixture())

@@ -1,4 +1,4 @@
-"""The calibrators that are more than a scale and a bias, as NumPy functions of logits, from the learned numbers."""
+"""NumPy functions of logits for the calibrators that are more than a scale and a bias, from their learned numbers."""
 
 from __future__ import annotations
 
@@ -75,19 +75,19 @@ def _each_class(learned: dict[str, Any], classes: int, *, linear: bool, coarse: 
     if (lengths < 1).any() or (lengths != np.floor(lengths)).any():
         raise InputError("lengths must be whole numbers above 0")
     ends = np.cumsum(lengths).astype(np.int64)
-    places, values = (
+    breakpoints, values = (
         np.split(vector(key, learned.get(key), int(ends[-1]), ", as many as lengths says"), ends[:-1])
         for key in ("places", "values")
     )
-    if any(v.min() < 0 or v.max() > 1 or (np.diff(p) < 0).any() for p, v in zip(places, values, strict=True)):
+    if any(v.min() < 0 or v.max() > 1 or (np.diff(p) < 0).any() for p, v in zip(breakpoints, values, strict=True)):
         raise InputError("places must rise in each class, and values be from 0 to 1")
 
     def rule(z: Array) -> Array:
         probs = without_last_bits(np.exp(log_softmax(z)), coarse=coarse and z.dtype != np.float64)
         mapped = np.empty_like(probs)
-        for k, (x, y) in enumerate(zip(places, values, strict=True)):
-            one = probs[..., k]
-            mapped[..., k] = np.interp(one, x, y) if linear else y[np.maximum(np.searchsorted(x, one) - 1, 0)]
+        for k, (x, y) in enumerate(zip(breakpoints, values, strict=True)):
+            column = probs[..., k]
+            mapped[..., k] = np.interp(column, x, y) if linear else y[np.maximum(np.searchsorted(x, column) - 1, 0)]
         total = mapped.sum(axis=-1, keepdims=True)
         shares = np.where(total > 0, mapped / np.where(total > 0, total, 1), 1 / classes)
         return np.asarray(np.log(np.maximum(shares, 1e-12)))
@@ -97,7 +97,7 @@ def _each_class(learned: dict[str, Any], classes: int, *, linear: bool, coarse: 
 
 def _structured(learned: dict[str, Any], classes: int) -> Rule:
     weights, bias = _linear(learned, classes), vector("bias", learned.get("bias"), classes)
-    # matrices of the first version have no smoothing, and a lowest log-probability
+    # matrices of the first version have no smoothing; their log-probabilities have a lower limit instead
     first, lowest = weights.ndim == 2 and not learned.get("smoothing"), -87.33654475
     temperature, share = learned["temperature"], 0.0 if first else number("smoothing", learned.get("smoothing"))
     if not (first or 0 < share < 1):

@@ -9,20 +9,20 @@ from avuc.core.display import data_frame
 
 
 def facts(predictions: Any) -> dict[str, Any]:
-    """Return what `repr` says of predictions."""
+    """Return the facts that `repr` shows about predictions."""
     rows, known = len(predictions), int((predictions.labels >= 0).sum())
-    found: dict[str, Any] = {"rows": rows, "classes": predictions.num_classes}
+    result: dict[str, Any] = {"rows": rows, "classes": predictions.num_classes}
     if len(predictions.shape) > 1:
-        found["shape"] = predictions.shape
+        result["shape"] = predictions.shape
     if predictions.samples > 1:
-        found["samples"] = predictions.samples
+        result["samples"] = predictions.samples
     if known < rows:
-        found["labelled"] = known
+        result["labelled"] = known
     if known:
-        found["accuracy"] = float(predictions.correct.sum()) / known
+        result["accuracy"] = float(predictions.correct.sum()) / known
     if predictions.probs.device.type != "cpu":
-        found["device"] = str(predictions.probs.device)
-    return found
+        result["device"] = str(predictions.probs.device)
+    return result
 
 
 def frame(predictions: Any) -> Any:
@@ -45,7 +45,7 @@ def decision_frame(predictions: Any) -> Any:
     row, column = result.index // predictions.num_labels, result.index % predictions.num_labels
     names = predictions.names or range(predictions.num_labels)
     result.insert(0, "row", row)
-    result.insert(1, "name", [names[one] for one in column])
+    result.insert(1, "name", [names[label_number] for label_number in column])
     return result.reset_index(drop=True)
 
 
@@ -53,8 +53,8 @@ def decision_table(predictions: Any) -> tuple[Sequence[str], list[tuple[Any, ...
     """Return the header and a row for each label: known decisions, share of yes, mean probability, accuracy."""
     rows: list[tuple[Any, ...]] = []
     for column, name in enumerate(predictions.names or range(predictions.num_labels)):
-        one = predictions.label(column)
-        known = one.labels >= 0
-        labels, right = one.labels[known].double(), one.correct[known].double()
-        rows.append((name, len(labels), *(float(values.mean()) for values in (labels, one.probs[:, 1], right))))
+        label = predictions.label(column)
+        known = label.labels >= 0
+        labels, right = label.labels[known].double(), label.correct[known].double()
+        rows.append((name, len(labels), *(float(values.mean()) for values in (labels, label.probs[:, 1], right))))
     return ("label", "decisions", "share of yes", "mean probability", "accuracy"), rows

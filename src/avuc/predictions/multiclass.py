@@ -63,21 +63,21 @@ class Predictions(Displayed):
     ignore_index: InitVar[int | None] = IGNORE_INDEX
 
     def __post_init__(self, class_dim: int | None, ignore_index: int | None) -> None:
-        given = as_tensor(self.probs, "probs")
-        if not given.is_floating_point():
-            found = f"{tuple(given.shape)} {given.dtype}"
-            raise InputError(f"probs must be floating-point numbers of shape (N, C), found {found}")
+        probs = as_tensor(self.probs, "probs")
+        if not probs.is_floating_point():
+            description = f"{tuple(probs.shape)} {probs.dtype}"
+            raise InputError(f"probs must be floating-point numbers of shape (N, C), found {description}")
         if self.samples < 1:
             raise InputError(f"samples must be at least 1, found {self.samples}")
         if self.monte_carlo_error is not None and not 0 <= self.monte_carlo_error < math.inf:
             raise InputError(f"monte_carlo_error must be a number from 0 up, or None, found {self.monte_carlo_error}")
         labels, expected = self.labels, cast("Tensor | None", self.expected_entropy)
-        if given.ndim == 2 and given.shape[1] > 1 and ignore_index is not None and ignore_index < -1:
+        if probs.ndim == 2 and probs.shape[1] > 1 and ignore_index is not None and ignore_index < -1:
             # the usual case waits for a GPU only once: the check of all values also finds ignored labels
-            self._store(as_rows(given, labels, kind="probs", class_dim=class_dim, ignore_index=None), expected)
+            self._store(as_rows(probs, labels, kind="probs", class_dim=class_dim, ignore_index=None), expected)
             if values_fit(self.probs, self.labels, self.expected_entropy):
                 return
-        self._store(as_rows(given, labels, kind="probs", class_dim=class_dim, ignore_index=ignore_index), expected)
+        self._store(as_rows(probs, labels, kind="probs", class_dim=class_dim, ignore_index=ignore_index), expected)
         check_values(self.probs, self.labels, self.expected_entropy)
 
     def _store(self, rows: Rows, expected: Tensor | None) -> None:
@@ -96,10 +96,10 @@ class Predictions(Displayed):
         if expected.shape != probs.shape[:1]:
             raise InputError(f"expected_entropy must have shape ({len(probs)},), found {tuple(expected.shape)}")
         object.__setattr__(self, "expected_entropy", expected.detach().to(probs.device, probs.dtype))
-        self._place(rows)
+        self._store_positions(rows)
 
-    def _place(self, rows: Rows) -> None:
-        """Store where each row comes from: as it was given, or as it was found from the layout."""
+    def _store_positions(self, rows: Rows) -> None:
+        """Store where each row comes from: the arguments `shape` and `positions`, or else those of the layout."""
         shape, positions = cast("tuple[int, ...] | None", self.shape), self.positions
         if shape is None or (len(shape) == 1 and positions is None):
             shape, positions = rows.shape, rows.positions
@@ -260,8 +260,10 @@ class Predictions(Displayed):
     def to(self, device: torch.device | str) -> Predictions:
         """Return the same predictions on another device."""
         probs, labels, expected = (tensor.to(device) for tensor in (self.probs, self.labels, self.expected_entropy))
-        place = self.shape, None if self.positions is None else self.positions.to(device)
-        return Predictions(probs, labels, expected, self.samples, self.monte_carlo_error, *place, ignore_index=None)
+        shape_and_positions = self.shape, None if self.positions is None else self.positions.to(device)
+        return Predictions(
+            probs, labels, expected, self.samples, self.monte_carlo_error, *shape_and_positions, ignore_index=None
+        )
 
     def save(self, path: str | Path) -> None:
         """Write one .safetensors file, atomically. `avuc evaluate` reads it too."""

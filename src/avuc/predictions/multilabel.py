@@ -56,15 +56,15 @@ class MultiLabelPredictions(Displayed):
     def __post_init__(self, ignore_index: int | None) -> None:
         probs = as_tensor(self.probs, "probs").detach()
         if not probs.is_floating_point() or probs.ndim != 2 or probs.shape[1] == 0:
-            found = f"{tuple(probs.shape)} {probs.dtype}"
-            raise InputError(f"multi-label probs must be floating-point numbers of shape (N, L), found {found}")
+            description = f"{tuple(probs.shape)} {probs.dtype}"
+            raise InputError(f"multi-label probs must be floating-point numbers of shape (N, L), found {description}")
         probs = probs if probs.dtype in (torch.float32, torch.float64) else probs.float()
         pairs = binary_rows(probs, "probs")
-        given = cast("Tensor | None", self.labels)
-        if given is None:
+        user_labels = cast("Tensor | None", self.labels)
+        if user_labels is None:
             labels = torch.full(probs.shape, -1, device=probs.device)
         else:
-            known = multilabel_rows(probs, given, kind="probs", ignore_index=ignore_index)
+            known = multilabel_rows(probs, user_labels, kind="probs", ignore_index=ignore_index)
             labels = torch.full((probs.numel(),), IGNORE_INDEX, device=probs.device)
             where = slice(None) if known.positions is None else known.positions.to(probs.device)
             labels[where] = cast("Tensor", known.labels).to(probs.device)
@@ -150,29 +150,29 @@ class MultiLabelPredictions(Displayed):
         tensor([[0.5000]], dtype=torch.float64)
         """
         check_calibrator_kind(calibrator, multilabel=True)
-        given = as_tensor(sample_logits, "logits").detach()
-        if given.ndim != 3 or 0 in (given.shape[0], given.shape[2]):
-            raise InputError(f"logits of samples must have shape (S, N, L), found {tuple(given.shape)}")
-        if not given.is_floating_point():
-            raise InputError(f"logits must be floating-point, found {given.dtype}")
-        if check and given.numel() >= MANY_ROWS and bool(((given >= 0) & (given <= 1)).all()):
+        logits = as_tensor(sample_logits, "logits").detach()
+        if logits.ndim != 3 or 0 in (logits.shape[0], logits.shape[2]):
+            raise InputError(f"logits of samples must have shape (S, N, L), found {tuple(logits.shape)}")
+        if not logits.is_floating_point():
+            raise InputError(f"logits must be floating-point, found {logits.dtype}")
+        if check and logits.numel() >= MANY_ROWS and bool(((logits >= 0) & (logits <= 1)).all()):
             raise InputError(
                 "these logits look like probabilities (all of them are from 0 to 1): give probabilities to "
                 "MultiLabelPredictions(probs, labels), or pass check=False if these are logits"
             )
         # float32 has no number between 1 − 6e-8 and 1, so 1 − p would be 0 from a logit of 17 on
-        dtype = torch.float32 if given.device.type == "mps" else torch.float64
-        probs, expected = torch.zeros(2, *given.shape[1:], dtype=dtype, device=given.device)
-        step = max(1, BLOCK // (given.shape[0] * given.shape[2]))
-        for start in range(0, given.shape[1], step):
+        dtype = torch.float32 if logits.device.type == "mps" else torch.float64
+        probs, expected = torch.zeros(2, *logits.shape[1:], dtype=dtype, device=logits.device)
+        step = max(1, BLOCK // (logits.shape[0] * logits.shape[2]))
+        for start in range(0, logits.shape[1], step):
             some = slice(start, start + step)
-            block = given[:, some] if calibrator is None else calibrator.transform(given[:, some])
+            block = logits[:, some] if calibrator is None else calibrator.transform(logits[:, some])
             each = block.to(dtype).sigmoid()
             if bool(each.isnan().any()):
                 raise InputError("logits contain NaN: remove or repair these rows")
             probs[some] = each.mean(0)
             expected[some] = uncertainty.entropy(torch.stack((1 - each, each), -1)).mean(0)
-        return cls(probs, labels, expected, len(given), names, ignore_index)
+        return cls(probs, labels, expected, len(logits), names, ignore_index)
 
     def label(self, which: int | str) -> Predictions:
         """Return the known decisions of one label as binary predictions.
@@ -219,9 +219,9 @@ class MultiLabelPredictions(Displayed):
         return decision_frame(self)
 
     def _facts(self) -> dict[str, Any]:
-        found = self.flatten()._facts()
-        del found["classes"], found["shape"]
-        return {"rows": len(self), "labels": self.num_labels, "decisions": found.pop("rows")} | found
+        facts = self.flatten()._facts()
+        del facts["classes"], facts["shape"]
+        return {"rows": len(self), "labels": self.num_labels, "decisions": facts.pop("rows")} | facts
 
     def _table(self) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         return decision_table(self)

@@ -13,7 +13,7 @@ from avuc.uncertainty import entropy
 
 # elements of one block: bounds the working memory; smaller on a CPU, whose cache is fast
 BLOCK, CPU_BLOCK = 1 << 22, 1 << 20
-# one binary logit for each row is taken for a probability if so many rows are from 0 to 1
+# one number for each row is taken for a probability, not a logit, if at least this many rows are all from 0 to 1
 MANY_ROWS = 16
 
 
@@ -31,9 +31,9 @@ def check_calibrator_kind(calibrator: Any, *, multilabel: bool) -> None:
     kind = getattr(calibrator, "multilabel", None)  # None: not a calibrator of this package
     if kind is not None and kind is not multilabel:
         wanted = "needs a MultiLabelCalibrator" if multilabel else "cannot use one"
-        found = type(calibrator).__name__
+        calibrator_name = type(calibrator).__name__
         raise InputError(
-            f"{found} is for {'several independent labels' if kind else 'classes of which one is right'}; "
+            f"{calibrator_name} is for {'several independent labels' if kind else 'classes of which one is right'}; "
             f"a {'multi-label' if multilabel else 'multiclass or binary'} model {wanted}"
         )
 
@@ -62,7 +62,7 @@ def mean_softmax(logits: Tensor, calibrator: HasTransform | None = None) -> tupl
         log_probs = block.to(dtype).log_softmax(-1)
         each = log_probs.exp()
         probs[some] = each[0] if samples == 1 else each.mean(0)
-        # the clamp makes 0 log 0 = 0 instead of 0 · −inf = NaN; in place, because memory is what takes the time
+        # the clamp makes 0 log 0 = 0 instead of 0 · −inf = NaN; in place, because memory access takes most of the time
         expected[some] = -log_probs.clamp_(min=torch.finfo(dtype).min).mul_(each).sum(-1).mean(0)
         if not bool(expected[some].isfinite().all()):
             raise InputError(f"logits contain NaN or +infinity (rows {start}…{min(rows, start + step) - 1})")
@@ -112,7 +112,7 @@ def refuse_probabilities(logits: Tensor, remedy: str = "") -> None:
 
 
 def binary_probabilities(rows: Tensor) -> bool:
-    """Return whether rows (..., 2) made of one logit each, [0, z], look as if z were a probability."""
+    """Return whether z looks like a probability in rows [0, z] (..., 2) that were built from one logit each."""
     if rows.shape[-2] < MANY_ROWS or bool((rows[..., 0] != 0).any()):
         return False
     low, high = rows[..., 1].aminmax()
@@ -129,7 +129,7 @@ def values_fit(probs: Tensor, labels: Tensor, expected: Tensor) -> bool:
 
 
 def check_values(probs: Tensor, labels: Tensor, expected: Tensor) -> None:
-    """Raise `InputError` for labels out of range, rows that are no probabilities and entropies that are not finite."""
+    """Raise `InputError` for labels out of range, rows that are not probabilities, or entropies that are not finite."""
     if values_fit(probs, labels, expected):
         return
     low, high = labels.aminmax()
