@@ -221,7 +221,7 @@ class BayesianModule(nn.Module):
         return family.kl(self.mu, self.rho, self.prior_mean, self.prior_std, self.layout.sizes)
 
     def snr(self) -> dict[str, Tensor]:
-        """Return |mean| / standard deviation of every variational weight, by name. Low ones matter least."""
+        """Return |mean| / standard deviation of every variational weight, by name. Low ratios mean little influence."""
         return {name: ratio.clone() for name, ratio in self.layout.by_name(self._snr()).items()}
 
     def mean_module(self) -> nn.Module:
@@ -269,24 +269,24 @@ class BayesianModule(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        given = {key.removeprefix(prefix): tensor for key, tensor in state_dict.items() if key.startswith(prefix)}
+        entries = {key.removeprefix(prefix): tensor for key, tensor in state_dict.items() if key.startswith(prefix)}
         missing: list[str] = []
-        vectors = restore(self.layout, given, self.mu, missing, error_msgs)
+        vectors = restore(self.layout, entries, self.mu, missing, error_msgs)
         with torch.no_grad():
             for name, flat in vectors.items():
                 if name in self._parameters:
                     getattr(self, name).copy_(flat)
                 else:
                     setattr(self, name, flat.clone())
-        if "settings" in given:
-            settings = decode(given["settings"])
+        if "settings" in entries:
+            settings = decode(entries["settings"])
             _known("the saved posterior", settings["posterior"], POSTERIORS)
             _known("the saved estimator", settings["estimator"], ESTIMATORS)
             self.posterior, self.estimator = settings["posterior"], settings["estimator"]
         missing_keys.extend(prefix + name for name in missing)
         known = {f"{vector}.{slot.name}" for vector in VECTORS for slot in self.layout.slots}
         known |= {*VECTORS, "settings"}
-        unexpected_keys.extend(prefix + k for k in given if strict and k not in known and not k.startswith("module."))
+        unexpected_keys.extend(prefix + k for k in entries if strict and k not in known and not k.startswith("module."))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Restore weights, priors, posterior and estimator. A state of another architecture is refused first."""
@@ -307,6 +307,6 @@ def _set_weight(module: nn.Module, name: str, weight: nn.Parameter | None) -> No
     setattr(module.get_submodule(owner), attribute, weight)
 
 
-def _known(what: str, given: str, names: Any) -> None:
-    if given not in names:
-        raise InputError(f"{what}: expected one of {', '.join(names)}, found {given!r}")
+def _known(what: str, value: str, names: Any) -> None:
+    if value not in names:
+        raise InputError(f"{what}: expected one of {', '.join(names)}, found {value!r}")

@@ -73,28 +73,28 @@ def restore(
     return vectors
 
 
-def check(layout: Layout, expected: Mapping[str, Any], found: Mapping[str, Any], strict: bool) -> None:
+def check(layout: Layout, expected: Mapping[str, Any], saved: Mapping[str, Any], strict: bool) -> None:
     """Raise `InputError` for a state dict of another architecture, before anything is overwritten."""
     shapes = {key: tuple(value.shape) for key, value in expected.items() if key != "settings"}
-    # the prior may be a number in one and per weight in the other: the saved one is used
+    # one of the two priors may be a number and the other one per weight; the saved prior is used
     priors = [vector for vector in VECTORS if vector.startswith("prior")]
     shapes |= {f"{vector}.{slot.name}": tuple(slot.shape) for vector in priors for slot in layout.slots}
     shapes |= dict.fromkeys(priors, ())
     problems = [
-        f"{key}: expected shape {shape}, found {tuple(found[key].shape)}"
+        f"{key}: expected shape {shape}, found {tuple(saved[key].shape)}"
         for key, shape in shapes.items()
-        if key in found and shape != tuple(found[key].shape)
+        if key in saved and shape != tuple(saved[key].shape)
     ]
     if strict:
         fixed = [key for key in expected if key.split(".")[0] not in priors]
-        problems += [f"{key}: expected shape {shapes.get(key, '')}, found nothing" for key in fixed if key not in found]
+        problems += [f"{key}: expected shape {shapes.get(key, '')}, found nothing" for key in fixed if key not in saved]
         problems += [
             f"{vector}: expected a number or a tensor for every variational weight, found neither"
             for vector in priors
-            if vector not in found and not all(f"{vector}.{slot.name}" in found for slot in layout.slots)
+            if vector not in saved and not all(f"{vector}.{slot.name}" in saved for slot in layout.slots)
         ]
         known = {*shapes, "settings"}
-        problems += [f"{key}: not expected, found shape {tuple(found[key].shape)}" for key in found if key not in known]
+        problems += [f"{key}: not expected, found shape {tuple(saved[key].shape)}" for key in saved if key not in known]
     if problems:
         rest = f"; and {len(problems) - 6} more" if len(problems) > 6 else ""
         raise InputError(

@@ -22,16 +22,16 @@ def shapes_of(data: MemoryData) -> dict[str, tuple[int, ...]]:
 
 def digest_of(data: MemoryData | ImageFiles) -> str:
     """Return a digest of inputs and labels; for streamed files, of file names and labels."""
-    made = hashlib.sha256(torch.as_tensor(data.labels).cpu().numpy().tobytes())
+    digest = hashlib.sha256(torch.as_tensor(data.labels).cpu().numpy().tobytes())
     if isinstance(data, Dataset):
-        made.update(repr(tuple(data.images.shape)).encode())
-        made.update(data.images.cpu().contiguous().numpy().data)
+        digest.update(repr(tuple(data.images.shape)).encode())
+        digest.update(data.images.cpu().contiguous().numpy().data)
     elif isinstance(data, TensorData):
-        made.update(repr([tuple(data.labels.shape), shapes_of(data)]).encode())
+        digest.update(repr([tuple(data.labels.shape), shapes_of(data)]).encode())
         for part in [data.inputs] if isinstance(data.inputs, Tensor) else data.inputs.values():
             # as bytes, because NumPy has no bfloat16
-            made.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        made.update("\0".join(data.texts).encode("utf-8", "surrogatepass"))
+            digest.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        digest.update("\0".join(data.texts).encode("utf-8", "surrogatepass"))
     else:
-        made.update(b"\n".join(bytes(name) for name in data.names))
-    return made.hexdigest()[:DIGITS]
+        digest.update(b"\n".join(bytes(name) for name in data.names))
+    return digest.hexdigest()[:DIGITS]

@@ -164,8 +164,8 @@ def read_idx(path: Path, dimensions: int, *, max_gb: float = MAX_GB) -> NDArray[
         kind = "a whole gzip file" if is_gzip else "readable"
         raise InputError(f"{path}: not {kind} ({error}); fetch it again") from error
     if len(body) != claimed:
-        found = f"{len(body):,}" if len(body) < claimed else "more"
-        raise InputError(f"{path}: its header promises {claimed:,} bytes, found {found}; fetch it again")
+        actual = f"{len(body):,}" if len(body) < claimed else "more"
+        raise InputError(f"{path}: its header promises {claimed:,} bytes, found {actual}; fetch it again")
     return np.frombuffer(body, np.uint8).reshape(shape)
 
 

@@ -198,7 +198,7 @@ class _Decoded(TorchDataset[_Item]):
 
 @dataclass(frozen=True)
 class _OneSize:
-    """A view whose results must all have the size of the first; other pixels are dropped at once, to save memory."""
+    """A view whose results must all have the size of the first one; other results are dropped, to save memory."""
 
     view: View
     name: str
@@ -254,10 +254,10 @@ def _collate(items: list[_Item]) -> tuple[Tensor, Tensor, str]:
 
 
 def _processors() -> int:
-    """Return the number of processors that this process may use; in a container these can be fewer than there are."""
+    """Return the number of processors that this process may use; a container may have fewer than the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _size_problem(name: str, pixels: NDArray[np.uint8] | Tensor, other: str, before: NDArray[np.uint8] | Tensor) -> str:
-    found, expected = (f"{x.shape[1]}×{x.shape[0]}" for x in (pixels, before))
-    return f"{name}: {found} pixels, but {other} has {expected}; pass size= to bring all to one size"
+    actual, expected = (f"{x.shape[1]}×{x.shape[0]}" for x in (pixels, before))
+    return f"{name}: {actual} pixels, but {other} has {expected}; pass size= to bring all to one size"

@@ -86,19 +86,21 @@ class TensorData:
 
     def to(self, device: torch.device | str) -> TensorData:
         """Return the data on another device."""
-        return replace(self, inputs=each(self.inputs, lambda one: one.to(device)), labels=self.labels.to(device))
+        return replace(self, inputs=each(self.inputs, lambda tensor: tensor.to(device)), labels=self.labels.to(device))
 
     def subset(self, indices: Tensor | Sequence[int]) -> TensorData:
         """Return the examples at some indices, in that order."""
         rows = torch.as_tensor(indices, dtype=torch.int64, device=self.device)
         texts = tuple(self.texts[row] for row in rows.tolist()) if self.texts else ()
-        return replace(self, inputs=each(self.inputs, lambda one: one[rows]), labels=self.labels[rows], texts=texts)
+        return replace(
+            self, inputs=each(self.inputs, lambda tensor: tensor[rows]), labels=self.labels[rows], texts=texts
+        )
 
     def batch(self, rows: Tensor) -> tuple[Any, Tensor]:
         """Return the examples `rows` as the network takes them, and their labels."""
         if self.images is not None:
             return as_input(self.images[rows]), self.labels[rows]
-        return each(self.inputs, lambda one: one[rows]), self.labels[rows]
+        return each(self.inputs, lambda tensor: tensor[rows]), self.labels[rows]
 
     def augmented(self, rows: Tensor, augmentation: Augmentation, drawn: Tensor) -> tuple[Any, Tensor]:
         """Return `batch(rows)`; images with a label for each pixel are cropped and flipped together with their labels.

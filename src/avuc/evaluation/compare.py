@@ -90,19 +90,21 @@ def compare(
             calibrator.fit(logits, targets, **some)
     except InputError as error:
         raise scores.error(error) from error
-    units, one = len(before), "row"
+    units, unit_name = len(before), "row"
     if scores.groups is not None:
-        units, one = int(scores.groups.max()) + 1, "image or group"
+        units, unit_name = int(scores.groups.max()) + 1, "image or group"
     folds = min(folds, units)
     if folds < 2:
         after = scores.predictions(calibrator)
-        how = f"the one {one} that the calibrator was fitted on; nothing could be held out, so they are optimistic"
+        how = (
+            f"the one {unit_name} that the calibrator was fitted on; nothing could be held out, so they are optimistic"
+        )
     elif changes_nothing(calibrator):
         after, how = before, "all rows; nothing is changed"
     else:
-        found = None if scores.groups is None else torch.from_numpy(scores.groups)
-        after = cross_fit_predictions(calibrator, logits, targets, folds, seed, groups=found)
-        whole = "" if found is None else f" of {units:,} whole images or groups"
+        group_numbers = None if scores.groups is None else torch.from_numpy(scores.groups)
+        after = cross_fit_predictions(calibrator, logits, targets, folds, seed, groups=group_numbers)
+        whole = "" if group_numbers is None else f" of {units:,} whole images or groups"
         how = (
             f"held-out rows ({folds} parts{whole}, each calibrated by a fit on the other parts); the saved calibrator "
             "is fitted on all rows"
@@ -182,9 +184,9 @@ def compare_predictions(
         second = replace(second, intervals=intervals_after, **drawn)
         first = replace(first, intervals=intervals_before, **drawn)
     statistics = (statistics_before, statistics_after)
-    found = None if groups is None else torch.from_numpy(groups)
+    group_numbers = None if groups is None else torch.from_numpy(groups)
     check = check_predictions(
-        calibrator, before, after, folds=folds, bins=bins, seed=seed, statistics=statistics, groups=found
+        calibrator, before, after, folds=folds, bins=bins, seed=seed, statistics=statistics, groups=group_numbers
     )
     fitted = chosen(calibrator)
     scaler = fitted if isinstance(fitted, TemperatureScaling) else None

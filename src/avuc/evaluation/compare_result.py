@@ -76,7 +76,7 @@ class Comparison(Displayed):
 
     @property
     def shown(self) -> Comparison:
-        """The comparison that tables and charts show: of the fitted calibrator, even if it was rejected."""
+        """The comparison that tables and charts show: that of the fitted calibrator, even if it was rejected."""
         return self.refused or self
 
     def as_json(self) -> dict[str, Any]:

@@ -163,8 +163,8 @@ def evaluate(
                 intervals = blockwise_intervals(_collected(predictions, bins, seed), bootstrap, result.metrics)
             else:
                 intervals = intervals_of(predictions.probs, statistics, None, bootstrap)
-            found, how = interval_bounds(intervals), "cells" if large else "rows" if units is None else "groups"
-            result = replace(result, intervals=found, replicates=replicates, bootstrap=how)
+            bounds, how = interval_bounds(intervals), "cells" if large else "rows" if units is None else "groups"
+            result = replace(result, intervals=bounds, replicates=replicates, bootstrap=how)
         if outside_entropy is not None:
             # both sides in the same arithmetic, so that equal predictions have equal entropies
             inside, outside = (x.detach().cpu().numpy().copy() for x in (predictions.entropy, outside_entropy))

@@ -22,7 +22,7 @@ from avuc.predictions import Predictions
 # metrics of a group
 METRICS = ("accuracy", "nll", "ece")
 SIDES = ("overconfidence", "underconfidence")
-# more values than this are no groups
+# a column with more values than this does not hold groups
 MOST_GROUPS = 1000
 
 
@@ -81,7 +81,7 @@ def evaluate_groups(
     names, member = np.unique(values, return_inverse=True)
     if len(names) > MOST_GROUPS:
         raise InputError(f"groups: found {len(names):,} different values; use a column with at most {MOST_GROUPS:,}")
-    together, found = groups_of(predictions, len(predictions), units), []
+    together, results = groups_of(predictions, len(predictions), units), []
     for number, name in enumerate(names.tolist()):
         rows = rows_of(predictions, torch.from_numpy(np.flatnonzero(member == number)))
         some = None if together is None else groups_of(rows, len(rows), together[member == number])
@@ -94,5 +94,5 @@ def evaluate_groups(
             figures = {key: Interval(value, math.nan, math.nan) for key, value in plain.items()}
         more = more_intervals(statistics, SIDES, replicates=replicates, seed=seed, bins=bins, groups=some)
         figures = {key: figures[key] for key in METRICS} | {key: more[key] for key in SIDES}
-        found.append(GroupResult(str(name), len(rows), float(statistics.confidence.mean()), figures))
-    return found
+        results.append(GroupResult(str(name), len(rows), float(statistics.confidence.mean()), figures))
+    return results

@@ -17,12 +17,12 @@ from avuc.metrics.resampling.group_sums import GroupSums
 from avuc.metrics.resampling.percentile import clip_to_range, error_interval
 from avuc.metrics.statistics import prediction_statistics
 
-# the sample has at most so many probabilities
+# largest number of probabilities in the sample
 MOST_ELEMENTS = 1 << 23
 
 
 class ImageSample:
-    """What the bootstrap over images needs of rows that come block by block.
+    """Collects what the bootstrap over images needs, from rows that come block by block.
 
     Args:
         sizes: (K,) number of rows of each image; the rows come in this order.
@@ -34,7 +34,7 @@ class ImageSample:
     def __init__(self, sizes: Array, num_classes: int, bins: int, seed: int) -> None:
         rows = int(sizes.sum())
         most = min(rows, MOST_ROWS, max(1, MOST_ELEMENTS // num_classes))
-        # without a permutation of all rows: one row from each of `most` ranges of equal length
+        # one row from each of `most` ranges of equal length, which needs no permutation of all rows
         offset = torch.rand(most, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).numpy()
         self.chosen: Array = ((np.arange(most) + offset) * (rows / most)).astype(np.int64).clip(max=rows - 1)
         self.ends: Array = np.cumsum(sizes)
@@ -66,8 +66,8 @@ class ImageSample:
         of_rows = prediction_statistics(probs, labels, bins=self.bins)
         (errors,) = replace(how, groups=groups).errors([probs], [of_rows], list(values))
         errors |= self.sums.errors(how.replicates, how.seed)
-        found = {name: error_interval(value, errors[name], how.level) for name, value in values.items()}
-        return {name: clip_to_range(name, interval) for name, interval in found.items()}
+        unclipped = {name: error_interval(value, errors[name], how.level) for name, value in values.items()}
+        return {name: clip_to_range(name, interval) for name, interval in unclipped.items()}
 
     def _images(self, rows: Array) -> Array:
         return np.searchsorted(self.ends, rows, side="right")

@@ -35,7 +35,7 @@ class PredictionPart(NamedTuple):
 
 
 class PredictionParts:
-    """Predictions in parts; each is read once and then released. Of a multi-label model, all decisions are rows.
+    """Predictions in parts; each is read once and then released. All decisions of a multi-label model become rows.
 
     Args:
         parts: predictions, or any iterable of them, such as `Predictor.stream` returns.
@@ -54,9 +54,9 @@ class PredictionParts:
         if first is None:
             raise InputError("there are no predictions to evaluate")
         self._rest: Iterator[AnyPredictions] = chain([first], rest)
-        one = _rows(first)
-        self.num_classes: int = one.num_classes
-        self.samples: int = one.samples
+        rows = _rows(first)
+        self.num_classes: int = rows.num_classes
+        self.samples: int = rows.samples
         self.num_rows: int = 0
 
     def check_labelled(self) -> None:

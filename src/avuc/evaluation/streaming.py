@@ -68,7 +68,7 @@ def evaluate_streaming(
             for part in second.parts():
                 detection.add("out_entropy", part.entropy().numpy())
                 advance(part.num_rows)
-    found, values = ({} if detection is None else detection.bounds()), stream.compute()
+    detection_bounds, values = ({} if detection is None else detection.bounds()), stream.compute()
     return EvaluationResult(
         n=len(stream),
         num_classes=first.num_classes,
@@ -78,22 +78,22 @@ def evaluate_streaming(
         confidence=stream.mean_confidence(),
         metrics={name: values[name] for name in METRICS},
         intervals={},
-        detection={name: (low + high) / 2 for name, (low, high) in found.items()},
+        detection={name: (low + high) / 2 for name, (low, high) in detection_bounds.items()},
         outside=0 if second is None else second.num_rows,
         curves=_curves(stream, None if detection is None else detection.stream),
         expected_entropy=expected / len(stream),
         mutual_information=mutual / len(stream),
-        bounds=stream.bounds() | found,
+        bounds=stream.bounds() | detection_bounds,
     )
 
 
 def _in_parts(source: Any) -> Any:
-    """Return a path or a file as it is, and predictions in the form of a file."""
+    """Return a path or a file unchanged, and predictions in the form of a file."""
     return source if isinstance(source, str | Path) or hasattr(source, "parts") else PredictionParts(source)
 
 
 def memory_note(file: BlockFile) -> str | None:
-    """Return what of the file is in memory as a whole, so that its memory grows with its rows; None: nothing."""
+    """Return a note about the parts of the file that are fully in memory, so that memory grows; None: no part is."""
     remedy = "memory grows with the rows and --max-gb limits it; a .npy, .npz or .safetensors file is read in blocks"
     if not isinstance(file, ScoreStream):
         return f"a .csv is read into memory as a whole: {remedy}"
@@ -108,7 +108,7 @@ def memory_note(file: BlockFile) -> str | None:
 
 
 class _Detection:
-    """Counts the entropies of both kinds, in the same arithmetic, so that equal predictions have equal entropies."""
+    """Counts the entropies of both data sets in the same arithmetic, so that equal predictions have equal entropies."""
 
     def __init__(self) -> None:
         self.stream = StreamingDetection()

@@ -39,21 +39,21 @@ class AvUCCallback(Callback):
         self._losses: dict[str, AvUCLoss] = {}
         self._sums: dict[str, Tensor] = {}
         self._hooks: list[RemovableHandle] = []
-        # Number of epochs of the trainer that have been ended. A checkpoint written after validation comes before the
-        # end of its epoch, so the epoch number of the trainer does not tell.
+        # Number of the trainer's epochs that have been ended. The trainer's epoch number does not show this, because a
+        # checkpoint that is written after validation comes before the end of its epoch.
         self._ended: int | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Find the losses, before a checkpoint is loaded."""
         if stage != "fit":
             return
-        found = {name: module for name, module in pl_module.named_modules() if isinstance(module, AvUCLoss)}
-        if not found:
+        losses = {name: module for name, module in pl_module.named_modules() if isinstance(module, AvUCLoss)}
+        if not losses:
             raise InputError(
                 "AvUCCallback: the LightningModule has no AvUCLoss; make it an attribute in __init__: "
                 "self.avuc = AvUCLoss()"
             )
-        self._losses = {f"{self.prefix}/{name}" if len(found) > 1 else self.prefix: found[name] for name in found}
+        self._losses = {f"{self.prefix}/{name}" if len(losses) > 1 else self.prefix: losses[name] for name in losses}
         self._sums, self._ended = {}, None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -65,7 +65,7 @@ class AvUCCallback(Callback):
                 self._hooks.append(loss.register_forward_hook(self._counter(name), with_kwargs=True))
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # a run that resumes after an epoch that ended without its end being saved
+        # needed if a run resumes from a checkpoint that was written before the end of its epoch was counted
         self._end(trainer.current_epoch)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -104,10 +104,10 @@ class AvUCCallback(Callback):
         def count(loss: AvUCLoss, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             if not loss.training or loss.warming_up:
                 return
-            given = dict(zip(("logits", "labels", "weights"), args, strict=False)) | kwargs
-            given.pop("total", None)
+            arguments = dict(zip(("logits", "labels", "weights"), args, strict=False)) | kwargs
+            arguments.pop("total", None)
             with torch.no_grad():
-                own = torch.stack(loss.quadrants(**given)).to(loss.gathered)
+                own = torch.stack(loss.quadrants(**arguments)).to(loss.gathered)
             self._sums[name] = self._sums[name] + own if name in self._sums else own
 
         return count

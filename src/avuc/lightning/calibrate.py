@@ -54,7 +54,7 @@ def calibrate(
     predictor = Predictor(
         module, samples=samples, inputs=inputs, logits=logits, class_dim=class_dim, seed=seed, memory=0
     )
-    found, labels = predictor.labelled_logits(loader)
+    sample_logits, labels = predictor.labelled_logits(loader)
     if len(labels) == 0 or int(labels.min()) < 0:
         raise InputError("calibrate: every example needs a label; let the loader yield pairs (input, labels)")
-    return calibrator.fit(found if len(found) > 1 else found[0], labels)
+    return calibrator.fit(sample_logits if len(sample_logits) > 1 else sample_logits[0], labels)

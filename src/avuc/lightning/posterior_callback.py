@@ -38,7 +38,7 @@ class PosteriorCallback(Callback):
         self.num_train: int | None = num_train
         self.attribute: str = attribute
         self.prefix: str = prefix
-        self._found: int | None = None
+        self._examples: int | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit" and not self._posteriors(pl_module):
@@ -48,12 +48,12 @@ class PosteriorCallback(Callback):
             )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._found = self.num_train or examples_in(trainer.train_dataloader)
-        setattr(pl_module, self.attribute, self._found)
+        self._examples = self.num_train or examples_in(trainer.train_dataloader)
+        setattr(pl_module, self.attribute, self._examples)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         terms: list[Tensor] = [posterior.kl().detach().float() for posterior in self._posteriors(pl_module)]
-        kl, rows = sum(terms[1:], terms[0]), self._found or 1
+        kl, rows = sum(terms[1:], terms[0]), self._examples or 1
         values = {f"{self.prefix}/kl": kl, f"{self.prefix}/kl_per_example": kl / rows}
         pl_module.log_dict(values, on_step=False, on_epoch=True, sync_dist=True)
 

@@ -138,7 +138,7 @@ def label_weights(
 
 
 def refuse_labels(labels: Tensor, num_classes: int, ignore_index: int) -> None:
-    """Raise `InputError` if some labels are no classes."""
+    """Raise `InputError` if some labels are not classes."""
     if bool(((labels != ignore_index) & ((labels < 0) | (labels >= num_classes))).any()):
         low, high = _extremes(labels)
         raise InputError(
@@ -150,7 +150,7 @@ def _extremes(values: Tensor) -> list[float]:
     """Return the smallest and the largest value, with one transfer from a GPU."""
     pair = torch.stack(values.detach().aminmax())
     # inside torch.func, versions of torch before 2.11 have item() but no tolist()
-    return [one.item() for one in pair] if transforming() else pair.tolist()
+    return [value.item() for value in pair] if transforming() else pair.tolist()
 
 
 def at_least_float32(values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Scores and labels of every task in the one layout that the losses compute with.
+"""Converts scores and labels of every task to the layout that the losses compute with.
 
 The losses compute with ([S,] N, C, *spatial) and labels (N, *spatial). A binary score z becomes two columns [0, z],
 because softmax([0, z])[1] = sigmoid(z); each decision of a multi-label model becomes such a row. Nothing is detached or
@@ -33,12 +33,14 @@ def standard_layout(
         class_dim: the dimension of the classes. None: the one after N.
         kind: "logits" or "probs".
     """
-    given: Any = scores
-    targets: Any = labels
-    if not (isinstance(given, Tensor) and isinstance(targets, Tensor)):
-        name, values = ("labels", targets) if isinstance(given, Tensor) else ("scores", given)
+    unchecked_scores: Any = scores
+    unchecked_labels: Any = labels
+    if not (isinstance(unchecked_scores, Tensor) and isinstance(unchecked_labels, Tensor)):
+        name, argument = (
+            ("labels", unchecked_labels) if isinstance(unchecked_scores, Tensor) else ("scores", unchecked_scores)
+        )
         raise InputError(
-            f"avuc: {name} must be a tensor; found {type(values).__name__}: convert it with torch.as_tensor"
+            f"avuc: {name} must be a tensor; found {type(argument).__name__}: convert it with torch.as_tensor"
         )
     if class_dim is None and task in (None, "multiclass") and labels.ndim == 1 and scores.ndim == 2:
         if task is not None or scores.shape[1] > 1:
@@ -71,7 +73,7 @@ def _width(scores: Tensor, labels: Tensor, class_dim: int | None) -> int:
 
 
 def _binary(scores: Tensor, labels: Tensor, class_dim: int | None, kind: Kind) -> tuple[Tensor, Tensor]:
-    given = tuple(scores.shape), tuple(labels.shape)
+    shapes = tuple(scores.shape), tuple(labels.shape)
     if kind == "probs" and scores.ndim == 2 and scores.shape[1] == 1 and may_synchronise(scores):
         as_rows(scores, labels, kind=kind)  # refuses one column that may be the probabilities of a single class
     if not _per_label(scores, labels) and labels.ndim and _width(scores, labels, class_dim) == 1:
@@ -79,7 +81,7 @@ def _binary(scores: Tensor, labels: Tensor, class_dim: int | None, kind: Kind) -
     if not _per_label(scores, labels):
         raise InputError(
             "avuc: binary scores have one number per label: (N), (N, 1) or (S, N) with labels (N), or the same with "
-            f"*spatial; found scores {given[0]} and labels {given[1]}"
+            f"*spatial; found scores {shapes[0]} and labels {shapes[1]}"
         )
     return _decisions(scores, labels, kind)
 

@@ -37,7 +37,7 @@ from avuc.losses.state import WarmupState
 from avuc.uncertainty import midpoint_threshold
 
 DEFAULT_WARMUP_EPOCHS = 5
-# ImageNet in batches of 64 has 20,000: a warm-up epoch longer than this is one that nobody ends
+# If a warm-up epoch has more batches than this, `epoch_end` was probably never called; ImageNet has 20,000 of 64.
 MANY_BATCHES = 25_000
 
 
@@ -106,7 +106,7 @@ class AvUCLoss(WarmupState):
             if threshold is not None or warmup_epochs != DEFAULT_WARMUP_EPOCHS:
                 other = "threshold" if threshold is not None else "warmup_epochs"
                 raise InputError(f"AvUCLoss: give warmup_steps or {other}, not both")
-        given = math.nan if threshold is None else checked_number("AvUCLoss: threshold", threshold)
+        initial_threshold = math.nan if threshold is None else checked_number("AvUCLoss: threshold", threshold)
         if threshold is None and warmup_steps is None and warmup_epochs == 0:
             raise InputError(
                 "AvUCLoss: without a warm-up to learn it from a threshold must be given; found warmup_epochs=0"
@@ -127,7 +127,7 @@ class AvUCLoss(WarmupState):
         self.epoch: int = 0
         # these tensors are small and have values to keep, so a meta device is not used for them
         device = "cpu" if torch.get_default_device().type == "meta" else None
-        self.threshold: Tensor = torch.tensor(given, dtype=torch.float32, device=device)
+        self.threshold: Tensor = torch.tensor(initial_threshold, dtype=torch.float32, device=device)
         self.gathered: Tensor = torch.zeros(2, 2, dtype=torch.float64, device=device)
         self.pooled: Tensor = torch.zeros(2, 2, dtype=torch.float64, device=device)
         averages = torch.zeros(5, dtype=torch.float64, device=device)
@@ -154,11 +154,11 @@ class AvUCLoss(WarmupState):
             weights: weight of each prediction, same shape as `labels`. Default None: 1 each.
             total: the quadrants of the whole batch if this is one of its micro-batches; see `total`.
         """
-        given = logits
+        original_logits = logits
         logits, labels = standard_layout(logits, labels, self.task, self.class_dim)
         if self._warming_up:
             if self.training:
-                self._gather(logits, labels, weights, look=logits is given)
+                self._gather(logits, labels, weights, look=logits is original_logits)
                 with outside_transforms():
                     self._count()
             dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
@@ -245,7 +245,7 @@ class AvUCLoss(WarmupState):
     def _gather(self, logits: Tensor, labels: Tensor, weights: Tensor | None, *, look: bool) -> None:
         predictions = sample_statistics(logits, labels, self.uncertainty, self.ignore_index, weights)
         self._add(predictions.uncertainty, predictions.correct, predictions.weight)
-        # `look`: rows [0, z] made of binary logits may look like probabilities
+        # `look` is False for rows [0, z] that were built from binary logits: they may look like probabilities
         if look and not torch.compiler.is_compiling() and self.steps == 0 and look_like_probs(logits, labels):
             warnings.warn(
                 "AvUCLoss: every row of the logits is non-negative and sums to 1, like probabilities; pass logits, "
@@ -259,7 +259,7 @@ class AvUCLoss(WarmupState):
         right = correct.to(self.gathered.dtype)
         groups = torch.stack((1 - right, right)) * weight
         sums = torch.stack(((groups * uncertainty).sum(dim=1), groups.sum(dim=1)), dim=1)
-        sums = plain_value(sums, torch.sum)  # vmap over examples gathers what one batch would
+        sums = plain_value(sums, torch.sum)  # vmap over examples gathers the same sums as one batch
         with outside_transforms():
             self.gathered += sums
 

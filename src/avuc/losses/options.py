@@ -1,7 +1,7 @@
 """The options of a loss that `Objective(options=…)` sets, checked against the loss before anything is trained.
 
-An option is an argument of the loss's module that the objective has no argument of its own for. The module checks the
-values and keeps each option as an attribute of the same name.
+An option is an argument of the loss's module for which the objective has no argument. The module checks the values and
+keeps each option as an attribute of the same name.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ MODULES: dict[str, Callable[..., nn.Module]] = {
     "ua_clm": UACLMLoss,
     "segmentation_avu": SegmentationAvULoss,
 }
-NONE = "none"  # stands for None: TOML has no word for it
+NONE = "none"  # stands for None, which TOML cannot express
 # arguments of an objective that a user may take for options
 OF_OBJECTIVE = ("beta", "variant", "uncertainty", "warmup_epochs", "threshold", "points", "kl_weight", "kl_gradient")
-# arguments of a loss that are no options: what to use instead
+# arguments of a loss that are not options, and what to use instead
 ELSEWHERE: dict[str, str] = {
     "epochs": "the epochs over which λ rises are Objective(warmup_epochs=…), objective.warmup_epochs in a recipe",
     "warmup_steps": "the warm-up has epochs: Objective(warmup_epochs=…), objective.warmup_epochs in a recipe",
@@ -79,37 +79,37 @@ def defaults_of(kind: str) -> dict[str, Any]:
     """
     if kind not in MODULES:
         return {}
-    found = {name: parameter.default for name, parameter in inspect.signature(MODULES[kind]).parameters.items()}
+    defaults = {name: parameter.default for name, parameter in inspect.signature(MODULES[kind]).parameters.items()}
     if kind == "euc":  # the network has its own head, or gets one
-        found["evidence"] = None
-    return {name: value for name, value in found.items() if name not in (*OF_OBJECTIVE, *ELSEWHERE)}
+        defaults["evidence"] = None
+    return {name: value for name, value in defaults.items() if name not in (*OF_OBJECTIVE, *ELSEWHERE)}
 
 
-def checked_options(kind: str, given: Any) -> Options:
+def checked_options(kind: str, options: Any) -> Options:
     """Return the options of an objective in one form; `InputError` if the loss does not have them.
 
     Options at their default are left out, so that they do not make another run. None is the text "none", as in recipes.
 
     Args:
         kind: kind of the objective.
-        given: names and values.
+        options: names and values.
 
     >>> checked_options("segmentation_avu", {"dilation": [1, 5, 5], "background": None, "opening": 3})
     {'background': 'none', 'dilation': (1, 5, 5)}
     """
-    if not isinstance(given, Mapping):
-        raise InputError(f"objective: options must be names with values, like {{'bins': 20}}; found {given!r}")
-    if not given:
+    if not isinstance(options, Mapping):
+        raise InputError(f"objective: options must be names with values, like {{'bins': 20}}; found {options!r}")
+    if not options:
         return NO_OPTIONS
     defaults = defaults_of(kind)
-    for name in given:
+    for name in options:
         if name not in defaults:
             raise InputError(f"objective: {_unknown(kind, name, list(defaults))}")
     try:
-        module = MODULES[kind](**arguments(given))
+        module = MODULES[kind](**arguments(options))
     except (InputError, TypeError, ValueError) as error:  # the latter two: a value of an unexpected type
         raise InputError(f"objective: options of {kind}: {error}") from error
-    values = {name: getattr(module, name) for name in defaults if name in given}
+    values = {name: getattr(module, name) for name in defaults if name in options}
     kept = {name: value for name, value in values.items() if value != defaults[name]}
     return Options({name: NONE if value is None else value for name, value in kept.items()})
 

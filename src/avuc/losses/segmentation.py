@@ -174,8 +174,8 @@ def _sizes(name: str, size: Size, dimensions: int) -> tuple[int, ...]:
 def _checked_size(name: str, size: Any) -> int | tuple[int, ...]:
     """Return one odd width, or one for each of two or three dimensions."""
     several = isinstance(size, Iterable) and not isinstance(size, str)
-    given = tuple(size) if several else (size,)
-    widths = tuple(checked_whole(f"segmentation_avu: {name}", width, least=1) for width in given)
+    unchecked = tuple(size) if several else (size,)
+    widths = tuple(checked_whole(f"segmentation_avu: {name}", width, least=1) for width in unchecked)
     if several and len(widths) not in (2, 3):
         raise InputError(
             f"segmentation_avu: {name} has one width, or one for each of 2 or 3 dimensions; found {size!r}"

@@ -50,7 +50,7 @@ def softmax_statistics(logits: Tensor) -> SoftmaxStatistics:
 
 
 def _log_floor(dtype: torch.dtype) -> float:
-    """Below this exp() is exactly 0, so clamping log p here changes no p and turns 0·(−inf) into 0."""
+    """Return the number below which exp() is exactly 0; clamping log p there changes no p and turns 0·(−inf) into 0."""
     return -745.2 if dtype == torch.float64 else -104.0
 
 
@@ -116,9 +116,9 @@ def forward_rows(logits: Tensor) -> tuple[ForwardPass, SoftmaxStatistics]:
 
 def _exact_entropy(probs: Tensor, rows: SoftmaxStatistics) -> Tensor:
     """Return the entropy with −log p̂ = log(1 + Σ p_k/p̂) over all classes but ŷ, which is exact also near p̂ = 1."""
-    place = rows.predicted.unsqueeze(1)
-    rest = probs.scatter_(1, place, 0.0).sum(dim=-1)
-    probs.scatter_(1, place, rows.confidence.unsqueeze(1))
+    index = rows.predicted.unsqueeze(1)
+    rest = probs.scatter_(1, index, 0.0).sum(dim=-1)
+    probs.scatter_(1, index, rows.confidence.unsqueeze(1))
     return rows.entropy + rows.confidence.log() + torch.log1p(rest / rows.confidence)
 
 

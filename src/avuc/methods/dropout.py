@@ -69,7 +69,7 @@ class Dropout(Method):
             raise InputError("ll_dropout drops before the last layer; own_layers is for the method dropout")
 
     def __repr__(self) -> str:
-        # checkpoints of version 0.1.0 are known by this text
+        # checkpoints of version 0.1.0 are identified by this text
         own = ", own_layers=True" if self.own_layers else ""
         return f"{type(self).__qualname__}(rate={self.rate!r}, drop_input={self.drop_input!r}{own})"
 
@@ -85,8 +85,8 @@ class Dropout(Method):
         if not layers:
             raise InputError(f"{type(net).__name__} has no linear or convolution layer to put dropout before")
         masks = Masks(generator)
-        for place, layer in enumerate(layers):
-            layer.register_forward_pre_hook(DropoutHook(masks, place, self.rate))
+        for index, layer in enumerate(layers):
+            layer.register_forward_pre_hook(DropoutHook(masks, index, self.rate))
         return model
 
     def _at_own_layers(self, model: nn.Module, generator: torch.Generator | None) -> nn.Module:
@@ -94,11 +94,11 @@ class Dropout(Method):
         if not names or "" in names:
             raise _no_layers(model)
         masks = Masks(generator)
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             channels = type(model.get_submodule(name)) is not nn.Dropout
-            # the hook drops, with the generator of the model; the layer itself would use torch's own
+            # the hook does the dropout, with the model's generator; the layer itself would use torch's own generator
             layer = nn.Identity()
-            layer.register_forward_pre_hook(DropoutHook(masks, place, self.rate, channels=channels))
+            layer.register_forward_pre_hook(DropoutHook(masks, index, self.rate, channels=channels))
             parent, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(parent), leaf, layer)
         return model
@@ -108,7 +108,7 @@ class Dropout(Method):
 
 
 class Masks:
-    """What the hooks of one net share: the source of training masks, and the sample that is evaluated."""
+    """The state that the hooks of one net share: the source of training masks, and the sample that is evaluated."""
 
     def __init__(self, generator: torch.Generator | None) -> None:
         self.generator = generator
@@ -119,13 +119,13 @@ class Masks:
 
 
 class DropoutHook:
-    """Drops inputs of its layer: in training, unless the layer does it itself, and when a sample is evaluated."""
+    """Drops inputs of its layer: in training, unless the layer does so itself, and when a sample is evaluated."""
 
     def __init__(
-        self, masks: Masks, place: int, rate: float, *, channels: bool = False, in_training: bool = True
+        self, masks: Masks, index: int, rate: float, *, channels: bool = False, in_training: bool = True
     ) -> None:
         self.masks: Masks = masks
-        self.place: int = place
+        self.place: int = index  # keeps this name, because networks pickled by earlier versions have it
         self.rate: float = rate
         self.channels: bool = channels
         self.in_training: bool = in_training
@@ -144,7 +144,7 @@ class DropoutHook:
         generator = self.masks.generator or own_generator(x.device)
         if generator is None and not self.channels:
             return (F.dropout(x, self.rate), *rest)
-        # as x lies in memory: the noise is filled in that order, and stacked networks do the same
+        # empty_like keeps the memory order of x: noise is filled in that order, and stacked networks do the same
         kept = torch.empty_like(x[(slice(None), slice(None), *[slice(1)] * (x.ndim - 2))] if self.channels else x)
         kept.bernoulli_(1 - self.rate, generator=generator)
         return (x * kept / (1 - self.rate), *rest)
@@ -183,10 +183,10 @@ class DropoutPosterior(nn.Module):
         if not layers:
             raise _no_layers(net)
         masks = Masks(None)
-        for place, layer in enumerate(layers):
+        for index, layer in enumerate(layers):
             if not any(isinstance(hook, DropoutHook) for hook in layer._forward_pre_hooks.values()):
                 channels = type(layer) is not nn.Dropout
-                hook = DropoutHook(masks, place, layer.p, channels=channels, in_training=False)
+                hook = DropoutHook(masks, index, layer.p, channels=channels, in_training=False)
                 layer.register_forward_pre_hook(hook)
         return cls(net)
 
@@ -203,25 +203,25 @@ class MaskDraw:
         self.masks: Masks = masks
         self.seed: int = seed
         self._calls: Counter[int] = Counter()
-        self._made: dict[tuple[int, ...], Tensor] = {}
+        self._drawn: dict[tuple[int, ...], Tensor] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         net = private_copy(self.net).eval()  # another thread may use the net itself
         this_pass = MaskDraw(net, _masks(net), self.seed)
-        this_pass._made = self._made
+        this_pass._drawn = self._drawn
         this_pass.masks.draw = this_pass
         return net(*args, **kwargs)
 
-    def mask(self, place: int, rate: float, x: Tensor, channels: bool) -> Tensor:
+    def mask(self, hook_index: int, rate: float, x: Tensor, channels: bool) -> Tensor:
         """Return the mask of a layer, scaled by 1/(1 − q); a layer called twice in one pass has two masks."""
         shape = (x.shape[1], *[1] * (x.ndim - 2)) if channels else x.shape[1:]
-        key = (place, self._calls[place], *shape)
-        self._calls[place] += 1
-        if key not in self._made:
+        key = (hook_index, self._calls[hook_index], *shape)
+        self._calls[hook_index] += 1
+        if key not in self._drawn:
             generator = seeded_generator(self.seed, *key, device=x.device)
             kept = torch.empty(shape, device=x.device).bernoulli_(1 - rate, generator=generator)
-            self._made[key] = kept / (1 - rate) if rate < 1 else kept
-        return self._made[key].to(x.dtype)
+            self._drawn[key] = kept / (1 - rate) if rate < 1 else kept
+        return self._drawn[key].to(x.dtype)
 
 
 def _no_layers(net: nn.Module) -> InputError:

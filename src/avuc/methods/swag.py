@@ -93,7 +93,7 @@ class SWAGModel(nn.Module):
 
     @torch.no_grad()
     def collect(self) -> None:
-        """Collect the net's present weights by Welford's update: Σθ² − n θ̄² would cancel in float32."""
+        """Add the net's current weights by Welford's update, because Σθ² − n θ̄² would cancel in float32."""
         weights = self._weights()
         self.count += 1
         count = int(self.count)

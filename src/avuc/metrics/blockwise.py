@@ -1,6 +1,6 @@
 """All metrics for data that is read in blocks, equal to those of `avuc.metrics.evaluate` to float64 rounding.
 
-Of each prediction only its confidence, its entropy and whether it is correct are kept: 12 bytes for float32
+For each prediction only its confidence, its entropy and whether it is correct are kept: 12 bytes for float32
 probabilities. Everything else is a sum. `avuc evaluate` uses this for large files. For data of unknown size, or spread
 over processes, see `avuc.metrics.streaming`, whose memory does not grow.
 """
@@ -31,7 +31,7 @@ from avuc.uncertainty import highest_certain, midpoint_threshold
 # Data with more rows, or more scores, than this is evaluated in blocks, and its intervals come from groups of rows.
 LARGE_ROWS = 100_000
 LARGE_SCORES = 1 << 27
-# bytes of one block: its scores, their softmax, and seven float64 numbers per row
+# bytes of one block, for its scores, their softmax, and seven float64 numbers per row
 WORKING = 100_000_000
 # 2^6 bins of the log histogram are merged, which leaves 16 for each power of two; in a bootstrap of a mean, the mean of
 # a bin stands for each of its values
@@ -112,12 +112,12 @@ class BlockCollector:
     def add(self, probs: Any, labels: Any) -> None:
         """Add a block: probabilities (N, C) and labels (N,)."""
         s: Statistics = prediction_statistics(probs, labels, bins=self.bins, first_row=self._done)
-        if (found := self._done + len(s)) > self.rows or s.num_classes != self.num_classes:
+        if (rows := self._done + len(s)) > self.rows or s.num_classes != self.num_classes:
             raise InputError(
-                f"expected {self.rows} rows of {self.num_classes} classes, found {found} rows of {s.num_classes}"
+                f"expected {self.rows} rows of {self.num_classes} classes, found {rows} rows of {s.num_classes}"
             )
         assert s.classwise is not None
-        self._done = found
+        self._done = rows
         self._confidence.add(s.confidence, s.correct)
         self._entropy.add(s.entropy, s.correct)
         self.classwise += s.classwise

@@ -18,7 +18,7 @@ from avuc.metrics.arrays import Array
 from avuc.predictions import MultiLabelPredictions
 
 R_co = TypeVar("R_co", covariant=True)
-# what `any_layout` puts in place of these texts of a docstring
+# texts of a docstring, and what `any_layout` replaces them with
 LAYOUTS = {
     "probs: (N, C) probabilities; list, NumPy array or tensor.": (
         "probs: (N, C) probabilities; dense (N, C, *spatial); or binary, of class 1, (N,) or (N, 1). List, NumPy\n"
@@ -39,7 +39,7 @@ class ProbsAndLabels(NamedTuple):
 
 
 class Metric(Protocol[R_co]):
-    """A function of probabilities and labels of any layout; `options` are those of its own."""
+    """A function of probabilities and labels of any layout; `options` are the function's own options."""
 
     __name__: str
 
@@ -103,15 +103,15 @@ def metric_rows(
     elif 0 in matrix.shape:  # refused later, with its own message
         return ProbsAndLabels(matrix, targets)
     else:
-        found = as_rows(
+        flat = as_rows(
             as_tensor(matrix, "probabilities"),
             as_tensor(targets, "labels"),
             kind="probs",
             class_dim=class_dim,
             ignore_index=ignore_index,
         )
-        assert found.labels is not None
-        rows, kept = found.scores, found.labels.numpy()
+        assert flat.labels is not None
+        rows, kept = flat.scores, flat.labels.numpy()
     if not len(kept) and not none_is_fine:
         raise InputError(f"every label is ignore_index ({ignore_index}), so there are no samples; at least 1 is needed")
     return ProbsAndLabels(rows, kept)

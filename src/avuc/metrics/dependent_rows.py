@@ -1,4 +1,4 @@
-"""Rows that are not independent in a bootstrap: which images or groups they belong to, and samples of many rows."""
+"""The bootstrap of dependent rows: the image or group of each row, and random samples of many rows."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.metrics.threshold import Threshold
 from avuc.predictions import MultiLabelPredictions, Predictions
 
-# The bootstrap over groups takes a random sample of so many rows, for metrics that are no sums over rows. The values
-# are those of all rows; the sample makes these intervals a little wider, because it adds noise within the groups.
+# For metrics that are not sums over rows, the bootstrap over groups uses a random sample of this many rows. The values
+# are those of all rows. The sample makes the intervals a little wider, because it adds noise within the groups.
 MOST_ROWS = 20_000
 
 
@@ -61,7 +61,7 @@ def bootstrap_errors(
     advance: Advance | None = None,
     groups: Array | None = None,
 ) -> list[dict[str, Errors]]:
-    """Return `resampled_errors` of several models on the same rows; of many rows of groups, with a sample of these.
+    """Return `resampled_errors` of several models on the same rows; many rows of groups are sampled first.
 
     Args:
         probs: (N, C) probabilities of each model.
@@ -74,17 +74,19 @@ def bootstrap_errors(
     samplers = [RowResampler(p, s, names, threshold=threshold, bins=bins) for p, s in zip(some, of_some, strict=True)]
     errors = resampled_errors(samplers, replicates, seed, advance, kept)
     if groups is not None and some is not probs:
-        for one, each in zip(errors, statistics, strict=True):
+        for model_errors, model_statistics in zip(errors, statistics, strict=True):
             sums = GroupSums(int(groups.max()) + 1, bins)
-            sums.add(each, groups)
-            one.update({name: error for name, error in sums.errors(replicates, seed).items() if name in one})
+            sums.add(model_statistics, groups)
+            model_errors.update(
+                {name: error for name, error in sums.errors(replicates, seed).items() if name in model_errors}
+            )
     return errors
 
 
 def thinned(
     probs: Sequence[Any], statistics: Sequence[Statistics], groups: Array | None, bins: int, seed: int
 ) -> tuple[Sequence[Any], Sequence[Statistics], Array | None]:
-    """Return a random sample of the rows if there are more than `MOST_ROWS` of groups; else what was given.
+    """Return a random sample of the rows if they have groups and are more than `MOST_ROWS`; else the arguments.
 
     Args:
         probs: (N, C) probabilities of each model.
@@ -99,6 +101,6 @@ def thinned(
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
     index = order[:MOST_ROWS].sort().values.numpy()
     labels = statistics[0].labels[index]
-    some = [one[torch.from_numpy(index)] if isinstance(one, torch.Tensor) else one[index] for one in probs]
+    some = [matrix[torch.from_numpy(index)] if isinstance(matrix, torch.Tensor) else matrix[index] for matrix in probs]
     kept: Array = np.unique(groups[index], return_inverse=True)[1]
-    return some, [prediction_statistics(one, labels, bins=bins) for one in some], kept
+    return some, [prediction_statistics(matrix, labels, bins=bins) for matrix in some], kept

@@ -86,14 +86,14 @@ def _of_groups(
     seed: int,
     advance: Advance | None,
 ) -> dict[str, Interval]:
-    """Return the intervals if rows of at least one side are in groups; an independent row is a group of its own."""
+    """Return the intervals if at least one side has groups; each row of a side without groups is its own group."""
     members = [np.arange(len(side)) if group is None else group for side, group in zip(sides, groups, strict=True)]
     few = min(int(group.max()) + 1 for group in groups if group is not None)
     some = [_sampled(len(side), seed + k) for k, side in enumerate(sides)]
     rows = [side[index] for side, index in zip(sides, some, strict=True)]
     members = [np.unique(group[index], return_inverse=True)[1] for group, index in zip(members, some, strict=True)]
     distinct, where = np.unique(np.concatenate(rows), return_inverse=True)
-    places = where[: len(rows[0])], where[len(rows[0]) :]
+    value_indices = where[: len(rows[0])], where[len(rows[0]) :]
     most = max(1, min(MOST_AT_ONCE, BLOCK // len(distinct)))
     blocks = [
         weight_blocks(len(side), replicates, seed + k, most, group)
@@ -103,28 +103,28 @@ def _of_groups(
     middle = detection(*rows)
     for weights in zip(*blocks, strict=True):
         negative, positive = (
-            np.stack([np.bincount(place, weight, len(distinct)) for weight in side])
-            for place, side in zip(places, weights, strict=True)
+            np.stack([np.bincount(value_index, weight, len(distinct)) for weight in side])
+            for value_index, side in zip(value_indices, weights, strict=True)
         )
         for name, samples in detection_from_counts(distinct, negative=negative, positive=positive).items():
             errors[name].append(middle[name] - samples)
         if advance is not None:
             advance(len(negative))
-    found = {}
+    result = {}
     for name, parts in errors.items():
         error = np.concatenate(parts)
         interval = error_interval(values[name], wider(Errors(error, error), few), level)
-        found[name] = clip_to_range(name, interval)
-    return found
+        result[name] = clip_to_range(name, interval)
+    return result
 
 
 def _numbers(groups: Any, rows: int, name: str) -> Array | None:
-    """Return the number of the group of each row; None if each row is one by itself."""
+    """Return the number of the group of each row; None if the rows are independent."""
     return None if groups is None else images_or_groups((rows,), None, rows, groups, name=name)
 
 
 def _sampled(rows: int, seed: int) -> Array:
-    """Return the numbers of all rows, of more than `MOST_ROWS` those of a random sample."""
+    """Return the indices of all rows, or of a random sample if there are more than `MOST_ROWS`."""
     if rows <= MOST_ROWS:
         return np.arange(rows)
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))

@@ -84,7 +84,7 @@ def f1_of(counts: Array) -> float:
 
 
 def _entities(tags: EntityTags, classes: Integers, first: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], Integers]:
-    """Whether each token begins an entity, and the place after the last token of the entity that would begin there."""
+    """Return whether each token begins an entity, and the index after the last token of an entity from there."""
     kinds = tags.kinds[classes]
     other = first.copy()  # whether the token before is not of the same entity kind
     other[1:] |= kinds[1:] != kinds[:-1]

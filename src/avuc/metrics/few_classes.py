@@ -16,7 +16,7 @@ from avuc.metrics.binning import digitise
 
 # More classes than this are reduced row by row; classes are counted in int8.
 MOST_CLASSES = 40
-# for fewer rows than this, the time of a call counts more than the time of its work
+# for fewer rows than this, calling a function takes longer than its computation
 FEW_ROWS = 1000
 _TINY = float(np.finfo(np.float64).tiny)
 
@@ -37,12 +37,12 @@ def predicted_classes(columns: Array, confidence: Array) -> Array:
     if columns.shape[1] < FEW_ROWS:
         return np.asarray(columns.argmax(0))
     largest = columns == confidence
-    found = largest[0].copy()
-    missing = ~found
+    seen = largest[0].copy()
+    missing = ~seen
     predicted = missing.astype(np.int8)
     for row in largest[1:-1]:
-        found |= row
-        np.logical_not(found, out=missing)
+        seen |= row
+        np.logical_not(seen, out=missing)
         predicted += missing.view(np.int8)
     return np.asarray(predicted.astype(np.int64))
 

@@ -1,8 +1,9 @@
 """Bootstrap confidence intervals of metrics, and of the difference between two models.
 
-Predictions are drawn with replacement; of pixels, tokens and rows of groups, images or groups are. The intervals are
-percentile intervals, except for calibration errors (ECE, class-wise, adaptive and debiased ECE, UCE, MCE): for these
-the percentile interval of a well calibrated model misses the truth, see `avuc.metrics.resampling.absolute_error`.
+Predictions are drawn with replacement; for pixels, tokens and rows of groups, whole images or groups are drawn. The
+intervals are percentile intervals, except for calibration errors (ECE, class-wise, adaptive and debiased ECE, UCE,
+MCE): for these the percentile interval of a well calibrated model misses the truth, see
+`avuc.metrics.resampling.absolute_error`.
 """
 
 from __future__ import annotations
@@ -175,11 +176,11 @@ def paired_intervals(
     >>> paired_intervals(a, b, ["nll"], replicates=200)["nll"].high < 0
     True
     """
-    rows = [rows_of(one) for one in (a, b)]
-    both = [prediction_statistics(*one, bins=bins) for one in rows]
+    rows = [rows_of(predictions) for predictions in (a, b)]
+    both = [prediction_statistics(*probs_and_labels, bins=bins) for probs_and_labels in rows]
     how = Bootstrap(replicates, level, seed, threshold, bins, groups=groups_of(a, len(both[0]), groups))
-    compared = compared_intervals([one.probs for one in rows], both, names, how)
-    return {name: one.difference for name, one in compared.items()}
+    compared = compared_intervals([probs_and_labels.probs for probs_and_labels in rows], both, names, how)
+    return {name: comparison.difference for name, comparison in compared.items()}
 
 
 class Compared(NamedTuple):

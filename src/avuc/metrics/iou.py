@@ -19,7 +19,7 @@ from avuc.metrics.statistics import prediction_statistics
 
 
 class IoU(NamedTuple):
-    """What `iou` returns.
+    """The result of `iou`.
 
     Args:
         mean: mean IoU over the classes that are predicted or labelled; NaN without any.
@@ -50,8 +50,8 @@ def iou(probs: Any, labels: Any, *, class_dim: int | None = None, ignore_index: 
     (array([0.5, 0.5, nan]), 0.5)
     """
     rows = metric_rows(probs, labels, class_dim=class_dim, ignore_index=ignore_index)
-    found = prediction_statistics(*rows)
-    return iou_of(class_counts(found.predicted, found.labels, found.num_classes))
+    statistics = prediction_statistics(*rows)
+    return iou_of(class_counts(statistics.predicted, statistics.labels, statistics.num_classes))
 
 
 def class_counts(predicted: Any, labels: Any, num_classes: int) -> Array:

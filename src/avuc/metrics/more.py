@@ -1,6 +1,6 @@
-"""Metrics that are computed on request: SmoothECE, over- and underconfidence apart, AUGRC; with their intervals.
+"""Metrics that are computed on request, with their intervals: SmoothECE, overconfidence, underconfidence and AUGRC.
 
-They depend on the confidences and on which predictions are correct, and on nothing else.
+They depend only on the confidences and on which predictions are correct.
 """
 
 from __future__ import annotations
@@ -100,19 +100,19 @@ def more_intervals(
     """
     wanted = list(names)
     parts = [part for part in (_Smooth, _Sides, _Area) if set(part.names) & set(wanted)]
-    made = [part(statistics, bins) for part in parts]
-    values = {name: value for part in made for name, value in zip(part.names, part.values, strict=True)}
+    collectors = [part(statistics, bins) for part in parts]
+    values = {name: value for part in collectors for name, value in zip(part.names, part.values, strict=True)}
     if not replicates:
         return {name: Interval(values[name], float("nan"), float("nan")) for name in wanted}
     check_bootstrap(replicates, level)
     for index in resampled_rows(len(statistics), replicates, seed, groups):
-        for part in made:
+        for part in collectors:
             part.add(index)
-    errors = {name: error for part in made for name, error in zip(part.names, part.errors(), strict=True)}
+    errors = {name: error for part in collectors for name, error in zip(part.names, part.errors(), strict=True)}
     if groups is not None:
         errors = {name: wider(error, int(groups.max()) + 1) for name, error in errors.items()}
-    found = {name: error_interval(values[name], errors[name], level) for name in wanted}
-    return {name: Interval(each.value, max(each.low, 0.0), min(each.high, 1.0)) for name, each in found.items()}
+    intervals = {name: error_interval(values[name], errors[name], level) for name in wanted}
+    return {name: Interval(each.value, max(each.low, 0.0), min(each.high, 1.0)) for name, each in intervals.items()}
 
 
 class _Smooth:

@@ -162,10 +162,10 @@ def fold(module: nn.Module, pairs: bool = True) -> Folded:
     >>> torch.allclose(functional_call(folded.module, folded.weights(state_of(net)), x), net(x), atol=1e-6)
     True
     """
-    found = conv_bn_pairs(module) if pairs else []
+    pair_names = conv_bn_pairs(module) if pairs else []
     slim = private_copy(module).eval()
     eps = []
-    for conv_name, bn_name in found:
+    for conv_name, bn_name in pair_names:
         conv, bn = slim.get_submodule(conv_name), slim.get_submodule(bn_name)
         assert isinstance(conv, CONVOLUTIONS)
         assert isinstance(bn, NORMALISATIONS)
@@ -175,4 +175,4 @@ def fold(module: nn.Module, pairs: bool = True) -> Folded:
         bn._parameters.clear()
         bn._buffers.clear()
         bn.__class__ = nn.Identity  # type: ignore[assignment]
-    return Folded(slim, tuple(found), tuple(eps))
+    return Folded(slim, tuple(pair_names), tuple(eps))

@@ -24,7 +24,7 @@ MODE = "max-autotune-no-cudagraphs"
 # network has changed since.
 Description = tuple[str, tuple[object, ...]]
 _COMPILED: weakref.WeakKeyDictionary[nn.Module, tuple[Description, Folded, Compiled]] = weakref.WeakKeyDictionary()
-# Networks that are alike but for their weights share the function: ten seeds of one architecture compile once.
+# Networks that differ only in their weights share the function: ten seeds of one architecture compile once.
 _SHARED: dict[object, tuple[Folded, Compiled]] = {}
 MOST_SHARED = 8
 # Threads share compiled functions, and torch's compiler supports only one thread at a time.
@@ -156,7 +156,7 @@ def _compiled(module: nn.Module, key: nn.Module, folded: bool, mode: str) -> tup
     def run(weights: Weights, *args: Any, **kwargs: Any) -> Any:
         return functional_call(slim.module, weights, args, kwargs)
 
-    # torch counts compilations by code and stops after eight: each network has code of its own
+    # torch counts compilations by code object and stops after eight, so each network gets its own code object
     run.__code__ = run.__code__.replace()
     compiled = torch.compile(run, mode=mode, dynamic=False)
     _COMPILED[key] = (description, slim, compiled)
@@ -168,15 +168,15 @@ def _compiled(module: nn.Module, key: nn.Module, folded: bool, mode: str) -> tup
 
 
 def _alike(module: nn.Module, text: str) -> object:
-    """Return what networks have in common that can share a compiled function; None: this one cannot."""
+    """Return a key that is equal for networks that can share a compiled function; None if this one cannot share."""
     if _is_fully_described(module):
         return text
-    found = form(module)
+    form_of_net = form(module)
     try:
-        hash(found)
+        hash(form_of_net)
     except TypeError:  # a slice, for example
         return None
-    return None if found is None else (text, found)
+    return None if form_of_net is None else (text, form_of_net)
 
 
 def _is_fully_described(module: nn.Module) -> bool:

@@ -39,10 +39,10 @@ def shift_boxes(values: Any, *, metric: str = "", ax: Axes | None = None) -> Axe
     width = 0.84 / len(methods)
     for index, (name, severities) in enumerate(methods.items()):
         color = light(COLOURS[index % len(COLOURS)])
-        drawn = [(place, severities[level]) for place, level in enumerate(levels) if level in severities]
+        drawn = [(level_index, severities[level]) for level_index, level in enumerate(levels) if level in severities]
         ax.boxplot(
             [numbers for _, numbers in drawn],
-            positions=[place + (index - (len(methods) - 1) / 2) * width for place, _ in drawn],
+            positions=[level_index + (index - (len(methods) - 1) / 2) * width for level_index, _ in drawn],
             widths=width * 0.8,
             patch_artist=True,
             manage_ticks=False,
@@ -73,7 +73,7 @@ def _by_method(values: Any, metric: str) -> dict[str, Severities]:
         values = grouped
     if not isinstance(values, Mapping):
         raise InputError(f"shift_boxes needs {{intensity: numbers}} or a table, found {type(values).__name__}")
-    if not all(isinstance(one, Mapping) for one in values.values()):
+    if not all(isinstance(value, Mapping) for value in values.values()):
         values = {"": values}
     return {str(name): _finite(severities) for name, severities in values.items()}
 

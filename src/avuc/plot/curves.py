@@ -119,8 +119,8 @@ def risk_coverage(
     statistics = statistics_of(predictions, labels, "risk_coverage")
     groups = group_ties(statistics.confidence, statistics.correct)
     curve = risk_curve(groups)
-    shown = np.unique(np.linspace(0, len(curve.risk) - 1, POINTS).round().astype(int))
-    coverage, risk = curve.coverage[shown], curve.risk[shown]
+    points = np.unique(np.linspace(0, len(curve.risk) - 1, POINTS).round().astype(int))
+    coverage, risk = curve.coverage[points], curve.risk[points]
     rows = coverage * len(statistics)
     ax = axes_or_new(ax, "risk_coverage")
     color = next_colour(ax, color)
@@ -197,7 +197,7 @@ def entropy_histogram(
 
 
 def _outside_probs(outside: Any) -> Tensor:
-    """Return the probabilities (M, C) of out-of-distribution predictions; those of a pair (probs, labels)."""
+    """Return the probabilities (M, C) of out-of-distribution predictions, or of a pair (probs, labels)."""
     if isinstance(outside, MultiLabelPredictions):
         return binary_rows(outside.probs.flatten(), "probs")  # every decision, as they need no labels
     if isinstance(outside, tuple) and len(outside) == 2:

@@ -37,7 +37,7 @@ def in_memory(data: Any, name: str, num_classes: int = 0) -> MemoryData:
     A DataLoader is read once, in the order of its dataset: a random transform is applied once, not in each epoch.
 
     Args:
-        found: one of the forms in `EXPECTED`.
+        data: one of the forms in `EXPECTED`.
         name: for messages.
         num_classes: number of classes; 0 for the highest label plus 1.
 

@@ -103,7 +103,7 @@ def nearest(values: Tensor, rows: Tensor, columns: Tensor, mode: Border) -> Tens
     """Read (N, H, W, C), of any type, at the pixels nearest to real coordinates (N, H, W)."""
     height, width = values.shape[1:3]
     near_row, near_column = (
-        border((place + 0.5).floor(), size, mode).long() for place, size in ((rows, height), (columns, width))
+        border((coordinate + 0.5).floor(), size, mode).long() for coordinate, size in ((rows, height), (columns, width))
     )
     return pick(values, near_row.to(torch.int32), near_column.to(torch.int32))
 

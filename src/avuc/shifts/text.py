@@ -1,4 +1,4 @@
-"""Shifts of sentences: typing errors and missing words. What a sentence becomes does not depend on the others."""
+"""Shifts of sentences: typing errors and missing words. Each sentence is changed independently of the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 Changed = TypeVar("Changed")
-# the keys next to each key of a QWERTY keyboard
+# the letter keys of a QWERTY keyboard
 ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 TYPO_RATES = (0.02, 0.05, 0.1, 0.15, 0.25)  # share of letters, severities 1 to 5
 DROP_RATES = (0.1, 0.2, 0.3, 0.4, 0.6)  # share of words
@@ -18,10 +18,10 @@ DROP_RATES = (0.1, 0.2, 0.3, 0.4, 0.6)  # share of words
 
 def _neighbours() -> dict[str, str]:
     # each row of keys is shifted by half a key against the one above
-    places = {key: (place + row / 2, row) for row, keys in enumerate(ROWS) for place, key in enumerate(keys)}
+    positions = {key: (column + row / 2, row) for row, keys in enumerate(ROWS) for column, key in enumerate(keys)}
     return {
-        key: "".join(o for o, (a, b) in places.items() if o != key and abs(a - x) <= 1 and abs(b - y) <= 1)
-        for key, (x, y) in places.items()
+        key: "".join(o for o, (a, b) in positions.items() if o != key and abs(a - x) <= 1 and abs(b - y) <= 1)
+        for key, (x, y) in positions.items()
     }
 
 
@@ -62,7 +62,7 @@ def word_dropout(texts: Sequence[str], severity: int, generator: torch.Generator
 
 
 def kept_words(texts: Sequence[str], severity: int, generator: torch.Generator) -> list[list[int]]:
-    """Return the places of the words that `word_dropout` keeps, for each sentence; same arguments.
+    """Return the indices of the words that `word_dropout` keeps, for each sentence; same arguments.
 
     >>> kept_words(["one two three four five six"], 3, torch.Generator().manual_seed(0))
     [[0, 1, 2, 3, 5]]
@@ -78,14 +78,14 @@ def kept_words(texts: Sequence[str], severity: int, generator: torch.Generator) 
     return _each(texts, choose, generator)
 
 
-def only_words(texts: Sequence[str], places: Sequence[Sequence[int]]) -> list[str]:
-    """Return sentences of the words at some places.
+def only_words(texts: Sequence[str], indices: Sequence[Sequence[int]]) -> list[str]:
+    """Return sentences that have only the words at these indices.
 
     >>> only_words(["one two three"], [[0, 2]])
     ['one three']
     """
     return [
-        " ".join(words[place] for place in chosen) for words, chosen in zip(map(str.split, texts), places, strict=True)
+        " ".join(words[index] for index in chosen) for words, chosen in zip(map(str.split, texts), indices, strict=True)
     ]
 
 
@@ -106,7 +106,7 @@ def _typo(letter: str, chance: np.random.Generator) -> str:
 def _each(
     texts: Sequence[str], change: Callable[[str, np.random.Generator], Changed], generator: torch.Generator
 ) -> list[Changed]:
-    """Change each sentence with random numbers of its own, which depend on the generator and on the sentence."""
+    """Change each sentence with its own random numbers, which depend on the generator and on the sentence."""
     key = int(torch.randint(2**62, (), generator=generator, device=generator.device))
     return [change(text, np.random.default_rng([key, _number(text)])) for text in texts]
 

@@ -162,10 +162,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             cv = min(int(cv), rarest)
             numbers = _group_numbers(groups, len(labels), slice(None))
             if numbers is not None:
-                found = int(numbers.max()) + 1
-                if found < 2:
+                group_count = int(numbers.max()) + 1
+                if group_count < 2:
                     raise InputError("all rows are of one group, which cannot be trained on and held out; give others")
-                cv = StratifiedGroupKFold(min(cv, found))
+                cv = StratifiedGroupKFold(min(cv, group_count))
         return check_cv(cv, labels, classifier=True)
 
     def _routed(self, estimator: Any, sample_weight: Any, fit_params: dict[str, Any]) -> tuple[Any, Any]:
@@ -205,7 +205,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Args:
             X: rows, as for the estimator.
         """
-        numbers = self.predict_proba(X).argmax(axis=1)  # also says if there was no fit
+        numbers = self.predict_proba(X).argmax(axis=1)  # raises if there was no fit
         return np.asarray(self.classes_[numbers])
 
     def get_metadata_routing(self) -> Any:
@@ -231,8 +231,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     def _calibrator(self) -> Calibrator:
         if isinstance(self.method, Calibrator):
-            made: Calibrator = clone(self.method)
-            return made
+            calibrator: Calibrator = clone(self.method)
+            return calibrator
         known: dict[str, type[Calibrator]] = {**CALIBRATORS, AutoCalibrator.name: AutoCalibrator}
         if not isinstance(self.method, str) or self.method not in known:
             raise InputError(f"method must be a calibrator or one of {', '.join(known)}; found {self.method!r}")

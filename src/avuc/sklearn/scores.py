@@ -1,4 +1,4 @@
-"""What a fitted classifier says about each row, as logits; labels of any kind as class numbers."""
+"""Converts the output of a fitted classifier to logits, and labels of any kind to class numbers."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def class_numbers(labels: Any, classes: Array) -> Array:
     >>> class_numbers(["b", "a", "b"], np.array(["a", "b"])).tolist()
     [1, 0, 1]
     """
-    given = np.asarray(labels)
+    values = np.asarray(labels)
     order = np.argsort(classes, kind="stable")
     try:
-        place = np.minimum(np.searchsorted(classes[order], given), len(classes) - 1)
-        numbers = order[place]
-        wrong = classes[numbers] != given
+        position = np.minimum(np.searchsorted(classes[order], values), len(classes) - 1)
+        numbers = order[position]
+        wrong = classes[numbers] != values
     except TypeError as error:  # text and numbers cannot be compared
         raise InputError(f"labels and the classes of the estimator are of different kinds ({error})") from error
     if np.any(wrong):
         known = ", ".join(repr(name) for name in classes[:8].tolist()) + (", …" if len(classes) > 8 else "")
-        raise InputError(f"label {given[wrong].tolist()[0]!r} is not a class of the estimator; it knows {known}")
+        raise InputError(f"label {values[wrong].tolist()[0]!r} is not a class of the estimator; it knows {known}")
     return numbers

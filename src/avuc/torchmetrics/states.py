@@ -25,7 +25,7 @@ from avuc.predictions.rows import mean_softmax
 Task = Literal["multiclass", "binary", "multilabel"]
 # states that hold one number for each prediction
 PER_ROW = ("confidence", "entropy")
-# precisions of probabilities, from the finest to the coarsest: the edges of bins are rounded to the coarsest one given
+# precisions of probabilities, from the finest to the coarsest; bin edges are rounded to the coarsest one of all batches
 PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -105,7 +105,7 @@ class StatisticsMetric(Metric):
         return self.num_classes if self.task == "multiclass" and self.num_classes is not None else 2
 
     def update(self, preds: Any, target: Any) -> None:
-        """Add a batch; one that raises InputError changes nothing.
+        """Add a batch; a batch that raises InputError changes nothing.
 
         Args:
             preds: scores (N, C); dense (N, C, *spatial); binary (N,) or (N, 1); multi-label (N, L). S posterior samples
@@ -120,15 +120,15 @@ class StatisticsMetric(Metric):
         if scores.shape[-1] != self._columns:
             raise InputError(f"expected scores of {self._columns} classes, found {scores.shape[-1]}")
         probs = self._probabilities(scores)
-        found = prediction_statistics(probs, labels, bins=self.bins if self._keeps_table else None)
-        signed = np.where(found.correct, found.confidence, -found.confidence)
+        statistics = prediction_statistics(probs, labels, bins=self.bins if self._keeps_table else None)
+        signed = np.where(statistics.correct, statistics.confidence, -statistics.confidence)
         self.confidence.append(self._kept(signed))
-        self.entropy.append(self._kept(found.entropy))
+        self.entropy.append(self._kept(statistics.entropy))
         # in place: setting an attribute of a metric takes as long as the sum
-        self.sums.add_(self._kept(np.array([found.nll.sum(), found.brier.sum()])))
+        self.sums.add_(self._kept(np.array([statistics.nll.sum(), statistics.brier.sum()])))
         self.precision.clamp_(min=_coarseness(probs.dtype))
-        if found.classwise is not None:
-            self.classwise.add_(self._kept(found.classwise))
+        if statistics.classwise is not None:
+            self.classwise.add_(self._kept(statistics.classwise))
 
     def _rows(self, preds: Any, target: Any) -> Rows:
         plain = self.task == "multiclass" and self.class_dim is None and _are_rows(preds, target)
@@ -172,7 +172,7 @@ class StatisticsMetric(Metric):
             predicted=empty,
             correct=signed > 0,
             entropy=entropy,
-            nll=nll,  # only their means are asked for
+            nll=nll,  # like brier, one entry with the mean, because only the mean is used
             brier=brier,
             labels=empty,
             num_classes=self._columns,

@@ -1,4 +1,4 @@
-"""Epochs to MLflow."""
+"""Logs the figures of every epoch to MLflow."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def mlflow(
     >>> fitted = fit(SVI(), net, data, on_epoch=tracker)  # doctest: +SKIP
     """
     client = require("mlflow", "mlflow", "avuc.trackers.mlflow").MlflowClient(uri)
-    found = None if experiment is None else client.get_experiment_by_name(experiment)
-    number = "0" if experiment is None else found.experiment_id if found else client.create_experiment(experiment)
+    existing = None if experiment is None else client.get_experiment_by_name(experiment)
+    number = "0" if experiment is None else existing.experiment_id if existing else client.create_experiment(experiment)
     run = client.create_run(number, run_name=run_name)
     for name, value in (params or {}).items():
         client.log_param(run.info.run_id, name, value)

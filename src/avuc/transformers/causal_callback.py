@@ -21,7 +21,7 @@ from avuc.transformers.token_metrics import TokenMetrics
 
 # name of our entry in `trainer_state.json`, and of our attribute of the model
 KEY, ATTRIBUTE = "avuc.linear_avuc", "_linear_avuc"
-# arguments of the model's loss that are no arguments of its forward pass
+# arguments of the model's loss that are not arguments of its forward pass
 LOSS_ARGUMENTS = ("num_items_in_batch", "shift_labels", "skip_logits", "ignore_index")
 
 
@@ -124,7 +124,7 @@ class LinearAvUCCallback(TrainerCallback):
         return result if as_dict or (as_dict is None and self.model.config.return_dict) else result.to_tuple()
 
     def _without_loss(self, args: tuple[Any, ...], kwargs: dict[str, Any], skip: bool) -> tuple[Any, Tensor]:
-        """Return the outputs without loss, and the hidden states that the output layer was given."""
+        """Return the outputs without loss, and the hidden states that the output layer received."""
         if not torch.compiler.is_compiling():
             self._watch(output_layer(self.model))
         self._capturing, self._skipping, self._hidden = True, skip, []
@@ -143,12 +143,12 @@ class LinearAvUCCallback(TrainerCallback):
                 self._handle.remove()
             self._head, self._handle = head, head.register_forward_pre_hook(self._capture)
 
-    def _capture(self, head: nn.Module, given: tuple[Any, ...]) -> Any:
+    def _capture(self, head: nn.Module, inputs: tuple[Any, ...]) -> Any:
         """Keep the hidden states, and give the output layer none of them."""
         if not self._capturing:
             return None
-        self._hidden.append(given[0])
-        return (given[0][..., :0, :],) if self._skipping else None
+        self._hidden.append(inputs[0])
+        return (inputs[0][..., :0, :],) if self._skipping else None
 
     def _loss(
         self, hidden: Tensor, labels: Tensor, shifted: Tensor | None, items: Any, ignore: int, training: bool
@@ -159,7 +159,7 @@ class LinearAvUCCallback(TrainerCallback):
         if self.avuc.threshold.device != device:
             self.avuc.to(device)
         self.avuc.train(training)
-        if not training:  # each rank on its own: evaluation batches need not come in step
+        if not training:  # without sums over ranks: evaluation batches of different ranks need not match
             options |= {"kind": "plain", "nll_weight": 1.0, "group": False}
         elif options["kind"] == "avuc" and self.avuc.warming_up:
             options["kind"] = "plain"
@@ -181,7 +181,7 @@ class LinearAvUCCallback(TrainerCallback):
     def _count(self, result: LinearAvUC, words: int, training: bool) -> None:
         """Add the tokens to the figures, and in training to the threshold."""
         if not training:
-            self._pending.sums = None  # only what `Trainer` has asked for is kept, see `on_prediction_step`
+            self._pending.sums = None  # only batches that `Trainer` evaluates are kept, see `on_prediction_step`
         (self._tokens if training else self._pending).update(result, words, self.avuc.threshold)
         if training:
             self._used = True

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from avuc.core.errors import InputError
 from avuc.transformers.objective import unwrapped
 
-# Attributes of a configuration that name a cap or a factor of the logits. They only suggest: `find_logits` tries them.
+# Attributes of a configuration that may hold a cap or a factor of the logits; `find_logits` tries them.
 CAPS = ("final_logit_softcapping", "logits_soft_cap")
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")
 # the logits that `find_logits` makes have this standard deviation, so that a cap of 30 shows
@@ -83,22 +83,22 @@ def find_logits(model: Any) -> Logits:
     raw = F.linear(directions, head.weight, head.bias).float()
     shapes: list[torch.Size] = []
 
-    def replace(module: nn.Module, given: tuple[Any, ...]) -> tuple[Tensor]:
-        shapes.append(given[0].shape)
-        return (directions.to(given[0].dtype),)
+    def replace(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor]:
+        shapes.append(inputs[0].shape)
+        return (directions.to(inputs[0].dtype),)
 
     with _evaluating(model), _hook(head, replace):
         try:
-            found = model(input_ids=ids, labels=ids, return_dict=True, **_padding(model, ids))
+            outputs = model(input_ids=ids, labels=ids, return_dict=True, **_padding(model, ids))
         except Exception as error:  # anything that a model's own code raises
             raise InputError(f"use_linear_avuc: {name} does not run on four tokens: {error}") from error
     rough = head.weight.dtype in (torch.bfloat16, torch.float16)
-    logits = _fitting(model, raw, found.logits, 2e-2 if rough else 1e-4)
+    logits = _fitting(model, raw, outputs.logits, 2e-2 if rough else 1e-4)
     if logits is None or shapes != [directions.shape]:
         raise InputError(f"use_linear_avuc: {name} changes its logits in a way that is not known here; use AvUCTrainer")
     scores = apply(logits, raw)[0, :-1]
-    expected = F.cross_entropy(scores, ids[0, 1:].to(scores.device)) + auxiliary_loss(model, found)
-    gap = math.inf if found.loss is None else (found.loss.to(expected.device) - expected).abs().item()
+    expected = F.cross_entropy(scores, ids[0, 1:].to(scores.device)) + auxiliary_loss(model, outputs)
+    gap = math.inf if outputs.loss is None else (outputs.loss.to(expected.device) - expected).abs().item()
     if not gap <= (5e-2 if rough else 1e-5) * max(1.0, expected.abs().item()):
         raise InputError(
             f"use_linear_avuc: the loss of {name} is not the cross-entropy of the next token; use AvUCTrainer"
@@ -113,14 +113,14 @@ def apply(logits: Logits, raw: Tensor) -> Tensor:
 
 
 def auxiliary_loss(model: Any, outputs: Any) -> Any:
-    """Return what a mixture of experts adds to its loss to balance them; 0 for other models."""
-    found, weight = getattr(outputs, "aux_loss", None), getattr(model, "router_aux_loss_coef", None)
-    return 0.0 if found is None or weight is None else weight * found
+    """Return the load-balancing term in the loss of a mixture of experts; 0 for other models."""
+    loss, weight = getattr(outputs, "aux_loss", None), getattr(model, "router_aux_loss_coef", None)
+    return 0.0 if loss is None or weight is None else weight * loss
 
 
-def _fitting(model: Any, raw: Tensor, found: Tensor, tolerance: float) -> Logits | None:
+def _fitting(model: Any, raw: Tensor, logits: Tensor, tolerance: float) -> Logits | None:
     """Return the first candidate that turns `raw` into the logits that the model returned."""
-    if found.shape != raw.shape:
+    if logits.shape != raw.shape:
         return None
     config = model.config.get_text_config()
     caps = [float(cap) for name in CAPS if (cap := getattr(config, name, None))]
@@ -130,13 +130,13 @@ def _fitting(model: Any, raw: Tensor, found: Tensor, tolerance: float) -> Logits
         for cap in (*caps, None):
             candidate = Logits(scale, cap)
             expected = apply(candidate, raw)
-            if (found.float().to(raw.device) - expected).abs().max() <= tolerance * expected.abs().max():
+            if (logits.float().to(raw.device) - expected).abs().max() <= tolerance * expected.abs().max():
                 return candidate
     return None
 
 
 def _padding(model: Any, ids: Tensor) -> dict[str, Tensor]:
-    """Return a mask that leaves the last token out: a loss that reads it is not the one that is expected."""
+    """Return a mask that leaves the last token out; the loss that is expected here does not depend on the mask."""
     mask = torch.ones_like(ids)
     mask[:, -1] = 0
     return {"attention_mask": mask} if "attention_mask" in inspect.signature(model.forward).parameters else {}
@@ -144,7 +144,7 @@ def _padding(model: Any, ids: Tensor) -> dict[str, Tensor]:
 
 @contextlib.contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch every module to eval() while open, and back to what it was."""
+    """Switch every module to eval() while the context is open, and restore its mode afterwards."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

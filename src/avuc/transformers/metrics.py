@@ -42,11 +42,11 @@ def compute_metrics(
     >>> compute_metrics(EvalPrediction(logits, np.array([[0, 0, -100]])))["accuracy"]
     0.5
     """
-    given, labels = (eval_pred.predictions, eval_pred.label_ids) if hasattr(eval_pred, "label_ids") else eval_pred
+    outputs, labels = (eval_pred.predictions, eval_pred.label_ids) if hasattr(eval_pred, "label_ids") else eval_pred
     if isinstance(labels, tuple | list) and labels and isinstance(labels[0], np.ndarray):
         raise InputError(f"one set of labels is needed, found {len(labels)}; give TrainingArguments(label_names=[...])")
-    logits, given_labels = as_tensor(logits_of(given), "logits"), as_tensor(labels, "labels")
-    rows, classes = rows_of(logits, given_labels, task=task, shift_labels=shift_labels)
+    logits, label_tensor = as_tensor(logits_of(outputs), "logits"), as_tensor(labels, "labels")
+    rows, classes = rows_of(logits, label_tensor, task=task, shift_labels=shift_labels)
     kept = classes != ignore_index
     if not kept.any():
         raise InputError(f"no label is left to evaluate: all {len(classes)} are {ignore_index}")

@@ -164,8 +164,8 @@ def _scores_by_name(path: Path, names: Sequence[str], options: ReadOptions, load
 def _class_names(names: Sequence[str], load: Load) -> tuple[str, ...] | None:
     """Return the class names that the file has beside text labels; None if it has none."""
     key = next((name for name in CLASS_NAMES if name in names), None)
-    found: Any = None if key is None else load(key, True)
-    return tuple(found.tolist()) if is_text(found) and found.ndim == 1 else None
+    array: Any = None if key is None else load(key, True)
+    return tuple(array.tolist()) if is_text(array) and array.ndim == 1 else None
 
 
 def is_text(array: Any) -> bool:

@@ -38,15 +38,15 @@ class Decision:
 
     def scores(self, block: Any) -> Tensor:
         """Return a block of scores in float32; each row of probabilities is divided by its sum, unless that is 1."""
-        given = torch.as_tensor(block)
+        tensor = torch.as_tensor(block)
         if self.binary and self.kind == "logits":
-            return _in_float32(torch.cat((torch.zeros_like(given), given), -1))
+            return _in_float32(torch.cat((torch.zeros_like(tensor), tensor), -1))
         if self.binary:
             # 1 − p is taken before p is rounded to float32
-            share = (given.double() / self.scale).clamp(0, 1)
+            share = (tensor.double() / self.scale).clamp(0, 1)
             return torch.cat((1 - share, share), -1).to(torch.float32)
         if self.kind == "logits":
-            return _in_float32(given)
+            return _in_float32(tensor)
         scores = torch.as_tensor(block).to(torch.float32).contiguous().clamp_min(0)
         total = scores.sum(-1, keepdim=True, dtype=torch.float64)
         # a sum of 1 but for rounding: a division would make equal probabilities of two rows different
@@ -232,9 +232,9 @@ def _order_notes(raw: RawScores, numbers: tuple[int, ...] | None, first: int) ->
         return []
     if not all(key.endswith(name) for key, name in zip(raw.keys, names, strict=True)):  # --classes
         return []
-    shown = [f"{first + k} is {quoted(name)}" for k, name in enumerate(names[:MOST_NAMES])]
+    examples = [f"{first + k} is {quoted(name)}" for k, name in enumerate(names[:MOST_NAMES])]
     more = ", …" if len(names) > MOST_NAMES else ""
-    return [f"labels are numbers, read in the order of the columns: {', '.join(shown)}{more}"]
+    return [f"labels are numbers, read in the order of the columns: {', '.join(examples)}{more}"]
 
 
 def _decide_by_number(

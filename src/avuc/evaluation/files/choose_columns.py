@@ -37,11 +37,11 @@ def choose_columns(
     """
     check_unique_names(path, names)
     label, other_labels = find_label_name(path, names, options.labels_key, "label column")
-    given = options.columns
-    if given is None and _can_prefer(options.prefer, names, sample):
-        given = options.prefer
-    if given is not None:
-        chosen = expand_columns(path, names, given)
+    listed = options.columns
+    if listed is None and _can_prefer(options.prefer, names, sample):
+        listed = options.prefer
+    if listed is not None:
+        chosen = expand_columns(path, names, listed)
         if len(chosen) == 1 and sample is not None and sample.is_list(chosen[0]):
             problem = f"--columns lists one column, {chosen[0]!r}, which contains lists"
             raise file_error(path, problem, f"pass --scores-key {chosen[0]}")
@@ -74,15 +74,15 @@ def _named_classes(path: Path, columns: Columns, options: ReadOptions) -> Column
     return replace(columns, class_names=tuple(classes))
 
 
-def expand_columns(path: Path, names: Sequence[str], given: str | Sequence[str]) -> tuple[str, ...]:
+def expand_columns(path: Path, names: Sequence[str], listed: str | Sequence[str]) -> tuple[str, ...]:
     """Return the columns that `--columns` lists: names with commas, a range `first:last`, or a pattern `prob_*`."""
-    if isinstance(given, str):
+    if isinstance(listed, str):
         try:
-            items = next(csv.reader([given], strict=True, skipinitialspace=True), [])
+            items = next(csv.reader([listed], strict=True, skipinitialspace=True), [])
         except csv.Error as error:
-            raise InputError(f"--columns {quoted(given)}: {error}; separate the names by commas") from None
+            raise InputError(f"--columns {quoted(listed)}: {error}; separate the names by commas") from None
     else:
-        items = list(given)
+        items = list(listed)
     position = {name: index for index, name in enumerate(names)}
     chosen: list[str] = []
     for item in items:

@@ -187,9 +187,9 @@ def unprefixed_columns(
     row_numbers = [name for name in others if is_row_number(name)]
     skipped = {*texts, *row_numbers}
     pool = [name for name in others if name not in skipped]
-    one = binary_column(pool[0]) if len(pool) == 1 else None
-    if one is not None and not any(binary_column(name) for name in texts):  # such a text may be a list of scores
-        kind, name = one
+    binary = binary_column(pool[0]) if len(pool) == 1 else None
+    if binary is not None and not any(binary_column(name) for name in texts):  # such a text may be a list of scores
+        kind, name = binary
         ignored = list(dict.fromkeys([*row_numbers, *texts]))
         notes = (_not_scores(ignored),) if ignored else ()
         return Columns((pool[0],), kind, (name,), label, notes)

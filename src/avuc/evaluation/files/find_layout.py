@@ -53,11 +53,11 @@ def find_layout(
     if class_dim is not None:
         draws, axis = _given_axis(path, where, shape, known, class_dim, like)
     elif known is None:
-        found = _without_labels(path, where, shape, like)
-        draws, axis = found if found is not None else _plain(path, where, shape, scores[1], labels)
+        draws_and_axis = _without_labels(path, where, shape, like)
+        draws, axis = draws_and_axis if draws_and_axis is not None else _plain(path, where, shape, scores[1], labels)
     else:
-        found = _with_labels(path, where, shape, known, task)
-        draws, axis = found if found is not None else _plain(path, where, shape, scores[1], labels)
+        draws_and_axis = _with_labels(path, where, shape, known, task)
+        draws, axis = draws_and_axis if draws_and_axis is not None else _plain(path, where, shape, scores[1], labels)
     layout = Layout(shape, draws, axis, ignore_index)
     if task == "binary" and not layout.binary:
         raise file_error(path, f"{where} has shape {shape}, not one number per row", "leave out --task binary")

@@ -24,7 +24,7 @@ from avuc.evaluation.files.names import RawScores, ReadOptions, check_class_name
 from avuc.evaluation.files.summary import ScoreSummary
 from avuc.evaluation.files.write import as_file_dtype
 
-# a label column is named like its score column without `prob_`, or with one of these words instead
+# the name of a label column is that of its score column with one of these words instead of `prob_`
 LABEL_WORDS = ("", "label", "labels", "target", "targets", "y", "y_true", "true", "gt")
 IGNORE_INDEX = -100
 
@@ -64,7 +64,7 @@ class MultiLabelFile:
         return logits
 
     def describe(self) -> str:
-        """Return what was found in the file, in one line."""
+        """Return a description of the file's content, in one line."""
         draws = f"{self.scores.shape[0]:,} draws of " if self.scores.ndim == 3 else ""
         kind = "logits" if self.kind == "logits" else "probabilities"
         labels = "no labels" if self.labels is None else f"labels from {self.raw.labels_from}"
@@ -155,19 +155,19 @@ def _labels(path: Path, raw: RawScores, shape: tuple[int, ...], ignore: int) -> 
         raise file_error(path, "contains no labels", "save labels (N, L) of 0 and 1, or name them with --label")
     if raw.labels_named:
         raise file_error(path, f"{where} are names", "save 0 or 1 for each label")
-    given = torch.as_tensor(raw.labels)
-    if tuple(given.shape) != shape:
-        problem = f"{where} have shape {tuple(given.shape)}, but multi-label scores need {shape}"
+    labels = torch.as_tensor(raw.labels)
+    if tuple(labels.shape) != shape:
+        problem = f"{where} have shape {tuple(labels.shape)}, but multi-label scores need {shape}"
         raise file_error(path, problem, "save 0 or 1 for each label, or leave out --task multilabel")
-    known = given != ignore
+    known = labels != ignore
     if not bool(known.any()):
         raise file_error(path, f"every label is {ignore}, which marks unknown decisions", "label some rows")
-    wrong = known & (given != 0) & (given != 1)  # also NaN
+    wrong = known & (labels != 0) & (labels != 1)  # also NaN
     if bool(wrong.any()):
         row, column = wrong.nonzero()[0].tolist()
-        problem = f"{where} must be 0 or 1, found {float(given[row, column]):g} at row {row}, label {column}"
+        problem = f"{where} must be 0 or 1, found {float(labels[row, column]):g} at row {row}, label {column}"
         raise file_error(path, problem, f"save {ignore} for unknown decisions, or pass --ignore-index")
-    return torch.where(known, given, IGNORE_INDEX).to(torch.int64), int((~known).sum())
+    return torch.where(known, labels, IGNORE_INDEX).to(torch.int64), int((~known).sum())
 
 
 def _read_table(path: Path, options: ReadOptions) -> RawScores:
@@ -180,8 +180,8 @@ def _read_table(path: Path, options: ReadOptions) -> RawScores:
         if hasattr(table, "uses_comma") and table.uses_comma(chosen):  # a .csv
             raw.notes.append(COMMA_NOTE)
         if options.needs_labels:
-            found = _label_columns(path, table.names, chosen, suffixes, options.labels_key)
-            raw.labels, raw.labels_from = _numbers(path, table, found, options), _from(found)
+            label_columns = _label_columns(path, table.names, chosen, suffixes, options.labels_key)
+            raw.labels, raw.labels_from = _numbers(path, table, label_columns, options), _from(label_columns)
     return raw
 
 
@@ -191,8 +191,8 @@ def _score_columns(path: Path, names: list[str], options: ReadOptions) -> tuple[
         chosen = list(expand_columns(path, names, options.columns))
         prefixes = [prefix for prefix in SCORE_PREFIXES if all(begins(name, prefix) for name in chosen)]
     else:
-        given = [options.scores_key] if options.scores_key is not None else list(SCORE_PREFIXES)
-        prefixes = [prefix for prefix in given if any(name.startswith(prefix) for name in names)]
+        candidates = [options.scores_key] if options.scores_key is not None else list(SCORE_PREFIXES)
+        prefixes = [prefix for prefix in candidates if any(name.startswith(prefix) for name in names)]
         chosen = [name for name in names if prefixes and name.startswith(prefixes[0])]
         if options.scores_key is None:
             prefixes = [prefix for prefix in prefixes if any(begins(name, prefix) for name in names)]
@@ -214,8 +214,8 @@ def _label_columns(path: Path, names: list[str], scores: list[str], suffixes: li
     for word in LABEL_WORDS if key is None else (key.lower(),):
         starts = ("",) if not word else (f"{word}_", f"{word}.", f"{word} ", word)
         for start in starts:
-            found = [others.get(f"{start}{suffix}".lower()) for suffix in suffixes]
-            columns = [name for name in found if name is not None]
+            matches = [others.get(f"{start}{suffix}".lower()) for suffix in suffixes]
+            columns = [name for name in matches if name is not None]
             if len(columns) == len(suffixes) and columns not in fits:
                 fits.append(columns)
     if len(fits) != 1:
@@ -233,8 +233,8 @@ def _numbers(path: Path, table: Any, names: Sequence[str], options: ReadOptions)
         if not rows:
             raise file_error(path, "has no rows", "save at least one row")
         return np.asarray(table.numbers(names, rows, np.float64))
-    found = stacked(path, table.read(list(names)), names)
-    return found[:, None] if found.ndim == 1 else found
+    values = stacked(path, table.read(list(names)), names)
+    return values[:, None] if values.ndim == 1 else values
 
 
 def _from(names: Sequence[str]) -> str:

@@ -44,16 +44,16 @@ class ReadOptions:
     @property
     def limit(self) -> int:
         """Return the memory limit in bytes."""
-        given = self.max_gb
-        if given is None:
+        gigabytes = self.max_gb
+        if gigabytes is None:
             text = os.environ.get("AVUC_MAX_GB", "")
             try:
-                given = float(text) if text else MAX_GB
+                gigabytes = float(text) if text else MAX_GB
             except ValueError:
-                given = math.nan
-            if not given > 0:
+                gigabytes = math.nan
+            if not gigabytes > 0:
                 raise InputError(f"AVUC_MAX_GB={text!r} is not a positive number; set it to gigabytes, such as 16")
-        return int(min(given, 2**30) * 1e9)
+        return int(min(gigabytes, 2**30) * 1e9)
 
 
 @dataclass

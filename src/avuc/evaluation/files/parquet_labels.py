@@ -1,4 +1,4 @@
-"""Labels of a .parquet table, read in blocks: numbers as they are, texts as class numbers."""
+"""Labels of a .parquet table, read in blocks: numbers stay unchanged, texts become class numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Open = Callable[[], AbstractContextManager[Any]]  # opens the `pyarrow.parquet.P
 
 
 class LabelSource:
-    """A source of labels; `numbers` has the number of each text, None for a column of numbers."""
+    """A source of labels; `numbers` maps each text to its class number, and is None for a column of numbers."""
 
     def __init__(
         self, path: Path, name: str, rows: int, dtype: Any, open_file: Open, numbers: dict[str, Any] | None
@@ -66,8 +66,8 @@ def label_source(
     named: Named = False
     if _has_text(file, name):
         words = distinct_texts(path, file, name, limit)
-        found, named = index_labels(path, words, classes, where)
-        numbers, dtype = dict(zip(words, found.tolist(), strict=True)), found.dtype
+        codes, named = index_labels(path, words, classes, where)
+        numbers, dtype = dict(zip(words, codes.tolist(), strict=True)), codes.dtype
     else:
         dtype = values(path, _head(file, name), name, label=True).dtype
     return LabelSource(path, name, rows, dtype, open_file, numbers), named
@@ -77,10 +77,10 @@ def distinct_labels(path: Path, file: Any, name: str, limit: int) -> list[Any]:
     """Return the distinct texts or numbers of a label column, of numbers at most `MOST_NUMBERS`."""
     if _has_text(file, name):
         return distinct_texts(path, file, name, limit)
-    found = values(path, _head(file, name), name, label=True)
+    distinct = values(path, _head(file, name), name, label=True)
     for batch in _batches(file, name, BATCH_ROWS):
-        found = np.union1d(found, values(path, batch, name, label=True))[:MOST_NUMBERS]
-    return list(found.tolist())
+        distinct = np.union1d(distinct, values(path, batch, name, label=True))[:MOST_NUMBERS]
+    return list(distinct.tolist())
 
 
 def distinct_texts(path: Path, file: Any, name: str, limit: int) -> list[str]:

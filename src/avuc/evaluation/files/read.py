@@ -94,13 +94,13 @@ def _decided(path: Path, raw: RawScores, reading: Reading, needs_labels: bool) -
     raw.scores = torch.as_tensor(raw.scores)
     raw.labels = None if raw.labels is None else torch.as_tensor(raw.labels)
     raw.layout = layout = reading.layout(path, raw, needs_labels)
-    scores, labels, places = layout.rows(raw.scores), None, None
+    scores, labels, positions = layout.rows(raw.scores), None, None
     if raw.labels is not None and needs_labels:
         total = scores.shape[-2]
         scores, labels = layout.kept(scores, raw.labels.reshape(-1))
         _note_left_out(path, raw, total, total - scores.shape[-2])
         if scores.shape[-2] < total:
-            places = (raw.labels.reshape(-1) != layout.ignore).nonzero()[:, 0]
+            positions = (raw.labels.reshape(-1) != layout.ignore).nonzero()[:, 0]
         _check_classes(path, raw, [(scores, labels)])
     dtype = scores.dtype if scores.is_floating_point() else torch.float32
     raw.scores, raw.labels = None, None
@@ -119,7 +119,7 @@ def _decided(path: Path, raw: RawScores, reading: Reading, needs_labels: bool) -
         scale=decision.scale,
         draws=raw.draws,
         expected_entropy=raw.expected_entropy,
-        places=places,
+        places=positions,
     )
 
 

@@ -25,7 +25,7 @@ def given_shape(file: ScoreFile) -> tuple[int, ...]:
 
 
 def file_groups(file: ScoreFile, groups: Any = None) -> Array | None:
-    """Return the number of the group of each row, without `groups` of its image; None if rows are independent.
+    """Return the group number of each row, or its image number if `groups` is None; None if rows are independent.
 
     Args:
         file: from `read_scores`.

@@ -263,7 +263,7 @@ class Described(Protocol):
 
 
 def describe(file: Described) -> str:
-    """Return what was found in a file, in one line.
+    """Return a description of a file's content, in one line.
 
     Args:
         file: a `ScoreFile` or `ScoreStream`.

@@ -23,9 +23,9 @@ from torch import Tensor
 MOST_LABELS = 1 << 20
 # scores with at most this many decimals count as rounded
 MOST_DIGITS = 4
-# of logarithms
+# possible bases of logarithms
 BASES = (math.e, 2.0, 10.0)
-# for sums of probabilities whose logarithms may have been rounded
+# tolerance for sums of probabilities whose logarithms may have been rounded
 POWER_TOLERANCE = 2e-2
 # a logarithm of a probability of 1 may have been rounded up
 POSITIVE = 1e-6
@@ -160,8 +160,8 @@ class LabelSummary:
         right = (0, 0)
         if scores is not None and torch.as_tensor(scores).shape[-1] == 1:
             # one number per row: as a probability, and as a logit
-            one = torch.as_tensor(scores).reshape(-1, rows).to(torch.float32).mean(0)
-            right = (int(((one > 0.5) == exact).sum()), int(((one > 0) == exact).sum()))
+            score = torch.as_tensor(scores).reshape(-1, rows).to(torch.float32).mean(0)
+            right = (int(((score > 0.5) == exact).sum()), int(((score > 0) == exact).sum()))
         elif scores is not None:
             predicted = _predicted_classes(torch.as_tensor(scores))
             right = (int((predicted == exact).sum()), int((predicted == exact - 1).sum()))

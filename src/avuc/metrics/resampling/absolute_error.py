@@ -96,22 +96,22 @@ def maximum_errors(table: BinTable, replicates: int, seed: int, least_spread: Ar
     return Errors(worst, -worst)
 
 
-def grouped_spread(residual: Array, place: Array, groups: Array, bins: int) -> Array:
+def grouped_spread(residual: Array, bin_index: Array, groups: Array, bins: int) -> Array:
     """Return the standard error (bins,) of the mean residual in each bin, if rows of a group are not independent.
 
     Args:
         residual: (N,) correct − confidence.
-        place: (N,) bin of each row.
+        bin_index: (N,) bin of each row.
         groups: (N,) numbers of groups 0, 1, ….
         bins: number of bins.
     """
-    rows = np.maximum(np.bincount(place, minlength=bins), 1)
-    rest = residual - (np.bincount(place, residual, bins) / rows)[place]
-    cell, member = np.unique(place + bins * groups, return_inverse=True)
+    rows = np.maximum(np.bincount(bin_index, minlength=bins), 1)
+    rest = residual - (np.bincount(bin_index, residual, bins) / rows)[bin_index]
+    cell, member = np.unique(bin_index + bins * groups, return_inverse=True)
     at, sums = cell % bins, np.bincount(member, rest)
     many = np.bincount(at, minlength=bins)
     spread = np.sqrt(np.bincount(at, sums**2, bins) * many / np.maximum(many - 1, 1)) / rows
-    # a bin with rows of one group tells nothing about others: it counts as one row
+    # rows of a single group say nothing about other groups, so such a bin counts as one row
     return np.where(many > 1, spread, 0.5)
 
 

@@ -109,9 +109,9 @@ Figures = tuple[Mapping[str, Array], Mapping[str, Array]]
 
 def _means(s: BlockwiseStatistics, replicates: int, generator: torch.Generator) -> Iterator[Figures]:
     """Yield NLL and the Brier score; the first block is the data itself, here and in the families below."""
-    held = {name: one.rows > 0 for name, one in s.histograms.items()}
-    rows = {name: one.rows[held[name]] for name, one in s.histograms.items()}
-    mean = {name: one.sums[held[name]] / rows[name] for name, one in s.histograms.items()}
+    held = {name: histogram.rows > 0 for name, histogram in s.histograms.items()}
+    rows = {name: histogram.rows[held[name]] for name, histogram in s.histograms.items()}
+    mean = {name: histogram.sums[held[name]] / rows[name] for name, histogram in s.histograms.items()}
     yield {name: np.array([rows[name] @ mean[name] / rows[name].sum()]) for name in rows}, {}
     drawn = {name: _poisson(np.broadcast_to(rows[name], (replicates, len(rows[name]))), generator) for name in rows}
     yield {name: (counts @ mean[name]) / np.maximum(counts.sum(-1), 1) for name, counts in drawn.items()}, {}

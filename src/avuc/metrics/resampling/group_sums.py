@@ -46,8 +46,8 @@ class GroupSums:
             (s.uncertainty, ~s.correct, bin_edges(self.bins)),
         )
         for first, (value, event, edges) in zip((len(columns), len(columns) + self.bins), stated, strict=True):
-            place = groups * self.bins + digitise(value, edges)
-            gaps = np.bincount(place, event - value, count * self.bins).reshape(count, self.bins)
+            cell = groups * self.bins + digitise(value, edges)
+            gaps = np.bincount(cell, event - value, count * self.bins).reshape(count, self.bins)
             self.sums[:, first : first + self.bins] += gaps
 
     def errors(self, replicates: int, seed: int) -> dict[str, Errors]:
@@ -62,11 +62,11 @@ class GroupSums:
         drawn, step, means = resampled_rows(groups, replicates, seed), max(1, HELD // groups), []
         for start in range(0, replicates, step):
             some = [np.bincount(next(drawn), minlength=groups) for _ in range(min(step, replicates - start))]
-            found = np.stack(some).astype(np.float64) @ self.sums
-            found = found[:, 1:] / found[:, :1]
-            means.append(estimate[: len(MEANS)] - found[:, : len(MEANS)])
-            absolute["ece"].add(found[:, first - 1 : first - 1 + self.bins])
-            absolute["uce"].add(found[:, first - 1 + self.bins :])
+            resampled = np.stack(some).astype(np.float64) @ self.sums
+            resampled = resampled[:, 1:] / resampled[:, :1]
+            means.append(estimate[: len(MEANS)] - resampled[:, : len(MEANS)])
+            absolute["ece"].add(resampled[:, first - 1 : first - 1 + self.bins])
+            absolute["uce"].add(resampled[:, first - 1 + self.bins :])
         errors = {name: Errors(error, error) for name, error in zip(MEANS, np.concatenate(means).T, strict=True)}
-        errors |= {name: one.errors() for name, one in absolute.items()}
+        errors |= {name: absolute_sum.errors() for name, absolute_sum in absolute.items()}
         return {name: wider(error, groups) for name, error in errors.items()}

@@ -100,8 +100,8 @@ def entropy_metrics(
     terms = {"uce": (table.event - table.value) / rows}
     # smallest and largest entropy of each resample
     ends = [
-        (np.searchsorted(one[1:], 0, "right"), np.searchsorted(one[1:], total))
-        for one, total in zip(right + wrong, rows[:, 0], strict=True)
+        (np.searchsorted(cumulative[1:], 0, "right"), np.searchsorted(cumulative[1:], total))
+        for cumulative, total in zip(right + wrong, rows[:, 0], strict=True)
     ]
     first, last = np.array(ends).T
     low, high = (values if lowest is None else lowest)[first], values[last]
@@ -146,7 +146,7 @@ class ErrorCollector:
     ) -> dict[str, Errors]:
         """Return the errors of every metric; `mce` needs the bins of confidence, and their `spread` for groups."""
         errors = {name: Errors(*2 * (np.concatenate(parts),)) for name, parts in self.regular.items()}
-        errors |= {name: one.errors() for name, one in self.absolute.items()}
+        errors |= {name: absolute_sum.errors() for name, absolute_sum in self.absolute.items()}
         if "debiased_ece" in errors:
             errors["debiased_ece"] = root_errors(float(self.values["debiased_ece"][0]), errors["debiased_ece"].over)
         if "mce" in errors and table is not None:

@@ -86,24 +86,26 @@ def resampled_errors(
         advance: called with the number of resamples that were just finished.
         groups: (N,) numbers of groups 0, 1, …, which are resampled as a whole; None: rows are independent.
     """
-    collected = [ErrorCollector(*sampler.evaluate(np.ones((1, sampler.rows)))) for sampler in samplers]
+    collectors = [ErrorCollector(*sampler.evaluate(np.ones((1, sampler.rows)))) for sampler in samplers]
     most = min(sampler.most for sampler in samplers)
     for weights in weight_blocks(samplers[0].rows, replicates, seed, most, groups):
-        # not more parts than resamples: an empty part has no metrics
+        # at most as many parts as resamples, because an empty part has no metrics
         for block in np.array_split(weights, min(len(weights), max(1, weights.size // (16 * BLOCK)))):
-            for one, sampler in zip(collected, samplers, strict=True):
-                one.add(*sampler.evaluate(block))
+            for collector, sampler in zip(collectors, samplers, strict=True):
+                collector.add(*sampler.evaluate(block))
             if advance is not None:
                 advance(len(block))
-    found = []
-    for one, sampler in zip(collected, samplers, strict=True):
+    results = []
+    for collector, sampler in zip(collectors, samplers, strict=True):
         table = calibration.confidence_table(sampler.statistics, sampler.bins)
         spread = None if groups is None else sampler.spread(groups)
-        found.append(one.errors(replicates, seed, table, spread))
+        results.append(collector.errors(replicates, seed, table, spread))
     return (
-        found
+        results
         if groups is None
-        else [{name: wider(errors, int(groups.max()) + 1) for name, errors in one.items()} for one in found]
+        else [
+            {name: wider(errors, int(groups.max()) + 1) for name, errors in by_metric.items()} for by_metric in results
+        ]
     )
 
 
@@ -139,14 +141,14 @@ class RowResampler:
 
     @property
     def most(self) -> int:
-        """How many resamples `evaluate` can take at a time."""
+        """Largest number of resamples that `evaluate` takes at a time."""
         return HELD if self._classwise is None else HELD // (4 * self.bins * self.statistics.num_classes)
 
     def spread(self, groups: Array) -> Array:
         """Return the standard error of the gap of each bin of confidence, if rows of a group are not independent."""
         s = self.statistics
-        place = digitise(s.confidence, bin_edges(self.bins, s.dtype))
-        return grouped_spread(s.correct - s.confidence, place, groups, self.bins)
+        bin_index = digitise(s.confidence, bin_edges(self.bins, s.dtype))
+        return grouped_spread(s.correct - s.confidence, bin_index, groups, self.bins)
 
     def evaluate(self, weights: Array) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return the wanted metrics (B,) for weights (B, N), and signed terms (B, K) of the calibration errors.
@@ -182,7 +184,7 @@ class RowResampler:
 
 
 class _SortedRows:
-    """Rows sorted by a value, ties as one group, with the edges of the bins of the stated value."""
+    """Rows sorted by a value, with equal values as one group, and the edges of the bins of the stated value."""
 
     def __init__(self, values: Array, correct: Array, stated: Array, edges: Array) -> None:
         self.order = np.argsort(values)
@@ -230,7 +232,7 @@ class _ClasswiseSums:
             # np.bincount of no weights at all returns integers
             table = np.bincount(self.bin, w[self.row] * self.value, len(residual)).astype(np.float64)
             table = table.reshape(self.classes, self.bins)
-            # only probabilities above the first bin were put into bins; the rest of a column's sum is the first bin
+            # only probabilities above the first bin were sorted into bins; the first bin gets the rest of the sum
             table[:, 0] = sums - table.sum(1)
             residual[:] = table.reshape(-1) - np.bincount(self.hit, w, len(residual))
         out /= self.classes * weights.sum(1)[:, None]

@@ -32,7 +32,7 @@ class StreamingIoU(Streaming):
     def update(
         self, probs: Any, labels: Any, *, class_dim: int | None = None, ignore_index: int | None = IGNORE_INDEX
     ) -> StreamingIoU:
-        """Add a batch; a batch that raises InputError changes nothing, and neither does one without a row to count.
+        """Add a batch. A batch that raises InputError, or that has no row to count, changes nothing.
 
         Args:
             probs, labels, class_dim, ignore_index: as in `iou`.
@@ -42,7 +42,10 @@ class StreamingIoU(Streaming):
             return self
         if rows.probs.shape[1] != self.num_classes:
             raise InputError(f"expected {self.num_classes} classes, found {rows.probs.shape[1]}")
-        parts = [class_counts(one.predicted, one.labels, self.num_classes) for one in statistics_blocks(*rows)]
+        parts = [
+            class_counts(statistics.predicted, statistics.labels, self.num_classes)
+            for statistics in statistics_blocks(*rows)
+        ]
         self._state["counts"][:] += sum(parts)
         return self
 

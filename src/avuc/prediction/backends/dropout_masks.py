@@ -50,10 +50,10 @@ def mask_shapes(sample: MaskDraw, *args: Any, **kwargs: Any) -> Shapes | None:
     """Return the shape of each layer's mask for an image (1, …); None if a layer is not called exactly once."""
     sample(*args, **kwargs)
     names = {hook.place: name for name, hook in dropout_hooks(sample.net).items()}
-    # keys of `_made` are (position of the hook, number of the call, *shape)
-    if sorted(position for position, *_ in sample._made) != sorted(names):
+    # keys of `_drawn` are (position of the hook, number of the call, *shape)
+    if sorted(position for position, *_ in sample._drawn) != sorted(names):
         return None
-    return {names[position]: tuple(shape) for position, _, *shape in sample._made}
+    return {names[position]: tuple(shape) for position, _, *shape in sample._drawn}
 
 
 def masks_of(sample: MaskDraw, shapes: Shapes, device: torch.device) -> dict[str, Tensor]:

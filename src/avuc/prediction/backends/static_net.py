@@ -44,7 +44,7 @@ class StaticNet:
         dtype: type of autocast, None without.
         seed: of the samples.
         memory: bytes of samples that are kept.
-        given: arguments of the network, for a trial.
+        arguments: arguments of the network, for a trial run.
     """
 
     def __init__(

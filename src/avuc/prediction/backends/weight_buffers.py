@@ -58,7 +58,7 @@ class WeightBuffers:
         runner: its network.
         dtype: type of autocast; None: weights keep their type.
         seed: of the samples.
-        given: arguments of the network, which runs once to find out what autocast casts.
+        arguments: arguments of the network, which runs once to find out which weights autocast casts.
     """
 
     @torch.no_grad()
