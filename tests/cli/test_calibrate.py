@@ -283,3 +283,29 @@ def test_no_labels_is_refused(outside, tmp_path, capsys):
     assert main(["calibrate", str(outside), "--method", "temperature", "--out", str(tmp_path / "c.json")]) == 2
     assert "no labels" in capsys.readouterr().err
     assert not (tmp_path / "c.json").exists()
+
+
+def test_groups_of_a_multilabel_file_are_refused(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(60, 3))
+    np.savez(tmp_path / "tags.npz", logits=logits, labels=(logits > 0).astype(int), patient=np.arange(60) // 3)
+    words = ["calibrate", tmp_path / "tags.npz", "--task", "multilabel", "--method", "temperature"]
+    assert main([str(word) for word in [*words, "--out", tmp_path / "c.json", "--group", "patient"]]) == 2
+    assert "--group is not for multi-label models" in capsys.readouterr().err
+
+
+def test_a_note_says_that_names_of_labels_are_not_compared(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(60, 2))
+    labels = (logits + rng.normal(size=logits.shape) > 0).astype(int)
+    for name in ("plain", "named"):
+        np.savez(tmp_path / f"{name}.npz", logits=logits, labels=labels)
+    for fit, new, only in (("plain", "named", tmp_path / "named.npz"), ("named", "plain", "named.json")):
+        words = {"plain": [], "named": ["--classes", "cat,dog"]}
+        options = ["--task", "multilabel", "--method", "temperature", "--out", tmp_path / f"{fit}.json", *words[fit]]
+        assert main([str(word) for word in ["calibrate", tmp_path / f"{fit}.npz", *options]]) == 0
+        capsys.readouterr()
+        options = [tmp_path / f"{new}.npz", "--to", tmp_path / "to.npz", *words[new]]
+        assert main([str(word) for word in ["apply", tmp_path / f"{fit}.json", *options]]) == 0
+        note = f"only {only} has names of labels, so labels are matched by position"
+        assert note.replace(" ", "") in "".join(capsys.readouterr().out.split())

@@ -93,6 +93,50 @@ def test_detection_resamples_groups_of_both_files(tmp_path, capsys):
     assert wide["other"] < 0.9 * wide["named"]
 
 
+def test_detection_resamples_groups_of_the_other_file_only(tmp_path):
+    """One row for each patient of the first file, many for each of the other one."""
+    logits, labels = overconfident(200, 0)
+    np.savez(tmp_path / "single.npz", logits=logits, labels=labels, patient=np.arange(200))
+    rows = np.repeat(np.arange(30), 20)
+    np.savez(tmp_path / "many.npz", logits=0.5 * logits[rows], patient=rows)
+    out, words = tmp_path / "out.json", ["--ood", tmp_path / "many.npz", "--group", "patient", "--replicates", 200]
+    assert run("evaluate", tmp_path / "single.npz", *words, "--json", out) == 0
+    found = json.loads(out.read_text())
+    assert (found["bootstrap"], found["detection_bootstrap"], found["notes"]) == ("rows", "groups", [])
+    once = metrics.detection_intervals(entropy(logits), entropy(0.5 * logits[:30]))["auroc"]
+    assert np.ptp(found["detection_intervals"]["auroc"]) == pytest.approx(once.high - once.low, rel=0.25)
+
+
+def test_detection_resamples_patients_of_dense_scores(tmp_path):
+    """Three images of a patient are alike: the interval is that of one image of each."""
+    rng = np.random.default_rng(0)
+    patients = np.repeat(np.arange(24), 3)
+    first, other = (scale * rng.normal(size=(24, 4, 6)) for scale in (3.0, 2.0))
+    labels = rng.integers(0, 4, (24, 6))
+    wide = {}
+    for name, of in (("three", patients), ("one", np.arange(24))):
+        np.savez(tmp_path / f"{name}.npz", logits=first[of], labels=labels[of], patient=of)
+        np.savez(tmp_path / f"{name}-other.npz", logits=other[of], patient=of)
+        words = ["--ood", tmp_path / f"{name}-other.npz", "--group", "patient", "--replicates", 200]
+        assert run("evaluate", tmp_path / f"{name}.npz", *words, "--json", tmp_path / "out.json") == 0
+        wide[name] = np.ptp(json.loads((tmp_path / "out.json").read_text())["detection_intervals"]["auroc"])
+    assert wide["three"] == pytest.approx(wide["one"], rel=0.15)
+
+
+def test_rows_without_a_number_as_group_are_alone(tmp_path):
+    logits, labels = overconfident(200, 0)
+    patients = np.arange(200.0)
+    np.savez(tmp_path / "all.npz", logits=logits, labels=labels, patient=np.append(patients[:-1], 0))
+    patients[:150] = np.nan
+    np.savez(tmp_path / "some.npz", logits=logits, labels=labels, patient=np.append(patients[:-1], 198))
+    ends = []
+    for name in ("all", "some"):
+        out = tmp_path / "out.json"
+        assert run("evaluate", tmp_path / f"{name}.npz", "--group", "patient", "--replicates", 200, "--json", out) == 0
+        ends.append(np.ptp(json.loads(out.read_text())["intervals"]["accuracy"]))
+    assert ends[1] == pytest.approx(ends[0], rel=0.2)
+
+
 def entropy(logits):
     p = np.exp(logits - logits.max(1, keepdims=True))
     p /= p.sum(1, keepdims=True)

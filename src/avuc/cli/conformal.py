@@ -113,7 +113,7 @@ def run(args: Namespace) -> int:
     for path in args.check or ():
         file = read_labelled(args, console, path, "to check: ")
         groups = groups_of(args, file)
-        check = fitted.check(in_order(file, fitted), groups=groups)
+        check = fitted.check(in_order(console, file, fitted), groups=groups)
         checks.append((path, check))
         warnings += dependence(fitted, path, groups)
         (warnings if check.drift else lines).append(f"{path}: {check.sentence}")
@@ -232,7 +232,7 @@ def _sets_job(
     from avuc.conformal.classifier import sets_as_names
 
     file = read_applied(args, console)
-    predictions = in_order(file, fitted)
+    predictions = in_order(console, file, fitted)
     sets = fitted.predict_sets(predictions).cpu().numpy()
     size, names = sets.sum(1), _names(fitted)
     document["applied"] = {"rows": len(sets), "mean_size": float(size.mean()), "empty": int((size == 0).sum())}

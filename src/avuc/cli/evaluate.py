@@ -89,7 +89,9 @@ def run(args: Namespace) -> int:
         show_file(console, other, "out of distribution: ")
     notes = [*file.notes, *(_memory_notes(console, file, other) if args.fixed_memory else ())]
     units, few = resampled_groups(args, file) if isinstance(file, ScoreFile) else (None, None)
-    outside, none = (None, None) if other is None or args.fixed_memory else outside_groups(args, other, units)
+    outside = none = None
+    if other is not None and not args.fixed_memory:
+        outside, none = outside_groups(args, other, by_group=bool(args.group) and few is None)
     for note in filter(None, (few, none)):
         notes.append(note)
         console.paragraph(f"note: {note}", lead="  ")

@@ -117,27 +117,35 @@ def read_labelled(args: Namespace, console: Console, path: str, lead: str = "") 
 def fitted_on(classifier: Fitted, file: ScoreFile, groups: Any) -> Fitted:
     """Fit on all rows of a file."""
     fitted = classifier.fit(file.predictions(), groups=groups)
-    fitted.class_names_ = file.names
+    labels = file.class_labels
+    fitted.class_names_ = None if labels == tuple(map(str, range(file.num_classes))) else labels
     return fitted
 
 
-def in_order(file: ScoreFile, fitted: Any) -> Predictions:
+def in_order(console: Console, file: ScoreFile, fitted: Any) -> Predictions:
     """Return the predictions of a file with its classes in the order of the fit; rows without labels have −1."""
     import torch
 
-    from avuc.evaluation.files.match_classes import ReorderedCalibrator, match_classes
+    from avuc.evaluation.files.match_classes import class_order, only_count
     from avuc.predictions import Predictions
 
     if file.num_classes != fitted.num_classes_:
         raise InputError(
             f"{file.path}: has {file.num_classes} classes, but the fit had {fitted.num_classes_}; use the same model"
         )
-    matched = match_classes(file.path, file.names, fitted)
+    known, names = fitted.class_names_, file.names
+    known = None if known is None or only_count(known) else known
+    if known is not None and names is None and all(name.isdecimal() for name in known):
+        names = file.class_names  # classes 1, 2, 3 are not the classes 3, 5, 7
+    if (known is None) != (names is None):
+        named = "the fit" if names is None else file.path
+        console.paragraph(f"note: only {named} has class names, so classes are matched by position", lead="  ")
+    order = class_order(file.path, names, known)
     labels = torch.full((file.num_rows,), -1) if file.labels is None else file.labels
     found = replace(file, labels=labels).predictions()
-    if not isinstance(matched, ReorderedCalibrator):
+    if order is None:
         return found
-    place = torch.tensor(matched.order)
+    place = torch.tensor(order)
     back = torch.empty_like(place)
     back[place] = torch.arange(len(place))
     labels = torch.where(labels < 0, labels, back[labels.clamp(min=0)])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from avuc.cli.command import Namespace, Parser
 from avuc.cli.console import Console
-from avuc.core.errors import InputError
+from avuc.core.errors import InputError, NoColumnError
 
 if TYPE_CHECKING:
     from avuc.evaluation.files import ScoreFile, ScoreStream
@@ -97,42 +97,37 @@ def _given_groups(args: Namespace, file: ScoreFile) -> tuple[Any, Any]:
 
 
 def _numbered(names: Any) -> Any:
-    """Return the number of the group of each row; a row without a group is alone."""
+    """Return the number of the group of each row; a row without a group ("" or NaN) is alone."""
     import numpy as np
 
-    found, numbers = np.unique(names, return_inverse=True)
-    if names.dtype.kind == "U" and found[0] == "":
-        alone = numbers == 0
-        numbers = np.unique(np.where(alone, len(found) + alone.cumsum(), numbers), return_inverse=True)[1]
-    return numbers
+    numbers = np.unique(names, return_inverse=True)[1]
+    alone = names == "" if names.dtype.kind == "U" else names != names
+    return np.unique(np.where(alone, len(names) + alone.cumsum(), numbers), return_inverse=True)[1]
 
 
-def outside_groups(args: Namespace, other: ScoreFile | ScoreStream, units: Any) -> tuple[Any, str | None]:
+def outside_groups(args: Namespace, other: ScoreFile | ScoreStream, *, by_group: bool) -> tuple[Any, str | None]:
     """Return the group of each row of the --ood file, by number; and a note if it has no column --group.
 
     Args:
         args: of the command.
         other: the file.
-        units: the groups of the first file that are resampled; None: its rows are.
+        by_group: whether the values of --group are resampled; else images are, or rows.
     """
     import numpy as np
 
-    from avuc.evaluation.files import ScoreFile
     from avuc.evaluation.files.group_column import read_groups
     from avuc.evaluation.files.row_groups import image_sizes
 
     sizes = image_sizes(other)
-    if sizes is not None:
-        return np.repeat(np.arange(len(sizes)), sizes), None
-    if not args.group or units is None:
-        return None, None
+    images = None if sizes is None else np.repeat(np.arange(len(sizes)), sizes)
+    if not by_group:
+        return images, None
     try:
-        names = read_groups(args.ood, args.group, other.num_rows) if isinstance(other, ScoreFile) else None
-    except InputError:
-        names = None
-    if names is None:
-        return None, f"{other.path.name} has no column {args.group!r}, so detection takes its rows as independent"
-    return _numbered(names), None
+        names = read_groups(args.ood, args.group, other.num_rows if sizes is None else len(sizes))
+    except NoColumnError:
+        what = "rows" if images is None else "images or sentences"
+        return images, f"{other.path.name} has no column {args.group!r}, so detection takes its {what} as independent"
+    return _numbered(names) if images is None else _numbered(names)[images], None
 
 
 def more_figures(
@@ -156,7 +151,7 @@ def more_figures(
             folds = min(5, len(predictions))
             figures |= decompose(predictions, folds=folds, replicates=replicates, seed=args.seed, groups=units)
         classes = evaluate_groups(predictions, predictions.predicted.tolist(), units=units, **few)
-        names = file.class_names or tuple(map(str, range(file.num_classes)))
+        names = file.class_labels
         found |= {"more": figures, "classes": [(names[int(each.name)], each) for each in classes]}
         labelled = {names[number] for number in predictions.labels.unique().tolist()}
         predicted = {name for name, _ in found["classes"]}

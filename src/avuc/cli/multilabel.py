@@ -59,7 +59,7 @@ def calibrate_labels(args: Namespace) -> int:
     """Run `avuc calibrate --task multilabel`."""
     if args.method == "auto":
         raise InputError("--method auto is not for --task multilabel; choose one of temperature, vector and the others")
-    _refuse(args, "positive", "class_dim", "first_label")
+    _refuse(args, "positive", "class_dim", "first_label", "group")
     from avuc.evaluation.files.multilabel import write_multilabel
     from avuc.evaluation.multilabel_file import compare_multilabel
 
@@ -82,7 +82,7 @@ def calibrate_labels(args: Namespace) -> int:
         page = comparison_page(result, title=visible(file_title(args)), source=file.describe())
     jobs: dict[str | None, Any] = {args.out: text_job(calibrator.to_json() + "\n"), args.report: text_job(page)}
     if other is not None:
-        scores = _calibrated(other, calibrator, args.out)
+        scores = _calibrated(console, other, calibrator, args.out)
         jobs[args.to] = lambda path: write_multilabel(other, scores, path)
     write_results(result.as_json() | document | {"notes": list(file.notes)}, args.json, jobs)
     console.line()
@@ -110,7 +110,7 @@ def apply_labels(args: Namespace, calibrator: Any) -> int:
     console = console_for(args)
     file = _read(args, args.file, needs_labels=False)
     _show_file(console, file)
-    scores = _calibrated(file, calibrator, args.calibrator)
+    scores = _calibrated(console, file, calibrator, args.calibrator)
     write_all({args.to: lambda path: write_multilabel(file, scores, path)})
     names = calibrator.class_names_ or [str(number) for number in range(calibrator.num_classes_)]
     found = dict(zip(names, calibrator.temperature_.tolist(), strict=True))
@@ -145,7 +145,7 @@ def _read(args: Namespace, path: str, *, needs_labels: bool = True) -> MultiLabe
     )
 
 
-def _calibrated(file: MultiLabelFile, calibrator: Any, name: str) -> Any:
+def _calibrated(console: Console, file: MultiLabelFile, calibrator: Any, name: str) -> Any:
     """Return calibrated logits; the labels must be those of the fit, in any order if both have names."""
     from avuc.evaluation.files.match_classes import match_classes
 
@@ -154,6 +154,9 @@ def _calibrated(file: MultiLabelFile, calibrator: Any, name: str) -> Any:
             f"{file.path}: has {len(file.names)} labels, but {Path(name).name} was fitted on "
             f"{calibrator.num_classes_}; apply it to scores of the same model"
         )
+    if (calibrator.class_names_ is None) == file.named:
+        named = file.path if file.named else Path(name).name
+        console.paragraph(f"note: only {named} has names of labels, so labels are matched by position", lead="  ")
     return file.calibrated(match_classes(file.path, file.names if file.named else None, calibrator))
 
 

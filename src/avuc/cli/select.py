@@ -94,7 +94,7 @@ def run(args: Namespace) -> int:
     for path in args.check or ():
         file = read_labelled(args, console, path, "to check: ")
         groups = groups_of(args, file)
-        check = fitted.check(in_order(file, fitted), groups=groups)
+        check = fitted.check(in_order(console, file, fitted), groups=groups)
         checks.append((path, check))
         warnings += dependence(fitted, path, groups)
         (warnings if check.drift else lines).append(f"{path}: {check.sentence}")
@@ -164,7 +164,7 @@ def _promise(fitted: Any) -> str:
 def _answers_job(args: Namespace, console: Console, fitted: Any, document: dict[str, Any], lines: list[str]) -> Any:
     """Return the job that writes the answers of --apply."""
     file = read_applied(args, console)
-    predictions = in_order(file, fitted)
+    predictions = in_order(console, file, fitted)
     answered, predicted = fitted.answers(predictions).cpu().numpy(), predictions.predicted.cpu().numpy()
     score = getattr(predictions, fitted.score).cpu().numpy()
     names = list(fitted.class_names_ or map(str, range(fitted.num_classes_)))

@@ -20,6 +20,10 @@ class NonFiniteError(InputError):
     """Logits, probabilities or a loss contain NaN or infinity. A training run that raises it has diverged."""
 
 
+class NoColumnError(InputError):
+    """A file has no column or array of the given name."""
+
+
 class MissingExtra(ImportError):
     """An optional package is not installed. The message says what to install."""
 

@@ -62,6 +62,10 @@ class Decision:
         known = torch.tensor(self.label_numbers)[order]
         return order[torch.searchsorted(known, labels)]
 
+    def numbers(self, classes: int) -> tuple[int, ...]:
+        """Return the label of each class; one score per row has two classes."""
+        return self.label_numbers or tuple(range(self.first_label, self.first_label + max(2, classes)))
+
 
 def _in_float32(logits: Tensor) -> Tensor:
     """Return logits in float32.

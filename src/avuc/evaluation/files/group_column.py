@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from avuc.core.errors import InputError
+from avuc.core.errors import NoColumnError
 from avuc.evaluation.files.csv_header import find_delimiter, first_line
 from avuc.evaluation.files.messages import file_error, listing
 
@@ -32,7 +32,8 @@ def read_groups(path: str | Path, name: str, rows: int) -> np.ndarray[Any, np.dt
     file = Path(path)
     values, names = _READERS.get(file.suffix.lower(), _nothing)(file, name)
     if values is None:
-        raise file_error(file, f"has no column {name!r}; it has {listing(names)}", "pass one of these to --group")
+        problem = f"has no column {name!r}; it has {listing(names)}"
+        raise NoColumnError(str(file_error(file, problem, "pass one of these to --group")))
     if values.shape != (rows,):
         problem = f"column {name!r} has the shape {values.shape}, but {rows:,} rows are evaluated"
         raise file_error(file, problem, "give one group for each row")
@@ -76,7 +77,7 @@ def _safetensors(file: Path, name: str) -> tuple[Any, list[str]]:
 
 
 def _nothing(file: Path, name: str) -> tuple[Any, list[str]]:
-    raise InputError(f"{file}: has one array only, so no groups {name!r}; use .npz, .safetensors, .parquet or .csv")
+    raise NoColumnError(f"{file}: has one array only, so no groups {name!r}; use .npz, .safetensors, .parquet or .csv")
 
 
 _READERS = {".csv": _table, ".tsv": _table, ".npz": _npz, ".parquet": _parquet, ".safetensors": _safetensors}

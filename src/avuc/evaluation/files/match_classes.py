@@ -31,9 +31,23 @@ def match_classes(path: Path, names: Sequence[str] | None, calibrator: Any) -> A
 
     If the file or the calibrator has no class names, classes are matched by position.
     """
-    fitted = getattr(calibrator, "class_names_", None)
+    order = class_order(path, names, getattr(calibrator, "class_names_", None))
+    return calibrator if order is None else ReorderedCalibrator(calibrator, order)
+
+
+def class_order(path: Path, names: Sequence[str] | None, fitted: Sequence[str] | None) -> list[int] | None:
+    """Return the index of each fitted class among the names of a file; None: same order, or no names on one side.
+
+    Args:
+        path: the file, for messages.
+        names: of its classes.
+        fitted: names of the classes of a fit.
+
+    >>> class_order(Path("a.csv"), ["dog", "cat"], ["cat", "dog"])
+    [1, 0]
+    """
     if fitted is None or names is None or tuple(fitted) == tuple(names):
-        return calibrator
+        return None
     named = _as_fitted(names, fitted)
     if sorted(fitted) != sorted(named) or len(set(fitted)) < len(fitted):
         raise file_error(
@@ -41,9 +55,19 @@ def match_classes(path: Path, names: Sequence[str] | None, calibrator: Any) -> A
             f"has the classes {listing(names)}, but the calibrator was fitted on {listing(fitted)}",
             "apply it to scores with the same class names",
         )
-    if tuple(fitted) == tuple(named):
-        return calibrator
-    return ReorderedCalibrator(calibrator, [named.index(name) for name in fitted])
+    return None if tuple(fitted) == tuple(named) else [named.index(name) for name in fitted]
+
+
+def only_count(names: Sequence[str]) -> bool:
+    """Return whether class names only count: 0, 1, 2, … or 1, 2, 3, …
+
+    >>> only_count(["1", "2", "3"]), only_count(["1", "0"])
+    (True, False)
+    """
+    if not all(name.isdecimal() for name in names):
+        return False
+    first = int(names[0])
+    return first in (0, 1) and [int(name) for name in names] == list(range(first, first + len(names)))
 
 
 def _as_fitted(names: Sequence[str], fitted: Sequence[str]) -> list[str]:

@@ -120,6 +120,7 @@ def _decided(path: Path, raw: RawScores, reading: Reading, needs_labels: bool) -
         draws=raw.draws,
         expected_entropy=raw.expected_entropy,
         places=positions,
+        label_numbers=None if labels is None or raw.labels_named else decision.numbers(layout.flat[-1]),
     )
 
 

@@ -16,7 +16,7 @@ from avuc.core.errors import InputError
 from avuc.evaluation.files.checks import Decision
 from avuc.evaluation.files.find import no_labels
 from avuc.evaluation.files.layout import Layout
-from avuc.evaluation.files.match_classes import match_classes
+from avuc.evaluation.files.match_classes import match_classes, only_count
 from avuc.evaluation.files.names import RawScores
 from avuc.evaluation.files.sources import Source, paired_blocks
 from avuc.predictions import Predictions
@@ -45,6 +45,7 @@ class ScoreFile:
         draws: number of draws that (N, C) scores are the mean of.
         expected_entropy: (N) mean entropy of these draws, if it is known.
         places: (N) numbers of the rows in the file, if some were left out; None: all rows.
+        label_numbers: the label of each class, if the labels in the file are numbers.
 
     >>> import tempfile, numpy as np
     >>> from avuc.evaluation.files import read_scores
@@ -69,6 +70,7 @@ class ScoreFile:
     draws: int = 1
     expected_entropy: Tensor | None = None
     places: Tensor | None = None
+    label_numbers: tuple[int, ...] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -136,11 +138,14 @@ class ScoreFile:
     def names(self) -> tuple[str, ...] | None:
         """Class names; None if there are none or if they only count: 0, 1, 2, … or 1, 2, 3, …"""
         named = self.class_names
-        if named is not None and all(name.isdecimal() for name in named):
-            first = int(named[0])
-            counted = first in (0, 1) and [int(name) for name in named] == list(range(first, first + len(named)))
-            return None if counted else named
-        return named
+        return None if named is None or only_count(named) else named
+
+    @property
+    def class_labels(self) -> tuple[str, ...]:
+        """What results call the classes: their names, else their labels in the file, else 0, 1, 2, …"""
+        if self.names is None and self.label_numbers is not None:
+            return tuple(map(str, self.label_numbers))
+        return self.class_names or tuple(map(str, range(self.num_classes)))
 
     def entropy(self, calibrator: Any = None) -> Tensor:
         """Return the (N) predictive entropies in nats; needs no labels."""
