@@ -14,8 +14,9 @@ allocated bytes above inputs and gradients, after a first call that loads kernel
     cce                  linear_cross_entropy of cut-cross-entropy (cross-entropy alone; leaves out small gradients)
     four products        the matrix products of that size that the loss needs: three, and the logits once more
 
-Times are of one step that begins with an idle GPU, so that Python's first calls count. "In a loop" is one of twenty
-steps that are started one after another without waiting, as in training.
+Times are those of a step among steps that are started one after another without waiting, as in training: then Python
+works ahead of the GPU. "From idle" is one step that begins with an idle GPU, so that it also waits for
+Python wherever Python is slower than the GPU.
 Shapes of up to 2^28 logits are also measured with other tiles (`VARIANTS`). Each shape has a breakdown: launches and
 time of each kernel, and the time that Python takes to start them.
 liger and cce are reported as "not installed" unless you `pip install liger-kernel cut-cross-entropy`.
@@ -39,7 +40,7 @@ from kernel_breakdown import breakdown
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from avuc.gpu import linear, linear_room, replay
+from avuc.gpu import linear, linear_room
 from avuc.gpu.kernels import linear_softmax
 from avuc.losses import avuc_loss, linear_avuc
 
@@ -55,11 +56,8 @@ SETTINGS = {
     "forward_block": (linear_softmax, "FORWARD_BLOCK"),
     "backward_block": (linear_softmax, "BACKWARD_BLOCK"),
     "warps": (linear_softmax, "WARPS"),
-    "record": (replay, "RECORD"),
 }
-RECORDED = "passes recorded as CUDA graphs"
 VARIANTS = {
-    RECORDED: {"record": 1},
     "memory of its own": {"few_logits": 1 << 40},
     "last tile of 512 words": {"tail": 512},
     "tiles of 2^24 logits": {"backward_tile": 1 << 24},
@@ -72,8 +70,6 @@ LIMITS = {
     "memory / best peer": 1.25,
     "time / best peer (cross-entropy alone)": 1.5,
     "time / four products": 1.5,
-    "time in a loop / best peer": 1.5,
-    "time in a loop / four products": 1.5,
 }
 CPU_SHAPE = (512, 50_257, 768)
 Step = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -150,28 +146,28 @@ def peers() -> tuple[dict[str, Step], dict[str, str]]:
     return found, missing
 
 
-def once(step: Step, hidden: Tensor, weight: Tensor, labels: Tensor) -> float:
-    """Seconds of one forward and backward pass."""
-    hidden.grad = weight.grad = None
-    if not hidden.is_cuda:
-        start = time.perf_counter()
-        step(hidden, weight, labels).backward()
-        return time.perf_counter() - start
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    with settings(CHANGED.get(step, {})):
-        torch.cuda.synchronize()
-        begin.record()
-        step(hidden, weight, labels).backward()
-        end.record()
-        torch.cuda.synchronize()
-    return begin.elapsed_time(end) / 1e3
-
-
-def in_a_loop(start: Callable[[], object], steps: int = 20) -> float:
-    """Seconds of a step when steps are started one after another: Python works ahead of the GPU."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start()
+def once(start: Callable[[], object], device: str) -> float:
+    """Seconds of one call that begins with nothing to do."""
+    if device == "cpu":
+        begin = time.perf_counter()
+        start()
+        return time.perf_counter() - begin
     torch.cuda.synchronize()
+    return in_a_loop(start, 1, first=False)
+
+
+def in_a_loop(start: Callable[[], object], steps: int, first: bool = True) -> float:
+    """Seconds of a step when steps are started one after another: Python works ahead of the GPU.
+
+    Args:
+        start: starts a step.
+        steps: how many are measured.
+        first: whether one step runs before these.
+    """
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    if first:
+        start()
+        torch.cuda.synchronize()
     begin.record()
     for _ in range(steps):
         start()
@@ -181,7 +177,7 @@ def in_a_loop(start: Callable[[], object], steps: int = 20) -> float:
 
 
 def replayed(step: Step, hidden: Tensor, weight: Tensor, labels: Tensor, repeats: int) -> float:
-    """Median seconds of one forward and backward pass as a CUDA graph: the GPU's work without Python's time."""
+    """Seconds of a step as a CUDA graph: the GPU's work without Python's time."""
 
     def gradients() -> tuple[Tensor, ...]:
         return torch.autograd.grad(step(hidden, weight, labels), (hidden, weight))
@@ -194,55 +190,38 @@ def replayed(step: Step, hidden: Tensor, weight: Tensor, labels: Tensor, repeats
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         kept = gradients()
-    times = []
-    for _ in range(repeats + 1):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) / 1e3)
+    seconds = statistics.median(in_a_loop(graph.replay, 20) for _ in range(repeats))
     del kept
-    return statistics.median(times[1:])
+    return seconds
 
 
-def peak_memory(step: Step, hidden: Tensor, weight: Tensor, labels: Tensor) -> float:
+def peak_memory(start: Callable[[], object], hidden: Tensor, weight: Tensor) -> float:
     """Peak bytes above inputs and gradients."""
     hidden.grad = weight.grad = None
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    with settings(CHANGED.get(step, {})):
-        step(hidden, weight, labels).backward()
-        torch.cuda.synchronize()
+    start()
+    torch.cuda.synchronize()
     gradients = sum(value.numel() * value.element_size() for value in (hidden, weight))
     return torch.cuda.max_memory_allocated() - before - gradients
 
 
-def four_products(hidden: Tensor, weight: Tensor, repeats: int) -> tuple[float, float]:
-    """Seconds of h·Wᵀ twice, dz·W and dzᵀ·h: median of single runs, and in a loop."""
+def four_products(hidden: Tensor, weight: Tensor) -> Callable[[], object]:
+    """Return a function that computes h·Wᵀ twice, dz·W and dzᵀ·h."""
     with torch.no_grad():
         z = hidden @ weight.t()
-        h, w = torch.empty_like(hidden), torch.empty_like(weight)
+    h, w = torch.empty_like(hidden), torch.empty_like(weight)
 
-        def products() -> None:
-            torch.mm(hidden, weight.t(), out=z)
-            torch.mm(hidden, weight.t(), out=z)
-            torch.mm(z, weight, out=h)
-            torch.mm(z.t(), hidden, out=w)
+    @torch.no_grad()
+    def products() -> None:
+        torch.mm(hidden, weight.t(), out=z)
+        torch.mm(hidden, weight.t(), out=z)
+        torch.mm(z, weight, out=h)
+        torch.mm(z.t(), hidden, out=w)
 
-        times = []
-        for _ in range(repeats + 1):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda.synchronize()
-            begin.record()
-            products()
-            end.record()
-            torch.cuda.synchronize()
-            times.append(begin.elapsed_time(end) / 1e3)
-        return statistics.median(times[1:]), in_a_loop(products)
+    return products
 
 
 def errors(depth: int, words: int, tokens: int = 1024) -> dict[str, list[float]]:
@@ -266,91 +245,98 @@ def errors(depth: int, words: int, tokens: int = 1024) -> dict[str, list[float]]
     return result
 
 
+def starter(step: Step, hidden: Tensor, weight: Tensor, labels: Tensor) -> Callable[[], object]:
+    """Return a function that starts the forward and backward pass of a step, with the step's settings."""
+
+    def start() -> None:
+        hidden.grad = weight.grad = None
+        with settings(CHANGED.get(step, {})):
+            step(hidden, weight, labels).backward()
+
+    return start
+
+
 def gpu(shape: tuple[int, int, int], repeats: int) -> dict[str, object]:
     tokens, words, depth = shape
     hidden, weight, labels = inputs(tokens, words, depth, "cuda", torch.bfloat16)
-    found, missing = peers()
+    others, missing = peers()
     steps: dict[str, Step] = {
         "avuc": ours,
         "cross-entropy only": ours_plain,
         "avuc chunked torch": ours_chunked,
-        **found,
+        **others,
         "materialised": materialised,
     }
-    variants = VARIANTS if tokens * words <= 1 << 28 else {}
+    small = tokens * words <= 1 << 28
+    variants = VARIANTS if small else {}  # the large shape keeps the GPU busy anyway
     for name, values in variants.items():
         steps[name] = functools.partial(ours)
         CHANGED[steps[name]] = values
-    times: dict[str, list[float]] = {name: [] for name in steps}
+    starts: dict[str, Callable[[], object]] = {}
     memory: dict[str, float] = {}
-    for name, step in list(steps.items()):
+    for name, step in steps.items():
+        start = starter(step, hidden, weight, labels)
         try:
             for _ in range(2):
-                once(step, hidden, weight, labels)
-            memory[name] = peak_memory(step, hidden, weight, labels)
+                once(start, "cuda")
+            memory[name] = peak_memory(start, hidden, weight)
         except Exception as error:  # a peer may not run with this torch or Triton: say so and go on
             missing[name] = f"failed ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
-            del steps[name], times[name]
-    for _ in range(repeats):
-        for name, step in steps.items():
-            times[name].append(once(step, hidden, weight, labels))
+            continue
+        starts[name] = start
+    starts["four products"] = four_products(hidden, weight)
+    times: dict[str, list[float]] = {name: [] for name in starts}
+    idle: dict[str, list[float]] = {name: [] for name in starts}
+    for _ in range(repeats):  # they take turns: a GPU that is hot is slower
+        for name, start in starts.items():
+            times[name].append(in_a_loop(start, 20 if small else 3))
+            idle[name].append(once(start, "cuda"))
     seconds = {name: statistics.median(values) for name, values in times.items()}
-    loop: dict[str, float] = {}
-    for name in ("avuc", "cross-entropy only", RECORDED, *found):
-        if name in steps and variants:  # the large shape keeps the GPU busy anyway
-
-            def start(step: Step = steps[name]) -> None:
-                hidden.grad = weight.grad = None
-                step(hidden, weight, labels).backward()
-
-            with settings(CHANGED.get(steps[name], {})):
-                loop[name] = statistics.median(in_a_loop(start) for _ in range(5))
+    from_idle = {name: statistics.median(values) for name, values in idle.items()}
+    del starts["four products"]
     hidden.grad = weight.grad = None
-    seconds["four products"], loop["four products"] = four_products(hidden, weight, repeats)
     graphs: dict[str, float] = {}
     # the others wait for the GPU in a step, which no graph can hold; a recording that fails harms what follows
     for name in ("avuc", "cross-entropy only"):
-        if name in steps and variants:  # the large shape keeps the GPU busy anyway
+        if name in starts and small:
             try:
                 graphs[name] = replayed(steps[name], hidden, weight, labels, repeats)
             except Exception as error:  # a step that waits for the GPU cannot be a graph
                 missing[f"{name}, CUDA graph"] = f"failed ({type(error).__name__})"
                 torch.cuda.synchronize()
-    other = {name: {"seconds": seconds.pop(name), "bytes": memory.pop(name)} for name in variants if name in seconds}
-    report: dict[str, object] = {"shape": shape, "seconds": seconds, "bytes": memory, "missing": missing}
-    report["variants"] = other
-    report["graphs"], report["loop"] = graphs, loop
+    floor = seconds["four products"]
+    other = {
+        name: {"seconds": seconds.pop(name), "idle": from_idle.pop(name), "bytes": memory.pop(name)}
+        for name in variants
+        if name in seconds
+    }
     print(f"{tokens:,} tokens x {words:,} words x {depth:,}, bfloat16, {torch.cuda.get_device_name()}")
     for name, value in seconds.items():
         extra = f"   {memory[name] / 2**20:10.1f} MiB above inputs and gradients" if name in memory else ""
-        print(f"  {name:20} {1e3 * value:9.2f} ms{extra}")
-    for name, value in loop.items():
-        share = f"   time / four products {value / loop['four products']:.3f}" if name != "four products" else ""
-        print(f"  {name + ', in a loop':42} {1e3 * value:9.2f} ms{share}")
+        print(f"  {name:20} {1e3 * value:9.2f} ms   from idle {1e3 * from_idle[name]:9.2f} ms{extra}")
     for name, value in graphs.items():
-        share = value / seconds["four products"]
-        print(f"  {name + ', CUDA graph':30} {1e3 * value:9.2f} ms   time / four products {share:.3f}")
+        print(f"  {name + ', CUDA graph':30} {1e3 * value:9.2f} ms   time / four products {value / floor:.3f}")
     for name, reason in missing.items():
         print(f"  {name:20} {reason}")
     for name, value in other.items():
-        share = value["seconds"] / seconds["four products"]
-        extra = f"{value['bytes'] / 2**20:10.1f} MiB, time / four products {share:.3f}"
+        extra = f"{value['bytes'] / 2**20:10.1f} MiB, time / four products {value['seconds'] / floor:.3f}"
         print(f"  avuc, {name:24} {1e3 * value['seconds']:9.2f} ms   {extra}")
-    others = [name for name in ("liger", "cce") if name in seconds]
+    known = [name for name in others if name in seconds]
     ratios = {"memory / materialised": memory["avuc"] / memory["materialised"]} if "materialised" in memory else {}
-    ratios["time / four products"] = seconds["avuc"] / seconds["four products"]
-    if others:
-        ratios["memory / best peer"] = memory["avuc"] / min(memory[name] for name in others)
-        ratios["time / best peer (cross-entropy alone)"] = seconds["avuc"] / min(seconds[name] for name in others)
-    if "avuc" in loop:
-        ratios["time in a loop / four products"] = loop["avuc"] / loop["four products"]
-        if others:
-            ratios["time in a loop / best peer"] = loop["avuc"] / min(loop[name] for name in others)
-    report["ratios"] = ratios
+    ratios["time / four products"] = seconds["avuc"] / floor
+    ratios["time from idle / four products"] = from_idle["avuc"] / from_idle["four products"]
+    if known:
+        ratios["memory / best peer"] = memory["avuc"] / min(memory[name] for name in known)
+        ratios["time / best peer (cross-entropy alone)"] = seconds["avuc"] / min(seconds[name] for name in known)
+        ratios["time from idle / best peer"] = from_idle["avuc"] / min(from_idle[name] for name in known)
     for name, value in ratios.items():
         print(f"  {name:40} {value:.3f}   {'at most ' + str(LIMITS[name]) if name in LIMITS else ''}")
+    report: dict[str, object] = {
+        "shape": shape, "seconds": seconds, "idle": from_idle, "bytes": memory, "missing": missing, "variants": other,
+        "graphs": graphs, "ratios": ratios,
+    }  # fmt: skip
     try:
-        report["breakdown"] = breakdown(lambda: once(ours, hidden, weight, labels), "cuda")
+        report["breakdown"] = breakdown(lambda: once(starts["avuc"], "cuda"), "cuda")
     except Exception as error:  # no profiler: the times above still count
         print(f"  no breakdown ({type(error).__name__}: {error})")
     return report
@@ -363,19 +349,20 @@ def cpu(shape: tuple[int, int, int], repeats: int) -> dict[str, object]:
         "cross-entropy only": ours_plain,
         "chunked cross-entropy": chunked_cross_entropy,
     }
-    for step in steps.values():
-        once(step, hidden, weight, labels)
-    times: dict[str, list[float]] = {name: [] for name in steps}
+    starts = {name: starter(step, hidden, weight, labels) for name, step in steps.items()}
+    for start in starts.values():
+        once(start, "cpu")
+    times: dict[str, list[float]] = {name: [] for name in starts}
     for _ in range(repeats):
-        for name, step in steps.items():
-            times[name].append(once(step, hidden, weight, labels))
+        for name, start in starts.items():
+            times[name].append(once(start, "cpu"))
     seconds = {name: statistics.median(values) for name, values in times.items()}
     print(f"{shape[0]:,} tokens x {shape[1]:,} words x {shape[2]:,}, float32, CPU, {torch.get_num_threads()} threads")
     for name, value in seconds.items():
         print(f"  {name:24} {1e3 * value:9.1f} ms")
     ratio = seconds["avuc"] / seconds["chunked cross-entropy"]
     print(f"  avuc / chunked cross-entropy in torch {ratio:.2f}   at most 1.6")
-    found = breakdown(lambda: once(ours, hidden, weight, labels), "cpu")
+    found = breakdown(lambda: once(starts["avuc"], "cpu"), "cpu")
     return {"shape": shape, "seconds": seconds, "ratio": ratio, "breakdown": found}
 
 
@@ -391,7 +378,7 @@ def main() -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=NUMBER", help=f"a constant: {', '.join(SETTINGS)}"
     )
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
     args = parser.parse_args()
     for name, _, value in (text.partition("=") for text in args.set):

@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from avuc.gpu import replay
-from avuc.gpu.kernels import linear_loss, linear_softmax
+from avuc.gpu.kernels import linear_loss
 from avuc.gpu.kernels.linear_softmax import available, gradient_writer, softmax_updater
 from avuc.gpu.linear_room import ALIGNED, Room, aligned
 from avuc.losses.linear.fused import Figures, Rows, Rule
@@ -25,11 +23,6 @@ BACKWARD_TILE = 1 << 26
 # Up to this many logits the backward pass has memory of its own for a tile of OWN_TILE logits and a float32 sum,
 # instead of borrowed room: fewer, wider tiles, and no logits a third time.
 FEW_LOGITS, OWN_TILE = 0, 1 << 25
-# Up to this many logits, tiles are so small that starting their kernels takes longer than running them: a pass is
-# recorded, if it has not so many of them (a small `chunk_size`) that the record itself is large. See `avuc.gpu.replay`.
-RECORDED_LOGITS, RECORDED_TILES = 1 << 28, 1024
-# Other types can have their memory elsewhere than `data_ptr` says, or none before they are used.
-PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def unsupported_reason(hidden: Tensor, weight: Tensor) -> str | None:
@@ -65,16 +58,13 @@ def forward_tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: T
     width = options.width or _even(words, min(FORWARD_TILE, weight.numel() // FORWARD_SHARE) // tokens)
     room = hidden.new_empty(tokens * aligned(min(words, width)))
 
-    def work() -> None:
+    with torch.cuda.device_of(hidden):  # Triton starts kernels on the current device
         update, start = softmax_updater(hidden.dtype, bias, labels, part, options), 0
         for columns in weight.t().split(width, dim=1):
             wide = columns.shape[1]
             z = room.as_strided((tokens, wide), (aligned(wide), 1))
             update(torch.mm(hidden, columns, out=z), start)
             start += wide
-
-    tiles = -(-words // width)
-    _run(work, tiles, ("forward", width, options), hidden, weight, (bias, labels, *part, room))
     return part
 
 
@@ -106,7 +96,7 @@ def backward_tiles(
     room.allocate()
     sums = in_hidden if room.sums is None else room.sums
 
-    def work() -> None:
+    with torch.cuda.device_of(hidden):  # Triton starts kernels on the current device
         in_parts = room.parts(weight if in_weight is None else in_weight)
         tiles = zip(room.steps(), room.parts(weight), room.parts(weight.t(), dim=1), in_parts, strict=True)
         replace = gradient_writer(hidden.dtype, bias, labels, predicted, coefficients, options)
@@ -121,10 +111,6 @@ def backward_tiles(
                 torch.sum(z, dim=0, dtype=torch.float32, out=in_bias[start:stop])
             if completes and in_hidden is not None and room.sums is not None:
                 in_hidden.copy_(room.sums)
-
-    written = (in_hidden, in_weight, in_bias, room.rows, room.aside, room.private, room.sums)
-    read = (bias, labels, predicted, *coefficients)
-    _run(work, room.tiles, ("backward", room.sizes, options), hidden, weight, (*read, *written))
     return in_hidden, in_weight, None if in_bias is None or bias is None else in_bias.to(bias.dtype)
 
 
@@ -144,28 +130,6 @@ def token_coefficients(part: Partial, labels: Tensor, in_sums: Tensor, rule: Rul
     """Return the gradient in the logits, given the gradient in the sums."""
     with torch.cuda.device_of(labels):
         return linear_loss.token_coefficients(part, labels, in_sums, rule)
-
-
-def _run(
-    work: Callable[[], None],
-    tiles: int,
-    key: tuple[object, ...],
-    hidden: Tensor,
-    weight: Tensor,
-    memory: tuple[Tensor | None, ...],
-) -> None:
-    """Start the kernels of a pass over hidden states and weight. `memory` is all that they touch besides."""
-    with torch.cuda.device_of(hidden):  # Triton starts kernels on the current device
-        touched = (hidden, weight, *memory)
-        # products of a weight with gaps are copied first: graphs would keep memory for that
-        recorded = replay.RECORD and tiles <= RECORDED_TILES and weight.is_contiguous()
-        recorded = recorded and len(hidden) * len(weight) <= RECORDED_LOGITS
-        if not recorded or not all(x is None or type(x) in PLAIN for x in touched):
-            work()
-            return
-        places = tuple(None if x is None else (x.data_ptr(), x.dtype, x.shape, x.stride()) for x in touched)
-        constants = linear_softmax.WARPS, linear_softmax.FORWARD_BLOCK, linear_softmax.BACKWARD_BLOCK
-        replay.recorder(hidden.device).run((key, places, constants), work)
 
 
 def _even(words: int, most: int) -> int:
