@@ -237,7 +237,7 @@ def test_every_form_of_a_training_recipe_is_read(tmp_path: Path, capsys: pytest.
     assert recipe.method == METHODS["ensemble"](members=3, member=METHODS["svi"](prior_std=1.0))
     assert (recipe.objective.kind, recipe.objective.threshold) == ("avuc", 0.5)
     assert recipe.settings.learning_rate == 1.0
-    assert recipe.given == ("learning_rate", "models_per_step")
+    assert recipe.train_keys == ("learning_rate", "models_per_step")
     assert not recipe.is_default
     assert "r.toml: 'at_once' is now 'models_per_step'; the old key still works" in capsys.readouterr().err
 

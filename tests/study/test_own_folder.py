@@ -95,7 +95,7 @@ def test_the_folder_is_no_part_of_the_study(elsewhere):
 def test_the_working_directory_comes_first(elsewhere):
     for name in ("work", "study"):
         (elsewhere / name / "own_parts.py").write_text(f"def where():\n    return {name!r}\n")
-    own_code.look_beside(str(elsewhere / "study"))
+    own_code.search_recipe_folder(str(elsewhere / "study"))
     assert own_code.find("own_parts:where", "net.name")() == "work"
     at = sys.path.index(str(elsewhere / "work"))
     assert sys.path[at + 1] == str(elsewhere / "study")
@@ -111,17 +111,17 @@ def test_a_module_of_another_recipe_is_not_taken(elsewhere):
     other = elsewhere / "other"
     other.mkdir()
     (other / "own_parts.py").write_text("def make_net():\n    return 'other'\n")
-    own_code.look_beside(str(elsewhere / "study"))
+    own_code.search_recipe_folder(str(elsewhere / "study"))
     own_code.find("own_parts:make_net", "net.name")
-    own_code.look_beside(str(other))
+    own_code.search_recipe_folder(str(other))
     assert str(elsewhere / "study") not in sys.path
     problem = f"net.name: own_parts was imported from {elsewhere / 'study'}, for another recipe; run this one in a new"
     with pytest.raises(InputError) as error:
         own_code.find("own_parts:make_net", "net.name")
     assert str(error.value).startswith(problem)
-    own_code.look_beside("")  # a study from Python
+    own_code.search_recipe_folder("")  # a study from Python
     assert own_code.find("own_parts:make_net", "net.name")
-    own_code.look_beside(str(elsewhere / "study"))
+    own_code.search_recipe_folder(str(elsewhere / "study"))
     assert own_code.find("own_parts:make_net", "net.name").__module__ == "own_parts"
 
 

@@ -92,7 +92,7 @@ def run_default(args: Namespace, recipe: TrainingRecipe, device: str) -> None:
     from avuc.training.default import fit_calibrated
 
     where, otherwise = args.recipe, "or give [method] to train another way"
-    if others := [key for key in recipe.given if key not in ("epochs", "flip")]:
+    if others := [key for key in recipe.train_keys if key not in ("epochs", "flip")]:
         raise InputError(f"{where}: train: the default takes epochs and flip only; remove {others[0]}, {otherwise}")
     if not recipe.validation:
         raise InputError(f"{where}: data: the default needs held-out images; give validation = 500, {otherwise}")
@@ -107,7 +107,7 @@ def run_default(args: Namespace, recipe: TrainingRecipe, device: str) -> None:
         net,
         data,
         validation,
-        epochs=recipe.settings.epochs if "epochs" in recipe.given else None,
+        epochs=recipe.settings.epochs if "epochs" in recipe.train_keys else None,
         flip=recipe.settings.flip,
         seed=args.seed,
         device=device,

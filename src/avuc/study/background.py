@@ -24,7 +24,7 @@ THREADS = 4
 MOST_WAITING = 2 * THREADS
 # a fit on 128 samples takes seconds on one core, and predictions on validation data wait for all fits
 FITTING_THREADS = max(2, min(12, (os.cpu_count() or 4) - 2))
-# seconds until a Python thread yields to another: the thread that feeds the GPU must not wait long
+# seconds until a Python thread yields to another; short, because the thread that feeds the GPU must not wait long
 SWITCH_INTERVAL = 0.0005
 
 
@@ -80,7 +80,7 @@ class Background:
             self._waiting.popleft()[0].result()
 
     def close(self) -> None:
-        """Stop; work that has not begun is dropped."""
+        """Stop, and drop work that has not begun."""
         sys.setswitchinterval(self._interval)
         self.fits.shutdown(cancel_futures=True)
         self._pool.shutdown(cancel_futures=True)

@@ -243,7 +243,7 @@ class Recipe:
 
 
 def plain(config: Any) -> dict[str, Any]:
-    """Return a dataclass as a table, without the fields that are None: TOML has no word for it."""
+    """Return a dataclass as a table, without fields that are None, because TOML has no null."""
     values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
     if isinstance(config, StudySettings):
         values["ood"] = tuple(plain(entry) if isinstance(entry, OtherData) else entry for entry in config.ood)

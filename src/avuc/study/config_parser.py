@@ -21,24 +21,26 @@ from avuc.study.sections import CalibratorSpec, DataConfig, NetConfig, StudySett
 from avuc.study.tables import Location, build, did_you_mean, hints_of, known_keys
 from avuc.training.settings import TrainSettings
 
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
-def parse_recipe(text: str, source: str = "recipe", changes: Sequence[str] = (), *, tell: Tell | None = None) -> Recipe:
+def parse_recipe(
+    text: str, source: str = "recipe", changes: Sequence[str] = (), *, notify: Notify | None = None
+) -> Recipe:
     """Read the recipe of a study.
 
     Args:
         text: TOML.
         source: the file, for messages.
         changes: like "train.epochs=2" or "methods.SVI.objective.beta=1".
-        tell: called with one line for each key that has a new name.
+        notify: called with one line for each key that has a new name.
 
     >>> parse_recipe('[[methods]]\\nname = "A"\\nmethod = "svi"', changes=["study.samples=4"]).study.samples
     4
     """
-    tables = with_new_keys(_toml(text, source), source, tell)
+    tables = with_new_keys(_toml(text, source), source, notify)
     for change in changes:
-        _apply(tables, change, tell)
+        _apply(tables, change, notify)
     location = Location(source)
     known_keys(tables, ("study", "data", "net", "train", "methods"), location)
     train = _train(tables.get("train", {}), location / "train")
@@ -66,7 +68,7 @@ class TrainingRecipe:
         net: name of the network.
         net_options: options of its factory.
         method, objective, settings: what is trained, and how.
-        given: keys of the table [train] that the recipe has.
+        train_keys: keys of the table [train] that the recipe has.
         is_default: whether it has neither [method] nor [objective].
     """
 
@@ -78,20 +80,20 @@ class TrainingRecipe:
     method: Method
     objective: Objective
     settings: TrainSettings
-    given: tuple[str, ...] = ()
+    train_keys: tuple[str, ...] = ()
     is_default: bool = False
 
 
 @dataclass(frozen=True)
 class _Named:
-    """A table with a name; its other keys are options that somebody else checks."""
+    """A table with a name; the code that uses its other keys, the options, checks them."""
 
     name: str
     validation: int | float = 0
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def parse_training(text: str, source: str = "recipe", *, tell: Tell | None = None) -> TrainingRecipe:
+def parse_training(text: str, source: str = "recipe", *, notify: Notify | None = None) -> TrainingRecipe:
     """Read the recipe of one training: the tables [data], [net], [method], [objective] and [train].
 
     Arguments as in `parse_recipe`.
@@ -99,7 +101,7 @@ def parse_training(text: str, source: str = "recipe", *, tell: Tell | None = Non
     >>> parse_training('[data]\\nname = "mnist5k"\\n[method]\\nname = "svi"\\nprior_std = 0.5').method.prior_std
     0.5
     """
-    tables = with_new_keys(_toml(text, source), source, tell)
+    tables = with_new_keys(_toml(text, source), source, notify)
     location = Location(source)
     known_keys(tables, ("data", "net", "method", "objective", "train"), location)
     data = _named(tables.get("data", {}), "mnist5k", location / "data")
@@ -135,18 +137,18 @@ def _named(table: Any, name: str, location: Location) -> _Named:
         raise location.error(f"expected a table, found {table!r}")
     checked = ("name", "validation") if location.path == "data" else ("name",)
     options = {key: value for key, value in table.items() if key not in checked}
-    found = build(_Named, {"name": name} | {key: table[key] for key in checked if key in table}, location)
-    return dataclasses.replace(found, options=options)
+    checked_table = build(_Named, {"name": name} | {key: table[key] for key in checked if key in table}, location)
+    return dataclasses.replace(checked_table, options=options)
 
 
 def _train(table: Any, location: Location, base: TrainSettings | None = None) -> TrainSettings:
-    """`TrainSettings` from a table; keys that it lacks are those of `base`."""
+    """Return `TrainSettings` from a table; missing keys are taken from `base`."""
     known_keys(table, hints_of(TrainSettings), location)
     return build(TrainSettings, {**(plain(base) if base is not None else {}), **table}, location)
 
 
 def parse_method(table: Any, train: TrainSettings, location: Location, number: int) -> MethodConfig:
-    """Read one table of [[methods]]; `train` has the settings that it does not change."""
+    """Read one table of [[methods]]; `train` has the default settings, which the table may change."""
     name = table.get("name") if isinstance(table, Mapping) else None
     location = location / (name if isinstance(name, str) else number)
     special = {
@@ -160,7 +162,7 @@ def parse_method(table: Any, train: TrainSettings, location: Location, number: i
 
 
 def _kind(value: Any, location: Location, known: Iterable[str]) -> tuple[str, dict[str, Any]]:
-    """A table with its `kind` (or `name`), or the kind alone."""
+    """Return the kind and the parameters of a table with the key `kind` (or `name`), or of the kind alone."""
     table = {"kind": value} if isinstance(value, str) else value
     if isinstance(table, Mapping) and "name" in table and "kind" not in table:
         table = {"kind": table["name"], **{key: item for key, item in table.items() if key != "name"}}
@@ -182,17 +184,17 @@ def _objective(value: Any, location: Location) -> Objective:
 
 def _calibrator(value: Any, location: Location) -> CalibratorSpec:
     kind, params = _kind(value, location, CALIBRATORS)
-    made = build(CALIBRATORS[kind], params, location)
+    calibrator = build(CALIBRATORS[kind], params, location)
     try:
-        made._check_params()
+        calibrator._check_params()
     except InputError as error:
         raise location.error(str(error)) from error
-    checked = made.get_params()
+    checked = calibrator.get_params()
     return CalibratorSpec(kind, tuple((key, checked[key]) for key in params))
 
 
-def _apply(tables: dict[str, Any], change: str, tell: Tell | None) -> None:
-    """Put one `key=value` in its place; whether it belongs there is checked with everything else."""
+def _apply(tables: dict[str, Any], change: str, notify: Notify | None) -> None:
+    """Set one `key=value` in the tables; it is checked later, with everything else."""
     here: Any = tables
     rest = change.strip()
     section = "methods"
@@ -227,6 +229,6 @@ def _apply(tables: dict[str, Any], change: str, tell: Tell | None) -> None:
             raise InputError(f"--set {change}: {key} is not a table")
         here = below
     key = new_key(section, keys[-1])
-    if key != keys[-1] and tell is not None:
-        tell(f"--set {change}: {keys[-1]!r} is now {key!r}; the old key still works")
+    if key != keys[-1] and notify is not None:
+        notify(f"--set {change}: {keys[-1]!r} is now {key!r}; the old key still works")
     here[key] = value

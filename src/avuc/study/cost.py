@@ -25,7 +25,7 @@ class Cost:
     """The work of a study. Counts are exact; times follow from `rate`, forward passes a second on `device`."""
 
     models: int
-    trainings: int  # members of ensembles counted
+    trainings: int  # networks to train; each member of an ensemble counts
     trained_images: int
     sets: int
     evaluations: int
@@ -75,41 +75,47 @@ def duration(seconds: float) -> str:
 
 
 def cost_of(plan: Plan, device: str) -> Cost:
-    """Return the work of a plan. Loads the data; without them, only the counts that do not need them."""
+    """Return the work of a plan. This loads the data; if that fails, counts of images and times are missing."""
     recipe = plan.recipe
     data = StudyData(recipe, torch.device(device))
     names = [key.method for key in plan.models]
-    rows = [(one, names.count(one.name)) for one in recipe.trained if one.method is not None and one.name in names]
+    configs = [
+        (config, names.count(config.name))
+        for config in recipe.trained
+        if config.method is not None and config.name in names
+    ]
     networks = sum(
-        row.method.members * seeds for row, seeds in rows if row.method is not None and not row.skip_training
+        config.method.members * seeds
+        for config, seeds in configs
+        if config.method is not None and not config.skip_training
     )
     counts = (len(plan.models), networks)
     try:
         num_train, held, test = data.num_train, len(data.validation), len(data.test)
-        outside = sum(len(data.images(one)) for one in plan.sets if one.outside)
+        outside = sum(len(data.images(test_set)) for test_set in plan.sets if test_set.outside)
         rate = _rate(plan, data)
     except (InputError, MissingExtra, OSError) as error:
         return Cost(*counts, 0, len(plan.sets), plan.evaluations, 0, 0.0, device, unknown=str(error))
     images = sum(
-        num_train * row.train.epochs * row.method.members * getattr(row.method, "train_draws", 1) * seeds
-        for row, seeds in rows
-        if row.method is not None and not row.skip_training
+        num_train * config.train.epochs * config.method.members * getattr(config.method, "train_draws", 1) * seeds
+        for config, seeds in configs
+        if config.method is not None and not config.skip_training
     )
-    shifted = sum(not one.outside and one not in (VALIDATION, CLEAN) for one in plan.sets)
-    # validation twice: once to fit calibrators
+    shifted = sum(not test_set.outside and test_set not in (VALIDATION, CLEAN) for test_set in plan.sets)
+    # validation data count twice, because calibrators are fitted on them
     seen = 2 * held + test * (1 + shifted) + outside
     forwards = 0
-    for row, seeds in rows:
-        most = max((recipe.samples(variant) for variant in plan.methods(row.name)), default=0)
+    for config, seeds in configs:
+        most = max((recipe.samples(variant) for variant in plan.methods(config.name)), default=0)
         # samples of the last layer share one pass of the layers before it
-        one = {
+        passes = {
             "vanilla": 1,
             "ll_svi": 1,
             "ll_dropout": 1,
-            "ensemble": row.method.members if row.method is not None else 1,
+            "ensemble": config.method.members if config.method is not None else 1,
         }
-        kind = row.method.name if row.method is not None else ""
-        forwards += seeds * seen * min(most, one.get(kind, most))
+        kind = config.method.name if config.method is not None else ""
+        forwards += seeds * seen * min(most, passes.get(kind, most))
     return Cost(*counts, images, len(plan.sets), plan.evaluations, forwards, rate, device, net=recipe.net.name)
 
 
@@ -119,7 +125,7 @@ def _rate(plan: Plan, data: StudyData) -> float:
     net = make_net(plan.recipe.net, classes, data.image_shape, None, torch.Generator(), any_inputs=any_inputs)
     net.to(data.device).eval()
     batch, labels = data.test.batch(torch.arange(min(256, len(data.test)), device=data.device))
-    net(batch)  # the first one allocates
+    net(batch)  # the first pass allocates memory, so it is not measured
     done, began = 0, time.perf_counter()
     while (spent := time.perf_counter() - began) < MEASURED_SECONDS:
         net(batch)

@@ -36,10 +36,10 @@ def conformal_curve(
     """Return the curves to add to an evaluation: {"conformal": …}, or none if there is nothing to store.
 
     Args:
-        predictions: on the CPU.
-        test_set: what they are of; validation data fit the sets, other data are counted.
-        fits: what validation data gave, JSON by method; None if they were evaluated by an older version.
-        names: of the classes.
+        predictions: the predictions for a set, on the CPU.
+        test_set: the set; conformal sets are fitted on validation data, and counted on other data.
+        fits: the fits on validation data, as JSON by method; None if an older version evaluated them.
+        names: names of the classes.
     """
     labels: NDArray[Any] = predictions.labels.numpy()
     if not len(labels) or (labels < 0).any():
@@ -66,11 +66,11 @@ def conformal_curve(
                 exact=conformal.is_exact,
                 level=LEVEL,
             )
-        found: dict[str, Any] = {"covered": int(hit.sum()), "size": int(size.sum()), "low": low, "high": high}
+        counts: dict[str, Any] = {"covered": int(hit.sum()), "size": int(size.sum()), "low": low, "high": high}
         if every:
-            found["class_covered"] = _sums(labels, hit, predictions.num_classes)
-            found["class_size"] = _sums(labels, size, predictions.num_classes)
-        content["methods"][method] = found
+            counts["class_covered"] = _sums(labels, hit, predictions.num_classes)
+            counts["class_size"] = _sums(labels, size, predictions.num_classes)
+        content["methods"][method] = counts
     return {NAME: content}
 
 

@@ -18,7 +18,7 @@ from avuc.study.photographs import photo_patches
 from avuc.study.recipe import load_recipe
 from avuc.study.store import Store
 
-# a training step takes a millisecond: a second thread does not make it faster, a second process does
+# a training step takes a millisecond, so a second thread does not make it faster, but a second process does
 PROCESSES = 2
 
 
@@ -27,8 +27,8 @@ def run_demo(out: Path, *, seed: int = 0, changes: Sequence[str] = ()) -> tuple[
 
     Args:
         out: folder of the study.
-        seed: of the trainings.
-        changes: of the recipe, as `load_recipe` takes them.
+        seed: seed of the trainings.
+        changes: changes of the recipe, as in `load_recipe`.
     """
     recipe, notes = recipe_here(seed, changes)
     processes = min(PROCESSES, os.cpu_count() or 1)

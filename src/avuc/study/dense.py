@@ -30,22 +30,22 @@ from avuc.predictions import Predictions
 from avuc.study.maps import MOST_MAPS, map_scores, worst_maps
 
 PATCH = 4
-# probabilities that are in memory at a time, for each reading; with their sums in float64 a few times 8 bytes each
+# probabilities of each reading in memory at a time; with their sums in float64 each needs a few times 8 bytes
 MOST_NUMBERS = 1 << 25
-SHARE = 8  # of a GPU's free memory, one part in so many is used for the probabilities of one reading
-BYTES = 32  # for each of these probabilities
-FEWEST_PIXELS = 2  # of an image, for an AURC of its own
+SHARE = 8  # the probabilities of one reading may use 1/8 of a GPU's free memory
+BYTES = 32  # memory for each of these probabilities
+FEWEST_PIXELS = 2  # pixels that an image must have for an AURC of its own
 
 
 @dataclass(frozen=True, eq=False)
 class Maps:
-    """What is left of whole maps.
+    """Figures of whole maps, summed over all images.
 
     Args:
-        counts: (3, C) of `class_counts`; None for data without labels.
-        patches: (4,) of `patch_counts`; None without a threshold.
-        entities: (3,) of `entity_counts`; None for other classes than the tags of entities.
-        mistakes: the examples that the report shows, as `worst_maps` gives them; None if it shows none.
+        counts: (3, C) from `class_counts`; None for data without labels.
+        patches: (4,) from `patch_counts`; None without a threshold.
+        entities: (3,) from `entity_counts`; None if the classes are not tags of entities.
+        mistakes: the examples that the report shows, as `worst_maps` returns them; None if it shows none.
     """
 
     counts: Array | None = None
@@ -59,15 +59,15 @@ class Maps:
         Args:
             kept: the predictions of the positions that were kept.
         """
-        found = {}
+        metrics = {}
         if self.counts is not None:
-            found["mean_iou"] = iou_of(self.counts).mean
-            found["image_aurc"] = image_aurc(kept)
+            metrics["mean_iou"] = iou_of(self.counts).mean
+            metrics["image_aurc"] = image_aurc(kept)
         if self.patches is not None and self.patches.sum():
-            found["pavpu"] = ratios_of(self.patches).pavpu
+            metrics["pavpu"] = ratios_of(self.patches).pavpu
         if self.entities is not None:
-            found["entity_f1"] = f1_of(self.entities)
-        return found
+            metrics["entity_f1"] = f1_of(self.entities)
+        return metrics
 
 
 def spread(total: int, most: int) -> Tensor:
@@ -78,7 +78,7 @@ def spread(total: int, most: int) -> Tensor:
     """
     if not 0 < most < total:
         return torch.arange(total)
-    # numbers at equal distances would hit the same columns of every image
+    # numbers at equal distances would select the same columns of every image
     shares = torch.rand(most, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     edges = torch.arange(most + 1) * total // most
     return edges[:-1] + (shares * edges.diff()).long()
@@ -93,14 +93,14 @@ def read_dense(
     most_rows: int = 0,
     show: bool = False,
 ) -> list[tuple[Predictions, Maps]]:
-    """Return the predictions for each reading, on the CPU, and what is left of their maps.
+    """Return the kept predictions of each reading, on the CPU, and the figures of their whole maps.
 
     Args:
         predictor: the model.
         data: examples with labels (N, *spatial).
-        readings: how its logits are used.
-        thresholds: the uncertainty threshold of each reading, for PAvPU; None for none.
-        most_rows: positions that are kept at most, spread over all of them; 0 for all.
+        readings: how the logits are used.
+        thresholds: the uncertainty threshold of each reading, for PAvPU; None if there is none.
+        most_rows: how many positions are kept at most, spread over all of them; 0 keeps all.
         show: whether the worst examples are kept for the report.
     """
     positions = math.prod(data.labels.shape[1:])
@@ -117,27 +117,29 @@ def read_dense(
         if not some.num_labelled:
             # no pixel of these images has a label
             for parts in kept:
-                parts.append(_nothing(data, some))
+                parts.append(_empty_part(data, some))
             continue
-        for parts, whole, found in zip(kept, maps, predictor.read(some.inputs, some.labels, readings), strict=True):
-            whole.add(found, start)
-            parts.append(_part(found, wanted))
-    return [(_whole(parts).predictions(), whole.finish(data)) for parts, whole in zip(kept, maps, strict=True)]
+        for parts, collector, predictions in zip(
+            kept, maps, predictor.read(some.inputs, some.labels, readings), strict=True
+        ):
+            collector.add(predictions, start)
+            parts.append(_part(predictions, wanted))
+    return [(_whole(parts).predictions(), collector.finish(data)) for parts, collector in zip(kept, maps, strict=True)]
 
 
-def image_aurc(found: Predictions) -> float:
+def image_aurc(predictions: Predictions) -> float:
     """Return the mean over images of the AURC of their pixels; NaN if no image has two labelled pixels.
 
     Args:
-        found: predictions with a label for each pixel, on the CPU.
+        predictions: predictions with a label for each pixel, on the CPU.
     """
-    positions = math.prod(found.shape[1:])
-    places = torch.arange(len(found)) if found.positions is None else found.positions
-    counts = (places // positions).bincount(minlength=found.shape[0]).numpy()
+    per_image = math.prod(predictions.shape[1:])
+    positions = torch.arange(len(predictions)) if predictions.positions is None else predictions.positions
+    counts = (positions // per_image).bincount(minlength=predictions.shape[0]).numpy()
     if counts.max(initial=0) < FEWEST_PIXELS:
         return math.nan
-    # one pass over the probabilities for all images: AURC of each by itself takes most of its time for the checks
-    statistics, ends = prediction_statistics(found.probs, found.labels), np.cumsum(counts)
+    # one pass over the probabilities for all images: a call of AURC per image would spend most of its time on checks
+    statistics, ends = prediction_statistics(predictions.probs, predictions.labels), np.cumsum(counts)
     bounds = [slice(end - count, end) for end, count in zip(ends, counts, strict=True) if count >= FEWEST_PIXELS]
     groups = (group_ties(statistics.confidence[one], statistics.correct[one]) for one in bounds)
     return float(np.mean([risk_area(one) for one in groups]))
@@ -150,30 +152,35 @@ def _images_at_a_time(data: MemoryData, numbers: int, readings: int) -> int:
     return max(1, most // max(1, numbers))
 
 
-def _part(found: Predictions, wanted: Tensor) -> Part:
-    """The wanted positions, on the CPU."""
-    places = torch.arange(len(wanted), device=wanted.device) if found.positions is None else found.positions
-    rows = wanted[places].nonzero()[:, 0]
-    probs, labels, expected, where = (
-        one[rows].cpu() for one in (found.probs, found.labels, found.expected_entropy, places)
+def _part(predictions: Predictions, wanted: Tensor) -> Part:
+    """Return the predictions at the wanted positions, on the CPU."""
+    positions = (
+        torch.arange(len(wanted), device=wanted.device) if predictions.positions is None else predictions.positions
     )
-    return Part(probs, labels, expected, found.samples, found.monte_carlo_error, found.shape, where)
+    rows = wanted[positions].nonzero()[:, 0]
+    probs, labels, expected, where = (
+        tensor[rows].cpu()
+        for tensor in (predictions.probs, predictions.labels, predictions.expected_entropy, positions)
+    )
+    return Part(probs, labels, expected, predictions.samples, predictions.monte_carlo_error, predictions.shape, where)
 
 
 def _whole(parts: Sequence[Part]) -> Part:
-    """The parts as one; those without a labelled pixel do not know the number of samples."""
+    """Join the parts; the number of samples is the largest, because parts without a labelled pixel do not know it."""
     return joined(parts)._replace(samples=max(part.samples for part in parts))
 
 
-def _nothing(data: MemoryData, some: MemoryData) -> Part:
+def _empty_part(data: MemoryData, some: MemoryData) -> Part:
     probs, labels = torch.empty(0, data.num_classes), torch.empty(0, dtype=torch.int64)
     return Part(probs, labels, torch.empty(0), 1, 0.0, tuple(some.labels.shape), labels.clone())
 
 
-def _entity_counts(found: Predictions, tags: EntityTags) -> Array:
-    places = torch.arange(len(found)) if found.positions is None else found.positions
-    sentences = places // math.prod(found.shape[1:])
-    predicted, labels, rows = (one.cpu().numpy() for one in (found.predicted, found.labels, sentences))
+def _entity_counts(predictions: Predictions, tags: EntityTags) -> Array:
+    positions = torch.arange(len(predictions)) if predictions.positions is None else predictions.positions
+    sentences = positions // math.prod(predictions.shape[1:])
+    predicted, labels, rows = (
+        tensor.cpu().numpy() for tensor in (predictions.predicted, predictions.labels, sentences)
+    )
     return entity_counts(predicted, labels, rows, tags)
 
 
@@ -187,35 +194,39 @@ class _Maps:
         self.patches: Array | None = None
         self.worst: list[tuple[float, int, Part]] = []
 
-    def add(self, found: Predictions, start: int) -> None:
-        labelled = bool((found.labels >= 0).all())
+    def add(self, predictions: Predictions, start: int) -> None:
+        labelled = bool((predictions.labels >= 0).all())
         if labelled:
-            counts = class_counts(found.predicted, found.labels, found.num_classes)
+            counts = class_counts(predictions.predicted, predictions.labels, predictions.num_classes)
             self.counts = counts if self.counts is None else self.counts + counts
-        if labelled and self.threshold is not None and min(found.shape[1:]) >= PATCH:
-            values = torch.ones_like(found.entropy), found.correct.to(found.entropy), found.entropy
-            # float64: sums of a patch decide on which side of the threshold it is
-            ones, right, entropy = (found.to_map(value.double(), fill=0.0) for value in values)
+        if labelled and self.threshold is not None and min(predictions.shape[1:]) >= PATCH:
+            values = (
+                torch.ones_like(predictions.entropy),
+                predictions.correct.to(predictions.entropy),
+                predictions.entropy,
+            )
+            # float64, because the sum over a patch decides on which side of the threshold it is
+            ones, right, entropy = (predictions.to_map(value.double(), fill=0.0) for value in values)
             patches = patch_counts(ones, right, entropy, self.threshold, patch=PATCH)
             self.patches = patches if self.patches is None else self.patches + patches
         if labelled and self.tags is not None:
-            entities = _entity_counts(found, self.tags)
+            entities = _entity_counts(predictions, self.tags)
             self.entities = entities if self.entities is None else self.entities + entities
         if labelled and self.show:
-            self._keep_worst(found, start)
+            self._keep_worst(predictions, start)
 
-    def _keep_worst(self, found: Predictions, start: int) -> None:
-        scores = map_scores(found).nan_to_num(-1.0)
-        positions = math.prod(found.shape[1:])
+    def _keep_worst(self, predictions: Predictions, start: int) -> None:
+        scores = map_scores(predictions).nan_to_num(-1.0)
+        positions = math.prod(predictions.shape[1:])
         for row in scores.argsort(descending=True, stable=True)[:MOST_MAPS].tolist():
-            wanted = torch.zeros(found.shape[0] * positions, dtype=torch.bool, device=scores.device)
+            wanted = torch.zeros(predictions.shape[0] * positions, dtype=torch.bool, device=scores.device)
             wanted[row * positions : (row + 1) * positions] = True
             if len(self.worst) < MOST_MAPS or float(scores[row]) > min(score for score, _, _ in self.worst):
-                part = _part(found, wanted)
+                part = _part(predictions, wanted)
                 assert part.positions is not None
-                own = part._replace(shape=(1, *found.shape[1:]), positions=part.positions - row * positions)
+                own = part._replace(shape=(1, *predictions.shape[1:]), positions=part.positions - row * positions)
                 self.worst.append((float(scores[row]), start + row, own))
-        self.worst = sorted(self.worst, key=lambda one: (-one[0], one[1]))[:MOST_MAPS]
+        self.worst = sorted(self.worst, key=lambda entry: (-entry[0], entry[1]))[:MOST_MAPS]
 
     def finish(self, data: MemoryData) -> Maps:
         mistakes = None
@@ -223,6 +234,6 @@ class _Maps:
             rows = [row for score, row, _ in self.worst if score > 0]
             mistakes = []
             if rows:
-                found = joined([part for score, _, part in self.worst if score > 0]).predictions()
-                mistakes = worst_maps(found, data.subset(rows).to("cpu"), rows)
+                predictions = joined([part for score, _, part in self.worst if score > 0]).predictions()
+                mistakes = worst_maps(predictions, data.subset(rows).to("cpu"), rows)
         return Maps(self.counts, self.patches, mistakes, self.entities)

@@ -124,7 +124,7 @@ def _run(
 def _left(plan: Plan, store: Store) -> str:
     trained, done = store.trained(), store.done()
     there = sum(key in trained for key in plan.models)
-    missing = sum(len(plan.pending(key, one, done)) for key in plan.models for one in plan.sets)
+    missing = sum(len(plan.pending(key, test_set, done)) for key in plan.models for test_set in plan.sets)
     return (
         f"time is over: {there} of {len(plan.models)} models are trained, {plan.evaluations - missing:,} of "
         f"{plan.evaluations:,} evaluations are finished, {missing:,} are missing; run the same command to resume"
@@ -178,10 +178,10 @@ def _processor() -> str:
 
 
 def _revision() -> str | None:
-    """The commit of this checkout, with + if files differ from it; None for an installed package."""
+    """Return the commit of this checkout, with + if files differ from it; None for an installed package."""
     here = Path(__file__).parent
     try:
-        said = subprocess.run(
+        described = subprocess.run(
             ["git", "-C", str(here), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
             capture_output=True,
             text=True,
@@ -192,4 +192,4 @@ def _revision() -> str | None:
         subprocess.run(tracked, capture_output=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return said.stdout.strip() or None
+    return described.stdout.strip() or None

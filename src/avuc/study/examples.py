@@ -1,6 +1,6 @@
 """Data about single images for the report: entropy of each prediction, the worst mistakes, other temperatures.
 
-Stored for the clean images and for the strongest severity of each shift; a few kilobytes for each method.
+They are stored for the clean images and for the strongest severity of each shift: a few kilobytes for each method.
 """
 
 from __future__ import annotations
@@ -23,61 +23,61 @@ from avuc.study.png import png
 
 MOST_ROWS = 2000
 MOST_MISTAKES = 16
-MOST_LETTERS = 300  # of a sentence
-THUMBNAIL = 48  # pixels on the longer side, for images that are larger
+MOST_LETTERS = 300  # longest text of a sentence
+THUMBNAIL = 48  # most pixels on the longer side of an image; larger images are subsampled
 SCALE = 32767  # entropies are stored as shares of log C in 15 bits; the 16th bit says whether the prediction is right
 TEMPERATURES = [2 ** (step / 6) for step in range(-12, 19)]
 MOST_NUMBERS = 1 << 20  # probabilities that are scaled again for each temperature
 
 
 def examples_of(
-    found: Predictions, data: MemoryData, bins: int, mistakes: list[dict[str, Any]] | None = None
+    predictions: Predictions, data: MemoryData, bins: int, mistakes: list[dict[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """Return entropy and correctness of single rows, the most confident mistakes, and calibration by temperature.
+    """Return entropy and correctness of single rows, the most confident mistakes, and calibration at each temperature.
 
     Args:
-        found: the predictions.
+        predictions: the predictions.
         data: the examples.
         bins: bins of the reliability diagrams.
-        mistakes: those to show, if they are known already; default None: found here.
+        mistakes: the mistakes to show, if they are known already; default None: they are searched for here.
     """
-    found = found.to("cpu")
-    top = math.log(found.num_classes) or 1.0
-    rows = _spread(len(found), MOST_ROWS)
-    share = (found.entropy.double()[rows] / top).clamp(0, 1)
-    packed = (share * SCALE).round().long() * 2 + found.correct[rows].long()
+    predictions = predictions.to("cpu")
+    top = math.log(predictions.num_classes) or 1.0
+    rows = _spread(len(predictions), MOST_ROWS)
+    share = (predictions.entropy.double()[rows] / top).clamp(0, 1)
+    packed = (share * SCALE).round().long() * 2 + predictions.correct[rows].long()
     return {
         "samples": base64.b64encode(packed.numpy().astype("<u2").tobytes()).decode(),
-        "rows": len(found),
+        "rows": len(predictions),
         "top": top,
-        "mistakes": _shown(found, data) if mistakes is None else mistakes,
-        "tempered": _tempered(found, bins),
+        "mistakes": _worst_examples(predictions, data) if mistakes is None else mistakes,
+        "tempered": _tempered(predictions, bins),
     }
 
 
-def _shown(found: Predictions, data: MemoryData) -> list[dict[str, Any]]:
-    return worst_maps(found, data) if data.labels.ndim > 1 else _mistakes(found, data)
+def _worst_examples(predictions: Predictions, data: MemoryData) -> list[dict[str, Any]]:
+    return worst_maps(predictions, data) if data.labels.ndim > 1 else _mistakes(predictions, data)
 
 
-def _mistakes(found: Predictions, data: MemoryData) -> list[dict[str, Any]]:
-    """The wrong predictions with the lowest entropies, most confident first."""
-    wrong = (~found.correct).nonzero().flatten()
-    surest = wrong[found.entropy[wrong].argsort(stable=True)][:MOST_MISTAKES]
-    names = data.class_names or tuple(str(label) for label in range(found.num_classes))
+def _mistakes(predictions: Predictions, data: MemoryData) -> list[dict[str, Any]]:
+    """Return the wrong predictions with the lowest entropies, most confident first."""
+    wrong = (~predictions.correct).nonzero().flatten()
+    surest = wrong[predictions.entropy[wrong].argsort(stable=True)][:MOST_MISTAKES]
+    names = data.class_names or tuple(str(label) for label in range(predictions.num_classes))
     return [
         {
-            "entropy": round(float(found.entropy[row]), 4),
-            "confidence": round(float(found.confidence[row]), 4),
-            "said": names[int(found.predicted[row])],
-            "is": names[int(found.labels[row])],
-            **_look(data, row),
+            "entropy": round(float(predictions.entropy[row]), 4),
+            "confidence": round(float(predictions.confidence[row]), 4),
+            "said": names[int(predictions.predicted[row])],
+            "is": names[int(predictions.labels[row])],
+            **_display(data, row),
         }
         for row in surest.tolist()
     ]
 
 
-def _look(data: MemoryData, row: int) -> dict[str, str]:
-    """One example as the report shows it: a picture, a sentence, or its number."""
+def _display(data: MemoryData, row: int) -> dict[str, str]:
+    """Return one example as the report shows it: a picture, a sentence, or its number."""
     if data.images is not None:
         return {"png": base64.b64encode(thumbnail(data.images[row])).decode()}
     if isinstance(data, TensorData) and data.texts:
@@ -94,12 +94,12 @@ def sample_of(data: MemoryData) -> bytes | None:
     return None
 
 
-def _tempered(found: Predictions, bins: int) -> dict[str, Any]:
-    """Reliability diagrams after p ∝ p^(1/T): temperature scaling for one sample; for several, of their mean."""
-    rows = _spread(len(found), max(1000, MOST_NUMBERS // found.num_classes))
-    logs, right = found.probs[rows].double().log(), found.correct[rows].numpy()
+def _tempered(predictions: Predictions, bins: int) -> dict[str, Any]:
+    """Return reliability diagrams after p ∝ p^(1/T); with several samples, p is their mean probability."""
+    rows = _spread(len(predictions), max(1000, MOST_NUMBERS // predictions.num_classes))
+    logs, right = predictions.probs[rows].double().log(), predictions.correct[rows].numpy()
     # no temperature changes the predicted class
-    first, true = logs.amax(-1), logs.gather(1, found.labels[rows, None])[:, 0]
+    first, true = logs.amax(-1), logs.gather(1, predictions.labels[rows, None])[:, 0]
     result: dict[str, Any] = {"temperature": [round(t, 4) for t in TEMPERATURES]}
     for temperature in TEMPERATURES:
         total = (logs / temperature).logsumexp(-1)
@@ -114,12 +114,12 @@ def _tempered(found: Predictions, bins: int) -> dict[str, Any]:
 
 
 def _digits(values: Any) -> list[float]:
-    """Four digits; 0 for the mean of an empty bin, whose count is 0."""
+    """Round to four digits; the mean of an empty bin, whose count is 0, becomes 0."""
     return [round(float(value), 4) if math.isfinite(value) else 0.0 for value in np.asarray(values, np.float64)]
 
 
 def _spread(count: int, most: int) -> Tensor:
-    """Indices of at most `most` rows, evenly spaced."""
+    """Return the indices of at most `most` rows, evenly spaced."""
     few = min(count, most)
     return (torch.arange(few) * count).div(max(few, 1), rounding_mode="floor")
 

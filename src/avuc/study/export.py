@@ -44,11 +44,11 @@ def export_study(source: str | Path, target: str | Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "study.sqlite"
         with atomic_path(path) as new:
-            new.unlink(missing_ok=True)  # SQLite wants to make the file
+            new.unlink(missing_ok=True)  # VACUUM INTO creates the file itself
             with store.clear_errors():
                 store.db.execute("VACUUM INTO ?", (str(new),))
                 with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as copy:
-                    _thin(copy, firsts)
+                    _reduce(copy, firsts)
         write_text(folder / "recipe.toml", recipe.to_toml())
     except OSError as error:
         raise InputError(f"{folder}: the copy cannot be written ({error.strerror})") from error
@@ -57,7 +57,7 @@ def export_study(source: str | Path, target: str | Path) -> Path:
     return path
 
 
-def _thin(copy: sqlite3.Connection, firsts: dict[str, int]) -> None:
+def _reduce(copy: sqlite3.Connection, firsts: dict[str, int]) -> None:
     copy.execute("PRAGMA journal_mode=DELETE")
     copy.execute("BEGIN")
     where = "WHERE method=? AND seed=? AND shift=? AND severity=?"
@@ -75,11 +75,11 @@ def _thin(copy: sqlite3.Connection, firsts: dict[str, int]) -> None:
     if has_checks(copy):
         check(copy)
     copy.execute("COMMIT")
-    copy.execute("VACUUM")  # also of what the changes left in the file, which has the old paths in it
+    copy.execute("VACUUM")  # also removes the old paths that the changes left in free pages of the file
 
 
 def _portable(text: str) -> str:
-    """A stored recipe without the folders of this machine."""
+    """Return a stored recipe without the folders of this machine."""
     try:
         return document(portable_tables(tomllib.loads(text)))
     except tomllib.TOMLDecodeError as error:
@@ -92,9 +92,9 @@ def _rounded(value: Any) -> Any:
     {'stated': [0.1235, None], 'rows': [12345]}
     """
     if isinstance(value, dict):
-        return {key: _rounded(one) for key, one in value.items()}
+        return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_rounded(one) for one in value]
+        return [_rounded(item) for item in value]
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 

@@ -66,32 +66,32 @@ class StudyFile:
             problem = schema_problem(self.db)
             if problem is not None:
                 raise InputError(f"{self.path}: {problem}; {MOVE_AWAY}")
-        found = self._meta("format")
-        if found != FORMAT:
-            newer = found is not None and found.isdigit() and int(found) > int(FORMAT)
+        version = self._meta("format")
+        if version != FORMAT:
+            newer = version is not None and version.isdigit() and int(version) > int(FORMAT)
             by = "a newer version of avuc: update avuc" if newer else "another version of avuc: choose another folder"
-            raise InputError(f"{self.path}: format {found}, expected {FORMAT}; made by {by}")
+            raise InputError(f"{self.path}: format {version}, expected {FORMAT}; made by {by}")
         if create:
             self._prepare()
         if check:
-            self._look(create)
+            self._check_damage(create)
 
     def _prepare(self) -> None:
-        self.db.execute(f"PRAGMA page_size={PAGE}")  # of a new file
+        self.db.execute(f"PRAGMA page_size={PAGE}")  # has an effect on new files only
         self.db.execute("PRAGMA journal_mode=WAL")
         self.db.execute("PRAGMA synchronous=FULL")
         with self._writing():
             for statement in SCHEMA.split(";"):
                 self.db.execute(statement)
             self.db.execute("INSERT OR IGNORE INTO meta VALUES('format', ?)", (FORMAT,))
-            if not has_checks(self.db):  # a new file, or one of version 0.1.0, whose content is taken as it is
+            if not has_checks(self.db):  # a new file, or one of version 0.1.0, whose content is assumed to be correct
                 for statement in ADDED.split(";"):
                     self.db.execute(statement)
                 self.db.execute("INSERT INTO meta VALUES('checks', '1')")
                 check(self.db)
 
-    def _look(self, create: bool) -> None:
-        """Look for damage, and continue without the damaged results."""
+    def _check_damage(self, create: bool) -> None:
+        """Check the file for damage, and continue without the damaged results."""
         self.db.execute("BEGIN")  # read one state of the file, even if another process writes
         lost = damage_in(self.db)
         self.db.execute("COMMIT")
@@ -113,7 +113,7 @@ class StudyFile:
     def __del__(self) -> None:
         # Python 3.13 warns about a connection that was not closed; most callers of `avuc.study.run` close nothing
         if hasattr(self, "db"):
-            with contextlib.suppress(sqlite3.ProgrammingError):  # the garbage of one thread collected in another
+            with contextlib.suppress(sqlite3.ProgrammingError):  # the garbage collector may run in another thread
                 self.close()
 
     def damage(self) -> str:
@@ -122,10 +122,10 @@ class StudyFile:
 
     def _find_inode(self) -> tuple[int, int] | None:
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def still_there(self) -> None:
         """Raise if the file was removed or replaced: SQLite would write into a file that has no name any more."""
@@ -136,8 +136,8 @@ class StudyFile:
             )
 
     def _meta(self, key: str) -> str | None:
-        found = self.select("SELECT value FROM meta WHERE key=?", (key,))
-        return found[0][0] if found else None
+        records = self.select("SELECT value FROM meta WHERE key=?", (key,))
+        return records[0][0] if records else None
 
     def select(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
         with self.clear_errors():
@@ -145,7 +145,7 @@ class StudyFile:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """One transaction. It takes the write lock at once, so that a second writer waits instead of failing later."""
+        """Open a transaction that takes the write lock at once, so that a second writer waits instead of failing."""
         self.db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -163,11 +163,11 @@ class StudyFile:
         try:
             yield
         except sqlite3.Error as error:
-            said = " ".join(str(error).split())
-            raise InputError(f"{self.path}: {said}; {_remedy(error)}") from error
+            message = " ".join(str(error).split())
+            raise InputError(f"{self.path}: {message}; {_remedy(error)}") from error
 
 
 def _remedy(error: sqlite3.Error) -> str:
-    """What to do about an error, by SQLite's result code; an extended code has the primary one in its low byte."""
+    """Return what to do about an error, by SQLite's result code; an extended code has the primary one as low byte."""
     code = getattr(error, "sqlite_errorcode", None)
     return DAMAGED if code is None else REMEDIES.get(code & 0xFF, DAMAGED)

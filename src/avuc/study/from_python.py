@@ -24,7 +24,7 @@ from avuc.study.tables import Location, build
 from avuc.training.settings import TrainSettings
 
 HELD_SPLIT = "validation"
-HELD_OUT = 10  # one in so many training examples is held out, unless `validation` says how many
+HELD_OUT = 10  # one in ten training examples is held out, unless `validation` says how many
 
 
 def run(
@@ -46,7 +46,7 @@ def run(
     minutes: float | None = None,
     **study: Any,
 ) -> Store:
-    """Run a study of your own objects, or what is missing of it, and return the results.
+    """Run a study of your own objects, or continue it, and return the results.
 
     A function that can be imported is stored by its import path, so that other processes find it. Any other object
     lives in this process only: the same Python code resumes the study, and `avuc study` cannot.
@@ -113,7 +113,7 @@ def recipe_of(methods: Mapping[str, Any], parts: Parts, train: TrainSettings, st
         names.append(shift if isinstance(shift, str) else register(shift, "shift", names))
     shifted, table = list(names), dict(study)
     if isinstance(table.get("ood"), list | tuple):
-        table["ood"] = [_name(one, "ood", names) if callable(one) else one for one in table["ood"]]
+        table["ood"] = [_name(source, "ood", names) if callable(source) else source for source in table["ood"]]
     settings = build(StudySettings, {**table, "shifts": shifted}, location)
     data, net, encode = (_name(getattr(parts, part), part, names) for part in ("data", "net", "encode"))
     config = DataConfig(
@@ -129,15 +129,15 @@ def recipe_of(methods: Mapping[str, Any], parts: Parts, train: TrainSettings, st
             raise (location / "validation").error("say how many training examples are held out")
         config = replace(config, validation=max(1, len(load_own(config, "train")) // HELD_OUT))
     network = NetConfig(name=net, class_dim=parts.class_dim)
-    made = [
+    configs = [
         parse_method({"name": name, **_table(value, location / "methods" / name)}, train, location / "methods", number)
         for number, (name, value) in enumerate(methods.items())
     ]
-    return Recipe(settings, config, network, train, tuple(made))
+    return Recipe(settings, config, network, train, tuple(configs))
 
 
 def _name(value: Any, part: str, taken: list[str]) -> str:
-    """Return a recipe's name for the data, the network or the function that encodes; it is then taken."""
+    """Return a recipe's name for the data, the network or the encoding function, and add it to the names taken."""
     if isinstance(value, str):
         return value
     if not callable(value) and not (part == "data" and isinstance(value, Mapping)):
@@ -168,6 +168,6 @@ def _table(value: Any, location: Location) -> dict[str, Any]:
             if not kinds:
                 raise location.error(f"{type(item).__name__} is none of the calibrators {', '.join(CALIBRATORS)}")
             default = CALIBRATORS[kinds[0]]().get_params()
-            given = {name: param for name, param in item.get_params().items() if param != default[name]}
-            table[key] = {"kind": kinds[0], **given}
+            changed = {name: param for name, param in item.get_params().items() if param != default[name]}
+            table[key] = {"kind": kinds[0], **changed}
     return table

@@ -49,7 +49,7 @@ def all_sets(shifts: Iterable[str], severities: Sequence[int], others: Iterable[
     Validation comes first, because temperatures and thresholds are learned there; then the clean images, which
     detection metrics compare with; then shifts and out-of-distribution data (`others`, by name).
 
-    >>> [str(one) for one in all_sets(["fog"], [1, 5], ["svhn"])]
+    >>> [str(test_set) for test_set in all_sets(["fog"], [1, 5], ["svhn"])]
     ['validation', 'clean', 'fog 1', 'fog 5', 'ood:svhn']
     """
     shifted = [TestSet(name, severity) for name in shifts for severity in severities]
@@ -102,15 +102,17 @@ class Plan:
         ]
 
     def alike(self, key: ModelKey, test_set: TestSet, done: Done) -> int:
-        """Return how many sets like this one a model is not evaluated on yet; shifted images may be larger."""
+        """Return on how many sets of the same kind a model is not evaluated yet; shifted images may be larger."""
         if not test_set.severity:
             return 1
-        return sum(bool(one.severity and self.pending(key, one, done)) for one in self.sets)
+        return sum(bool(other.severity and self.pending(key, other, done)) for other in self.sets)
 
     def ready(self, key: ModelKey, test_set: TestSet, done: Done) -> bool:
-        """Return whether a model has evaluations left on a set, and those they depend on are finished."""
+        """Return whether a model has evaluations left on a set, and all evaluations they depend on are finished."""
         before = {VALIDATION: [], CLEAN: [VALIDATION]}.get(test_set, [VALIDATION, CLEAN])
-        return bool(self.pending(key, test_set, done)) and not any(self.pending(key, one, done) for one in before)
+        return bool(self.pending(key, test_set, done)) and not any(
+            self.pending(key, earlier, done) for earlier in before
+        )
 
     @property
     def evaluations(self) -> int:
@@ -122,16 +124,16 @@ class Plan:
 
         Args:
             keys: the models.
-            models_per_step: networks in a group at most; None: as their settings say. Models with a frozen trunk always
-                follow their settings.
+            models_per_step: the most networks in a group; None to use their settings. Models with a frozen trunk always
+                use their settings.
         """
-        found: dict[object, list[list[ModelKey]]] = {}
+        by_settings: dict[object, list[list[ModelKey]]] = {}
         for key in keys:
             method = self.recipe.method(key.method)
             assert method.method is not None
             # streams of files have an order for each seed, so models of different seeds cannot share batches
             own = key.seed if self.recipe.data.stream else None
-            groups = found.setdefault((bool(method.init_from), method.train, own), [[]])
+            groups = by_settings.setdefault((bool(method.init_from), method.train, own), [[]])
             # models with a frozen trunk are always trained together, because they share its pass
             frozen = method.train.freeze_trunk
             limit = method.train.models_per_step if models_per_step is None or frozen else models_per_step
@@ -139,7 +141,7 @@ class Plan:
             if groups[-1] and members + method.method.members > limit:
                 groups.append([])
             groups[-1].append(key)
-        return [group for groups in found.values() for group in groups]
+        return [group for groups in by_settings.values() for group in groups]
 
     def members(self, key: ModelKey) -> int:
         """Return how many networks a model has."""

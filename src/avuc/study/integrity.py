@@ -20,11 +20,11 @@ from avuc.study.schema import PARTS, Part
 
 DIGEST_BYTES = 16
 MOST_NAMED = 20
-MARK = "checks"  # key in `meta`: says that there is a table `checks`, even if that table is lost
+MARK = "checks"  # key in `meta` of files that have a table `checks`; it stays if that table is lost
 
 
 class Unit(NamedTuple):
-    """What is checked as a whole. Texts are bytes, because those of a damaged file may not be UTF-8."""
+    """A unit of the file that one digest covers. Texts are bytes, because a damaged file may not be UTF-8."""
 
     kind: str  # cell, model, picture, run, meta or data
     method: bytes
@@ -61,32 +61,32 @@ def has_checks(db: sqlite3.Connection) -> bool:
 
 def structure_problem(db: sqlite3.Connection) -> str | None:
     """Return SQLite's complaint about the file's structure in one line; None if there is none."""
-    found = [str(row[0]) for row in db.execute("PRAGMA quick_check(1)").fetchall()]
-    return None if found == ["ok"] else " ".join(" ".join(found).split())[:200]
+    messages = [str(row[0]) for row in db.execute("PRAGMA quick_check(1)").fetchall()]
+    return None if messages == ["ok"] else " ".join(" ".join(messages).split())[:200]
 
 
 def check(db: sqlite3.Connection, units: Iterable[Unit] | None = None) -> None:
     """Store the digests of `units`, or of all units for None. Call it in the transaction that wrote them."""
     if units is None:
         db.execute("DELETE FROM checks")
-        found = digests(db)
+        current = digests(db)
     else:
-        found = {unit: digest for unit in units if (digest := _digest_of(db, unit)) is not None}
-    lines = [(unit.kind, unit.method, unit.seed, unit.shift, unit.severity, digest) for unit, digest in found.items()]
+        current = {unit: digest for unit in units if (digest := _digest_of(db, unit)) is not None}
+    lines = [(unit.kind, unit.method, unit.seed, unit.shift, unit.severity, digest) for unit, digest in current.items()]
     values = "?, CAST(? AS TEXT), ?, CAST(? AS TEXT), ?, ?"
     db.executemany(f"INSERT OR REPLACE INTO checks VALUES({values})", lines)
 
 
 def damage_in(db: sqlite3.Connection) -> list[Unit]:
-    """Return the units that are missing or do not have their digest; none for a file without digests."""
+    """Return the units that are missing or do not match their digest; an empty list for a file without digests."""
     if not has_checks(db):
         return []
     with _raw(db):
         stored = db.execute("SELECT kind, method, seed, shift, severity, digest FROM checks").fetchall()
-    known = {Unit(_text(line[0]), *line[1:5]): line[5] for line in stored}
-    found = digests(db)
+    expected = {Unit(_text(line[0]), *line[1:5]): line[5] for line in stored}
+    current = digests(db)
     return sorted(
-        {unit for unit in known.keys() | found.keys() if known.get(unit) != found.get(unit)},
+        {unit for unit in expected.keys() | current.keys() if expected.get(unit) != current.get(unit)},
         key=lambda unit: tuple(map(repr, unit)),
     )
 
@@ -114,7 +114,7 @@ def drop(db: sqlite3.Connection, lost: Iterable[Unit]) -> None:
     for table, columns in [("checks", names)] + [
         (part.table, (f"'{part.kind}'", *part.key)) for part in PARTS if part.kind in kinds
     ]:
-        # a name is a column of the table, anything else a constant
+        # an identifier is a column of the table, anything else is a constant
         there = [f"{table}.{column}" if column.isidentifier() else column for column in columns]
         same = " AND ".join(f"lost.{name} IS {column}" for name, column in zip(names, there, strict=True))
         db.execute(
@@ -164,15 +164,15 @@ def _recipes(db: sqlite3.Connection) -> list[tuple[Any, bytes]]:
 
 
 def _sound_recipe(db: sqlite3.Connection, copies: list[bytes], digest: bytes) -> bytes | None:
-    """A copy with the stored digest; or the stored text, if the last run used the same one."""
+    """Return a copy with the stored digest; or the stored text, if it is the recipe of the last run; else None."""
     for text in copies:
-        made = hashlib.blake2b(repr(_RECIPE).encode(), digest_size=DIGEST_BYTES)
-        made.update(_line(_META, (text,)))
-        if made.digest() == digest:
+        digester = hashlib.blake2b(repr(_RECIPE).encode(), digest_size=DIGEST_BYTES)
+        digester.update(_line(_META, (text,)))
+        if digester.digest() == digest:
             return text
     with _raw(db):
-        found = db.execute("SELECT value FROM meta WHERE key = 'recipe'").fetchone()
-    return copies[0] if found and copies and found[0] == copies[0] else None
+        stored = db.execute("SELECT value FROM meta WHERE key = 'recipe'").fetchone()
+    return copies[0] if stored and copies and stored[0] == copies[0] else None
 
 
 def lost_units_text(lost: Iterable[Unit]) -> str:
@@ -183,7 +183,7 @@ def lost_units_text(lost: Iterable[Unit]) -> str:
 
 
 def _digest_of(db: sqlite3.Connection, unit: Unit) -> bytes | None:
-    made = hashlib.blake2b(repr(unit).encode(), digest_size=DIGEST_BYTES)
+    digester = hashlib.blake2b(repr(unit).encode(), digest_size=DIGEST_BYTES)
     any_row = False
     with _raw(db):
         for part in (part for part in PARTS if part.kind == unit.kind):
@@ -195,12 +195,12 @@ def _digest_of(db: sqlite3.Connection, unit: Unit) -> bytes | None:
             query = f"SELECT {part.rest} FROM {part.table} WHERE {' AND '.join(conditions)} ORDER BY {part.order}"
             for row in db.execute(query, values):
                 any_row = True
-                made.update(_line(part, row))
-    return made.digest() if any_row else None
+                digester.update(_line(part, row))
+    return digester.digest() if any_row else None
 
 
 def _line(part: Part, values: tuple[Any, ...]) -> bytes:
-    """A row as bytes; `repr` distinguishes 1, 1.0 and "1", and has every bit of a float."""
+    """Return a row as bytes; `repr` distinguishes 1, 1.0 and "1", and keeps every bit of a float."""
     return f"{part.table}{values!r}".encode()
 
 

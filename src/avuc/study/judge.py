@@ -1,4 +1,4 @@
-"""One model on one set of images: the predictions of every method that uses it, and what is stored of them.
+"""One model on one set of images: the predictions of every method that uses it, and the figures to store.
 
 Methods that share a model (other calibrators, fewer posterior samples) use the same logits. So each posterior sample
 runs once, and its logits are added, chunk by chunk, to the running sums of every method. Memory does not grow with the
@@ -53,17 +53,17 @@ def predict_all(
         model: a posterior; or a `Predictor` with the same seed, which draws its samples once for all sets.
         data: the images.
         variants: how the logits are used.
-        seed: of the posterior samples.
+        seed: seed of the posterior samples.
     """
     predictor = predictor_for(model, seed)
     readings, different = readings_of(variants)
     # copied to the CPU now, before the next set occupies the device: threads call `judge` while that set runs
-    predictions = [one.to("cpu") for one in predictor.read(data.inputs, data.labels, different)]
+    predictions = [predicted.to("cpu") for predicted in predictor.read(data.inputs, data.labels, different)]
     return [predictions[different.index(reading)] for reading in readings]
 
 
 def readings_of(variants: Sequence[Variant]) -> tuple[list[Reading], list[Reading]]:
-    """Return the reading of each variant, and those that differ, each once."""
+    """Return the reading of each variant, and the distinct readings."""
     readings = [Reading(variant.samples, variant.calibrator) for variant in variants]
     return readings, list(dict.fromkeys(readings))
 
@@ -78,7 +78,7 @@ def predict_maps(
     most_rows: int = 0,
     show: bool = False,
 ) -> list[tuple[Predictions, Maps]]:
-    """`predict_all` for data with a label for each pixel or token, with what is left of their maps.
+    """`predict_all` for data with a label for each pixel or token; also returns the figures of whole maps.
 
     Args:
         model, data, variants, seed: as in `predict_all`.
@@ -87,17 +87,17 @@ def predict_maps(
     """
     readings, different = readings_of(variants)
     levels = [thresholds.get(variants[readings.index(reading)].name) for reading in different]
-    found = read_dense(predictor_for(model, seed), data, different, levels, most_rows=most_rows, show=show)
-    return [found[different.index(reading)] for reading in readings]
+    results = read_dense(predictor_for(model, seed), data, different, levels, most_rows=most_rows, show=show)
+    return [results[different.index(reading)] for reading in readings]
 
 
 def judge(
     predictions: Predictions, *, threshold: float | None, bins: int, clean_entropy: NDArray[np.float32] | None
 ) -> MetricsAndCurves:
-    """Return what a study stores of predictions: the metrics of `avuc.evaluation`, detection metrics, curves.
+    """Return the figures that a study stores: the metrics of `avuc.evaluation`, detection metrics, curves.
 
     Args:
-        predictions: of N images; labels below 0 mark out-of-distribution images.
+        predictions: predictions for N images; labels below 0 mark out-of-distribution images.
         threshold: the uncertainty threshold learned on validation data; None to learn it from these predictions.
         bins: bins of the calibration errors.
         clean_entropy: entropies of the clean test images, which detection metrics compare with; None for no detection.
@@ -107,14 +107,14 @@ def judge(
     labelled = bool((predictions.labels >= 0).all())
     # one pass over the probabilities serves every metric and curve
     statistics = prediction_statistics(predictions.probs, predictions.labels, bins=bins) if labelled else None
-    found = metric_values(predictions, statistics, threshold="auto" if threshold is None else threshold, bins=bins)
+    evaluated = metric_values(predictions, statistics, threshold="auto" if threshold is None else threshold, bins=bins)
     values = {
-        **found.metrics,
-        "mean_confidence": found.mean_confidence,
-        "mutual_information": found.mutual_information,
+        **evaluated.metrics,
+        "mean_confidence": evaluated.mean_confidence,
+        "mutual_information": evaluated.mutual_information,
     }
-    if threshold is None and found.threshold is not None:
-        values["threshold"] = found.threshold
+    if threshold is None and evaluated.threshold is not None:
+        values["threshold"] = evaluated.threshold
     if clean_entropy is not None:
         values |= metrics.detection(clean_entropy, entropy)
     curves = curves_of(predictions, statistics, bins)
@@ -122,11 +122,11 @@ def judge(
 
 
 def curves_of(predictions: Predictions, statistics: Statistics | None, bins: int) -> dict[str, Any]:
-    """Return what figures are drawn from: reliability, AvU against thresholds, histograms of entropy and confidence.
+    """Return the data of figures: reliability, AvU against thresholds, histograms of entropy and confidence.
 
     Args:
-        predictions: of N images.
-        statistics: of labelled predictions; None for out-of-distribution images.
+        predictions: predictions for N images.
+        statistics: their statistics; None for out-of-distribution images, which have no labels.
         bins: bins of the calibration errors.
     """
     top = math.log(predictions.num_classes)
@@ -148,7 +148,7 @@ def curves_of(predictions: Predictions, statistics: Statistics | None, bins: int
 
 
 def _lists(curve: Any) -> dict[str, list[float | None]]:
-    """A named tuple of arrays as lists: six digits are enough for a figure; NaN becomes None, as JSON has no NaN."""
+    """Return a named tuple of arrays as lists with six digits; NaN becomes None, because JSON has no NaN."""
     return {
         name: [float(f"{value:.6g}") if math.isfinite(value) else None for value in np.asarray(values, np.float64)]
         for name, values in curve._asdict().items()

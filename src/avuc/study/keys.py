@@ -18,7 +18,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "methods": {"of": "reuse_model", "start": "init_from", "as_given": "skip_training"},
 }
 
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 def new_key(table: str, key: str) -> str:
@@ -30,13 +30,13 @@ def new_key(table: str, key: str) -> str:
     return RENAMED.get(table, {}).get(key, key)
 
 
-def with_new_keys(tables: Mapping[str, Any], source: str = "recipe", tell: Tell | None = None) -> dict[str, Any]:
+def with_new_keys(tables: Mapping[str, Any], source: str = "recipe", notify: Notify | None = None) -> dict[str, Any]:
     """Return the tables of a recipe with today's keys.
 
     Args:
         tables: as `tomllib` reads them; values of unexpected types are left as they are.
         source: the file, for messages.
-        tell: called with one line for each old key that the recipe uses.
+        notify: called with one line for each old key that the recipe uses.
 
     >>> with_new_keys({"methods": [{"name": "TS", "of": "SVI"}]}, "r.toml", print)
     r.toml: 'of' is now 'reuse_model'; the old key still works
@@ -52,9 +52,9 @@ def with_new_keys(tables: Mapping[str, Any], source: str = "recipe", tell: Tell 
         return {names.get(key, key): value for key, value in table.items()}
 
     renamed = _renamed(tables, RENAMED, rename)
-    if tell is not None:
+    if notify is not None:
         for old, new in used.items():
-            tell(f"{source}: {old!r} is now {new!r}; the old key still works")
+            notify(f"{source}: {old!r} is now {new!r}; the old key still works")
     return renamed
 
 
@@ -73,7 +73,7 @@ def _renamed(
     names: Mapping[str, Mapping[str, str]],
     rename: Callable[[Mapping[str, Any], Mapping[str, str], str], dict[str, Any]],
 ) -> dict[str, Any]:
-    """The tables with `rename` applied to each table that has renamed keys."""
+    """Return the tables with `rename` applied to each table that has renamed keys."""
     result: dict[str, Any] = {}
     for name, content in tables.items():
         if name == "methods" and isinstance(content, list):

@@ -61,8 +61,8 @@ def run(
     context: Any = multiprocessing.get_context(kind)
     context.set_forkserver_preload(["avuc.study.local"])
     threads = max(1, torch.get_num_threads() // len(devices))
-    given = _sendable(plan.recipe.given_objects())
-    made = [
+    pickled_objects = _sendable(plan.recipe.given_objects())
+    processes = [
         context.Process(
             target=_run_process,
             args=(
@@ -73,22 +73,22 @@ def run(
                 threads,
                 progress and not index,
                 until,
-                given,
+                pickled_objects,
                 index / len(devices),
                 devices.count(device),
             ),
         )
         for index, device in enumerate(devices)
     ]
-    for process in made:
+    for process in processes:
         process.start()
     try:
-        for process in made:
+        for process in processes:
             process.join()
-    finally:  # interrupted: they are, too
-        for process in made:
+    finally:  # if this process is interrupted, so are the others
+        for process in processes:
             process.terminate()
-    ends = [process.exitcode for process in made]
+    ends = [process.exitcode for process in processes]
     failed = [device for device, end in zip(devices, ends, strict=True) if end not in (0, OUT_OF_TIME)]
     if failed:
         raise InputError(
@@ -99,13 +99,13 @@ def run(
         raise OutOfTime
 
 
-def _sendable(given: dict[str, Any]) -> bytes:
-    """Objects from Python as bytes for other processes."""
+def _sendable(objects: dict[str, Any]) -> bytes:
+    """Return the objects of a study from Python as bytes for other processes."""
     try:
-        return pickle.dumps(given)
+        return pickle.dumps(objects)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InputError(
-            f"several processes cannot share {', '.join(given)} ({error}); define them in a module that can be "
+            f"several processes cannot share {', '.join(objects)} ({error}); define them in a module that can be "
             "imported, or use one device"
         ) from error
 
@@ -118,13 +118,13 @@ def _run_process(
     threads: int,
     progress: bool,
     until: float | None,
-    given: bytes,
+    pickled_objects: bytes,
     begin: float,
     processes: int,
 ) -> None:
-    """One of several processes."""
+    """Run one of several processes."""
     torch.set_num_threads(threads)
-    restore(pickle.loads(given))
+    restore(pickle.loads(pickled_objects))
     store = Store(directory, check=False)  # checked when the study began
     store.run = number
     try:
@@ -148,19 +148,19 @@ def _run_process(
 
 
 def ordered(sets: Sequence[TestSet], begin: float) -> list[TestSet]:
-    """Return the sets in the order of one process: validation and clean data first, then the others from `begin` on.
+    """Return the sets in the order of one process: validation and clean data, then the others from `begin` on.
 
-    >>> [str(one) for one in ordered([VALIDATION, CLEAN, *(TestSet("fog", level) for level in (1, 2, 3))], 0.5)]
+    >>> [str(each) for each in ordered([VALIDATION, CLEAN, *(TestSet("fog", level) for level in (1, 2, 3))], 0.5)]
     ['validation', 'clean', 'fog 2', 'fog 3', 'fog 1']
     """
-    first = [one for one in sets if one in (VALIDATION, CLEAN)]
-    others = [one for one in sets if one not in first]
+    first = [test_set for test_set in sets if test_set in (VALIDATION, CLEAN)]
+    others = [test_set for test_set in sets if test_set not in first]
     cut = int(begin * len(others))
     return [*first, *others[cut:], *others[:cut]]
 
 
 def _training(key: ModelKey) -> str:
-    """The claim of a process that trains a model."""
+    """Return the name of the claim of a process that trains a model."""
     return f"train {key.seed} {key.method}"
 
 
@@ -177,7 +177,7 @@ class LocalRun:
         worker: does the work.
         progress: show progress on stderr.
         begin: where among the shifted sets this process begins, in [0, 1). Processes that begin at different sets
-            generate different ones, instead of all of them the same.
+            generate different sets at the same time.
     """
 
     def __init__(self, plan: Plan, store: Store, worker: StudyWorker, progress: bool, begin: float = 0.0) -> None:
@@ -188,9 +188,8 @@ class LocalRun:
         self.progress: bool = progress
         self.claims: Claims = Claims(store.path.with_name("claims.lock"))
         self.done: Done = store.done()
-        self.parent: BaseProcess | None = (
-            multiprocessing.parent_process()
-        )  # None if this process was not started by another
+        # None if this process was not started by another
+        self.parent: BaseProcess | None = multiprocessing.parent_process()
         self.on_gpu: bool = worker.device.type == "cuda"
         self.background: Background | None = Background(worker, store.path.parent, store.run) if self.on_gpu else None
         self.in_progress: Done = set()  # evaluated in the background, not written yet
@@ -211,7 +210,7 @@ class LocalRun:
             self.claims.close()
 
     def _check(self, seconds: float = 0.0) -> None:
-        """Call it before each piece of work: raises `OutOfTime` if there is no time for one that takes `seconds`."""
+        """Raise `OutOfTime` if there is no time left for `seconds` of work; called before each piece of work."""
         if self.parent is not None and not self.parent.is_alive():
             raise Orphaned
         until = self.worker.until
@@ -225,24 +224,26 @@ class LocalRun:
         self.done = self.store.done()
         if not set(self.plan.models) <= self.store.trained():  # also if only the record of a training was lost
             return False
-        return not any(self.plan.pending(key, one, self.done) for one in self.plan.sets for key in self.plan.models)
+        return not any(
+            self.plan.pending(key, test_set, self.done) for test_set in self.plan.sets for key in self.plan.models
+        )
 
     # training
 
     def _train(self) -> bool:
-        """Train models that no other process trains; on a GPU, one group. Return whether there was something to do."""
+        """Train models that no other process trains; on a GPU, one group. Return whether any model was trained."""
         any_trained = False
         # on a GPU the models of a group train in one step; on a CPU that is faster with a frozen trunk only
         for group in self.plan.groups(self._untrained(), None if self.on_gpu else 1):
             with self.claims.claim(*(_training(key) for key in group)) as got:
                 ready, untrained = self.store.trained(), self._untrained()
-                mine = [key for key in group if _training(key) in got and key in untrained]
-                mine = [key for key in mine if self._can_train(key, ready)]
-                if not mine:
+                claimed = [key for key in group if _training(key) in got and key in untrained]
+                claimed = [key for key in claimed if self._can_train(key, ready)]
+                if not claimed:
                     continue
                 self._check(COMPILE_SECONDS if self.on_gpu else 0.0)
-                self._say(mine, len(ready.intersection(self.plan.models).difference(mine)))
-                for trained in self.worker.train(mine):
+                self._print_progress(claimed, len(ready.intersection(self.plan.models).difference(claimed)))
+                for trained in self.worker.train(claimed):
                     self._add(trained, again=trained.key in ready)
                 any_trained = True
                 if self.on_gpu:
@@ -250,7 +251,7 @@ class LocalRun:
         return any_trained
 
     def _add(self, trained: Trained, again: bool) -> None:
-        """Store a training. One that was done again keeps its first record, because stored results are of that one."""
+        """Store a training. A repeated training keeps its first record, because stored results come from that one."""
         if not again:
             self.store.add_model(trained)
             return
@@ -263,13 +264,13 @@ class LocalRun:
         return to_train(self.plan, self.store.trained(), held, self.done)
 
     def _can_train(self, key: ModelKey, ready: set[ModelKey]) -> bool:
-        """Whether the model that it is initialised from is trained, and no process trains that one again now."""
+        """Whether the model that `key` is initialised from is trained, and no process trains that model again now."""
         init_from = self.plan.recipe.method(key.method).init_from
         start = ModelKey(init_from, key.seed)
         with self.claims.claim(_training(start)) as free:
             return not init_from or (start in ready and bool(free) and self.worker.holds(start))
 
-    def _say(self, keys: Sequence[ModelKey], before: int) -> None:
+    def _print_progress(self, keys: Sequence[ModelKey], before: int) -> None:
         if self.progress:
             names = ", ".join(f"{key.method} (seed {key.seed})" for key in keys)
             print(f"training {names}: {before + len(keys)} of {len(self.plan.models)}", file=sys.stderr)
@@ -277,7 +278,7 @@ class LocalRun:
     # evaluating
 
     def _evaluate(self, bar: Progress | None) -> None:
-        """Evaluate the trained models, as far as no other process does it."""
+        """Evaluate the trained models, except evaluations that another process has claimed."""
         trained = self.store.trained()
         models = [key for key in self.plan.models if key in trained and self.worker.holds(key)]
         if self.background is not None:
@@ -294,16 +295,15 @@ class LocalRun:
                     if bar is not None:
                         bar.advance(len(self.done) - bar.done, f"{test_set}, {key.method}")
             if self.background is not None and test_set in (VALIDATION, CLEAN, self.sets[-1]):
-                self.background.finish()  # the next sets need what was learned there
+                self.background.finish()  # evaluations on the next sets need these results
                 self.in_progress.clear()
 
     def _evaluate_on(self, key: ModelKey, test_set: TestSet) -> None:
         with ExitStack() as claim:
             if not claim.enter_context(self.claims.claim(f"judge {key.seed} {key.method} {test_set}")):
                 return
-            self.done = (
-                self.store.done() | self.in_progress
-            )  # the process that held the claim before may have finished it
+            # the process that held the claim before may have finished the evaluation
+            self.done = self.store.done() | self.in_progress
             methods = self.plan.pending(key, test_set, self.done)
             if not methods:
                 return

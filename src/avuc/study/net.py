@@ -31,18 +31,18 @@ def make_net(
 
     Args:
         config: the table [net].
-        num_classes, image_shape: of the data; the shape is (height, width, channels), None for other data than images.
+        num_classes, image_shape: of the data; the shape is (height, width, channels), or None if they are not images.
         weights: initial weights; None for those of `config.weights`, or random ones if there is no such file.
         generator: of the random weights.
         any_inputs: wrap the network so that it takes inputs of any kind; see `AnyInputs`.
     """
     net = (_own_net if config.is_own else _known_net)(config, num_classes, image_shape, generator)
     from_file = weights is None and bool(config.weights)
-    given = _read_weights(Path(config.weights)) if from_file else weights
+    initial = _read_weights(Path(config.weights)) if from_file else weights
     wrapped = AnyInputs(net, config.class_dim) if any_inputs else net
-    if given is not None:
+    if initial is not None:
         try:
-            (net if from_file else wrapped).load_state_dict(dict(given))
+            (net if from_file else wrapped).load_state_dict(dict(initial))
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:200]
             raise InputError(
@@ -88,14 +88,14 @@ def _known_net(
 def _own_net(
     config: NetConfig, num_classes: int, image_shape: tuple[int, int, int] | None, generator: torch.Generator
 ) -> nn.Module:
-    """The network that the user's function returns, or a copy of a network given from Python."""
+    """Return the network that the user's function returns, or a copy of a network from Python."""
     function = find(config.name, "net.name")
     if isinstance(function, nn.Module):
         return copy.deepcopy(function)
-    given: dict[str, Any] = {"generator": generator, "num_classes": num_classes}
+    offered: dict[str, Any] = {"generator": generator, "num_classes": num_classes}
     if image_shape is not None:
-        given["image_shape"] = image_shape
-    call = bound(function, given, config.arguments, "net", config.name)
+        offered["image_shape"] = image_shape
+    call = bound(function, offered, config.arguments, "net", config.name)
     # most networks take their initial weights from torch's own random numbers
     with seeded((generator.initial_seed() + 1) % 2**63):
         try:
@@ -113,12 +113,12 @@ def _read_weights(path: Path) -> Mapping[str, Tensor]:
     if path.suffix == ".safetensors":
         return {name: tensor.clone() for name, tensor in read_tensors(path)[0].items()}
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise InputError(f"{path}: net.weights cannot be read ({error.strerror})") from error
-    except Exception as error:  # torch raises whatever its reader met
+    except Exception as error:  # torch raises many kinds of errors for a broken file
         raise InputError(f"{path}: net.weights is no file of weights ({' '.join(str(error).split())[:120]})") from error
-    found = found.get("state_dict", found) if isinstance(found, dict) else found
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+    state = state.get("state_dict", state) if isinstance(state, dict) else state
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise InputError(f"{path}: net.weights holds no state_dict (names to tensors)")
-    return found
+    return state

@@ -17,7 +17,7 @@ class OtherData:
         name: its name in the results.
         path: a file or folder of images, or the import path of a function of your own that loads data; empty for the
             data set called `name`.
-        first: use only the first so many images; 0 for all.
+        first: use only this many images from the start; 0 for all.
     """
 
     name: str

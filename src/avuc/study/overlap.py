@@ -10,21 +10,21 @@ from torch import Tensor
 from avuc.core.errors import InputError
 from avuc.data.tensors import MemoryData
 
-MOST_SOUGHT = 2000  # examples that are looked for, spread evenly
-FEW = 0.01  # share of common examples that is not worth a line: most collections of images have some
-UNIQUE = 0.9  # share of different examples from which on equal ones are no chance, unlike in a table of few values
+MOST_SOUGHT = 2000  # most examples that are searched for, spread evenly
+FEW = 0.01  # a smaller share of common examples is not reported: most collections of images have some
+UNIQUE = 0.9  # with a smaller share of unique examples, as in a table of few values, equal ones may be chance
 
 
 def check_overlap(source: str, training: MemoryData, held_out: MemoryData, test: MemoryData) -> None:
-    """Refuse test or held-out data that are all among the data before them; print a line if some are.
+    """Raise if all test or held-out examples occur among the other data; print a line if some of them do.
 
     Args:
         source: the user's function, for messages.
         training, held_out, test: the parts of a study.
     """
-    learned = set(_rows(training))
-    _check(source, "held-out", held_out, "training", learned)
-    _check(source, "test", test, "training or held-out", learned.union(_rows(held_out)))
+    seen = set(_rows(training))
+    _check(source, "held-out", held_out, "training", seen)
+    _check(source, "test", test, "training or held-out", seen.union(_rows(held_out)))
 
 
 def _check(source: str, name: str, data: MemoryData, others: str, known: set[int]) -> None:
@@ -44,7 +44,7 @@ def _check(source: str, name: str, data: MemoryData, others: str, known: set[int
 
 
 def _rows(data: MemoryData, most: int = 0) -> list[int]:
-    """Return a hash of the inputs of each example; of `most` examples at most, if it is given."""
+    """Return a hash of the inputs of each example, or of `most` examples if `most` is not 0."""
     rows = torch.arange(len(data))
     if 0 < most < len(data):
         rows = (torch.arange(most) * len(data)).div(most, rounding_mode="floor")

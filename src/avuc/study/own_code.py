@@ -22,18 +22,18 @@ from avuc.study.tables import did_you_mean
 
 _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 PATH = re.compile(f"{_NAME}:{_NAME}")
-# in place of a module: objects that `avuc.study.run` was given
+# the module name in the paths of objects that were passed to `avuc.study.run`
 OBJECT = "object"
 _OBJECTS: dict[str, Any] = {}
 _HERE = str(Path(__file__).parents[1])
-# the folder of the recipe that runs, and those of recipes that ran before in this process
+# folders of the recipes that ran in this process; the last one is of the current recipe
 _RECIPE_FOLDERS: list[str] = []
-# those that were added to Python's search path
+# folders of recipes that were added to Python's search path
 _ADDED: list[str] = []
 
 
 def is_path(name: str) -> bool:
-    """Return whether a name in a recipe is an import path; names of what comes with avuc have no colon.
+    """Return whether a name in a recipe is an import path; names of avuc's own parts have no colon.
 
     >>> is_path("my_package.nets:make_net"), is_path("resnet20"), is_path("C:/data")
     (True, False, False)
@@ -49,10 +49,10 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def find(path: str, where: str) -> Any:
-    """Return what an import path names.
+    """Return the object that an import path names.
 
-    Modules are looked for in the working directory, then beside the recipe (`look_beside`), then among the installed
-    packages.
+    Modules are searched for in the working directory, then in the folder of the recipe (`search_recipe_folder`), then
+    among the installed packages.
 
     Args:
         path: "module:function"; after the colon there may be dots.
@@ -69,25 +69,25 @@ def find(path: str, where: str) -> Any:
                 "or name an import path"
             )
         return _OBJECTS[path]
-    found: Any = _module(name, where)
+    target: Any = _module(name, where)
     for attribute in attributes.split("."):
-        if not hasattr(found, attribute):
-            own = ((key, value) for key, value in vars(found).items() if getattr(value, "__module__", "") == name)
+        if not hasattr(target, attribute):
+            own = ((key, value) for key, value in vars(target).items() if getattr(value, "__module__", "") == name)
             public = [key for key, value in own if callable(value) and not key.startswith("_")]
             raise InputError(f"{where}: {path}: {name} has no {attribute!r}; {did_you_mean(attribute, public)}")
-        found = getattr(found, attribute)
-    if not callable(found):
-        raise InputError(f"{where}: {path} is a {type(found).__name__}; expected a function")
-    return found
+        target = getattr(target, attribute)
+    if not callable(target):
+        raise InputError(f"{where}: {path} is a {type(target).__name__}; expected a function")
+    return target
 
 
-def look_beside(folder: str) -> None:
-    """Look for modules in the folder of a recipe, too, until this is called for another recipe.
+def search_recipe_folder(folder: str) -> None:
+    """Also search for modules in the folder of a recipe, until this is called for another recipe.
 
     Args:
-        folder: an absolute path; "": the recipe is in no folder.
+        folder: an absolute path; "" if the recipe does not come from a file.
     """
-    for before in [one for one in _ADDED if one not in (folder, os.getcwd())]:
+    for before in [added for added in _ADDED if added not in (folder, os.getcwd())]:
         _ADDED.remove(before)
         if before in sys.path:
             sys.path.remove(before)
@@ -105,7 +105,7 @@ def _module(name: str, where: str) -> ModuleType:
         _ADDED.append(folders[-1])
     importlib.invalidate_caches()
     try:
-        found = importlib.import_module(name)
+        module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and f"{name}.".startswith(f"{error.name}."):
             raise InputError(
@@ -115,12 +115,12 @@ def _module(name: str, where: str) -> ModuleType:
         raise InputError(f"{where}: importing {name} failed: {described(error)}; install that module") from error
     except Exception as error:  # whatever the user's module raises
         raise InputError(f"{where}: importing {name} failed: {described(error)}") from error
-    # a study from Python takes the modules that the user has imported
+    # a study started from Python uses the modules that the user has imported, so only recipe files are checked
     if _RECIPE_FOLDERS and _RECIPE_FOLDERS[-1] and (home := _home(name)) in _RECIPE_FOLDERS and home not in folders:
         raise InputError(
             f"{where}: {name} was imported from {home}, for another recipe; run this one in a new Python process"
         )
-    return found
+    return module
 
 
 def _home(name: str) -> str:
@@ -143,43 +143,45 @@ def register(value: Any, name: str, taken: Sequence[str] = ()) -> str:
     """
     module, title = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if module and title and module != "__main__" and is_path(f"{module}:{title}"):
-        found: Any = sys.modules.get(module)
+        target: Any = sys.modules.get(module)
         for attribute in title.split("."):
-            found = getattr(found, attribute, None)
-        if found is value:
+            target = getattr(target, attribute, None)
+        if target is value:
             return f"{module}:{title}"
     plain = title.rpartition(".")[2] if title else name
     plain = plain if plain.isidentifier() else name  # a lambda
     path = f"{OBJECT}:{plain}"
-    path = next(one for one in (path, *(f"{path}_{n}" for n in range(2, len(taken) + 3))) if one not in taken)
+    path = next(
+        candidate for candidate in (path, *(f"{path}_{n}" for n in range(2, len(taken) + 3))) if candidate not in taken
+    )
     _OBJECTS[path] = value
     return path
 
 
 def objects(paths: Iterable[str]) -> dict[str, Any]:
-    """Return the objects behind some paths, for another process; see `restore`."""
+    """Return the registered objects of some paths, to send them to another process; see `restore`."""
     return {path: _OBJECTS[path] for path in paths if path in _OBJECTS}
 
 
-def restore(given: Mapping[str, Any]) -> None:
+def restore(registered: Mapping[str, Any]) -> None:
     """Make objects of another process known in this one."""
-    _OBJECTS.update(given)
+    _OBJECTS.update(registered)
 
 
 def bound(
     function: Callable[..., Any],
-    given: Mapping[str, Any],
+    offered: Mapping[str, Any],
     options: Mapping[str, Any],
     where: str,
     path: str,
     *,
     takes_batch: bool = False,
 ) -> Callable[..., Any]:
-    """Return the function with the arguments that it takes; call the result without any, or with a batch.
+    """Return the function with its arguments bound; call the result without arguments, or with a batch.
 
     Args:
         function: the user's function.
-        given: what avuc offers, by name; what the function does not name is left out.
+        offered: arguments that avuc offers, by name; those that the function does not name are left out.
         options: the user's own arguments; the function must take all of them.
         where: the table of the recipe, for messages.
         path: the function's name in the recipe, for messages.
@@ -199,25 +201,29 @@ def bound(
             raise InputError(f"{where}: {path} takes no positional argument; its first one must be the batch")
         if first.kind is not kind.VAR_POSITIONAL:
             del parameters[first.name]
-    anything = any(one.kind is kind.VAR_KEYWORD for one in parameters.values())
-    named = {n: one for n, one in parameters.items() if one.kind not in (kind.VAR_KEYWORD, kind.VAR_POSITIONAL)}
+    anything = any(parameter.kind is kind.VAR_KEYWORD for parameter in parameters.values())
+    named = {
+        n: parameter
+        for n, parameter in parameters.items()
+        if parameter.kind not in (kind.VAR_KEYWORD, kind.VAR_POSITIONAL)
+    }
     for name in options:
         if name not in named and not anything:
             raise InputError(f"{where}.options: {path} takes no {name!r}; {did_you_mean(name, named)}")
-    values = {**{name: value for name, value in given.items() if name in named}, **options}
-    for name, one in named.items():
-        if one.default is kind.empty and name not in values:
+    values = {**{name: value for name, value in offered.items() if name in named}, **options}
+    for name, parameter in named.items():
+        if parameter.default is kind.empty and name not in values:
             remedy = (
                 "rename it or give it a default" if takes_batch else f"give it a default or put it in {where}.options"
             )
-            raise InputError(f"{where}: {path} needs {name!r}, and avuc offers {', '.join(given)}; {remedy}")
-    alone = [values.pop(n) for n, one in named.items() if one.kind is kind.POSITIONAL_ONLY and n in values]
+            raise InputError(f"{where}: {path} needs {name!r}, and avuc offers {', '.join(offered)}; {remedy}")
+    alone = [values.pop(n) for n, parameter in named.items() if parameter.kind is kind.POSITIONAL_ONLY and n in values]
     return lambda *batch: function(*batch, *alone, **values)
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the global random numbers of torch, NumPy and Python for the user's code, and put them back afterwards.
+    """Seed the global random numbers of torch, NumPy and Python for the user's code, and restore them afterwards.
 
     >>> with seeded(3):
     ...     first = random.random()
@@ -226,7 +232,7 @@ def seeded(seed: int) -> Iterator[None]:
     True
     """
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
-    import torch  # reports are made without it
+    import torch  # here, because reports work without torch
 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # of the CPU only

@@ -1,4 +1,4 @@
-"""The data of a study from a function of the user's: `load(split, …)` returns them in one of the usual forms."""
+"""Load the data of a study with the user's function: `load(split, …)` returns them in one of the usual forms."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from avuc.study.own_code import bound, described, find, seeded
 from avuc.study.sections import DataConfig
 
 VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-# what was loaded last: the check before a study and the study itself load the same
+# the data loaded last, because the check before a study and the study itself load the same data
 _LOADED: dict[tuple[str, str, str], MemoryData] = {}
 
 
 def load_own(config: DataConfig, split: str, num_classes: int = 0) -> MemoryData:
-    """Return what the user's function `data.source` gives for a split, checked and in memory.
+    """Return the data that the user's function `data.source` gives for a split, checked and in memory.
 
     A DataLoader is read once, in the order of its dataset; a sampler that chooses examples is kept.
 
     Args:
         config: the table [data].
         split: "train", "test" or `config.validation_split`.
-        num_classes: of the study, for out-of-distribution data, whose own labels are not used; 0 for the study's data.
+        num_classes: number of classes of the study, for out-of-distribution data, whose labels are not used; 0 for the
+            study's own data.
     """
     if num_classes:
         return _load(config, split, num_classes)
-    # of two objects with one name, each has data of its own
+    # two objects may have the same name; the id keeps their data apart
     function = id(find(config.source, "data.source"))
     settings = (config.options, config.root, config.encode, config.ignore_index, config.class_names, function)
     key = (config.source, repr(settings), split)
@@ -46,7 +47,7 @@ def load_own(config: DataConfig, split: str, num_classes: int = 0) -> MemoryData
 
 
 def forget() -> None:
-    """Drop what was loaded; the next call loads it again."""
+    """Forget the loaded data; the next call loads them again."""
     _LOADED.clear()
 
 
@@ -54,22 +55,22 @@ def _load(config: DataConfig, split: str, num_classes: int) -> MemoryData:
     where = f"data.source: {config.source} ({split})"
     if not num_classes:
         _check_split(config)
-    found = call_load(config, split, outside=bool(num_classes))
-    if isinstance(found, TensorData) and config.ignore_index != IGNORE_INDEX:
-        found = replace(found, labels=found.labels.masked_fill(found.labels == config.ignore_index, IGNORE_INDEX))
-    if isinstance(found, Dataset | TensorData):
-        return found if num_classes else _named(found, config.class_names, where)
-    texts, encode = _texts(found), _encoder(config)
+    loaded = call_load(config, split, outside=bool(num_classes))
+    if isinstance(loaded, TensorData) and config.ignore_index != IGNORE_INDEX:
+        loaded = replace(loaded, labels=loaded.labels.masked_fill(loaded.labels == config.ignore_index, IGNORE_INDEX))
+    if isinstance(loaded, Dataset | TensorData):
+        return loaded if num_classes else _named(loaded, config.class_names, where)
+    texts, encode = _texts(loaded), _encoder(config)
     if texts and encode is None:
         raise InputError(f"{where}: sentences need data.encode, the import path of a function that makes them tensors")
     if encode is not None and not texts:
         raise InputError(f"{where}: data.encode is for sentences, a pair (list of str, labels); leave it out")
-    pair = (encode(list(texts)), found[1]) if texts and encode else found
+    pair = (encode(list(texts)), loaded[1]) if texts and encode else loaded
     inputs, labels = _collected(pair, where)
     if config.ignore_index != IGNORE_INDEX:
         labels = labels.masked_fill(labels == config.ignore_index, IGNORE_INDEX)
-    classes = class_names(found) or config.class_names
-    if num_classes:  # data of another kind: what their labels mean is unknown
+    classes = class_names(loaded) or config.class_names
+    if num_classes:  # out-of-distribution data: their labels mean nothing in this study
         labels, count, classes = labels.masked_fill(labels != IGNORE_INDEX, 0), num_classes, ()
     elif split == "train":
         count = len(classes) or (int(labels.max()) + 1 if labels.numel() else 0)
@@ -84,7 +85,7 @@ def _load(config: DataConfig, split: str, num_classes: int) -> MemoryData:
 
 
 def _named(data: MemoryData, names: tuple[str, ...], where: str) -> MemoryData:
-    """Return data with the names of the recipe, if they have none."""
+    """Return the data with the class names of the recipe, if they have none of their own."""
     if data.class_names or not names:
         return data
     if len(names) != data.num_classes:
@@ -93,7 +94,7 @@ def _named(data: MemoryData, names: tuple[str, ...], where: str) -> MemoryData:
 
 
 def _check_split(config: DataConfig) -> None:
-    """Refuse a function that does not take `split`: training and test data would be the same."""
+    """Refuse a function that does not take `split`, because training and test data would be the same."""
     function = find(config.source, "data.source")
     if isinstance(function, Mapping):
         return
@@ -102,7 +103,7 @@ def _check_split(config: DataConfig) -> None:
     except (TypeError, ValueError):
         return  # `bound` says it
     if "split" not in names and not any(
-        one.default is one.empty and one.kind not in VARIABLE for one in names.values()
+        parameter.default is parameter.empty and parameter.kind not in VARIABLE for parameter in names.values()
     ):
         raise InputError(
             f"data.source: {config.source} takes no 'split', so training and test data would be the same; give it this "
@@ -110,41 +111,41 @@ def _check_split(config: DataConfig) -> None:
         )
 
 
-def _texts(found: Any) -> tuple[str, ...]:
+def _texts(loaded: Any) -> tuple[str, ...]:
     """Return the sentences of a pair (list of str, labels); nothing for other data."""
-    is_pair = isinstance(found, tuple | list) and len(found) == 2 and isinstance(found[0], list | tuple)
-    if is_pair and found[0] and all(isinstance(text, str) for text in found[0]):
-        return tuple(found[0])
+    is_pair = isinstance(loaded, tuple | list) and len(loaded) == 2 and isinstance(loaded[0], list | tuple)
+    if is_pair and loaded[0] and all(isinstance(text, str) for text in loaded[0]):
+        return tuple(loaded[0])
     return ()
 
 
 def _encoder(config: DataConfig) -> Encode | None:
-    """Return the user's function from sentences to tensors, which says in one line what is wrong."""
+    """Return the user's function from sentences to tensors; it raises an InputError if it fails."""
     if not config.encode:
         return None
     function, path = find(config.encode, "data.encode"), config.encode
 
     def encode(texts: list[str]) -> Any:
         try:
-            found = bound(function, config.offered, {}, "data.encode", path, takes_batch=True)(texts)
+            encoded = bound(function, config.offered, {}, "data.encode", path, takes_batch=True)(texts)
         except InputError:
             raise
         except Exception as error:  # whatever the user's function raises
             raise InputError(f"data.encode: {path} failed: {described(error)}") from error
-        parts = found.values() if isinstance(found, Mapping) else [found]
+        parts = encoded.values() if isinstance(encoded, Mapping) else [encoded]
         if not all(isinstance(part, Tensor) and part.ndim and len(part) == len(texts) for part in parts):
             raise InputError(
                 f"data.encode: {path} must return a tensor, or a mapping of tensors, with a row for each sentence"
             )
-        return dict(found) if isinstance(found, Mapping) else found
+        return dict(encoded) if isinstance(encoded, Mapping) else encoded
 
     return encode
 
 
 def call_load(config: DataConfig, split: str, *, outside: bool = False) -> Any:
-    """Return what the user's function gives for a split. An object in its place has one entry for each split.
+    """Return what the user's function gives for a split; a mapping from split to data may replace the function.
 
-    A function of out-of-distribution data need not take the options of the study's own data.
+    A function that loads out-of-distribution data need not take the options of the study's own data.
     """
     path, root = config.source, config.root
     function = find(path, "data.source")
@@ -153,10 +154,10 @@ def call_load(config: DataConfig, split: str, *, outside: bool = False) -> Any:
             raise InputError(f"data: no {split!r} among {', '.join(map(repr, function))}; give 'train' and 'test'")
         return function[split]
     options = {} if outside else config.options
-    given = {"split": split} | (config.offered if outside else {"root": root} if root else {})
+    offered = {"split": split} | (config.offered if outside else {"root": root} if root else {})
     if not root and "root" not in options and _needs_root(function):
         raise InputError(f"data.root: {path} needs the folder of the data; set data.root = FOLDER")
-    call = bound(function, given, options, "data", path)
+    call = bound(function, offered, options, "data", path)
     # transforms and generated data that use global random numbers are the same in every run
     with seeded(0):
         try:
@@ -175,11 +176,11 @@ def _needs_root(function: Any) -> bool:
     return root is not None and root.default is root.empty
 
 
-def _collected(found: Any, where: str) -> tuple[Any, Tensor]:
+def _collected(loaded: Any, where: str) -> tuple[Any, Tensor]:
     """Return the inputs (a tensor, or a mapping of tensors) and labels of data in one of the usual forms."""
     try:
         with seeded(0):
-            return collected(found)
+            return collected(loaded)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     except Exception as error:  # whatever the user's dataset raises

@@ -14,24 +14,24 @@ from weakref import WeakKeyDictionary
 
 from avuc.study.own_code import find, is_path
 
-CODE = "code of "  # how the names of these digests begin
+CODE = "code of "  # prefix of the names of these digests
 DIGITS = 32
 _SOURCES: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-# by id, with the object so that the id stays its own
+# by id; keeping the object ensures that no other object gets its id
 _CARRIED: dict[int, tuple[Any, str]] = {}
 
 
 def begin() -> None:
-    """Look at the values of objects again: a new study begins. During a study, an object may count its calls."""
+    """Read the values of objects again in a new study. During a study they may change, for example a call counter."""
     _CARRIED.clear()
 
 
 def code_digest(value: Any) -> str:
     """Return a digest of a function or class and of everything in its module that it uses, by name.
 
-    Comments, docstrings and layout do not count, nor does the code of other modules. Plain values do that an object
-    carries: those of a `functools.partial`, of the variables around a nested function, and of an object's attributes.
-    Empty if there is no source.
+    Comments, docstrings and layout do not count, nor does the code of other modules. Plain values in an object count:
+    the arguments of a `functools.partial`, the variables around a nested function, the attributes of an object. The
+    digest is empty if there is no source.
 
     >>> code_digest(code_digest) == code_digest(code_digest), code_digest(len)
     (True, '')
@@ -46,26 +46,26 @@ def code_digest(value: Any) -> str:
     named = value if inspect.isroutine(value) or inspect.isclass(value) else type(value)
     named = inspect.unwrap(getattr(named, "__func__", named))
     text = _source(named)
-    made = hashlib.sha256(text.encode())
+    digester = hashlib.sha256(text.encode())
     if any(carried):
-        made.update("\n".join(carried).encode())
+        digester.update("\n".join(carried).encode())
     weights = getattr(value, "state_dict", None)
     if weights is not None and not inspect.isclass(value):  # a network given from Python
         text = text or "weights"
         for name, tensor in weights().items():
-            made.update(name.encode())
-            made.update(tensor.detach().cpu().contiguous().reshape(-1).double().numpy().tobytes())
-    return made.hexdigest()[:DIGITS] if text else ""
+            digester.update(name.encode())
+            digester.update(tensor.detach().cpu().contiguous().reshape(-1).double().numpy().tobytes())
+    return digester.hexdigest()[:DIGITS] if text else ""
 
 
 def code_prints(paths: Iterable[str]) -> dict[str, str]:
     """Return the digests of the user's functions among some names of a recipe, as the table `data` of a study."""
-    found = {f"{CODE}{path}": code_digest(find(path, "recipe")) for path in paths if is_path(path)}
-    return {name: digest for name, digest in found.items() if digest}
+    digests = {f"{CODE}{path}": code_digest(find(path, "recipe")) for path in paths if is_path(path)}
+    return {name: digest for name, digest in digests.items() if digest}
 
 
 def _source(named: Any) -> str:
-    """The code of a function or class when it was first asked for: a file that is edited later is not what runs."""
+    """Return the code of a function or class as it was at the first call: later edits of the file are not what runs."""
     if named not in _SOURCES:
         try:
             module = sys.modules[named.__module__]
@@ -77,7 +77,7 @@ def _source(named: Any) -> str:
 
 
 def _carried(value: Any) -> str:
-    """The plain values in the variables around a nested function, or in the attributes of an object."""
+    """Return the plain values in the variables around a nested function, or in the attributes of an object."""
     if inspect.isclass(value):
         return ""
     if not inspect.isroutine(value):
@@ -94,17 +94,17 @@ def _is_method(value: Any) -> bool:
 
 
 def _values(value: Any) -> str:
-    """Numbers, text and containers of them as text; other things by their kind."""
+    """Return numbers, text and containers of them as text; other objects as the name of their type."""
     if isinstance(value, Mapping):
-        found = [f"{key!r}: {_values(item)}" for key, item in value.items()]
-        return "{" + ", ".join(found) + "}" if found else ""
+        items = [f"{key!r}: {_values(item)}" for key, item in value.items()]
+        return "{" + ", ".join(items) + "}" if items else ""
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_values, value)) + "]" if value else ""
     return repr(value) if isinstance(value, str | bytes | int | float | None) else type(value).__name__
 
 
 def _own_source(named: Any) -> str:
-    """The source of a function that was typed into a notebook or a shell, as far as Python has it."""
+    """Return the source of a function that was typed into a notebook or a shell; "" if Python does not have it."""
     try:
         return _plain(ast.parse(textwrap.dedent(inspect.getsource(named))))
     except (OSError, TypeError, SyntaxError):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def png(pixels: NDArray[np.uint8]) -> bytes:
-    """Return the PNG file of a uint8 (H, W, C) image, without an image library: of its first three channels, or one.
+    """Return the PNG file of a uint8 (H, W, C) image: in colour from its first three channels, or grey from the first.
 
     >>> png(np.zeros((2, 2, 1), np.uint8))[:4]
     b'\\x89PNG'

@@ -46,14 +46,14 @@ def portable_options(value: Any) -> Any:
 
 
 def _entry(entry: Any) -> Any:
-    """An entry of `study.ood`."""
+    """Return an entry of `study.ood` without the folders of this machine."""
     if isinstance(entry, Mapping) and isinstance(entry.get("path"), str):
         return {**entry, "path": without_folder(entry["path"])}
     return without_folder(entry) if isinstance(entry, str) else entry
 
 
 def without_folder(path: str) -> str:
-    """Return `<data>/NAME` for a path that says something about this machine; other paths as they are.
+    """Return `<data>/NAME` for a path that reveals folders of this machine; other paths are returned unchanged.
 
     >>> without_folder("/home/ada/data/digits.npz"), without_folder("data/digits.npz"), without_folder("")
     ('<data>/digits.npz', 'data/digits.npz', '')

@@ -34,7 +34,7 @@ RETRIES = 5
 # share of a GPU for an evaluation: several small networks share one; a training has its own
 EVALUATION_SHARE = 0.25
 
-_WORKERS: dict[str, StudyWorker] = {}  # what this process has loaded, for its next task, by run
+_WORKERS: dict[str, StudyWorker] = {}  # by run; a worker keeps loaded data and models for the next task
 
 
 def run(
@@ -79,15 +79,15 @@ class _Driver:
         self.ray, self.plan, self.store, self.progress = ray, plan, store, progress
         kind = torch.device(device).type
         self.on_gpu = kind == "cuda" or ray.cluster_resources().get("GPU", 0) > 0
-        # a task sees the GPU it was given as the first one
+        # a task sees only its own GPU, as the first one
         self.common = (
             plan.recipe.to_toml(),
             str(directory),
             "cuda:0" if self.on_gpu else kind,
             torch.get_num_threads(),
-            (os.getcwd(), plan.recipe.code_folder),  # where modules of the user's own are
+            (os.getcwd(), plan.recipe.code_folder),  # folders of the user's own modules
             ray.put(plan.recipe.given_objects()),
-            # Ray keeps processes from one run to the next, where data, network and folder may be others
+            # Ray keeps processes from one run to the next, which may have other data, another network or folder
             uuid.uuid4().hex,
         )
         settings = {"max_retries": RETRIES, "num_cpus": 1}
@@ -106,18 +106,18 @@ class _Driver:
                 groups = self.plan.groups(missing, None if self.on_gpu else 1)
                 tasks = [self.train.remote(*self.common, group) for group in groups]
                 for trained in self._results(tasks):
-                    for one in trained:
-                        self.store.add_model(one)
+                    for model in trained:
+                        self.store.add_model(model)
                     bar.advance(len(trained), "training")
-            shifted = [one for one in self.plan.sets if one not in (VALIDATION, CLEAN)]
+            shifted = [test_set for test_set in self.plan.sets if test_set not in (VALIDATION, CLEAN)]
             for stage in ([VALIDATION], [CLEAN], shifted):
-                tasks = [task for one in stage for task in self._tasks(one)]
+                tasks = [task for test_set in stage for task in self._tasks(test_set)]
                 for evaluations in self._results(tasks):
                     self.store.add_evaluations(evaluations)
                     bar.advance(len(evaluations), f"evaluating on {evaluations[0].test_set}")
 
     def _tasks(self, test_set: TestSet) -> list[Any]:
-        """One task for each model. Tasks on one set follow each other in the queue, so that workers reuse images."""
+        """Return one task for each model. Tasks on one set follow each other, so that workers reuse its images."""
         done, tasks = self.store.done(), []
         for key in self.plan.models:
             names = [method.name for method in self.plan.pending(key, test_set, done)]
@@ -130,9 +130,9 @@ class _Driver:
         """Yield results as they arrive. An `InputError` of a task is raised here; other errors are left to Ray."""
         while tasks:
             ready, tasks = self.ray.wait(tasks)
-            for one in ready:
+            for task in ready:
                 try:
-                    yield self.ray.get(one)
+                    yield self.ray.get(task)
                 except self.ray.exceptions.RayTaskError as error:
                     cause = error.cause if isinstance(error.cause, InputError) else None
                     if cause is None:
@@ -155,7 +155,7 @@ def _worker(
     device: str,
     threads: int,
     folders: tuple[str, str],
-    given: Mapping[str, Any],
+    objects: Mapping[str, Any],
     run_id: str,
 ) -> StudyWorker:
     if folders[0] not in sys.path:
@@ -165,7 +165,7 @@ def _worker(
     if run_id not in _WORKERS:
         _WORKERS.clear()
         forget()
-        restore(given)
+        restore(objects)
         sharing = round(1 / EVALUATION_SHARE)
         study = replace(parse_recipe(recipe), code_folder=folders[1])
         _WORKERS[run_id] = StudyWorker(study, Path(directory), device, progress=False, processes=sharing)
@@ -178,11 +178,11 @@ def _train(
     device: str,
     threads: int,
     folders: tuple[str, str],
-    given: Mapping[str, Any],
+    objects: Mapping[str, Any],
     run_id: str,
     keys: list[ModelKey],
 ) -> list[Trained]:
-    return _worker(recipe, directory, device, threads, folders, given, run_id).train(keys)
+    return _worker(recipe, directory, device, threads, folders, objects, run_id).train(keys)
 
 
 def _evaluate(
@@ -191,12 +191,12 @@ def _evaluate(
     device: str,
     threads: int,
     folders: tuple[str, str],
-    given: Mapping[str, Any],
+    objects: Mapping[str, Any],
     run_id: str,
     key: ModelKey,
     test_set: TestSet,
     names: list[str],
     fits: dict[str, ValidationFit],
 ) -> list[Evaluation]:
-    worker = _worker(recipe, directory, device, threads, folders, given, run_id)
+    worker = _worker(recipe, directory, device, threads, folders, objects, run_id)
     return worker.evaluate(key, test_set, [worker.recipe.method(name) for name in names], fits)

@@ -47,7 +47,7 @@ def load_recipe(name: str | Path, changes: Sequence[str] = ()) -> Recipe:
     source = str(name)
     if source in recipe_names():
         text = resources.files("avuc").joinpath("recipes", f"{source}.toml").read_text(encoding="utf-8")
-        return parse_recipe(text, f"{source}.toml", changes, tell=_to_stderr)
+        return parse_recipe(text, f"{source}.toml", changes, notify=_to_stderr)
     try:
         text = read_text(source)
     except (OSError, UnicodeDecodeError) as error:
@@ -58,7 +58,7 @@ def load_recipe(name: str | Path, changes: Sequence[str] = ()) -> Recipe:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         known = did_you_mean(source, recipe_names())
         raise InputError(f"{source}: no recipe can be read here ({reason}); {known}, or give a .toml file") from error
-    recipe = parse_recipe(text, source, changes, tell=_to_stderr)
+    recipe = parse_recipe(text, source, changes, notify=_to_stderr)
     return replace(recipe, code_folder=str(Path(source).resolve().parent))
 
 
@@ -68,7 +68,7 @@ def load_training(path: str | Path) -> TrainingRecipe:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8 text'})") from error
-    return parse_training(text, str(path), tell=_to_stderr)
+    return parse_training(text, str(path), notify=_to_stderr)
 
 
 def _to_stderr(line: str) -> None:

@@ -1,4 +1,4 @@
-"""What is stored of one training and of one evaluation."""
+"""The records of one training and of one evaluation, as they are stored."""
 
 from __future__ import annotations
 

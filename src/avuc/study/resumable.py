@@ -20,8 +20,8 @@ OWN_FILES = ("npz", "npy", "folder")
 def check_resumable(old: Recipe, new: Recipe, path: Path) -> None:
     """Refuse a recipe that would mix two studies in one folder.
 
-    A study may grow by seeds, shifts, severities, out-of-distribution data and methods. Everything else must be as it
-    was.
+    A study may get more seeds, shifts, severities, out-of-distribution data and methods. Everything else must stay the
+    same.
 
     Args:
         old: a recipe that was run in the folder.
@@ -37,9 +37,9 @@ def check_resumable(old: Recipe, new: Recipe, path: Path) -> None:
     }
     for other in new.study.others:
         pairs |= {
-            f"study.ood.{one.name}": (replace(one, path=other.path), other)
-            for one in old.study.others
-            if one.name == other.name
+            f"study.ood.{stored.name}": (replace(stored, path=other.path), other)
+            for stored in old.study.others
+            if stored.name == other.name
         }
     if new.data.source not in OWN_FILES:
         pairs["data"] = (replace(old.data, root=new.data.root), new.data)  # the same images, elsewhere
@@ -53,10 +53,12 @@ def check_resumable(old: Recipe, new: Recipe, path: Path) -> None:
             same_file["options"] = now.options
         pairs[part] = (replace(before, **same_file), now)
     methods = {method.name: method for method in new.methods}
-    pairs |= {f"methods.{one.name}": (one, methods[one.name]) for one in old.methods if one.name in methods}
+    pairs |= {
+        f"methods.{method.name}": (method, methods[method.name]) for method in old.methods if method.name in methods
+    }
     for part, (before, now) in pairs.items():
         for item in fields(before):
-            was, is_now = (_identity(getattr(one, item.name)) for one in (before, now))
+            was, is_now = (_identity(getattr(config, item.name)) for config in (before, now))
             if was != is_now and item.name not in ("seeds", *READING):
                 raise InputError(
                     f"{path}: holds another study: {part}.{item.name} was {_short(was)}, now {_short(is_now)}; "
@@ -70,7 +72,7 @@ def _same_file(before: str, now: str) -> bool:
 
 
 def _identity(value: Any) -> Any:
-    """Return what is compared: of training settings, only those that change its result."""
+    """Return the value that is compared; for training settings, only those that change the result of a training."""
     return value.identity() if isinstance(value, TrainSettings) else value
 
 

@@ -1,4 +1,4 @@
-"""Networks that a study trains again, because it has their results but their weights are gone."""
+"""Networks that a study trains again, because their results are stored but their weights are missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOLERANCE = 2e-5
 
 
 def comparison(key: ModelKey, stored: Iterable[Mapping[str, Any]], now: Iterable[Mapping[str, Any]]) -> str:
-    """Return a line that says whether a network that was trained again is the one that the stored results are of.
+    """Return a line that says whether a repeated training gave the network that the stored results come from.
 
     Args:
         key: the model.
@@ -41,24 +41,24 @@ def comparison(key: ModelKey, stored: Iterable[Mapping[str, Any]], now: Iterable
     if not differences:
         return f"{begin}: its epochs have the stored figures"
     last = max(each[0] for each in differences)
-    shown = [each for each in differences if each[0] == last]
-    epoch, name, new, old = next((each for each in shown if each[1] == "accuracy"), shown[0])
+    in_last_epoch = [each for each in differences if each[0] == last]
+    epoch, name, new, old = next((each for each in in_last_epoch if each[1] == "accuracy"), in_last_epoch[0])
     return f"{begin}, not exactly as before: epoch {epoch + 1} has {name} {_short(new)}, stored is {_short(old)}"
 
 
 def to_train(plan: Plan, trained: set[ModelKey], held: set[ModelKey], done: Done) -> list[ModelKey]:
-    """Return the models to train: also trained ones whose weights are gone, if evaluations or other models need them.
+    """Return the models to train, and trained models with missing weights that evaluations or other models need.
 
     Args:
         plan: the work.
         trained: models with a stored training.
-        held: models whose weights are there.
+        held: models whose weights are available.
         done: finished evaluations.
     """
     missing = [
         key
         for key in plan.models
-        if key not in trained or (key not in held and any(plan.pending(key, one, done) for one in plan.sets))
+        if key not in trained or (key not in held and any(plan.pending(key, test_set, done) for test_set in plan.sets))
     ]
     starts = {ModelKey(plan.recipe.method(key.method).init_from, key.seed) for key in missing}
     return [key for key in plan.models if key in missing or (key in starts and key not in held)]
@@ -67,7 +67,7 @@ def to_train(plan: Plan, trained: set[ModelKey], held: set[ModelKey], done: Done
 def _same(new: Any, old: Any) -> bool:
     if not isinstance(new, float | int) or not isinstance(old, float | int):
         return bool(new == old)
-    # NaN is as it was, too
+    # two NaN count as equal
     return new == old or (new != new and old != old) or abs(new - old) <= TOLERANCE * max(abs(new), abs(old))
 
 

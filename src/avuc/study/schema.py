@@ -6,7 +6,7 @@ import sqlite3
 from dataclasses import dataclass
 
 FORMAT = "1"
-PAGE = 8192  # bytes: several curves fit into a page; one would take two pages of 4,096 bytes
+PAGE = 8192  # bytes; several curves fit into such a page, while one curve would need two pages of 4,096 bytes
 CELL = "method TEXT NOT NULL, seed INTEGER NOT NULL, shift TEXT NOT NULL, severity INTEGER NOT NULL"
 KEY = "method, seed, shift, severity"
 SCHEMA = f"""
@@ -75,9 +75,9 @@ PARTS = (
 
 
 def schema_problem(db: sqlite3.Connection) -> str | None:
-    """Return what is wrong with the tables of an open file; None for a study, also of version 0.1.0."""
-    found = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall())
-    if "meta" not in found:
+    """Return what is wrong with the tables of an open file; None for the file of a study, also of version 0.1.0."""
+    tables = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall())
+    if "meta" not in tables:
         return "is a database, but not of an avuc study"
     with sqlite3.connect(":memory:") as model:
         model.executescript(SCHEMA)
@@ -85,6 +85,6 @@ def schema_problem(db: sqlite3.Connection) -> str | None:
         model.executescript(ADDED)
         new = dict(model.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall())
     model.close()
-    expected = new if "checks" in found or "data" in found else old
-    wrong = [name for name, sql in expected.items() if found.get(name) != sql]
+    expected = new if "checks" in tables or "data" in tables else old
+    wrong = [name for name, sql in expected.items() if tables.get(name) != sql]
     return f"its table {wrong[0]!r} is missing or altered" if wrong else None

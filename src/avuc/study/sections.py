@@ -21,7 +21,7 @@ MOST = 2**63  # SQLite has no larger whole number
 
 
 def check_different(name: str, values: tuple[int, ...] | tuple[str, ...]) -> None:
-    """Refuse a value that is given twice: it would be counted twice and computed once."""
+    """Refuse duplicate values, which would be counted twice and computed once."""
     wrong = [value for value in values if isinstance(value, int) and not 0 <= value < MOST]
     if wrong or len(set(values)) < len(values):
         kind = "different whole numbers from 0 up" if name not in ("shifts", "class_names") else "different names"
@@ -184,7 +184,7 @@ class DataConfig:
 
     @property
     def offered(self) -> dict[str, Any]:
-        """What `encode` and shifts of the user's own get, if they name it: `root` and the options."""
+        """Arguments that the user's `encode` and shifts get if they have these parameters: `root` and the options."""
         return ({"root": self.root} if self.root else {}) | dict(self.options)
 
     # names of version 0.1.0
@@ -245,5 +245,5 @@ class CalibratorSpec:
     params: tuple[tuple[str, Any], ...] = ()
 
     def make(self) -> Calibrator:
-        """Return the calibrator, not fitted."""
+        """Return an unfitted calibrator."""
         return CALIBRATORS[self.kind](**dict(self.params))

@@ -21,13 +21,13 @@ from avuc.data.tensors import MemoryData, TensorData
 from avuc.shifts import Archive
 from avuc.study.config import Recipe
 from avuc.study.grid import CLEAN, VALIDATION, TestSet
-from avuc.study.own_code import is_path, look_beside
+from avuc.study.own_code import is_path, search_recipe_folder
 from avuc.study.own_data import load_own
 from avuc.study.own_digest import code_prints
 from avuc.study.photographs import photo_patches
 from avuc.study.sections import DataConfig
 from avuc.study.shifted import shifted_data
-from avuc.study.shifted_text import word_places
+from avuc.study.shifted_text import word_labels
 from avuc.study.text_file import is_text_file, read_sentences
 
 IMAGENET_SIZE = 224
@@ -35,15 +35,15 @@ MOST_OUTSIDE = 10_000  # patches of photographs at most
 
 
 class StudyData:
-    """The images of a recipe, loaded when they are first needed. Shifts are generated on `device`."""
+    """The data of a recipe, loaded when they are first needed. Shifts are generated on `device`."""
 
     def __init__(self, recipe: Recipe, device: torch.device) -> None:
-        look_beside(recipe.code_folder)
+        search_recipe_folder(recipe.code_folder)
         self.recipe: Recipe = recipe
         self.config: DataConfig = recipe.data
         self.device: torch.device = device
         self._streams: dict[tuple[int, int], Stream] = {}
-        self._made: tuple[TestSet, MemoryData] | None = None
+        self._last_set: tuple[TestSet, MemoryData] | None = None
         self._prints: dict[str, str] = {}
 
     # training and validation
@@ -84,12 +84,12 @@ class StudyData:
         if self.config.validation_split:
             held = self._load(self.config.validation_split)
             return self._fewer(whole).to(self.device), held
-        rest, held = self._apart(whole)
+        rest, held = self._hold_out(whole)
         return rest.to(self.device), held
 
     @cached_property
     def _halves(self) -> tuple[MemoryData, MemoryData]:
-        """The two halves of the held-out data. Data in the order of their classes are dealt out in turn."""
+        """The two halves of the held-out data. Data sorted by class are assigned to the halves alternately."""
         held = self._split[1]
         count, labels = len(held), held.labels
         if labels.ndim == 1 and int(labels.diff().count_nonzero()) < len(labels.unique()):
@@ -106,10 +106,10 @@ class StudyData:
         else:
             raise InputError(f"data.stream: files come from source imagenet or folder, found {self.config.source!r}")
         # a list of files has the names and labels that splitting looks at
-        rest, held = self._apart(cast(Dataset, files))
+        rest, held = self._hold_out(cast(Dataset, files))
         return cast(ImageFiles, rest), cast(ImageFiles, held)
 
-    def _apart(self, data: MemoryData) -> tuple[MemoryData, MemoryData]:
+    def _hold_out(self, data: MemoryData) -> tuple[MemoryData, MemoryData]:
         config = self.config
         # splitting looks at labels and takes subsets, which all kinds of data have
         whole = cast(Dataset, data)
@@ -143,24 +143,24 @@ class StudyData:
             }
         else:
             pieces = {"training": self._split[0], "validation": self.validation}
-        found = {name: digest_of(data) for name, data in pieces.items()}
-        found |= code_prints([self.recipe.net.name])
+        prints = {name: digest_of(data) for name, data in pieces.items()}
+        prints |= code_prints([self.recipe.net.name])
         weights = Path(self.recipe.net.weights) if self.recipe.net.weights else None
         if weights is not None and weights.is_file():
             with weights.open("rb") as file:
-                found["net.weights"] = hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
-        return found
+                prints["net.weights"] = hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+        return prints
 
     def prints(self, test_set: TestSet) -> dict[str, str]:
-        """Return the digest of the images of a set, by name; of the clean images, if the set is generated from them."""
-        made = not test_set.outside and not self.config.corruptions_dir and test_set != VALIDATION
-        name = "clean" if made else str(test_set)
+        """Return digests by name: of the images of a set, or of the clean images if the set is generated from them."""
+        is_generated = not test_set.outside and not self.config.corruptions_dir and test_set != VALIDATION
+        name = "clean" if is_generated else str(test_set)
         if name not in self._prints:
-            self._prints[name] = digest_of(self.test if made else self.images(test_set))
-        found = {name: self._prints[name]} | code_prints([] if test_set.outside else [test_set.shift])
+            self._prints[name] = digest_of(self.test if is_generated else self.images(test_set))
+        result = {name: self._prints[name]} | code_prints([] if test_set.outside else [test_set.shift])
         if is_text_file(test_set.shift):
-            found[test_set.shift] = hashlib.sha256(Path(test_set.shift).read_bytes()).hexdigest()[:DIGITS]
-        return found
+            result[test_set.shift] = hashlib.sha256(Path(test_set.shift).read_bytes()).hexdigest()[:DIGITS]
+        return result
 
     # evaluation
 
@@ -168,8 +168,10 @@ class StudyData:
     def test(self) -> MemoryData:
         whole = self._halves[1] if self.config.evaluate_on_validation else self._load("test")
         if 0 < self.config.test_images < len(whole):
-            some, one_each = cast(Dataset, whole), whole.labels.ndim == 1
-            chosen = split_dataset(some, self.config.test_images, seed=self.config.split_seed, stratified=one_each)
+            some, one_label_each = cast(Dataset, whole), whole.labels.ndim == 1
+            chosen = split_dataset(
+                some, self.config.test_images, seed=self.config.split_seed, stratified=one_label_each
+            )
             whole = chosen.apply(some)[1]
         return whole.to(self.device)
 
@@ -181,7 +183,7 @@ class StudyData:
 
     @property
     def any_inputs(self) -> bool:
-        """Whether the data are something else than uint8 images with one label each."""
+        """Whether the data are anything other than uint8 images with one label each."""
         return isinstance(self.validation, TensorData)
 
     def images(self, test_set: TestSet) -> MemoryData:
@@ -190,10 +192,10 @@ class StudyData:
             return self.validation
         if test_set == CLEAN:
             return self.test
-        if self._made is None or self._made[0] != test_set:
-            self._made = None  # free the old one first: two may not fit in memory
-            self._made = (test_set, self._outside(test_set) if test_set.outside else self._shifted(test_set))
-        return self._made[1]
+        if self._last_set is None or self._last_set[0] != test_set:
+            self._last_set = None  # free the old one first: two may not fit in memory
+            self._last_set = (test_set, self._outside(test_set) if test_set.outside else self._shifted(test_set))
+        return self._last_set[1]
 
     def _shifted(self, test_set: TestSet) -> MemoryData:
         study, clean = self.recipe.study, self.test
@@ -210,7 +212,7 @@ class StudyData:
         )
 
     def _published(self, test_set: TestSet) -> Dataset:
-        """Published corrupted images: all of them, or `test_images` of ImageNet-C."""
+        """Return published corrupted images: all of them, or `test_images` of ImageNet-C."""
         if self.config.source == "imagenet":
             options: dict[str, Any] = {"corruption": test_set.shift, "severity": test_set.severity}
             options |= {"workers": self.config.workers, "verify": self.config.verify}
@@ -223,7 +225,7 @@ class StudyData:
         return Dataset(images, labels, self.test.num_classes, str(test_set)).to(self.device)
 
     def _outside(self, test_set: TestSet) -> MemoryData:
-        other = next(one for one in self.recipe.study.others if f"ood:{one.name}" == test_set.shift)
+        other = next(candidate for candidate in self.recipe.study.others if f"ood:{candidate.name}" == test_set.shift)
         source = other.path or other.name
         shape = self.image_shape
         if is_path(source) or is_text_file(source):
@@ -247,27 +249,27 @@ class StudyData:
         return Dataset(images, labels, test.num_classes, name).to(self.device)
 
     def _own_outside(self, source: str, first: int, name: str) -> MemoryData:
-        """Out-of-distribution data from a function of the user's, or sentences from a file."""
+        """Return out-of-distribution data from the user's function, or sentences from a file."""
         test = self.test
         if is_path(source):
-            found = load_own(replace(self.config, source=source), "test", test.num_classes)
+            outside = load_own(replace(self.config, source=source), "test", test.num_classes)
         elif isinstance(test, TensorData) and test.texts and test.encode is not None:
             texts, labels = read_sentences(source, test.num_classes, labelled=False)
-            places = word_places(texts, test.labels) if test.labels.ndim == 2 else torch.tensor(labels)
-            found = replace(test, inputs=test.encode(texts), labels=places, texts=tuple(texts))
+            row_labels = word_labels(texts, test.labels) if test.labels.ndim == 2 else torch.tensor(labels)
+            outside = replace(test, inputs=test.encode(texts), labels=row_labels, texts=tuple(texts))
         else:
             raise InputError(f"study.ood: {source}: a file of sentences, and {test.name} has none")
-        found = found.subset(range(min(first or len(found), len(found))))
-        if shapes_of(found) != shapes_of(test) or (found.images is None) != (test.images is None):
-            raise InputError(f"study.ood: {source}: {shapes_of(found)}, but the test data are {shapes_of(test)}")
-        none = torch.full((len(found), *test.labels.shape[1:]), UNLABELLED)
-        if found.labels.shape == none.shape:  # padding is no word
-            none.masked_fill_(found.labels.cpu() == IGNORE_INDEX, IGNORE_INDEX)
+        outside = outside.subset(range(min(first or len(outside), len(outside))))
+        if shapes_of(outside) != shapes_of(test) or (outside.images is None) != (test.images is None):
+            raise InputError(f"study.ood: {source}: {shapes_of(outside)}, but the test data are {shapes_of(test)}")
+        new_labels = torch.full((len(outside), *test.labels.shape[1:]), UNLABELLED)
+        if outside.labels.shape == new_labels.shape:  # padding stays padding
+            new_labels.masked_fill_(outside.labels.cpu() == IGNORE_INDEX, IGNORE_INDEX)
         if isinstance(test, Dataset):
-            assert found.images is not None
-            return Dataset(found.images, none, test.num_classes, name).to(self.device)
-        shown = found.texts if isinstance(found, TensorData) else ()
-        return TensorData(found.inputs, none, test.num_classes, name, texts=shown).to(self.device)
+            assert outside.images is not None
+            return Dataset(outside.images, new_labels, test.num_classes, name).to(self.device)
+        sentences = outside.texts if isinstance(outside, TensorData) else ()
+        return TensorData(outside.inputs, new_labels, test.num_classes, name, texts=sentences).to(self.device)
 
     def _load(self, split: str) -> MemoryData:
         config = self.config

@@ -34,22 +34,22 @@ def shifted_data(
 ) -> MemoryData:
     """Return the clean data with a shift applied.
 
-    The labels stay, except with sentences of another domain; labels of pixels move with the pixels. The user's function
-    may return a label for each pixel or token beside the inputs.
+    Labels stay the same, except for sentences of another domain; labels of pixels move with the pixels. The user's
+    function may return a pair: the inputs and a label for each pixel or token.
 
     Args:
         clean: the test data.
         name: a shift of avuc, the import path of a function, or a file of sentences.
         severity: 1 to 5.
-        seed: of the random numbers, which also depend on name and severity.
-        profile: whose constants the corruptions of images use.
-        size: height and width to which images are scaled first; 0: as they are.
-        options: `DataConfig.offered`; the user's function gets what it names of them.
+        seed: seed of the random numbers, which also depend on name and severity.
+        profile: decides which constants the corruptions of images use.
+        size: height and width to which images are scaled first; 0 keeps their size.
+        options: `DataConfig.offered`; the user's function gets those that it has a parameter for.
     """
     if size:
         clean = scaled(clean, size)
     if is_path(name) and clean.device.type != "cpu":
-        # on the CPU: the user's function need not care about devices, and gives the same numbers everywhere
+        # on the CPU, so that the user's function need not handle devices and gives the same numbers everywhere
         return shifted_data(clean.to("cpu"), name, severity, seed, profile, options=options).to(clean.device)
     # the same for every method and after an interruption, even if the user's function does not use its generator
     with seeded(stable_seed(name, severity, seed, "global")):
@@ -101,7 +101,7 @@ def scaled(data: MemoryData, size: int) -> Dataset:
 
 
 def shift_function(path: str, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
-    """Return the user's function as one that takes (batch, severity, generator), and gets what it names of these.
+    """Return the user's function in the form (batch, severity, generator); it gets the arguments that it names.
 
     Args:
         path: the function.
@@ -110,9 +110,9 @@ def shift_function(path: str, options: Mapping[str, Any] | None = None) -> Calla
     function = find(path, "study.shifts")
 
     def shift(batch: Any, severity: int, generator: torch.Generator, **more: Any) -> Any:
-        given = {"severity": severity, "generator": generator, **more}
-        given |= {key: value for key, value in (options or {}).items() if key not in given}
-        call = bound(function, given, {}, "study.shifts", path, takes_batch=True)
+        offered = {"severity": severity, "generator": generator, **more}
+        offered |= {key: value for key, value in (options or {}).items() if key not in offered}
+        call = bound(function, offered, {}, "study.shifts", path, takes_batch=True)
         try:
             return call(batch)
         except InputError:
@@ -131,28 +131,29 @@ def own_images(
 
     def shift(batch: Tensor, severity: int, generator: torch.Generator, /) -> Tensor:
         start = sum(map(len, parts))
-        given = labels[start : start + len(batch)]
-        found, moved = _apart(function, batch.clone(), given, severity, generator, path)  # it may write into its batch
-        if not isinstance(found, Tensor):
-            raise InputError(f"study.shifts: {path} returned a {type(found).__name__}; expected a tensor of images")
+        batch_labels = labels[start : start + len(batch)]
+        # a clone, because the user's function may write into its batch
+        result, moved = _shift_batch(function, batch.clone(), batch_labels, severity, generator, path)
+        if not isinstance(result, Tensor):
+            raise InputError(f"study.shifts: {path} returned a {type(result).__name__}; expected a tensor of images")
         parts.append(moved)
-        return found
+        return result
 
     shifted = apply_shift(images, shift, path, severity, seed=seed)
     assert isinstance(shifted, Tensor)
     return shifted, torch.cat(parts) if parts else labels
 
 
-def _apart(
+def _shift_batch(
     function: Callable[..., Any], batch: Inputs, labels: Tensor, severity: int, generator: torch.Generator, path: str
 ) -> tuple[Any, Tensor]:
-    """What the user's function makes of a batch: inputs, and labels of pixels or tokens, if it returns both."""
-    if labels.ndim == 1:  # a shift does not change what an example as a whole is
+    """Return the shifted inputs of a batch and their labels; the user's function may return both, or inputs only."""
+    if labels.ndim == 1:  # a shift does not change the label of a whole example
         return function(batch, severity, generator), labels
-    found = function(batch, severity, generator, labels=labels.clone())
-    if not isinstance(found, tuple) or len(found) != 2:
-        return found, labels
-    inputs, moved = found
+    result = function(batch, severity, generator, labels=labels.clone())
+    if not isinstance(result, tuple) or len(result) != 2:
+        return result, labels
+    inputs, moved = result
     if not isinstance(moved, Tensor) or (moved.shape, moved.dtype) != (labels.shape, labels.dtype):
         facts = f"{tuple(moved.shape)}, {moved.dtype}" if isinstance(moved, Tensor) else type(moved).__name__
         raise InputError(
@@ -163,20 +164,20 @@ def _apart(
 
 
 def _own_shifted(clean: TensorData, path: str, severity: int, seed: int, options: Mapping[str, Any]) -> TensorData:
-    """Sentences, or tensors of any kind, through the user's function."""
+    """Apply the user's function to sentences, or to tensors of any kind."""
     function = shift_function(path, options)
     if clean.texts:
         generator = torch.Generator().manual_seed(stable_seed(path, severity, seed))
-        found = function(list(clean.texts), severity, generator, labels=clean.labels.clone())
-        texts, labels = sentences_of(found, clean, path)
+        returned = function(list(clean.texts), severity, generator, labels=clean.labels.clone())
+        texts, labels = sentences_of(returned, clean, path)
         return encoded(clean, texts, labels, f"{path} {severity}")
     generator = torch.Generator(clean.device).manual_seed(stable_seed(path, severity, seed))
     parts, moved = [], list[Tensor]()
     for rows in torch.arange(len(clean), device=clean.device).split(CHUNK):
-        batch = each(clean.inputs, lambda one: one[rows])  # noqa: B023  # called at once; indexing copies
-        found, labels = _apart(function, batch, clean.labels[rows], severity, generator, path)
-        _check_alike(found, each(clean.inputs, lambda one: one[rows]), path)  # noqa: B023
-        parts.append(found)
+        batch = each(clean.inputs, lambda tensor: tensor[rows])  # noqa: B023  # called at once; indexing copies
+        shifted, labels = _shift_batch(function, batch, clean.labels[rows], severity, generator, path)
+        _check_alike(shifted, each(clean.inputs, lambda tensor: tensor[rows]), path)  # noqa: B023
+        parts.append(shifted)
         moved.append(labels)
     if isinstance(clean.inputs, Tensor):
         inputs: Inputs = torch.cat(parts)
@@ -185,11 +186,11 @@ def _own_shifted(clean: TensorData, path: str, severity: int, seed: int, options
     return replace(clean, inputs=inputs, labels=torch.cat(moved), name=f"{path} {severity}")
 
 
-def _check_alike(found: Any, batch: Inputs, path: str) -> None:
+def _check_alike(returned: Any, batch: Inputs, path: str) -> None:
     def facts(value: Any) -> Any:
         if isinstance(value, Mapping):
             return {name: facts(part) for name, part in value.items()}
         return (tuple(value.shape), value.dtype) if isinstance(value, Tensor) else type(value).__name__
 
-    if facts(found) != facts(batch):
-        raise InputError(f"study.shifts: {path} returned {facts(found)}; expected {facts(batch)}, like its input")
+    if facts(returned) != facts(batch):
+        raise InputError(f"study.shifts: {path} returned {facts(returned)}; expected {facts(batch)}, like its input")

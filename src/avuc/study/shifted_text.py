@@ -20,11 +20,11 @@ from avuc.study.text_file import read_sentences
 SEVERITIES = 5
 
 
-def sentences_of(found: Any, clean: TensorData, path: str) -> tuple[list[str], Tensor]:
-    """Return what the user's function has made of sentences: they alone, or they and their labels."""
+def sentences_of(returned: Any, clean: TensorData, path: str) -> tuple[list[str], Tensor]:
+    """Return the sentences and labels that the user's function returned; labels stay if it returned only sentences."""
     labels = clean.labels
-    pair = isinstance(found, tuple) and len(found) == 2 and not isinstance(found[0], str)
-    texts, given = found if pair else (found, labels)
+    pair = isinstance(returned, tuple) and len(returned) == 2 and not isinstance(returned[0], str)
+    texts, new_labels = returned if pair else (returned, labels)
     if not isinstance(texts, list | tuple) or [*map(type, texts)] != [str] * len(clean):
         raise InputError(f"study.shifts: {path} must return as many sentences as it gets, a list of str")
     if not pair:
@@ -34,11 +34,11 @@ def sentences_of(found: Any, clean: TensorData, path: str) -> tuple[list[str], T
                 "(sentences, labels)"
             )
         return list(texts), labels
-    if not isinstance(given, Tensor) or (given.shape, given.dtype) != (labels.shape, labels.dtype):
+    if not isinstance(new_labels, Tensor) or (new_labels.shape, new_labels.dtype) != (labels.shape, labels.dtype):
         raise InputError(
             f"study.shifts: {path} must return labels {tuple(labels.shape)}, {labels.dtype}, like those that it gets"
         )
-    return list(texts), given
+    return list(texts), new_labels
 
 
 def text_shifted(clean: MemoryData, name: str, severity: int, seed: int) -> TensorData:
@@ -60,11 +60,11 @@ def text_shifted(clean: MemoryData, name: str, severity: int, seed: int) -> Tens
 
 
 def _words_shifted(clean: TensorData, name: str, severity: int, generator: torch.Generator) -> TensorData:
-    """Sentences with a label for each word: typing errors keep the words, and dropped words take their labels along."""
+    """Shift sentences with a label for each word; a dropped word loses its label, too."""
     labels = clean.labels
     counts = torch.tensor([*map(_count, clean.texts)], device=clean.device)
-    places = torch.arange(labels.shape[1], device=clean.device)
-    fits = labels.ndim == 2 and not bool((labels[places >= counts[:, None]] != IGNORE_INDEX).any())
+    positions = torch.arange(labels.shape[1], device=clean.device)
+    fits = labels.ndim == 2 and not bool((labels[positions >= counts[:, None]] != IGNORE_INDEX).any())
     if name not in TEXT_SHIFTS or not fits:
         raise InputError(
             f"study.shifts: {name!r} does not fit these labels; typos and word_dropout need labels (N, T), label t for "
@@ -75,12 +75,12 @@ def _words_shifted(clean: TensorData, name: str, severity: int, generator: torch
         return encoded(clean, TEXT_SHIFTS[name](clean.texts, severity, generator), labels, title)
     kept, moved = kept_words(clean.texts, severity, generator), torch.full_like(labels, IGNORE_INDEX)
     for row, stay in enumerate(kept):
-        known = [place for place in stay if place < len(places)]
+        known = [position for position in stay if position < len(positions)]
         moved[row, : len(known)] = labels[row, known]
     return encoded(clean, only_words(clean.texts, kept), moved, title)
 
 
-def word_places(texts: Sequence[str], like: Tensor) -> Tensor:
+def word_labels(texts: Sequence[str], like: Tensor) -> Tensor:
     """Return labels (N, T) of unlabelled sentences: UNLABELLED where there is a word, IGNORE_INDEX after the last one.
 
     Args:
@@ -121,14 +121,14 @@ def mixed(
     count = round(len(texts) * severity / SEVERITIES)
     rows = torch.randperm(len(texts), generator=generator)[:count].tolist()
     others = torch.randperm(len(other[0]), generator=generator).tolist()  # a file may be sorted by label
-    for place, row in enumerate(rows):
-        chosen = others[place % len(others)]
+    for number, row in enumerate(rows):
+        chosen = others[number % len(others)]
         texts[row], labels[row] = other[0][chosen], other[1][chosen]
     return texts, labels
 
 
 def encoded(clean: TensorData, texts: list[str], labels: Tensor, title: str) -> TensorData:
-    """Return data of other sentences and labels, encoded as the clean ones are."""
+    """Return the data with other sentences and labels, encoded in the same way."""
     assert clean.encode is not None
-    inputs = each(clean.encode(texts), lambda one: one.to(clean.device))
+    inputs = each(clean.encode(texts), lambda tensor: tensor.to(clean.device))
     return replace(clean, inputs=inputs, labels=labels, texts=tuple(texts), name=title)

@@ -8,7 +8,7 @@
     shown(method, seed, shift, severity, data)   gallery(shift, severity, data)    single images, see examples.py
     runs(id, started, finished, seconds, engine, device, recipe, versions, revision, hardware)    each start of it
     checks(kind, method, seed, shift, severity, digest)         of everything above, see integrity.py
-    data(name, digest)                                          of the images the results were computed from
+    data(name, digest)                                          digests of the data that the results come from
 
 An evaluation is written in one transaction: it is there with everything that belongs to it, or not at all. Reading
 needs no torch.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __getattr__: Callable[[str], object] = forward(__name__)
 
-MOST_ENTROPIES = 1 << 20  # of clean test data that are stored for a method and a seed
+MOST_ENTROPIES = 1 << 20  # entropies of clean test data that are stored for each method and seed
 
 
 class Store(StudyFile):
@@ -63,12 +63,12 @@ class Store(StudyFile):
     # the recipe and the runs
 
     def adopt(self, recipe: Recipe) -> None:
-        """Make this the study of `recipe`: a new study, the same one, or one that grows. Refuse anything else."""
+        """Make this the study of `recipe`: a new study, the same one, or an extension of it. Refuse anything else."""
         from avuc.study.config_parser import parse_recipe
         from avuc.study.resumable import check_resumable
 
         with self.clear_errors(), self._writing():
-            # the recipes of all runs: a method that one of them leaves out must not change before it comes back
+            # the recipes of all runs, because a method that one run leaves out must not change before a later run
             runs = [row[0] for row in self.select("SELECT recipe FROM runs ORDER BY id DESC")]
             for old in dict.fromkeys(filter(None, [self._meta("recipe"), *runs])):
                 check_resumable(parse_recipe(old, f"{self.path}"), recipe, self.path)
@@ -129,7 +129,7 @@ class Store(StudyFile):
             check(self.db, [Unit.of("model", *key)])
 
     def add_evaluations(self, evaluations: Iterable[Evaluation]) -> None:
-        """Write all of them or none. An evaluation that is already in the file is not changed."""
+        """Write all evaluations or none. An evaluation that is already in the file is not changed."""
         with self.clear_errors(), self._writing():
             for evaluation in evaluations:
                 self._same_data(evaluation.prints)
@@ -145,7 +145,7 @@ class Store(StudyFile):
                     fitted = (evaluation.method, evaluation.seed, evaluation.calibrator)
                     self.db.execute("INSERT OR REPLACE INTO calibrators VALUES(?,?,?)", fitted)
                 if evaluation.keep_entropy:
-                    # evenly spaced, if there is one for each of many pixels
+                    # of many pixels, evenly spaced ones are kept
                     spaced = result.entropy[:: max(1, -(-len(result.entropy) // MOST_ENTROPIES))]
                     data = spaced.astype("<f4").tobytes()
                     self.db.execute(
@@ -165,18 +165,18 @@ class Store(StudyFile):
     def _same_data(self, prints: Mapping[str, str]) -> None:
         """Refuse results from data that have changed since; store the digests of new data."""
         for name, digest in prints.items():
-            found = self.select("SELECT digest FROM data WHERE name=?", (name,))
-            if not found:
+            stored = self.select("SELECT digest FROM data WHERE name=?", (name,))
+            if not stored:
                 self.db.execute("INSERT INTO data VALUES(?,?)", (name, digest))
                 check(self.db, [Unit.of("data", name)])
-            elif found[0][0] != digest:
+            elif stored[0][0] != digest:
                 raise self._changed(name)
 
     def check_data(self, prints: Mapping[str, str]) -> None:
         """Refuse data and code that have changed since results were computed; writes nothing."""
         for name, digest in prints.items():
-            found = self.select("SELECT digest FROM data WHERE name=?", (name,))
-            if found and found[0][0] != digest:
+            stored = self.select("SELECT digest FROM data WHERE name=?", (name,))
+            if stored and stored[0][0] != digest:
                 raise self._changed(name)
 
     def _changed(self, name: str) -> InputError:
@@ -197,50 +197,50 @@ class Store(StudyFile):
 
     def rows(self) -> list[tuple[str, int, str, int, str, float]]:
         """(method, seed, shift, severity, metric, value), sorted; NaN where a metric is not defined."""
-        found = self.select(f"SELECT {KEY}, metric, value FROM rows ORDER BY {KEY}, metric")
-        return [(*row[:5], float("nan") if row[5] is None else row[5]) for row in found]
+        records = self.select(f"SELECT {KEY}, metric, value FROM rows ORDER BY {KEY}, metric")
+        return [(*row[:5], float("nan") if row[5] is None else row[5]) for row in records]
 
     def curves(self, method: str, seed: int, shift: str, severity: int) -> dict[str, Any]:
         where = "WHERE method=? AND seed=? AND shift=? AND severity=?"
-        found = self.select(f"SELECT name, data FROM curves {where}", (method, seed, shift, severity))
-        return {name: json.loads(data) for name, data in found}
+        records = self.select(f"SELECT name, data FROM curves {where}", (method, seed, shift, severity))
+        return {name: json.loads(data) for name, data in records}
 
     def shown(self, method: str, seed: int, shift: str, severity: int) -> dict[str, Any] | None:
         where = "WHERE method=? AND seed=? AND shift=? AND severity=?"
-        found = self.select(f"SELECT data FROM shown {where}", (method, seed, shift, severity))
-        return json.loads(found[0][0]) if found else None
+        records = self.select(f"SELECT data FROM shown {where}", (method, seed, shift, severity))
+        return json.loads(records[0][0]) if records else None
 
     def gallery(self) -> dict[tuple[str, int], bytes]:
         return {(shift, severity): data for shift, severity, data in self.select("SELECT * FROM gallery")}
 
     def history(self, method: str, seed: int) -> list[dict[str, Any]]:
         query = "SELECT member, epoch, data FROM history WHERE method=? AND seed=? ORDER BY epoch, member"
-        found = self.select(query, (method, seed))
-        return [{"member": member, "epoch": epoch, **json.loads(data)} for member, epoch, data in found]
+        records = self.select(query, (method, seed))
+        return [{"member": member, "epoch": epoch, **json.loads(data)} for member, epoch, data in records]
 
     def calibrator(self, method: str, seed: int) -> str | None:
-        found = self.select("SELECT data FROM calibrators WHERE method=? AND seed=?", (method, seed))
-        return found[0][0] if found else None
+        records = self.select("SELECT data FROM calibrators WHERE method=? AND seed=?", (method, seed))
+        return records[0][0] if records else None
 
     def threshold(self, method: str, seed: int) -> float | None:
         query = "SELECT value FROM rows WHERE method=? AND seed=? AND shift='validation' AND metric='threshold'"
-        found = self.select(query, (method, seed))
-        return found[0][0] if found else None
+        records = self.select(query, (method, seed))
+        return records[0][0] if records else None
 
     def conformal_fits(self, method: str, seed: int) -> dict[str, str] | None:
         """Conformal sets fitted on validation data, JSON by method; None in files of older versions."""
         query = "SELECT data FROM curves WHERE method=? AND seed=? AND shift='validation' AND name='conformal'"
-        found = self.select(query, (method, seed))
-        return json.loads(found[0][0])["fits"] if found else None
+        records = self.select(query, (method, seed))
+        return json.loads(records[0][0])["fits"] if records else None
 
     def clean_entropy(self, method: str, seed: int) -> NDArray[np.float32] | None:
-        found = self.select("SELECT data FROM entropies WHERE method=? AND seed=?", (method, seed))
-        return np.frombuffer(found[0][0], "<f4") if found else None
+        records = self.select("SELECT data FROM entropies WHERE method=? AND seed=?", (method, seed))
+        return np.frombuffer(records[0][0], "<f4") if records else None
 
     def runs(self) -> list[dict[str, Any]]:
         names = "id, started, finished, seconds, engine, device, recipe, versions, revision, hardware"
-        found = [dict(zip(names.split(", "), row, strict=True)) for row in self.select(f"SELECT {names} FROM runs")]
-        return [{**run, **{k: json.loads(run[k]) for k in ("versions", "hardware")}} for run in found]
+        records = [dict(zip(names.split(", "), row, strict=True)) for row in self.select(f"SELECT {names} FROM runs")]
+        return [{**run, **{k: json.loads(run[k]) for k in ("versions", "hardware")}} for run in records]
 
 
 def _json(data: Any) -> str:

@@ -1,4 +1,4 @@
-"""The recipe in `study.sqlite` as plain data, read without torch: what a report needs to know of it."""
+"""The recipe in `study.sqlite` as plain data, read without torch; it has only the keys that a report needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from avuc.study.toml import document
 
 T = TypeVar("T")
 
-# `beta` of an objective that does not name it: objectives are stored without their defaults
+# objectives are stored without default values, so this is `beta` if it is missing
 DEFAULT_BETA = 3.0
 
 
@@ -126,16 +126,16 @@ class StoredRecipe:
         methods = tables.get("methods")
         if not isinstance(methods, list) or not methods:
             raise (location / "methods").error("expected at least one [[methods]] table")
-        found = [_method(table, location / "methods" / number) for number, table in enumerate(methods)]
+        stored = [_method(table, location / "methods" / number) for number, table in enumerate(methods)]
         recipe = cls(
             _build(StoredStudy, tables.get("study"), location / "study"),
             _build(StoredData, tables.get("data"), location / "data"),
             _build(StoredNet, tables.get("net"), location / "net"),
-            tuple(found),
+            tuple(stored),
             tables,
         )
-        trained = {method.name for method in found if method.kind}
-        for method in found:
+        trained = {method.name for method in stored if method.kind}
+        for method in stored:
             if not method.kind and method.reuse_model not in trained:
                 raise (location / "methods" / method.name).error("has neither a method nor another method's model")
         return recipe
@@ -153,10 +153,10 @@ class StoredRecipe:
         """Return how many evaluations the recipe asks for that are not in `done`."""
         sets = all_sets(self.study.shifts, self.study.severities, [other.name for other in self.study.others])
         return sum(
-            (method.name, seed, one.shift, one.severity) not in done
+            (method.name, seed, test_set.shift, test_set.severity) not in done
             for method in self.methods
             for seed in self.seeds(method)
-            for one in sets
+            for test_set in sets
         )
 
     def to_toml(self) -> str:

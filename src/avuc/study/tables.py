@@ -73,7 +73,7 @@ def hints_of(kind: Callable[..., Any]) -> dict[str, Any]:
 
 
 def known_keys(table: Table, known: Iterable[str], location: Location) -> None:
-    """Refuse what is not a table, and keys that are not in `known`."""
+    """Raise if `table` is not a table or has keys that are not in `known`."""
     if not isinstance(table, Mapping):
         raise location.error(f"expected a table, found {_short(table)}")
     keys = list(known)
@@ -82,21 +82,21 @@ def known_keys(table: Table, known: Iterable[str], location: Location) -> None:
             raise (location / key).error(f"no such key; {did_you_mean(key, keys)}")
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a hint: the most similar known word, and all known words.
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint: the most similar known name, and all known names.
 
     >>> did_you_mean("vanila", ["vanilla", "svi"])
     "did you mean 'vanilla'? There are vanilla, svi"
     """
-    words = list(known)
-    if not words:
+    names = list(known)
+    if not names:
         return "there are none"
 
     def nearness(known: str) -> tuple[float, int]:
-        begins = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(str(word), known, strict=False)))
-        return difflib.SequenceMatcher(None, str(word), known).ratio(), begins
+        begins = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(str(name), known, strict=False)))
+        return difflib.SequenceMatcher(None, str(name), known).ratio(), begins
 
-    return f"did you mean {max(words, key=nearness)!r}? There are {', '.join(words)}"
+    return f"did you mean {max(names, key=nearness)!r}? There are {', '.join(names)}"
 
 
 def _checked(value: Any, hint: Any, location: Location, special: Mapping[Any, Any]) -> Any:
@@ -116,7 +116,7 @@ def _checked(value: Any, hint: Any, location: Location, special: Mapping[Any, An
                 return _checked(value, choice, location, special)
             except InputError:
                 continue
-        raise location.error(f"expected {_words(hint)}, found {_short(value)}")
+        raise location.error(f"expected {_type_name(hint)}, found {_short(value)}")
     if origin is Mapping:
         if not isinstance(value, Mapping):
             raise location.error(f"expected a table, found {_short(value)}")
@@ -129,7 +129,7 @@ def _checked(value: Any, hint: Any, location: Location, special: Mapping[Any, An
         return float(value)
     if isinstance(hint, type) and type(value) is hint:  # bool is an int in Python, not here
         return value
-    raise location.error(f"expected {_words(hint)}, found {_short(value)}")
+    raise location.error(f"expected {_type_name(hint)}, found {_short(value)}")
 
 
 def _many(
@@ -137,11 +137,11 @@ def _many(
 ) -> tuple[Any, ...]:
     each = args[0] if args[-1] is Ellipsis else None
     if not isinstance(value, list | tuple) or (each is None and len(value) != len(args)):
-        raise location.error(f"expected {_words(hint)}, found {_short(value)}")
+        raise location.error(f"expected {_type_name(hint)}, found {_short(value)}")
     return tuple(_checked(item, each or args[n], location / n, special) for n, item in enumerate(value))
 
 
-WORDS: dict[type[Any], str] = {
+TYPE_NAMES: dict[type[Any], str] = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
@@ -150,15 +150,15 @@ WORDS: dict[type[Any], str] = {
 }
 
 
-def _words(hint: Any) -> str:
+def _type_name(hint: Any) -> str:
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(_words(arg) for arg in args if arg is not type(None))
+        return " or ".join(_type_name(arg) for arg in args if arg is not type(None))
     if origin is tuple:
-        return f"a list ({_words(args[0])} each)" if args[-1] is Ellipsis else f"a list of {len(args)}"
+        return f"a list ({_type_name(args[0])} each)" if args[-1] is Ellipsis else f"a list of {len(args)}"
     if origin is Literal:
         return " or ".join(repr(arg) for arg in args)
-    return WORDS.get(hint, "a table")
+    return TYPE_NAMES.get(hint, "a table")
 
 
 def _short(value: Any) -> str:

@@ -49,17 +49,19 @@ def read_sentences(
     text = next((name for name in columns if name in TEXT_NAMES), None)
     label = next((name for name in columns if name in LABEL_NAMES), None)
     if text is None or (labelled and label is None):
-        found = ", ".join(repr(name) for name in columns) or "no rows"
-        raise InputError(f"{path}: the first line must name the columns 'text' and 'label'; found {found}")
+        listed = ", ".join(repr(name) for name in columns) or "no rows"
+        raise InputError(f"{path}: the first line must name the columns 'text' and 'label'; found {listed}")
     texts, labels = [], []
     numbers = {name: number for number, name in enumerate(class_names)}
-    if not any(name.isdigit() for name in class_names):  # names like "1", "2" would be taken for numbers
+    if not any(name.isdigit() for name in class_names):  # names like "1" and "2" would be confused with numbers
         numbers |= {str(number): number for number in range(num_classes)}
-    for place, row in enumerate(rows, start=2):
-        given = row[label] if labelled and label is not None else ""
-        if row[text] is None or (labelled and given not in numbers):
+    for row_number, row in enumerate(rows, start=2):
+        label_text = row[label] if labelled and label is not None else ""
+        if row[text] is None or (labelled and label_text not in numbers):
             known = ", ".join(class_names) or f"0 … {num_classes - 1}"
-            raise InputError(f"{path}: row {place}: expected a sentence and a label ({known}), found {given!r}")
+            raise InputError(
+                f"{path}: row {row_number}: expected a sentence and a label ({known}), found {label_text!r}"
+            )
         texts.append(row[text])
-        labels.append(numbers[given] if labelled else -1)
+        labels.append(numbers[label_text] if labelled else -1)
     return texts, labels

@@ -44,7 +44,7 @@ def value(item: Any) -> str:
     if isinstance(item, Mapping):
         return "{" + ", ".join(f"{key(k)} = {value(v)}" for k, v in item.items()) + "}"
     if isinstance(item, list | tuple):
-        return "[" + ", ".join(value(one) for one in item) + "]"
+        return "[" + ", ".join(value(element) for element in item) + "]"
     return repr(item)
 
 

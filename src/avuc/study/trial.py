@@ -20,7 +20,7 @@ from avuc.study.config import MethodConfig, Recipe
 from avuc.study.grid import CLEAN, VALIDATION, TestSet
 from avuc.study.net import make_net
 from avuc.study.overlap import check_overlap
-from avuc.study.own_code import bound, described, find, is_path, look_beside
+from avuc.study.own_code import bound, described, find, is_path, search_recipe_folder
 from avuc.study.own_digest import begin, code_prints
 from avuc.study.sets import StudyData
 from avuc.study.shifted import scaled, shifted_data
@@ -42,13 +42,13 @@ def try_own_code(recipe: Recipe) -> dict[str, str]:
         digests of the data and of the code, by name, for `Store.check_data`.
     """
     begin()
-    look_beside(recipe.code_folder)
+    search_recipe_folder(recipe.code_folder)
     study, net = recipe.study, recipe.net
     own_shifts = [name for name in study.shifts if is_path(name)]
     for other in study.others:
         if is_path(other.path):
-            given = {"split": "test"} | recipe.data.offered
-            bound(find(other.path, "study.ood"), given, {}, "study.ood", other.path)
+            offered = {"split": "test"} | recipe.data.offered
+            bound(find(other.path, "study.ood"), offered, {}, "study.ood", other.path)
     if not (recipe.data.is_own or net.is_own or own_shifts or study.shift_size):
         return {}
     for name in own_shifts:
@@ -61,7 +61,7 @@ def try_own_code(recipe: Recipe) -> dict[str, str]:
     some = data.test if recipe.data.is_own else data.validation
     few = some.subset(range(min(FEW, len(some))))
     severities = sorted({min(study.severities), max(study.severities)}) if study.severities else []
-    # the corruptions of avuc are known to work, and a few images say whether they fit the data
+    # the corruptions of avuc are tested already; a few images show whether they fit the data
     for name in study.shifts if not recipe.data.corruptions_dir else ():
         for severity in severities if is_path(name) else severities[:1]:
             chosen = study.shift_seed, study.profile, study.shift_size
@@ -100,7 +100,7 @@ def _check_data(data: StudyData) -> None:
         raise InputError(f"data.source: {source}: {len(test)} test examples of {train.num_classes} classes are too few")
     if not data.config.evaluate_on_validation:
         own = data.train(1, 0)
-        assert not isinstance(own, Stream)  # refused for a source of one's own
+        assert not isinstance(own, Stream)  # the user's own source cannot be streamed
         check_overlap(source, own, train, test)
 
 
@@ -162,7 +162,7 @@ def _check_settings(method: MethodConfig, data: MemoryData) -> None:
 
 
 def _hint(logits: Tensor, expected: tuple[int, ...], class_dim: int) -> str:
-    """What helps if the classes are in the last dimension."""
+    """Return a hint if the classes are in the last dimension; else an empty text."""
     last = tuple(logits.movedim(-1, 1).shape) if logits.ndim > 2 else ()
     return "; set net.class_dim = -1 for classes in the last dimension" if class_dim == 1 and last == expected else ""
 
@@ -188,7 +188,7 @@ def _try_method(recipe: Recipe, config: MethodConfig, net: nn.Module, batch: Any
 
 
 def _batch(data: MemoryData) -> tuple[Any, Tensor]:
-    """A few examples, with labels if there are such among the first."""
+    """Return the first few examples and their labels; missing labels of images become 0."""
     rows = torch.arange(min(FEW, len(data)))
     inputs, labels = data.batch(rows)
     return inputs, labels if isinstance(data, TensorData) else labels.clamp(min=0)

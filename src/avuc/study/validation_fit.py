@@ -1,4 +1,4 @@
-"""What a method learns on validation data, for its other evaluations."""
+"""Calibrator, threshold and conformal sets that a method learns on validation data, for its other evaluations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from avuc.study.store import Store
 
 @dataclass(frozen=True)
 class ValidationFit:
-    """What a method learned on validation data, and the entropies of the clean images; other evaluations need them.
+    """Fits of a method on validation data, and the entropies of clean images; all other evaluations need them.
 
     Args:
         calibrator: the fitted calibrator as JSON.

@@ -1,4 +1,4 @@
-"""What a process of a study does under any engine: train models, fit calibrators, evaluate."""
+"""The work of one process of a study, under any engine: train models, fit calibrators, evaluate."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class StudyWorker:
         return Trained(key, fitted.history, fitted.epochs, fitted.seconds, fitted.threshold, prints)
 
     def _untrained(self, key: ModelKey) -> Fitted:
-        """A model with the weights of `net.weights`."""
+        """Return a model with the weights of `net.weights`, which is not trained."""
         job = self._job(key)
         assert not isinstance(job.net, nn.Module)
         model = job.method.build(job.net(seeded_generator(key.seed)).to(self.device)).to(self.device).eval()
@@ -175,7 +175,7 @@ class StudyWorker:
             key: the model.
             test_set: the images.
             methods: methods that use the model.
-            fits: what each method learned on validation data, by its name.
+            fits: calibrator, threshold and so on that each method learned on validation data, by its name.
         """
         return self.evaluations(self.predict(key, test_set, methods, fits))
 
@@ -187,20 +187,21 @@ class StudyWorker:
         data = self.data.images(test_set)
         calibrators = self._calibrators(key, test_set, methods, fits)
         by_name: dict[str, tuple[Predictions, Maps | None]] = {}
-        shown = self._has_examples(key, test_set)
-        known = [one.name for one in methods if one.name in fits and test_set != VALIDATION]
+        show = self._has_examples(key, test_set)
+        known = [method.name for method in methods if method.name in fits and test_set != VALIDATION]
         levels = {name: fits[name].threshold for name in known}
         for bn_images in dict.fromkeys(method.bn_images for method in methods):
             alike = [method for method in methods if method.bn_images == bn_images]
-            variants = [Variant(one.name, self.recipe.samples(one), calibrators.get(one.name)) for one in alike]
-            predictor, found = self.predictor(key, bn_images), list[tuple[Predictions, Maps | None]]()
+            variants = [
+                Variant(method.name, self.recipe.samples(method), calibrators.get(method.name)) for method in alike
+            ]
+            predictor, results = self.predictor(key, bn_images), list[tuple[Predictions, Maps | None]]()
             if data.labels.ndim > 1:
                 most = self.recipe.study.max_rows
-                found += predict_maps(predictor, data, variants, levels, seed=key.seed, most_rows=most, show=shown)
+                results += predict_maps(predictor, data, variants, levels, seed=key.seed, most_rows=most, show=show)
             else:
-                found += [(one, None) for one in predict_all(predictor, data, variants, seed=key.seed)]
-            by_name |= dict(zip((method.name for method in alike), found, strict=True))
-        images = self._on_cpu(test_set, data) if shown else None
+                results += [(each, None) for each in predict_all(predictor, data, variants, seed=key.seed)]
+            by_name |= dict(zip((method.name for method in alike), results, strict=True))
         prints = self.data.prints(test_set)
         return Predicted(
             key,
@@ -210,14 +211,14 @@ class StudyWorker:
             [by_name[method.name][0] for method in methods],
             calibrators,
             sample_of(data),
-            images,
+            self._on_cpu(test_set, data) if show else None,
             time.perf_counter() - began,
             prints,
             [by_name[method.name][1] for method in methods],
         )
 
     def evaluations(self, predicted: Predicted) -> list[Evaluation]:
-        """The rest of `evaluate`: metrics, curves, pictures. Any thread may do it."""
+        """The rest of `evaluate`: metrics, curves, pictures. Any thread may call it."""
         began = time.perf_counter() - predicted.seconds
         key, test_set, bins = predicted.key, predicted.test_set, self.recipe.study.bins
         evaluations = []
@@ -256,12 +257,12 @@ class StudyWorker:
         return evaluations
 
     def _has_examples(self, key: ModelKey, test_set: TestSet) -> bool:
-        """Single images are stored for one seed only, because they take most of the space in a study's file."""
+        """Whether single images are stored: for one seed only, because they take most of the space in the file."""
         strongest = test_set == CLEAN or 0 < test_set.severity == max(self.recipe.study.severities)
         return strongest and key.seed == min(self.recipe.seeds(self.recipe.method(key.method)))
 
     def _on_cpu(self, test_set: TestSet, data: MemoryData) -> MemoryData:
-        """One copy for all models: copying pictures one by one would wait for the device each time."""
+        """Return one copy for all models, because copying pictures one by one would wait for the device each time."""
         if self._cpu_images is None or self._cpu_images[0] != test_set:
             self._cpu_images = (test_set, data.to("cpu"))
         return self._cpu_images[1]
@@ -281,7 +282,7 @@ class StudyWorker:
     ) -> dict[str, Calibrator]:
         calibrated = [method for method in methods if method.calibrator is not None]
         if test_set != VALIDATION:
-            texts = {one.name: fits[one.name].needed_calibrator(one.name) for one in calibrated}
+            texts = {method.name: fits[method.name].needed_calibrator(method.name) for method in calibrated}
             return {name: Calibrator.from_json(text) for name, text in texts.items()}
         calibrators: dict[str, Calibrator] = {}
         kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
@@ -301,7 +302,7 @@ class StudyWorker:
     def _logits(
         self, key: ModelKey, method: MethodConfig, kept: dict[tuple[int, int], tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
-        """Validation logits and labels; `kept` holds those of methods with the same samples and bn_images."""
+        """Return validation logits and labels; `kept` caches them for methods with the same samples and bn_images."""
         samples, predictor = self.recipe.samples(method), self.predictor(key, method.bn_images)
         which = (samples, method.bn_images)
         if which not in kept:
@@ -315,5 +316,5 @@ class StudyWorker:
         if self.recipe.study.predictions:
             folder = self.directory / "predictions" / self.recipe.folder(method.name, key.seed)
             folder.mkdir(parents=True, exist_ok=True)
-            files = slugs(str(one) for one in Plan(self.recipe).sets)
+            files = slugs(str(each_set) for each_set in Plan(self.recipe).sets)
             predictions.save(folder / f"{files[str(test_set)]}.safetensors")
