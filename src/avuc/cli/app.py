@@ -42,7 +42,7 @@ COMMANDS: dict[str, Command] = {
     "completion": COMPLETION,
 }
 """Name of each command -> the command."""
-# problems with a file that the user named and can fix: exit code 2, not 1
+# the user can fix these problems with a file, so the exit code is 2, not 1
 USER_ERRORS = {
     errno.ENOENT,
     errno.EACCES,

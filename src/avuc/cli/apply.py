@@ -80,13 +80,13 @@ def _check_classes(args: Namespace, calibrator: Any, file: ScoreFile) -> None:
             f"{args.file}: has {file.num_classes} classes, but {args.calibrator} was fitted on "
             f"{calibrator.num_classes_}; apply it to scores of the same model"
         )
-    fitted, found = calibrator.class_names_, file.class_names
-    if fitted and found and file.names is None and all(name.isdecimal() for name in (*fitted, *found)):
+    fitted, names = calibrator.class_names_, file.class_names
+    if fitted and names and file.names is None and all(name.isdecimal() for name in (*fitted, *names)):
         from avuc.evaluation.files.messages import listing
 
         # by position, class 3 of 3, 5, 7 would match class 1 of 1, 2, 3
         raise InputError(
-            f"{args.file}: has the classes {listing(found)}, but the calibrator was fitted on {listing(fitted)}; "
+            f"{args.file}: has the classes {listing(names)}, but the calibrator was fitted on {listing(fitted)}; "
             "apply it to scores with the same class numbers"
         )
 

@@ -1,6 +1,6 @@
 """`avuc completion`: a script that lets the shell complete commands, options and their values.
 
-The script is made from the parser itself, so it knows every option.
+The script is generated from the parser itself, so it has every option.
 """
 
 from __future__ import annotations
@@ -69,35 +69,35 @@ def commands_of(program: Parser) -> dict[str, tuple[str, list[Option]]]:
 
 def options_of(parser: Parser) -> list[Option]:
     """Return the options of one command."""
-    found = []
+    options = []
     for action in parser._actions:
         nested = isinstance(action, argparse._SubParsersAction)
         choices = tuple(str(choice) for choice in action.choices or ())
         text = "" if action.help is None else " ".join((action.help % {"default": action.default}).split())
-        found.append(Option(tuple(action.option_strings), text, choices, action.nargs != 0))
+        options.append(Option(tuple(action.option_strings), text, choices, action.nargs != 0))
         if nested:
             for inner in action.choices.values():  # type: ignore[union-attr]
-                found += [option for option in options_of(inner) if option.names]
-    return found
+                options += [option for option in options_of(inner) if option.names]
+    return options
 
 
 def bash_script(commands: dict[str, tuple[str, list[Option]]]) -> str:
     """Return the completion script for bash."""
-    values, words = [], []
+    values, cases = [], []
     for name, (_, options) in commands.items():
         for option in options:
-            patterns = "|".join(f'"{name} {word}"' for word in option.names)
+            patterns = "|".join(f'"{name} {flag}"' for flag in option.names)
             if option.names and option.choices:
                 values.append(_bash_case(patterns, option.choices))
             elif option.names and option.takes_value:
                 values.append(f"        {patterns}) return ;;")  # a file name
-        flags = [word for option in options for word in option.names]
+        flags = [flag for option in options for flag in option.names]
         plain = [choice for option in options if not option.names for choice in option.choices]
-        # words that do not start with a hyphen are file names, unless the command has words of its own
+        # arguments that do not start with a hyphen are file names, unless the command has a list of choices
         pattern = _bash_case(name, [*flags, *plain])
-        words.append(pattern if plain else pattern.replace("COMPREPLY", '[[ "$current" == -* ]] && COMPREPLY', 1))
+        cases.append(pattern if plain else pattern.replace("COMPREPLY", '[[ "$current" == -* ]] && COMPREPLY', 1))
     return BASH.format(
-        commands=" ".join([*commands, "--help", "--version"]), values=_lines(values), options=_lines(words)
+        commands=" ".join([*commands, "--help", "--version"]), values=_lines(values), options=_lines(cases)
     )
 
 
@@ -119,7 +119,7 @@ def zsh_script(commands: dict[str, tuple[str, list[Option]]]) -> str:
         for option in options:
             value = f":value:({' '.join(option.choices)})" if option.choices else ":value:_files"
             text = option.text.translate({ord(c): "\\" + c for c in "[]:"})
-            specs += [f"{word}[{text}]{value if option.takes_value else ''}" for word in option.names]
+            specs += [f"{flag}[{text}]{value if option.takes_value else ''}" for flag in option.names]
             if not option.names and option.choices:
                 specs.append(f"*:value:({' '.join(option.choices)})")
         if not any(spec.startswith("*") for spec in specs):
@@ -141,7 +141,7 @@ def fish_script(commands: dict[str, tuple[str, list[Option]]]) -> str:
             values = (
                 f" -x -a {_fish(' '.join(option.choices))}" if option.choices else " -r" if option.takes_value else ""
             )
-            names = " ".join(f"-l {word[2:]}" if word.startswith("--") else f"-s {word[1:]}" for word in option.names)
+            names = " ".join(f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.names)
             if option.names:
                 lines.append(f"{seen} {names}{values} -d {_fish(option.text)}")
             elif option.choices:

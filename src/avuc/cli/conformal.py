@@ -137,13 +137,13 @@ def run(args: Namespace) -> int:
 
 def _low_classes(check: CoverageCheck, fitted: ConformalClassifier) -> list[str]:
     """Return a warning if the coverage of all rows hides classes that are covered less."""
-    found = [(name, each) for name, each in zip(_names(fitted), check.classes, strict=True) if each.rows]
-    low = [(name, each) for name, each in found if each.high < fitted.coverage]
-    if fitted.class_conditional or len(low) <= 0.05 * len(found):  # some of many intervals miss by chance
+    classes = [(name, each) for name, each in zip(_names(fitted), check.classes, strict=True) if each.rows]
+    low = [(name, each) for name, each in classes if each.high < fitted.coverage]
+    if fitted.class_conditional or len(low) <= 0.05 * len(classes):  # some of many intervals miss by chance
         return []
-    shown = ", ".join(f"{name} {100 * each.coverage:.0f} %" for name, each in low[:3])
+    examples = ", ".join(f"{name} {100 * each.coverage:.0f} %" for name, each in low[:3])
     return [
-        f"{len(low)} of {fitted.num_classes_} classes are covered less than {100 * fitted.coverage:g} %: {shown}"
+        f"{len(low)} of {fitted.num_classes_} classes are covered less than {100 * fitted.coverage:g} %: {examples}"
         f"{', …' if len(low) > 3 else ''}; --class-conditional keeps the coverage within every class, with larger sets"
     ]
 
@@ -171,7 +171,7 @@ def _names(fitted: ConformalClassifier) -> list[str]:
 
 
 def _named(check: CoverageCheck, fitted: ConformalClassifier) -> dict[str, Any]:
-    """Return a check as JSON, with the names of the classes if there are some."""
+    """Return a check as JSON, with the name of each class."""
     content = check.as_json()
     for each, name in zip(content["classes"], _names(fitted), strict=True):
         each["name"] = name
@@ -179,10 +179,10 @@ def _named(check: CoverageCheck, fitted: ConformalClassifier) -> dict[str, Any]:
 
 
 def _check_table(heading: str, check: CoverageCheck, fitted: ConformalClassifier, most: int | None = None) -> Titled:
-    """Return coverage and set size of all rows and of the classes; of many, the `most` with the lowest coverage."""
-    shown = [each for each in check.classes if each.rows]
-    if most is not None and len(shown) > most:
-        shown = sorted(shown, key=lambda each: each.coverage)[:most]
+    """Return coverage and set size of all rows and of each class; of many classes, the `most` least covered."""
+    classes = [each for each in check.classes if each.rows]
+    if most is not None and len(classes) > most:
+        classes = sorted(classes, key=lambda each: each.coverage)[:most]
     names = _names(fitted)
     interval = f"{100 * check.low:.1f} … {100 * check.high:.1f} %"
     rows = [("all rows", f"{check.rows:,}", f"{100 * check.coverage:.1f} %", interval, f"{check.mean_size:.2f}")]
@@ -194,7 +194,7 @@ def _check_table(heading: str, check: CoverageCheck, fitted: ConformalClassifier
             f"{100 * each.low:.1f} … {100 * each.high:.1f} %",
             f"{each.mean_size:.2f}",
         )
-        for each in shown
+        for each in classes
     ]
     return heading, ("class", "rows", "coverage", "95 % interval", "classes per set"), rows
 
@@ -218,9 +218,9 @@ def _files_table(checks: Sequence[tuple[str, CoverageCheck]]) -> Titled:
 
 def _show_check(console: Console, heading: str, check: CoverageCheck, fitted: ConformalClassifier) -> Titled:
     """Print coverage and set size of each class, and return the table with all classes."""
-    shown = _check_table(heading, check, fitted, MOST_CLASSES)
-    show_table(console, shown)
-    if len(shown[2]) > MOST_CLASSES:
+    table = _check_table(heading, check, fitted, MOST_CLASSES)
+    show_table(console, table)
+    if len(table[2]) > MOST_CLASSES:
         console.paragraph(f"The {MOST_CLASSES} classes with the lowest coverage; --json has all.", style="dim")
     return _check_table(heading, check, fitted)
 

@@ -155,13 +155,17 @@ def _evaluate(
 
 
 def _memory_notes(console: Console, file: Scores, other: Scores | None) -> list[str]:
-    """Print and return what is in memory as a whole despite --fixed-memory."""
+    """Print and return notes about files that are read into memory as a whole despite --fixed-memory."""
     from avuc.evaluation.streaming import memory_note
 
-    found = [f"{one.path.name}: {note}" for one in (file, other) if one is not None and (note := memory_note(one))]
-    for note in found:
+    notes = [
+        f"{scores.path.name}: {note}"
+        for scores in (file, other)
+        if scores is not None and (note := memory_note(scores))
+    ]
+    for note in notes:
         console.paragraph(f"note: {note}", lead="  ")
-    return found
+    return notes
 
 
 COMMAND = Command(

@@ -1,4 +1,4 @@
-"""What `avuc conformal` and `avuc select` share: options, rows in the class order of the fit, a check, files."""
+"""Shared parts of `avuc conformal` and `avuc select`: options, rows in the class order of the fit, a check, files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # formats that --to can have
 RESULTS = (".csv", ".tsv", ".npz")
-# rows of a file from which on half of them are checked
+# files with fewer rows are not split into two halves for a check
 LEAST_ROWS = 20
 FILES_HELP = """\
 FILE has labelled predictions that the model was not trained or calibrated on, in any format of avuc evaluate; or it is
@@ -76,7 +76,7 @@ def add_file_options(parser: Parser, result: str) -> None:
 
 
 def check_arguments(args: Namespace, of_fit: Sequence[str]) -> None:
-    """Raise before any work if options do not fit together; `of_fit` are those that a saved fit has already."""
+    """Raise before any work if options conflict; `of_fit` names the options that a saved fit already has."""
     if (args.apply is None) != (args.to is None):
         raise InputError(
             "--apply and --to need each other; pass both: the new predictions, and the file for the result"
@@ -94,8 +94,9 @@ def check_arguments(args: Namespace, of_fit: Sequence[str]) -> None:
             raise InputError(f"{args.file}: is a saved fit; pass --apply FILE --to FILE, or --check FILE")
         if args.out is not None:
             raise InputError(f"--out: {args.file} is a saved fit already; leave --out out")
-        if given := [f"--{name.replace('_', '-')}" for name in of_fit if getattr(args, name)]:
-            raise InputError(f"{given[0]}: {args.file} is a saved fit, which has its own; leave {given[0]} out")
+        if conflicting := [f"--{name.replace('_', '-')}" for name in of_fit if getattr(args, name)]:
+            option = conflicting[0]
+            raise InputError(f"{option}: {args.file} is a saved fit, which has its own; leave {option} out")
     outputs = {"--out": args.out, "--to": args.to, "--json": args.json, "--report": args.report}
     check_outputs(outputs, [args.file, args.labels, args.apply, *(args.check or ())])
 
@@ -106,7 +107,7 @@ def is_saved(args: Namespace) -> bool:
 
 
 def read_labelled(args: Namespace, console: Console, path: str, lead: str = "") -> ScoreFile:
-    """Read a file with labels, and print what was found."""
+    """Read a file with labels, and print a description of it."""
     other = {} if path == args.file else {"labels": None}
     file = read_file(Namespace(**vars(args) | {"file": path} | other))
     show_file(console, file, lead)
@@ -142,18 +143,18 @@ def in_order(console: Console, file: ScoreFile, fitted: Any) -> Predictions:
         console.paragraph(f"note: only {named} has class names, so classes are matched by position", lead="  ")
     order = class_order(file.path, names, known)
     labels = torch.full((file.num_rows,), -1) if file.labels is None else file.labels
-    found = replace(file, labels=labels).predictions()
+    predictions = replace(file, labels=labels).predictions()
     if order is None:
-        return found
-    place = torch.tensor(order)
-    back = torch.empty_like(place)
-    back[place] = torch.arange(len(place))
-    labels = torch.where(labels < 0, labels, back[labels.clamp(min=0)])
-    return Predictions(found.probs[:, place], labels, found.expected_entropy, found.samples)
+        return predictions
+    columns = torch.tensor(order)
+    inverse = torch.empty_like(columns)
+    inverse[columns] = torch.arange(len(columns))
+    labels = torch.where(labels < 0, labels, inverse[labels.clamp(min=0)])
+    return Predictions(predictions.probs[:, columns], labels, predictions.expected_entropy, predictions.samples)
 
 
 def dependence(fitted: ConformalClassifier | SelectiveClassifier, path: str, groups: Any) -> list[str]:
-    """Return the warning about a fit that took rows to be independent, if those of a file to check are not."""
+    """Return a warning if the fit assumed independent rows, but the rows of the file to check are not independent."""
     if groups is None or fitted.images_ is not None:
         return []
     return [
@@ -233,7 +234,7 @@ def finish(
     warnings: Sequence[str],
     tables: Sequence[Titled],
 ) -> int:
-    """Write all files or none, then print what was found."""
+    """Write all files or none, then print the results."""
     console = console_for(args)
     jobs: dict[str | None, Callable[[Path], object]] = {args.out: text_job(fitted.to_json() + "\n")}
     if result is not None:

@@ -29,7 +29,7 @@ TEXTS = {
 }
 # resamples of a group, and groups that the terminal shows; the JSON has all
 REPLICATES = 200
-MOST_SHOWN = 20
+MOST_PRINTED = 20
 # intervals of fewer groups than this would say little, so rows are resampled
 LEAST_RESAMPLED = 20
 
@@ -75,29 +75,29 @@ def resampled_groups(args: Namespace, file: ScoreFile) -> tuple[Any, str | None]
     images = file_groups(file)
     if not args.group:
         return images, None
-    names, place = _given_groups(args, file)
-    count = len(np.unique(names[place]))
+    groups, entry_of_row = _group_column(args, file)
+    count = len(np.unique(groups[entry_of_row]))
     if count >= LEAST_RESAMPLED:
-        numbers = np.unique(_numbered(names)[place], return_inverse=True)[1]
+        numbers = np.unique(_numbered(groups)[entry_of_row], return_inverse=True)[1]
         return (None if int(numbers.max()) + 1 == len(numbers) else numbers), None
     few = f"{count} values of {args.group!r} are too few to resample (at least {LEAST_RESAMPLED})"
     return images, f"{few}, so intervals resample {'rows' if images is None else 'images or sentences'}"
 
 
-def _given_groups(args: Namespace, file: ScoreFile) -> tuple[Any, Any]:
-    """Return --group of each row or image of the file, and for each row that was kept the number of that entry."""
+def _group_column(args: Namespace, file: ScoreFile) -> tuple[Any, Any]:
+    """Return the value of --group for each row or image of the file, and the index of its value for each kept row."""
     import numpy as np
 
     from avuc.evaluation.files.group_column import read_groups
     from avuc.evaluation.files.row_groups import given_shape
 
     shape = given_shape(file)
-    place = np.arange(file.num_rows) if file.places is None else file.places.cpu().numpy()
-    return read_groups(args.file, args.group, shape[0]), place // math.prod(shape[1:])
+    positions = np.arange(file.num_rows) if file.places is None else file.places.cpu().numpy()
+    return read_groups(args.file, args.group, shape[0]), positions // math.prod(shape[1:])
 
 
 def _numbered(names: Any) -> Any:
-    """Return the number of the group of each row; a row without a group ("" or NaN) is alone."""
+    """Return the number of the group of each row; a row without a group ("" or NaN) forms its own group."""
     import numpy as np
 
     numbers = np.unique(names, return_inverse=True)[1]
@@ -109,9 +109,9 @@ def outside_groups(args: Namespace, other: ScoreFile | ScoreStream, *, by_group:
     """Return the group of each row of the --ood file, by number; and a note if it has no column --group.
 
     Args:
-        args: of the command.
-        other: the file.
-        by_group: whether the values of --group are resampled; else images are, or rows.
+        args: the arguments of the command.
+        other: the --ood file.
+        by_group: whether the values of --group are resampled; otherwise images or rows are.
     """
     import numpy as np
 
@@ -133,7 +133,7 @@ def outside_groups(args: Namespace, other: ScoreFile | ScoreStream, *, by_group:
 def more_figures(
     args: Namespace, file: ScoreFile, replicates: int, units: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what --more and --group found, and its JSON; `units` are resampled."""
+    """Return the results of --more and --group, and their JSON; intervals resample `units`."""
     from avuc.evaluation.decomposition import decompose
     from avuc.evaluation.files.row_groups import file_groups
     from avuc.evaluation.groups import evaluate_groups
@@ -141,7 +141,7 @@ def more_figures(
     from avuc.metrics.statistics import prediction_statistics
 
     predictions = file.predictions()
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     document: dict[str, Any] = {}
     few: dict[str, Any] = {"bins": args.bins, "replicates": min(replicates, REPLICATES), "seed": args.seed}
     if args.more:
@@ -152,54 +152,54 @@ def more_figures(
             figures |= decompose(predictions, folds=folds, replicates=replicates, seed=args.seed, groups=units)
         classes = evaluate_groups(predictions, predictions.predicted.tolist(), units=units, **few)
         names = file.class_labels
-        found |= {"more": figures, "classes": [(names[int(each.name)], each) for each in classes]}
+        results |= {"more": figures, "classes": [(names[int(each.name)], each) for each in classes]}
         labelled = {names[number] for number in predictions.labels.unique().tolist()}
-        predicted = {name for name, _ in found["classes"]}
-        found["never"] = [name for name in names if name in labelled - predicted]
+        predicted = {name for name, _ in results["classes"]}
+        results["never"] = [name for name in names if name in labelled - predicted]
         document["more"] = {
             "metrics": {name: each.value for name, each in figures.items()},
             "intervals": {name: [each.low, each.high] for name, each in figures.items() if not math.isnan(each.low)},
-            "classes": [each.as_json() | {"name": name} for name, each in found["classes"]],
+            "classes": [each.as_json() | {"name": name} for name, each in results["classes"]],
         }
     if args.group:
-        of_each, place = _given_groups(args, file)
-        groups = evaluate_groups(predictions, of_each[place], units=file_groups(file), **few)
-        found["groups"] = [(each.name, each) for each in groups]
+        values, entry_of_row = _group_column(args, file)
+        groups = evaluate_groups(predictions, values[entry_of_row], units=file_groups(file), **few)
+        results["groups"] = [(each.name, each) for each in groups]
         document |= {"group": args.group, "groups": [each.as_json() for each in groups]}
-    return found, document
+    return results, document
 
 
-def more_tables(args: Namespace, found: Mapping[str, Any], most: int | None = None) -> list[Titled]:
-    """Return heading, head and rows of each table; of many groups the `most` with the highest ECE."""
+def more_tables(args: Namespace, results: Mapping[str, Any], most: int | None = None) -> list[Titled]:
+    """Return heading, head and rows of each table; of many groups, only the `most` groups with the highest ECE."""
     tables: list[Titled] = []
-    if "more" in found:
-        figures: Mapping[str, Interval] = found["more"]
+    if "more" in results:
+        figures: Mapping[str, Interval] = results["more"]
         rows = [(TEXTS[name][0], f"{each.value:.4f}", _range(each), TEXTS[name][1]) for name, each in figures.items()]
         tables.append(("More metrics", ("metric", "value", "95 % interval", "what it means"), rows))
-        table = _group_table("Calibration of each predicted class", "predicted class", found["classes"], most)
-        # classes that the labels have and the model never predicts
-        never = [(name, "0", *("–" for _ in table[1][2:])) for name in found["never"]]
+        table = _group_table("Calibration of each predicted class", "predicted class", results["classes"], most)
+        # classes that occur among the labels and that the model never predicts
+        never = [(name, "0", *("–" for _ in table[1][2:])) for name in results["never"]]
         tables.append((*table[:2], [*table[2], *never]))
-    if "groups" in found:
-        tables.append(_group_table(f"Calibration by {args.group}", args.group, found["groups"], most))
+    if "groups" in results:
+        tables.append(_group_table(f"Calibration by {args.group}", args.group, results["groups"], most))
     return tables
 
 
-def show_more(console: Console, args: Namespace, found: Mapping[str, Any]) -> None:
+def show_more(console: Console, args: Namespace, results: Mapping[str, Any]) -> None:
     """Print the tables of --more and --group."""
-    for heading, head, rows in more_tables(args, found, MOST_SHOWN):
+    for heading, head, rows in more_tables(args, results, MOST_PRINTED):
         console.line()
         console.line(heading, "bold")
         console.table(head, rows, "<" + ">" * (len(head) - 2) + "<")
         kind = "groups" if heading.startswith("Calibration by") else "classes"
-        if head[1] == "rows" and len(found[kind]) > MOST_SHOWN:
-            console.paragraph(f"The {MOST_SHOWN} {kind} with the highest ECE; --json has all.", style="dim")
+        if head[1] == "rows" and len(results[kind]) > MOST_PRINTED:
+            console.paragraph(f"The {MOST_PRINTED} {kind} with the highest ECE; --json has all.", style="dim")
 
 
 def _group_table(heading: str, name: str, groups: Sequence[tuple[str, GroupResult]], most: int | None) -> Titled:
-    shown = list(groups)
-    if most is not None and len(shown) > most:
-        shown = sorted(shown, key=lambda pair: -pair[1].metrics["ece"].value)[:most]
+    selected = list(groups)
+    if most is not None and len(selected) > most:
+        selected = sorted(selected, key=lambda pair: -pair[1].metrics["ece"].value)[:most]
     rows = [
         (
             title,
@@ -211,7 +211,7 @@ def _group_table(heading: str, name: str, groups: Sequence[tuple[str, GroupResul
             f"{each.metrics['overconfidence'].value:.4f}",
             f"{each.metrics['underconfidence'].value:.4f}",
         )
-        for title, each in shown
+        for title, each in selected
     ]
     head = (name, "rows", "accuracy", "confidence", "ECE", "95 % interval", "overconfident", "underconfident")
     return heading, head, rows

@@ -113,8 +113,12 @@ def apply_labels(args: Namespace, calibrator: Any) -> int:
     scores = _calibrated(console, file, calibrator, args.calibrator)
     write_all({args.to: lambda path: write_multilabel(file, scores, path)})
     names = calibrator.class_names_ or [str(number) for number in range(calibrator.num_classes_)]
-    found = dict(zip(names, calibrator.temperature_.tolist(), strict=True))
-    by = f"temperatures {_temperatures(found)}" if calibrator.each_ is None else f"{calibrator.method} of each label"
+    temperatures = dict(zip(names, calibrator.temperature_.tolist(), strict=True))
+    by = (
+        f"temperatures {_temperatures(temperatures)}"
+        if calibrator.each_ is None
+        else f"{calibrator.method} of each label"
+    )
     console.paragraph(f"calibrated by {by}")
     show_written(console, [args.to])
     return 0
@@ -166,8 +170,8 @@ def _show_file(console: Console, file: MultiLabelFile, lead: str = "") -> None:
         console.paragraph(f"note: {note}", lead="  ")
 
 
-def _temperatures(found: dict[str, float]) -> str:
-    values = list(found.items())
+def _temperatures(temperatures: dict[str, float]) -> str:
+    values = list(temperatures.items())
     if len({value for _, value in values}) == 1:
         return f"{values[0][1]:.4g} for every label"
     text = ", ".join(f"{name} {value:.4g}" for name, value in values[:8])

@@ -50,9 +50,9 @@ def file_title(args: Namespace) -> str:
 
 
 def check_outputs(outputs: Mapping[str, str | None], inputs: Sequence[str | None]) -> None:
-    """Raise before any work, and before torch is imported, if an input is missing or no regular file.
+    """Raise before any work, and before torch is imported, if an input is missing or is not a regular file.
 
-    Also if an output has no folder, is an input, or is named twice.
+    It also raises if the folder of an output does not exist, or an output is an input or is named twice.
     """
     seen: dict[str, str] = {}
     read = [name for name in inputs if name and name != STANDARD]

@@ -83,10 +83,10 @@ def run(args: Namespace) -> int:
             document["held_out"] = held_out.as_json()
     lines.append(_promise(fitted))
     if not fitted.answered_:
-        what, given = ("rows", fitted.rows_) if fitted.images_ is None else ("images or groups", fitted.images_)
+        what, count = ("rows", fitted.rows_) if fitted.images_ is None else ("images or groups", fitted.images_)
         warnings.append(
             f"no row can be answered with an error rate of at most {fitted.risk:g}: give more {what} (at least "
-            f"{fitted.least_rows:,} if all answers are right, and more with mistakes; there are {given:,}), a higher "
+            f"{fitted.least_rows:,} if all answers are right, and more with mistakes; there are {count:,}), a higher "
             f"--risk{possible}, or a better model"
         )
     result = _answers_job(args, console, fitted, document, lines) if args.apply else None

@@ -46,8 +46,8 @@ def format_of(start: bytes) -> str:
     'csv'
     """
     magic = {b"PK\x03\x04": "npz", b"\x93NUMPY": "npy", b"PAR1": "parquet"}
-    for word, name in magic.items():
-        if start.startswith(word):
+    for signature, name in magic.items():
+        if start.startswith(signature):
             return name
     if len(start) > 8 and start[8:9] == b"{" and struct.unpack("<Q", start[:8])[0] <= MOST_HEADER:
         return "safetensors"

@@ -132,11 +132,11 @@ def _folder(name: str) -> str:
     return name if plain else marked(name, "study")
 
 
-def _methods(given: list[str], recipe: Recipe) -> list[str]:
-    """The names of methods in `--only`, separated by commas; a name may contain a comma itself."""
+def _methods(texts: list[str], recipe: Recipe) -> list[str]:
+    """Return the names of methods in `--only`, which are separated by commas; a name may itself contain a comma."""
     names = {method.name for method in recipe.methods}
     return [
-        name for text in given for name in ([text] if text in names else [part.strip() for part in text.split(",")])
+        name for text in texts for name in ([text] if text in names else [part.strip() for part in text.split(",")])
     ]
 
 

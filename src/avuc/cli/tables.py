@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def show_file(console: Console, file: ScoreFile | ScoreStream, lead: str = "") -> None:
-    """Print what was found in the file, and the notes about it."""
+    """Print a description of the file, and the notes about it."""
     from avuc.evaluation.files import describe
 
     console.paragraph(f"{lead}{file.path}: {describe(file)}")

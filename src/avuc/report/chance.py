@@ -1,4 +1,4 @@
-"""What a calibrated model would show by chance, for the verdict on one model."""
+"""Differences that a calibrated model would show by chance, for the verdict on one model."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def gap_by_chance(result: EvaluationResult) -> float:
 
 
 def ece_may_be_chance(result: EvaluationResult) -> bool:
-    """Return whether a calibrated model may have this ECE on so many rows.
+    """Return whether a calibrated model may have this ECE by chance on this number of rows.
 
-    Without an interval: whether it is below twice the ECE of a calibrated model whose rows fill all bins.
+    Without an interval, this is whether it is below twice the ECE of a calibrated model whose rows fill all bins.
     """
     low = result.intervals.get("ece", (math.nan, math.nan))[0]
     if math.isfinite(low):

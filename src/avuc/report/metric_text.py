@@ -78,8 +78,8 @@ words_of: Callable[[str], MetricText] = metric_text
 
 def in_order(names: Iterable[str]) -> list[str]:
     """Return the names in the order of `METRIC_TEXT`; unknown metrics come last."""
-    given = list(names)
-    return [name for name in METRIC_TEXT if name in given] + [name for name in given if name not in METRIC_TEXT]
+    wanted = list(names)
+    return [name for name in METRIC_TEXT if name in wanted] + [name for name in wanted if name not in METRIC_TEXT]
 
 
 def metric_rows(result: EvaluationResult) -> list[Row]:
@@ -206,8 +206,8 @@ def _judgement(better: str, value: float, low: float, high: float) -> str:
         return ""
     if value == 0:
         return "unchanged"
-    word = "better" if (value > 0) == (better == "higher") else "worse"
-    return f"{word}, not significant" if low <= 0 <= high else word
+    direction = "better" if (value > 0) == (better == "higher") else "worse"
+    return f"{direction}, not significant" if low <= 0 <= high else direction
 
 
 def verdict(result: EvaluationResult) -> list[str]:

@@ -194,9 +194,9 @@ def _check_settings(settings: Tensor | None) -> None:
         raise InputError(f"the settings of the posterior are damaged ({str(error)[:80]}); save it again") from error
 
 
-def _check_tensors(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+def _check_tensors(saved_tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     """Raise unless names, shapes and types are those of the posterior, and all numbers are finite."""
-    missing, unknown = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    missing, unknown = sorted(set(expected) - set(saved_tensors)), sorted(set(saved_tensors) - set(expected))
     if missing or unknown:
         raise InputError(
             f"the saved weights are of another architecture: missing {missing[:3]}, unknown {unknown[:3]}; give the "
@@ -205,7 +205,7 @@ def _check_tensors(found: dict[str, Tensor], expected: dict[str, Tensor]) -> Non
     for name, tensor in expected.items():
         if name == "settings":
             continue
-        saved = found[name]
+        saved = saved_tensors[name]
         if saved.shape != tensor.shape or saved.dtype != tensor.dtype:
             raise InputError(
                 f"{name}: expected {tuple(tensor.shape)} {tensor.dtype}, found {tuple(saved.shape)} {saved.dtype}; "

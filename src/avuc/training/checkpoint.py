@@ -93,8 +93,8 @@ def latest(directory: Path, identity: Mapping[str, str], say: Callable[[str], No
                 "if they should count"
             )
         if different:
-            told = "; ".join(list(different.values())[:4])
-            raise InputError(f"{path}: made by another run ({told}); choose another folder, or remove this one")
+            reasons = "; ".join(list(different.values())[:4])
+            raise InputError(f"{path}: made by another run ({reasons}); choose another folder, or remove this one")
         return checkpoint
     return None
 

@@ -50,14 +50,14 @@ def terms_of(loss: ObjectiveLoss, logits: Tensor, labels: Tensor, kl: Tensor | f
     return terms
 
 
-_made: dict[Callable[..., Any], Callable[..., Any]] = {}
+_compiled_functions: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the compiled form of a function; the same one in every call."""
-    if function not in _made:
-        _made[function] = torch.compile(function, fullgraph=True, dynamic=False)
-    return _made[function]
+    if function not in _compiled_functions:
+        _compiled_functions[function] = torch.compile(function, fullgraph=True, dynamic=False)
+    return _compiled_functions[function]
 
 
 def compiling() -> Any:

@@ -1,4 +1,4 @@
-"""What `on_epoch` of `fit` is called with: the figures of an epoch, as plain numbers."""
+"""The arguments of `on_epoch` in `fit`: the figures of an epoch, as plain numbers."""
 
 from __future__ import annotations
 

@@ -16,11 +16,11 @@ from avuc.training.model_trainer import ModelTrainer
 from avuc.training.steps import GlobalNumbers, check, take
 from avuc.training.trunk_features import compute_features, network, trained_layers, trunk_key, unsupported_reason
 
-MEMORY = 2 << 30  # bytes of the features of all trunks together
+MEMORY = 2 << 30  # largest size in bytes of the features of all trunks together
 
 
 class FeatureSteps:
-    """`EagerSteps` on features instead of inputs; up to rounding the result is the same.
+    """`EagerSteps` on features instead of inputs; the result is the same up to rounding.
 
     Args:
         trainers: the models.
@@ -55,12 +55,12 @@ def feature_steps(
     *,
     progress: bool = False,
 ) -> tuple[list[FeatureSteps], list[ModelTrainer]]:
-    """Return steps of the models that need no trunk, and the other models.
+    """Return the steps of models that can train on features, and the other models.
 
     Args:
         trainers: models with the same data and settings.
         data: the training data.
-        known: the features of earlier calls with the same data, None where they cannot be used; new ones are put there.
+        known: the features of earlier calls with the same data, None where they cannot be used; new ones are added.
         progress: show a progress bar while a trunk runs.
     """
     possible = [trainer for trainer in trainers if unsupported_reason(trainer, data) is None]
@@ -71,10 +71,10 @@ def feature_steps(
     for trainer in possible:
         if keys[id(trainer)] not in known:
             known[keys[id(trainer)]] = compute_features(trainer, data, progress=progress)
-    found = {id(trainer): known[keys[id(trainer)]] for trainer in possible}
-    fast = [trainer for trainer in possible if found[id(trainer)] is not None]
-    rest = [trainer for trainer in trainers if found.get(id(trainer)) is None]
-    features = [one for one in (found[id(trainer)] for trainer in fast) if one is not None]
+    features_by_trainer = {id(trainer): known[keys[id(trainer)]] for trainer in possible}
+    fast = [trainer for trainer in possible if features_by_trainer[id(trainer)] is not None]
+    rest = [trainer for trainer in trainers if features_by_trainer.get(id(trainer)) is None]
+    features = [tensor for tensor in (features_by_trainer[id(trainer)] for trainer in fast) if tensor is not None]
     return ([FeatureSteps(fast, features, data.labels)] if fast else []), rest
 
 

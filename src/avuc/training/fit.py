@@ -272,8 +272,8 @@ class Loop:
         settings = self.settings
         steps: list[Steps] = []
         if settings.freeze_trunk:
-            found, trainers = feature_steps(trainers, data, self._features, progress=self.progress)
-            steps += found
+            fast_steps, trainers = feature_steps(trainers, data, self._features, progress=self.progress)
+            steps += fast_steps
             if not trainers:
                 return steps
         on_gpu = data.device.type == "cuda" and (settings.capture or settings.compile)

@@ -1,4 +1,4 @@
-"""What a run trains on which data, as text: the checkpoint of another run is refused."""
+"""The identity of a run as text: what it trains, and on which data. Checkpoints of other runs are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from avuc.data.tensors import MemoryData
 from avuc.methods import Method, Objective
 from avuc.training.settings import TrainSettings
 
-# Digests came after version 0.1.0. They are compared if both runs have them.
+# Digests were added after version 0.1.0. They are compared only if both runs have them.
 LATER = ("inputs", "loaded inputs", "validation", "net")
 # the inputs of a DataLoader may pass a random transform, so that they differ in every process
 MAY_VARY = "loaded inputs"
@@ -43,29 +43,31 @@ def digests_of(
     *,
     loaded: bool,
 ) -> dict[str, str]:
-    """Return digests of what `settings_of` cannot name: the inputs, the validation data, the layers.
+    """Return digests of what `settings_of` cannot describe: the inputs, the validation data, the layers.
 
     Args:
-        data, validation, settings: as in `fit`; validation data count where they choose an epoch.
+        data, validation, settings: as in `fit`; validation data count only if they choose the epoch to keep.
         model: the first model.
         known: digests of data by their `id`, to compute each once.
         loaded: whether the data were read from a DataLoader or a torch Dataset.
     """
-    found = {f"net ({_versions()})": _digest(model)}
+    digests = {f"net ({_versions()})": _digest(model)}
     if not isinstance(data, Stream):
-        found[MAY_VARY if loaded else "inputs"] = _data_digest(data, known)
+        digests[MAY_VARY if loaded else "inputs"] = _data_digest(data, known)
     if validation is not None and (settings.patience or settings.keep != "last"):
-        found["validation"] = _data_digest(validation, known)
-    return found
+        digests["validation"] = _data_digest(validation, known)
+    return digests
 
 
-def differences(mine: dict[str, str], other: dict[str, str]) -> dict[str, str]:
-    """Return what differs between a run and a checkpoint's run, by key, in words."""
-    keys = {key for key in {*mine, *other} if key.partition(" (")[0] not in LATER or (key in mine and key in other)}
+def differences(current: dict[str, str], stored: dict[str, str]) -> dict[str, str]:
+    """Return the differences between a run and a checkpoint's run as texts, by key."""
+    keys = {
+        key for key in {*current, *stored} if key.partition(" (")[0] not in LATER or (key in current and key in stored)
+    }
     return {
-        key: f"{key} is {mine.get(key, 'not set')}, was {other.get(key, 'not set')}"
+        key: f"{key} is {current.get(key, 'not set')}, was {stored.get(key, 'not set')}"
         for key in sorted(keys)
-        if mine.get(key) != other.get(key)
+        if current.get(key) != stored.get(key)
     }
 
 
@@ -76,12 +78,12 @@ def _data_digest(data: MemoryData, known: Digests) -> str:
 
 
 def _digest(model: nn.Module) -> str:
-    """A digest of the layers and what they print of themselves, such as a dropout rate; not of their weights."""
+    """Return a digest of the printed layers with their settings, such as a dropout rate, but not of their weights."""
     printed = re.sub(r" at 0x[0-9a-f]+", "", repr(model))
     return hashlib.sha256(printed.encode("utf-8", "surrogatepass")).hexdigest()[:SHORT]
 
 
 def _versions() -> str:
-    """The versions of the libraries that layers come from: another version may print a layer in another way."""
+    """Return the versions of the libraries of the layers, because another version may print a layer differently."""
     loaded = [sys.modules[name] for name in ("torch", "torchvision", "transformers", "timm") if name in sys.modules]
     return ", ".join(f"{module.__name__} {getattr(module, '__version__', '')}" for module in loaded)

@@ -46,8 +46,8 @@ class Meters:
 
     def add(self, logits: Tensor, labels: Tensor, terms: Terms, gradient: Tensor) -> None:
         """Add one step. A rank without rows only counts the step."""
-        given = logits.detach(), labels, *(term.detach() for term in terms), gradient
-        self.accumulate(self.sums, self.bad, self.threshold, self.uncertainty, *given)
+        arguments = logits.detach(), labels, *(term.detach() for term in terms), gradient
+        self.accumulate(self.sums, self.bad, self.threshold, self.uncertainty, *arguments)
 
     def first_bad(self) -> tuple[int, str] | None:
         """Return the first step (from 0) at which a term was NaN or infinite and the name of the term, or None."""

@@ -73,14 +73,14 @@ class ModelTrainer:
         self.augmentation: Augmentation = Augmentation(settings.augmentation, pad=settings.pad, flip=settings.flip)
         self.augmenting: torch.Generator = torch.Generator(device=device)
         self.noise: torch.Generator = torch.Generator(device=device)
-        made = with_head(starting_net(net, seeded_generator(seed, index, START)), objective)
+        network = with_head(starting_net(net, seeded_generator(seed, index, START)), objective)
         if settings.freeze_trunk:
-            freeze_trunk(made, method)
-        made = made.to(device)
+            freeze_trunk(network, method)
+        network = network.to(device)
         if device.type == "cuda":
             # the fast order for convolutions; a flat posterior keeps the order it is given
-            made = made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.model: nn.Module = method.build(made, generator=self.noise).to(device)
+            network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model: nn.Module = method.build(network, generator=self.noise).to(device)
         self.loss: ObjectiveLoss = objective.loss(num_train).to(device)
         self.parameters: list[nn.Parameter] = [
             parameter for parameter in self.model.parameters() if parameter.requires_grad
@@ -88,7 +88,7 @@ class ModelTrainer:
         # modules that stay in evaluation mode
         self.frozen: list[nn.Module] = untrained_modules(self.model) if settings.freeze_trunk else []
         if not self.parameters:
-            raise InputError(f"{type(made).__name__} has no trainable weights")
+            raise InputError(f"{type(network).__name__} has no trainable weights")
         self.optimizer: torch.optim.Optimizer = _optimizer(self.parameters, self.rho_parameters, settings, device)
         self.meters: Meters = Meters(device, objective.uncertainty)
         self.epoch: int = 0

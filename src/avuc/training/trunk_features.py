@@ -38,7 +38,7 @@ def network(model: nn.Module) -> nn.Module:
 def trained_layers(model: nn.Module) -> set[str]:
     """Return the names of the layers that `freeze_trunk` trains; several if a weight is tied."""
     slots = model.layout.slots if isinstance(model, BayesianModule) else choose(model, "last").slots
-    return {place.rpartition(".")[0] for slot in slots for place in slot.places}
+    return {name.rpartition(".")[0] for slot in slots for name in slot.places}
 
 
 def unsupported_reason(trainer: ModelTrainer, data: MemoryData) -> str | None:
@@ -99,7 +99,7 @@ def trunk_key(trainer: ModelTrainer) -> Hashable:
 def compute_features(trainer: ModelTrainer, data: MemoryData, *, progress: bool = False) -> Tensor | None:
     """Return the input of the last layer for every example; None if a step cannot use it.
 
-    The passes run on a copy of the model. They find out whether the features of an example are random, change from pass
+    The passes run on a copy of the model. They check whether the features of an example are random, change from pass
     to pass, or depend on the weights of the last layer or on the other examples of the batch.
 
     Args:
@@ -112,23 +112,23 @@ def compute_features(trainer: ModelTrainer, data: MemoryData, *, progress: bool 
     everything = torch.arange(len(data), device=data.device)
     first, *rest = everything.split(trainer.settings.batch_size)
     before = _state(model)
-    found = _input_of_last(trainer, model, data, first)
-    if found is None or not _same(before, _state(model)):
+    features = _input_of_last(trainer, model, data, first)
+    if features is None or not _same(before, _state(model)):
         return None
-    if not _is_worth_it(trainer, model, data, first) or not _is_function_of_rows(trainer, model, data, first, found):
+    if not _is_worth_it(trainer, model, data, first) or not _is_function_of_rows(trainer, model, data, first, features):
         return None
     for name, weight in model.named_parameters():
         weight.copy_(before[0][name])
-    kept = found.new_empty(len(data), found.shape[1])
+    all_features = features.new_empty(len(data), features.shape[1])
     with Progress("features of the frozen layers", len(data)) if progress else contextlib.nullcontext() as bar:
         for rows in (first, *rest):
-            found = _input_of_last(trainer, model, data, rows)
-            if found is None or found.shape[1] != kept.shape[1]:
+            features = _input_of_last(trainer, model, data, rows)
+            if features is None or features.shape[1] != all_features.shape[1]:
                 return None
-            kept[rows] = found
+            all_features[rows] = features
             if bar is not None:
                 bar.advance(len(rows))
-    return kept if _same(before, _state(model)) else None
+    return all_features if _same(before, _state(model)) else None
 
 
 def _is_worth_it(trainer: ModelTrainer, model: nn.Module, data: MemoryData, rows: Tensor) -> bool:
@@ -154,23 +154,23 @@ def _is_function_of_rows(
     some = len(rows) // 2
     if not some:
         return True
-    # the same examples at other places of a batch of the same size, with other examples
+    # the same examples at other positions of a batch of the same size, together with other examples
     others = torch.arange(len(data), device=data.device)[some - len(rows) :]
     moved = _input_of_last(trainer, model, data, torch.cat([others, rows[:some].flip(0)]))
     if moved is None:
         return False
     kept, moved = features[:some].double(), moved[len(others) :].flip(0).double()
-    rounded = torch.equal(features, features.bfloat16().to(features.dtype))  # also of layers with autocast of their own
+    rounded = torch.equal(features, features.bfloat16().to(features.dtype))  # True also if a layer uses autocast itself
     return bool((moved - kept).abs().mean() <= (ROUNDING_BFLOAT16 if rounded else ROUNDING) * kept.abs().mean())
 
 
 def _input_of_last(trainer: ModelTrainer, model: nn.Module, data: MemoryData, rows: Tensor) -> Tensor | None:
-    """Run a batch as a step does, and return what the last layer gets; None if its output is not the network's."""
+    """Run a batch as a step does, and return the last layer's input; None if its output is not the network's."""
     net, (name,) = network(model), trained_layers(model)
     inputs, outputs, results = list[Tensor](), list[tuple[Tensor, Tensor]](), list[object]()
 
-    def keep(_: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
-        inputs.extend(given)
+    def keep(_: nn.Module, received: tuple[Tensor, ...], output: Tensor) -> None:
+        inputs.extend(received)
         outputs.append((output, output.clone()))
 
     hooks = [
@@ -185,17 +185,17 @@ def _input_of_last(trainer: ModelTrainer, model: nn.Module, data: MemoryData, ro
             hook.remove()
     if not len(inputs) == len(outputs) == len(results) > 0:
         return None
-    for (output, as_made), result in zip(outputs, results, strict=True):
-        if output is not result or not same_values(output, as_made):  # or changed in place
+    for (output, original), result in zip(outputs, results, strict=True):
+        if output is not result or not same_values(output, original):  # the second condition finds changes in place
             return None
     features = inputs[0]  # several samples of the last layer get the same input
-    if features.ndim != 2 or len(features) != len(rows) or not all(torch.equal(features, one) for one in inputs):
+    if features.ndim != 2 or len(features) != len(rows) or not all(torch.equal(features, other) for other in inputs):
         return None
     return features
 
 
 def _state(model: nn.Module) -> tuple[dict[str, Tensor], str]:
-    """Everything that a pass could change."""
+    """Return a copy of everything that a forward pass could change."""
     values = (*model.named_parameters(), *model.named_buffers())
     return {name: value.detach().clone() for name, value in values}, attributes_of(model)[1]
 

@@ -23,11 +23,11 @@ def validate(
     """Return NLL, accuracy and AvU on held-out data.
 
     Args:
-        posterior: of the models as they are now.
+        posterior: the posterior of the models in their current state.
         data: the held-out data.
-        settings: of the training.
-        seed: of the posterior samples.
-        threshold: of AvU; None to learn it from these predictions.
+        settings: settings of the training.
+        seed: seed of the posterior samples.
+        threshold: uncertainty threshold of AvU; None to learn it from these predictions.
         features: where models with the same frozen trunk share its features; None without one.
     """
     # the precision of the training steps; on a GPU there is a kernel for CIFAR ResNets in bfloat16

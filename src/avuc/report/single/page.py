@@ -232,8 +232,8 @@ def tables_page(
     Args:
         title: heading of the page.
         source: description of the predictions, below the heading.
-        sentences: what was found.
-        warnings: shown so that they are not overlooked.
+        sentences: the results in words.
+        warnings: printed so that they are not overlooked.
         tables: heading, head and rows of each table.
     """
     parts = [_verdict(sentences), *(_warning(text) for text in warnings), *_titled(tables)]

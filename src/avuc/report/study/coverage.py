@@ -19,9 +19,9 @@ from avuc.report.table import Cell, Entry, Table
 
 METHODS = ("threshold", "aps", "raps")
 QUANTITIES = ("coverage", "size", "low", "high")
-# in a list of classes: those with the lowest coverage
+# a longer list of classes is cut to those with the lowest coverage
 MOST_CLASSES = 20
-MOST = 1 << 53  # of a count
+MOST = 1 << 53  # the largest count that is accepted
 # share of a method's seeds that must leave the interval before it counts as drift
 MANY = 0.5
 NOT_STORED = (
@@ -41,17 +41,17 @@ def read_coverage(
     seeds: Mapping[int, int],
     test_sets: Mapping[SetKey, int],
 ) -> Coverage | None:
-    """Return what a study stored about its sets; None if nothing.
+    """Return the coverage of the conformal sets that a study stored; None if it stored none.
 
     Args:
-        curves: method, seed, shift, severity and JSON of each.
-        methods, seeds, test_sets: their places on the axes of `Results.values`.
+        curves: method, seed, shift, severity and JSON of each evaluation.
+        methods, seeds, test_sets: their indices on the axes of `Results.values`.
     """
     shape = len(methods), len(seeds), len(test_sets)
     values = {(kind, name): np.full(shape, np.nan) for kind in METHODS for name in QUANTITIES}
     wanted, names = math.nan, tuple[str, ...]()
     sums: dict[tuple[str, str], Array] = {}
-    cells = np.zeros(len(methods))  # clean ones
+    cells = np.zeros(len(methods))  # evaluations on clean data
     for method, seed, shift, severity, text in curves:
         content = json.loads(text)
         if shift == "validation":
@@ -59,18 +59,18 @@ def read_coverage(
         if method not in methods or seed not in seeds or (shift, severity) not in test_sets:
             continue
         wanted, rows = float(content["wanted"]), _whole(content["rows"])
-        place = methods[method], seeds[seed], test_sets[shift, severity]
+        index = methods[method], seeds[seed], test_sets[shift, severity]
         by_class = _list(content["class_rows"]) if "class_rows" in content else None
-        cells[place[0]] += by_class is not None and (shift, severity) == CLEAN
-        for kind, found in content["methods"].items():
-            counts = [found[name] for name in ("covered", "size", "low", "high")]
+        cells[index[0]] += by_class is not None and (shift, severity) == CLEAN
+        for kind, stored in content["methods"].items():
+            counts = [stored[name] for name in ("covered", "size", "low", "high")]
             for name, count in zip(QUANTITIES, counts, strict=True):
-                values[kind, name][place] = math.nan if count is None else _whole(count) / rows
+                values[kind, name][index] = math.nan if count is None else _whole(count) / rows
             if by_class is not None:
-                part = np.stack([by_class, _list(found["class_covered"]), _list(found["class_size"])], 1)
+                part = np.stack([by_class, _list(stored["class_covered"]), _list(stored["class_size"])], 1)
                 where = "clean" if (shift, severity) == CLEAN else "shifted"
                 total = sums.setdefault((kind, where), np.zeros((len(methods), *part.shape)))
-                total[place[0]] += part
+                total[index[0]] += part
     if not math.isfinite(wanted):
         return None
     each = np.maximum(cells, 1)[:, None, None]
@@ -88,8 +88,8 @@ def joined(first: Coverage | None, second: Coverage | None, values: Mapping[tupl
     """Return the coverage of two compared studies; by class only if they have the same classes.
 
     Args:
-        first, second: of the two studies.
-        values: of both, on common axes.
+        first, second: the coverage of the two studies.
+        values: the values of both, on common axes.
     """
     if first is None or second is None or first.wanted != second.wanted:
         return None
@@ -128,10 +128,10 @@ def coverage_alarms(results: Results) -> list[str]:
         chosen = [
             index for index, key in enumerate(results.test_sets) if (key == CLEAN if where == "clean" else key[1])
         ]
-        known, found = _drifted(coverage, chosen, below=where == "shifted")
-        if not found:
+        known, drifted = _drifted(coverage, chosen, below=where == "shifted")
+        if not drifted:
             continue
-        lowest, kind, method, index = min(found)
+        lowest, kind, method, index = min(drifted)
         shift, severity = results.test_sets[index]
         named = f"{results.names[method]}, {kind}" + (f", {_plain(shift)} at intensity {severity}" if severity else "")
         what = "on clean test data the coverage leaves" if where == "clean" else "under shift the coverage is below"
@@ -142,7 +142,7 @@ def coverage_alarms(results: Results) -> list[str]:
         )
         sentences.append(
             f"Conformal sets for a coverage of {coverage.wanted:g}: {what} its 95 % interval in "
-            f"{len(found):,} of {known:,} cases (method, kind of set, test set), lowest {lowest:.3f} ({named}): "
+            f"{len(drifted):,} of {known:,} cases (method, kind of set, test set), lowest {lowest:.3f} ({named}): "
             f"{meaning}."
         )
     return sentences
@@ -151,9 +151,9 @@ def coverage_alarms(results: Results) -> list[str]:
 def _drifted(
     coverage: Coverage, chosen: Sequence[int], *, below: bool
 ) -> tuple[int, list[tuple[float, str, int, int]]]:
-    """Return the number of cases with an interval; and coverage, kind, method, set of those that most seeds leave.
+    """Return the number of cases with an interval; and (coverage, kind, method, set) of cases that most seeds leave.
 
-    A coverage above the interval breaks no promise: with `below`, only those below it are returned.
+    A coverage above the interval breaks no promise, so with `below` only cases below the interval are returned.
     """
     known, cases = 0, []
     for kind in METHODS:
@@ -161,11 +161,11 @@ def _drifted(
         if below:
             under = coverage.values[kind, "coverage"] < coverage.values[kind, "low"]
             outside = np.where(np.isfinite(outside), under, np.nan)
-        left, found = (finite_mean(each, 1) for each in (outside, coverage.values[kind, "coverage"]))
+        left, covered = (finite_mean(each, 1) for each in (outside, coverage.values[kind, "coverage"]))
         for method, index in ((m, i) for m in range(len(left)) for i in chosen):
             known += bool(np.isfinite(left[method, index]))
             if left[method, index] > MANY:
-                cases.append((float(found[method, index]), kind, method, index))
+                cases.append((float(covered[method, index]), kind, method, index))
     return known, cases
 
 
@@ -179,11 +179,11 @@ def _overview(results: Results, coverage: Coverage, kinds: Sequence[str]) -> Tab
     rows: list[list[Cell]] = []
     for method, name in enumerate(results.names):
         for kind in kinds:
-            found, size, low, high = (finite_mean(coverage.values[kind, each], 1)[method] for each in QUANTITIES)
+            covered, size, low, high = (finite_mean(coverage.values[kind, each], 1)[method] for each in QUANTITIES)
             clean = columns[0][1]
             cells: list[Cell] = [Entry(float(low[clean[0]])), Entry(float(high[clean[0]]))] if clean else ["–", "–"]
             for _, indices in columns:
-                cells += [Entry(float(finite_mean(each[indices], 0))) for each in (found, size)]
+                cells += [Entry(float(finite_mean(each[indices], 0))) for each in (covered, size)]
             rows.append([name, kind, *cells])
     head = ["method", "sets", "interval: low", "interval: high"]
     head += [f"{title}: {what}" for title, _ in columns for what in ("coverage", "classes per set")]
@@ -201,16 +201,16 @@ def _overview(results: Results, coverage: Coverage, kinds: Sequence[str]) -> Tab
 
 
 def _by_shift(results: Results, coverage: Coverage, kind: str) -> Table:
-    found, size = (finite_mean(coverage.values[kind, name], 1) for name in ("coverage", "size"))
+    covered, size = (finite_mean(coverage.values[kind, name], 1) for name in ("coverage", "size"))
     left = finite_mean(coverage.outside(kind), 1)
     rows: list[list[Cell]] = []
     for index, (shift, severity) in enumerate(results.test_sets):
-        if not np.isfinite(found[:, index]).any():
+        if not np.isfinite(covered[:, index]).any():
             continue
         cells: list[Cell] = []
         for method in range(len(results.methods)):
             alarm = bool(left[method, index] > MANY)
-            cells += [Entry(float(found[method, index]), best=alarm), Entry(float(size[method, index]))]
+            cells += [Entry(float(covered[method, index]), best=alarm), Entry(float(size[method, index]))]
         rows.append([_plain(shift) + (f" {severity}" if severity else ""), *cells])
     return Table(
         f"coverage-shifts-{kind}",
@@ -228,7 +228,7 @@ def _by_class(results: Results, coverage: Coverage, kind: str) -> Table:
     known = np.flatnonzero(rows_of > 0)
     order = known[np.argsort(clean[:, known, 1].sum(0) / clean[:, known, 0].sum(0), kind="stable")]
     few = len(order) > MOST_CLASSES
-    # none is stored for pixels and tokens
+    # no interval is stored for pixels and tokens
     independent = bool(np.isfinite(coverage.values[kind, "low"]).any())
     rows: list[list[Cell]] = []
     for label in order[:MOST_CLASSES] if few else known:

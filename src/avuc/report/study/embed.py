@@ -161,17 +161,17 @@ def _explorer(results: Results) -> dict[str, Any]:
     for (method, index), each in examples.items():
         mistakes = []
         for mistake in each["mistakes"][: math.ceil(share * len(each["mistakes"]))]:
-            shown = {key: value for key, value in mistake.items() if key != "png"}
+            entry = {key: value for key, value in mistake.items() if key != "png"}
             if "png" in mistake:
-                shown["picture"] = pictures.setdefault(mistake["png"], len(pictures))
-            mistakes.append(shown)
+                entry["picture"] = pictures.setdefault(mistake["png"], len(pictures))
+            mistakes.append(entry)
         kept = {key: each[key] for key in ("samples", "rows", "top")}
         content.append({"method": method, "cell": index, **kept, "mistakes": mistakes})
     return {"shown": content, "pictures": list(pictures)}
 
 
 def _sample(example: bytes) -> dict[str, str]:
-    """One example of a set: a picture, or a sentence."""
+    """Return one example of a set: a picture, or a sentence."""
     if example.startswith(PNG):
         return {"png": base64.b64encode(example).decode()}
     return {"text": visible(example.decode("utf-8", "replace"))}

@@ -31,7 +31,7 @@ COLUMNS = 3  # of the small charts, one per method
 WIDE, PLAIN = (7.0, 3.2), (4.2, 3.2)
 LONGEST = 40  # characters of a name; longer names would leave no room for the figure
 LINE = 24  # characters of a line above a small chart
-# inches: of a character in a legend, of what else a column of it has, and of one of its rows
+# inches of a legend: width of a character, width of the rest of a column, height of a row
 CHARACTER, HANDLE, ROW = 0.06, 0.5, 0.15
 
 

@@ -1,4 +1,4 @@
-"""Read a study's file into `Results`. Every value is checked, so a file written by another program ends in one line."""
+"""Read a study's file into `Results`. Every value is checked; a file of another program raises one `InputError`."""
 
 from __future__ import annotations
 
@@ -163,8 +163,8 @@ def _in_order(test_sets: set[SetKey], shifts: Sequence[str]) -> list[SetKey]:
 
 
 def _method_facts(store: Store, row: StoredMethod, index: int, rows: Sequence[tuple[Any, ...]]) -> MethodFacts:
-    mine = [line for line in rows if line[0] == row.name]
-    seeds = tuple(sorted({line[1] for line in mine if line[2] != "validation"}))
+    own_rows = [line for line in rows if line[0] == row.name]
+    seeds = tuple(sorted({line[1] for line in own_rows if line[2] != "validation"}))
     validated = store.select(
         "SELECT c.rows, r.value FROM cells c JOIN rows r USING(method, seed, shift, severity) "
         "WHERE method=? AND shift='validation' AND metric='accuracy'",
@@ -182,7 +182,7 @@ def _method_facts(store: Store, row: StoredMethod, index: int, rows: Sequence[tu
             samples=int(samples or 1),
             beta=row.beta if row.objective == "avuc" else None,
             errors=min(errors, default=None),
-            temperatures=tuple(line[5] for line in mine if line[2] == "validation" and line[4] == "temperature"),
+            temperatures=tuple(line[5] for line in own_rows if line[2] == "validation" and line[4] == "temperature"),
             at_bound=any(content.get("learned", {}).get("at_bound") is True for content in fitted),
             history=tuple(_averaged(store.history(row.name, seed)) for seed in seeds),
         )

@@ -1,4 +1,4 @@
-"""`Results`: everything a report knows of a study, as NumPy arrays."""
+"""`Results`: everything a report knows about a study, as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 SetKey = tuple[str, int]  # a set of images: the shift ("clean", "fog", "ood:svhn") and its intensity, 0 if it has none
 CLEAN: SetKey = ("clean", 0)
 METRICS = (*METRIC_TEXT, *DETECTION_TEXT)
-PNG = b"\x89PNG"  # how a picture in the gallery begins; others are sentences
+PNG = b"\x89PNG"  # first bytes of a picture in the gallery; entries without them are sentences
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Coverage:
         values: by kind of set and quantity: (method, seed, test set), NaN where nothing is stored.
         clean: by kind of set: (method, class, 3): rows, covered rows and sum of sizes on clean data, means over seeds.
         shifted: the same, summed over seeds, shifts and intensities.
-        names: of the classes.
+        names: names of the classes.
     """
 
     wanted: float
@@ -56,9 +56,9 @@ class Coverage:
 
     def outside(self, kind: str) -> Array:
         """Return whether the coverage leaves its interval, 1 or 0, (method, seed, test set); NaN if not known."""
-        found, low, high = (self.values[kind, name] for name in ("coverage", "low", "high"))
-        left = ((found < low) | (found > high)).astype(np.float64)
-        return np.where(np.isfinite(found) & np.isfinite(low), left, np.nan)
+        coverage, low, high = (self.values[kind, name] for name in ("coverage", "low", "high"))
+        left = ((coverage < low) | (coverage > high)).astype(np.float64)
+        return np.where(np.isfinite(coverage) & np.isfinite(low), left, np.nan)
 
 
 @dataclass(frozen=True)

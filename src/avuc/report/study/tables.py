@@ -49,7 +49,11 @@ def all_tables(results: Results) -> list[Table]:
 def ranking(results: Results) -> Table:
     """Return one row for each method, the lowest NLL first."""
     columns: list[tuple[str, Spread, bool]] = []  # title, values, whether lower is better
-    for metric in (*(one for one in ("entity_f1", "mean_iou") if one in results.values), "accuracy", "ece"):
+    for metric in (
+        *(candidate for candidate in ("entity_f1", "mean_iou") if candidate in results.values),
+        "accuracy",
+        "ece",
+    ):
         columns.append((f"clean: {metric_text(metric).title}", _at(results, metric, CLEAN), _lower(metric)))
     for metric in ("nll", "brier", "ece", "uce", "accuracy") if results.shifts else ("nll", "brier", "uce"):
         scores = spread(results.shifted(metric), metric=metric) if results.shifts else _at(results, metric, CLEAN)

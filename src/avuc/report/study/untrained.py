@@ -1,4 +1,4 @@
-"""Warnings about methods that were not trained as their names say: at chance level, or without their AvUC term."""
+"""Warnings about methods whose training failed: they are at chance level, or their AvUC term was never active."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_NAMED = 4
 
 
 def no_choice(results: Results, best: int) -> str:
-    """Return why no method can be recommended, if the one with the best NLL only guesses; else an empty text."""
+    """Return why no method can be recommended, if the method with the best NLL only guesses; else an empty text."""
     if best not in guessing(results):
         return ""
     return (
@@ -24,12 +24,12 @@ def no_choice(results: Results, best: int) -> str:
 
 def guessing_alarm(results: Results) -> list[str]:
     """Return a warning about the methods that have learned nothing."""
-    found = guessing(results)
-    if not found:
+    indices = guessing(results)
+    if not indices:
         return []
-    names = _listed([results.names[index] for index in found])
-    verb = "has" if len(found) == 1 else "have"
-    who = "Every method has" if len(found) == len(results.methods) else f"{names} {verb}"
+    names = _listed([results.names[index] for index in indices])
+    verb = "has" if len(indices) == 1 else "have"
+    who = "Every method has" if len(indices) == len(results.methods) else f"{names} {verb}"
     return [
         f"{who} an accuracy on clean "
         f"{results.units} that the most frequent class alone would have ({_frequent(results):.1%}): nothing was "
@@ -39,23 +39,23 @@ def guessing_alarm(results: Results) -> list[str]:
 
 def never_active(results: Results) -> list[str]:
     """Return a warning about methods whose AvUC term was 0 in every epoch of every seed."""
-    found = [
+    unused = [
         method
         for method in results.methods
         if method.beta and method.history and all(_without_term(epochs) for epochs in method.history)
     ]
-    if not found:
+    if not unused:
         return []
-    epochs = max(len(epochs) for method in found for epochs in method.history)
+    epochs = max(len(epochs) for method in unused for epochs in method.history)
     return [
-        f"The AvUC term of {_listed([method.name for method in found])} was 0 in all {epochs} epochs of the training, "
+        f"The AvUC term of {_listed([method.name for method in unused])} was 0 in all {epochs} epochs of the training, "
         "because the warm-up never ended: the results are those of a training without it. Lower "
         "objective.warmup_epochs, or train longer."
     ]
 
 
 def guessing(results: Results) -> list[int]:
-    """Return the methods whose accuracy on clean data is that of the most frequent class, up to two standard errors."""
+    """Return the methods whose clean accuracy is at most two standard errors above that of the most frequent class."""
     share = _frequent(results)
     if not math.isfinite(share):
         return []
