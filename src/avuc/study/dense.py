@@ -141,8 +141,8 @@ def image_aurc(predictions: Predictions) -> float:
     # one pass over the probabilities for all images: a call of AURC per image would spend most of its time on checks
     statistics, ends = prediction_statistics(predictions.probs, predictions.labels), np.cumsum(counts)
     bounds = [slice(end - count, end) for end, count in zip(ends, counts, strict=True) if count >= FEWEST_PIXELS]
-    groups = (group_ties(statistics.confidence[one], statistics.correct[one]) for one in bounds)
-    return float(np.mean([risk_area(one) for one in groups]))
+    groups = (group_ties(statistics.confidence[rows], statistics.correct[rows]) for rows in bounds)
+    return float(np.mean([risk_area(group) for group in groups]))
 
 
 def _images_at_a_time(data: MemoryData, numbers: int, readings: int) -> int:

@@ -78,7 +78,7 @@ def run_study(
         prints = try_own_code(recipe)
         return _run(plan, folder, engine, devices, prints, progress=progress, until=until)
     finally:
-        forget()  # the next study loads its data again: files and objects may have changed
+        forget()  # the next study loads its data again, because files and objects may have changed
 
 
 def _run(

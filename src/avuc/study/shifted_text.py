@@ -87,7 +87,7 @@ def word_labels(texts: Sequence[str], like: Tensor) -> Tensor:
         texts: the sentences.
         like: labels of other sentences, (…, T).
 
-    >>> word_places(["two words"], torch.zeros(5, 3)).tolist()
+    >>> word_labels(["two words"], torch.zeros(5, 3)).tolist()
     [[-1, -1, -100]]
     """
     counts = torch.tensor([*map(_count, texts)], dtype=torch.int64)
