@@ -19,7 +19,7 @@ class Family(NamedTuple):
 
     noise: Callable[[Sequence[int], Tensor, torch.Generator | None], Tensor]
     kl: Callable[[Tensor, Tensor, Tensor, Tensor, Sequence[int]], Tensor]
-    variance: Callable[[Sequence[int], Tensor], Tensor]  # of one coordinate of z
+    variance: Callable[[Sequence[int], Tensor], Tensor]  # variance of one coordinate of z
 
 
 def standard_normal(count: int, like: Tensor, generator: torch.Generator | None) -> Tensor:

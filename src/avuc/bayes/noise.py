@@ -15,7 +15,8 @@ _generators: dict[tuple[torch.device, int, int], torch.Generator] = {}
 
 def flat_noise(family: Family, sizes: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Return the noise of a family. torch.compile cannot trace a generator, so with one its graph breaks here."""
-    if generator is None or not torch.compiler.is_compiling():  # else it is loaded, which takes seconds
+    # without this check, the compiler would be loaded in eager mode too, which takes seconds
+    if generator is None or not torch.compiler.is_compiling():
         return family.noise(sizes, like, generator)
     return _eager_noise(family, sizes, like, generator)
 

@@ -1,4 +1,4 @@
-"""What the files of this package need of a `BayesianModule`, so that they do not import it."""
+"""The part of `BayesianModule` that the other files of this package use, so that they need not import it."""
 
 from __future__ import annotations
 

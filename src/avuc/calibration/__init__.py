@@ -71,7 +71,7 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
 }
 """Every calibrator by the name that `avuc calibrate --method` and the JSON files use."""
 
-# `Calibrator.load` also reads those that are not for one class of many
+# `Calibrator.load` also reads these two, which are not methods of `avuc calibrate`
 Calibrator.calibrators = {
     **CALIBRATORS,
     MultiLabelCalibrator.name: MultiLabelCalibrator,

@@ -35,7 +35,7 @@ from avuc.core.tasks import IGNORE_INDEX
 # What follows was chosen on one half of the prediction sets of benchmarks/bench_posthoc.py.
 # Parts of the mixture, besides none, for few classes and for many. The first of them is the simpler candidate.
 PARTS, MANY_PARTS = ("matrix", "loose-matrix"), ("smoothed", "loose-structured-vector")
-# how many rows equal weights of a mixture count as
+# the prior of the mixture's weights counts as this many rows with equal weights
 PRIOR = 5.0
 # shares of a candidate in a mixture with the uncalibrated predictions; the first one that does no harm is taken
 SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.02, 0.01)
@@ -44,7 +44,7 @@ JOINT, LAST = "joint-", "joint-smoothed"
 # candidates without a mixture, the simplest first; those for few rows
 CANDIDATES = ("smoothed", "structured-vector", "matrix")
 FEW_CANDIDATES = CANDIDATES[:2]
-# with fewer rows for each pair of classes the ridge leaves little of a matrix, and PARTS are those for many classes
+# with fewer rows for each pair of classes the ridge leaves little of a matrix, so MANY_PARTS are used
 PART_ROWS = 2
 # calibrators with a lower ridge than the default
 LOOSE, LOOSE_RIDGES = "loose-", {"loose-matrix": 0.1, "loose-structured-vector": 0.03}

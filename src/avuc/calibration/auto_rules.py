@@ -8,7 +8,7 @@ from avuc.calibration.metric_change import NORMAL
 from avuc.calibration.race import BLEND, NONE, Race
 from avuc.calibration.rows import Rows
 
-# fewer rows, in all or per class, are few
+# with fewer rows than this, in total or per class, calibrators with many parameters are not tried
 FEW_ROWS, FEW_ROWS_PER_CLASS = 200, 20
 # with fewer rows or groups nothing is changed
 LEAST_ROWS = 20
@@ -19,7 +19,7 @@ MOST_PAIRWISE = 32
 
 
 def too_few(rows: Rows) -> str:
-    """Return why nothing can be learned from these rows, or nothing."""
+    """Return why nothing can be learned from these rows; an empty text if something can."""
     many = f"{len(rows)} row{'s' * (len(rows) != 1)}"
     if len(rows) < LEAST_ROWS:
         return f"{many} {'is' if len(rows) == 1 else 'are'} too few to choose a calibrator; give at least {LEAST_ROWS}"
@@ -30,7 +30,7 @@ def too_few(rows: Rows) -> str:
 
 
 def few_rows(rows: Rows) -> str:
-    """Return why there are too few rows for many parameters, or nothing."""
+    """Return why there are too few rows for many parameters; an empty text if there are enough."""
     classes = rows.logits.shape[-1]
     if len(rows) < FEW_ROWS:
         return f"{len(rows)} rows are fewer than {FEW_ROWS}"

@@ -122,7 +122,7 @@ class AvUTemperatureScaling(TemperatureScaling):
         minimum = self._grid_and_brent(loss, coarse, rough=True, jumps=self._literal or self.nll_weight == 0)
         likeliest = min(likelihood, key=likelihood.__getitem__)
         if self.procedure == "authors":
-            # the search tells whether a minimum exists; the procedure gives T
+            # T comes from the authors' procedure; the search only shows whether there is a minimum inside the bounds
             minimum = self._authors(scaled, fixed)._replace(at_bound=minimum.at_bound)
         guarded = self._guarded(scaled, minimum, likeliest) if self.guard and not self._literal else minimum
         self.guarded_ = guarded is not minimum
@@ -164,9 +164,8 @@ class AvUTemperatureScaling(TemperatureScaling):
         """Return the first step from the optimum towards T = 1 at which NLL, ECE and UCE are no worse than at T = 1."""
         few = scaled.subsample(8 * GRID_ELEMENTS)
         quick = no_worse_than_one(few, likeliest)
-        exact = (
-            quick if few is scaled else no_worse_than_one(scaled, likeliest)
-        )  # few rows find the step, all of them decide
+        # a step is tried on few rows first; all rows then confirm it
+        exact = quick if few is scaled else no_worse_than_one(scaled, likeliest)
         result = minimum
         for step in range(GUARD_STEPS + 1):
             x = minimum.x * (1 - step / GUARD_STEPS)

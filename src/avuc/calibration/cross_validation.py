@@ -25,7 +25,7 @@ from avuc.predictions import MultiLabelPredictions, Predictions
 TITLES = {"nll": "NLL", "brier": "the Brier score", "ece": "ECE"}
 # a calibrator is not refused for a rise of NLL or of the Brier score by less than this share
 SHARE = 0.01
-# nor for a rise of ECE by less than this
+# a calibrator is not refused for a rise of ECE by less than this
 ECE_MARGIN = 0.005
 # more logits than this are checked on a random sample of the rows
 CHECK_ELEMENTS = 1 << 22

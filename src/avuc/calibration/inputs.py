@@ -15,7 +15,7 @@ from avuc.core.probabilities import check_probs, looks_like
 from avuc.core.tasks import REGRESSION
 from avuc.metrics.statistics import NLL_FLOOR
 
-# how to get logits from what was given instead
+# how to get logits from other kinds of scores
 REMEDIES = {
     "probabilities": "logits_from_probs(probs)",
     "rounded probabilities": "logits_from_probs(probs / probs.sum(-1)[..., None])",

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from avuc.calibration.curvature import matrix_solver, vector_solver
-from avuc.calibration.minimise import Found, minimised
+from avuc.calibration.minimise import Optimum, minimised
 from avuc.calibration.scaled_logits import BLOCK_ELEMENTS, EXACT_ELEMENTS, ONE_THREAD_ELEMENTS, ScaledLogits
 from avuc.calibration.user_warnings import warn
 
@@ -210,7 +210,7 @@ class Search:
 
 def linear_minimum(
     nll: LinearNLL, theta: Tensor, tolerance: float, max_iterations: int, search: Search | None = None
-) -> tuple[Found, float]:
+) -> tuple[Optimum, float]:
     """Return the minimum of NLL + ridge, and the number of passes over the rows.
 
     Many rows are first replaced by a sample of them. float32 features allow no tolerance below 1e-4.
@@ -256,7 +256,7 @@ def log_probs(logits: Tensor) -> Tensor:
     return torch.log_softmax(logits, dim=-1).masked_fill_(torch.isneginf(logits), 0.0)
 
 
-def has_converged(minimum: Found, tolerance: float, rows: Rows) -> bool:
+def has_converged(minimum: Optimum, tolerance: float, rows: Rows) -> bool:
     """Return whether the search came to its end, up to a factor of 10."""
     return minimum.length <= 10 * max(tolerance, _least(rows))
 

@@ -10,13 +10,13 @@ from torch import Tensor
 
 Evaluate = Callable[[Tensor], tuple[float, Tensor]]
 MEMORY = 12
-# a step that lowers the value by less than this share of the promise is shortened
+# a step is shortened if it lowers the value by less than this share of what the slope predicts
 ENOUGH = 1e-4
 MOST_SHORTENINGS = 30
 
 
-class Found(NamedTuple):
-    """The place of the minimum, and the length of the last gradient in units of the curvature."""
+class Optimum(NamedTuple):
+    """The position of the minimum, and the length of the last gradient in units of the curvature."""
 
     theta: Tensor
     length: float
@@ -24,7 +24,7 @@ class Found(NamedTuple):
 
 def minimised(
     evaluate: Evaluate, theta: Tensor, solve: Callable[[Tensor], Tensor], tolerance: float, max_iterations: int
-) -> Found:
+) -> Optimum:
     """Return the minimum of a smooth function.
 
     The search stops when √(gᵀ H⁻¹ g) ≤ tolerance for the gradient g and the approximate Hessian H. The value is then
@@ -56,7 +56,7 @@ def minimised(
             moved = theta + step * direction
             new_value, new_gradient = evaluate(moved)
             end_slope = float((new_gradient * direction).sum())
-            # on the way down at both ends, up to the rounding of the values
+            # the function falls at both ends of the step, up to the rounding of the values
             falling = end_slope <= 0 and new_value <= value + 1e-9 * abs(value)
             if falling or new_value <= value + ENOUGH * step * slope:
                 break
@@ -70,13 +70,13 @@ def minimised(
             pairs.append((change, turn, product))
             size = product / float((turn * solve(turn)).sum())
         theta, value, gradient = moved, new_value, new_gradient
-    return Found(theta, length)
+    return Optimum(theta, length)
 
 
 def _newton_step(
     gradient: Tensor, pairs: deque[tuple[Tensor, Tensor, float]], solve: Callable[[Tensor], Tensor], size: float
 ) -> Tensor:
-    """Return −H⁻¹ g by the two loops of L-BFGS; the rough Hessian is right in shape, its size is of the last step."""
+    """Return −H⁻¹ g by the two loops of L-BFGS; `size` scales the rough Hessian to the last step."""
     q, shares = gradient, []
     for change, turn, product in reversed(pairs):
         share = float((change * q).sum()) / product

@@ -19,9 +19,9 @@ from avuc.calibration.rows import Rows
 from avuc.core.errors import InputError
 from avuc.metrics.statistics import NLL_FLOOR
 
-# no calibrator, which takes part under this name
+# the name under which "no calibrator" takes part
 NONE = "none"
-# of the metrics that the guard looks at
+# titles of the metrics that the guard checks
 TITLES = {"nll": "NLL", "brier": "the Brier score", "ece": "ECE"}
 # the mixture of several calibrators
 BLEND = BlendedCalibrator.name
@@ -53,7 +53,7 @@ class Candidate(NamedTuple):
 
 @dataclass
 class Runner:
-    """What the cross-validation has found out about one calibrator.
+    """The results of one calibrator in the cross-validation so far.
 
     probs   (N, C) probabilities of held-out rows
     nll     (N,) −log p_y of held-out rows; NaN where a row was not held out yet

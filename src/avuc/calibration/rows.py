@@ -38,10 +38,10 @@ class Rows:
         return Rows(self.logits.cpu(), self.labels.cpu(), weight, groups)
 
     def sample(self, most: int, seed: int, least_groups: int = 1) -> Rows:
-        """Return at most so many rows, at random and stratified; of groups, whole groups until there are enough rows.
+        """Return at most `most` rows, at random and stratified; with groups, whole groups until there are enough rows.
 
-        Every label keeps the same share of its rows, rounded up; of groups, every most frequent label that of its
-        groups. If there are more labels than rows to keep, some have none.
+        Every label keeps the same share of its rows, rounded up. Groups are stratified by their most frequent label.
+        If there are more labels than rows to keep, some labels have none.
         """
         if most >= len(self):
             return self
@@ -55,13 +55,13 @@ class Rows:
         return self[kept[group].nonzero()[:, 0].to(self.labels.device)]
 
     def _strata(self) -> tuple[Tensor, Tensor | None]:
-        """Return the label of each row and None; of groups, the most frequent label of each, and the rows' groups."""
+        """Return the label of each row and None; with groups, the most frequent label and the rows' group numbers."""
         if self.groups is None:
             return self.labels.cpu(), None
         number, group = self.groups.cpu().unique(return_inverse=True)
         kinds, kind = self.labels.cpu().unique(return_inverse=True)
         pairs, counts = (group * len(kinds) + kind).unique(return_counts=True)
-        order = counts.argsort(stable=True)  # of several pairs of one group, the last one is stored
+        order = counts.argsort(stable=True)  # a group's most frequent pair comes last, so it is the one that is stored
         frequent = np.empty(len(number), dtype=np.int64)
         frequent[(pairs[order] // len(kinds)).numpy()] = kinds[pairs[order] % len(kinds)].numpy()
         return torch.from_numpy(frequent), group
@@ -83,9 +83,9 @@ class Rows:
 
 
 def stratified_order(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Return places in a random order of which every beginning has about the same share of each label.
+    """Return indices in a random order, in which the first k have about the same share of each label, for every k.
 
-    The i-th of n places with a label (from 0) is at i/n of the order.
+    The i-th of n indices with a label (from 0) is at i/n of the order.
 
     >>> labels = torch.tensor([0] * 6 + [1] * 3)
     >>> labels[stratified_order(labels, torch.Generator().manual_seed(0))[:3]].sort().values.tolist()

@@ -64,7 +64,7 @@ class ScaledPredictions(NamedTuple):
     entropy: Tensor
     correct: Tensor
     nll: Tensor
-    weight: Tensor | None = None  # of each row; None: all rows count the same
+    weight: Tensor | None = None  # weight of each row; None: all rows count the same
 
     def threshold(self) -> float:
         """Return the midpoint of the mean entropies of correct and of wrong predictions."""

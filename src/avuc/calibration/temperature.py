@@ -21,10 +21,10 @@ from avuc.metrics.statistics import NLL_FLOOR
 
 # The default range. Where the likelihood still falls at its end, the wider range is searched.
 BOUNDS, WIDE_BOUNDS = (0.05, 20.0), (0.05e-4, 20e4)
-LEAST_EVENTS = 10  # right rows, and wrong ones, that this needs: the rule of Peduzzi et al. 1996 for one parameter
+LEAST_EVENTS = 10  # right rows, and wrong rows, that the wider range needs: the rule of Peduzzi et al. 1996
 # grid points that count as near the end of the range
 NEAR_END = 3
-# in log T: a minimum of a loss with jumps that is this close to the end of the range is taken for the end
+# a minimum of a loss with jumps counts as an end of the range if log T is this close to that end
 NEAR_BOUND = 0.02
 # points of the coarse grid and of `curve_`; odd, so that T = 1 is one of them in the default range
 GRID_POINTS = 41
@@ -129,9 +129,9 @@ class TemperatureScaling(Calibrator):
         return type(self) is TemperatureScaling and tuple(self.bounds) == BOUNDS
 
     def _wider(self, scaled: ScaledLogits, minimum: Minimum) -> Minimum:
-        """Take the minimum in `WIDE_BOUNDS`; keep the given one, at a bound, if there is none inside.
+        """Return the minimum in `WIDE_BOUNDS`; if there is none inside, return `minimum`, which is at a bound.
 
-        If no row is wrong, T goes to 0; with few wrong rows, too, once they are at the floor: no further row may be.
+        Without wrong rows T goes to 0, also if all of them are at the floor; so no more rows may reach the floor.
         """
         if min(scaled.num_right, scaled.rows - scaled.num_right) < LEAST_EVENTS:
             return minimum
@@ -145,7 +145,7 @@ class TemperatureScaling(Calibrator):
         return other
 
     def _fit_near(self, scaled: ScaledLogits, temperature: float) -> None:
-        """Fit without a curve and without warnings; T is near the given one."""
+        """Fit without a curve and without warnings; T is near `temperature`."""
         if scaled.samples == 1:
             minimum = self._descent(scaled, 1 / temperature, self.tolerance)
             minimum = minimum._replace(x=-math.log(minimum.x))

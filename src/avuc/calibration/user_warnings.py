@@ -6,7 +6,7 @@ from avuc.calibration.base import CalibrationWarning
 from avuc.calibration.scaled_logits import ScaledLogits
 from avuc.core.caller import warn_caller
 
-# weights of more than so many rows with no larger sum than this look as if they had been normalised to the sum 1
+# weights of more than MOST_UNIT_ROWS rows with a sum up to UNIT_TOTAL look as if they were normalised to the sum 1
 MOST_UNIT_ROWS, UNIT_TOTAL = 10, 2.0
 
 

@@ -95,7 +95,7 @@ def _tied(probs: Array, tie: float) -> tuple[Array, Array, Array]:
     ordered = probs[order]
     width = _width(ordered, tie)
     new = np.append(True, np.diff(ordered) > width[1:])
-    # of a long chain of close probabilities, those within MOST_TIES widths are together
+    # a long chain of close probabilities is cut into groups that are at most MOST_TIES widths wide
     first = ordered[np.maximum.accumulate(np.where(new, np.arange(len(ordered)), 0))]
     part = np.floor((ordered - first) / (MOST_TIES * width + TINY))
     new |= np.append(True, np.diff(part) != 0)
@@ -153,7 +153,7 @@ def _upper(mass: Array, hits: Array) -> Array:
     w, h = ([0.0, *np.cumsum(each).tolist()] for each in (mass, hits))
     count = len(w) - 1
     after = _hull_from_the_right(w, h)
-    hull: list[int] = []  # of Q_0 … Q_i
+    hull: list[int] = []  # corners of the hull of Q_0 … Q_i
     result, corner, b = np.empty(count + 1), 0, 0
     for i in range(count + 1):
         x, y = w[i], h[i]

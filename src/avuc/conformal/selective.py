@@ -133,7 +133,7 @@ class SelectiveClassifier(Saved):
 
     # a row is answered if its score, the confidence or minus the entropy, is above it; −inf: all rows, inf: none
     threshold_: float
-    # of the fit: rows, rows with an answer, wrong answers
+    # counts of the fit: rows, rows with an answer, wrong answers
     rows_: int
     answered_: int
     errors_: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 
-# torch stands between two functions of this package where one of them is decorated with torch.no_grad
+# a frame of torch is between two functions of this package if one of them is decorated with torch.no_grad
 INSIDE = ("avuc.", "torch.")
 
 

@@ -1,4 +1,4 @@
-"""How results show themselves: one line in a terminal, a small table in a notebook, a pandas DataFrame on request."""
+"""How results are displayed: one line in a terminal, a small table in a notebook, a pandas DataFrame on request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Displayed:
     """Gives a class its `repr` and its HTML, from `_facts` and `_table`."""
 
     def _facts(self) -> Mapping[str, Any]:
-        """Return what one line says, by name."""
+        """Return the values that the one line shows, by name."""
         raise NotImplementedError
 
     def _table(self) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from avuc.core.errors import InputError
 
-# bytes of a recipe or a calibrator
+# largest size of a recipe or a calibrator, in bytes
 MOST_TEXT = 16 * 2**20
 
 

@@ -41,7 +41,7 @@ def _opened(path: Path, mode: str | None, max_pixels: int, *, decoded: bool) -> 
     known = [name for name in FORMATS if name in pillow.OPEN]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # about unusual metadata; ImageNet causes thousands
+            warnings.simplefilter("ignore", UserWarning)  # warnings about unusual metadata: ImageNet causes thousands
             warnings.simplefilter("ignore", pillow.DecompressionBombWarning)  # refused below
             with pillow.open(path, formats=known) as image:
                 _check_size(path, image.size, max_pixels)

@@ -128,7 +128,7 @@ def _parsed_header(stream: IO[bytes], path: str | Path, what: str) -> NpyHeader:
         if length > MAX_HEADER:
             raise ValueError(f"a header of {length} bytes")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about odd literals, which are refused below
+            warnings.simplefilter("ignore")  # warnings about odd literals, which are refused below
             header = ast.literal_eval(stream.read(length).decode("latin-1"))
         shape, fortran_order, descr = header["shape"], header["fortran_order"], header["descr"]
         if not (isinstance(shape, tuple) and len(shape) <= MAX_DIMENSIONS and all(type(side) is int for side in shape)):

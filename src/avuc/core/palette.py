@@ -29,7 +29,7 @@ def light(role: str) -> str:
     return ROLES[role][0]
 
 
-# of matplotlib
+# settings for matplotlib
 CHART_STYLE: Any = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",

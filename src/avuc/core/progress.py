@@ -11,9 +11,9 @@ from typing import TextIO, TypeVar
 
 T = TypeVar("T")
 REDRAW_SECONDS = 0.1
-# of `delayed_progress`: work that is done sooner shows no line
+# `delayed_progress` shows no line for work that takes less time than this
 DELAY_SECONDS = 1.0
-# inside `without_progress`
+# True inside `without_progress`
 _silent = False
 
 

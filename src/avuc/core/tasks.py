@@ -169,7 +169,7 @@ def find_layout(scores: Shape, labels: Shape | None, *, class_dim: int | None, d
                 f"three dimensions {scores} without labels can be draws or dense: use from_samples for (S, N, C), or "
                 "give class_dim=1 for (N, C, L), class_dim=-1 for (N, T, C)"
             )
-    elif labels != shape and labels != _with_one(shape, axis, front):
+    elif labels != shape and labels != _with_unit_axis(shape, axis, front):
         raise InputError(
             f"labels must have shape {shape} to match {scores}, found {labels}{_hint(scores, labels, draws)}"
         )
@@ -254,7 +254,7 @@ def _has_draws(scores: Shape, labels: Shape) -> bool:
     return len(scores) - len(labels) == 2
 
 
-def _with_one(shape: Shape, axis: int | None, front: int) -> Shape:
+def _with_unit_axis(shape: Shape, axis: int | None, front: int) -> Shape:
     """Return the shape with a dimension of size 1 for the classes."""
     position = len(shape) if axis is None else axis - front
     return (*shape[:position], 1, *shape[position:])

@@ -90,7 +90,7 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     size = base + max((end for _, _, _, end in header.values()), default=0)
     try:
         whole = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
-    except RuntimeError as error:  # of mmap; the system's reason is at the end of a long message
+    except RuntimeError as error:  # from mmap; the system's reason is at the end of a long message
         if out_of_memory(error):
             raise MemoryError(f"{path}: there is not enough memory to hold it") from error
         raise InputError(f"{path}: cannot be read ({str(error).splitlines()[0][-80:]})") from error
@@ -114,7 +114,7 @@ def read_metadata(path: str | Path) -> dict[str, str]:
     return _header(path)[1]
 
 
-def tensor_places(path: str | Path) -> dict[str, tuple[torch.dtype, tuple[int, ...], int]]:
+def tensor_offsets(path: str | Path) -> dict[str, tuple[torch.dtype, tuple[int, ...], int]]:
     """Return dtype, shape and first byte of every tensor; the header is checked, the data are not read."""
     entries, _, base = _header(path)
     return {name: (dtype, shape, base + start) for name, (dtype, shape, start, _) in entries.items()}

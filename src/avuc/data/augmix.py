@@ -76,9 +76,8 @@ def augmix(images: Tensor, drawn: Tensor, severity: float = 3.0) -> Tensor:
     chains = images[None]
     for step in range(DEPTH):
         chains = change(chains, operation[:, step], signed[:, step])
-    weight = (
-        (1 - weights).log().clamp(max=-1e-9)
-    )  # minus an exponential variable; normalised, three of them are Dirichlet(1, 1, 1)
+    # minus an exponential variable; three of them, normalised, are Dirichlet(1, 1, 1)
+    weight = (1 - weights).log().clamp(max=-1e-9)
     weight = (share * weight / weight.sum(0)).view(CHAINS, batch, 1, 1, 1)
     mixed: Tensor = (1 - share).view(batch, 1, 1, 1) * images
     for chain in range(CHAINS):
@@ -154,9 +153,8 @@ def _stretched(counts: Tensor, values: Tensor) -> Tensor:
     """
     low = torch.where(counts > 0, values, 255).amin(-1, keepdim=True)
     high = torch.where(counts > 0, values, 0).amax(-1, keepdim=True)
-    scale = torch.full_like(low, 255, dtype=torch.float64) / (high - low).clamp(
-        min=1
-    )  # torch computes 255/x as 255·(1/x)
+    # a tensor of 255, because torch computes 255/x as 255·(1/x)
+    scale = torch.full_like(low, 255, dtype=torch.float64) / (high - low).clamp(min=1)
     stretched = (values * scale).clamp(min=0) - (low * scale).clamp(min=0)
     return torch.where(high > low, stretched.clamp(0, 255).to(torch.int32), values)
 

@@ -11,7 +11,7 @@ from avuc.data.arrays import Dataset
 from avuc.data.decode import ImageFiles
 from avuc.data.tensors import MemoryData, TensorData
 
-DIGITS = 32  # of the SHA-256
+DIGITS = 32  # digits of the SHA-256 that are kept
 
 
 def shapes_of(data: MemoryData) -> dict[str, tuple[int, ...]]:

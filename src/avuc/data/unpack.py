@@ -22,7 +22,7 @@ EXTENDED_HEADERS = (
     tarfile.XGLTYPE,
     tarfile.SOLARIS_XHDTYPE,
 )
-MAX_OTHER_BYTES = 1 << 26  # of members that are not needed (a readme, metadata)
+MAX_OTHER_BYTES = 1 << 26  # limit for members that are not needed (a readme, metadata)
 
 
 class _Entry(tarfile.TarInfo):

@@ -75,7 +75,7 @@ class AvUCCallback(Callback):
             if self.quadrants and not loss.warming_up:
                 # every rank takes part, also one that has seen no batch
                 total = sum_over_ranks(self._sums.pop(name, loss.gathered.new_zeros(4)), loss.group)
-                if float(total.sum()) > 0:  # not in the epoch that ends the warm-up
+                if float(total.sum()) > 0:  # it is 0 in the epoch that ends the warm-up
                     shares = (total / total.sum()).float()
                     values |= {f"{name}/{key}": share for key, share in zip(Quadrants._fields, shares, strict=True)}
             pl_module.log_dict(values, on_step=False, on_epoch=True, sync_dist=True)

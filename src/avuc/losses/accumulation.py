@@ -59,9 +59,8 @@ def running_loss(batch: Tensor, averages: Tensor, decay: float) -> Tensor:
     mixed = torch.lerp(averages.to(batch), torch.cat((batch, ones)).detach(), 1 - decay)
     value = plain_value(mixed, torch.mean)
     with outside_transforms():
-        averages.copy_(
-            torch.where(value.isfinite().all(), value, averages.to(value))
-        )  # a refused batch leaves no trace
+        # a batch with NaN or infinity, which is refused, does not change the averages
+        averages.copy_(torch.where(value.isfinite().all(), value, averages.to(value)))
     mean = mixed[:4] / mixed[4]
     surrogate = (slopes(mean) * batch).sum()
     return loss_of(mean) + surrogate - surrogate.detach()

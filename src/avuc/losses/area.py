@@ -77,7 +77,7 @@ def _exact_area(u: Tensor, used: Tensor, table: Tensor) -> Tensor:
     last = torch.where(used, u.detach(), -math.inf).argmax().unsqueeze(0)
     ordered, order = torch.where(used, u, u.gather(0, last)).sort()
     good, bad = _good_and_bad(order, table)
-    avu = _avu(good, bad)[1:]  # with 1 … N predictions certain
+    avu = _avu(good, bad)[1:]  # AvU if the 1 … N least uncertain predictions are certain
     span = ordered[-1] - ordered[0]
     # If all uncertainties are equal, every prediction is certain at every threshold. Differences whose inverse would be
     # infinite are rounding errors.

@@ -58,7 +58,7 @@ def elbo_loss(
         label_weights(labels, logits.shape[1 + bool(samples)], ignore_index, None, logits.dtype)
     if samples:
         logits, labels = logits.flatten(0, 1), labels.expand(samples, *labels.shape).flatten(0, 1)
-    # not the mean of F.cross_entropy, which is NaN where every label is ignored
+    # the mean of F.cross_entropy would be NaN if every label is ignored
     used = (labels != ignore_index).sum().clamp(min=1)
     nll = F.cross_entropy(logits, labels, ignore_index=ignore_index, reduction="sum") / used
     return nll + kl_weight * kl / num_train

@@ -92,7 +92,7 @@ class WarmupState(nn.Module):
             )
 
     def get_extra_state(self) -> Tensor:
-        # epochs alone, as in version 0.1.0, unless steps are what ends the warm-up
+        # only the epoch, as in version 0.1.0, unless the warm-up ends after a number of steps
         return torch.tensor(self.epoch if self.warmup_steps is None else [self.epoch, int(self.steps)])
 
     def set_extra_state(self, state: Tensor) -> None:

@@ -229,8 +229,9 @@ class ObjectiveLoss(nn.Module):
     def _avuc(self, logits: Tensor, labels: Tensor) -> Tensor:
         objective = self.objective
         if isinstance(self.term, SegmentationAvULoss):
-            self.term.check(logits, labels)  # also in the warm-up: an error after it would come hours late
-        learning = self.avuc is not None and self.avuc.warming_up  # its loss is 0 then, and it sums uncertainties
+            self.term.check(logits, labels)  # already in the warm-up, because an error after it would come hours late
+        # in the warm-up, the AvUC loss is 0 and only sums uncertainties
+        learning = self.avuc is not None and self.avuc.warming_up
         if objective.kind == "plain" or (self.warming_up and not learning):
             return torch.zeros((), dtype=torch.float32, device=logits.device)
         if self.avuc is not None:

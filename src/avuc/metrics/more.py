@@ -18,7 +18,7 @@ from avuc.metrics.resampling.absolute_error import AbsoluteSum
 from avuc.metrics.resampling.percentile import Errors, Interval, check_bootstrap, error_interval
 from avuc.metrics.resampling.rows import resampled_rows, wider
 from avuc.metrics.selective import augrc, generalised_risk_area
-from avuc.metrics.smooth import cosine_waves, grid_places, residual_masses, smooth_ece, smooth_error, smoothed
+from avuc.metrics.smooth import cosine_waves, grid_positions, residual_masses, smooth_ece, smooth_error, smoothed
 from avuc.metrics.statistics import Statistics, prediction_statistics
 
 
@@ -122,7 +122,7 @@ class _Smooth:
 
     def __init__(self, statistics: Statistics, bins: int) -> None:
         self.residual = statistics.confidence - statistics.correct
-        self.below, self.share = grid_places(statistics.confidence)
+        self.below, self.share = grid_positions(statistics.confidence)
         value, self.bandwidth = smooth_error(statistics.confidence, statistics.correct)
         self.values = (value,)
         self.sum = AbsoluteSum(self._terms(np.arange(len(statistics))))

@@ -129,7 +129,7 @@ def risk_area(groups: TieGroups) -> Array:
     right, wrong = groups.right, groups.wrong
     if wrong.ndim > 1 or (rows := int(right.sum() + wrong.sum())) > TABLE * len(wrong):
         return risk_area_below(cumulative(right), cumulative(wrong))
-    # An error in a group of m predictions after n surer ones adds 1/j for every later place j. In its own group it adds
+    # An error in a group of m predictions after n surer ones adds 1/j for every later rank j. In its own group it adds
     # Σ_{j=1..m} (j/m)/(n + j) = 1 − n/m (H(n + m) − H(n)), with the harmonic numbers H.
     harmonic, parts, before = _harmonic_table(rows), [], 0
     for part in cached_parts(len(wrong)):

@@ -48,7 +48,7 @@ def smooth_error(confidence: Array, correct: Array) -> tuple[float, float]:
         confidence: (N,) numbers from 0 to 1.
         correct: (N,) bool.
     """
-    waves = cosine_waves(residual_masses(*grid_places(confidence), confidence - correct))
+    waves = cosine_waves(residual_masses(*grid_positions(confidence), confidence - correct))
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -56,8 +56,8 @@ def smooth_error(confidence: Array, correct: Array) -> tuple[float, float]:
     return integral(smoothed(waves, high)), high
 
 
-def grid_places(confidence: Array) -> tuple[Array, Array]:
-    """Return the grid point below each confidence, and how far it is on the way to the next, from 0 to 1."""
+def grid_positions(confidence: Array) -> tuple[Array, Array]:
+    """Return the grid point below each confidence, and the distance to it as a share of a cell, from 0 to 1."""
     scaled = np.clip(confidence, 0, 1) * CELLS
     below = np.minimum(scaled.astype(np.int64), CELLS - 1)
     return below, scaled - below

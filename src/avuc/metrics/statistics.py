@@ -310,7 +310,8 @@ def _numpy(rows: Any) -> Array:
 
 
 def _copy(rows: Array) -> Array:
-    return np.array(rows, dtype=np.float64, order="C")  # of float64, too: torch warns about read-only arrays
+    # float64 is copied too, because torch warns about read-only arrays
+    return np.array(rows, dtype=np.float64, order="C")
 
 
 def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:

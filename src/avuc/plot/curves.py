@@ -65,7 +65,7 @@ def avu_curve(
     """
     statistics = statistics_of(predictions, labels, "avu_curve")
     counts, thresholds = quadrant_counts_between(statistics, points)
-    few, _ = quadrant_counts_between(statistics)  # those of the metric avu_auc
+    few, _ = quadrant_counts_between(statistics)  # the counts of the metric avu_auc
     if thresholds[0] == thresholds[-1]:  # all entropies are equal: a point
         counts, thresholds = type(counts)(*(each[-1:] for each in counts)), thresholds[-1:]
     ax = axes_or_new(ax, "avu_curve")

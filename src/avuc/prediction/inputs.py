@@ -18,7 +18,7 @@ from avuc.data.arrays import as_input
 from avuc.prediction.arguments import Arguments, tensor_of
 from avuc.prediction.checks import check_images
 
-# how many numbers a batch of images has: 10,000 CIFAR images on a GPU, what fits into a core's cache on a CPU
+# numbers in a batch of images: 10,000 CIFAR images on a GPU, as many as a core's cache holds on a CPU
 BATCH_NUMBERS = {"cuda": 30_720_000}
 BATCH_NUMBERS_ELSEWHERE = 786_432
 
@@ -84,9 +84,8 @@ class Batches:
         self.rows: int = arguments.rows() if rows is None else rows
         if self.rows == 0:
             raise InputError("predict needs at least one image, found none")
-        self.filled: int = (
-            size or 0
-        )  # rows of a batch for a compiled function, which takes few different numbers of them
+        # rows of a batch for a compiled function, which should see few different numbers of rows
+        self.filled: int = size or 0
         each = sum(math.prod(array.shape[1:]) for _, array in arguments.arrays())
         if size is None:
             numbers = BATCH_NUMBERS.get(device.type, BATCH_NUMBERS_ELSEWHERE)
@@ -97,7 +96,7 @@ class Batches:
         if size < self.rows:
             arguments.rows()  # an error if they cannot be cut into batches
         self.size: int = size
-        self.numbers: int = each * min(size, self.rows)  # in the arguments of one batch
+        self.numbers: int = each * min(size, self.rows)  # count of numbers in the arguments of one batch
         self.device: torch.device = device
         self.expected_rows: int = count * self.rows
         self.labels: Tensor | None = None if labels is None else as_tensor(labels, "labels")

@@ -219,7 +219,7 @@ class Predictor:
         plan, size, number, start = None, 0, 0, 0
         with Progress("batches", count) if progress else contextlib.nullcontext() as bar:
             for examples in source:
-                with self._lock:  # not while the next batch is loaded, or while the caller works on this one
+                with self._lock:  # released while the next batch is loaded and while the caller works on this one
                     if plan is None or self._runner.state is not begun:
                         self._runner.begin(examples.arguments)
                         begun = self._runner.state

@@ -26,9 +26,9 @@ from avuc.prediction.task import Task
 # The first compiled sample takes 22 to 34 s (benchmarks/results/any-net.json), so longer work is compiled. The
 # time is that of one batch, measured, times the number of batches and samples.
 WORTH_COMPILING = 30.0
-# what a sample of a `BayesianModule` is made by
+# the methods of `BayesianModule` that make a sample
 DRAWING = ("draw", "noise", "weights", "run", "run_views", "mean_module")
-# with fewer passes of a batch through the network, the measurement is not worth its time
+# with fewer passes of a batch through the network, measuring the time is not worthwhile
 FEWEST_PASSES = 100
 
 
@@ -63,18 +63,18 @@ class SampleRunner:
         self.limit, self.automatic = number_of_samples(posterior, *requested_samples)
         self.state: tuple[torch.device, Fingerprint] | None = None
         self.special: Backend | None = None  # a backend for this kind of samples
-        self.generic: dict[bool | str, GenericBackend] = {}  # by whether, and how, it compiles
+        self.generic: dict[bool | str, GenericBackend] = {}  # backends by the value of `compiled`
         self._first: Draw | None = None  # sample 0, drawn to select a backend
-        self._outputs_checked = False  # since the posterior last changed
-        # passes of all calls and their seconds, and whether compiling was worth it
+        self._outputs_checked = False  # whether outputs were checked since the posterior last changed
+        # number of passes of all calls, their seconds, and whether compiling was found to be worth it
         self._passes, self._work, self._compiles = 0, 0.0, False
-        self._pass_seconds: dict[int, float] = {}  # of one pass, by the size of the batch as a power of two
-        self.expected: int | None = None  # datasets of this form to come, this one included; None: not known
-        # by the shape of an image: whether compiling is worth it, decided for so many datasets
+        self._pass_seconds: dict[int, float] = {}  # seconds of one pass, by the batch size as a power of two
+        self.expected: int | None = None  # number of datasets of this form to come, including this one; None: unknown
+        # by image shape: whether compiling is worth it, and for how many datasets that was decided
         self._decided: dict[tuple[int, ...], tuple[bool, int]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what was prepared and without features that it shares: a copy prepares its own."""
+        """Return the state without prepared samples and shared features: a copy prepares its own."""
         prepared: dict[str, Any] = {
             "_first": None,
             "special": None,
@@ -162,7 +162,7 @@ class SampleRunner:
             compiled = self._worth_compiling(batches, limit)
         backend = self.generic.get(compiled)
         if backend is None:
-            self.generic.clear()  # the limit of memory is for both together
+            self.generic.clear()  # the memory limit applies to compiled and uncompiled backends together
             options = replace(self.options, compiled=compiled)
             backend = self.generic[compiled] = GenericBackend(self._sample, options, self._bayesian(), self.seed)
             backend.fills = batch_statistics(self.posterior) is None
@@ -183,14 +183,14 @@ class SampleRunner:
             if size not in self._pass_seconds:
                 self._pass_seconds[size] = self._seconds(batches)
             seconds = self._pass_seconds[size]
-            # those before the first measurement are taken to be like this one
+            # passes before the first measurement are assumed to have taken as long as this one
             self._work += seconds * (passes if self._work else self._passes)
-            # either what was run, or what a loader still brings: its batches count in the one as soon as they come
+            # the larger of the time of the passes so far, and the time that all batches of this loader will take
             self._compiles = max(self._work, expected * seconds) >= WORTH_COMPILING
         return self._compiles
 
     def _worth_expected(self, batches: Batches, limit: int, datasets: int) -> bool:
-        """The same if it is known how many datasets come. Each shape of an image is compiled on its own."""
+        """Return the same if the number of datasets is known. Each image shape is compiled separately."""
         worth, most = self._decided.get(batches.image_shape, (False, 0))
         if not worth and datasets > most:
             passes = limit * len(batches) * datasets

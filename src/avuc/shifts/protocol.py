@@ -62,7 +62,7 @@ class Corruption:
         return self.formula(images, self._constants(severity), generator)
 
     def moved_labels(self, images: Tensor, labels: Tensor, severity: int, generator: torch.Generator) -> Tensor:
-        """Return the labels (N, H, W) of the corrupted images, which the generator made from the same place."""
+        """Return the labels (N, H, W) of the corrupted images; `generator` is in the same state as for the images."""
         return labels if self.labels is None else self.labels(images, labels, self._constants(severity), generator)
 
     def _constants(self, severity: int) -> Any:

@@ -1,4 +1,4 @@
-"""Epochs to TensorBoard."""
+"""Logs the figures of every epoch to TensorBoard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Epochs to Weights & Biases."""
+"""Logs the figures of every epoch to Weights & Biases."""
 
 from __future__ import annotations
 

@@ -84,11 +84,11 @@ class AvUCObjective(TrainerCallback):
         self.shift_labels: bool = shift_labels
         self.kl_weight: float = kl_weight
         self.task: str = task
-        self.micro_batches: int = 1  # of one optimiser step
+        self.micro_batches: int = 1  # number of micro-batches of one optimiser step
         self.num_train = num_train
         self._posterior: Any = None
         self._num_train = 0
-        self._replicas = 1  # what Trainer multiplies the loss by
+        self._replicas = 1  # the factor by which Trainer multiplies the loss
         self._is_callback = False
 
     def __call__(self, outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Tensor:

@@ -19,7 +19,7 @@ def logits_of(outputs: Any) -> Any:
         if "logits" not in outputs:
             raise InputError(f"the model returned no logits, only {', '.join(outputs) or 'nothing'}")
         return outputs["logits"]
-    # with a loss in front of them in a tuple: the loss has no dimensions
+    # a tuple may have the loss before the logits; the loss has no dimensions
     parts = outputs if isinstance(outputs, tuple | list) else (outputs,)
     scores = next((part for part in parts if getattr(part, "ndim", 0) >= 2), None)
     if scores is None:

@@ -24,7 +24,7 @@ def restore(avuc: AvUCLoss, saved: Any, key: str) -> None:
     try:
         for name in state.keys() & {*saved}:
             value = torch.tensor(math.nan if saved[name] is None else saved[name], dtype=state[name].dtype)
-            # epochs, and steps where they are counted, have one number or two
+            # the extra state has one number (epochs) or two (epochs and steps)
             state[name] = value if name == "_extra_state" else value.reshape(state[name].shape)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"trainer_state.json: the entry {key!r} is damaged ({error!r})") from error

@@ -19,7 +19,8 @@ from avuc.metrics.calibration import expected_gap
 from avuc.uncertainty import highest_certain
 
 BINS = 15
-# summed over tokens: right or wrong × (1, entropy); nll; with a known threshold: 1, right and certain or wrong and not
+# sums over tokens: count and entropy of right and of wrong tokens; nll; if the threshold is known, the count, and the
+# number of tokens that are right and certain or wrong and uncertain
 NUMBERS = 7
 
 

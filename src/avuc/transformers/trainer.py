@@ -57,7 +57,8 @@ class AvUCTrainer(Trainer):
         callbacks = [*(kwargs.pop("callbacks", None) or []), self.objective]
         super().__init__(model, args, compute_loss_func=self.objective, callbacks=callbacks, **kwargs)
         if isinstance(self.model, BayesianModule):
-            self.model_accepts_loss_kwargs: bool = False  # its forward takes any keyword, the network inside may not
+            # the posterior's forward takes any keyword, but the network inside may not
+            self.model_accepts_loss_kwargs: bool = False
         inner = _original(self.model)
         if type(inner).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
             self.objective.shift_labels = True

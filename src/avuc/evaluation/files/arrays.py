@@ -24,7 +24,7 @@ from torch import Tensor
 
 from avuc.core.errors import InputError
 from avuc.core.npy import NpyHeader, read_data, read_header
-from avuc.core.tensor_file import read_tensors, tensor_places, write_tensors
+from avuc.core.tensor_file import read_tensors, tensor_offsets, write_tensors
 from avuc.evaluation.files.messages import file_error, listing
 from avuc.evaluation.files.names import (
     SCORE_NAMES,
@@ -55,7 +55,7 @@ with suppress(ImportError):  # Python may have been built without it
 
     BAD_ARCHIVE = (*BAD_ARCHIVE, LZMAError)
 
-# from the name of an array, and whether it may be text, to the array
+# a function that loads an array, from its name and whether it may be text
 Load = Callable[[str, bool], Any]
 # names of an array of class names
 CLASS_NAMES = ("class_names", "classes")
@@ -277,7 +277,7 @@ def _array(path: Path, what: str, stream: IO[bytes], size: int, limit: int, text
 def _tensor(path: Path, tensors: dict[str, Tensor], options: ReadOptions, key: str, text: bool = False) -> Any:
     tensor = tensors[key]
     if options.in_blocks:
-        dtype, shape, offset = tensor_places(path)[key]
+        dtype, shape, offset = tensor_offsets(path)[key]
         return FileSource(path, offset, shape, dtype, dtype.itemsize, lambda raw: torch.frombuffer(raw, dtype=dtype))
     check_size(path, f"key {key!r}", memory_bytes(tensor.numel(), tensor.element_size()), options.limit)
     return tensor

@@ -18,7 +18,7 @@ MOST_CLASSES = 2000
 def order_classes(path: Path, raw: RawScores, blocks: Iterable[tuple[Tensor, Tensor | None]], classes: int) -> None:
     """Set the class names to the sorted labels, as scikit-learn orders them; raise unless the scores agree.
 
-    They agree if the rows of every label have their largest score most often at its place in the alphabet.
+    They agree if the rows of every label have their largest score most often at the label's alphabetical position.
 
     Args:
         path: the file, for messages.

@@ -266,7 +266,7 @@ def _load_numbers(
     path: Path, positions: list[int], delimiter: str, rows: int, dtype: Any, comma: bool = False
 ) -> np.ndarray:
     with path.open(encoding="utf-8-sig", newline="") as lines, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about blank lines
+        warnings.simplefilter("ignore")  # warnings about blank lines
         return np.loadtxt(
             # a point in a number with a decimal comma separates thousands: it must not be read as 1.5
             (line.translate(COMMA_TO_POINT) for line in lines) if comma else lines,

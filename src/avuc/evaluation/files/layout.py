@@ -21,11 +21,11 @@ Shape = tuple[int, ...]
 class Layout:
     """Where the draws and the classes of an array of scores are."""
 
-    shape: Shape  # of the array
+    shape: Shape  # shape of the array
     draws: bool = False  # whether the first dimension counts Monte Carlo draws
-    axis: int | None = None  # of the classes; None: one number per row
+    axis: int | None = None  # dimension of the classes; None: one number per row
     ignore: int | None = None  # rows with this label are left out
-    left_out: int = 0  # how many rows these are
+    left_out: int = 0  # number of rows that are left out
 
     @property
     def row_axis(self) -> int:

@@ -71,9 +71,9 @@ def only_count(names: Sequence[str]) -> bool:
 
 
 def _as_fitted(names: Sequence[str], fitted: Sequence[str]) -> list[str]:
-    """Return the names without, or with, a beginning that all names of the other side lack.
+    """Return the names with a common prefix removed or added, if that is how they differ from the fitted names.
 
-    `p_cat, p_dog` are the classes `cat, dog` if labels were there to say so; a file without labels has the whole names.
+    A file with columns `p_cat, p_dog` has the classes `cat, dog` if its labels show that, and else the whole names.
     """
     first, wanted = min(names), min(fitted)
     longer = first if len(first) > len(wanted) else wanted

@@ -38,7 +38,7 @@ class MultiLabelFile:
     scores: Tensor
     labels: Tensor | None  # (N, L) of 0 and 1, and −100 where unknown
     kind: str  # logits or probs
-    names: tuple[str, ...]  # of the labels
+    names: tuple[str, ...]  # names of the labels
     named: bool  # whether the file or the user names the labels; else they are numbered
     notes: tuple[str, ...]
     dtype: torch.dtype

@@ -18,10 +18,10 @@ from avuc.evaluation.files.messages import file_error, listing
 Named = bool | tuple[str, ...]
 SCORE_NAMES = ("logits", "probs", "predictions", "scores")
 LABEL_NAMES = ("labels", "y", "targets", "ground_truth")
-# also accepted for labels, in upper or lower case, with spaces or hyphens instead of underscores
+# further names of labels, in upper or lower case, with spaces or hyphens instead of underscores
 MORE_LABEL_NAMES = (
     *("label", "target", "y_true", "class", "true_label", "true_class", "truth", "gt", "true"),
-    "label_ids",  # of Trainer.predict in Transformers
+    "label_ids",  # the name in Trainer.predict of Transformers
 )
 MAX_GB = 8.0
 # float32 stores numbers up to this size to 4 decimals; rows of larger logits are shifted before conversion
@@ -62,7 +62,7 @@ class RawScores:
 
     scores: Any  # NumPy array or tensor
     scores_from: str  # where they were, for messages
-    name: str  # of the scores: `logits` and `probs` decide the kind
+    name: str  # name of the scores: `logits` and `probs` decide the kind
     keys: tuple[str, ...]  # arrays or columns that contain the scores
     labels: Any = None
     labels_from: str | None = None
@@ -73,7 +73,7 @@ class RawScores:
     limit: int = int(MAX_GB * 1e9)  # bytes that `write_scores` may unpack
     draws: int = 1  # number of draws that the scores are the mean of
     expected_entropy: Any = None  # (N) mean entropy of these draws
-    layout: Layout | None = None  # of the scores in the file
+    layout: Layout | None = None  # layout of the scores in the file
 
 
 def choose_name(path: Path, names: Sequence[str], key: str | None, usual: Sequence[str], what: str) -> str | None:

@@ -187,7 +187,7 @@ class _Table:
             if column.null_count:
                 raise file_error(self.path, f"column {name!r} has empty cells", LEAVE_OUT)
             column = column.unify_dictionaries().combine_chunks()
-            if isinstance(column, arrow.ChunkedArray):  # how an empty table comes back
+            if isinstance(column, arrow.ChunkedArray):  # pyarrow returns this for an empty table
                 self.known[name] = np.empty(0, np.int64), []
                 return self.known[name]
             check_size(self.path, f"column {name!r}", 4 * column.dictionary.nbytes, self.options.limit)

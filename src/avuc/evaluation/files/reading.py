@@ -27,7 +27,7 @@ class Reading:
     class_dim: int | None = None
     ignore_index: int | None = None
     positive: str | None = None
-    like: Layout | None = None  # of another file of the same model
+    like: Layout | None = None  # layout of another file of the same model
 
     def check(self, path: Path) -> None:
         if self.kind not in KINDS:
@@ -36,7 +36,7 @@ class Reading:
             raise file_error(path, f"unknown task {self.task!r}", f"use one of {listing(TASKS[:3])}")
 
     def layout(self, path: Path, raw: RawScores, needs_labels: bool) -> Layout:
-        """Return the layout of the scores; labels that are not needed help, but are not checked."""
+        """Return the layout of the scores; labels that are not needed help to find it, but are not checked."""
         scores = (tuple(raw.scores.shape), raw.scores.dtype)
         options: dict[str, Any] = {"class_dim": self.class_dim, "ignore_index": self.ignore_index, "like": self.like}
         if raw.labels is not None:

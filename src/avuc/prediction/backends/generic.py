@@ -60,7 +60,7 @@ class GenericBackend:
         self._static_tried = False
         self._failure: str | None = None  # the compiler's error, until the user has been warned about it
         self._runners: dict[nn.Module, Runner] = {}  # by network
-        self._mask_shapes: dict[nn.Module, Shapes | None] = {}  # of dropout, by network
+        self._mask_shapes: dict[nn.Module, Shapes | None] = {}  # shapes of dropout masks, by network
         self._kept: dict[int, Draw] = {}  # prepared samples, by index
         self._memory_left = options.memory
         self._batches: Batches | None = None

@@ -62,7 +62,7 @@ class StaticNet:
         self._buffers = [self._draws.new_buffer() for _ in range(2 if self._cuda else 1)]
         self._functions = [runner.with_all(buffer.weights) for buffer in self._buffers]
         self._uncompiled = [runner.with_all(buffer.weights, compiled=False) for buffer in self._buffers]
-        self._shapes: set[Shapes] = set()  # for which it is compiled
+        self._shapes: set[Shapes] = set()  # shapes for which the network is compiled
         self._held: list[int | None] = [None] * len(self._buffers)  # which sample a buffer holds
         self._kept: dict[int, list[Tensor]] = {}
         self.memory_left: int = memory

@@ -24,7 +24,7 @@ from avuc.nets.runner import Runner, Weights
 from avuc.posterior import seed_of, seeded_generator
 from avuc.prediction.arguments import Arguments
 
-# in bytes: compiled kernels copy an input that starts elsewhere
+# multiple of this many bytes: compiled kernels copy an input that starts at another address
 ALIGNMENT = 16
 # functions for which autocast casts all tensors
 CAST: set[Callable[..., Any]] = {
@@ -82,7 +82,7 @@ class WeightBuffers:
         # without batch normalisation `mean` is μ itself, whose changes make a new object of this class
         low = set() if dtype is None else cast_names(runner, arguments, dtype)
         self.dtypes: list[torch.dtype] = [dtype if dtype and name in low else spread.dtype for name in self._names]
-        self.fixed: Weights = {  # what is not sampled
+        self.fixed: Weights = {  # weights that are not sampled
             name: value.to(dtype) if name in low else value
             for name, value in runner.base.items()
             if name not in self._names
