@@ -144,6 +144,7 @@ def test_a_resumed_training_is_the_uninterrupted_one(tmp_path: Path, at_train_en
         assert resumed.avuc.epoch == EPOCHS
 
 
+@pytest.mark.filterwarnings("ignore:.*the AvUC term is never used")  # not in the first of two trainings
 def test_a_second_training_goes_on_with_the_threshold(tmp_path: Path) -> None:
     module, callback = Classifier(), AvUCCallback(quadrants=False)
     options: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "default_root_dir": tmp_path, **SILENT}

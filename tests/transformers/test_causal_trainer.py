@@ -6,6 +6,7 @@ import copy
 import functools
 import json
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from avuc.core.errors import InputError
 from avuc.losses import AvUCLoss, avuc_loss
 from avuc.transformers import AvUCTrainer, compute_metrics, use_linear_avuc
 from avuc.transformers.causal_callback import KEY
+
+# short trainings that stay in the warm-up
+pytestmark = pytest.mark.filterwarnings("ignore:.*the AvUC term is never used")
 
 WORDS = 37
 FIGURES = {"accuracy", "nll", "ece", "uce", "avu", "entropy_right", "entropy_wrong"}
@@ -229,3 +233,17 @@ def test_a_checkpoint_without_the_state(
     (tmp_path / "out" / "checkpoint-1" / "trainer_state.json").write_text(json.dumps(state))
     with pytest.raises(InputError, match="is damaged"):
         trainer.train(resume_from_checkpoint=start)
+
+
+def test_a_warm_up_as_long_as_the_training_is_named(
+    language_model: Callable[..., Any], sentences: Any, settings: Callable[..., Any]
+) -> None:
+    model = language_model("gpt2")
+    callback = use_linear_avuc(model, warmup_steps=2)
+    with pytest.warns(UserWarning, match="use_linear_avuc: the AvUC term is never used: its warm-up takes 2 batches"):
+        Trainer(model, settings(max_steps=2), train_dataset=sentences(16), callbacks=[callback]).train()
+    callback.undo()
+    plain = use_linear_avuc(model, kind="plain", warmup_steps=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Trainer(model, settings(max_steps=2), train_dataset=sentences(16), callbacks=[plain]).train()

@@ -21,6 +21,9 @@ from avuc.metrics import evaluate
 from avuc.posterior import seeded_generator
 from avuc.transformers import AvUCObjective, AvUCTrainer, compute_metrics
 
+# short trainings that stay in the warm-up
+pytestmark = pytest.mark.filterwarnings("ignore:.*the AvUC term is never used")
+
 Settings = Callable[..., TrainingArguments]
 Make = Callable[..., Any]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from avuc.core.errors import InputError
 from avuc.losses import AvUCLoss, avuc_loss
 from avuc.transformers import AvUCObjective, AvUCTrainer, compute_metrics
+
+# short trainings that stay in the warm-up
+pytestmark = pytest.mark.filterwarnings("ignore:.*the AvUC term is never used")
 
 Settings = Callable[..., TrainingArguments]
 Make = Callable[..., Any]
@@ -242,6 +246,27 @@ def test_a_warm_up_as_long_as_the_training_is_named(settings: Settings, tiny_mod
             tiny_model(), settings(num_train_epochs=2), avuc=AvUCLoss(warmup_epochs=2), train_dataset=data
         ).train()
     AvUCTrainer(tiny_model(), settings(num_train_epochs=2), avuc=AvUCLoss(warmup_epochs=1), train_dataset=data).train()
+    short = settings(max_steps=2, gradient_accumulation_steps=2, per_device_train_batch_size=4)
+    with pytest.warns(UserWarning, match="never used: its warm-up takes 4 batches, and the training has 4"):
+        AvUCTrainer(tiny_model(), short, avuc=AvUCLoss(warmup_steps=4), train_dataset=data).train()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        AvUCTrainer(tiny_model(), short, avuc=AvUCLoss(warmup_steps=3), train_dataset=data).train()
+
+
+def test_a_second_training_counts_the_warm_up_of_the_first(settings: Settings, tiny_model: Make, rows: Make) -> None:
+    trainer = AvUCTrainer(
+        tiny_model(),
+        settings(num_train_epochs=2),
+        avuc=AvUCLoss(warmup_epochs=3),
+        train_dataset=rows(16, tokens=False),
+    )
+    with pytest.warns(UserWarning, match="never used"):
+        trainer.train()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # one epoch of the warm-up is left, and two are trained
+        trainer.train()
+    assert not trainer.objective.avuc.warming_up
 
 
 def test_the_loss_can_be_replaced(settings: Settings, tiny_model: Make, rows: Make) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
@@ -63,6 +65,11 @@ class AvUCCallback(Callback):
         if self.quadrants:
             for name, loss in self._losses.items():
                 self._hooks.append(loss.register_forward_hook(self._counter(name), with_kwargs=True))
+        epochs, batches = self._to_come(trainer)
+        for name, loss in self._losses.items():
+            reason = loss.unused_reason(epochs, batches)
+            if reason:
+                rank_zero_warn(f"AvUCCallback: {name}: {reason}")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # needed if a run resumes from a checkpoint that was written before the end of its epoch was counted
@@ -91,6 +98,20 @@ class AvUCCallback(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._ended = state_dict["ended"]
+
+    def _to_come(self, trainer: Trainer) -> tuple[float, float]:
+        """Return how many epochs and batches the training still has; infinity if that is not known."""
+        assert self._ended is not None
+        known = trainer.max_epochs is not None and trainer.max_epochs >= 0
+        epochs = float(trainer.max_epochs or 0) - self._ended if known else math.inf
+        per_epoch = float(trainer.num_training_batches)  # infinity for data without a length
+        batches = epochs * per_epoch if epochs and per_epoch else 0.0
+        if trainer.max_steps >= 0:
+            most = (trainer.max_steps - trainer.global_step) * trainer.accumulate_grad_batches
+            batches = min(batches, float(most))
+            if 0 < per_epoch < math.inf:
+                epochs = min(epochs, math.ceil(batches / per_epoch))
+        return epochs, batches
 
     def _end(self, epochs: int) -> None:
         """End epochs of the losses until `epochs` have ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -26,6 +27,27 @@ class WarmupState(nn.Module):
     warmup_epochs: int
     warmup_steps: int | None
     epoch: int
+    beta: float
+    _warming_up: bool
+
+    def unused_reason(self, epochs: float, calls: float = math.inf) -> str:
+        """Return why the loss stays 0 in the rest of a training; an empty text if it does not, or if that is not known.
+
+        Args:
+            epochs: epochs to come; infinity if that is not known.
+            calls: calls in train() mode to come; infinity if that is not known.
+        """
+        if not self._warming_up or not self.beta:
+            return ""
+        left, given, unit = self.warmup_epochs - self.epoch, epochs, "epochs"
+        if self.warmup_steps is not None:
+            left, given, unit = self.warmup_steps - int(self.steps), calls, "batches"
+        if left < given:
+            return ""
+        return (
+            f"the AvUC term is never used: its warm-up takes {left} {unit}, and the training has {given:.0f}; pass "
+            "fewer warmup_epochs, warmup_steps, or a threshold"
+        )
 
     def _set_warming_up(self) -> None:
         # a flag of its own: torch.compile compiles once for each of its two values, not for every epoch

@@ -16,7 +16,7 @@ from avuc.core.errors import InputError
 from avuc.losses import AvUCLoss
 from avuc.losses.linear.function import LinearAvUC, linear_avuc
 from avuc.transformers.causal_head import Logits, auxiliary_loss, causal_model, find_logits, output_layer
-from avuc.transformers.stored import restore, stored
+from avuc.transformers.stored import restore, stored, unused_reason
 from avuc.transformers.token_metrics import TokenMetrics
 
 # name of our entry in `trainer_state.json`, and of our attribute of the model
@@ -222,6 +222,11 @@ class LinearAvUCCallback(TrainerCallback):
                 "callbacks=[callback] in the run that writes checkpoints",
                 stacklevel=2,
             )
+        reason = (
+            unused_reason(self.avuc, args, state) if self.options["kind"] == "avuc" and self.options["beta"] else ""
+        )
+        if reason:
+            warnings.warn(f"use_linear_avuc: {reason}", stacklevel=2)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Put the state into that of `Trainer`, which may write a checkpoint next."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
+from avuc.core.data_parallel import world_size
 from avuc.core.errors import InputError
 from avuc.losses import AvUCLoss
 from avuc.losses.inputs import checked_whole
 from avuc.transformers.rows import logits_of, rows_of
-from avuc.transformers.stored import restore, stored
+from avuc.transformers.stored import restore, stored, unused_reason
 
 # name of our entry in `trainer_state.json`
 KEY = "avuc.AvUCLoss"
@@ -129,8 +129,10 @@ class AvUCObjective(TrainerCallback):
             ignore_index=self.avuc.ignore_index,
             label_smoothing=self.label_smoothing,
         )
-        if items is None:
-            items = (labels != self.avuc.ignore_index).sum() * (self.micro_batches if torch.is_grad_enabled() else 1)
+        micro_batches = self.micro_batches if torch.is_grad_enabled() else 1
+        # for some models Trainer also counts the first label of each row, which no position predicts
+        if items is None or (self.shift_labels and micro_batches == world_size(None) == 1):
+            items = (labels != self.avuc.ignore_index).sum() * micro_batches
         # DataParallel repeats the number for each GPU
         items = items.reshape(-1)[0].to(total.device) if isinstance(items, Tensor) else torch.tensor(items)
         mean: Tensor = total / items.clamp(min=1)
@@ -149,13 +151,6 @@ class AvUCObjective(TrainerCallback):
         module = unwrapped(model)
         if hasattr(module, "kl"):
             self._posterior, self._num_train = module, self.num_train or _rows_in(kwargs["train_dataloader"])
-        epochs = math.ceil(state.num_train_epochs or 0)
-        if self.avuc.warming_up and 0 < epochs <= self.avuc.warmup_epochs:
-            warnings.warn(
-                f"AvUCObjective: the AvUC term is never used: its warm-up takes {self.avuc.warmup_epochs} epochs, and "
-                f"the training has {epochs}; pass fewer warmup_epochs, warmup_steps, or a threshold",
-                stacklevel=2,
-            )
         saved = state.stateful_callbacks.get(KEY)
         if saved is not None:
             restore(self.avuc, saved, KEY)
@@ -168,6 +163,9 @@ class AvUCObjective(TrainerCallback):
                 "Trainer(callbacks=[...]) in the run that writes checkpoints",
                 stacklevel=2,
             )
+        reason = unused_reason(self.avuc, args, state)
+        if reason:
+            warnings.warn(f"AvUCObjective: {reason}", stacklevel=2)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Put the state into that of `Trainer`, which may write a checkpoint next."""

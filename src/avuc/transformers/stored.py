@@ -1,4 +1,4 @@
-"""The state of `AvUCLoss` as plain numbers: `trainer_state.json` holds it without pickle."""
+"""The state of `AvUCLoss` in a training of `Trainer`: plain numbers, held by `trainer_state.json` without pickle."""
 
 from __future__ import annotations
 
@@ -29,3 +29,17 @@ def restore(avuc: AvUCLoss, saved: Any, key: str) -> None:
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"trainer_state.json: the entry {key!r} is damaged ({error!r})") from error
     avuc.load_state_dict(state)
+
+
+def unused_reason(avuc: AvUCLoss, args: Any, state: Any) -> str:
+    """Return why the AvUC term is never used in what is left of a training; an empty text if it is used.
+
+    Args:
+        avuc: the loss.
+        args: of `Trainer`.
+        state: of `Trainer`.
+    """
+    epochs = math.ceil(state.num_train_epochs or 0) - int(state.epoch or 0)
+    steps = (state.max_steps or 0) - state.global_step
+    # a training without steps has nothing to use it in
+    return avuc.unused_reason(epochs, steps * args.gradient_accumulation_steps) if epochs > 0 and steps > 0 else ""

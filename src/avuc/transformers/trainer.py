@@ -62,6 +62,9 @@ class AvUCTrainer(Trainer):
         inner = _original(self.model)
         if type(inner).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
             self.objective.shift_labels = True
+        if self.objective.shift_labels:
+            # Trainer finds it out for few models; for others it counts labels that no position predicts
+            self._loss_shifts_labels: bool = True
         if getattr(getattr(inner, "config", None), "problem_type", None) == "multi_label_classification":
             self.objective.task = "multilabel"
 
@@ -70,6 +73,16 @@ class AvUCTrainer(Trainer):
         steps = getattr(self, "current_gradient_accumulation_steps", None)
         self.objective.micro_batches = steps or self.args.gradient_accumulation_steps
         return super().training_step(*args, **kwargs)
+
+    def get_batch_samples(self, epoch_iterator: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the micro-batches of a step and the number of labels in them.
+
+        The first label of a row, which a causal language model does not predict, is left out. Older versions of
+        `Trainer` count it, so the cross-entropy would be divided by too large a number.
+        """
+        if self.objective.shift_labels and self.objective.loss is None:
+            epoch_iterator = map(_without_first_label, epoch_iterator)
+        return super().get_batch_samples(epoch_iterator, *args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log the threshold too, as soon as it is known."""
@@ -86,6 +99,16 @@ def _for_posterior(args: TrainingArguments | None) -> TrainingArguments:
     if args.label_names is None:
         args.label_names = ["labels"]
     return args
+
+
+def _without_first_label(batch: Any) -> Any:
+    """Return a batch of a causal language model in which the first label of each row is ignored."""
+    labels = batch.get("labels")
+    if not isinstance(labels, Tensor) or labels.ndim != 2:
+        return batch
+    labels = labels.clone()
+    labels[:, :1] = -100
+    return {**batch, "labels": labels}
 
 
 def _original(model: Any) -> Any:

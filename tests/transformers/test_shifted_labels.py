@@ -1,0 +1,85 @@
+"""`AvUCTrainer` with causal language models: the first label of a row, which no position predicts, does not count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import Trainer
+
+import avuc
+from avuc.losses import AvUCLoss, avuc_loss
+from avuc.transformers import AvUCObjective, AvUCTrainer
+
+
+class InOrder(AvUCTrainer):
+    def _get_train_sampler(self, *args: Any) -> Any:
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_one_step_has_the_gradient_of_all_predicted_tokens(
+    language_model: Callable[..., Any], sentences: Any, settings: Callable[..., Any], family: str, parts: int
+) -> None:
+    """Oracle: the mean cross-entropy of the labels from position 1 on, and the mean AvUC of the micro-batches."""
+    data, model, expected = sentences(8), language_model(family), language_model(family)
+    args = settings(
+        per_device_train_batch_size=8 // parts,
+        gradient_accumulation_steps=parts,
+        max_steps=1,
+        max_grad_norm=0.0,
+        optim="sgd",
+        learning_rate=0.5,
+        lr_scheduler_type="constant",
+    )
+    InOrder(model, args, avuc=AvUCLoss(beta=1.0, threshold=1.0), train_dataset=data).train()
+
+    logits, labels = expected(input_ids=data.ids).logits[:, :-1], data.labels[:, 1:]
+    loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    for some, classes in zip(logits.chunk(parts), labels.chunk(parts), strict=True):
+        loss = loss + avuc_loss(some.flatten(0, 1), classes.flatten(), 1.0) / parts
+    loss.backward()
+    with torch.no_grad():
+        for weight in expected.parameters():
+            weight -= 0.5 * weight.grad
+    for one, other in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_the_loss_of_an_evaluation_is_the_cross_entropy(
+    language_model: Callable[..., Any], sentences: Any, settings: Callable[..., Any], plain: bool
+) -> None:
+    data, model = sentences(8), language_model("gpt2")
+    objective, args = AvUCObjective(AvUCLoss(threshold=1.0), shift_labels=True), settings(per_device_eval_batch_size=8)
+    if plain:
+        trainer: Trainer = Trainer(model, args, compute_loss_func=objective, callbacks=[objective], eval_dataset=data)
+    else:
+        trainer = AvUCTrainer(model, args, avuc=objective, eval_dataset=data)
+    with torch.no_grad():
+        logits = model.eval()(input_ids=data.ids).logits[:, :-1]
+    expected = F.cross_entropy(logits.flatten(0, 1).double(), data.labels[:, 1:].flatten())
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_posterior_over_a_language_model_counts_the_same_tokens(
+    language_model: Callable[..., Any], sentences: Any, settings: Callable[..., Any]
+) -> None:
+    seen: list[tuple[int, int]] = []
+
+    class Counting(AvUCObjective):
+        def _cross_entropy(self, logits: Tensor, labels: Tensor, items: Any) -> Tensor:
+            seen.append((int(items), int((labels != -100).sum())))
+            return super()._cross_entropy(logits, labels, items)
+
+    posterior = avuc.to_bayesian(language_model("gpt2"))
+    objective = Counting(AvUCLoss(threshold=1.0), num_train=100)
+    args = settings(per_device_train_batch_size=8, max_steps=1)
+    AvUCTrainer(posterior, args, avuc=objective, train_dataset=sentences(8)).train()
+    assert seen
+    assert all(items == labels for items, labels in seen)
