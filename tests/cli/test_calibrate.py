@@ -309,3 +309,20 @@ def test_a_note_says_that_names_of_labels_are_not_compared(tmp_path, capsys):
         assert main([str(word) for word in ["apply", tmp_path / f"{fit}.json", *options]]) == 0
         note = f"only {only} has names of labels, so labels are matched by position"
         assert note.replace(" ", "") in "".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("method", ["temperature", "smoothed", "ets"])
+def test_every_prediction_is_only_said_of_a_temperature_alone(method, tmp_path, capsys):
+    """A mixture with the uniform distribution lowers the highest confidences, whatever the temperature does."""
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 5, 2000)
+    logits = 1.2 * (rng.normal(size=(2000, 5)) + 2.5 * np.eye(5)[labels])
+    noisy = np.where(rng.random(2000) < 0.06, rng.integers(0, 5, 2000), labels)
+    path, to = tmp_path / "a.npz", tmp_path / "to.npz"
+    np.savez(path, logits=logits, labels=noisy)
+    words = ["--method", method, "--out", str(tmp_path / "c.json"), "--replicates", "0", "--apply", str(path)]
+    assert main(["calibrate", str(path), *words, "--to", str(to)]) == 0
+    said = "raises the confidence of every prediction" in capsys.readouterr().out
+    before, after = (torch.from_numpy(np.load(each)["logits"]).softmax(1).amax(1) for each in (path, to))
+    assert said == (method == "temperature")
+    assert bool((after > before).all()) or not said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -88,3 +89,90 @@ def test_a_calibrator_for_averaged_draws_is_said_to_act_on_the_mean(saved, tmp_p
     ]
     assert main(words) == 0
     assert "a calibrator acts on this mean" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("words", [[], ["--fixed-memory"]])
+def test_rows_that_are_left_out_have_no_expected_entropy(saved, words, tmp_path):
+    predictions, path = saved
+    options = ["--ignore-index", "2", *(words or ["--replicates", "0"]), "--json", str(tmp_path / "out.json")]
+    assert main(["evaluate", str(path), *options]) == 0
+    found, kept = json.loads((tmp_path / "out.json").read_text()), predictions.labels != 2
+    for name in ("expected_entropy", "mutual_information"):
+        assert found[name] == pytest.approx(float(getattr(predictions, name)[kept].double().mean()), rel=1e-5)
+
+
+@pytest.fixture
+def dense(tmp_path):
+    """The pixels of one image are all alike; some have no label, and one image has none at all."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(60, 4, 1, generator=generator).expand(-1, -1, 20).contiguous()
+    labels = torch.randint(0, 4, (60, 1), generator=generator).expand(-1, 20).clone()
+    labels[torch.rand(60, 20, generator=generator) < 0.3] = -100
+    labels[7] = -100
+    predictions = Predictions.from_logits(logits, labels)
+    predictions.save(tmp_path / "dense.safetensors")
+    np.savez(tmp_path / "dense.npz", logits=logits.numpy(), labels=labels.numpy())
+    np.savez(tmp_path / "less.npz", logits=logits.numpy(), labels=labels.where(labels != 2, -100).numpy())
+    return tmp_path
+
+
+def document(folder, *words):
+    out = folder / "out.json"
+    assert main([*map(str, words), "--json", str(out)]) == 0
+    return json.loads(out.read_text())
+
+
+def test_pixels_of_one_image_stay_together(dense):
+    saved, arrays = dense / "dense.safetensors", dense / "dense.npz"
+    replicates = ["--replicates", "100"]
+    for words, other in (([], arrays), (["--ignore-index", "2"], dense / "less.npz")):
+        first, second = (
+            document(dense, "evaluate", saved, *replicates, *words),
+            document(dense, "evaluate", other, *replicates),
+        )
+        assert first["bootstrap"] == second["bootstrap"] == "groups"
+        for name, ends in second["intervals"].items():
+            assert first["intervals"][name] == pytest.approx(ends, abs=1e-5), name
+    calibrated = [
+        document(dense, "calibrate", path, "--method", "temperature", "--out", dense / "c.json", *replicates)
+        for path in (saved, arrays)
+    ]
+    assert calibrated[0]["groups"] == calibrated[1]["groups"] == 59
+    assert calibrated[0]["change"]["nll"] == pytest.approx(calibrated[1]["change"]["nll"], abs=1e-5)
+    for words in (["conformal"], ["select", "--risk", "0.5"]):
+        first, second = (document(dense, *words, path, "--check", path)["checks"][0] for path in (saved, arrays))
+        assert first.pop("file") != second.pop("file")
+        assert first["images"] == second["images"] == 59
+        assert first["rows"] == second["rows"]
+
+
+def test_large_files_keep_pixels_together(dense, monkeypatch):
+    monkeypatch.setattr("avuc.evaluation.files.read.needs_blocks", lambda *_: True)
+    monkeypatch.setattr("avuc.metrics.blockwise.needs_blocks", lambda *_: True)
+    for words, other in (([], "dense.npz"), (["--ignore-index", "2"], "less.npz")):
+        found = [
+            document(dense, "evaluate", path, "--replicates", "100", "--ood", path, *more)
+            for path, more in ((dense / "dense.safetensors", words), (dense / other, []))
+        ]
+        assert [each["bootstrap"] for each in found] == ["groups"] * 2
+        assert [each["detection_bootstrap"] for each in found] == ["groups"] * 2
+        for name, ends in found[1]["intervals"].items():
+            assert found[0]["intervals"][name] == pytest.approx(ends, abs=1e-5), name
+
+
+@pytest.mark.parametrize(
+    ("shape", "positions"),
+    [("60,19", None), ("60,20,x", None), ("0,20", None), ("60,20", [0.5]), ("60,20", [1200]), ("60,20", [5, 4])],
+)
+def test_a_shape_that_does_not_fit_is_refused(dense, shape, positions, capsys):
+    tensors, metadata = read_tensors(dense / "dense.safetensors")
+    tensors = dict(tensors) | ({} if positions is None else {"positions": tensors["positions"].clone()})
+    if positions is None:
+        del tensors["positions"]
+    else:
+        changed = torch.tensor(positions)
+        tensors["positions"] = tensors["positions"].to(changed.dtype)
+        tensors["positions"][-len(positions) :] = changed
+    write_tensors(dense / "bad.safetensors", tensors, metadata | {"shape": shape})
+    assert main(["evaluate", str(dense / "bad.safetensors")]) == 2
+    assert "write the file with Predictions.save" in capsys.readouterr().err

@@ -86,14 +86,11 @@ def resampled_groups(args: Namespace, file: ScoreFile) -> tuple[Any, str | None]
 
 def _group_column(args: Namespace, file: ScoreFile) -> tuple[Any, Any]:
     """Return the value of --group for each row or image of the file, and the index of its value for each kept row."""
-    import numpy as np
-
     from avuc.evaluation.files.group_column import read_groups
-    from avuc.evaluation.files.row_groups import given_shape
+    from avuc.evaluation.files.row_groups import given_shape, row_positions
 
     shape = given_shape(file)
-    positions = np.arange(file.num_rows) if file.places is None else file.places.cpu().numpy()
-    return read_groups(args.file, args.group, shape[0]), positions // math.prod(shape[1:])
+    return read_groups(args.file, args.group, shape[0]), row_positions(file) // math.prod(shape[1:])
 
 
 def _numbered(names: Any) -> Any:

@@ -12,6 +12,7 @@ import torch
 
 from avuc.calibration import Calibrator, TemperatureScaling
 from avuc.calibration.cross_validation import check_predictions, cross_fit_predictions
+from avuc.calibration.mixtures import MixedTemperatureScaling
 from avuc.core.errors import InputError
 from avuc.core.progress import delayed_progress
 from avuc.core.row_groups import Array
@@ -213,4 +214,5 @@ def compare_predictions(
         notes=fit_notes(calibrator),
         candidates=candidates(calibrator),
         groups=units,
+        mixed=isinstance(fitted, MixedTemperatureScaling),
     )

@@ -31,6 +31,7 @@ class Comparison(Displayed):
         candidates: with the method "auto", what each calibrator did in cross-validation; else empty.
         groups: number of images or groups, if rows of one are not independent: these were held out as a whole, and the
             intervals resample them. None if rows are independent.
+        mixed: whether the calibrator mixes the scaled probabilities with others, as "smoothed" and "ets" do.
 
     >>> import tempfile, numpy as np
     >>> from avuc.evaluation import compare
@@ -55,6 +56,7 @@ class Comparison(Displayed):
     refused: Comparison | None = None
     candidates: list[dict[str, Any]] = field(default_factory=list)
     groups: int | None = None
+    mixed: bool = False
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame with a row for each metric: metric, before, after, change, low, high."""

@@ -254,11 +254,10 @@ def compared_verdict(result: Comparison) -> list[str]:
     lines = []
     if result.temperature is not None:
         t = result.temperature
-        effect = (
-            "lowers the confidence of every prediction" if t > 1.005 else "raises the confidence of every prediction"
-        )
-        effect = "changes almost nothing" if abs(t - 1) <= 0.005 else effect
-        lines.append(f"The temperature is {t:.4g}: it {effect}.")
+        effect = f"{'lowers' if t > 1 else 'raises'} the confidence of every prediction"
+        effect = ": it " + ("changes almost nothing" if abs(t - 1) <= 0.005 else effect)
+        # a mixture and the mean over draws can move single confidences in the other direction
+        lines.append(f"The temperature is {t:.4g}{'' if result.mixed or result.before.samples > 1 else effect}.")
     lines += result.notes
     before, after = result.before, result.after
     stated_before, right_before = distinct(before.confidence, before.metrics["accuracy"])

@@ -39,14 +39,13 @@ from avuc.evaluation.files.names import (
     other_labels_note,
     other_scores_note,
 )
+from avuc.evaluation.files.saved_predictions import add_draws
 from avuc.evaluation.files.sources import FileSource, StreamSource, numpy_decoder
 from avuc.predictions import FORMAT
 from avuc.uncertainty import entropy
 
 # DEFLATE compresses at most 1032:1, so a larger claim is false; bzip2 and LZMA are only bounded by the memory limit
 DEFLATE_RATIO = 1032
-# how far the mean of rounded entropies may be outside its range, in nats
-ENTROPY_SLACK = 1e-3
 BAD_ARCHIVE: tuple[type[Exception], ...] = (zipfile.BadZipFile, zlib.error, struct.error)
 # ValueError: a name that is not UTF-8; RuntimeError: an encrypted member or an unknown compression
 BAD_ARCHIVE += (ValueError, EOFError, RuntimeError, OverflowError, LookupError)
@@ -121,7 +120,7 @@ def read_safetensors(path: Path, options: ReadOptions) -> RawScores:
     tensors, metadata = read_tensors(path)
     raw = _scores_by_name(path, list(tensors), options, partial(_tensor, path, tensors, options))
     if metadata.get("format") == FORMAT and raw.keys == ("probs",):
-        _add_draws(path, raw, tensors, metadata, options)
+        add_draws(path, raw, tensors, metadata, options)
     return raw
 
 
@@ -281,25 +280,3 @@ def _tensor(path: Path, tensors: dict[str, Tensor], options: ReadOptions, key: s
         return FileSource(path, offset, shape, dtype, dtype.itemsize, lambda raw: torch.frombuffer(raw, dtype=dtype))
     check_size(path, f"key {key!r}", memory_bytes(tensor.numel(), tensor.element_size()), options.limit)
     return tensor
-
-
-def _add_draws(
-    path: Path, raw: RawScores, tensors: dict[str, Tensor], metadata: dict[str, str], options: ReadOptions
-) -> None:
-    """Add what `Predictions.save` stored about the draws behind the mean probabilities."""
-    remedy = "write the file with Predictions.save"
-    samples = metadata.get("samples", "")
-    if not samples.isdecimal() or not 1 <= len(samples) <= 9 or int(samples) < 1:
-        raise file_error(path, f"its metadata 'samples' is {samples[:20]!r}, not a number of draws", remedy)
-    expected, probs = tensors.get("expected_entropy"), tensors["probs"]
-    rows, highest = (len(probs), math.log(max(probs.shape[-1], 1))) if probs.ndim else (0, 0.0)
-    if expected is None or expected.shape != (rows,) or not expected.is_floating_point():
-        raise file_error(path, f"its expected_entropy is not an array of {rows:,} numbers", remedy)
-    if rows and not (float(expected.min()) >= -ENTROPY_SLACK and float(expected.max()) <= highest + ENTROPY_SLACK):
-        raise file_error(path, f"its expected_entropy is not between 0 and {highest:.4g} nats", remedy)
-    raw.draws, raw.expected_entropy = int(samples), expected
-    label, _ = find_label_name(path, list(tensors), options.labels_key)
-    if label is not None and tensors[label].numel() and bool((tensors[label] == -1).all()):
-        raw.labels = raw.labels_from = None  # Predictions marks rows without labels with -1
-    if raw.draws > 1:
-        raw.notes.append(f"the scores are the mean of {raw.draws:,} draws; a calibrator acts on this mean")

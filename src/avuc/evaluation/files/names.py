@@ -7,7 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,14 @@ class ReadOptions:
         return int(min(gigabytes, 2**30) * 1e9)
 
 
+@dataclass(frozen=True)
+class ImageRows:
+    """Which images or sentences the rows of a file are positions of."""
+
+    shape: tuple[int, ...]  # (N, *spatial)
+    positions: Any  # flat index of each row into `shape`, ascending
+
+
 @dataclass
 class RawScores:
     """Scores and labels as a reader found them in a file, before they are checked."""
@@ -73,7 +81,15 @@ class RawScores:
     limit: int = int(MAX_GB * 1e9)  # bytes that `write_scores` may unpack
     draws: int = 1  # number of draws that the scores are the mean of
     expected_entropy: Any = None  # (N) mean entropy of these draws
+    images: ImageRows | None = None  # of rows that `Predictions.save` wrote, if they are pixels or tokens
     layout: Layout | None = None  # layout of the scores in the file
+
+    def keep(self, rows: Any) -> None:
+        """Leave out all but some rows of what the file says about each row; `rows` is a mask or their numbers."""
+        if self.expected_entropy is not None:
+            self.expected_entropy = self.expected_entropy[rows]
+        if self.images is not None:
+            self.images = replace(self.images, positions=self.images.positions[rows])
 
 
 def choose_name(path: Path, names: Sequence[str], key: str | None, usual: Sequence[str], what: str) -> str | None:

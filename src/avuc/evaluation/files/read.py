@@ -16,7 +16,7 @@ from avuc.evaluation.files.find import TEXT_TABLES, HasScoreNames, file_errors, 
 from avuc.evaluation.files.messages import file_error
 from avuc.evaluation.files.names import RawScores, ReadOptions, check_class_names, check_size, memory_bytes
 from avuc.evaluation.files.reading import Reading
-from avuc.evaluation.files.score_file import ScoreFile, ScoreStream, blocks_of
+from avuc.evaluation.files.score_file import BLOCK, ScoreFile, ScoreStream, blocks_of
 from avuc.evaluation.files.sources import ArraySource, Source, counted_along
 from avuc.evaluation.files.summary import Summary
 from avuc.metrics.blockwise import bytes_needed, needs_blocks
@@ -101,6 +101,7 @@ def _decided(path: Path, raw: RawScores, reading: Reading, needs_labels: bool) -
         _note_left_out(path, raw, total, total - scores.shape[-2])
         if scores.shape[-2] < total:
             positions = (raw.labels.reshape(-1) != layout.ignore).nonzero()[:, 0]
+            raw.keep(positions)
         _check_classes(path, raw, [(scores, labels)])
     dtype = scores.dtype if scores.is_floating_point() else torch.float32
     raw.scores, raw.labels = None, None
@@ -228,6 +229,9 @@ def open_scores(
         kept = summary.scores.rows
         if raw.labels is not None:
             _note_left_out(file, raw, rows, rows - kept)
+            if kept < rows and raw.expected_entropy is not None:
+                labels_here = raw.labels.blocks(BLOCK)
+                raw.keep(torch.cat([(block != layout.ignore).reshape(-1) for block in labels_here]))
         decision = reading.decide(file, raw, summary)
     return ScoreStream(
         path=file,

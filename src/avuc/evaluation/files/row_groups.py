@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
+import torch
 
 from avuc.core.row_groups import Array, images_or_groups
 from avuc.evaluation.files.score_file import BLOCK, ScoreFile, ScoreStream
@@ -19,9 +21,20 @@ def positions(file: ScoreFile) -> tuple[int, ...]:
 
 
 def given_shape(file: ScoreFile) -> tuple[int, ...]:
-    """Return the shape of `positions`, with the rows that were left out."""
-    layout = file.raw.layout
+    """Return the shape of all rows, with those that were left out: (N,), or (N, *spatial) if they are of images."""
+    layout, images = file.raw.layout, file.raw.images
+    if images is not None:
+        return images.shape
     return positions(file) if layout is None or layout.dense else (layout.flat[-2],)
+
+
+def row_positions(file: ScoreFile) -> Array:
+    """Return the flat index of each row into `given_shape`."""
+    images, kept = file.raw.images, file.places
+    if images is not None:
+        kept = images.positions
+    numbers: Array = np.arange(file.num_rows) if kept is None else kept.cpu().numpy()
+    return numbers
 
 
 def file_groups(file: ScoreFile, groups: Any = None) -> Array | None:
@@ -31,24 +44,28 @@ def file_groups(file: ScoreFile, groups: Any = None) -> Array | None:
         file: from `read_scores`.
         groups: one name or number for each row of the file or each image; or for each row that was kept.
     """
-    return images_or_groups(given_shape(file), file.places, file.num_rows, groups)
+    return images_or_groups(given_shape(file), torch.from_numpy(row_positions(file)), file.num_rows, groups)
 
 
 def image_sizes(file: ScoreFile | ScoreStream) -> Array | None:
-    """Return the number of rows of each image that has any, in their order; None if the scores are not dense.
+    """Return the number of rows of each image that has any, in their order; None if the rows are not of images.
 
     The labels of a stream are read once; without labels every row counts.
     """
-    layout = file.raw.layout
+    layout, images = file.raw.layout, file.raw.images
+    sizes: Array
+    if images is not None:
+        sizes = np.bincount(images.positions.numpy() // math.prod(images.shape[1:]))
+        return sizes[sizes > 0]
     if layout is None or not layout.dense:
         return None
     if isinstance(file, ScoreFile):
-        return np.bincount(images) if (images := file_groups(file)) is not None else None
+        return np.bincount(numbers) if (numbers := file_groups(file)) is not None else None
     count, counts = layout.shape[layout.row_axis], []
     pixels = layout.flat[-2] // count
     if file.raw.labels is None:
         return np.full(count, pixels)
     for labels in file.raw.labels.blocks(max(1, BLOCK // pixels)):
         counts.append((labels.reshape(len(labels), -1) != layout.ignore).sum(1).numpy())
-    sizes: Array = np.concatenate(counts)
+    sizes = np.concatenate(counts)
     return sizes[sizes > 0]
