@@ -260,3 +260,43 @@ def test_own_layers_are_needed_and_old_checkpoints_are_known() -> None:
     assert repr(LLDropout(0.1)) == "LLDropout(rate=0.1, drop_input=True)"
     assert repr(Dropout(0.1, own_layers=True)) != repr(Dropout(0.1))
     assert Dropout(0.1, own_layers=True) != Dropout(0.1)
+
+
+def identity(features: int = 400) -> nn.Linear:
+    layer = nn.Linear(features, features, bias=False)
+    nn.init.eye_(layer.weight)
+    return layer
+
+
+def kept_in_samples(posterior: DropoutPosterior) -> float:
+    """The share of inputs that pass a network of identities."""
+    x = torch.ones(1, 400)
+    return float(torch.stack([(posterior.draw(generator(seed))(x) != 0).float().mean() for seed in range(20)]).mean())
+
+
+@pytest.mark.parametrize("own_layers", [False, True])
+def test_a_built_network_can_be_built_again(own_layers: bool) -> None:
+    """Training goes on from a model of `fit`: its dropout is replaced, not doubled."""
+    net = nn.Sequential(nn.Dropout(0.0), identity()) if own_layers else nn.Sequential(identity())
+    again = Dropout(0.5, own_layers=own_layers).build(Dropout(0.2, own_layers=own_layers).build(net))
+    assert len(hooked(again)) == 1
+    assert float((again.train()(torch.ones(20, 400)) != 0).float().mean()) == pytest.approx(0.5, abs=0.03)
+    assert kept_in_samples(DropoutPosterior(again)) == pytest.approx(0.5, abs=0.03)
+
+
+def test_dropout_of_different_origin_acts_in_a_sample() -> None:
+    """A layer that was added later, a built part, and two built parts: each drops half of what comes."""
+    later = nn.Sequential(identity(), nn.Dropout(0.5))
+    DropoutPosterior.of_own_layers(later)
+    later.append(nn.Dropout(0.5))
+    built = Dropout(0.5).build(nn.Sequential(nn.Dropout(0.5), identity()))
+    two = nn.Sequential(Dropout(0.5).build(identity()), Dropout(0.5).build(identity()))
+    posteriors = [
+        DropoutPosterior.of_own_layers(later),
+        DropoutPosterior.of_own_layers(built),
+        DropoutPosterior(two),
+    ]
+    for posterior in posteriors:
+        assert kept_in_samples(posterior) == pytest.approx(0.25, abs=0.03)
+    first, second = posteriors[2].draw(generator(0)), posteriors[2].draw(generator(1))
+    assert not torch.equal(first(torch.ones(1, 400)), second(torch.ones(1, 400)))

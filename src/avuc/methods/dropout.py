@@ -74,7 +74,7 @@ class Dropout(Method):
         return f"{type(self).__qualname__}(rate={self.rate!r}, drop_input={self.drop_input!r}{own})"
 
     def build(self, net: nn.Module, *, generator: torch.Generator | None = None) -> nn.Module:
-        model = copy.deepcopy(net)
+        model = _without_hooks(copy.deepcopy(net))
         if self.own_layers:
             return self._at_own_layers(model, generator)
         layers = [layer for layer in model.modules() if isinstance(layer, WEIGHT_LAYERS)]
@@ -169,7 +169,7 @@ class DropoutPosterior(nn.Module):
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
-        self.masks: Masks = _masks(net)
+        self.masks: Masks = _joined_masks(net)
 
     @classmethod
     def of_own_layers(cls, net: nn.Module) -> DropoutPosterior:
@@ -231,9 +231,38 @@ def _no_layers(net: nn.Module) -> InputError:
     )
 
 
+def _hooks(net: nn.Module) -> list[DropoutHook]:
+    hooks = (hook for layer in net.modules() for hook in layer._forward_pre_hooks.values())
+    return [hook for hook in hooks if isinstance(hook, DropoutHook)]
+
+
 def _masks(net: nn.Module) -> Masks:
-    for layer in net.modules():
-        for hook in layer._forward_pre_hooks.values():
-            if isinstance(hook, DropoutHook):
-                return hook.masks
-    raise InputError(f"{type(net).__name__} has no dropout hooks; Dropout().build(net) puts them there")
+    hooks = _hooks(net)
+    if not hooks:
+        raise InputError(f"{type(net).__name__} has no dropout hooks; Dropout().build(net) puts them there")
+    return hooks[0].masks
+
+
+def _joined_masks(net: nn.Module) -> Masks:
+    """Return the masks of a net, whose hooks share them from now on.
+
+    Hooks that were made at different times, or for parts of the net, have masks and numbers of their own. A sample
+    would drop only where the first of them do.
+    """
+    masks, hooks = _masks(net), _hooks(net)
+    if any(hook.masks is not masks for hook in hooks):
+        for number, hook in enumerate(hooks):
+            hook.masks, hook.place = masks, number
+    return masks
+
+
+def _without_hooks(net: nn.Module) -> nn.Module:
+    """Remove the dropout of an earlier `build`, which would drop a second time in training."""
+    for name, layer in list(net.named_modules()):
+        hooks = {key: hook for key, hook in layer._forward_pre_hooks.items() if isinstance(hook, DropoutHook)}
+        for key, hook in hooks.items():
+            del layer._forward_pre_hooks[key]
+            if name and type(layer) is nn.Identity:  # the place of a dropout layer of the network's own
+                parent, _, leaf = name.rpartition(".")
+                setattr(net.get_submodule(parent), leaf, nn.Dropout2d(0.0) if hook.channels else nn.Dropout(0.0))
+    return net

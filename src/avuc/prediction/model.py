@@ -66,7 +66,7 @@ def _refuse_inner_posterior(net: nn.Module) -> None:
         if isinstance(module, BayesianModule):
             raise InputError(
                 f"{type(net).__name__} has a posterior inside, {name!r}, whose samples cannot be chosen from outside: "
-                f"pass model.{name}, or make all of it a posterior with to_bayesian"
+                f"pass model.{name}, or build it from plain layers and convert all of it with to_bayesian"
             )
 
 

@@ -24,6 +24,7 @@ from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch
 from avuc.training.feature_steps import feature_steps
 from avuc.training.identity import Digests
+from avuc.training.last_batch import check_last_batch
 from avuc.training.log import silent, summary, to_stderr
 from avuc.training.model_trainer import ModelTrainer
 from avuc.training.run import Data, Features, Fitted, Job, Run
@@ -189,6 +190,7 @@ class Loop:
         epochs = range(min(run.epoch for run in self.runs), self.settings.epochs)
         bar = Progress("training", len(epochs) * self.steps_per_epoch) if self.progress and epochs else None
         try:
+            check_last_batch([one for run in self.runs if run.epoch in epochs for one in run.trainers], self.data)
             for epoch in epochs:
                 # after a kill, runs may be at different epochs; those ahead wait for the others
                 active = [run for run in self.runs if run.epoch == epoch and not run.stopped]

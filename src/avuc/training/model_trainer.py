@@ -74,8 +74,7 @@ class ModelTrainer:
         self.augmenting: torch.Generator = torch.Generator(device=device)
         self.noise: torch.Generator = torch.Generator(device=device)
         network = with_head(starting_net(net, seeded_generator(seed, index, START)), objective)
-        if settings.freeze_trunk:
-            freeze_trunk(network, method)
+        self.frozen_weights: set[str] = freeze_trunk(network, method) if settings.freeze_trunk else set()
         network = network.to(device)
         if device.type == "cuda":
             # the fast order for convolutions; a flat posterior keeps the order it is given

@@ -23,6 +23,7 @@ from avuc.prediction.backends.features import FeatureStore
 from avuc.training.checkpoint import Checkpoint, latest, load_trainer, save, trainer_tensors
 from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch, figures
+from avuc.training.freeze_trunk import unfreeze
 from avuc.training.identity import Digests, digests_of, settings_of
 from avuc.training.log import Log
 from avuc.training.model_trainer import ModelTrainer
@@ -151,6 +152,7 @@ class Run:
         self.ranks: Ranks = ranks
         self.epoch: int = 0
         self.stopped: bool = False
+        self.has_posterior: bool = True
         self.seconds: float = 0.0
         self.calling: bool = False  # whether the caller's own function is running
         self.history: list[dict[str, Any]] = []
@@ -213,7 +215,8 @@ class Run:
             result = self._validate(self.validation)
             for record in records:
                 record |= result
-            self._choose_epoch(epoch, result)
+            if self.has_posterior:  # weights without one could not be returned
+                self._choose_epoch(epoch, result)
         self.epoch, self.seconds = epoch + 1, self.seconds + seconds
         self.history += records
         if self.log is not None:
@@ -285,9 +288,11 @@ class Run:
     def _posterior(self, images: Tensor | None) -> Posterior:
         models = [trainer.model for trainer in self.trainers]
         try:
-            return self.job.method.posterior(models, images=images)
+            posterior, self.has_posterior = self.job.method.posterior(models, images=images), True
+            return posterior
         except InputError:
             # SWAG cannot sample before it has collected weights; until then its current weights are validated
+            self.has_posterior = False
             return EnsemblePosterior([DeterministicPosterior(model) for model in models])
 
     def fitted(self, data: Data) -> Fitted:
@@ -300,6 +305,7 @@ class Run:
             else:
                 trainer.swap_average()
             trainer.optimizer.zero_grad(set_to_none=True)
+            unfreeze(trainer.model, trainer.frozen_weights)
             trainer.model.eval()
         models = [trainer.model for trainer in self.trainers]
         inputs = None if isinstance(data, Stream) else data.inputs

@@ -56,6 +56,7 @@ class TrainSettings:
         ema_decay: decay of a moving average of weights and batch-norm statistics, which is returned instead of the
             last weights (0: off). SWAG collects the weights of the steps as ever, not this average.
         patience: stop after this many epochs without a better validation NLL and return the best epoch (0: never).
+            SWAG's epochs count from the second one that it collects.
         keep: weights to return: "last", or "best_accuracy" for the epoch with the best validation accuracy (the first
             one if several are equal).
         validate_every, validation_draws: epochs between validations, and posterior samples used for each.

@@ -8,6 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from avuc.bayes import BayesianModule
+from avuc.core.errors import InputError
+
 Net = nn.Module | Callable[[torch.Generator], nn.Module]
 
 
@@ -22,7 +25,18 @@ def starting_net(net: Net, generator: torch.Generator) -> nn.Module:
         generator: what the function gets.
     """
     if isinstance(net, nn.Module):
-        return copy.deepcopy(net)
+        return copy.deepcopy(_checked(net))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed((generator.initial_seed() + 1) % 2**63)  # of the CPU only
-        return net(generator)
+        return _checked(net(generator))
+
+
+def _checked(net: nn.Module) -> nn.Module:
+    """Raise for a network with a posterior inside: methods would train without its KL, and predict at random."""
+    for module in net.modules():
+        if isinstance(module, BayesianModule):
+            raise InputError(
+                f"fit: net is or holds a posterior ({type(module).__name__}), such as the model of an earlier fit; "
+                "give a plain network: mean_module() of that posterior starts from its means"
+            )
+    return net

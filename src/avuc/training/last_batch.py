@@ -1,0 +1,46 @@
+"""A last batch of one row, on which batch normalisation cannot be trained."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from avuc.core.errors import InputError
+from avuc.data.stream import Stream
+from avuc.data.tensors import MemoryData
+from avuc.training.model_trainer import ModelTrainer
+
+
+def check_last_batch(trainers: Sequence[ModelTrainer], data: MemoryData | Stream) -> None:
+    """Raise before the first epoch, not at its end, if a model cannot be trained on a last batch of one row.
+
+    Args:
+        trainers: models with the same data and settings.
+        data: the training data. A `Stream` of files is not checked: its images have many values for each channel.
+    """
+    if isinstance(data, Stream):
+        return
+    for trainer in trainers:
+        size = trainer.settings.batch_size
+        if len(data) % size != 1 % size or trainer.ranks.size > 1:
+            continue
+        trainer.train_mode()
+        if not any(isinstance(layer, _BatchNorm) and layer.training for layer in trainer.model.modules()):
+            continue
+        model: nn.Module = copy.deepcopy(trainer.model)
+        inputs = trainer.batch(data, torch.zeros(1, dtype=torch.int64, device=data.device))[0]
+        try:
+            with torch.no_grad():
+                trainer.method.logits(model, inputs)
+        except InputError:
+            raise
+        except ValueError as error:  # of torch: one value for each channel
+            reason = " ".join(str(error).split())[:160]
+            raise InputError(
+                f"train: {len(data)} rows in batches of {size} leave a last batch of one row, on which batch "
+                f"normalisation cannot be trained ({reason}); choose another batch_size, or leave one row out"
+            ) from error
