@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from avuc import Predictions, metrics
+from avuc import MultiLabelPredictions, Predictions, metrics
 from avuc.cli import main
 from avuc.core.tensor_file import read_tensors, write_tensors
 from avuc.evaluation.files import read_scores
@@ -176,3 +176,51 @@ def test_a_shape_that_does_not_fit_is_refused(dense, shape, positions, capsys):
     write_tensors(dense / "bad.safetensors", tensors, metadata | {"shape": shape})
     assert main(["evaluate", str(dense / "bad.safetensors")]) == 2
     assert "write the file with Predictions.save" in capsys.readouterr().err
+
+
+@pytest.fixture
+def labels(tmp_path):
+    """A multi-label model with draws: its predictions, and its logits as a file."""
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.randint(0, 2, (200, 3), generator=generator)
+    draws = 2 * torch.randn(5, 200, 3, generator=generator) + 2 * (2 * targets - 1)
+    targets[0, 1] = -100
+    predictions = MultiLabelPredictions.from_samples(draws, targets, names=["cat", "dog", "bird"])
+    predictions.save(tmp_path / "labels.safetensors")
+    np.savez(tmp_path / "labels.npz", logits=draws.numpy(), labels=targets.numpy())
+    return predictions, tmp_path
+
+
+@pytest.mark.parametrize("name", ["labels.safetensors", "labels.npz"])
+def test_draws_of_a_multilabel_model(labels, name):
+    predictions, folder = labels
+    decisions = predictions.flatten()
+    found = document(folder, "evaluate", folder / name, "--task", "multilabel", "--replicates", "0")
+    assert found["samples"] == 5
+    for each in ("expected_entropy", "mutual_information"):
+        assert found[each] == pytest.approx(float(getattr(decisions, each).mean()), rel=1e-5)
+    if name == "labels.safetensors":
+        assert found["labels"] == ["cat", "dog", "bird"]
+    words = ["--task", "multilabel", "--method", "temperature", "--out", folder / "c.json", "--replicates", "0"]
+    found = document(folder, "calibrate", folder / name, *words, "--keep-worse")
+    # of the saved mean only one number is known for each decision
+    assert (found["samples"], found["mutual_information"] > 0.01) == ((5, True) if name == "labels.npz" else (1, False))
+
+
+def test_a_calibrated_multilabel_file_has_the_entropy_of_its_scores(labels):
+    _, folder = labels
+    path, cal, to = (folder / name for name in ("labels.safetensors", "c.json", "to.safetensors"))
+    assert main(["calibrate", str(path), "--task", "multilabel", "--method", "temperature", "--out", str(cal)]) == 0
+    assert main(["apply", str(cal), str(path), "--to", str(to)]) == 0
+    found = MultiLabelPredictions.load(to)
+    assert (found.samples, found.names) == (1, ("cat", "dog", "bird"))
+    torch.testing.assert_close(found.flatten().expected_entropy, found.flatten().entropy)
+
+
+@pytest.mark.parametrize("changed", [{"samples": "x"}, {"names": "[1, 2, 3]"}, {"names": "["}])
+def test_damaged_multilabel_files_are_refused(labels, changed, capsys):
+    _, folder = labels
+    tensors, metadata = read_tensors(folder / "labels.safetensors")
+    write_tensors(folder / "bad.safetensors", dict(tensors), metadata | changed)
+    assert main(["evaluate", str(folder / "bad.safetensors"), "--task", "multilabel"]) == 2
+    assert "write the file with MultiLabelPredictions.save" in capsys.readouterr().err

@@ -236,6 +236,7 @@ def test_multilabel_parquet_and_report(tmp_path, capsys):
     for text in ("dog", "mean of labels (macro)", "all decisions (micro)"):
         assert text in page
         assert text in out
+    assert "Intervals resample rows with all their labels." in page
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -12,7 +12,7 @@ import torch
 from avuc.calibration import MultiLabelCalibrator
 from avuc.core.errors import InputError
 from avuc.core.row_groups import images_or_groups
-from avuc.core.tasks import multilabel_rows
+from avuc.core.tasks import binary_rows, multilabel_rows
 from avuc.evaluation.compare import Comparison, compare_predictions, rejected, with_warning
 from avuc.evaluation.evaluate import evaluate
 from avuc.evaluation.files.multilabel import MultiLabelFile
@@ -20,6 +20,7 @@ from avuc.evaluation.result import EvaluationResult, json_value
 from avuc.metrics import MultiLabelMetrics, multilabel
 from avuc.metrics.threshold import Threshold
 from avuc.predictions import Predictions
+from avuc.uncertainty import entropy
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,13 @@ def evaluate_multilabel(
         seed: seed of the bootstrap.
     """
     assert file.labels is not None
-    probs, labels = file.probs(), file.labels
+    probs, labels, raw = file.probs(), file.labels, file.raw
     known = labels != -100
     positives = ((labels == 1).sum(0).double() / known.sum(0).clamp(min=1)).numpy()
+    decisions = _decisions(file.draws(), labels, raw.expected_entropy, raw.draws)
     return MultiLabelEvaluation(
         file.names,
-        evaluate(_decisions(probs, labels), threshold=threshold, bins=bins, replicates=replicates, seed=seed),
+        evaluate(decisions, threshold=threshold, bins=bins, replicates=replicates, seed=seed),
         multilabel(probs, labels, threshold=threshold, bins=bins),
         positives,
         len(labels),
@@ -117,7 +119,7 @@ def compare_multilabel(
         raise InputError(f"{file.path}: {error}") from error
     calibrator.class_names_ = file.names if file.named else None
     folds = min(folds, len(labels))
-    before, after = file.probs(), file.probs(calibrator)
+    before, after = file.draws(), file.draws(calibrator)
     how = "the one row that the calibrator was fitted on; no row could be held out, so they are optimistic"
     if folds > 1:
         after = _held_out(file, method, shared, folds, seed)
@@ -126,7 +128,7 @@ def compare_multilabel(
             "fitted on all rows"
         )
     options: dict[str, Any] = {"threshold": threshold, "bins": bins}
-    decisions = _decisions(before, labels)
+    decisions = _decisions(before, labels, file.raw.expected_entropy, file.raw.draws)
     result = compare_predictions(
         calibrator,
         decisions,
@@ -145,18 +147,18 @@ def compare_multilabel(
     elif result.check.worse:
         calibrator.reset()
         result, after = rejected(result), before
-    document = label_json(file.names, multilabel(after, labels, **options))
-    document["per_label_before"] = label_json(file.names, multilabel(before, labels, **options))["per_label"]
+    document = label_json(file.names, multilabel(_mean(after), labels, **options))
+    document["per_label_before"] = label_json(file.names, multilabel(_mean(before), labels, **options))["per_label"]
     document["temperatures"] = dict(zip(file.names, calibrator.temperature_.tolist(), strict=True))
     return calibrator, result, document
 
 
 def _held_out(file: MultiLabelFile, method: str, shared: bool, folds: int, seed: int) -> torch.Tensor:
-    """Return the (N, L) probabilities of calibrators that were fitted on other rows."""
+    """Return the probabilities of calibrators that were fitted on other rows, (N, L) or (S, N, L)."""
     assert file.labels is not None
     logits, labels = file.logits(), file.labels
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    result = torch.empty(labels.shape, dtype=torch.float64)
+    result = torch.empty(logits.shape, dtype=torch.float64)
     for part in order.chunk(folds):
         rest = torch.ones(len(labels), dtype=torch.bool)
         rest[part] = False
@@ -167,13 +169,31 @@ def _held_out(file: MultiLabelFile, method: str, shared: bool, folds: int, seed:
                 calibrated = scaler.fit(logits[..., rest, :], labels[rest]).transform(logits[..., part, :])
             else:
                 calibrated = logits[..., part, :]
-        probs = calibrated.double().sigmoid()
-        result[part] = probs.mean(0) if probs.ndim == 3 else probs
+        result[..., part, :] = calibrated.double().sigmoid()
     return result
 
 
-def _decisions(probs: torch.Tensor, labels: torch.Tensor) -> Predictions:
-    """Return every known decision as one binary row; `shape` and `positions` say to which row it belongs."""
-    rows = multilabel_rows(probs, labels, kind="probs")
+def _mean(probs: torch.Tensor) -> torch.Tensor:
+    return probs.mean(0) if probs.ndim == 3 else probs
+
+
+def _decisions(
+    probs: torch.Tensor, labels: torch.Tensor, expected_entropy: torch.Tensor | None = None, draws: int = 1
+) -> Predictions:
+    """Return every known decision as one binary row; `shape` and `positions` say to which row it belongs.
+
+    Args:
+        probs: (N, L), or (S, N, L) for S draws.
+        labels: (N, L).
+        expected_entropy: (N, L) mean entropy of the draws that (N, L) probabilities are the mean of, if it is known.
+        draws: number of these draws.
+    """
+    if probs.ndim == 3:
+        draws, expected_entropy = len(probs), entropy(binary_rows(probs, "probs")).mean(0)
+    rows = multilabel_rows(_mean(probs), labels, kind="probs")
     assert rows.labels is not None
-    return Predictions(rows.scores.float(), rows.labels, shape=rows.shape, positions=rows.positions)
+    expected: Any = None
+    if expected_entropy is not None:
+        expected = expected_entropy.flatten()
+        expected = (expected if rows.positions is None else expected[rows.positions]).float()
+    return Predictions(rows.scores.float(), rows.labels, expected, draws, shape=rows.shape, positions=rows.positions)

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from avuc.core.errors import InputError
 from avuc.core.npy import NpyHeader, read_data, read_header
+from avuc.core.tasks import binary_rows
 from avuc.core.tensor_file import read_tensors, tensor_offsets, write_tensors
 from avuc.evaluation.files.messages import file_error, listing
 from avuc.evaluation.files.names import (
@@ -39,9 +40,10 @@ from avuc.evaluation.files.names import (
     other_labels_note,
     other_scores_note,
 )
-from avuc.evaluation.files.saved_predictions import add_draws
+from avuc.evaluation.files.saved_predictions import add_draws, add_label_draws
 from avuc.evaluation.files.sources import FileSource, StreamSource, numpy_decoder
 from avuc.predictions import FORMAT
+from avuc.predictions.multilabel import FORMAT as MULTILABEL_FORMAT
 from avuc.uncertainty import entropy
 
 # DEFLATE compresses at most 1032:1, so a larger claim is false; bzip2 and LZMA are only bounded by the memory limit
@@ -121,6 +123,8 @@ def read_safetensors(path: Path, options: ReadOptions) -> RawScores:
     raw = _scores_by_name(path, list(tensors), options, partial(_tensor, path, tensors, options))
     if metadata.get("format") == FORMAT and raw.keys == ("probs",):
         add_draws(path, raw, tensors, metadata, options)
+    if metadata.get("format") == MULTILABEL_FORMAT and raw.keys == ("probs",):
+        add_label_draws(path, raw, tensors, metadata)
     return raw
 
 
@@ -135,7 +139,8 @@ def write_safetensors(source: Path, destination: Path, raw: RawScores, scores: T
     tensors, metadata = read_tensors(source)
     if raw.expected_entropy is not None:
         # statistics of the draws do not hold for the new scores
-        tensors |= {"expected_entropy": entropy(scores)}
+        rows = binary_rows(scores, "probs") if metadata["format"] == MULTILABEL_FORMAT else scores
+        tensors |= {"expected_entropy": entropy(rows)}
         metadata = {key: value for key, value in metadata.items() if key != "monte_carlo_error"} | {"samples": "1"}
     write_tensors(destination, tensors | {raw.keys[0]: scores}, metadata)
 

@@ -53,10 +53,14 @@ class MultiLabelFile:
 
     def probs(self, calibrator: Any = None) -> Tensor:
         """Return the (N, L) probabilities, the mean over draws; a calibrator acts on every draw."""
-        probs = self.scores
-        if calibrator is not None or self.kind == "logits":
-            probs = (self.scores if calibrator is None else self.calibrated(calibrator)).double().sigmoid()
+        probs = self.draws(calibrator)
         return probs.mean(0) if probs.ndim == 3 else probs
+
+    def draws(self, calibrator: Any = None) -> Tensor:
+        """Return the probabilities in the shape of the scores, (N, L) or (S, N, L)."""
+        if calibrator is None and self.kind == "probs":
+            return self.scores
+        return (self.scores if calibrator is None else self.calibrated(calibrator)).double().sigmoid()
 
     def calibrated(self, calibrator: Any) -> Tensor:
         """Return calibrated logits of the same shape."""

@@ -1,7 +1,8 @@
-"""What `Predictions.save` stores besides probabilities and labels: draws, and the images of pixels and tokens."""
+"""What `save` of predictions stores besides probabilities and labels: draws, images of pixels, names of labels."""
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -19,17 +20,9 @@ def add_draws(
     path: Path, raw: RawScores, tensors: dict[str, Tensor], metadata: dict[str, str], options: ReadOptions
 ) -> None:
     """Add what `Predictions.save` stored about the draws behind the mean probabilities."""
-    remedy = "write the file with Predictions.save"
-    samples = metadata.get("samples", "")
-    if not samples.isdecimal() or not 1 <= len(samples) <= 9 or int(samples) < 1:
-        raise file_error(path, f"its metadata 'samples' is {samples[:20]!r}, not a number of draws", remedy)
-    expected, probs = tensors.get("expected_entropy"), tensors["probs"]
+    probs = tensors["probs"]
     rows, highest = (len(probs), math.log(max(probs.shape[-1], 1))) if probs.ndim else (0, 0.0)
-    if expected is None or expected.shape != (rows,) or not expected.is_floating_point():
-        raise file_error(path, f"its expected_entropy is not an array of {rows:,} numbers", remedy)
-    if rows and not (float(expected.min()) >= -ENTROPY_SLACK and float(expected.max()) <= highest + ENTROPY_SLACK):
-        raise file_error(path, f"its expected_entropy is not between 0 and {highest:.4g} nats", remedy)
-    raw.draws, raw.expected_entropy = int(samples), expected
+    _add(path, raw, tensors, metadata, (rows,), highest, "Predictions.save")
     label, _ = find_label_name(path, list(tensors), options.labels_key)
     if label is not None and tensors[label].numel() and bool((tensors[label] == -1).all()):
         raw.labels = raw.labels_from = None  # Predictions marks rows without labels with -1
@@ -39,6 +32,47 @@ def add_draws(
         raw.notes.append(f"the rows are positions of {images:,} images or sentences; those of one are not independent")
     if raw.draws > 1:
         raw.notes.append(f"the scores are the mean of {raw.draws:,} draws; a calibrator acts on this mean")
+
+
+def add_label_draws(path: Path, raw: RawScores, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Add what `MultiLabelPredictions.save` stored: the names of the labels, and the draws behind the mean."""
+    shape, save = tuple(tensors["probs"].shape), "MultiLabelPredictions.save"
+    _add(path, raw, tensors, metadata, shape, math.log(2), save)
+    if "names" in metadata:
+        try:
+            names = json.loads(metadata["names"])
+        except (ValueError, RecursionError):
+            names = None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise file_error(path, "its metadata 'names' is not a list of names", f"write the file with {save}")
+        raw.class_names = tuple(names)
+    if raw.draws > 1:
+        raw.notes.append(f"the scores are the mean of {raw.draws:,} draws; a calibrator acts on this mean")
+
+
+def _add(
+    path: Path,
+    raw: RawScores,
+    tensors: dict[str, Tensor],
+    metadata: dict[str, str],
+    shape: tuple[int, ...],
+    highest: float,
+    save: str,
+) -> None:
+    """Add the number of draws and the expected entropy, of this shape and at most `highest` nats."""
+    remedy = f"write the file with {save}"
+    samples = metadata.get("samples", "")
+    if not samples.isdecimal() or not 1 <= len(samples) <= 9 or int(samples) < 1:
+        raise file_error(path, f"its metadata 'samples' is {samples[:20]!r}, not a number of draws", remedy)
+    expected = tensors.get("expected_entropy")
+    if expected is None or expected.shape != shape or not expected.is_floating_point():
+        wanted = " × ".join(f"{size:,}" for size in shape)
+        raise file_error(path, f"its expected_entropy is not an array of {wanted} numbers", remedy)
+    if expected.numel() and not (
+        float(expected.min()) >= -ENTROPY_SLACK and float(expected.max()) <= highest + ENTROPY_SLACK
+    ):
+        raise file_error(path, f"its expected_entropy is not between 0 and {highest:.4g} nats", remedy)
+    raw.draws, raw.expected_entropy = int(samples), expected
 
 
 def _image_rows(path: Path, rows: int, shape: str, positions: Tensor | None) -> ImageRows:

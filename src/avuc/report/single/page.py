@@ -137,8 +137,7 @@ def labels_page(result: MultiLabelEvaluation, *, title: str, source: str) -> str
         _table(label_table_head(), label_rows(result)),
         "<h2>All decisions</h2>",
         _table(metric_head(decisions), metric_rows(decisions)),
-        '<p class="source">Each label of each row is one decision. Intervals resample decisions as if they were '
-        "independent, so they are too narrow.</p>",
+        '<p class="source">Each label of each row is one decision. Intervals resample rows with all their labels.</p>',
         _charts([("", decisions)], decisions),
     ]
     return _page(title, source, parts, decisions)
