@@ -118,6 +118,17 @@ def test_random_transforms_may_resume(train: Dataset, tmp_path: Path, capsys: py
     assert "trained on other inputs than the data give now" in capsys.readouterr().err
 
 
+def test_other_starting_weights_are_named(train: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They do not refuse the run: a network whose weights are random in every process may resume."""
+    start = network(torch.Generator().manual_seed(0))
+    for _ in range(2):
+        fit(Vanilla(), start, pair(train), settings=SETTINGS, directory=tmp_path, progress=False)
+    assert "other weights" not in capsys.readouterr().err
+    other = network(torch.Generator().manual_seed(1))
+    fit(Vanilla(), other, pair(train), settings=SETTINGS, directory=tmp_path, progress=False)
+    assert "started from other weights than the network has now" in capsys.readouterr().err
+
+
 def test_a_temperature_of_other_validation_data_is_fitted_again(
     train: Dataset, held_out: Dataset, tmp_path: Path
 ) -> None:

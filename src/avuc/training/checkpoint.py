@@ -87,11 +87,9 @@ def latest(directory: Path, identity: Mapping[str, str], say: Callable[[str], No
             say(f"{path}: damaged checkpoint ({error}); going back to the one before")
             continue
         different = differences(dict(identity), checkpoint.identity)
-        if different.pop(MAY_VARY, None):
-            say(
-                f"{path}: trained on other inputs than the data give now (a random transform?); choose another folder "
-                "if they should count"
-            )
+        for key, line in MAY_VARY.items():
+            if different.pop(key, None):
+                say(f"{path}: {line}")
         if different:
             reasons = "; ".join(list(different.values())[:4])
             raise InputError(f"{path}: made by another run ({reasons}); choose another folder, or remove this one")

@@ -13,13 +13,22 @@ from avuc.data.digest import digest_of
 from avuc.data.stream import Stream
 from avuc.data.tensors import MemoryData
 from avuc.methods import Method, Objective
+from avuc.prediction.backends.features import are_readable, trunk_digest
 from avuc.training.settings import TrainSettings
 
 # Digests were added after version 0.1.0. They are compared only if both runs have them.
-LATER = ("inputs", "loaded inputs", "validation", "net")
-# the inputs of a DataLoader may pass a random transform, so that they differ in every process
-MAY_VARY = "loaded inputs"
+LATER = ("inputs", "loaded inputs", "validation", "net", "starting weights")
+# What may differ in every process, with the line that says so: the inputs of a DataLoader may pass a random transform,
+# and a network that is given may have random weights.
+LOADED, WEIGHTS = "loaded inputs", "starting weights"
+MAY_VARY: dict[str, str] = {
+    LOADED: "trained on other inputs than the data give now (a random transform?); choose another folder if they "
+    "should count",
+    WEIGHTS: "started from other weights than the network has now, which are not used; choose another folder if they "
+    "should count",
+}
 SHORT = 12  # digits of a digest
+EVERYTHING = "\0"  # no name begins so: no weight is left out
 Digests = dict[int, str]
 
 
@@ -41,21 +50,25 @@ def digests_of(
     model: nn.Module,
     known: Digests,
     *,
+    start: object,
     loaded: bool,
 ) -> dict[str, str]:
-    """Return digests of what `settings_of` cannot describe: the inputs, the validation data, the layers.
+    """Return digests of what `settings_of` cannot describe: the inputs, the validation data, the layers, the start.
 
     Args:
         data, validation, settings: as in `fit`; validation data count only if they choose the epoch to keep.
         model: the first model.
         known: digests of data by their `id`, to compute each once.
+        start: the network or the function that `fit` was given. The weights of a function follow from the seed.
         loaded: whether the data were read from a DataLoader or a torch Dataset.
     """
     digests = {f"net ({_versions()})": _digest(model)}
     if not isinstance(data, Stream):
-        digests[MAY_VARY if loaded else "inputs"] = _data_digest(data, known)
+        digests[LOADED if loaded else "inputs"] = _data_digest(data, known)
     if validation is not None and (settings.patience or settings.keep != "last"):
         digests["validation"] = _data_digest(validation, known)
+    if isinstance(start, nn.Module) and are_readable(start.state_dict().values()):
+        digests[WEIGHTS] = trunk_digest(start.state_dict(), EVERYTHING, "")[:SHORT]
     return digests
 
 

@@ -179,7 +179,9 @@ class Run:
         ]
         folder = job.directory if ranks.first else None  # rank 0 reads and writes checkpoints
         about = job.data, job.validation, job.settings, self.trainers[0].model, known
-        self.identity: dict[str, str] = job.identity() | digests_of(*about, loaded=job.loaded) if folder else {}
+        self.identity: dict[str, str] = (
+            job.identity() | digests_of(*about, start=job.net, loaded=job.loaded) if folder else {}
+        )
         self._resume(say)
         tensorboard = job.settings.tensorboard
         self.log: Log | None = Log(folder, self.history, tensorboard=tensorboard) if folder else None
