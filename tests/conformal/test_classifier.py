@@ -356,3 +356,21 @@ def test_damaged_files_are_refused(digits: Predictions, tmp_path: Path) -> None:
             ConformalClassifier.from_json(text)
     with pytest.raises(InputError, match=r"missing\.json"):
         ConformalClassifier.load(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("randomized", [False, True])
+@pytest.mark.parametrize("class_conditional", [False, True])
+@pytest.mark.parametrize("trees", [7, 10, 13])
+def test_the_type_of_the_probabilities_decides_nothing(method, randomized, class_conditional, trees):
+    """Votes of a forest have few values: many rows have the score of the threshold, in float32 and in float64."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 2000)
+    votes = np.stack([rng.multinomial(trees, np.roll([0.6, 0.2, 0.2], label)) for label in labels]) / trees
+    options = {"class_conditional": class_conditional, "randomized": randomized}
+    for coverage in (0.6, 0.75, 0.85, 0.9):
+        found = []
+        for first in (np.float32, np.float64):
+            fitted = ConformalClassifier(method, coverage, **options).fit(votes[:1000].astype(first), labels[:1000])
+            found += [fitted.predict_sets(votes[1000:].astype(second)).tolist() for second in (np.float32, np.float64)]
+        assert all(each == found[0] for each in found)

@@ -31,7 +31,10 @@ def make(rows: int, seed: int, *, classes: int = 3, ties: bool = False, sharp: f
 
 def slow_fit(probs: np.ndarray, labels: np.ndarray, risk: float, level: float, score: str) -> tuple[float, int, int]:
     """Threshold, answered rows and errors by plain loops and SciPy."""
-    scores = [max(p) if score == "confidence" else sum(x * math.log(x) for x in p if x > 0) for p in probs.tolist()]
+    single = probs.astype(np.float32).astype(float).tolist()  # entropies do not depend on the type of a file
+    scores = [sum(x * math.log(x) for x in p if x > 0) for p in single]
+    if score == "confidence":
+        scores = probs.max(1).tolist()
     wrong = [int(np.argmax(p) != y) for p, y in zip(probs, labels, strict=True)]
     rows, tests = len(scores), 0
     for number in range(10, 0, -1):
@@ -43,7 +46,9 @@ def slow_fit(probs: np.ndarray, labels: np.ndarray, risk: float, level: float, s
     sizes = sorted({round(x) for x in np.linspace(rows, least, tests)}) if tests else []
     for size in sizes:
         threshold = -math.inf if size == rows else sorted(scores, reverse=True)[size]
-        chosen = [i for i in range(rows) if scores[i] > threshold]
+        # a confidence that float32 cannot tell from the threshold is not above it, if the threshold may be of float32
+        equal = [score == "confidence" and threshold == np.float32(threshold) == np.float32(each) for each in scores]
+        chosen = [i for i in range(rows) if scores[i] > threshold and not equal[i]]
         errors = sum(wrong[i] for i in chosen)
         if chosen and stats.binom.cdf(errors, len(chosen), risk) <= (1 - level) / len(sizes):
             best = (threshold, len(chosen), errors)
@@ -160,3 +165,18 @@ def test_a_file_restores_the_answers(digits: Predictions, tmp_path: Path, risk: 
     for key, value in (("threshold", "x"), ("rows", -1), ("answered", len(digits) + 1), ("errors", 0.5)):
         with pytest.raises(InputError, match="fit it again"):
             SelectiveClassifier.from_json(json.dumps(good | {"learned": good["learned"] | {key: value}}))
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("trees", [7, 10, 13])
+def test_the_type_of_the_probabilities_decides_nothing(score: str, trees: int) -> None:
+    """Votes of a forest have few values: rows at the threshold stay unanswered in float32, too."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 2000)
+    votes = np.stack([rng.multinomial(trees, np.roll([0.6, 0.2, 0.2], label)) for label in labels]) / trees
+    for risk in (0.02, 0.05, 0.08, 0.12):
+        found = []
+        for first in (np.float32, np.float64):
+            selective = SelectiveClassifier(risk, score=score).fit(votes[:1000].astype(first), labels[:1000])
+            found += [selective.answers(votes[1000:].astype(second)).tolist() for second in (np.float32, np.float64)]
+        assert all(each == found[0] for each in found)

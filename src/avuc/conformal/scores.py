@@ -30,6 +30,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 METHODS = ("threshold", "aps", "raps")
 # elements of a block: sorting needs several copies of it, and all should stay in the cache
 BLOCK = 1 << 18
+# how far a sum of float32 probabilities may be from the same sum in float64
+SUM_ROUNDING = 2.0**-22
 
 
 @dataclass(frozen=True)
@@ -83,15 +85,17 @@ class Score:
             logits: whether `probs` are logits.
         """
         chosen = np.empty(tuple(probs.shape), np.bool_)
-        least: Array | None = None
+        # a forest's 0.4 is one probability, also if one of the fit and the new rows has float32 and the other float64
+        single = np.dtype(np.float32)
+        least = np.minimum(smallest_probs(thresholds, single), (1 - thresholds).astype(single))
+        limits = thresholds if uniform.any() else thresholds + SUM_ROUNDING
         for rows, block in blocks(probs, logits):
             if self.method == "threshold":
-                least = smallest_probs(thresholds, block.dtype) if least is None else least
-                np.greater_equal(block, least, out=chosen[rows])
+                np.greater_equal(block.astype(np.float32, copy=False), least, out=chosen[rows])
             elif len(thresholds) == 1:
-                chosen[rows] = self._largest_classes(block, float(thresholds[0]), uniform[rows])
+                chosen[rows] = self._largest_classes(block, float(limits[0]), uniform[rows])
             else:
-                chosen[rows] = self._all_scores(block, uniform[rows]) <= thresholds
+                chosen[rows] = self._all_scores(block, uniform[rows]) <= limits
         return chosen
 
     def _largest_classes(self, block: Array, threshold: float, uniform: Array) -> Array:

@@ -166,7 +166,7 @@ class SelectiveClassifier(Saved):
             numbers = np.unique(rows.images, return_inverse=True)[1]
             self.images_ = int(numbers.max()) + 1
             self.threshold_ = choose_threshold(scores, wrong, numbers, risk=self.risk, level=self.level)
-            answered = scores > self.threshold_
+            answered = self._above(scores, self.threshold_)
             self.rows_, self.answered_, self.errors_ = len(scores), int(answered.sum()), int(wrong[answered].sum())
         self.num_classes_: int = checked.num_classes
         self.class_names_: tuple[str, ...] | None = None
@@ -182,7 +182,7 @@ class SelectiveClassifier(Saved):
         for size in reversed(sizes):
             threshold = -math.inf if size == rows else float(descending[size])
             # fewer rows than `size` are above the threshold if scores are equal
-            above = int(np.searchsorted(-descending, -threshold, side="left"))
+            above = int(self._above(descending, threshold).sum())
             if above and binomial_cdf(int(wrong[above]), above, self.risk) <= (1 - self.level) / len(sizes):
                 self.threshold_, self.answered_, self.errors_ = threshold, above, int(wrong[above])
                 break
@@ -196,7 +196,9 @@ class SelectiveClassifier(Saved):
         self._check_fitted()
         checked = as_predictions(predictions)
         check_classes(checked.num_classes, self.num_classes_)
-        return torch.from_numpy(self._scores(checked) > self.threshold_).to(checked.probs.device)
+        single = checked.probs.dtype != torch.float64
+        answered = self._above(self._scores(checked), self.threshold_, single=single)
+        return torch.from_numpy(answered).to(checked.probs.device)
 
     def check(self, predictions: Any, labels: Any = None, *, groups: Any = None) -> SelectiveCheck:
         """Return answers and errors on new labelled rows, and whether the error rate is above the limit: drift.
@@ -253,9 +255,19 @@ class SelectiveClassifier(Saved):
             return []
         return sorted({round(size) for size in np.linspace(rows, self._least(tests), tests)})
 
+    def _above(self, scores: Array, threshold: float, *, single: bool = False) -> Array:
+        """Return which scores are above a threshold; `single`: they come from float32 probabilities."""
+        if self.score == "confidence" and (single or threshold == np.float32(threshold)):
+            # these rows or those of the fit have float32: a forest's 0.6 must not be above 0.6
+            scores, threshold = scores.astype(np.float32), float(np.float32(threshold))
+        above: Array = scores > threshold
+        return above
+
     def _scores(self, predictions: Predictions) -> Array:
-        probs = predictions.probs.detach().double()
-        scores: Array = (probs.amax(1) if self.score == "confidence" else -entropy(probs)).cpu().numpy()
+        probs = predictions.probs.detach()
+        # in float32, so that it does not depend on the type that probabilities were saved in
+        found = probs.double().amax(1) if self.score == "confidence" else -entropy(probs.float().double())
+        scores: Array = found.cpu().numpy()
         return scores
 
     def _check_fitted(self) -> None:
