@@ -145,6 +145,7 @@ def test_extremes():
     assert (wrong.error, wrong.error_high, wrong.drift) == (1.0, 1.0, True)
     assert wrong.p_value < 1e-6
     assert "of 50 images or groups are answered" in wrong.sentence
+    assert "each image or group counting the same" in wrong.sentence
     none = SelectiveClassifier(0.1).fit(*dense(500, [1, 1, 1, 1]))
     assert (none.answered_, none.threshold_) == (0, math.inf)
     found = none.check(*dense(5, [1, 0, 0, 0]))

@@ -74,11 +74,12 @@ class SelectiveCheck(Displayed):
     def sentence(self) -> str:
         """What the check found, in one or two sentences."""
         rows = f"{self.rows:,} rows" + ("" if self.images is None else f" of {self.images:,} images or groups")
+        same = "" if self.images is None else ", each image or group counting the same"
         if self.error is None:
             return f"None of {rows} is answered."
         summary = (
             f"{100 * self.coverage:.1f} % of {rows} are answered, {100 * self.error:.2f} % of them wrongly "
-            f"({100 * self.error_low:.2f} to {100 * self.error_high:.2f} %)"
+            f"({100 * self.error_low:.2f} to {100 * self.error_high:.2f} %){same}"
         )
         if self.drift:
             return (
