@@ -34,6 +34,7 @@ from avuc.losses.quadrants import (
     sample_statistics,
 )
 from avuc.losses.state import WarmupState
+from avuc.losses.unfinished import Progress, watched
 from avuc.uncertainty import midpoint_threshold
 
 DEFAULT_WARMUP_EPOCHS = 5
@@ -135,6 +136,7 @@ class AvUCLoss(WarmupState):
         # Training calls: of the warm-up if `warmup_steps` is given, else of this warm-up epoch. A tensor on the host,
         # because torch.compile would compile anew for every value of an integer.
         self.steps: Tensor = torch.zeros((), dtype=torch.int64, device="cpu")
+        self._progress = watched(self, Progress(self.warmup_epochs, warmup_steps))
         self._set_warming_up()
 
     @property
@@ -158,6 +160,7 @@ class AvUCLoss(WarmupState):
         logits, labels = standard_layout(logits, labels, self.task, self.class_dim)
         if self._warming_up:
             if self.training:
+                self._note(batches=int(logits.requires_grad))
                 self._gather(logits, labels, weights, look=logits is original_logits)
                 with outside_transforms():
                     self._count()
@@ -220,6 +223,7 @@ class AvUCLoss(WarmupState):
                 self._pool()
             self.steps.zero_()
         self.epoch += 1
+        self._note(epochs=1)
 
     def observe(self, uncertainty: Tensor, correct: Tensor, weight: Tensor) -> None:
         """Count a training batch for the threshold without its logits, for losses that never hold them.
@@ -230,6 +234,7 @@ class AvUCLoss(WarmupState):
             weight: weight of each prediction, (N); 0 leaves it out.
         """
         if self._warming_up and self.training:
+            self._note(batches=1)
             self._add(uncertainty, correct, weight)
             self._count()
 
@@ -301,3 +306,4 @@ class AvUCLoss(WarmupState):
             raise InputError("AvUCLoss: no prediction was seen in train() mode during the warm-up")
         self.threshold.copy_(midpoint_threshold(sums[1], sums[0], counts[1], counts[0]))
         self._warming_up = False
+        self._note()

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from avuc.core.errors import InputError
+from avuc.losses.unfinished import Progress
 
 STATISTICS = ("threshold", "gathered", "pooled")
 # attributes that modules pickled by earlier versions do not have
-ADDED: dict[str, Any] = {"running": None, "averages": None, "task": None, "class_dim": None}
+ADDED: dict[str, Any] = {"running": None, "averages": None, "task": None, "class_dim": None, "_progress": None}
 
 
 class WarmupState(nn.Module):
@@ -29,6 +30,19 @@ class WarmupState(nn.Module):
     epoch: int
     beta: float
     _warming_up: bool
+    _progress: Progress | None
+
+    def reported(self) -> None:
+        """Say that somebody else reports a warm-up that does not end."""
+        if self._progress is not None:
+            self._progress.finished = True
+
+    def _note(self, batches: int = 0, epochs: int = 0) -> None:
+        """Keep the progress of the training, for a warning at its end. A compiled step does not count."""
+        if self._progress is not None and not torch.compiler.is_compiling():
+            self._progress.batches += batches
+            self._progress.epochs += epochs
+            self._progress.finished |= not self._warming_up or not self.beta
 
     def unused_reason(self, epochs: float, calls: float = math.inf) -> str:
         """Return why the loss stays 0 in the rest of a training; an empty text if it does not, or if that is not known.
@@ -44,6 +58,7 @@ class WarmupState(nn.Module):
             left, given, unit = self.warmup_steps - int(self.steps), calls, "batches"
         if left < given:
             return ""
+        self.reported()  # by the caller, with this text
         return (
             f"the AvUC term is never used: its warm-up takes {left} {unit}, and the training has {given:.0f}; pass "
             "fewer warmup_epochs, warmup_steps, or a threshold"
@@ -55,6 +70,7 @@ class WarmupState(nn.Module):
             self._warming_up = self.epoch < self.warmup_epochs
         else:
             self._warming_up = int(self.steps) < self.warmup_steps
+        self._note()
 
     def _names(self) -> tuple[str, ...]:
         return STATISTICS if self.averages is None else (*STATISTICS, "averages")
@@ -123,11 +139,11 @@ class WarmupState(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        for name, default in ADDED.items():
+            self.__dict__.setdefault(name, default)
         if "pooled" not in self.__dict__:  # a module that version 0.1.0 pickled
             for name in ("threshold", "gathered"):
                 setattr(self, name, self._buffers.pop(name))
             self.pooled, self.steps = torch.zeros_like(self.gathered), torch.zeros((), dtype=torch.int64)
             self.warmup_steps = None
             self._set_warming_up()
-        for name, default in ADDED.items():
-            self.__dict__.setdefault(name, default)

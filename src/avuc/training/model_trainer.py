@@ -81,6 +81,8 @@ class ModelTrainer:
             network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.model: nn.Module = method.build(network, generator=self.noise).to(device)
         self.loss: ObjectiveLoss = objective.loss(num_train).to(device)
+        if self.loss.avuc is not None:
+            self.loss.avuc.reported()  # `fit_many` says at the start if the warm-up takes all epochs
         self.parameters: list[nn.Parameter] = [
             parameter for parameter in self.model.parameters() if parameter.requires_grad
         ]
