@@ -12,6 +12,8 @@ from avuc.cli import main
 
 from .conftest import overconfident
 
+NAMES = ["ant", "bee", "cat", "dog"]
+
 
 def run(*words):
     return main([str(word) for word in words])
@@ -120,13 +122,30 @@ def test_other_class_numbers_are_refused(command, tmp_path, capsys):
 @pytest.mark.parametrize("command", ["conformal", "select"])
 def test_a_note_says_that_names_are_not_compared(command, tmp_path, capsys):
     logits, labels = overconfident(300, 1)
-    named = table(tmp_path / "named", softmax(logits), ["ant", "bee", "cat", "dog"], np.array(list("abcd"))[labels])
-    text = named.read_text()
-    for name in ("ant", "bee", "cat", "dog"):
-        text = text.replace(f",{name[0]}\n", f",{name}\n")
-    named.write_text(text)
+    named = table(tmp_path / "named", softmax(logits), NAMES, np.array(NAMES)[labels])
     np.savez(tmp_path / "plain.npz", logits=logits, labels=labels)
     for fit, new, only in ((named, tmp_path / "plain.npz", "the fit"), (tmp_path / "plain.npz", named, named)):
         assert run(command, fit, "--check", new, new) == 0
         note = f"only {only} has class names, so classes are matched by position"
         assert note.replace(" ", "") in "".join(capsys.readouterr().out.split())
+
+
+def named_table(folder):
+    logits, labels = overconfident(100, 0)
+    return table(folder / "named", softmax(logits), NAMES, np.array(NAMES)[labels])
+
+
+def test_classes_in_another_order_than_the_columns_are_refused(tmp_path, capsys):
+    path = named_table(tmp_path)
+    assert run("evaluate", path, "--classes", "ant,bee,cat,dog", "--replicates", 0) == 0
+    assert run("evaluate", path, "--classes", "dog,bee,cat,ant") == 2
+    assert "has another order than the columns" in capsys.readouterr().err
+    tags = tmp_path / "tags.csv"
+    tags.write_text("prob_cat,prob_dog,cat,dog\n" + "0.9,0.2,1,0\n0.1,0.8,1,1\n" * 10)
+    assert run("evaluate", tags, "--task", "multilabel", "--classes", "dog,cat") == 2
+    assert "has another order than the columns" in capsys.readouterr().err
+
+
+def test_a_number_does_not_leave_out_a_named_class(tmp_path, capsys):
+    assert run("evaluate", named_table(tmp_path), "--ignore-index", 1) == 2
+    assert "are names, but --ignore-index 1 is a number" in capsys.readouterr().err

@@ -15,7 +15,13 @@ from avuc.core.errors import InputError
 from avuc.evaluation.files.column_rules import prefixed_columns, unprefixed_columns
 from avuc.evaluation.files.columns import SCORE_PREFIXES, Columns, TableSample, begins, number_suffixes, suffix_of
 from avuc.evaluation.files.messages import ambiguous_labels, file_error, listing, quoted
-from avuc.evaluation.files.names import ReadOptions, check_class_names, check_unique_names, find_label_name
+from avuc.evaluation.files.names import (
+    ReadOptions,
+    check_class_names,
+    check_class_order,
+    check_unique_names,
+    find_label_name,
+)
 
 
 def choose_columns(
@@ -71,6 +77,7 @@ def _named_classes(path: Path, columns: Columns, options: ReadOptions) -> Column
         return columns
     if len(columns.scores) > 1:  # one column is a binary score, or has lists
         check_class_names(path, classes, len(columns.scores))
+        check_class_order(path, classes, columns.class_names)
     return replace(columns, class_names=tuple(classes))
 
 

@@ -20,7 +20,14 @@ from avuc.evaluation.files.columns import SCORE_PREFIXES, begins, suffix_of
 from avuc.evaluation.files.csv import COMMA_NOTE
 from avuc.evaluation.files.find import FORMATS, TABLE_OPENERS, TABLES, file_errors, find_scores
 from avuc.evaluation.files.messages import file_error, listing
-from avuc.evaluation.files.names import RawScores, ReadOptions, check_class_names, check_size, check_unique_names
+from avuc.evaluation.files.names import (
+    RawScores,
+    ReadOptions,
+    check_class_names,
+    check_class_order,
+    check_size,
+    check_unique_names,
+)
 from avuc.evaluation.files.summary import ScoreSummary
 from avuc.evaluation.files.write import as_file_dtype
 
@@ -137,6 +144,7 @@ def _decided(
         check_finite(path, raw, ScoreSummary.of(scores))
     kind, scale, notes = decide_binary_kind(path, raw, summary, kind)
     names = raw.class_names if classes is None else tuple(classes)
+    check_class_order(path, names or (), raw.class_names)
     named = names is not None
     names = names or tuple(str(number) for number in range(shape[-1]))
     check_class_names(path, names, shape[-1])

@@ -124,6 +124,13 @@ def check_class_names(path: Path, names: Sequence[str], classes: int) -> None:
         raise file_error(path, problem, "name every class once, in the order of the scores")
 
 
+def check_class_order(path: Path, classes: Sequence[str], columns: Sequence[str] | None) -> None:
+    """Raise if --classes has the names of the columns in another order: it would swap the classes."""
+    if columns is not None and tuple(classes) != tuple(columns) and sorted(classes) == sorted(columns):
+        problem = f"--classes {','.join(classes)} has another order than the columns, which are {listing(columns)}"
+        raise file_error(path, problem, "leave it out, because the columns name the classes")
+
+
 def find_label_name(
     path: Path, names: Sequence[str], key: str | None, what: str = "labels"
 ) -> tuple[str | None, list[str]]:

@@ -91,6 +91,7 @@ def read_scores(
 
 
 def _decided(path: Path, raw: RawScores, reading: Reading, needs_labels: bool) -> ScoreFile:
+    _check_ignored(path, raw, reading)
     raw.scores = torch.as_tensor(raw.scores)
     raw.labels = None if raw.labels is None else torch.as_tensor(raw.labels)
     raw.layout = layout = reading.layout(path, raw, needs_labels)
@@ -123,6 +124,13 @@ def _decided(path: Path, raw: RawScores, reading: Reading, needs_labels: bool) -
         places=positions,
         label_numbers=None if labels is None or raw.labels_named else decision.numbers(layout.flat[-1]),
     )
+
+
+def _check_ignored(path: Path, raw: RawScores, reading: Reading) -> None:
+    """Raise for names as labels with --ignore-index: it would leave out the class of that number."""
+    if raw.labels_named and reading.ignore_index is not None:
+        problem = f"labels from {raw.labels_from} are names, but --ignore-index {reading.ignore_index} is a number"
+        raise file_error(path, problem, "leave it out, and remove the rows without a class")
 
 
 def _note_left_out(path: Path, raw: RawScores, total: int, left_out: int) -> None:
@@ -208,6 +216,7 @@ def open_scores(
         return whole()
     with file_errors(file):
         raw = find_scores(file, in_blocks=True, **options)
+        _check_ignored(file, raw, reading)
         raw.scores = _source(raw.scores)
         raw.labels = None if raw.labels is None else _source(raw.labels)
         raw.layout = layout = reading.layout(file, raw, needs_labels)
