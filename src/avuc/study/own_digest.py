@@ -7,12 +7,13 @@ import hashlib
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from avuc.study.own_code import find, is_path
+from avuc.study.own_values import carried_by, text_of
 
 CODE = "code of "  # prefix of the names of these digests
 DIGITS = 32
@@ -29,19 +30,19 @@ def begin() -> None:
 def code_digest(value: Any) -> str:
     """Return a digest of a function or class and of everything in its module that it uses, by name.
 
-    Comments, docstrings and layout do not count, nor does the code of other modules. Plain values in an object count:
-    the arguments of a `functools.partial`, the variables around a nested function, the attributes of an object. The
-    digest is empty if there is no source.
+    Comments, docstrings and layout do not count, nor does the code of other modules. Values in an object count: the
+    arguments of a `functools.partial`, the variables around a nested function, the attributes of an object, and numbers
+    in global variables that a function reads. See `avuc.study.own_values`. The digest is empty if there is no source.
 
     >>> code_digest(code_digest) == code_digest(code_digest), code_digest(len)
     (True, '')
     """
     carried = []
     while isinstance(value, partial):
-        carried.append(f"{_values(value.args)} {_values(value.keywords)}")
+        carried.append(f"{text_of(value.args)} {text_of(value.keywords)}")
         value = value.func
     if id(value) not in _CARRIED:
-        _CARRIED[id(value)] = (value, _carried(value))
+        _CARRIED[id(value)] = (value, carried_by(value))
     carried.append(_CARRIED[id(value)][1])
     named = value if inspect.isroutine(value) or inspect.isclass(value) else type(value)
     named = inspect.unwrap(getattr(named, "__func__", named))
@@ -74,33 +75,6 @@ def _source(named: Any) -> str:
             text = ""
         _SOURCES[named] = text or _own_source(named)
     return _SOURCES[named]
-
-
-def _carried(value: Any) -> str:
-    """Return the plain values in the variables around a nested function, or in the attributes of an object."""
-    if inspect.isclass(value):
-        return ""
-    if not inspect.isroutine(value):
-        return "" if hasattr(value, "state_dict") else _values(getattr(value, "__dict__", {}))
-    try:
-        around = inspect.getclosurevars(inspect.unwrap(value)).nonlocals
-    except (TypeError, ValueError):
-        around = {}
-    return _values({**around, **(getattr(value, "__self__", None).__dict__ if _is_method(value) else {})})
-
-
-def _is_method(value: Any) -> bool:
-    return inspect.ismethod(value) and hasattr(value.__self__, "__dict__") and not inspect.isclass(value.__self__)
-
-
-def _values(value: Any) -> str:
-    """Return numbers, text and containers of them as text; other objects as the name of their type."""
-    if isinstance(value, Mapping):
-        items = [f"{key!r}: {_values(item)}" for key, item in value.items()]
-        return "{" + ", ".join(items) + "}" if items else ""
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_values, value)) + "]" if value else ""
-    return repr(value) if isinstance(value, str | bytes | int | float | None) else type(value).__name__
 
 
 def _own_source(named: Any) -> str:

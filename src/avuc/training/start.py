@@ -28,7 +28,8 @@ def starting_net(net: Net, generator: torch.Generator) -> nn.Module:
         return copy.deepcopy(_checked(net))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed((generator.initial_seed() + 1) % 2**63)  # of the CPU only
-        return _checked(net(generator))
+        # the function may return the same network each time, or one that the user still needs
+        return copy.deepcopy(_checked(net(generator)))
 
 
 def _checked(net: nn.Module) -> nn.Module:
