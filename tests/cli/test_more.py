@@ -262,3 +262,44 @@ def test_large_files_have_groups(tmp_path):
     groups = json.loads((tmp_path / "a.json").read_text())["groups"]
     right = logits.argmax(1) == labels
     assert [each["metrics"]["accuracy"] for each in groups] == pytest.approx([right[::2].mean(), right[1::2].mean()])
+
+
+@pytest.mark.parametrize("words", [[], ["--fixed-memory"], ["--group", "patient"]])
+def test_padding_is_not_out_of_distribution(tmp_path, words, monkeypatch):
+    """Positions with the label −100 are left out of both files; one sentence of the other file has nothing else."""
+    rng = np.random.default_rng(0)
+    documents, entropies = [], []
+    for name, scale in (("in", 3.0), ("out", 1.0)):
+        labels = rng.integers(0, 4, (40, 10))
+        logits = scale * rng.normal(size=(40, 4, 10))
+        labels[rng.random((40, 10)) < 0.3] = -100
+        labels[5] = -100
+        logits[np.repeat((labels == -100)[:, None], 4, 1)] = 0.0
+        np.savez(tmp_path / f"{name}.npz", logits=logits, labels=labels, patient=np.arange(40) // 2)
+        entropies.append(entropy(np.moveaxis(logits, 1, -1)[labels != -100]))
+    expected = metrics.detection(*entropies)["auroc"]
+    for large in (False, True):
+        if large and not words:
+            monkeypatch.setattr("avuc.evaluation.files.read.needs_blocks", lambda *_: True)
+        out = tmp_path / "out.json"
+        replicates = [] if words == ["--fixed-memory"] else ["--replicates", 50]
+        command = ["evaluate", tmp_path / "in.npz", "--ood", tmp_path / "out.npz", *words, *replicates]
+        assert run(*command, "--json", out) == 0
+        documents.append(json.loads(out.read_text()))
+        assert documents[-1]["detection"]["auroc"] == pytest.approx(
+            expected, abs=2e-3 if "--fixed-memory" in words else 1e-5
+        )
+
+
+def test_labels_of_other_data_are_not_read_otherwise(tmp_path):
+    """No label at all, or labels of other classes: every position counts."""
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(30, 4, 5)), rng.integers(0, 4, (30, 5))
+    np.savez(tmp_path / "in.npz", logits=3 * logits, labels=labels)
+    found = []
+    for other in (None, np.full((30, 5), -100), labels + 50):
+        np.savez(tmp_path / "out.npz", logits=logits, **({} if other is None else {"labels": other}))
+        words = ["evaluate", tmp_path / "in.npz", "--ood", tmp_path / "out.npz", "--replicates", 0]
+        assert run(*words, "--json", tmp_path / "out.json") == 0
+        found.append(json.loads((tmp_path / "out.json").read_text())["detection"])
+    assert found[0] == found[1] == found[2]

@@ -226,6 +226,8 @@ def open_other(args: Namespace, path: str, first: ScoreFile | ScoreStream, why: 
     other = open_scores(
         path,
         like=first,
+        ignore_index=args.ignore_index if first.raw.layout is not None and first.raw.layout.dense else None,
+        padding=True,
         **_content(args, labels=False),
         **(_fixed_memory(args) if args.fixed_memory else kept),
     )

@@ -113,18 +113,22 @@ def outside_groups(args: Namespace, other: ScoreFile | ScoreStream, *, by_group:
     import numpy as np
 
     from avuc.evaluation.files.group_column import read_groups
-    from avuc.evaluation.files.row_groups import image_sizes
+    from avuc.evaluation.files.row_groups import image_counts
 
-    sizes = image_sizes(other)
-    images = None if sizes is None else np.repeat(np.arange(len(sizes)), sizes)
-    if not by_group:
-        return images, None
-    try:
-        names = read_groups(args.ood, args.group, other.num_rows if sizes is None else len(sizes))
-    except NoColumnError:
-        what = "rows" if images is None else "images or sentences"
-        return images, f"{other.path.name} has no column {args.group!r}, so detection takes its {what} as independent"
-    return _numbered(names) if images is None else _numbered(names)[images], None
+    counts = image_counts(other)
+    images = None if counts is None else np.repeat(np.arange(len(counts)), counts)
+    names, note = None, None
+    if by_group:
+        try:
+            names = read_groups(args.ood, args.group, other.num_rows if counts is None else len(counts))
+        except NoColumnError:
+            what = "rows" if images is None else "images or sentences"
+            note = f"{other.path.name} has no column {args.group!r}, so detection takes its {what} as independent"
+    groups = images
+    if names is not None:
+        groups = _numbered(names) if images is None else _numbered(names)[images]
+    # without gaps, if all positions of an image were left out
+    return None if groups is None else np.unique(groups, return_inverse=True)[1], note
 
 
 def more_figures(

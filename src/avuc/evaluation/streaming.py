@@ -57,7 +57,7 @@ def evaluate_streaming(
     first.check_labelled()
     second: Any = None if outside is None else _in_parts(outside)
     if isinstance(outside, str | Path):
-        second = open_scores(outside, like=first, needs_labels=False, **options)
+        second = open_scores(outside, like=first, needs_labels=False, padding=True, **options)
     if second is not None and second.num_classes != first.num_classes:
         raise InputError(f"{second.path}: has {second.num_classes} classes, but {first.path} has {first.num_classes}")
     stream = StreamingMetrics(first.num_classes, bins=bins, threshold=threshold)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from avuc.evaluation.files.class_order import order_classes
 from avuc.evaluation.files.find import TEXT_TABLES, HasScoreNames, file_errors, find_scores
+from avuc.evaluation.files.layout import Layout
 from avuc.evaluation.files.messages import file_error
 from avuc.evaluation.files.names import RawScores, ReadOptions, check_class_names, check_size, memory_bytes
 from avuc.evaluation.files.reading import Reading
@@ -43,6 +44,7 @@ def read_scores(
     class_dim: int | None = None,
     ignore_index: int | None = None,
     positive: str | None = None,
+    padding: bool = False,
 ) -> ScoreFile:
     """Read saved predictions of any framework from .npz, .npy, .safetensors, .parquet, .csv or .tsv into memory.
 
@@ -65,6 +67,7 @@ def read_scores(
         class_dim: dimension of the classes of dense scores; −1 for the last (default: 1, if the labels fit).
         ignore_index: label of rows that are left out (default: −100 for dense scores, else no row is left out).
         positive: label of the class that one number per row stands for (default: 1, or the second in the alphabet).
+        padding: with `needs_labels=False`, still leave out positions of dense scores with the label `ignore_index`.
 
     >>> import tempfile, numpy as np
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -73,7 +76,7 @@ def read_scores(
     'probs'
     """
     file, known = Path(path), None if like is None else like.raw.layout
-    reading = Reading(kind, first_label, task, class_dim, ignore_index, positive, known)
+    reading = Reading(kind, first_label, task, class_dim, ignore_index, positive, known, padding)
     reading.check(file)
     with file_errors(file):
         raw = find_scores(
@@ -104,6 +107,10 @@ def _decided(path: Path, raw: RawScores, reading: Reading, needs_labels: bool) -
             positions = (raw.labels.reshape(-1) != layout.ignore).nonzero()[:, 0]
             raw.keep(positions)
         _check_classes(path, raw, [(scores, labels)])
+    elif _marks_padding(raw, reading, layout):
+        positions = (raw.labels.reshape(-1) != layout.ignore).nonzero()[:, 0]
+        _note_left_out(path, raw, scores.shape[-2], scores.shape[-2] - len(positions))
+        scores = scores[..., positions, :]
     dtype = scores.dtype if scores.is_floating_point() else torch.float32
     raw.scores, raw.labels = None, None
     decision = reading.decide(path, raw, Summary.of(scores, labels))
@@ -131,6 +138,15 @@ def _check_ignored(path: Path, raw: RawScores, reading: Reading) -> None:
     if raw.labels_named and reading.ignore_index is not None:
         problem = f"labels from {raw.labels_from} are names, but --ignore-index {reading.ignore_index} is a number"
         raise file_error(path, problem, "leave it out, and remove the rows without a class")
+
+
+def _marks_padding(raw: RawScores, reading: Reading, layout: Layout) -> bool:
+    """Return whether labels that are not needed mark some positions of dense scores, but not all, as padding."""
+    if not reading.padding or raw.labels is None or not layout.dense or math.prod(raw.labels.shape) != layout.flat[-2]:
+        return False
+    blocks = raw.labels.blocks(BLOCK) if hasattr(raw.labels, "blocks") else [raw.labels]
+    kept = sum(int((block != layout.ignore).sum()) for block in blocks)
+    return 0 < kept < layout.flat[-2]
 
 
 def _note_left_out(path: Path, raw: RawScores, total: int, left_out: int) -> None:
@@ -174,6 +190,7 @@ def open_scores(
     class_dim: int | None = None,
     ignore_index: int | None = None,
     positive: str | None = None,
+    padding: bool = False,
     memory: Callable[[int, int], int] = bytes_needed,
     most_scores: int | None = None,
 ) -> ScoreFile | ScoreStream:
@@ -194,7 +211,7 @@ def open_scores(
     2
     """
     file, known = Path(path), None if like is None else like.raw.layout
-    reading = Reading(kind, first_label, task, class_dim, ignore_index, positive, known)
+    reading = Reading(kind, first_label, task, class_dim, ignore_index, positive, known, padding)
     reading.check(file)
     options: dict[str, Any] = {
         "labels": labels,
@@ -230,11 +247,13 @@ def open_scores(
                 check_size(file, raw.scores_from, held, limit, f", {FIXED_MEMORY}")
             return whole()
         raw.scores = counted_along(raw.scores, layout.row_axis)
-        raw.labels = counted_along(raw.labels, 0) if raw.labels is not None and needs_labels else None
+        raw.labels = None if raw.labels is None else counted_along(raw.labels, 0)
+        if not (needs_labels or _marks_padding(raw, reading, layout)):
+            raw.labels = None
         _check_memory(file, raw, memory, ReadOptions(max_gb=max_gb).limit)
-        if raw.labels is not None:
+        if raw.labels is not None and needs_labels:
             _check_classes(file, raw, blocks_of(raw.scores, raw.labels, layout))
-        summary = _summary(file, raw, rows)
+        summary = _summary(file, raw, rows, needs_labels)
         kept = summary.scores.rows
         if raw.labels is not None:
             _note_left_out(file, raw, rows, rows - kept)
@@ -273,12 +292,12 @@ def _check_memory(path: Path, raw: RawScores, memory: Callable[[int, int], int],
         )
 
 
-def _summary(path: Path, raw: RawScores, rows: int) -> Summary:
+def _summary(path: Path, raw: RawScores, rows: int, needs_labels: bool) -> Summary:
     summary, done, layout = None, 0, raw.layout
     assert layout is not None
     for scores, labels in blocks_of(raw.scores, raw.labels, layout):
         # in float32, which decides what is finite
-        block = Summary.of(scores.to(torch.float32), labels, start=done)
+        block = Summary.of(scores.to(torch.float32), labels if needs_labels else None, start=done)
         summary = block if summary is None else summary.merge(block)
         done += scores.shape[-2]
     if summary is None and layout.ignore is not None:

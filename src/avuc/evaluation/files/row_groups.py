@@ -48,24 +48,26 @@ def file_groups(file: ScoreFile, groups: Any = None) -> Array | None:
 
 
 def image_sizes(file: ScoreFile | ScoreStream) -> Array | None:
-    """Return the number of rows of each image that has any, in their order; None if the rows are not of images.
+    """Return the number of rows of each image that has any, in their order; None if the rows are not of images."""
+    counts = image_counts(file)
+    return None if counts is None else counts[counts > 0]
+
+
+def image_counts(file: ScoreFile | ScoreStream) -> Array | None:
+    """Return the number of rows of every image, 0 if all were left out; None if the rows are not of images.
 
     The labels of a stream are read once; without labels every row counts.
     """
     layout, images = file.raw.layout, file.raw.images
-    sizes: Array
     if images is not None:
-        sizes = np.bincount(images.positions.numpy() // math.prod(images.shape[1:]))
-        return sizes[sizes > 0]
+        return np.bincount(images.positions.numpy() // math.prod(images.shape[1:]), minlength=images.shape[0])
     if layout is None or not layout.dense:
         return None
-    if isinstance(file, ScoreFile):
-        return np.bincount(numbers) if (numbers := file_groups(file)) is not None else None
-    count, counts = layout.shape[layout.row_axis], []
+    count = layout.shape[layout.row_axis]
     pixels = layout.flat[-2] // count
+    if isinstance(file, ScoreFile):
+        return np.bincount(row_positions(file) // pixels, minlength=count) if pixels > 1 else None
     if file.raw.labels is None:
         return np.full(count, pixels)
-    for labels in file.raw.labels.blocks(max(1, BLOCK // pixels)):
-        counts.append((labels.reshape(len(labels), -1) != layout.ignore).sum(1).numpy())
-    sizes = np.concatenate(counts)
-    return sizes[sizes > 0]
+    blocks = file.raw.labels.blocks(max(1, BLOCK // pixels))
+    return np.concatenate([(block.reshape(len(block), -1) != layout.ignore).sum(1).numpy() for block in blocks])
