@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from avuc.bayes import to_bayesian
 from avuc.core.errors import InputError
-from avuc.methods.batch_norm import PerDrawBatchNorm, evenly_spaced
+from avuc.methods.batch_norm import PerDrawBatchNorm, evenly_spaced, measure_statistics
 from avuc.nets import resnet20
 from avuc.posterior import NetDraw, seeded_generator
 from avuc.prediction import predict
@@ -38,7 +38,7 @@ def test_by_hand() -> None:
         weights = bayesian.layout.by_name(plain.weights)
         assert torch.equal(drawn.weights["0.weight"], weights["0.weight"])
         means, variances = [], []
-        for batch in some.split(256):
+        for batch in (some[0::2], some[1::2]):  # at most 256 in each, spread over all images
             x = batch.permute(0, 3, 1, 2).double() / 255
             out = torch.nn.functional.conv2d(x, weights["0.weight"].double(), weights["0.bias"].double())
             means.append(out.mean((0, 2, 3)))
@@ -103,3 +103,24 @@ def test_what_it_needs() -> None:
 def test_spread_out() -> None:
     assert evenly_spaced(torch.arange(10), 3).tolist() == [0, 3, 6]
     assert evenly_spaced(torch.arange(10), 30).tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("total", [2048, 2049, 4000, 4095, 5000, 45_000])
+def test_every_class_of_a_sorted_dataset_is_represented(total: int) -> None:
+    classes = torch.arange(total) * 100 // total
+    counts = evenly_spaced(classes, 2048).bincount(minlength=100)
+    assert counts.sum() == 2048
+    assert counts.min() >= 19
+    assert counts.max() <= 22
+
+
+def test_sorted_images_give_the_variance_of_all() -> None:
+    """In batches of neighbours, each of one class, only the variance inside the classes would be left."""
+    torch.manual_seed(0)
+    means = 4.0 * torch.arange(4).repeat_interleave(300)
+    inputs = means[:, None] + torch.randn(1200, 3)
+    net = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
+    for order in (torch.arange(1200), torch.randperm(1200)):
+        statistics = measure_statistics(net, {}, inputs[order])
+        torch.testing.assert_close(statistics["0.running_mean"], inputs.mean(0), rtol=0.02, atol=0.02)
+        torch.testing.assert_close(statistics["0.running_var"], inputs.var(0), rtol=0.03, atol=0.03)

@@ -78,14 +78,16 @@ class PerDrawBatchNorm(nn.Module):
 
 def evenly_spaced(images: Tensor, count: int) -> Tensor:
     """Return `count` of the images at equal distances, so that every class of a sorted dataset is represented."""
-    return images[:: max(1, len(images) // count)][:count]
+    total = len(images)
+    return images if total <= count else images[torch.arange(count, device=images.device) * total // count]
 
 
 @torch.no_grad()
 def measure_statistics(net: nn.Module, weights: Mapping[str, Tensor], images: Tensor) -> dict[str, Tensor]:
     """Return the running statistics of batch normalisation for a network with these weights, by name.
 
-    They are means over batches of the images. The network is not changed.
+    They are means over batches of the images. Each batch is spread over all images: in a batch of one class of a sorted
+    dataset the variance would be too small. The network is not changed.
     """
     scratch = copy.deepcopy(net).eval()
     for name, value in (*scratch.named_parameters(), *scratch.named_buffers()):
@@ -102,8 +104,9 @@ def measure_statistics(net: nn.Module, weights: Mapping[str, Tensor], images: Te
         layer.reset_running_stats()
         layer.momentum = None  # torch then takes the mean over batches
         layer.train()
-    for batch in images.split(BATCH):
-        if len(batch) > 1 or len(images) == 1:
-            scratch(as_input(batch) if batch.dtype == torch.uint8 else batch)
+    batches = -(-len(images) // BATCH)
+    for start in range(batches):
+        batch = images[start::batches]
+        scratch(as_input(batch) if batch.dtype == torch.uint8 else batch)
     wanted = {f"{layer}.{kind}" for layer in layers for kind in ("running_mean", "running_var")}
     return {name: buffer for name, buffer in scratch.named_buffers() if name in wanted}
