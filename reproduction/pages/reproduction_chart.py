@@ -7,6 +7,7 @@ from dataclasses import replace
 from html import escape
 
 import reproduction_decision as decide
+import reproduction_lines as pairs
 from reproduction_seeds import FEWEST_SEEDS, PLACES
 from reproduction_tables import Study
 
@@ -16,22 +17,22 @@ NO_AVUC = "Temperature scaling, no AvUC"
 AND_POSTERIOR = "A posterior around the network, and a temperature"
 # question, what is compared, figures to show, what to use if it helps
 QUESTIONS = (
-    ("Is the network trained, and must it stay as it is?", decide.TEMPERATURE, decide.JUDGED, "Temperature scaling"),
+    ("Is the network trained, and must it stay as it is?", pairs.TEMPERATURE, pairs.JUDGED, "Temperature scaling"),
     (
         "Is there noise on all weights, trained from scratch by Adam?",
-        decide.NOISE_AVUC,
-        decide.JUDGED,
-        "AvUC as printed, no temperature",
+        pairs.NOISE_MONOTONE,
+        pairs.JUDGED,
+        "AvUC monotone, no temperature",
     ),
-    ("Do you have few training images?", decide.FEW_IMAGES, decide.RANKED, "AvUC monotone, and a temperature"),
-    ("Do you train by SGD without strong augmentation?", decide.AUGMENTED, decide.JUDGED, "AugMix, and a temperature"),
+    ("Do you have few training images?", pairs.FEW_IMAGES, pairs.RANKED, "AvUC monotone, and a temperature"),
+    ("Do you train by SGD without strong augmentation?", pairs.AUGMENTED, pairs.JUDGED, "AugMix, and a temperature"),
     (
         "Do you need to detect other data?",
-        replace(decide.POSTERIOR, aims=decide.DETECTED),
-        decide.DETECTED,
+        replace(pairs.POSTERIOR, aims=pairs.DETECTED),
+        pairs.DETECTED,
         AND_POSTERIOR,
     ),
-    ("Can you tune a posterior around the network (MOPED)?", decide.POSTERIOR, decide.JUDGED[:1], AND_POSTERIOR),
+    ("Can you tune a posterior around the network (MOPED)?", pairs.POSTERIOR, pairs.JUDGED[:1], AND_POSTERIOR),
 )
 WIDTH, LEFT, RIGHT, TALL, STEP = 800, 270, 460, 64, 96
 
@@ -40,8 +41,8 @@ def flow_chart(studies: Mapping[str, Study]) -> str:
     """Return the chart as SVG: questions on the left, what to use and its measured effect on the right."""
     boxes = []
     answers = [_answer(studies, *rest) for _, *rest in QUESTIONS]
-    answers[-1].append(_helped(studies, "AvUC on it", decide.AROUND_PRINTED, decide.AROUND_MONOTONE))
-    answers.append([NO_AVUC, _helped(studies, "AvUC", decide.PRINTED, decide.MONOTONE), _failure(studies)])
+    answers[-1].append(_helped(studies, "AvUC on it", pairs.AROUND_PRINTED, pairs.AROUND_MONOTONE))
+    answers.append([NO_AVUC, _helped(studies, "AvUC", pairs.PRINTED, pairs.MONOTONE), _failure(studies)])
     for number, answer in enumerate(answers):
         top, last = 12 + number * STEP, number == len(QUESTIONS)
         asked = ["Any other plain network"] if last else _wrapped(QUESTIONS[number][0], 34)
@@ -65,7 +66,7 @@ def flow_chart(studies: Mapping[str, Study]) -> str:
 
 
 def _answer(
-    studies: Mapping[str, Study], one: decide.Decision, figures: Sequence[tuple[str, str]], use_if: str
+    studies: Mapping[str, Study], one: pairs.Decision, figures: Sequence[tuple[str, str]], use_if: str
 ) -> list[str]:
     """Return the lines of a box: what to use, then the figures that say so."""
     found = decide.agreed(studies, one)
@@ -84,7 +85,7 @@ def _answer(
     return lines
 
 
-def _helped(studies: Mapping[str, Study], name: str, *lines: decide.Decision) -> str:
+def _helped(studies: Mapping[str, Study], name: str, *lines: pairs.Decision) -> str:
     found = [decide.verdict(studies, case) for one in lines for case in one.cases]
     measured = [one for one in found if one not in (decide.NOT_MEASURED, decide.FEW)]
     if not measured:
@@ -94,7 +95,7 @@ def _helped(studies: Mapping[str, Study], name: str, *lines: decide.Decision) ->
 
 def _failure(studies: Mapping[str, Study]) -> str:
     """Return what printed AvUC does to plain networks that SGD trains: over seeds, or what the pilot showed."""
-    line = decide.CORNERS["SGD", "none"]
+    line = pairs.CORNERS["SGD", "none"]
     found, seeds = decide.difference(studies.get(line.study), line, "accuracy", "clean")
     if seeds < FEWEST_SEEDS:
         return "in a pilot the printed loss failed (1 seed)"

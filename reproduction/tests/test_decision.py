@@ -21,6 +21,8 @@ import pytest
 import reproduction_chart as chart
 import reproduction_decision as page
 import reproduction_factorial as factorial
+import reproduction_lines as pairs
+from reproduction_seeds import by_seed
 
 from avuc.core.errors import InputError
 from avuc.report.study.paper_comparison import Figure
@@ -30,14 +32,14 @@ from avuc.training.model_trainer import TRAPPED
 HOME = Path(__file__).parents[2]
 PUBLISHED = HOME / "reproduction" / "results" / "cifar10"
 SEEDS = (0, 1, 2, 3, 4)
-ALL_CASES = [line for one in page.TABLE for line in one.cases]
+ALL_CASES = [line for one in pairs.TABLE for line in one.cases]
 GOOD = {"nll": "lower", "ece": "lower", "aurc": "lower", "avu_auc": "higher", "auroc": "higher", "accuracy": "higher"}
 
 
 @pytest.fixture(scope="module")
 def committed():
     names = sorted(
-        {line.study for line in (*page.LINES, *ALL_CASES)}
+        {line.study for line in (*pairs.LINES, *ALL_CASES)}
         | {name for name in factorial.OTHER_DATA if (PUBLISHED / name).is_dir()}
     )
     return {name: make.read_study(name, PUBLISHED / name) for name in names}
@@ -73,13 +75,13 @@ class MadeUp:
         return Figure((self.accuracy,) * 5)
 
 
-def a_line(ece: tuple[float, ...], nll: tuple[float, ...], **more: tuple[float, ...]) -> tuple[dict, page.Line]:
+def a_line(ece: tuple[float, ...], nll: tuple[float, ...], **more: tuple[float, ...]) -> tuple[dict, pairs.Line]:
     """A study and a comparison; `more` are figures by METRIC_WHERE."""
     figures = {("ece", "5"): ece, ("nll", "5"): nll}
     figures |= {tuple(name.rsplit("_", 1)): values for name, values in more.items()}
     values = {("a", *key): each for key, each in figures.items()}
     values |= {("b", *key): (0.0,) * len(each) for key, each in figures.items()}
-    return {"made": MadeUp(values)}, page.Line("it", "made", "a", "b")
+    return {"made": MadeUp(values)}, pairs.Line("it", "made", "a", "b")
 
 
 LOWER, HIGHER = (-0.03, -0.02, -0.04, -0.03, -0.02), (0.03, 0.02, 0.04, 0.03, 0.02)
@@ -100,7 +102,7 @@ UNCLEAR = (-0.03, 0.03, -0.02, 0.02, 0.001)
 )
 def test_a_line_recommends_only_what_helps_over_five_seeds(ece, nll, said, use):
     studies, line = a_line(ece, nll)
-    one = page.Decision("it", "a", (line,), "take it", "leave it")
+    one = pairs.Decision("it", "a", (line,), "take it", "leave it")
     assert page.verdict(studies, line) == page.agreed(studies, one) == said
     assert page.use(studies, one) == use
     assert page.verdict({}, line) == page.NOT_MEASURED
@@ -119,16 +121,16 @@ def test_a_line_recommends_only_what_helps_over_five_seeds(ece, nll, said, use):
 )
 def test_other_aims_decide_but_ece_and_nll_must_not_get_worse(ece, aurc, said):
     studies, line = a_line(ece, UNCLEAR, aurc_5=aurc, auroc_svhn=UNCLEAR)
-    assert page.verdict(studies, line, page.RANKED) == said
+    assert page.verdict(studies, line, pairs.RANKED) == said
     studies, line = a_line(ece, UNCLEAR, aurc_5=UNCLEAR, auroc_svhn=tuple(-value for value in aurc))
-    assert page.verdict(studies, line, page.RANKED) == said  # higher AUROC is better
+    assert page.verdict(studies, line, pairs.RANKED) == said  # higher AUROC is better
 
 
 def test_a_line_with_several_cases_recommends_only_what_helps_in_each():
     good, line = a_line(LOWER, LOWER, accuracy_clean=(-0.1, -0.11, -0.09, -0.12, -0.1))
     unclear = {"other": a_line(UNCLEAR, UNCLEAR)[0]["made"]}
     other = dataclasses.replace(line, study="other")
-    one = page.Decision("it", "a", (line, line), "take it", "leave it")
+    one = pairs.Decision("it", "a", (line, line), "take it", "leave it")
     assert page.use(good, one) == "take it"
     two = dataclasses.replace(one, cases=(line, other))
     assert page.agreed(good | unclear, two) == "helps in 1 of 2"
@@ -140,16 +142,16 @@ def test_a_line_with_several_cases_recommends_only_what_helps_in_each():
 
 
 def test_every_line_names_methods_of_its_recipe_that_differ_in_one_thing(committed):
-    for line in (*page.LINES, *ALL_CASES):
+    for line in (*pairs.LINES, *ALL_CASES):
         recipe = committed[line.study].recipe
         first, second = (recipe.method(name) for name in (line.first, line.second))
         trained = [recipe.method(one.reuse_model) if one.reuse_model else one for one in (first, second)]
-        if line in page.POSTERIOR.cases:  # the posterior is tuned from the plain network
+        if line in pairs.POSTERIOR.cases:  # the posterior is tuned from the plain network
             assert trained[0].init_from == trained[1].name
             assert (first.calibrator, trained[0].objective.kind) == (second.calibrator, trained[1].objective.kind)
             continue
         assert trained[0].method == trained[1].method
-        if line in page.AUGMENTED.cases:
+        if line in pairs.AUGMENTED.cases:
             assert dataclasses.replace(trained[0].train, augmentation="crop") == trained[1].train
             assert (first.calibrator, trained[0].objective) == (second.calibrator, trained[1].objective)
             continue
@@ -170,7 +172,9 @@ def rows(study: str, method: str, metric: str) -> dict[int, float]:
     return {seed: sum(v for s, v in found if s == seed) / sum(1 for s, _ in found if s == seed) for seed in seeds}
 
 
-@pytest.mark.parametrize("line", [page.NO_TRAINING, page.NOISE, page.CORNERS["Adam", "none"]], ids=lambda one: one.have)
+@pytest.mark.parametrize(
+    "line", [pairs.NO_TRAINING, pairs.NOISE, pairs.CORNERS["Adam", "none"]], ids=lambda one: one.have
+)
 @pytest.mark.parametrize("metric", ["ece", "nll"])
 def test_differences_are_those_of_the_rows_by_student(committed, line, metric):
     from scipy.stats import ttest_rel
@@ -186,15 +190,15 @@ def test_differences_are_those_of_the_rows_by_student(committed, line, metric):
 def test_the_page_shows_every_line_and_says_what_is_not_measured(committed):
     table, _, told = page.decision(committed).partition("\n\n")
     cells = [[cell.strip() for cell in text.split("|")[1:-1]] for text in table.splitlines()[2:]]
-    assert len(cells) == len(page.TABLE) <= 12
-    for row, one in zip(cells, page.TABLE, strict=True):
+    assert len(cells) == len(pairs.TABLE) <= 13
+    for row, one in zip(cells, pairs.TABLE, strict=True):
         assert all(len(cell.split(" / ")) == len(one.cases) for cell in row[3:])
         bold = [cell for cell in row[3:] if "**" in cell]
         assert not bold or int(re.search(r"(\d+) seeds", row[2])[1]) >= 5
-    several = [line for one in page.TABLE for line in one.cases if len(one.cases) > 1]
+    several = [line for one in pairs.TABLE for line in one.cases if len(one.cases) > 1]
     assert len(page.intervals(committed).splitlines()) - 2 == len(several)
-    missing = [line for line in page.LINES if page.verdict(committed, line) == page.NOT_MEASURED]
-    assert len(page.detection(committed).splitlines()) - 2 == len(page.LINES) - len(missing)
+    missing = [line for line in pairs.LINES if page.verdict(committed, line) == page.NOT_MEASURED]
+    assert len(page.detection(committed).splitlines()) - 2 == len(pairs.LINES) - len(missing)
     assert all(part in told for line in missing for part in line.have.split("; "))
     assert "not measured" in page.decision({"code": committed["code"]})
     assert page.decision({}) == page.detection({}) == page.intervals({}) == make.NOTHING
@@ -279,12 +283,12 @@ def test_the_temperature_of_the_failed_networks_is_at_its_limit_and_the_page_say
     """The effects "both with a temperature" are then those of this temperature: without one NLL is even lower."""
     with closing(sqlite3.connect(f"file:{PUBLISHED / 'factorial' / 'study.sqlite'}?mode=ro", uri=True)) as db:
         found = dict(db.execute("SELECT method || seed, data FROM calibrators"))
-    corners = [page.CORNERS[training, "none"] for training in ("AugMix", "SGD")]
+    corners = [pairs.CORNERS[training, "none"] for training in ("AugMix", "SGD")]
     failed = [f"{corner.first}{seed}" for corner in corners for seed in SEEDS]
     ends = [name for name, data in found.items() if json.loads(data)["learned"]["at_bound"]]
     assert sorted(ends) == failed
     assert all(json.loads(found[name])["learned"]["temperature"] == 0.05 for name in failed)
-    bare = dataclasses.replace(page.CORNERS["SGD", "none"], first="SGD, none, AvUC", second="SGD, none, none")
+    bare = dataclasses.replace(pairs.CORNERS["SGD", "none"], first="SGD, none, AvUC", second="SGD, none, none")
     assert page.difference(committed["factorial"], bare, "nll", "5")[0][2] < 0
     text = " ".join((HOME / "docs" / "reproduction" / "when-avuc-helps.md").read_text(encoding="utf-8").split())
     assert "in all five seeds of both it ends at 0.05, the lower limit of its range" in text
@@ -423,13 +427,13 @@ def test_a_figure_in_a_sentence_can_be_a_difference(committed, printed):
 
 
 def test_variants_are_compared_where_both_are_trained(committed):
-    assert page.VARIANTS[0].first == "SVI-AvUC, monotone"
-    for line in page.VARIANTS[1:]:
+    assert pairs.VARIANTS[0].first == "SVI-AvUC, monotone"
+    for line in pairs.VARIANTS[1:]:
         assert line.first.replace("monotone", "AvUC") == line.second
         assert {line.first, line.second} <= {method.name for method in committed["factorial"].recipe.methods}
     lines = page.variants(committed).splitlines()[2:]
-    measured = [line for line in page.VARIANTS if page.verdict(committed, line) != page.NOT_MEASURED]
-    assert len(lines) == len(measured) + (len(measured) < len(page.VARIANTS))
+    measured = [line for line in pairs.VARIANTS if page.verdict(committed, line) != page.NOT_MEASURED]
+    assert len(lines) == len(measured) + (len(measured) < len(pairs.VARIANTS))
     assert "(5 seeds) | +0.008 (−0.012 … +0.029)" in lines[0]
     assert page.variants({}) == make.NOTHING
 
@@ -437,7 +441,7 @@ def test_variants_are_compared_where_both_are_trained(committed):
 # the decision table from the rows
 
 
-def figure_rows(line: page.Line, method: str, metric: str, where: str) -> dict[int, float]:
+def figure_rows(line: pairs.Line, method: str, metric: str, where: str) -> dict[int, float]:
     """A figure of each seed by a plain loop over the rows."""
     place = {"5": "severity=5 AND shift NOT LIKE 'ood:%'", "clean": "shift='clean'", "svhn": "shift LIKE 'ood:svhn%'"}
     with closing(sqlite3.connect(f"file:{PUBLISHED / line.study / 'study.sqlite'}?mode=ro", uri=True)) as db:
@@ -450,7 +454,7 @@ def test_every_number_of_the_table_is_the_one_of_the_rows(committed):
     from scipy.stats import ttest_rel
 
     table = page.decision(committed).partition("\n\n")[0].splitlines()[2:]
-    for text, one in zip(table, page.TABLE, strict=True):
+    for text, one in zip(table, pairs.TABLE, strict=True):
         cells = [cell.strip() for cell in text.split("|")[4:-1]]
         for cell, (metric, where) in zip(cells, page.SHOWN, strict=True):
             for shown, line in zip(cell.split(" / "), one.cases, strict=True):
@@ -468,20 +472,25 @@ def test_every_number_of_the_table_is_the_one_of_the_rows(committed):
 
 def test_what_the_table_recommends(committed):
     """New rows may change this: then the page's first sentence and its questions must change, too."""
-    helps = [one.compared for one in page.TABLE if page.agreed(committed, one) == "helps"]
+    helps = [one.compared for one in pairs.TABLE if page.agreed(committed, one) == "helps"]
     assert helps == [
         "a temperature",
         "AugMix, both with a temperature",
         "a posterior (MOPED) instead of none, both with a temperature",
         "`monotone`, both with a temperature",
         "a temperature",
-        "AvUC as printed, no temperature",
+        "`monotone`, no temperature",
     ]
-    assert page.use(committed, page.FEW_IMAGES).startswith("AvUC `monotone`")
-    assert page.use(committed, page.PRINTED).endswith("**not** AvUC as printed")
-    failed = [line.have for line in page.PRINTED.cases if page.fails(committed, line)]
+    assert page.use(committed, pairs.FEW_IMAGES).startswith("AvUC `monotone`")
+    assert page.use(committed, pairs.PRINTED).endswith("**not** AvUC as printed")
+    failed = [line.have for line in pairs.PRINTED.cases if page.fails(committed, line)]
     assert failed == ["SGD", "AugMix", "few images"]
-    assert not any(page.fails(committed, line) for one in page.TABLE if one != page.PRINTED for line in one.cases)
+    assert page.use(committed, pairs.NOISE_BOTH).endswith("**not** AvUC as printed")
+    assert [line.have for line in pairs.NOISE_BOTH.cases if page.fails(committed, line)] == ["SGD"]
+    others = [one for one in pairs.TABLE if one not in (pairs.PRINTED, pairs.NOISE_BOTH)]
+    assert not any(page.fails(committed, line) for one in others for line in one.cases)
+    assert page.agreed(committed, pairs.NOISE_PRINTED) == "helps in 1 of 2"
+    assert page.verdict(committed, pairs.NOISE_BOTH.cases[0]) == "no clear effect"
 
 
 def test_posteriors_start_from_the_plain_networks_that_they_are_compared_with():
@@ -500,8 +509,8 @@ def test_posteriors_start_from_the_plain_networks_that_they_are_compared_with():
 
 def test_the_page_counts_what_avuc_does_without_a_temperature(committed):
     said = []
-    for training, loss, metric in itertools.product(page.TRAININGS, ("AvUC", "monotone"), ("ece", "nll")):
-        line = page.Line("", "factorial", f"{training}, MOPED, {loss}", f"{training}, MOPED, none")
+    for training, loss, metric in itertools.product(pairs.TRAININGS, ("AvUC", "monotone"), ("ece", "nll")):
+        line = pairs.Line("", "factorial", f"{training}, MOPED, {loss}", f"{training}, MOPED, none")
         said.append(page.difference(committed["factorial"], line, metric, "5")[0].says("lower"))
     text = " ".join((HOME / "docs" / "when-to-use-avuc.md").read_text(encoding="utf-8").split())
     worse, unclear = said.count("worse"), said.count("not significant")
@@ -514,12 +523,42 @@ def test_the_page_names_the_only_other_gain_in_detection(committed):
     found = []
     for one in factorial.comparisons(committed["factorial"]):
         for metric, where in (
-            page.DETECTED if (one.second, one.first) in {("none", "AvUC"), ("none", "monotone")} else ()
+            pairs.DETECTED if (one.second, one.first) in {("none", "AvUC"), ("none", "monotone")} else ()
         ):
             text = factorial.cell(committed["factorial"], one.names(), metric, where)
             found += [text] if text.startswith("**+") else []
     for name in ("SVI-AvUC", "SVI-AvUC, monotone", "SVI-AUAvUC"):
         found += [
-            t for t in page.differences(committed, page.Line("", "code", name, "SVI"), page.DETECTED) if "**+" in t
+            t for t in page.differences(committed, pairs.Line("", "code", name, "SVI"), pairs.DETECTED) if "**+" in t
         ]
     assert [text.split()[0] for text in found] == ["**+0.2"]
+
+
+def test_what_the_page_says_of_noise_on_all_weights(committed):
+    """The section "Noise on all weights": order of confidences, what a temperature leaves, and the printed loss."""
+
+    def says(first: str, second: str, metric: str, where: str = "5") -> tuple[float, str]:
+        line = pairs.Line("", "factorial", first, second)
+        found = page.difference(committed["factorial"], line, metric, where)[0]
+        return found.value, found.says("higher" if metric in ("accuracy", "avu_auc", "auroc") else "lower")
+
+    names = [f"Adam, noise, {loss}" for loss in ("none", "AvUC", "monotone", "penalty")]
+    for metric, where, falls in (
+        ("mean_confidence", "clean", True),
+        ("ece", "5", True),
+        ("nll", "5", True),
+        ("ece", "clean", False),
+    ):
+        means = [statistics.mean(by_seed(committed["factorial"], name, metric, where).values()) for name in names]
+        assert means == sorted(means, reverse=falls), metric
+    for metric in ("ece", "nll", "aurc"):
+        for name in names[1:]:
+            value, said = says(f"{name} + TS", f"{names[0]} + TS", metric)
+            assert said == "not significant"
+            assert value < 0 or name.endswith("penalty")  # "All six estimates of the two AvUC losses"
+    monotone, penalty = f"{names[2]} + TS", f"{names[3]} + TS"
+    figures = {(metric, where): says(monotone, penalty, metric, where)[1] for metric, where in factorial.PRIMARY}
+    assert [key for key, said in figures.items() if said == "better"] == [("ece", "5"), ("avu_auc", "5")]
+    assert [key for key, said in figures.items() if said == "worse"] == [("auroc", "svhn"), ("auroc", "cifar100")]
+    assert says("SGD, noise, AvUC", "SGD, noise, none", "accuracy", "clean")[1] == "worse"
+    assert says("SGD, noise, AvUC", "SGD, noise, none", "mean_confidence", "clean")[0] < 0
