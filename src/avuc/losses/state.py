@@ -51,6 +51,7 @@ class WarmupState(nn.Module):
             epochs: epochs to come; infinity if that is not known.
             calls: calls in train() mode to come; infinity if that is not known.
         """
+        self.reported()  # a training that asks may stop here and be resumed in another process
         if not self._warming_up or not self.beta:
             return ""
         left, given, unit = self.warmup_epochs - self.epoch, epochs, "epochs"
@@ -58,7 +59,6 @@ class WarmupState(nn.Module):
             left, given, unit = self.warmup_steps - int(self.steps), calls, "batches"
         if left < given:
             return ""
-        self.reported()  # by the caller, with this text
         return (
             f"the AvUC term is never used: its warm-up takes {left} {unit}, and the training has {given:.0f}; pass "
             "fewer warmup_epochs, warmup_steps, or a threshold"

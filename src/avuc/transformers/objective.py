@@ -81,6 +81,7 @@ class AvUCObjective(TrainerCallback):
         self.avuc: AvUCLoss = AvUCLoss() if avuc is None else avuc
         self.loss: Callable[..., Tensor] | None = loss
         self.label_smoothing: float = label_smoothing
+        self._trainer_smoothing = 0.0  # of the trainer's settings, if this objective has none
         self.shift_labels: bool = shift_labels
         self.kl_weight: float = kl_weight
         self.task: str = task
@@ -127,7 +128,7 @@ class AvUCObjective(TrainerCallback):
             labels,
             reduction="sum",
             ignore_index=self.avuc.ignore_index,
-            label_smoothing=self.label_smoothing,
+            label_smoothing=self.label_smoothing or self._trainer_smoothing,
         )
         micro_batches = self.micro_batches if torch.is_grad_enabled() else 1
         # for some models Trainer also counts the first label of each row, which no position predicts
@@ -140,15 +141,19 @@ class AvUCObjective(TrainerCallback):
 
     # ---- as a callback
 
+    def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Note the label smoothing, also for evaluations before the first training."""
+        self._trainer_smoothing = args.label_smoothing_factor
+
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Note the settings of the run; restore the threshold if the run resumes."""
         self._is_callback = True
         self.micro_batches = args.gradient_accumulation_steps
-        if self.label_smoothing == 0.0:
-            self.label_smoothing = args.label_smoothing_factor
+        self._trainer_smoothing = args.label_smoothing_factor
         average = getattr(args, "average_tokens_across_devices", False)
         self._replicas = (max(args.n_gpu, 1) if args.n_gpu > 1 else args.world_size) if average else 1
         module = unwrapped(model)
+        self._posterior = None  # of another training with this objective
         if hasattr(module, "kl"):
             self._posterior, self._num_train = module, self.num_train or _rows_in(kwargs["train_dataloader"])
         saved = state.stateful_callbacks.get(KEY)

@@ -41,5 +41,5 @@ def unused_reason(avuc: AvUCLoss, args: Any, state: Any) -> str:
     """
     epochs = math.ceil(state.num_train_epochs or 0) - int(state.epoch or 0)
     steps = (state.max_steps or 0) - state.global_step
-    # a training without steps has nothing to use it in
-    return avuc.unused_reason(epochs, steps * args.gradient_accumulation_steps) if epochs > 0 and steps > 0 else ""
+    reason = avuc.unused_reason(epochs, steps * args.gradient_accumulation_steps)
+    return reason if epochs > 0 and steps > 0 else ""  # a training without steps has nothing to use it in
