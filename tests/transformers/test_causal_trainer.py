@@ -247,3 +247,17 @@ def test_a_warm_up_as_long_as_the_training_is_named(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Trainer(model, settings(max_steps=2), train_dataset=sentences(16), callbacks=[plain]).train()
+
+
+def test_other_kinds_have_no_term_to_miss(language_model: Callable[..., Any]) -> None:
+    """Their warm-up gives a threshold for the figures only."""
+    model = language_model("gpt2")
+    callback = use_linear_avuc(model, kind="plain", warmup_steps=1000)
+    ids = torch.tensor([[1, 2, 3, 4]])
+    for _ in range(100):
+        model.train()(input_ids=ids, labels=ids)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        callback.undo()
+        assert callback.avuc._progress is not None
+        assert callback.avuc._progress.reason() == ""

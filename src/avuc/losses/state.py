@@ -47,6 +47,8 @@ class WarmupState(nn.Module):
     def unused_reason(self, epochs: float, calls: float = math.inf) -> str:
         """Return why the loss stays 0 in the rest of a training; an empty text if it does not, or if that is not known.
 
+        The caller reports it, so the loss itself says nothing at the end.
+
         Args:
             epochs: epochs to come; infinity if that is not known.
             calls: calls in train() mode to come; infinity if that is not known.

@@ -52,6 +52,8 @@ class LinearAvUCCallback(TrainerCallback):
         self.model: Any = causal_model(model)
         self.avuc: AvUCLoss = avuc
         self.options: dict[str, Any] = options
+        if options["kind"] != "avuc" or not options["beta"]:
+            avuc.reported()  # its warm-up only gives a threshold for the figures
         self.eval_logits: bool = eval_logits
         if ATTRIBUTE in vars(self.model):
             raise InputError("use_linear_avuc: this model already trains with linear_avuc; call undo() first")
@@ -222,10 +224,8 @@ class LinearAvUCCallback(TrainerCallback):
                 "callbacks=[callback] in the run that writes checkpoints",
                 stacklevel=2,
             )
-        reason = (
-            unused_reason(self.avuc, args, state) if self.options["kind"] == "avuc" and self.options["beta"] else ""
-        )
-        if reason:
+        reason = unused_reason(self.avuc, args, state)
+        if reason and self.options["kind"] == "avuc" and self.options["beta"]:
             warnings.warn(f"use_linear_avuc: {reason}", stacklevel=2)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
