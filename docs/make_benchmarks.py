@@ -71,17 +71,16 @@ def linear(name: str, run: dict[str, Any]) -> str:
             memory = f", {shape['bytes'][one] / 2**20:,.1f} MiB" if one in shape["bytes"] else ""
             cells.append(f"{1e3 * shape['seconds'][one]:.1f} ms{memory}" if one in shape["seconds"] else "")
         lines.append(f"| {one} | {' | '.join(cells)} |")
-    loops = [shape.get("loop", {}) for shape in run["gpu"]]
-    for one in (name for name in names if any(name in loop for loop in loops)):
-        cells = [f"{1e3 * loop[one]:.1f} ms" if one in loop else "" for loop in loops]
-        lines.append(f"| {one}, in a loop | {' | '.join(cells)} |")
+    for step in names:
+        cells = [f"{1e3 * shape['idle'][step]:.1f} ms" if step in shape["idle"] else "" for shape in run["gpu"]]
+        lines.append(f"| {step}, from idle | {' | '.join(cells)} |")
     libraries = ("torch", "liger-kernel", "cut-cross-entropy")
     versions = ", ".join(f"{library} {run[library]}" for library in libraries if library in run)
     date = run.get("date", "not recorded")
     about = f"| | |\n|---|---|\n| date | {date} |\n| machine | {run['gpu_device']} |\n| versions | {versions} |\n"
     link = "[losses](guide/losses.md#from-hidden-states-to-loss)"
     text = f"Time, and memory beside inputs and gradients, for tokens × words × width ({link}). "
-    text += "A single step begins with an idle GPU; in a loop steps are started one after another."
+    text += "Steps are started one after another, as in training; from idle, a step begins with an idle GPU."
     return f"## {name}\n\n{purpose('bench_linear_avuc')}\n\n{about}\n{text}\n\n" + "\n".join(lines) + "\n"
 
 

@@ -26,7 +26,7 @@ def test_figures_of_the_page() -> None:
         ("four products", "four matrix products"),
     ):  # fmt: skip
         row = page.splitlines()[starts.index(f"| {label}")]
-        assert row.endswith(f"| {1e3 * small['seconds'][name]:.2f} | {1e3 * small['loop'][name]:.2f} |"), name
+        assert row.endswith(f"| {1e3 * small['seconds'][name]:.2f} | {1e3 * small['idle'][name]:.2f} |"), name
     words = " ".join(page.split())
     for ratio, text in (
         (
@@ -37,11 +37,19 @@ def test_figures_of_the_page() -> None:
         (large["ratios"]["memory / best peer"], "{} times the memory"),
         (small["ratios"]["time / four products"], "On the small shape it takes {} times"),
         (small["ratios"]["time / best peer (cross-entropy alone)"], "products, {} times as long as the faster library"),
-        (small["ratios"]["time in a loop / four products"], "in a loop {} times and"),
-        (small["ratios"]["time in a loop / best peer"], "times and {} times. The aim"),
-        (small["graphs"]["avuc"] / small["seconds"]["four products"], "{} times four products; a test"),
+        (small["ratios"]["memory / best peer"], "the faster library and {} times the memory"),
+        (small["ratios"]["time from idle / four products"], "From idle it takes {} times as long as four products"),
+        (small["ratios"]["time from idle / best peer"], "four products and {} times as long as the faster library."),
         (run["cpu"]["ratio"], "in float32 takes {} times"),
     ):
         assert text.format(f"{ratio:.2f}") in words
+    assert f"In your own CUDA graph a step takes {1e3 * small['graphs']['avuc']:.1f} ms" in words
+    assert f"| – | {small['breakdown']['busy_ms']:.2f} ms |" in page
+    for name, memory in (
+        ("last tile of 512 words", "but the last 512 words of its own"),
+        ("memory of its own", "of its own"),
+    ):
+        found = small["variants"][name]
+        assert f"{memory} | {found['bytes'] / 2**20:.1f} MiB | {1e3 * found['seconds']:.1f} ms |" in page
     for values in run["errors"].values():
         assert f"{100 * values[1]:.2f} % and {100 * values[2]:.2f} %" in words
