@@ -14,6 +14,7 @@ from avuc.metrics.arrays import Array
 from avuc.metrics.dependent_rows import MOST_ROWS
 from avuc.metrics.intervals import Bootstrap
 from avuc.metrics.resampling.group_sums import GroupSums
+from avuc.metrics.resampling.one_outcome import widened
 from avuc.metrics.resampling.percentile import clip_to_range, error_interval
 from avuc.metrics.statistics import prediction_statistics
 
@@ -67,7 +68,8 @@ class ImageSample:
         (errors,) = replace(how, groups=groups).errors([probs], [of_rows], list(values))
         errors |= self.sums.errors(how.replicates, how.seed)
         unclipped = {name: error_interval(value, errors[name], how.level) for name, value in values.items()}
-        return {name: clip_to_range(name, interval) for name, interval in unclipped.items()}
+        clipped = {name: clip_to_range(name, interval) for name, interval in unclipped.items()}
+        return widened(clipped, values["accuracy"], len(self.ends), how.level)
 
     def _images(self, rows: Array) -> Array:
         return np.searchsorted(self.ends, rows, side="right")

@@ -23,6 +23,7 @@ from avuc.metrics.dependent_rows import bootstrap_errors, groups_of
 from avuc.metrics.function_intervals import bootstrap as bootstrap
 from avuc.metrics.function_intervals import paired_bootstrap as paired_bootstrap
 from avuc.metrics.resampling.cells import cell_errors
+from avuc.metrics.resampling.one_outcome import widened
 from avuc.metrics.resampling.percentile import (
     Errors,
     Interval,
@@ -122,7 +123,7 @@ def intervals_of(
     wanted = _known(names)
     values = from_statistics(statistics, threshold=how.threshold, bins=how.bins)
     (errors,) = how.errors([probs], [statistics], wanted)
-    return {name: clip_to_range(name, error_interval(values[name], errors[name], how.level)) for name in wanted}
+    return _ends(wanted, values, errors, how, len(statistics))
 
 
 def blockwise_intervals(
@@ -137,7 +138,7 @@ def blockwise_intervals(
     """
     values = statistics.metrics(threshold=how.threshold) if values is None else values
     errors = cell_errors(statistics, how.replicates, how.seed, threshold=how.threshold, advance=how.advance)
-    return {name: clip_to_range(name, error_interval(value, errors[name], how.level)) for name, value in values.items()}
+    return _ends(list(values), values, errors, how, len(statistics))
 
 
 def paired_intervals(
@@ -214,14 +215,18 @@ def compared_intervals(
         change = difference_interval(name, first[name], error_a[name], second[name], error_b[name], how.level)
         return Interval(0.0, 0.0, 0.0) if same and change.value == 0 else change
 
-    return {
-        name: Compared(
-            clip_to_range(name, error_interval(first[name], error_a[name], how.level)),
-            clip_to_range(name, error_interval(second[name], error_b[name], how.level)),
-            difference(name),
-        )
-        for name in wanted
-    }
+    rows = len(statistics[0])
+    of_a, of_b = _ends(wanted, first, error_a, how, rows), _ends(wanted, second, error_b, how, rows)
+    return {name: Compared(of_a[name], of_b[name], difference(name)) for name in wanted}
+
+
+def _ends(
+    names: Sequence[str], values: Mapping[str, float], errors: Mapping[str, Errors], how: Bootstrap, rows: int
+) -> dict[str, Interval]:
+    """Return the interval of each metric from its resampled errors."""
+    found = {name: clip_to_range(name, error_interval(values[name], errors[name], how.level)) for name in names}
+    units = rows if how.groups is None else int(how.groups.max()) + 1
+    return widened(found, values["accuracy"], units, how.level)
 
 
 def _known(names: Iterable[str] | None) -> list[str]:

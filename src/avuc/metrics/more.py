@@ -15,6 +15,7 @@ from avuc.metrics.binning import BinTable, bin_edges, digitise
 from avuc.metrics.calibration import confidence_table
 from avuc.metrics.checks import any_layout
 from avuc.metrics.resampling.absolute_error import AbsoluteSum
+from avuc.metrics.resampling.one_outcome import widened
 from avuc.metrics.resampling.percentile import Errors, Interval, check_bootstrap, error_interval
 from avuc.metrics.resampling.rows import resampled_rows, wider
 from avuc.metrics.selective import augrc, generalised_risk_area
@@ -112,7 +113,9 @@ def more_intervals(
     if groups is not None:
         errors = {name: wider(error, int(groups.max()) + 1) for name, error in errors.items()}
     intervals = {name: error_interval(values[name], errors[name], level) for name in wanted}
-    return {name: Interval(each.value, max(each.low, 0.0), min(each.high, 1.0)) for name, each in intervals.items()}
+    clipped = {name: Interval(each.value, max(each.low, 0.0), min(each.high, 1.0)) for name, each in intervals.items()}
+    units = len(statistics) if groups is None else int(groups.max()) + 1
+    return widened(clipped, float(statistics.correct.mean()), units, level)
 
 
 class _Smooth:

@@ -1,0 +1,50 @@
+"""Intervals of predictions that are all right, or all wrong: no resample has the other outcome, so it shows no noise.
+
+At a level of 95 %, at most a share s of all rows has the outcome that none of n rows has, where (1 − s)^n = 0.025
+(Clopper & Pearson 1934). For 300 rows that are all right, s is 1.2 %: the accuracy may be 98.8 %, and ECE may differ by
+as much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from avuc.metrics.resampling.percentile import Interval
+
+# a share s of rows with the other outcome changes these by at most s; MCE has an interval of its own
+CHANGED = {
+    *("accuracy", "ece", "classwise_ece", "adaptive_ece", "debiased_ece", "uce"),
+    *("avu", "aurc", "smooth_ece", "overconfidence", "underconfidence", "augrc"),
+}
+
+
+def unseen_share(units: int, level: float) -> float:
+    """Return the highest share of an outcome that none of so many rows, images or groups has.
+
+    >>> round(unseen_share(300, 0.95), 4)
+    0.0122
+    """
+    return float(1 - ((1 - level) / 2) ** (1 / units))
+
+
+def widened(intervals: Mapping[str, Interval], accuracy: float, units: int, level: float) -> dict[str, Interval]:
+    """Return the intervals, wider by `unseen_share` if all predictions are right or all are wrong.
+
+    Args:
+        intervals: of metrics by name.
+        accuracy: share of right predictions.
+        units: number of independent rows, images or groups.
+        level: of the intervals.
+
+    >>> widened({"accuracy": Interval(1.0, 1.0, 1.0)}, 1.0, 300, 0.95)["accuracy"].low < 0.99
+    True
+    """
+    if accuracy not in (0, 1):
+        return dict(intervals)
+    share = unseen_share(units, level)
+    known = {name for name, each in intervals.items() if name in CHANGED and not math.isnan(each.low)}
+    return {
+        name: Interval(each.value, max(0.0, each.low - share), min(1.0, each.high + share)) if name in known else each
+        for name, each in intervals.items()
+    }

@@ -1,0 +1,75 @@
+"""Intervals of predictions that are all right or all wrong: a bootstrap alone would say that they are exact."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from avuc import metrics
+from avuc.evaluation import evaluate
+from avuc.evaluation.groups import evaluate_groups
+from avuc.metrics.resampling.one_outcome import CHANGED, unseen_share
+from avuc.metrics.statistics import prediction_statistics
+from avuc.predictions import Predictions
+
+
+def confident(rows: int, confidence: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities of a calibrated model, and labels; its ECE is 0."""
+    rng = np.random.default_rng(seed)
+    stated = 1 - (1 - confidence) * 2 * rng.random(rows)
+    return np.stack([stated, 1 - stated], 1), (rng.random(rows) > stated).astype(int)
+
+
+@pytest.mark.parametrize(("rows", "confidence"), [(300, 0.999), (200, 0.995), (30, 0.95)])
+def test_intervals_of_a_calibrated_model_contain_the_truth(rows, confidence):
+    missed = dict.fromkeys(("ece", "adaptive_ece", "classwise_ece", "debiased_ece", "accuracy"), 0)
+    for seed in range(60):
+        probs, labels = confident(rows, confidence, seed)
+        found = metrics.intervals(Predictions(probs, labels), list(missed), replicates=100)
+        for name, interval in found.items():
+            missed[name] += not interval.low <= (confidence if name == "accuracy" else 0) + 1e-9 <= interval.high + 2e-9
+    assert max(missed.values()) <= 8  # the 99 % point of Binomial(60, 0.05); 20 to 44 without the rule
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_the_accuracy_has_the_exact_interval(right):
+    probs, labels = np.tile([0.9, 0.1], (50, 1)), np.full(50, 0 if right else 1)
+    exact = stats.binomtest(50 if right else 0, 50).proportion_ci()
+    result = evaluate(probs, labels, replicates=50)
+    assert result.intervals["accuracy"] == pytest.approx((exact.low, exact.high))
+    grouped = evaluate(probs, labels, replicates=50, groups=np.arange(50) // 2)
+    exact = stats.binomtest(25 if right else 0, 25).proportion_ci()
+    assert grouped.intervals["accuracy"] == pytest.approx((exact.low, exact.high))
+    share = unseen_share(50, 0.95)
+    assert result.intervals["ece"][0] == pytest.approx(max(0.0, result.metrics["ece"] - share), abs=1e-6)
+
+
+def test_every_way_to_an_interval_has_the_rule(monkeypatch):
+    probs, labels = np.tile([0.9, 0.1], (400, 1)), np.zeros(400, int)
+    share = unseen_share(400, 0.95)
+    predictions = Predictions(probs, labels)
+    (group,) = evaluate_groups(predictions, ["a"] * 400, replicates=50)
+    assert group.metrics["accuracy"].low == pytest.approx(1 - share)
+    assert group.metrics["underconfidence"].low == pytest.approx(0.1 - share, abs=1e-6)
+    some = metrics.more.more_intervals(prediction_statistics(probs, labels), replicates=50)
+    assert some["smooth_ece"].low < some["smooth_ece"].value - share / 2
+    monkeypatch.setattr(sys.modules["avuc.evaluation.evaluate"], "needs_blocks", lambda *_: True)
+    large = evaluate(predictions, replicates=50)
+    assert large.bootstrap == "cells"
+    assert large.intervals["accuracy"][0] == pytest.approx(1 - share)
+
+
+def test_one_mistake_is_enough_for_the_bootstrap():
+    probs, labels = np.tile([0.9, 0.1], (50, 1)), np.zeros(50, int)
+    labels[0] = 1
+    found = evaluate(probs, labels, replicates=200)
+    assert found.intervals["accuracy"][0] > 0.9
+    assert "mce" not in CHANGED
+
+
+def test_one_group_has_no_interval():
+    found = metrics.intervals(Predictions(np.tile([0.9, 0.1], (5, 1)), np.zeros(5, int)), replicates=20, groups=[0] * 5)
+    assert np.isnan(found["accuracy"].low)
