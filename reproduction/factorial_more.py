@@ -1,7 +1,7 @@
 """The factorial experiment on other data and with another network: recipes, written before they are run.
 
     python reproduction/factorial_more.py                                            # writes the recipes below
-    python reproduction/factorial_more.py --corner "Adam, noise" --corner "SGD, none"  # second network: other corners
+    python reproduction/factorial_more.py --corner "AugMix, noise" --corner "SGD, none"  # second network: other corners
 
 | recipe | what differs from factorial.toml |
 |---|---|
@@ -14,8 +14,10 @@ of the training images right, so AvUC has little to learn from, and it has no cl
 AvUC should help with noisy labels, where training errors remain, and not with few images, which leave fewer errors.
 Written before either was run. The confidence penalty keeps the strength of the corner.
 
-**Second network.** The corners are chosen by ΔNLL at intensity 5 after temperature scaling in the factorial. Until all
-of it is run, the recipe has `SECOND_CORNERS`; the command line changes them before the first network is trained.
+**Second network.** The corners are chosen by ΔNLL of the printed loss at intensity 5 after temperature scaling in the
+factorial. Of the eight that are measured, "Adam, noise" has the lowest (−0.10) and "SGD, none" the highest (+2.07).
+"AugMix, noise" is not run yet; if it is lower still, the command line changes the corner before the first network is
+trained.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from collections.abc import Sequence
 from factorial import LOSSES, MATCHED, RECIPES, TRAININGS, experiment, method_table, name_of
 
 ERRORS_CORNER = ("Adam", "none")
-SECOND_CORNERS = (("Adam", "noise"), ("Adam", "none"))
+SECOND_CORNERS = (("Adam", "noise"), ("SGD", "none"))
 TENTH = 4500
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
+import factorial_more
 import make_reproduction as make
 import pytest
 import reproduction_chart as chart
@@ -562,3 +563,16 @@ def test_what_the_page_says_of_noise_on_all_weights(committed):
     assert [key for key, said in figures.items() if said == "worse"] == [("auroc", "svhn"), ("auroc", "cifar100")]
     assert says("SGD, noise, AvUC", "SGD, noise, none", "accuracy", "clean")[1] == "worse"
     assert says("SGD, noise, AvUC", "SGD, noise, none", "mean_confidence", "clean")[0] < 0
+
+
+def test_the_second_network_has_the_corners_where_avuc_helps_and_harms_most(committed):
+    """By NLL at intensity 5, both with a temperature."""
+    effects = {
+        corner: page.difference(committed["factorial"], line, "nll", "5")
+        for corner, line in pairs.CORNERS.items()
+        if page.verdict(committed, line) != page.NOT_MEASURED
+    }
+    assert min(seeds for _, seeds in effects.values()) == 5
+    order = sorted(effects, key=lambda corner: effects[corner][0].value)
+    assert (order[0], order[-1]) == factorial_more.SECOND_CORNERS
+    assert len(order) == 8  # as the file says
