@@ -73,3 +73,14 @@ def test_one_mistake_is_enough_for_the_bootstrap():
 def test_one_group_has_no_interval():
     found = metrics.intervals(Predictions(np.tile([0.9, 0.1], (5, 1)), np.zeros(5, int)), replicates=20, groups=[0] * 5)
     assert np.isnan(found["accuracy"].low)
+
+
+def test_a_smaller_error_of_rows_that_are_all_right_is_not_significant():
+    """Any calibrator that raises the confidence seems to lower ECE, if no row is wrong."""
+    labels = np.zeros(300, int)
+    before, after = (Predictions(np.tile([each, 1 - each], (300, 1)), labels) for each in (0.98, 0.9999))
+    found = metrics.paired_intervals(after, before, ["ece", "accuracy", "nll"], replicates=50)
+    assert found["ece"].value == pytest.approx(-0.0199)
+    assert found["ece"].high > 0
+    assert found["accuracy"] == (0, 0, 0)
+    assert found["nll"].high < 0

@@ -23,7 +23,7 @@ from avuc.metrics.dependent_rows import bootstrap_errors, groups_of
 from avuc.metrics.function_intervals import bootstrap as bootstrap
 from avuc.metrics.function_intervals import paired_bootstrap as paired_bootstrap
 from avuc.metrics.resampling.cells import cell_errors
-from avuc.metrics.resampling.one_outcome import widened
+from avuc.metrics.resampling.one_outcome import widened, widened_difference
 from avuc.metrics.resampling.percentile import (
     Errors,
     Interval,
@@ -210,12 +210,15 @@ def compared_intervals(
     first, second = (from_statistics(s, **options) for s in statistics)
     error_a, error_b = how.errors(probs, statistics, wanted)
     same = np.array_equal(np.asarray(probs[0]), np.asarray(probs[1]))
+    rows = len(statistics[0])
+    units = _units(how, rows)
 
     def difference(name: str) -> Interval:
         change = difference_interval(name, first[name], error_a[name], second[name], error_b[name], how.level)
-        return Interval(0.0, 0.0, 0.0) if same and change.value == 0 else change
+        if same and change.value == 0:
+            return Interval(0.0, 0.0, 0.0)
+        return widened_difference(name, change, (first["accuracy"], second["accuracy"]), units, how.level)
 
-    rows = len(statistics[0])
     of_a, of_b = _ends(wanted, first, error_a, how, rows), _ends(wanted, second, error_b, how, rows)
     return {name: Compared(of_a[name], of_b[name], difference(name)) for name in wanted}
 
@@ -225,8 +228,12 @@ def _ends(
 ) -> dict[str, Interval]:
     """Return the interval of each metric from its resampled errors."""
     found = {name: clip_to_range(name, error_interval(values[name], errors[name], how.level)) for name in names}
-    units = rows if how.groups is None else int(how.groups.max()) + 1
-    return widened(found, values["accuracy"], units, how.level)
+    return widened(found, values["accuracy"], _units(how, rows), how.level)
+
+
+def _units(how: Bootstrap, rows: int) -> int:
+    """Return the number of rows or groups that are resampled."""
+    return rows if how.groups is None else int(how.groups.max()) + 1
 
 
 def _known(names: Iterable[str] | None) -> list[str]:

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 
 from avuc.metrics.resampling.percentile import Interval
 
-# a share s of rows with the other outcome changes these by at most s; MCE has an interval of its own
-CHANGED = {
-    *("accuracy", "ece", "classwise_ece", "adaptive_ece", "debiased_ece", "uce"),
-    *("avu", "aurc", "smooth_ece", "overconfidence", "underconfidence", "augrc"),
+# a share s of rows with the other outcome changes these by about s at most; MCE has an interval of its own
+CALIBRATION = {
+    *("ece", "classwise_ece", "adaptive_ece", "debiased_ece", "uce"),
+    *("smooth_ece", "overconfidence", "underconfidence"),
 }
+CHANGED = CALIBRATION | {"accuracy", "avu", "aurc", "augrc"}
 
 
 def unseen_share(units: int, level: float) -> float:
@@ -48,3 +49,21 @@ def widened(intervals: Mapping[str, Interval], accuracy: float, units: int, leve
         name: Interval(each.value, max(0.0, each.low - share), min(1.0, each.high + share)) if name in known else each
         for name, each in intervals.items()
     }
+
+
+def widened_difference(
+    name: str, change: Interval, accuracies: tuple[float, float], units: int, level: float
+) -> Interval:
+    """Return the interval of the difference between two models, wider if both are right everywhere, or wrong.
+
+    Args:
+        name: of the metric; only calibration errors change, because the outcomes of both models are the same.
+        change: the interval of the difference.
+        accuracies: of the two models.
+        units: number of independent rows, images or groups.
+        level: of the interval.
+    """
+    if name not in CALIBRATION or accuracies not in ((0, 0), (1, 1)) or math.isnan(change.low):
+        return change
+    share = 2 * unseen_share(units, level)  # one error can rise by a share, and the other fall by it
+    return Interval(change.value, max(-1.0, change.low - share), min(1.0, change.high + share))
