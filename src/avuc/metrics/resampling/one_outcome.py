@@ -63,7 +63,8 @@ def widened_difference(
         units: number of independent rows, images or groups.
         level: of the interval.
     """
-    if name not in CALIBRATION or accuracies not in ((0, 0), (1, 1)) or math.isnan(change.low):
+    one_outcome = accuracies[0] == accuracies[1] and accuracies[0] in (0, 1)
+    if name not in CALIBRATION or not one_outcome or math.isnan(change.low):
         return change
     share = 2 * unseen_share(units, level)  # one error can rise by a share, and the other fall by it
     return Interval(change.value, max(-1.0, change.low - share), min(1.0, change.high + share))
