@@ -37,7 +37,10 @@ class Copies(nn.Module):
         self.samples: int = len(nets)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        return torch.stack([_output(net, inputs, self.logits) for net in self.nets])
+        if self.samples == 1:
+            return torch.stack([_output(self.nets[0], inputs, self.logits)])
+        # a network may change its input in place, such as x -= mean
+        return torch.stack([_output(net, _copy(inputs), self.logits) for net in self.nets])
 
 
 class SharedTrunk(nn.Module):
@@ -199,6 +202,12 @@ def _ends_with(net: nn.Module, layer: str) -> bool:
     nodes = list(traced.graph.nodes)
     calls = [node for node in nodes if node.op == "call_module" and node.target == layer]
     return len(calls) == 1 and nodes[-1].args[0] is calls[0]
+
+
+def _copy(inputs: Inputs) -> Inputs:
+    if isinstance(inputs, Mapping):
+        return {name: value.clone() for name, value in inputs.items()}
+    return inputs.clone()
 
 
 def _output(net: nn.Module, inputs: Inputs, logits: Logits | None = None) -> Tensor:

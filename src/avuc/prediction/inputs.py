@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,34 @@ BATCH_NUMBERS = {"cuda": 30_720_000}
 BATCH_NUMBERS_ELSEWHERE = 786_432
 
 
+class InputGuard:
+    """Keeps data as they are if a network changes its input in place, such as `x -= mean` in `forward`.
+
+    Every sample runs over the same data, so the next sample, and the user, would get changed data. The first batch is
+    given as a copy. If a network has changed it, all other batches are given as copies, too.
+    """
+
+    def __init__(self) -> None:
+        self.in_place: bool = False
+        self._given: list[tuple[Tensor, int]] = []  # the last copies, with torch's count of changes
+
+    def protected(self, arguments: Arguments, first: bool) -> Arguments:
+        """Return the arguments, or a copy.
+
+        Args:
+            arguments: of a batch.
+            first: whether this is the first batch.
+        """
+        self.in_place |= any(tensor._version != version for tensor, version in self._given)
+        self._given = []
+        if not first and not self.in_place:
+            return arguments
+        with torch.inference_mode(False), torch.no_grad():
+            copied = arguments.map(lambda array: tensor_of(array).clone())
+        self._given = [(tensor, tensor._version) for _, tensor in copied.arrays() if isinstance(tensor, Tensor)]
+        return copied
+
+
 @dataclass(frozen=True)
 class Batch:
     """One batch: the number of the batch, and which rows of the dataset it has."""
@@ -32,6 +60,7 @@ class Batch:
     source: Arguments
     device: torch.device
     whole: bool = False  # the batch is the whole dataset, whose arguments are then used as they are
+    guard: InputGuard = field(default_factory=InputGuard)
 
     def __len__(self) -> int:
         return int(self.rows.stop - self.rows.start)
@@ -54,7 +83,9 @@ class Batch:
     @property
     def input(self) -> Arguments:
         """The arguments as a network takes them: uint8 images are scaled to [0, 1] with the channels first."""
-        return Arguments((as_input(self.stored),), {}) if self.source.scaled else self.arguments
+        if self.source.scaled:
+            return Arguments((as_input(self.stored),), {})
+        return self.guard.protected(self.arguments, self.number == 0)
 
 
 class Batches:
@@ -103,6 +134,7 @@ class Batches:
         if self.labels is not None and (self.labels.ndim == 0 or len(self.labels) != self.rows):
             raise InputError(f"labels must be one per image, ({self.rows},); found {tuple(self.labels.shape)}")
         self.arguments: Arguments = arguments
+        self.guard: InputGuard = InputGuard()
         # each sample reads every image again, so they are kept on the GPU if that leaves enough memory for the network
         if device.type == "cuda" and arguments.nbytes <= torch.cuda.mem_get_info(device)[0] // 4:
             self.arguments = arguments.map(lambda array: tensor_of(array).to(device))
@@ -128,7 +160,7 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         for number, start in enumerate(range(0, self.rows, self.size)):
             rows = slice(start, min(start + self.size, self.rows))
-            yield Batch(number, rows, self.arguments, self.device, len(self) == 1)
+            yield Batch(number, rows, self.arguments, self.device, len(self) == 1, self.guard)
 
 
 def device_of(posterior: object, data: Arguments, device: torch.device | None) -> torch.device:

@@ -1,0 +1,77 @@
+"""Networks that change their input in place: the data stay as they are, and every sample gets them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import avuc
+from avuc.deploy import as_module
+from avuc.methods import Dropout, LLDropout, Vanilla
+from avuc.train import TrainSettings, fit
+
+
+class Normalises(nn.Module):
+    """Subtracts the mean in place before its layers, as many networks do."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+        self.in_place = in_place
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.sub_(1).mul_(2) if self.in_place else (x - 1) * 2
+        return self.layers(x)
+
+
+def posterior(kind: str, in_place: bool) -> Any:
+    net = Normalises(in_place)
+    if kind == "net":
+        return net
+    if kind == "ensemble":
+        return [net, net, net]
+    if kind in ("dropout", "ll_dropout"):
+        method = Dropout(0.3) if kind == "dropout" else LLDropout(0.3)
+        return method.posterior([method.build(net)])
+    return avuc.to_bayesian(net, layers="last" if kind == "last" else "all")
+
+
+KINDS = ["net", "ensemble", "bayes", "last", "dropout", "ll_dropout"]
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_predictions_are_those_of_a_network_that_copies(kind: str, size: int | None, inference: bool) -> None:
+    x = torch.rand(10, 4, generator=torch.Generator().manual_seed(0))
+    expected = avuc.predict(posterior(kind, False), x.clone(), samples=4, batch_size=size, progress=False)
+    predictor = avuc.Predictor(posterior(kind, True), samples=4, batch_size=size)
+    given, array = x.clone(), x.clone().numpy()
+    with torch.inference_mode(inference):
+        for data in (given, given, array, {"x": given}, DataLoader(TensorDataset(given), batch_size=3)):
+            torch.testing.assert_close(predictor(data).probs, expected.probs)
+            assert torch.equal(given, x)
+            assert (array == x.numpy()).all()
+
+
+def test_validation_data_stay() -> None:
+    x, y = torch.rand(20, 4), torch.arange(20) % 3
+    before = x.clone()
+    settings = TrainSettings(epochs=3, batch_size=10, milestones=(), factors=())
+    fitted = fit(Vanilla(), Normalises(True), (x, y), validation=(x, y), settings=settings, progress=False)
+    same = fit(Vanilla(), Normalises(False), (x, y), validation=(x, y), settings=settings, progress=False)
+    assert torch.equal(x, before)
+    for one, other in zip(fitted.history, same.history, strict=True):
+        assert one["validation_nll"] == pytest.approx(other["validation_nll"], rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["ensemble", "bayes"])
+def test_a_deployed_module_gives_each_sample_the_same_input(kind: str) -> None:
+    x = torch.rand(5, 4)
+    expected = as_module(posterior(kind, False), samples=3)(x.clone())
+    torch.testing.assert_close(as_module(posterior(kind, True), samples=3)(x.clone()), expected)
