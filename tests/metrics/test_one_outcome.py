@@ -31,7 +31,7 @@ def test_intervals_of_a_calibrated_model_contain_the_truth(rows, confidence):
         found = metrics.intervals(Predictions(probs, labels), list(missed), replicates=100)
         for name, interval in found.items():
             missed[name] += not interval.low <= (confidence if name == "accuracy" else 0) + 1e-9 <= interval.high + 2e-9
-    assert max(missed.values()) <= 8  # the 99 % point of Binomial(60, 0.05); 20 to 44 without the rule
+    assert max(missed.values()) <= 8  # the 99 % point of Binomial(60, 0.05)
 
 
 @pytest.mark.parametrize("right", [True, False])
