@@ -11,6 +11,7 @@ from torch import Tensor
 from avuc.metrics.arrays import Array
 from avuc.metrics.binning import bin_edges, digitise
 from avuc.metrics.resampling.absolute_error import AbsoluteSum
+from avuc.metrics.resampling.one_outcome import widened_difference
 from avuc.metrics.resampling.percentile import NORMAL as NORMAL
 from avuc.metrics.resampling.percentile import difference_interval, student_quantile
 from avuc.metrics.resampling.rows import resampled_rows, wider
@@ -149,6 +150,8 @@ def ece_change(
     if groups is not None:
         a, b = wider(a, many), wider(b, many)
     interval = difference_interval("ece", values[0], a, values[1], b, LEVEL)
+    accuracies = float(np.mean(after.correct)), float(np.mean(before.correct))
+    interval = widened_difference("ece", interval, accuracies, many, LEVEL)
     return MetricChange(values[1], values[0], *interval)
 
 
