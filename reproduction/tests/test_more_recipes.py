@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import ensemble_of_seeds
 import factorial_more
 import noisy_labels
+import past
 import pytest
 import torch
 
@@ -52,16 +54,39 @@ def test_the_second_network_takes_any_corners():
         factorial_more.changed("a", "b", "c")
 
 
+def test_past_recipes_are_what_the_script_writes():
+    assert (FOLDER / "past-choice.toml").read_text(encoding="utf-8") == past.choice_recipe()
+    assert (FOLDER / "past.toml").read_text(encoding="utf-8") == past.final_recipe()
+
+
 def test_choices_are_made_without_test_images_and_outside_the_sixteen_shifts():
-    choice, past = load_recipe(FOLDER / "past-choice.toml"), load_recipe(FOLDER / "past.toml")
+    choice, final = load_recipe(FOLDER / "past-choice.toml"), load_recipe(FOLDER / "past.toml")
     assert choice.data.evaluate_on_validation
-    assert not past.data.evaluate_on_validation
+    assert not final.data.evaluate_on_validation
     assert not set(choice.study.shifts) & set(SIXTEEN)
-    assert not set(choice.study.seeds) & set(past.study.seeds)
-    for recipe in (choice, past):  # opponents train like the network that others start from
-        settings = {recipe.method(name).train for name in ("SGD", "Dropout", "Ensemble")}
-        assert len(settings) == 1
-        assert next(iter(settings)).augmentation == "augmix"
+    assert not set(choice.study.seeds) & set(final.study.seeds)
+    assert (choice.net, choice.train) == (final.net, final.train)
+    assert all(final.method(method.name) == method for method in choice.methods)
+    assert set(past.candidates()) <= {method.name for method in choice.methods}
+    settings = {final.method(name).train for name in ("SGD", "Dropout", "Ensemble")}  # opponents train like our network
+    assert len(settings) == 1
+    assert next(iter(settings)).augmentation == "augmix"
+    assert final.method("Ensemble").method.members == len(final.study.seeds)
+
+
+def test_the_rule_takes_the_lowest_nll_among_candidates_that_are_calibrated_on_clean_images():
+    names = past.candidates()
+    ece, nll = dict.fromkeys(names, 0.014), {name: 1.0 - 0.01 * place for place, name in enumerate(names)}
+    ece[names[-1]] = 0.0151  # the lowest NLL, but not calibrated
+    figures = {("ece", "clean"): ece, ("nll", "5"): nll}
+    assert past.chosen(lambda name, metric, images: figures[metric, images][name]) == names[-2]
+    nll[names[3]] = float("nan")
+    with pytest.raises(SystemExit, match=f"not finished: {re.escape(names[3])};"):
+        past.chosen(lambda name, metric, images: figures[metric, images][name])
+    nll[names[3]] = 1.0
+    ece.update(dict.fromkeys(names, 0.02))
+    with pytest.raises(SystemExit, match="no candidate"):
+        past.chosen(lambda name, metric, images: figures[metric, images][name])
 
 
 def test_baselines_have_the_published_settings():
