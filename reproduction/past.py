@@ -11,7 +11,8 @@ NLL of .80, so the network is a ResNet-56: three times as deep, trained in the s
 **The choice** uses held-out training images only: one seed that is not used again; one half of the held-out images
 learns temperatures and thresholds, the other half is judged, clean and under three shifts that are none of the sixteen.
 Of the candidates whose ECE on clean images is at most `CLEAN_ECE`, the one with the lowest NLL at intensity 5 is
-chosen. The rule was written before the first candidate was trained.
+chosen; if there is none, the one with the lowest ECE on clean images. The rule was written before the first candidate
+was trained.
 
 **The test** (`past.toml`, five other seeds) has every candidate, but only the chosen one is evaluated, with the network
 that it starts from. Its opponents have the same network and the same training with AugMix: Dropout (five seeds), and an
@@ -160,9 +161,7 @@ def chosen(value: Callable[[str, str, str], float]) -> str:
     if missing:
         raise SystemExit(f"not finished: {', '.join(missing)}; run past-choice to its end")
     allowed = [name for name in candidates() if errors[name] <= CLEAN_ECE]
-    if not allowed:
-        raise SystemExit(f"no candidate has an ECE of at most {CLEAN_ECE} on clean images")
-    return min(allowed, key=losses.__getitem__)
+    return min(allowed, key=losses.__getitem__) if allowed else min(candidates(), key=errors.__getitem__)
 
 
 def choose(folder: Path) -> str:
