@@ -84,3 +84,67 @@ def test_a_smaller_error_of_rows_that_are_all_right_is_not_significant():
     assert found["ece"].high > 0
     assert found["accuracy"] == (0, 0, 0)
     assert found["nll"].high < 0
+
+
+def uncertain_wrong(certain: int, wrong: int) -> Predictions:
+    """Certain predictions that are all right, and uncertain ones that are all wrong."""
+    probs = np.concatenate([np.tile([0.99, 0.01], (certain, 1)), np.tile([0.6, 0.4], (wrong, 1))])
+    return Predictions(probs, np.repeat([0, 1], [certain, wrong]))
+
+
+RATIOS = ["p_accurate_given_certain", "p_uncertain_given_inaccurate"]
+
+
+def test_ratios_of_0_or_1_have_the_exact_interval(monkeypatch):
+    p = uncertain_wrong(40, 25)
+    exact = [stats.binomtest(many, many).proportion_ci() for many in (40, 25)]
+    found = metrics.intervals(p, ["avu", *RATIOS], replicates=50)
+    assert [found[name] for name in RATIOS] == [pytest.approx((1, each.low, 1)) for each in exact]
+    assert found["avu"] == pytest.approx((1, stats.binomtest(65, 65).proportion_ci().low, 1))
+    for name in RATIOS:
+        assert metrics.bootstrap(metrics.METRICS[name], p.probs, p.labels, replicates=50) == found[name]
+    assert metrics.bootstrap(metrics.accuracy, p.probs[:40], p.labels[:40], replicates=50).low < 0.95
+    pairs = metrics.intervals(p, RATIOS, replicates=50, groups=np.arange(65) // 2)  # group 20 has a row of each kind
+    for name, many in zip(RATIOS, (20, 13), strict=True):
+        assert pairs[name] == pytest.approx((1, stats.binomtest(many, many).proportion_ci().low, 1))
+    turned = Predictions(p.probs, 1 - p.labels)  # certain ones wrong, uncertain ones right
+    none = metrics.intervals(turned, RATIOS, replicates=50, threshold=0.3)
+    for name in RATIOS:
+        assert none[name] == pytest.approx((0, 0, stats.binomtest(0, 40).proportion_ci().high))
+    monkeypatch.setattr(sys.modules["avuc.evaluation.evaluate"], "needs_blocks", lambda *_: True)
+    large = evaluate(p, replicates=50)
+    assert large.bootstrap == "cells"
+    assert [large.intervals[name][0] for name in RATIOS] == pytest.approx([each.low for each in exact])
+
+
+def test_intervals_of_ratios_contain_the_truth():
+    """Of the certain predictions 99 % are right, and 95 % of the wrong ones are uncertain."""
+    missed = dict.fromkeys(RATIOS, 0)
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        kind = rng.choice(4, 200, p=[0.495, 0.31, 0.005, 0.19])  # certain right, uncertain right, certain wrong, rest
+        probs = np.where(np.isin(kind, (0, 2))[:, None], [0.99, 0.01], [0.6, 0.4])
+        found = metrics.intervals(
+            Predictions(probs, (kind >= 2).astype(int)), RATIOS, replicates=100, threshold=0.3, seed=seed
+        )
+        for name, truth in zip(RATIOS, (0.99, 0.19 / 0.195), strict=True):
+            missed[name] += not found[name].low <= truth <= found[name].high
+    assert max(missed.values()) <= 11  # the 99 % point of Binomial(100, 0.05); 36 without the rule
+
+
+def test_a_difference_of_ratios_counts_what_few_rows_hide():
+    """One model is certain of ten rows, all of them right; the other one of 100, of which 90 are right."""
+    labels = np.zeros(100, int)
+    labels[:10] = 1
+    sure = np.tile([0.99, 0.01], (100, 1))
+    few = np.where((np.arange(100) >= 90)[:, None], [0.99, 0.01], [0.6, 0.4])
+    a, b = Predictions(few, labels), Predictions(sure, labels)
+    name = "p_accurate_given_certain"
+    found = metrics.paired_intervals(a, b, [name], replicates=200, threshold=0.3)[name]
+    assert found.value == pytest.approx(0.1)
+    assert found.low < 0 < found.value < found.high < 0.2
+    back = metrics.paired_intervals(b, a, [name], replicates=200, threshold=0.3)[name]
+    assert back == pytest.approx((-found.value, -found.high, -found.low))
+    same = metrics.paired_intervals(a, a, [name], replicates=200, threshold=0.3)[name]
+    assert same == (0, 0, 0)
+    assert metrics.paired_bootstrap(metrics.METRICS[name], few, few, labels, replicates=20) == (0, 0, 0)

@@ -14,7 +14,7 @@ from avuc.metrics.arrays import Array
 from avuc.metrics.dependent_rows import MOST_ROWS
 from avuc.metrics.intervals import Bootstrap
 from avuc.metrics.resampling.group_sums import GroupSums
-from avuc.metrics.resampling.one_outcome import widened
+from avuc.metrics.resampling.one_outcome import units_within, widened
 from avuc.metrics.resampling.percentile import clip_to_range, error_interval
 from avuc.metrics.statistics import prediction_statistics
 
@@ -69,7 +69,12 @@ class ImageSample:
         errors |= self.sums.errors(how.replicates, how.seed)
         unclipped = {name: error_interval(value, errors[name], how.level) for name, value in values.items()}
         clipped = {name: clip_to_range(name, interval) for name, interval in unclipped.items()}
-        return widened(clipped, values["accuracy"], len(self.ends), how.level)
+
+        def within() -> dict[str, int]:
+            # images with a certain or wrong row of the sample; others may have one, so intervals are rather too wide
+            return units_within(of_rows, how.threshold, groups)
+
+        return widened(clipped, values["accuracy"], len(self.ends), how.level, within)
 
     def _images(self, rows: Array) -> Array:
         return np.searchsorted(self.ends, rows, side="right")

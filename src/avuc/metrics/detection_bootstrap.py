@@ -15,6 +15,7 @@ from avuc.metrics.detection import detection, detection_from_counts, detection_f
 from avuc.metrics.resampling.cells import cell_detection_errors
 from avuc.metrics.resampling.percentile import Errors, Interval, check_bootstrap, clip_to_range, error_interval
 from avuc.metrics.resampling.rows import BLOCK, Advance, resampled_rows, weight_blocks, wider
+from avuc.metrics.resampling.separated import widened_detection
 from avuc.metrics.sorted_samples import SortedPair
 
 # resamples of groups at a time; both sides need the same number
@@ -36,6 +37,11 @@ def detection_intervals(
 
     Rows of one image or group are not independent: whole groups are resampled, with a random sample of 20,000 rows of
     each side if it has more. A single group gives no interval: its ends are NaN.
+
+    If the entropy separates the samples without a mistake, no resample has one, and the interval of an AUROC of 1 would
+    be from 1 to 1. The intervals then allow for rows that such samples may miss: with n rows in the smaller sample, an
+    AUROC of 1 has the lower end ((1 − level)/2)^(1/n), which is 98.8 % for 300 rows. `resampling/separated.py` has the
+    other metrics. FPR95 of fewer than 73 OOD rows then has the interval from 0 to 1.
 
     Args:
         in_entropy: (N,) entropies of in-distribution inputs; list, NumPy array or tensor.
@@ -74,7 +80,9 @@ def detection_intervals(
         if advance is not None:
             advance(len(resamples))
     both = {name: np.concatenate(parts) for name, parts in errors.items()}
-    return {name: error_interval(values[name], Errors(error, error), level) for name, error in both.items()}
+    found = {name: error_interval(values[name], Errors(error, error), level) for name, error in both.items()}
+    rows = len(sides[0]), len(sides[1])
+    return widened_detection(found, rows, rows, level)
 
 
 def _of_groups(
@@ -88,7 +96,8 @@ def _of_groups(
 ) -> dict[str, Interval]:
     """Return the intervals if at least one side has groups; each row of a side without groups is its own group."""
     members = [np.arange(len(side)) if group is None else group for side, group in zip(sides, groups, strict=True)]
-    few = min(int(group.max()) + 1 for group in groups if group is not None)
+    units = [int(group.max()) + 1 for group in members]
+    few = min(many for many, group in zip(units, groups, strict=True) if group is not None)
     some = [_sampled(len(side), seed + k) for k, side in enumerate(sides)]
     rows = [side[index] for side, index in zip(sides, some, strict=True)]
     members = [np.unique(group[index], return_inverse=True)[1] for group, index in zip(members, some, strict=True)]
@@ -115,7 +124,7 @@ def _of_groups(
         error = np.concatenate(parts)
         interval = error_interval(values[name], wider(Errors(error, error), few), level)
         result[name] = clip_to_range(name, interval)
-    return result
+    return widened_detection(result, (len(sides[0]), len(sides[1])), (units[0], units[1]), level)
 
 
 def _numbers(groups: Any, rows: int, name: str) -> Array | None:
@@ -147,4 +156,6 @@ def blockwise_detection_intervals(
     check_bootstrap(replicates, level)
     values = detection_from_sorted(entropies)
     errors = cell_detection_errors(entropies, replicates, seed, advance)
-    return {name: error_interval(value, errors[name], level) for name, value in values.items()}
+    found = {name: error_interval(value, errors[name], level) for name, value in values.items()}
+    rows = len(entropies.negative), len(entropies.positive)
+    return widened_detection(found, rows, rows, level)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from avuc.core.tasks import IGNORE_INDEX
 from avuc.metrics.arrays import Array
 from avuc.metrics.checks import metric_rows
 from avuc.metrics.dependent_rows import groups_of_labels
+from avuc.metrics.resampling.one_outcome import units_within, widened, widened_difference
 from avuc.metrics.resampling.percentile import (
     Errors,
     Interval,
@@ -21,7 +23,7 @@ from avuc.metrics.resampling.percentile import (
     error_interval,
 )
 from avuc.metrics.resampling.rows import RowResampler, resampled_errors, resampled_rows, wider
-from avuc.metrics.statistics import prediction_statistics
+from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.metrics.suite import METRICS
 
 
@@ -39,8 +41,8 @@ def bootstrap(
 ) -> Interval:
     """Return a bootstrap interval of any function `metric(probs, labels)`.
 
-    Metrics of `METRICS` are resampled by weights, which is fast. Other functions are called on each resample and have
-    percentile intervals.
+    Metrics of `METRICS` are resampled by weights, which is fast, and have the intervals of `intervals`. Other functions
+    are called on each resample and have percentile intervals; these have no width if all rows have one outcome.
 
     Args:
         metric: function of (N, C) probabilities and (N,) labels that returns a number; other layouts are rows here.
@@ -60,8 +62,12 @@ def bootstrap(
     check_bootstrap(replicates, level)
     rows = metric_rows(probs, labels, class_dim=class_dim, ignore_index=ignore_index)
     units = groups_of_labels(labels, ignore_index, len(rows.labels), groups)
-    interval = error_interval(*_replicate(metric, *rows, replicates, seed, units), level)
-    return clip_to_range(_name(metric), interval)
+    name, statistics = _name(metric), prediction_statistics(*rows)
+    interval = clip_to_range(name, error_interval(*_replicate(metric, *rows, replicates, seed, units), level))
+    if name is None:
+        return interval
+    accuracy, many = float(statistics.correct.mean()), _units(statistics, units)
+    return widened({name: interval}, accuracy, many, level, partial(units_within, statistics, "auto", units))[name]
 
 
 def paired_bootstrap(
@@ -104,7 +110,13 @@ def paired_bootstrap(
     both = [metric_rows(probs, labels, class_dim=class_dim, ignore_index=ignore_index) for probs in (probs_a, probs_b)]
     units = groups_of_labels(labels, ignore_index, len(both[0].labels), groups)
     (a, error_a), (b, error_b) = (_replicate(metric, *rows, replicates, seed, units) for rows in both)
-    return difference_interval(_name(metric), a, error_a, b, error_b, level)
+    name, change = _name(metric), difference_interval(_name(metric), a, error_a, b, error_b, level)
+    if name is None or (change.value == 0 and np.array_equal(np.asarray(both[0].probs), np.asarray(both[1].probs))):
+        return change
+    first, second = (prediction_statistics(*rows) for rows in both)
+    accuracies = float(first.correct.mean()), float(second.correct.mean())
+    ratios = [(value, partial(units_within, each, "auto", units)) for value, each in ((a, first), (b, second))]
+    return widened_difference(name, change, accuracies, _units(first, units), level, ratios)
 
 
 def _replicate(
@@ -118,6 +130,10 @@ def _replicate(
     samples = np.array([metric(_take(probs, index), _take(labels, index)) for index in indices], np.float64)
     errors = Errors(value - samples, value - samples)
     return value, errors if groups is None else wider(errors, int(groups.max()) + 1)
+
+
+def _units(statistics: Statistics, groups: Array | None) -> int:
+    return len(statistics) if groups is None else int(groups.max()) + 1
 
 
 def _name(metric: Callable[..., float]) -> str | None:

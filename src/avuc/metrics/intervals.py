@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from avuc.metrics.dependent_rows import bootstrap_errors, groups_of
 from avuc.metrics.function_intervals import bootstrap as bootstrap
 from avuc.metrics.function_intervals import paired_bootstrap as paired_bootstrap
 from avuc.metrics.resampling.cells import cell_errors
-from avuc.metrics.resampling.one_outcome import widened, widened_difference
+from avuc.metrics.resampling.one_outcome import RATIOS, Condition, units_within, widened, widened_difference
 from avuc.metrics.resampling.percentile import (
     Errors,
     Interval,
@@ -36,6 +37,7 @@ from avuc.metrics.resampling.rows import Advance
 from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.metrics.suite import METRICS, HasProbabilities, from_statistics
 from avuc.metrics.threshold import Threshold
+from avuc.uncertainty import highest_certain
 
 __getattr__: Callable[[str], object] = forward(__name__)
 
@@ -123,7 +125,9 @@ def intervals_of(
     wanted = _known(names)
     values = from_statistics(statistics, threshold=how.threshold, bins=how.bins)
     (errors,) = how.errors([probs], [statistics], wanted)
-    return _ends(wanted, values, errors, how, len(statistics))
+    return _ends(
+        wanted, values, errors, how, len(statistics), partial(units_within, statistics, how.threshold, how.groups)
+    )
 
 
 def blockwise_intervals(
@@ -138,7 +142,9 @@ def blockwise_intervals(
     """
     values = statistics.metrics(threshold=how.threshold) if values is None else values
     errors = cell_errors(statistics, how.replicates, how.seed, threshold=how.threshold, advance=how.advance)
-    return _ends(list(values), values, errors, how, len(statistics))
+    return _ends(
+        list(values), values, errors, how, len(statistics), partial(_blockwise_units, statistics, how.threshold)
+    )
 
 
 def paired_intervals(
@@ -212,23 +218,38 @@ def compared_intervals(
     same = np.array_equal(np.asarray(probs[0]), np.asarray(probs[1]))
     rows = len(statistics[0])
     units = _units(how, rows)
+    within_a, within_b = (partial(units_within, each, how.threshold, how.groups) for each in statistics)
 
     def difference(name: str) -> Interval:
         change = difference_interval(name, first[name], error_a[name], second[name], error_b[name], how.level)
         if same and change.value == 0:
             return Interval(0.0, 0.0, 0.0)
-        return widened_difference(name, change, (first["accuracy"], second["accuracy"]), units, how.level)
+        ratios = (first[name], within_a), (second[name], within_b)
+        return widened_difference(name, change, (first["accuracy"], second["accuracy"]), units, how.level, ratios)
 
-    of_a, of_b = _ends(wanted, first, error_a, how, rows), _ends(wanted, second, error_b, how, rows)
+    of_a = _ends(wanted, first, error_a, how, rows, within_a)
+    of_b = _ends(wanted, second, error_b, how, rows, within_b)
     return {name: Compared(of_a[name], of_b[name], difference(name)) for name in wanted}
 
 
 def _ends(
-    names: Sequence[str], values: Mapping[str, float], errors: Mapping[str, Errors], how: Bootstrap, rows: int
+    names: Sequence[str],
+    values: Mapping[str, float],
+    errors: Mapping[str, Errors],
+    how: Bootstrap,
+    rows: int,
+    within: Condition,
 ) -> dict[str, Interval]:
     """Return the interval of each metric from its resampled errors."""
     found = {name: clip_to_range(name, error_interval(values[name], errors[name], how.level)) for name in names}
-    return widened(found, values["accuracy"], _units(how, rows), how.level)
+    return widened(found, values["accuracy"], _units(how, rows), how.level, within)
+
+
+def _blockwise_units(statistics: BlockwiseStatistics, threshold: Threshold) -> dict[str, int]:
+    """Return `units_within` for large data."""
+    counts = statistics.counts(np.array([highest_certain(statistics.threshold(threshold))]))
+    certain, wrong = int((counts.ac + counts.ic)[0]), len(statistics) - statistics.right
+    return dict(zip(RATIOS, (len(statistics), certain, wrong), strict=True))
 
 
 def _units(how: Bootstrap, rows: int) -> int:
