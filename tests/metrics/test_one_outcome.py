@@ -11,6 +11,7 @@ from scipy import stats
 from avuc import metrics
 from avuc.evaluation import evaluate
 from avuc.evaluation.groups import evaluate_groups
+from avuc.metrics.resampling.absolute_error import hidden_spread
 from avuc.metrics.resampling.one_outcome import CHANGED, unseen_share
 from avuc.metrics.statistics import prediction_statistics
 from avuc.predictions import Predictions
@@ -148,3 +149,56 @@ def test_a_difference_of_ratios_counts_what_few_rows_hide():
     same = metrics.paired_intervals(a, a, [name], replicates=200, threshold=0.3)[name]
     assert same == (0, 0, 0)
     assert metrics.paired_bootstrap(metrics.METRICS[name], few, few, labels, replicates=20) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize(("rows", "confidence"), [(300, 0.99), (1000, 0.995)])
+def test_adaptive_ece_of_bins_with_one_outcome(rows, confidence, large, monkeypatch):
+    """Three of 300 predictions are wrong: most bins of equal mass have no mistake, and resamples of them no noise."""
+    if large:
+        monkeypatch.setattr(sys.modules["avuc.evaluation.evaluate"], "needs_blocks", lambda *_: True)
+    missed = 0
+    for seed in range(60):
+        predictions = Predictions(*confident(rows, confidence, seed))
+        if large:
+            low = evaluate(predictions, replicates=100).intervals["adaptive_ece"][0]
+        else:
+            low = metrics.intervals(predictions, ["adaptive_ece"], replicates=100)["adaptive_ece"].low
+        missed += low > 1e-9
+    assert missed <= 3  # 14 % and 24 % of 200 repetitions without the noise that the confidence implies
+
+
+@pytest.mark.parametrize(("rows", "bins"), [(300, 15), (40, 15), (7, 15), (64, 4)])
+def test_hidden_spread_equals_a_loop(rows, bins):
+    rng = np.random.default_rng(rows)
+    stated = np.sort(rng.uniform(0.5, 1, rows))
+    right = rng.random(rows) < stated**0.2
+    expected = []
+    for k in range(bins):
+        first, last = k * rows / bins, (k + 1) * rows / bins
+        share = [max(0.0, min(last, i + 1) - max(first, i)) for i in range(rows)]  # of each row that the bin holds
+        inside = [i for i in range(rows) if share[i] > 1e-9]
+        mean = sum(share[i] * stated[i] for i in inside) / (last - first)
+        one = len({bool(right[i]) for i in inside}) == 1
+        expected.append(np.sqrt((last - first) * mean * (1 - mean)) / rows if one else 0)
+    sums = [np.concatenate([[0], np.cumsum(each)]) for each in (np.ones(rows), right, stated)]
+    assert hidden_spread(*sums, bins) == pytest.approx(np.array(expected), abs=1e-9)
+    assert np.count_nonzero(expected) > 0 or rows == 64
+
+
+def test_adaptive_ece_of_clear_errors_stays_significant():
+    """Bins that are all right at a confidence of 60 % are not calibrated, and neither is their difference to 99 %."""
+    probs = np.tile([0.6, 0.4], (300, 1)) + np.linspace(0, 0.01, 300)[:, None] * [1, -1]
+    labels = (np.arange(300) % 50 == 0).astype(int)
+    found = metrics.intervals(Predictions(probs, labels), ["adaptive_ece"], replicates=100)["adaptive_ece"]
+    assert found.low > 0.3
+    groups = np.arange(300) // 3
+    wide = metrics.intervals(Predictions(probs, labels), ["adaptive_ece"], replicates=100, groups=groups)[
+        "adaptive_ece"
+    ]
+    assert 0.1 < wide.low < found.low  # seven groups in a bin say less than 20 rows
+    sure = np.tile([0.99, 0.01], (300, 1)) - np.linspace(0, 0.01, 300)[:, None] * [1, -1]
+    change = metrics.paired_intervals(
+        Predictions(sure, labels), Predictions(probs, labels), ["adaptive_ece"], replicates=100
+    )
+    assert change["adaptive_ece"].high < -0.3

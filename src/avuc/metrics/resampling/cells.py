@@ -63,9 +63,10 @@ def cell_errors(
     ]
     errors: dict[str, Errors] = {}
     table = s.confidence_table()
+    hidden = _hidden(s)
     for share, family in enumerate(families, 1):
         whole = next(family)
-        collected = ErrorCollector(*whole)
+        collected = ErrorCollector(*whole, hidden, seed)
         for block in family:
             collected.add(*block)
         errors |= collected.errors(replicates, seed, table)
@@ -126,6 +127,13 @@ def _by_confidence(s: BlockwiseStatistics, replicates: int, generator: torch.Gen
         accuracy = below.right[:, -1] / below.rows[:, 0]
         values, terms = confidence_metrics(below, cuts, CONFIDENCE_METRICS)
         yield _absolute(values | {"accuracy": accuracy}, terms), terms
+
+
+def _hidden(s: BlockwiseStatistics) -> dict[str, Array]:
+    """Return the standard errors of terms whose resamples show no noise."""
+    cells = s.confidence.value_groups(CELLS, bin_edges(s.bins, s.dtype)[1:-1])
+    wrong, right = (count[None].astype(np.float64) for count in (cells.negative, cells.positive))
+    return _below(cells, wrong, right, 1.0).hidden(s.bins)
 
 
 def _by_entropy(

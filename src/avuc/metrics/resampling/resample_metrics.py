@@ -15,7 +15,7 @@ import avuc.metrics.selective as selective
 from avuc.metrics.arrays import Array
 from avuc.metrics.avu import QuadrantCounts, area, quadrant_counts_from_cumulative
 from avuc.metrics.binning import BinTable
-from avuc.metrics.resampling.absolute_error import AbsoluteSum, maximum_errors, root_errors
+from avuc.metrics.resampling.absolute_error import AbsoluteSum, hidden_spread, maximum_errors, root_errors
 from avuc.metrics.resampling.percentile import Errors
 from avuc.metrics.threshold import Threshold, thresholds_between
 from avuc.uncertainty import highest_certain, midpoint_threshold
@@ -40,6 +40,11 @@ class CumulativeCounts(NamedTuple):
     def rows(self) -> Array:
         """(B, 1) number of predictions of each resample."""
         return self.right[:, -1:] + self.wrong[:, -1:]
+
+    def hidden(self, bins: int) -> dict[str, Array]:
+        """Return `hidden_spread` of the adaptive error of the first resample."""
+        right, wrong, stated = (sums[0] for sums in self)
+        return {"adaptive_ece": hidden_spread(right + wrong, right, stated, bins)}
 
     def table(self, cuts: Array, event: Array) -> BinTable:
         """Return the sums of each bin, where bin l holds the groups from cuts[l] to cuts[l + 1]."""
@@ -125,13 +130,24 @@ def entropy_metrics(
 class ErrorCollector:
     """Collects the errors of each metric from blocks of resamples."""
 
-    def __init__(self, values: Mapping[str, Array], terms: Mapping[str, Array]) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Array],
+        terms: Mapping[str, Array],
+        hidden: Mapping[str, Array] | None = None,
+        seed: int = 0,
+    ) -> None:
         """Args:
         values: (1,) metrics of the data itself, the debiased error as its square.
         terms: (1, K) signed terms of the metrics that sum absolute values.
+        hidden: (K,) standard errors of terms whose resamples show no noise, by metric; None: there are none.
+        seed: of that noise.
         """
         self.values = values
-        self.absolute: dict[str, AbsoluteSum] = {name: AbsoluteSum(term[0]) for name, term in terms.items()}
+        hidden = hidden or {}
+        self.absolute: dict[str, AbsoluteSum] = {
+            name: AbsoluteSum(term[0], hidden.get(name), seed) for name, term in terms.items()
+        }
         self.regular: dict[str, list[Array]] = {name: [] for name in values if name not in terms}
 
     def add(self, samples: Mapping[str, Array], terms: Mapping[str, Array]) -> None:

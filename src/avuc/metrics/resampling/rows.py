@@ -86,7 +86,10 @@ def resampled_errors(
         advance: called with the number of resamples that were just finished.
         groups: (N,) numbers of groups 0, 1, …, which are resampled as a whole; None: rows are independent.
     """
-    collectors = [ErrorCollector(*sampler.evaluate(np.ones((1, sampler.rows)))) for sampler in samplers]
+    collectors = [
+        ErrorCollector(*sampler.evaluate(np.ones((1, sampler.rows))), sampler.hidden(groups), seed)
+        for sampler in samplers
+    ]
     most = min(sampler.most for sampler in samplers)
     for weights in weight_blocks(samplers[0].rows, replicates, seed, most, groups):
         # at most as many parts as resamples, because an empty part has no metrics
@@ -149,6 +152,14 @@ class RowResampler:
         s = self.statistics
         bin_index = digitise(s.confidence, bin_edges(self.bins, s.dtype))
         return grouped_spread(s.correct - s.confidence, bin_index, groups, self.bins)
+
+    def hidden(self, groups: Array | None) -> dict[str, Array]:
+        """Return the standard errors of terms whose resamples show no noise; rows of a group count as one."""
+        if "adaptive_ece" not in self.names:
+            return {}
+        rows_of_unit = 1 if groups is None else self.rows / (groups.max() + 1)
+        found = self._confidence.below(np.ones((1, self.rows))).hidden(self.bins)
+        return {name: spread * np.sqrt(rows_of_unit) for name, spread in found.items()}
 
     def evaluate(self, weights: Array) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return the wanted metrics (B,) for weights (B, N), and signed terms (B, K) of the calibration errors.
