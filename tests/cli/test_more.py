@@ -264,8 +264,10 @@ def test_large_files_have_groups(tmp_path):
     assert [each["metrics"]["accuracy"] for each in groups] == pytest.approx([right[::2].mean(), right[1::2].mean()])
 
 
-@pytest.mark.parametrize("words", [[], ["--fixed-memory"], ["--group", "patient"]])
-def test_padding_is_not_out_of_distribution(tmp_path, words, monkeypatch):
+@pytest.mark.parametrize(
+    ("words", "separate"), [([], False), (["--fixed-memory"], False), (["--group", "patient"], False), ([], True)]
+)
+def test_padding_is_not_out_of_distribution(tmp_path, words, separate, monkeypatch):
     """Positions with the label −100 are left out of both files; one sentence of the other file has nothing else."""
     rng = np.random.default_rng(0)
     documents, entropies = [], []
@@ -276,6 +278,8 @@ def test_padding_is_not_out_of_distribution(tmp_path, words, monkeypatch):
         labels[5] = -100
         logits[np.repeat((labels == -100)[:, None], 4, 1)] = 0.0
         np.savez(tmp_path / f"{name}.npz", logits=logits, labels=labels, patient=np.arange(40) // 2)
+        np.save(tmp_path / f"{name}_logits.npy", logits)
+        np.save(tmp_path / f"{name}_labels.npy", labels)
         entropies.append(entropy(np.moveaxis(logits, 1, -1)[labels != -100]))
     expected = metrics.detection(*entropies)["auroc"]
     for large in (False, True):
@@ -283,7 +287,8 @@ def test_padding_is_not_out_of_distribution(tmp_path, words, monkeypatch):
             monkeypatch.setattr("avuc.evaluation.files.read.needs_blocks", lambda *_: True)
         out = tmp_path / "out.json"
         replicates = [] if words == ["--fixed-memory"] else ["--replicates", 50]
-        command = ["evaluate", tmp_path / "in.npz", "--ood", tmp_path / "out.npz", *words, *replicates]
+        other = tmp_path / ("out_logits.npy" if separate else "out.npz")
+        command = ["evaluate", tmp_path / "in.npz", "--ood", other, *words, *replicates]
         assert run(*command, "--json", out) == 0
         documents.append(json.loads(out.read_text()))
         assert documents[-1]["detection"]["auroc"] == pytest.approx(
@@ -302,4 +307,10 @@ def test_labels_of_other_data_are_not_read_otherwise(tmp_path):
         words = ["evaluate", tmp_path / "in.npz", "--ood", tmp_path / "out.npz", "--replicates", 0]
         assert run(*words, "--json", tmp_path / "out.json") == 0
         found.append(json.loads((tmp_path / "out.json").read_text())["detection"])
-    assert found[0] == found[1] == found[2]
+    np.save(tmp_path / "out_logits.npy", logits)
+    for other in (np.full((30, 5), -100), labels + 50, np.full(30, "zebra"), np.full(7, -100)):
+        np.save(tmp_path / "out_labels.npy", other)
+        words = ["evaluate", tmp_path / "in.npz", "--ood", tmp_path / "out_logits.npy", "--replicates", 0]
+        assert run(*words, "--json", tmp_path / "out.json") == 0
+        found.append(json.loads((tmp_path / "out.json").read_text())["detection"])
+    assert all(each == found[0] for each in found)

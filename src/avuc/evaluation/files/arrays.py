@@ -95,8 +95,10 @@ def read_npy(path: Path, options: ReadOptions) -> RawScores:
         raise file_error(path, "a .npy file has no keys", "leave out --scores-key")
     word, label_file = neighbouring_labels(path)
     raw = RawScores(_npy(path, options), f"file {path.name!r}", word or "", ())
-    if label_file is not None and options.needs_labels:
-        raw.labels, raw.labels_from = _npy(label_file, options, True), f"file {label_file.name!r}"
+    if label_file is not None and (options.needs_labels or options.padding):
+        labels = _npy(label_file, options, True)
+        if options.needs_labels or not is_text(labels):  # names mark no padding
+            raw.labels, raw.labels_from = labels, f"file {label_file.name!r}"
     return raw
 
 

@@ -99,6 +99,7 @@ def find_scores(
     needs_labels: bool = True,
     classes: Sequence[str] | None = None,
     in_blocks: bool = False,
+    padding: bool = False,
 ) -> RawScores:
     """Return the unchecked scores and labels of a file; with `in_blocks`, as sources that read the file later.
 
@@ -111,6 +112,7 @@ def find_scores(
         columns,
         prefer=() if like is None or scores_key is not None else like.raw.keys,
         needs_labels=needs_labels and labels is None,
+        padding=padding,
         classes=classes,
         in_blocks=in_blocks,
     )

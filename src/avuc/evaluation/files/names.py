@@ -38,6 +38,7 @@ class ReadOptions:
     columns: str | Sequence[str] | None = None  # score columns of a table, in class order
     prefer: Sequence[str] = ()  # used like `columns` if the table has all of them
     needs_labels: bool = True  # False: labels come from another file or are not used
+    padding: bool = False  # whether labels that are not needed are read, because they mark padding
     classes: Sequence[str] | None = None  # names of the classes in the order of the scores
     in_blocks: bool = False  # return `avuc.evaluation.files.sources.Source`s instead of arrays
 

@@ -89,6 +89,7 @@ def read_scores(
             like=like,
             needs_labels=needs_labels,
             classes=classes,
+            padding=padding,
         )
         return _decided(file, raw, reading, needs_labels)
 
@@ -232,7 +233,7 @@ def open_scores(
     if file.suffix.lower() in TEXT_TABLES:
         return whole()
     with file_errors(file):
-        raw = find_scores(file, in_blocks=True, **options)
+        raw = find_scores(file, in_blocks=True, padding=padding, **options)
         _check_ignored(file, raw, reading)
         raw.scores = _source(raw.scores)
         raw.labels = None if raw.labels is None else _source(raw.labels)
