@@ -67,12 +67,14 @@ def test_one_step_with_accumulation(
     torch.testing.assert_close(weights(model), weights(plain), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("family", ["qwen2", "gpt2"])
 def test_the_plain_kind_trains_as_the_model_alone(
-    language_model: Callable[..., Any], sentences: Any, settings: Callable[..., Any]
+    language_model: Callable[..., Any], sentences: Any, settings: Callable[..., Any], family: str
 ) -> None:
+    """Also for GPT-2, of which Trainer counts the first label of each row: Transformers divides by that number, too."""
     runs = []
     for ours in (True, False):
-        model = language_model("qwen2").double()
+        model = language_model(family).double()
         callbacks = [use_linear_avuc(model, kind="plain")] if ours else []
         args = settings(num_train_epochs=1, per_device_train_batch_size=3, gradient_accumulation_steps=2, optim="sgd")
         data = {"train_dataset": sentences(16), "eval_dataset": sentences(5, seed=1)}
@@ -81,6 +83,30 @@ def test_the_plain_kind_trains_as_the_model_alone(
         runs.append((weights(model), trainer.evaluate()["eval_loss"]))
     torch.testing.assert_close(runs[0][0], runs[1][0], rtol=1e-5, atol=1e-7)  # Transformers rounds logits
     assert runs[0][1] == pytest.approx(runs[1][1], rel=1e-5)
+
+
+def test_first_labels_that_trainer_counts_scale_the_whole_loss(
+    language_model: Callable[..., Any], sentences: Any, settings: Callable[..., Any]
+) -> None:
+    """Of GPT-2, cross-entropy and AvUC become smaller by the same factor; `eval_token_nll` is the mean in any case."""
+    model, data = language_model("gpt2"), sentences(8)
+    data.labels = data.ids.clone()  # every first label counts: 8 of 8, of which 7 are predicted
+    trainer = Trainer(model, settings(per_device_eval_batch_size=8), eval_dataset=data)
+    own = trainer.evaluate()["eval_loss"]
+    callback = use_linear_avuc(model, threshold=1.0)
+    trainer.add_callback(callback)
+    found = trainer.evaluate()
+    assert found["eval_loss"] == pytest.approx(own, rel=1e-5)
+    with torch.no_grad():
+        logits = model.eval()(input_ids=data.ids).logits[:, :-1].flatten(0, 1)
+    labels = data.labels[:, 1:].flatten()
+    expected = F.cross_entropy(logits, labels)
+    assert found["eval_token_nll"] == pytest.approx(float(expected), rel=1e-5)
+    expected = expected + avuc_loss(logits, labels, 1.0, variant="monotone")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it asks for the callback in Trainer
+        scaled = model.train()(input_ids=data.ids, labels=data.labels, num_items_in_batch=torch.tensor(64)).loss
+    assert float(scaled.detach()) == pytest.approx(float(expected) * 7 / 8, rel=1e-5)
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(

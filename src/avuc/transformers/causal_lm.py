@@ -44,6 +44,11 @@ def use_linear_avuc(
 
     With gradient accumulation each micro-batch has its own AvUC loss, weighted by its share of the tokens.
 
+    The loss is divided by the number of labels that `Trainer` counts, as the model's own loss is. For some models, such
+    as GPT-2, and in older versions of Transformers this number includes the first label of each row, which no position
+    predicts. The whole loss, cross-entropy and AvUC, is then smaller by the same factor, and so is `eval_loss`.
+    `eval_token_nll` is the mean over the predicted tokens.
+
     Args:
         model: the language model; it is changed.
         kind: "avuc" (default), "ua_clm" (`avuc.losses.ua_clm_loss` in its place), or "plain": cross-entropy alone.
