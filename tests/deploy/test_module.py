@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -14,6 +16,7 @@ from avuc.core.errors import InputError
 from avuc.deploy import as_module
 from avuc.deploy.draws import SharedTrunk
 from avuc.deploy.module import OUTPUTS
+from avuc.deploy.rescaling import Blend, rescaling_of
 from avuc.prediction import predict
 from avuc.predictions import Predictions
 
@@ -119,6 +122,63 @@ def test_onnx(kind, posteriors, images, tmp_path):
     for size in (2, 9):
         more = torch.rand(size, 1, 8, 8)
         close(session.run(None, {"images": more.numpy()}), module(more), 1e-5)
+
+
+LEGACY_WARNINGS = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning"
+)
+
+
+def legacy_session(module, inputs):
+    """Return the module in onnxruntime, exported by the tracing exporter, with any batch size."""
+    file = io.BytesIO()
+    names = {"input_names": ["inputs"], "output_names": list(module.outputs)}
+    torch.onnx.export(module, (inputs,), file, dynamo=False, dynamic_axes={"inputs": {0: "batch"}}, **names)
+    return onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+
+
+@LEGACY_WARNINGS
+@pytest.mark.parametrize("kind", KINDS)
+def test_legacy_onnx_exporter(kind, posteriors, images):
+    """It wrote negative dimensions into the file, which onnxruntime refused."""
+    module = as_module(posteriors(kind), samples=2, outputs=OUTPUTS, example=images[:1])
+    session = legacy_session(module, images)
+    for size in (1, 9):
+        more = torch.rand(size, 1, 8, 8)
+        close(session.run(None, {"inputs": more.numpy()}), module(more), 1e-5)
+
+
+@LEGACY_WARNINGS
+@pytest.mark.parametrize("name", [*CALIBRATORS, "blend"])
+def test_legacy_onnx_exporter_with_a_calibrator(name):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 200)
+    scores = 2 * (rng.normal(size=(200, 3)) + np.eye(3)[labels])
+    if name == "blend":
+        parts = [TemperatureScaling().fit(scores, labels), VectorScaling().fit(scores, labels)]
+        calibrator = Blend([rescaling_of(part) for part in parts], [0.3, 0.7])
+    else:
+        calibrator = CALIBRATORS[name]().fit(scores, labels)
+    module = as_module(to_bayesian(nn.Linear(4, 3)), calibrator, samples=2, outputs=OUTPUTS)
+    session = legacy_session(module, torch.rand(5, 4))
+    for size in (1, 9):
+        rows = 3 * torch.randn(size, 4, generator=torch.Generator().manual_seed(size))
+        close(session.run(None, {"inputs": rows.numpy()}), module(rows), 1e-5)
+
+
+@LEGACY_WARNINGS
+@pytest.mark.parametrize("layout", ["one logit", "labels", "pixels", "tokens"])
+def test_legacy_onnx_exporter_of_other_layouts(layout):
+    net, inputs, options = {
+        "one logit": (nn.Linear(4, 1), torch.rand(5, 4), {}),
+        "labels": (nn.Linear(4, 3), torch.rand(5, 4), {"calibrator": label_calibrator(), "task": "multilabel"}),
+        "pixels": (nn.Conv2d(2, 5, 1), torch.rand(5, 2, 4, 6), {}),
+        "tokens": (nn.Linear(4, 5), torch.rand(5, 7, 4), {"class_dim": -1}),
+    }[layout]
+    module = as_module(to_bayesian(net), samples=2, outputs=OUTPUTS, **options)
+    session = legacy_session(module, inputs)
+    more = torch.rand(9, *inputs.shape[1:])
+    close(session.run(None, {"inputs": more.numpy()}), module(more), 1e-5)
 
 
 def test_formulas_in_float64():

@@ -122,19 +122,20 @@ class Deployed(nn.Module):
         if axis is None:  # one logit for each row
             logits = torch.stack((torch.zeros_like(logits), logits), dim=-1)
         elif _size(logits, axis) == 1:
-            logits = torch.cat((torch.zeros_like(logits), logits), dim=axis).movedim(axis, -1)
+            logits = torch.cat((torch.zeros_like(logits), logits), dim=axis)
+            logits = _moved(logits, axis, -1)
         else:
-            logits = logits.movedim(axis, -1)
+            logits = _moved(logits, axis, -1)
         figures = self._figures(torch.log_softmax(self._calibrated(logits), dim=-1))
         back = -1 if axis is None else axis - 1  # without the dimension of samples
-        figures |= {name: figures[name].movedim(-1, back) for name in ("probs", "logits")}
+        figures |= {name: _moved(figures[name], -1, back) for name in ("probs", "logits")}
         return tuple(figures[name] for name in self.outputs)
 
     def _of_labels(self, logits: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs for logits (S, N, L, …) of independent labels: each is a decision of two classes."""
         if logits.ndim < 3:
             raise InputError(f"multi-label logits must be (N, L); the network returns {tuple(logits.shape[1:])}")
-        z = self._calibrated(logits.movedim(2, -1)).movedim(-1, 2)
+        z = _moved(self._calibrated(_moved(logits, 2, -1)), -1, 2)
         figures = self._figures(torch.stack((F.logsigmoid(-z), F.logsigmoid(z)), dim=-1))
         figures["probs"] = figures["probs"][..., 1]
         figures["logits"] = figures["logits"][..., 1] - figures["logits"][..., 0]
@@ -179,6 +180,11 @@ class Deployed(nn.Module):
 def _entropy(probs: Tensor, log_probs: Tensor) -> Tensor:
     """Return −Σ p log p over the last dimension, in nats; a probability of 0 adds 0."""
     return -(probs * log_probs.clamp(min=-1e30)).sum(dim=-1)
+
+
+def _moved(tensor: Tensor, source: int, destination: int) -> Tensor:
+    """Return `tensor.movedim`; the legacy exporter to ONNX would write negative dimensions into the file."""
+    return tensor.movedim(source % tensor.ndim, destination % tensor.ndim)
 
 
 def _size(tensor: Tensor, axis: int) -> int:

@@ -67,7 +67,9 @@ class MixedTemperatures(Fitted):
         scaled = torch.stack((top / self.temperature, top))
         log_probs = torch.log_softmax(scaled, dim=-1) + self.weights[:2].log().reshape(2, *[1] * logits.ndim)
         uniform = torch.zeros_like(logits) + (self.weights[2] / logits.shape[-1]).log()
-        mixed = torch.clamp(torch.logaddexp(torch.logaddexp(log_probs[0], log_probs[1]), uniform), min=-1e30)
+        # not logaddexp, which the legacy exporter to ONNX does not have
+        terms = torch.clamp(torch.cat((log_probs, uniform.unsqueeze(0))), min=-1e30)
+        mixed = torch.clamp(torch.logsumexp(terms, dim=0), min=-1e30)
         return torch.where(logits > -math.inf, mixed, torch.full_like(mixed, -math.inf))
 
 
@@ -165,7 +167,7 @@ class MappedByClass(Fitted):
     def forward(self, logits: Tensor) -> Tensor:
         coarse = self.coarse and logits.dtype != torch.float64
         probs: Tensor = without_last_bits(torch.softmax(logits.double(), dim=-1), coarse=coarse)
-        above = torch.minimum((self.places < probs.unsqueeze(-1)).long().sum(-1), self.last + (not self.linear))
+        above = torch.minimum((self.places < probs.unsqueeze(-1)).long().sum(-1), self.last + int(not self.linear))
         below = torch.clamp(above - 1, min=0)
         mapped = _entries(self.values, below)
         if self.linear:
