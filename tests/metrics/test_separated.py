@@ -17,7 +17,7 @@ def separated(inside: int, outside: int) -> tuple[np.ndarray, np.ndarray]:
     return np.linspace(0.1, 0.5, inside), np.linspace(0.6, 1.0, outside)
 
 
-@pytest.mark.parametrize(("inside", "outside"), [(300, 100), (20, 500), (80, 80)])
+@pytest.mark.parametrize(("inside", "outside"), [(300, 100), (20, 500), (80, 72), (80, 71)])
 def test_separated_samples_have_the_bounds_of_the_two_worst_cases(inside, outside):
     """A share of in-distribution rows above all others, or of OOD rows below, of which no row was seen."""
     found = detection_intervals(*separated(inside, outside), replicates=50)
@@ -31,6 +31,7 @@ def test_separated_samples_have_the_bounds_of_the_two_worst_cases(inside, outsid
     ):
         lost = integrate.quad(lambda t, hidden=other * ratio: hidden / (t + hidden), 0, 1)[0]
         assert found[name] == pytest.approx((1, 1 - max(own, lost), 1))
+    assert (found["fpr95"].high == 1) == (outside < 72)
     assert 0 < found["wasserstein"].low < found["wasserstein"].high  # distances have noise of their own
 
 

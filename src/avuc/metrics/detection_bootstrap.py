@@ -41,7 +41,7 @@ def detection_intervals(
     If the entropy separates the samples without a mistake, no resample has one, and the interval of an AUROC of 1 would
     be from 1 to 1. The intervals then allow for rows that such samples may miss: with n rows in the smaller sample, an
     AUROC of 1 has the lower end ((1 − level)/2)^(1/n), which is 98.8 % for 300 rows. `resampling/separated.py` has the
-    other metrics. FPR95 of fewer than 73 OOD rows then has the interval from 0 to 1.
+    other metrics. FPR95 of fewer than 72 OOD rows then has the interval from 0 to 1.
 
     Args:
         in_entropy: (N,) entropies of in-distribution inputs; list, NumPy array or tensor.

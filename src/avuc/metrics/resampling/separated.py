@@ -27,7 +27,7 @@ def widened_detection(
     of OOD rows that lie below all others (`unseen_share`). With them,
 
     auroc, detection_accuracy   are lower by at most the larger share; see the top of this file.
-    fpr95                       is s_in instead of 0, and 1 if s_out is above 5 %: with fewer than 73 OOD rows.
+    fpr95                       is s_in instead of 0, and 1 if s_out is above 5 %: with fewer than 72 OOD rows.
     aupr_out                    is at least the smaller of 1 − s_out and ∫₀¹ t / (t + c) dt = 1 − c log(1 + 1/c) with
                                 c = N s_in / M: a few rows above all OOD rows lower the precision at each of these.
     aupr_in                     the same with the two samples exchanged.
