@@ -61,11 +61,6 @@ figures: setup
 # If you change study.shifts, keep gaussian_blur and shot_noise: the pages quote numbers of both. SVHN=svhn-test.npy, uint8
 # (N, 32, 32, 3), also reads the trained models of cifar10-code in 13 ways (results/cifar10/code/svhn.csv).
 STUDIES := $(if $(findstring command,$(origin OUT)),$(OUT),out/reproduce)
-MORE := reproduction/recipes
-RECIPES := paper:cifar10-paper code:cifar10-code code-pretrained:$(MORE)/cifar10-code-pretrained.toml \
-  code-switches:$(MORE)/code-switches.toml \
-  beta:$(MORE)/beta-ablation.toml ablation:$(MORE)/cifar10-ablation.toml choice:$(MORE)/cifar10-choice.toml best:cifar10-best \
-  factorial:$(MORE)/factorial.toml factorial-tenth:$(MORE)/factorial-tenth.toml
 
 # With STUDY=NAME, one of the studies beyond CIFAR (reproduction/studies; docs/studies/index.md); DATA holds its data:
 #   make reproduce STUDY=camvid DATA=FOLDER [OUT=out/studies/camvid] [MINUTES=8] [CHANGES='--set train.epochs=1']
@@ -90,11 +85,8 @@ reproduce: $(if $(findstring command,$(origin BIN)),,setup)
 else
 reproduce: $(if $(findstring command,$(origin BIN)),,setup)
 	@test -n "$(DATA)" || { echo "make reproduce DATA=FOLDER: name the folder that holds cifar-10-batches-py"; exit 2; }
-	for one in $(RECIPES); do set --; \
-	  $(if $(OOD),case $$one in (ablation:*|choice:*) ;; (*) set -- --set 'study.ood=$(OOD)' ;; esac;) \
-	  $(BIN)/python -m avuc study $${one#*:} --out "$(STUDIES)/$${one%%:*}" --set data.root="$(DATA)" "$$@" \
-	    $(if $(MINUTES),--minutes $(MINUTES)) $(CHANGES) || exit $$?; \
-	done  # studies on held-out training images have no OOD data
+	PYTHONPATH=src:reproduction $(BIN)/python reproduction/run_all.py --data "$(DATA)" --out "$(STUDIES)" \
+	  $(if $(OOD),--ood '$(OOD)') $(if $(MINUTES),--minutes $(MINUTES)) -- $(CHANGES)
 	$(BIN)/python reproduction/publish.py "$(STUDIES)" reproduction/results/cifar10
 	$(if $(SVHN),$(BIN)/python reproduction/svhn_readings.py "$(STUDIES)/code" --svhn "$(SVHN)" --set data.root="$(DATA)" \
 	  --out reproduction/results/cifar10/code/svhn.csv)

@@ -178,6 +178,14 @@ def choose(folder: Path) -> str:
     return chosen(lambda method, metric, images: figure(results, method, metric, images).value)
 
 
+def evaluated(method: str) -> list[str]:
+    """Return the methods of past.toml to evaluate if `method` is the chosen one."""
+    network = method.partition(" + ")[0]
+    names = ["SGD", "SGD + TS", network, f"{network} + TS", method]
+    opponents = [f"{name}{more}" for name in ("Dropout", "Ensemble") for more in ("", " + TS")]
+    return list(dict.fromkeys([*names, *opponents]))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--choose", metavar="STUDY", type=Path, help="folder of the finished past-choice")

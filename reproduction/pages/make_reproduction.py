@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import make_studies
+from reproduction_baselines import baselines
 from reproduction_best import against_targets, best_row, rows_of_best
 from reproduction_chart import flow_chart
 from reproduction_choice import rehearsals
@@ -25,6 +26,7 @@ from reproduction_decision import variants as variants_by_training
 from reproduction_factorial import GAIN_FIGURE, effects, errors_left, gain_drawing, gain_values, progress
 from reproduction_findings import finding_drawings, finding_values
 from reproduction_more import ablation, beta, code_path, cost, curves, drawings, without_threshold
+from reproduction_past import choice, past
 from reproduction_seeds import by_seed, difference_text, paired_seeds, reproduced, svhn_readings, switches, variants
 from reproduction_tables import BESIDE, NOTHING, PERCENT, Remarks, Study, markdown, means, number, ours
 from reproduction_worth import worth
@@ -60,13 +62,16 @@ STUDIES = {
     "best": "cifar10-best",
     "factorial": "factorial",
     "factorial-tenth": "factorial-tenth",
+    "baselines": "baselines",
+    "past-choice": "past-choice",
+    "past": "past",
 }
 RESULTS = HOME / "reproduction" / "results"
 SVHN = RESULTS / "cifar10" / "code" / "svhn.csv"
 PILOT = RESULTS / "factorial-pilot.csv"
 CHART = "when-to-use-avuc.svg"
 MOST_NAMED = 12  # methods that are named one by one where they are missing
-IN_README = ("Vanilla", "Temp scaling", "Ensemble")
+IN_README = ("Vanilla", "Temp scaling", "Ensemble", "Dropout")
 
 
 def read_studies(folder: Path) -> dict[str, Study]:
@@ -93,6 +98,7 @@ def all_blocks(
     paper = studies.get("paper")
     base, chosen = notes.get("ablation", {}).get("base", ""), notes.get("best", {})
     best, also = chosen.get("row", ""), chosen.get("also", ())
+    past_row = notes.get("past", {}).get("row", "")
     blocks = {name: NOTHING if paper is None else make(paper, printed, remarks) for name, make in BESIDE.items()}
     blocks |= {
         "status": status(studies),
@@ -106,6 +112,9 @@ def all_blocks(
         "worth": worth(studies),
         "best": against_targets(studies, best, also),
         "best-rows": rows_of_best(studies),
+        "baselines": baselines(studies, printed),
+        "past": past(studies, past_row),
+        "past-choice": choice(studies, past_row),
         "cost": cost(studies),
         "reproduced": reproduced(studies, printed),
         "paired-seeds": paired_seeds(studies),
@@ -120,7 +129,7 @@ def all_blocks(
         "detection-effects": detection(studies),
         "variant-effects": variants_by_training(studies),
         "pilot": pilot(PILOT) if "factorial" in studies else NOTHING,
-        "cifar10": in_short(studies, printed, best, also),
+        "cifar10": in_short(studies, printed, best, also, past_row),
     }
     return blocks, remarks
 
@@ -163,17 +172,25 @@ def _gaps(study: Study) -> int:
     return study.results.missing - seeds * sets
 
 
-def in_short(studies: Mapping[str, Study], printed: Sequence[Published], named: str, also: Sequence[str] = ()) -> str:
+def in_short(
+    studies: Mapping[str, Study],
+    printed: Sequence[Published],
+    named: str,
+    also: Sequence[str] = (),
+    past_row: str = "",
+) -> str:
     """The table of README: a few methods at intensity 5, the paper's figure in brackets where it prints one."""
     if "paper" not in studies:
         return NOTHING
-    rows = [("paper", name, name) for name in IN_README]
+    rows = [("baselines" if "baselines" in studies else "paper", name, name) for name in IN_README]
     rows += [("code", name, f"{name}, as the released code trains it") for name in ("SVI", "SVI-AvUC")]
     rows += [
         ("best", name, f"{name} (ours, `cifar10-best`)")
         for name in dict.fromkeys([best_row(studies, named), *also])
         if name
     ]
+    rows.append(("past", past_row, f"{past_row} (ours, ResNet-56)"))
+    rows.append(("past", "Ensemble + TS", "Ensemble of five + TS (ResNet-56)"))
     means_of_paper = {
         (row.method, row.metric): row.value
         for row in printed
@@ -188,7 +205,7 @@ def in_short(studies: Mapping[str, Study], printed: Sequence[Published], named: 
         line += [ours(study.get(method, "accuracy", where), digits=1, percent=True) for where in ("clean", "5")]
         for metric in ("ece", "nll"):
             paper = means_of_paper.get((method, metric))
-            brackets = f" ({number(paper, metric)})" if paper is not None and name != "best" else ""
+            brackets = f" ({number(paper, metric)})" if paper is not None and name not in ("best", "past") else ""
             line.append(ours(study.get(method, metric, "5"), metric) + brackets)
         lines.append(line)
     head = ["method", "seeds", "accuracy, clean", "accuracy, shifted", "ECE, shifted (paper)", "NLL, shifted (paper)"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,6 +14,10 @@ from avuc.report.study.paired import Difference, compare_over_seeds, compare_ove
 from avuc.report.study.paper_comparison import Figure, outside_cell
 from avuc.report.study.results import CLEAN
 from avuc.study.config import MethodConfig
+
+OTHER_DATA = {"svhn": "SVHN", "cifar100": "CIFAR-100"}
+# studies with other single networks that ours is compared with
+OTHERS = ("paper", "code", "code-pretrained", "best")
 
 
 @dataclass(frozen=True)
@@ -54,18 +58,32 @@ def targets(studies: Mapping[str, Study], best: str) -> list[Target]:
     found.append(Target("accuracy, intensity 5", "accuracy", "5", ensemble.value - 0.01, about=about))
     found.append(Target("ECE, clean", "ece", "clean", 0.015))
     found.append(Target("ρ of ECE", "ece", "", 0.6, "spearman"))
-    for name, title in (("svhn", "SVHN"), ("cifar100", "CIFAR-100")):
-        others = {
-            (study.name, row.name): study.get(row.name, "auroc", name).value
-            for study in (studies[name] for name in ("paper", "code", "code-pretrained", "best") if name in studies)
-            for row in study.recipe.methods
-            if row.name in study.results.names and _single(row, study) and not _same_model(row.name, best, study)
-        }
-        known = {key: value for key, value in others.items() if math.isfinite(value)}
-        top = max(known, key=lambda key: known[key], default=None)
-        bound, about = (math.nan, "no other row") if top is None else (known[top], f"{top[1]} of {top[0]}")
+    for name, title in OTHER_DATA.items():
+        bound, about = best_single(studies, OTHERS, name, lambda study, row: _same_model(row, best, study))
         found.append(Target(f"AUROC, {title}", "auroc", name, bound, about=about, strict=True))
     return found
+
+
+def best_single(
+    studies: Mapping[str, Study], names: Sequence[str], data: str, is_ours: Callable[[Study, str], bool]
+) -> tuple[float, str]:
+    """The highest AUROC of another single network, and whose it is.
+
+    Args:
+        studies: the published studies.
+        names: those to look at.
+        data: out-of-distribution data, "svhn" or "cifar100".
+        is_ours: (study, method) → whether it is the network that is compared.
+    """
+    others = {
+        (study.name, row.name): study.get(row.name, "auroc", data).value
+        for study in (studies[name] for name in names if name in studies)
+        for row in study.recipe.methods
+        if row.name in study.results.names and _single(row, study) and not is_ours(study, row.name)
+    }
+    known = {key: value for key, value in others.items() if math.isfinite(value)}
+    top = max(known, key=lambda key: known[key], default=None)
+    return (math.nan, "no other row") if top is None else (known[top], f"{top[1]} of {top[0]}")
 
 
 def _single(row: MethodConfig, study: Study) -> bool:
@@ -74,10 +92,12 @@ def _single(row: MethodConfig, study: Study) -> bool:
 
 
 def _same_model(name: str, best: str, study: Study) -> bool:
-    if study.name != "best":
-        return False
-    model = study.recipe.method(best).reuse_model or best
-    return model in (name, study.recipe.method(name).reuse_model)
+    return study.name == "best" and same_network(study, name, best)
+
+
+def same_network(study: Study, first: str, second: str) -> bool:
+    """Whether two methods of a study use the same trained network."""
+    return (study.recipe.method(first).reuse_model or first) == (study.recipe.method(second).reuse_model or second)
 
 
 def rows_of_best(studies: Mapping[str, Study]) -> str:
