@@ -67,9 +67,7 @@ def commands(name: str, arguments: argparse.Namespace) -> Iterator[list[str]]:
 
 def settings_of(changes: Sequence[str]) -> list[str]:
     """Return the changes of the recipe among the arguments of `avuc study`."""
-    return [
-        part for flag, value in zip(changes, changes[1:], strict=False) if flag == "--set" for part in (flag, value)
-    ]
+    return [part for flag, value in pairwise(changes) if flag == "--set" for part in (flag, value)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
