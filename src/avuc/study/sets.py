@@ -197,6 +197,11 @@ class StudyData:
             self._last_set = (test_set, self._outside(test_set) if test_set.outside else self._shifted(test_set))
         return self._last_set[1]
 
+    def load_again(self, test_set: TestSet) -> MemoryData:
+        """Return the images of a set, loaded or generated again."""
+        self._last_set = None
+        return self.images(test_set)
+
     def _shifted(self, test_set: TestSet) -> MemoryData:
         study, clean = self.recipe.study, self.test
         if self.config.corruptions_dir:
@@ -229,7 +234,14 @@ class StudyData:
         source = other.path or other.name
         shape = self.image_shape
         if is_path(source) or is_text_file(source):
-            return self._own_outside(source, other.first, test_set.shift)
+            outside = self._own_outside(source, other.first, test_set.shift)
+            # data are loaded again after other sets, and every method needs the same
+            known = self._prints.get(str(test_set))
+            if known is not None and digest_of(outside) != known:
+                raise InputError(
+                    f"study.ood: {source} returns other data if it is called again; give its random numbers a fixed seed"
+                )
+            return outside
         if shape is None:
             raise InputError(f"study.ood: {source}: images, and the test data are none; name a function of your own")
         if source == "photographs":

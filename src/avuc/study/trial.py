@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from avuc.core.errors import InputError
 from avuc.data import UNLABELLED, Stream
-from avuc.data.digest import shapes_of
+from avuc.data.digest import digest_of, shapes_of
 from avuc.data.tensors import MemoryData, TensorData
 from avuc.posterior import seeded_generator
 from avuc.prediction.outputs import check_outputs
@@ -64,16 +64,30 @@ def try_own_code(recipe: Recipe) -> dict[str, str]:
     # the corruptions of avuc are tested already; a few images show whether they fit the data
     for name in study.shifts if not recipe.data.corruptions_dir else ():
         for severity in severities if is_path(name) else severities[:1]:
-            chosen = study.shift_seed, study.profile, study.shift_size
-            shifted_data(few, name, severity, *chosen, recipe.data.offered)
+            _try_shift(recipe, few, name, severity)
     for other in study.others:
         if is_path(other.path) or is_text_file(other.path):
-            data.images(TestSet(f"ood:{other.name}"))
+            data.prints(TestSet(f"ood:{other.name}"))
+            data.load_again(TestSet(f"ood:{other.name}"))
     _try_net(recipe, data)
     prints = code_prints([net.name, *own_shifts])
     if recipe.data.is_own:  # published data are checked with the results, after their test images are decoded
         prints |= data.training_prints() | data.prints(VALIDATION) | data.prints(CLEAN)
     return prints
+
+
+def _try_shift(recipe: Recipe, few: MemoryData, name: str, severity: int) -> None:
+    study = recipe.study
+    chosen = study.shift_seed, study.profile, study.shift_size
+    results = [
+        shifted_data(few, name, severity, *chosen, recipe.data.offered) for _ in range(1 + is_path(name))
+    ]
+    # the set is generated again for later methods and after an interruption, and must then be the same
+    if digest_of(results[0]) != digest_of(results[-1]):
+        raise InputError(
+            f"study.shifts: {name} returns something else if it is called again with the same arguments; take random "
+            "numbers from its argument 'generator', and keep no state between calls"
+        )
 
 
 def _check_data(data: StudyData) -> None:

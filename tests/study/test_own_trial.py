@@ -1,0 +1,57 @@
+"""What is found before anything is trained: data, networks and shifts of the user that would give wrong figures later."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from avuc.core.errors import InputError
+from avuc.methods import Vanilla
+from avuc.study import run
+from avuc.train import TrainSettings
+
+TRAIN = TrainSettings(epochs=1, batch_size=20, milestones=(), factors=(), pad=0, flip=False)
+NUMBERS = torch.arange(180.0).view(60, 3).remainder(7.0) / 7 + torch.arange(60.0)[:, None] / 60
+LABELS = torch.arange(60) % 3
+
+
+
+def small(out, **changes):
+    """Run a study of 60 rows; the default parts are fine."""
+    given = {
+        "methods": {"V": Vanilla()},
+        "data": {"train": (NUMBERS, LABELS), "test": (NUMBERS[:30] + 0.5, LABELS[:30])},
+        "net": lambda num_classes: nn.Linear(3, num_classes),
+        "train": TRAIN,
+        "validation": 20,
+    }
+    return run(out=out, **{**given, "samples": 1, "device": "cpu", "progress": False, **changes})
+
+
+def refused(out, message, **changes):
+    """Expect one line before anything is trained."""
+    with pytest.raises(InputError, match=message) as raised:
+        small(out, **changes)
+    assert "\n" not in str(raised.value)
+    assert not (out / "models").exists()
+
+
+def test_a_shift_that_cannot_be_repeated(tmp_path):
+    """Its test set would differ between methods, and after an interruption."""
+    rng = np.random.default_rng(0)
+
+    def wind(batch, severity):
+        return batch + severity * torch.from_numpy(rng.normal(size=tuple(batch.shape))).float()
+
+    refused(tmp_path, "study.shifts: object:wind returns something else if it is called again", shifts=[wind])
+
+
+def test_other_data_that_cannot_be_repeated(tmp_path):
+    rng = np.random.default_rng(0)
+
+    def far(split):
+        return torch.from_numpy(rng.normal(size=(12, 3))).float(), torch.zeros(12, dtype=torch.int64)
+
+    refused(tmp_path, "study.ood: object:far returns other data if it is called again", ood=[far])
