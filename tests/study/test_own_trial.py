@@ -55,3 +55,21 @@ def test_other_data_that_cannot_be_repeated(tmp_path):
         return torch.from_numpy(rng.normal(size=(12, 3))).float(), torch.zeros(12, dtype=torch.int64)
 
     refused(tmp_path, "study.ood: object:far returns other data if it is called again", ood=[far])
+
+
+def test_mistakes_under_a_shift_have_class_names(tmp_path):
+    images = torch.randint(256, (90, 6, 6, 1), generator=torch.Generator().manual_seed(0)).byte()
+    labels = torch.arange(90) % 3
+    store = small(
+        tmp_path,
+        data={"train": (images[:60], labels[:60]), "test": (images[60:], labels[60:])},
+        net=lambda num_classes: nn.Sequential(nn.Flatten(), nn.Linear(36, num_classes)),
+        class_names=["ash", "beech", "oak"],
+        shifts=["contrast"],
+        severities=[5],
+    )
+    for shift, severity in (("clean", 0), ("contrast", 5)):
+        mistakes = store.shown("V", 0, shift, severity)["mistakes"]
+        assert {mistake["is"] for mistake in mistakes} <= {"ash", "beech", "oak"}
+        assert mistakes
+    store.close()

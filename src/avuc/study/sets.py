@@ -227,7 +227,8 @@ class StudyData:
         archive = Archive(self.config.corruptions_dir)
         images = torch.from_numpy(archive.images(test_set.shift, test_set.severity))
         labels = torch.from_numpy(archive.labels(test_set.severity))
-        return Dataset(images, labels, self.test.num_classes, str(test_set)).to(self.device)
+        names = self.test.class_names
+        return Dataset(images, labels, self.test.num_classes, str(test_set), names).to(self.device)
 
     def _outside(self, test_set: TestSet) -> MemoryData:
         other = next(candidate for candidate in self.recipe.study.others if f"ood:{candidate.name}" == test_set.shift)

@@ -80,7 +80,7 @@ def _shifted(
             labels = moved_labels(clean.images, labels, name, severity, seed=seed, profile=profile)
     if isinstance(clean, TensorData):
         return replace(clean, inputs=images, labels=labels, name=title)
-    return Dataset(images, labels, clean.num_classes, title)
+    return replace(clean, images=images, labels=labels, name=title)
 
 
 def scaled(data: MemoryData, size: int) -> Dataset:
