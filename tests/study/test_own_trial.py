@@ -73,3 +73,75 @@ def test_mistakes_under_a_shift_have_class_names(tmp_path):
         assert {mistake["is"] for mistake in mistakes} <= {"ash", "beech", "oak"}
         assert mistakes
     store.close()
+
+
+def with_nan(row):
+    changed = NUMBERS.clone()
+    changed[row, 1] = float("nan")
+    return changed
+
+
+class Masked(nn.Linear):
+    """A network that takes NaN for a missing value."""
+
+    def forward(self, inputs):
+        return super().forward(inputs.nan_to_num())
+
+
+def test_inputs_that_are_no_numbers(tmp_path):
+    message = r"1 of 40 training examples have NaN or infinite inputs \(first: example \d+\)"
+    both = {"validation": (NUMBERS[40:], LABELS[40:]), "test": (NUMBERS + 0.5, LABELS)}
+    refused(tmp_path / "train", message, data={**both, "train": (with_nan(30)[:40], LABELS[:40])})
+    message = r"1 of 60 test examples have NaN or infinite inputs \(first: example 50\)"
+    refused(tmp_path / "test", message, data={**both, "train": (NUMBERS[:40], LABELS[:40]), "test": (with_nan(50) + 0.5, LABELS)})
+    small(
+        tmp_path / "masked",
+        data={**both, "train": (with_nan(30)[:40], LABELS[:40])},
+        net=lambda num_classes: Masked(3, num_classes),
+    ).close()
+
+
+def test_logits_that_are_no_numbers(tmp_path):
+    class Broken(nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs) / 0
+
+    refused(tmp_path, "net.name: .* returned NaN or infinite logits", net=lambda num_classes: Broken(3, num_classes))
+
+
+def test_a_shift_that_gives_no_numbers(tmp_path):
+    def logarithm(batch, severity):
+        return (batch - severity).log()
+
+    message = "study.shifts: object:logarithm: at severity 1 the network returned NaN or infinite logits; the shift"
+    refused(tmp_path, message, shifts=[logarithm])
+
+
+def test_shifted_sentences_of_another_length(tmp_path):
+    def encode(texts):
+        length = max(len(text.split()) for text in texts)
+        return torch.stack([torch.arange(float(length)) * len(text) for text in texts])
+
+    texts = [f"one more sentence{'s' * number}" for number in range(60)]
+    refused(
+        tmp_path,
+        r"study.shifts: .*:longer: at severity 1 the network failed on a batch \(8, 4\)",
+        data={"train": (texts[:40], LABELS[:40]), "test": (texts[40:], LABELS[40:])},
+        encode=encode,
+        shifts=[longer],
+    )
+
+
+def longer(texts):
+    return [f"{text} here" for text in texts]
+
+
+def test_a_late_error_names_the_set(tmp_path):
+    """The first examples are fine; the rest is seen when the set is evaluated."""
+
+    def late(batch):
+        batch[20:] = float("nan")
+        return batch
+
+    with pytest.raises(InputError, match=r"^object:late 1: .*NaN"):
+        small(tmp_path, shifts=[late], severities=[1])

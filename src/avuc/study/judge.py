@@ -8,7 +8,8 @@ number of samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from avuc import metrics
 from avuc._old_names import forward
 from avuc.calibration import Calibrator
+from avuc.core.errors import InputError
 from avuc.data.tensors import MemoryData
 from avuc.evaluation.evaluate import metric_values
 from avuc.metrics import calibration
@@ -58,8 +60,18 @@ def predict_all(
     predictor = predictor_for(model, seed)
     readings, different = readings_of(variants)
     # copied to the CPU now, before the next set occupies the device: threads call `judge` while that set runs
-    predictions = [predicted.to("cpu") for predicted in predictor.read(data.inputs, data.labels, different)]
+    with _named(data):
+        predictions = [predicted.to("cpu") for predicted in predictor.read(data.inputs, data.labels, different)]
     return [predictions[different.index(reading)] for reading in readings]
+
+
+@contextmanager
+def _named(data: MemoryData) -> Iterator[None]:
+    """Name the data in errors such as NaN among the logits: a study has many sets."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{data.name}: {error}") from error
 
 
 def readings_of(variants: Sequence[Variant]) -> tuple[list[Reading], list[Reading]]:
@@ -87,7 +99,8 @@ def predict_maps(
     """
     readings, different = readings_of(variants)
     levels = [thresholds.get(variants[readings.index(reading)].name) for reading in different]
-    results = read_dense(predictor_for(model, seed), data, different, levels, most_rows=most_rows, show=show)
+    with _named(data):
+        results = read_dense(predictor_for(model, seed), data, different, levels, most_rows=most_rows, show=show)
     return [results[different.index(reading)] for reading in readings]
 
 

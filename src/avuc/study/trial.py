@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -61,22 +62,23 @@ def try_own_code(recipe: Recipe) -> dict[str, str]:
     some = data.test if recipe.data.is_own else data.validation
     few = some.subset(range(min(FEW, len(some))))
     severities = sorted({min(study.severities), max(study.severities)}) if study.severities else []
+    shifted: dict[tuple[str, int], MemoryData] = {}
     # the corruptions of avuc are tested already; a few images show whether they fit the data
     for name in study.shifts if not recipe.data.corruptions_dir else ():
         for severity in severities if is_path(name) else severities[:1]:
-            _try_shift(recipe, few, name, severity)
+            shifted[name, severity] = _try_shift(recipe, few, name, severity)
     for other in study.others:
         if is_path(other.path) or is_text_file(other.path):
             data.prints(TestSet(f"ood:{other.name}"))
             data.load_again(TestSet(f"ood:{other.name}"))
-    _try_net(recipe, data)
+    _try_net(recipe, data, shifted)
     prints = code_prints([net.name, *own_shifts])
     if recipe.data.is_own:  # published data are checked with the results, after their test images are decoded
         prints |= data.training_prints() | data.prints(VALIDATION) | data.prints(CLEAN)
     return prints
 
 
-def _try_shift(recipe: Recipe, few: MemoryData, name: str, severity: int) -> None:
+def _try_shift(recipe: Recipe, few: MemoryData, name: str, severity: int) -> MemoryData:
     study = recipe.study
     chosen = study.shift_seed, study.profile, study.shift_size
     results = [
@@ -88,6 +90,7 @@ def _try_shift(recipe: Recipe, few: MemoryData, name: str, severity: int) -> Non
             f"study.shifts: {name} returns something else if it is called again with the same arguments; take random "
             "numbers from its argument 'generator', and keep no state between calls"
         )
+    return results[0]
 
 
 def _check_data(data: StudyData) -> None:
@@ -118,15 +121,14 @@ def _check_data(data: StudyData) -> None:
         check_overlap(source, own, train, test)
 
 
-def _try_net(recipe: Recipe, data: StudyData) -> None:
+def _try_net(recipe: Recipe, data: StudyData, shifted: Mapping[tuple[str, int], MemoryData]) -> None:
     config, held = recipe.net, data.validation
     start = seeded_generator(0)
     net = make_net(config, held.num_classes, data.image_shape, None, start, any_inputs=data.any_inputs)
     batch, labels = _batch(held)
     name = f"net.name: {config.name}"
     try:
-        with torch.no_grad():
-            logits = copy.deepcopy(net).eval()(batch)
+        logits = _run(net, batch)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
     except Exception as error:  # whatever the user's network raises
@@ -145,10 +147,67 @@ def _try_net(recipe: Recipe, data: StudyData) -> None:
         raise InputError(f"{name}: {error}") from error
     if recipe.study.shift_size:
         _try_size(net, scaled(held.subset(range(len(labels))), recipe.study.shift_size), tuple(logits.shape), name)
+    _try_finite(net, data, logits, name)
+    for (shift, severity), some in shifted.items():
+        if is_path(shift) or isinstance(some, TensorData):
+            _try_shifted(net, some, shift, severity)
     for method in recipe.methods:
         _check_settings(method, held)
     for method in recipe.trained:
         _try_method(recipe, method, net, batch, labels)
+
+
+def _try_finite(net: nn.Module, data: StudyData, logits: Tensor, name: str) -> None:
+    """Refuse NaN and infinite logits: those of the first examples, and of all examples with such inputs."""
+    parts: dict[str, MemoryData | Stream] = {"test": data.test, "held-out": data.validation}
+    if data.config.is_own:
+        parts["training"] = data.train(1, 0)
+        for part, some in parts.items():
+            assert not isinstance(some, Stream)  # the user's own source cannot be streamed
+            rows = _unusual_rows(some)
+            if len(rows) and not _is_finite(_run(net, some.batch(rows[:FEW])[0])):
+                raise InputError(
+                    f"data.source: {data.config.source}: {len(rows)} of {len(some)} {part} examples have NaN or infinite "
+                    f"inputs (first: example {int(rows[0])}), and so are the network's logits; remove or replace them"
+                )
+    if not _is_finite(logits):
+        raise InputError(f"{name} returned NaN or infinite logits for a batch of {len(logits)}, before any training")
+
+
+def _unusual_rows(data: MemoryData) -> Tensor:
+    """Return the indices of the examples with NaN or infinite inputs."""
+    parts = [data.inputs] if isinstance(data.inputs, Tensor) else data.inputs.values()
+    unusual = torch.zeros(len(data), dtype=torch.bool, device=data.device)
+    for part in parts:
+        if part.is_floating_point():
+            unusual |= ~part.reshape(len(data), -1).isfinite().all(1)
+    return unusual.nonzero()[:, 0]
+
+
+def _is_finite(logits: Tensor) -> bool:
+    """Return whether no row has NaN, +inf or only −inf; a single class may be impossible."""
+    return bool(logits.amax(1).isfinite().all())
+
+
+def _run(net: nn.Module, batch: Any) -> Any:
+    with torch.no_grad():
+        return copy.deepcopy(net).eval()(batch)
+
+
+def _try_shifted(net: nn.Module, data: MemoryData, shift: str, severity: int) -> None:
+    """Refuse a shift whose examples the network does not take, or for which it returns no numbers."""
+    batch, labels = _batch(data)
+    where = f"study.shifts: {shift}: at severity {severity} the network"
+    try:
+        logits = _run(net, batch)
+    except Exception as error:  # whatever the user's network raises
+        raise InputError(f"{where} failed on a batch {_shapes(batch)}: {described(error)}") from error
+    expected = (len(labels), data.num_classes, *labels.shape[1:])
+    if tuple(logits.shape) != expected:
+        raise InputError(f"{where} returned {tuple(logits.shape)} for a batch {_shapes(batch)}; expected {expected}")
+    if not _is_finite(logits):
+        inputs = "; the shift returned NaN or infinite numbers, too" if len(_unusual_rows(data)) else ""
+        raise InputError(f"{where} returned NaN or infinite logits{inputs}")
 
 
 def _try_size(net: nn.Module, data: MemoryData, expected: tuple[int, ...], name: str) -> None:
@@ -156,8 +215,7 @@ def _try_size(net: nn.Module, data: MemoryData, expected: tuple[int, ...], name:
     batch, _ = _batch(data)
     where = f"study.shift_size: {name.removeprefix('net.name: ')}"
     try:
-        with torch.no_grad():
-            shape = tuple(copy.deepcopy(net).eval()(batch).shape)
+        shape = tuple(_run(net, batch).shape)
     except Exception as error:  # whatever the user's network raises
         raise InputError(f"{where} failed on a batch {_shapes(batch)}: {described(error)}; leave it out") from error
     if shape != expected:
