@@ -68,6 +68,9 @@ def test_float_images_and_mappings() -> None:
         ("folder", "data: data must be .* expected an avuc Dataset"),
         ((FLOATS, LABELS / 2), "data: labels must be class indices, found torch.float32"),
         ((IMAGES.movedim(3, 1), LABELS), "have the channels first"),
+        ((FLOATS, np.array(["ash", "oak"])[LABELS % 2]), r"data: labels must be class indices, found text \('ash'\)"),
+        (DataLoader([(torch.zeros(2), "oak")] * 4), r"data: labels must be class indices, found text \('oak'\)"),
+        (DataLoader(TensorDataset(FLOATS, FLOATS, LABELS)), r"found list of 3 .*; for several inputs use a mapping"),
         (DataLoader([(np.zeros(k), 0) for k in (2, 3)]), "data: batches of different shapes"),
     ],
 )

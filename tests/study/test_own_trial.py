@@ -145,3 +145,17 @@ def test_a_late_error_names_the_set(tmp_path):
 
     with pytest.raises(InputError, match=r"^object:late 1: .*NaN"):
         small(tmp_path, shifts=[late], severities=[1])
+
+
+@pytest.mark.parametrize(
+    ("labels", "outputs", "message"),
+    [
+        (nn.functional.one_hot(LABELS, 3), 2, r"labels \(N, 3\) are labels of tokens: .* \(N,\), such as .argmax\(1\)"),
+        (LABELS[:, None], 3, r"labels \(N, 1\) are labels of tokens: .* \(N,\), such as labels\[:, 0\]"),
+        (LABELS.clamp(max=1), 1, r"one logit z for two classes is the pair of logits \(0, z\)"),
+    ],
+    ids=["one-hot", "column", "one logit"],
+)
+def test_outputs_that_do_not_fit_the_labels(tmp_path, labels, outputs, message):
+    data = {"train": (NUMBERS, labels), "test": (NUMBERS + 0.5, labels)}
+    refused(tmp_path, message, data=data, net=lambda: nn.Linear(3, outputs))

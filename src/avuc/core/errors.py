@@ -20,6 +20,19 @@ class NonFiniteError(InputError):
     """Logits, probabilities or a loss contain NaN or infinity. A training run that raises it has diverged."""
 
 
+class BatchError(InputError):
+    """A batch is not an input of the network and its labels.
+
+    Args:
+        problem: what is wrong.
+        remedy: what a caller of `predict` can do about it; other functions name their own remedy.
+    """
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(f"{problem}; {remedy}" if remedy else problem)
+        self.problem: str = problem
+
+
 class NoColumnError(InputError):
     """A file has no column or array of the given name."""
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
-from avuc.core.errors import InputError
+from avuc.core.errors import BatchError, InputError
 from avuc.data.arrays import Dataset
 from avuc.data.stream import Stream
 from avuc.prediction.arguments import Arguments, Array
@@ -194,24 +194,24 @@ def _split(batch: Any) -> tuple[Any, Any]:
     if isinstance(batch, Mapping):
         present = [key for key in LABEL_KEYS if key in batch]
         if len(present) > 1:
-            raise InputError(f"a batch has both {present[0]!r} and {present[1]!r}; {PAIR}")
+            raise BatchError(f"a batch has both {present[0]!r} and {present[1]!r}", PAIR)
         rest = {key: value for key, value in batch.items() if key not in present}
         return rest, batch[present[0]] if present else None
     if isinstance(batch, tuple | list) and len(batch) in (1, 2):
         first, *rest_of_it = batch
         if isinstance(first, Array | Mapping | tuple | list):
             return first, rest_of_it[0] if rest_of_it else None
-    raise InputError(
-        f"a batch must be a tensor, a mapping of tensors or a pair (input, labels); found {_described(batch)}; {PAIR}"
+    raise BatchError(
+        f"a batch must be a tensor, a mapping of tensors or a pair (input, labels); found {_described(batch)}", PAIR
     )
 
 
 def _check(name: object, value: Any) -> None:
     what = f"batch[{name!r}]" if isinstance(name, str) else "the network's input"
     if isinstance(value, np.ndarray) and value.dtype.kind not in "fiub":
-        raise InputError(f"{what} must be numbers, found an array of dtype {value.dtype}; {PAIR}")
+        raise BatchError(f"{what} must be numbers, found an array of dtype {value.dtype}", PAIR)
     if not isinstance(value, Array):
-        raise InputError(f"{what} must be a tensor or an array, found {_described(value)}; {PAIR}")
+        raise BatchError(f"{what} must be a tensor or an array, found {_described(value)}", PAIR)
     if isinstance(value, Tensor) and value.layout != torch.strided:
         raise InputError(f"{what} is a sparse tensor; use .to_dense(), or {PAIR}")
     if value.ndim == 0:

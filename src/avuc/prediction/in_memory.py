@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import (
@@ -18,7 +19,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from avuc.core.errors import InputError
+from avuc.core.errors import BatchError, InputError
 from avuc.data.arrays import Dataset
 from avuc.data.stream import Stream
 from avuc.data.tensors import MemoryData, TensorData
@@ -29,6 +30,7 @@ EXPECTED = (
     "an avuc Dataset, a pair (inputs, labels) of tensors, a mapping of tensors with 'labels', a torch Dataset or a "
     "DataLoader"
 )
+SEVERAL = "for several inputs use a mapping from the names of the network's arguments to tensors, with 'labels'"
 
 
 def in_memory(data: Any, name: str, num_classes: int = 0) -> MemoryData:
@@ -81,19 +83,35 @@ def collected(data: Any) -> tuple[Any, Tensor]:
     try:
         source = source_of(data, labels, None, None)
         parts = list(source) if isinstance(source, Loaded) else [source]
+    except BatchError as error:
+        raise InputError(f"{error.problem}; {SEVERAL}") from error
     except InputError as error:
         raise InputError(f"{error}; expected {EXPECTED}") from error
     if any(part.labels is None for part in parts):
         raise InputError(f"there are no labels; expected {EXPECTED}")
     try:
         inputs = _joined([part.arguments for part in parts])
-        targets = torch.cat([torch.as_tensor(part.labels) for part in parts])
+        targets = torch.cat([_class_indices(part.labels) for part in parts])
+    except InputError:
+        raise
     except (RuntimeError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"batches of different shapes ({reason}); pad to one length") from error
     if targets.is_floating_point() or targets.dtype == torch.bool:
         raise InputError(f"labels must be class indices, found {targets.dtype}; convert them with .long()")
     return inputs, targets.long()
+
+
+def _class_indices(labels: Any) -> Tensor:
+    """Return labels as a tensor; names of classes are refused."""
+    if not isinstance(labels, Tensor):
+        values = np.asarray(labels)
+        if values.dtype.kind in "USO" and values.size and isinstance(values.flat[0], str):
+            raise InputError(
+                f"labels must be class indices, found text ({str(values.flat[0])[:40]!r}); number the classes from 0, in "
+                "the same order for all data"
+            )
+    return torch.as_tensor(labels)
 
 
 def _in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
@@ -121,7 +139,5 @@ def _joined(parts: list[Arguments]) -> Any:
     if first.kwargs and not first.args:
         return {name: torch.cat([tensor_of(part.kwargs[name]) for part in parts]) for name in first.kwargs}
     if len(first.args) != 1 or first.kwargs:
-        raise InputError(
-            "several positional inputs; use a mapping from the names of the network's arguments to tensors"
-        )
+        raise InputError(f"several positional inputs; {SEVERAL}")
     return torch.cat([tensor_of(part.args[0]) for part in parts])

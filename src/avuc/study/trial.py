@@ -139,7 +139,7 @@ def _try_net(recipe: Recipe, data: StudyData, shifted: Mapping[tuple[str, int], 
     if tuple(logits.shape) != expected:
         raise InputError(
             f"{name} returned {tuple(logits.shape)} for a batch of {len(labels)}; the labels have {held.num_classes} "
-            f"classes, so {expected} was expected{_hint(logits, expected, config.class_dim)}"
+            f"classes, so {expected} was expected{_hint(logits, labels, expected, config.class_dim)}"
         )
     try:
         check_outputs(logits, Task())
@@ -233,10 +233,17 @@ def _check_settings(method: MethodConfig, data: MemoryData) -> None:
         raise InputError(f"methods.{method.name}.bn_images: needs inputs that are one tensor, not a mapping")
 
 
-def _hint(logits: Tensor, expected: tuple[int, ...], class_dim: int) -> str:
-    """Return a hint if the classes are in the last dimension; else an empty text."""
+def _hint(logits: Tensor, labels: Tensor, expected: tuple[int, ...], class_dim: int) -> str:
+    """Return what the user may have meant; an empty text if that is not clear."""
     last = tuple(logits.movedim(-1, 1).shape) if logits.ndim > 2 else ()
-    return "; set net.class_dim = -1 for classes in the last dimension" if class_dim == 1 and last == expected else ""
+    if class_dim == 1 and last == expected:
+        return "; set net.class_dim = -1 for classes in the last dimension"
+    if labels.ndim == 2 and logits.ndim == 2:
+        each = ", such as labels[:, 0]" if labels.shape[1] == 1 else ", such as .argmax(1) of one-hot labels"
+        return f"; labels (N, {labels.shape[1]}) are labels of tokens: for one label for each example use (N,){each}"
+    if tuple(logits.shape) in ((len(labels), 1), (len(labels),)) and expected == (len(labels), 2):
+        return "; one logit z for two classes is the pair of logits (0, z)"
+    return ""
 
 
 def _try_method(recipe: Recipe, config: MethodConfig, net: nn.Module, batch: Any, labels: Tensor) -> None:
