@@ -159,3 +159,35 @@ def test_a_late_error_names_the_set(tmp_path):
 def test_outputs_that_do_not_fit_the_labels(tmp_path, labels, outputs, message):
     data = {"train": (NUMBERS, labels), "test": (NUMBERS + 0.5, labels)}
     refused(tmp_path, message, data=data, net=lambda: nn.Linear(3, outputs))
+
+
+class Pair(nn.Linear):
+    def forward(self, inputs):
+        return {"out": super().forward(inputs), "aux": inputs}
+
+
+def frozen(num_classes):
+    return nn.Linear(3, num_classes).requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"data": {"train": (NUMBERS.double().numpy(), LABELS), "test": (NUMBERS.double() + 0.5, LABELS)}},
+            r"the inputs are float64: convert them with .float\(\) in load",
+        ),
+        ({"net": lambda: nn.Linear(3, 3).double()}, r"the network's weights are float64: convert them with .float\(\)"),
+        ({"net": frozen}, "methods.V: the network has no weights that require a gradient"),
+        ({"net": lambda: Pair(3, 3)}, r"keys 'out', 'aux', .* is not clear; let its forward return the logits alone"),
+    ],
+    ids=["float64 inputs", "float64 weights", "frozen", "dict"],
+)
+def test_networks_that_cannot_be_used_as_they_are(tmp_path, changes, message):
+    refused(tmp_path, message, **changes)
+
+
+def test_batch_norm_and_one_held_out_example(tmp_path):
+    """The network can be trained, although a batch of held-out data has one row."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
+    small(tmp_path, net=net, validation=1).close()

@@ -19,7 +19,10 @@ Logits = Callable[[Any], Tensor]
 FEWEST_SIGMOIDS = 16
 
 
-def logits_of(output: Any, rows: int, function: Logits | None = None) -> Tensor:
+CHOOSE = "pass logits=, a function from this output to the tensor of logits"
+
+
+def logits_of(output: Any, rows: int, function: Logits | None = None, *, remedy: str = CHOOSE) -> Tensor:
     """Return the logits from a network's output.
 
     The output may be a tensor; an object or mapping with "logits", as in Hugging Face; or a tuple or list with exactly
@@ -29,6 +32,7 @@ def logits_of(output: Any, rows: int, function: Logits | None = None) -> Tensor:
         output: what the network returned.
         rows: number of examples.
         function: returns the logits from the output; None: as above.
+        remedy: what the caller's user can do if the logits are not found, for the message.
 
     >>> import torch
     >>> logits_of({"logits": torch.zeros(2, 3), "loss": torch.tensor(0.1)}, 2).shape
@@ -55,8 +59,7 @@ def logits_of(output: Any, rows: int, function: Logits | None = None) -> Tensor:
     elif isinstance(output, Mapping):
         kind += f" with the keys {', '.join(map(repr, list(output)[:6])) or 'none'}"
     raise InputError(
-        f"the network returns {kind}, and which part holds the logits ({rows}, classes) is not clear; "
-        "pass logits=, a function from this output to the tensor of logits"
+        f"the network returns {kind}, and which part holds the logits ({rows}, classes) is not clear; {remedy}"
     )
 
 

@@ -19,7 +19,7 @@ from avuc.prediction.outputs import check_outputs
 from avuc.prediction.task import Task
 from avuc.study.config import MethodConfig, Recipe
 from avuc.study.grid import CLEAN, VALIDATION, TestSet
-from avuc.study.net import make_net
+from avuc.study.net import RETURN, make_net
 from avuc.study.overlap import check_overlap
 from avuc.study.own_code import bound, described, find, is_path, search_recipe_folder
 from avuc.study.own_digest import begin, code_prints
@@ -116,25 +116,27 @@ def _check_data(data: StudyData) -> None:
     if not len(test) or train.num_classes < 2:
         raise InputError(f"data.source: {source}: {len(test)} test examples of {train.num_classes} classes are too few")
     if not data.config.evaluate_on_validation:
-        own = data.train(1, 0)
-        assert not isinstance(own, Stream)  # the user's own source cannot be streamed
-        check_overlap(source, own, train, test)
+        check_overlap(source, _in_memory(data.train(1, 0)), train, test)
 
 
 def _try_net(recipe: Recipe, data: StudyData, shifted: Mapping[tuple[str, int], MemoryData]) -> None:
     config, held = recipe.net, data.validation
     start = seeded_generator(0)
     net = make_net(config, held.num_classes, data.image_shape, None, start, any_inputs=data.any_inputs)
-    batch, labels = _batch(held)
+    # one held-out example is too few for batch normalisation
+    some = held if len(held) >= FEW or recipe.data.stream else _in_memory(data.train(1, 0))
+    batch, labels = _batch(some)
     name = f"net.name: {config.name}"
     try:
         logits = _run(net, batch)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
     except Exception as error:  # whatever the user's network raises
-        raise InputError(f"{name} failed on a batch {_shapes(batch)}: {described(error)}") from error
+        raise InputError(
+            f"{name} failed on a batch {_shapes(batch)}: {described(error)}{_other_precision(net, batch)}"
+        ) from error
     if not isinstance(logits, Tensor):
-        raise InputError(f"{name} returned a {type(logits).__name__} for a batch; expected logits")
+        raise InputError(f"{name} returned a {type(logits).__name__} for a batch; {RETURN}")
     expected = (len(labels), held.num_classes, *labels.shape[1:])
     if tuple(logits.shape) != expected:
         raise InputError(
@@ -146,24 +148,27 @@ def _try_net(recipe: Recipe, data: StudyData, shifted: Mapping[tuple[str, int], 
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
     if recipe.study.shift_size:
-        _try_size(net, scaled(held.subset(range(len(labels))), recipe.study.shift_size), tuple(logits.shape), name)
+        _try_size(net, scaled(some.subset(range(len(labels))), recipe.study.shift_size), tuple(logits.shape), name)
     _try_finite(net, data, logits, name)
-    for (shift, severity), some in shifted.items():
-        if is_path(shift) or isinstance(some, TensorData):
-            _try_shifted(net, some, shift, severity)
+    for (shift, severity), examples in shifted.items():
+        if is_path(shift) or isinstance(examples, TensorData):
+            _try_shifted(net, examples, shift, severity)
     for method in recipe.methods:
         _check_settings(method, held)
     for method in recipe.trained:
         _try_method(recipe, method, net, batch, labels)
 
 
+def _in_memory(data: MemoryData | Stream) -> MemoryData:
+    assert not isinstance(data, Stream)  # only files are streamed, not the user's own source
+    return data
+
+
 def _try_finite(net: nn.Module, data: StudyData, logits: Tensor, name: str) -> None:
     """Refuse NaN and infinite logits: those of the first examples, and of all examples with such inputs."""
-    parts: dict[str, MemoryData | Stream] = {"test": data.test, "held-out": data.validation}
     if data.config.is_own:
-        parts["training"] = data.train(1, 0)
-        for part, some in parts.items():
-            assert not isinstance(some, Stream)  # the user's own source cannot be streamed
+        training = _in_memory(data.train(1, 0))
+        for part, some in (("training", training), ("held-out", data.validation), ("test", data.test)):
             rows = _unusual_rows(some)
             if len(rows) and not _is_finite(_run(net, some.batch(rows[:FEW])[0])):
                 raise InputError(
@@ -233,6 +238,16 @@ def _check_settings(method: MethodConfig, data: MemoryData) -> None:
         raise InputError(f"methods.{method.name}.bn_images: needs inputs that are one tensor, not a mapping")
 
 
+def _other_precision(net: nn.Module, batch: Any) -> str:
+    """Return a remedy if the inputs are float64 and the weights float32, as with arrays of NumPy, or the reverse."""
+    inputs = {part.dtype for part in ([batch] if isinstance(batch, Tensor) else batch.values())}
+    weights = {parameter.dtype for parameter in net.parameters()}
+    if (torch.float64 in inputs) == (torch.float64 in weights):
+        return ""
+    wrong, owner = ("inputs", "load") if torch.float64 in inputs else ("network's weights", "the network's function")
+    return f"; the {wrong} are float64: convert them with .float() in {owner}"
+
+
 def _hint(logits: Tensor, labels: Tensor, expected: tuple[int, ...], class_dim: int) -> str:
     """Return what the user may have meant; an empty text if that is not clear."""
     last = tuple(logits.movedim(-1, 1).shape) if logits.ndim > 2 else ()
@@ -255,6 +270,11 @@ def _try_method(recipe: Recipe, config: MethodConfig, net: nn.Module, batch: Any
         raise InputError(f"{where}: an ensemble needs different starts; give a function that makes the network")
     if config.skip_training:
         return
+    if not any(parameter.requires_grad for parameter in net.parameters()):
+        raise InputError(
+            f"{where}: the network has no weights that require a gradient, so it cannot be trained; set "
+            "requires_grad_(True), or skip_training = true"
+        )
     if config.objective.kind == "euc" and not isinstance(batch, Tensor):
         raise InputError(f"{where}: the objective euc needs a network that takes one tensor, not a mapping")
     try:
