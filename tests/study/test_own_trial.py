@@ -17,7 +17,6 @@ NUMBERS = torch.arange(180.0).view(60, 3).remainder(7.0) / 7 + torch.arange(60.0
 LABELS = torch.arange(60) % 3
 
 
-
 def small(out, **changes):
     """Run a study of 60 rows; the default parts are fine."""
     given = {
@@ -93,7 +92,11 @@ def test_inputs_that_are_no_numbers(tmp_path):
     both = {"validation": (NUMBERS[40:], LABELS[40:]), "test": (NUMBERS + 0.5, LABELS)}
     refused(tmp_path / "train", message, data={**both, "train": (with_nan(30)[:40], LABELS[:40])})
     message = r"1 of 60 test examples have NaN or infinite inputs \(first: example 50\)"
-    refused(tmp_path / "test", message, data={**both, "train": (NUMBERS[:40], LABELS[:40]), "test": (with_nan(50) + 0.5, LABELS)})
+    refused(
+        tmp_path / "test",
+        message,
+        data={**both, "train": (NUMBERS[:40], LABELS[:40]), "test": (with_nan(50) + 0.5, LABELS)},
+    )
     small(
         tmp_path / "masked",
         data={**both, "train": (with_nan(30)[:40], LABELS[:40])},

@@ -108,8 +108,8 @@ def _class_indices(labels: Any) -> Tensor:
         values = np.asarray(labels)
         if values.dtype.kind in "USO" and values.size and isinstance(values.flat[0], str):
             raise InputError(
-                f"labels must be class indices, found text ({str(values.flat[0])[:40]!r}); number the classes from 0, in "
-                "the same order for all data"
+                f"labels must be class indices, found text ({str(values.flat[0])[:40]!r}); number the classes from 0, "
+                "in the same order for all data"
             )
     return torch.as_tensor(labels)
 

@@ -240,7 +240,7 @@ class StudyData:
             known = self._prints.get(str(test_set))
             if known is not None and digest_of(outside) != known:
                 raise InputError(
-                    f"study.ood: {source} returns other data if it is called again; give its random numbers a fixed seed"
+                    f"study.ood: {source} returns other data if it is called again; give random numbers a fixed seed"
                 )
             return outside
         if shape is None:
