@@ -193,7 +193,7 @@ def test_a_row_that_was_left_out_must_come_back_as_it_was(recipe_file, tmp_path)
     without = dataclasses.replace(whole, methods=tuple(row for row in whole.methods if not row.name.startswith("SVI")))
     run_study(without, tmp_path, device="cpu", progress=False).close()
     other = load_recipe(recipe_file, [*changes, "methods.SVI.objective.kl_weight=1.0"])
-    with pytest.raises(InputError, match=r"holds another study: methods\.SVI\.objective was"):
+    with pytest.raises(InputError, match=r"holds another study: methods\.SVI\.objective\.kl_weight was .*, now 1\.0"):
         run_study(other, tmp_path, device="cpu", progress=False)
     run_study(whole, tmp_path, device="cpu", progress=False).close()
 

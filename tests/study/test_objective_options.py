@@ -155,7 +155,7 @@ def test_a_study_with_options(tmp_path):
     store.close()
     assert repr([tuple(row) for row in small(tmp_path / "python", methods).rows()]) == repr(rows)
     changed = replace(methods["options"]["objective"], options={"bins": 4})
-    with pytest.raises(InputError, match=r"holds another study: methods\.options\.objective was"):
+    with pytest.raises(InputError, match=r"holds another study: methods\.options\.objective\.options"):
         small(tmp_path / "python", {**methods, "options": {"method": Vanilla(), "objective": changed}})
 
 

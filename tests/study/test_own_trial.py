@@ -1,4 +1,4 @@
-"""What is found before anything is trained: data, networks and shifts of the user that would give wrong figures later."""
+"""What is found before anything is trained: own data, networks and shifts that would give wrong figures later."""
 
 from __future__ import annotations
 
@@ -194,3 +194,10 @@ def test_batch_norm_and_one_held_out_example(tmp_path):
     """The network can be trained, although a batch of held-out data has one row."""
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
     small(tmp_path, net=net, validation=1).close()
+
+
+def test_a_changed_setting_is_named(tmp_path):
+    """The line showed the first 80 characters of all settings, which were the same before and after."""
+    small(tmp_path).close()
+    with pytest.raises(InputError, match=r"holds another study: methods\.V\.train\.flip was False, now True; choose"):
+        small(tmp_path, train=TrainSettings(epochs=1, batch_size=20, milestones=(), factors=(), pad=0, flip=True))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,10 @@ def check_resumable(old: Recipe, new: Recipe, path: Path) -> None:
         for item in fields(before):
             was, is_now = (_identity(getattr(config, item.name)) for config in (before, now))
             if was != is_now and item.name not in ("seeds", *READING):
+                values = (getattr(config, item.name) for config in (before, now))
+                key, was, is_now = _first_difference(f"{part}.{item.name}", *values)
                 raise InputError(
-                    f"{path}: holds another study: {part}.{item.name} was {_short(was)}, now {_short(is_now)}; "
-                    "choose another --out"
+                    f"{path}: holds another study: {key} was {_short(was)}, now {_short(is_now)}; choose another --out"
                 )
 
 
@@ -74,6 +76,22 @@ def _same_file(before: str, now: str) -> bool:
 def _identity(value: Any) -> Any:
     """Return the value that is compared; for training settings, only those that change the result of a training."""
     return value.identity() if isinstance(value, TrainSettings) else value
+
+
+def _first_difference(key: str, was: Any, is_now: Any) -> tuple[str, Any, Any]:
+    """Return the first part of two settings that differs: its key and both values."""
+    if type(was) is not type(is_now):
+        return key, was, is_now
+    if isinstance(was, TrainSettings):
+        old, new = was.identity(), is_now.identity()
+        name = next(name for name in {**old, **new} if old.get(name) != new.get(name))
+        return f"{key}.{name}", getattr(was, name), getattr(is_now, name)
+    if is_dataclass(was) and not isinstance(was, type):
+        was, is_now = ({item.name: getattr(each, item.name) for item in fields(was)} for each in (was, is_now))
+    if isinstance(was, Mapping) and was.keys() == is_now.keys():
+        name = next(name for name in was if was[name] != is_now[name])
+        return _first_difference(f"{key}.{name}", was[name], is_now[name])
+    return key, was, is_now
 
 
 def _short(value: Any) -> str:
