@@ -172,9 +172,9 @@ def test_grows_and_equals_one_made_at_once(recipe_file, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("train.epochs=9", r"methods\.Vanilla\.train was"),
+        ("train.epochs=9", r"methods\.Vanilla\.train\.epochs was 4, now 9"),
         ("study.samples=9", r"study\.samples was 4, now 9"),
-        ("methods.SVI.objective.kl_weight=1.0", r"methods\.SVI\.objective was"),
+        ("methods.SVI.objective.kl_weight=1.0", r"methods\.SVI\.objective\.kl_weight was"),
         ("data.split_seed=4", r"data\.split_seed was 3, now 4"),
     ],
 )
