@@ -266,7 +266,7 @@ def test_exported_copy_names_no_folder_and_resumes(folder):
     assert "/home/ada" not in text
     run_study(load_recipe("recipe.toml", changes), folder / "copy", device="cpu", progress=False).close()
     other = [changes[0].replace("photos", "pictures"), changes[1]]
-    with pytest.raises(InputError, match=r"data.options was"):
+    with pytest.raises(InputError, match=r"data\.options\.where was"):
         run_study(load_recipe("recipe.toml", other), folder / "copy", device="cpu", progress=False)
 
 

@@ -201,3 +201,9 @@ def test_a_changed_setting_is_named(tmp_path):
     small(tmp_path).close()
     with pytest.raises(InputError, match=r"holds another study: methods\.V\.train\.flip was False, now True; choose"):
         small(tmp_path, train=TrainSettings(epochs=1, batch_size=20, milestones=(), factors=(), pad=0, flip=True))
+
+
+def test_a_changed_setting_is_named_before_the_data_that_it_changes(tmp_path):
+    small(tmp_path).close()
+    with pytest.raises(InputError, match=r"holds another study: data\.validation was 20, now 15; choose"):
+        small(tmp_path, validation=15)

@@ -95,8 +95,7 @@ def _run(
     try:
         if store.lost:
             print(f"avuc: {store.damage()}; what is missing is computed again", file=sys.stderr)
-        store.check_data(prints)
-        store.adopt(recipe)
+        store.adopt(recipe, prints)
         began = time.monotonic()
         store.begin(engine=engine, device=",".join(devices), recipe=recipe, about=about_here(devices))
         try:

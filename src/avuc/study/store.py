@@ -62,8 +62,14 @@ class Store(StudyFile):
 
     # the recipe and the runs
 
-    def adopt(self, recipe: Recipe) -> None:
-        """Make this the study of `recipe`: a new study, the same one, or an extension of it. Refuse anything else."""
+    def adopt(self, recipe: Recipe, prints: Mapping[str, str] | None = None) -> None:
+        """Make this the study of `recipe`: a new study, the same one, or an extension of it. Refuse anything else.
+
+        Args:
+            recipe: the study.
+            prints: digests of its data and code, as in `check_data`; a changed setting is reported first, because it
+                may be why the data have changed.
+        """
         from avuc.study.config_parser import parse_recipe
         from avuc.study.resumable import check_resumable
 
@@ -72,6 +78,7 @@ class Store(StudyFile):
             runs = [row[0] for row in self.select("SELECT recipe FROM runs ORDER BY id DESC")]
             for old in dict.fromkeys(filter(None, [self._meta("recipe"), *runs])):
                 check_resumable(parse_recipe(old, f"{self.path}"), recipe, self.path)
+            self.check_data(prints or {})
             self.db.execute("INSERT OR REPLACE INTO meta VALUES('recipe', ?)", (recipe.stored_text(),))
             check(self.db, [Unit.of("meta", "recipe")])
 
@@ -180,11 +187,11 @@ class Store(StudyFile):
                 raise self._changed(name)
 
     def _changed(self, name: str) -> InputError:
-        what = f"the {name} has" if name.startswith("code of ") else f"the data {name!r} have"
-        old = "code" if name.startswith("code of ") else "files"
+        is_code = name.startswith("code of ")
+        what = f"the {name} has" if is_code else f"the data {name!r} have"
+        remedy = "put the old code back" if is_code else "put the old files back (and give random data a fixed seed)"
         return InputError(
-            f"{self.path}: {what} changed since results in it were computed; put the old {old} back, or choose another "
-            "--out"
+            f"{self.path}: {what} changed since results in it were computed; {remedy}, or choose another --out"
         )
 
     # reading
