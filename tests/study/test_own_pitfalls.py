@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Subset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from avuc.core.errors import InputError
 from avuc.data.tensors import TensorData
@@ -74,6 +82,39 @@ def test_usual_loaders_are_read_in_order(settings):
         return DataLoader(Subset(TensorDataset(NUMBERS, LABELS), range(50)), batch_size=8, **settings)
 
     assert loaded(load).inputs[:, 0].tolist() == list(range(50))
+
+
+class Rows(IterableDataset):
+    def __iter__(self):
+        yield from zip(NUMBERS, LABELS, strict=True)
+
+
+def test_the_last_batch_of_an_iterable_dataset_is_kept():
+    assert len(loaded(lambda split: DataLoader(Rows(), batch_size=16, drop_last=True))) == 60
+
+
+class Opened(Dataset):
+    """A dataset that each reading process opens."""
+
+    opened = False
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        assert self.opened
+        return NUMBERS[index], LABELS[index]
+
+
+def open_it(worker):
+    torch.utils.data.get_worker_info().dataset.opened = True
+
+
+def test_reading_processes_are_prepared():
+    def load(split):
+        return DataLoader(Opened(), batch_size=5, shuffle=True, num_workers=1, worker_init_fn=open_it)
+
+    assert len(loaded(load)) == 12
 
 
 def test_a_function_without_split_is_refused(tmp_path):

@@ -117,7 +117,10 @@ def _class_indices(labels: Any) -> Tensor:
 def _in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
     """Return a loader of the same examples in the order of their dataset; other samplers keep the loader unchanged."""
     dataset, sampler = loader.dataset, loader.sampler
-    if isinstance(dataset, IterableDataset) or type(loader.batch_sampler) is not BatchSampler:
+    if isinstance(dataset, IterableDataset):
+        # some datasets yield whole batches
+        return loader if loader.batch_size is None else _loader_of(dataset, loader)
+    if type(loader.batch_sampler) is not BatchSampler:
         return loader
     if type(sampler) is SubsetRandomSampler:  # a part of the dataset, such as a split
         dataset = Subset(dataset, sorted(sampler.indices))
@@ -126,11 +129,19 @@ def _in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
             return loader
     elif type(sampler) is not SequentialSampler:
         return loader
+    return _loader_of(dataset, loader)
+
+
+def _loader_of(dataset: Any, loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Return a loader of all examples of a dataset, with the last batch, that reads them as `loader` does."""
     return DataLoader(
         dataset,
         batch_size=loader.batch_size or DATASET_BATCH,
         collate_fn=loader.collate_fn,
         num_workers=loader.num_workers,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        timeout=loader.timeout,
     )
 
 
