@@ -129,3 +129,18 @@ def test_the_message_names_both_folders(elsewhere, capsys):
     assert study("../study/recipe.toml", elsewhere / "out", "--set", "net.name=own_part:make_net") == 2
     said = capsys.readouterr().err
     assert f"no module 'own_part' in {os.getcwd()} or {elsewhere / 'study'} or among the installed packages" in said
+
+
+def test_a_file_with_the_name_of_another_module(elsewhere):
+    """Python has imported `queue` already and takes that one."""
+    (elsewhere / "work" / "queue.py").write_text("def make_net():\n    return 1\n")
+    own_code.search_recipe_folder(str(elsewhere / "study"))
+    with pytest.raises(InputError) as error:
+        own_code.find("queue:make_net", "net.name")
+    assert str(error.value).endswith(f"which hides {elsewhere / 'work' / 'queue.py'}; rename your file")
+
+
+def test_a_module_that_ends_python(elsewhere):
+    (elsewhere / "work" / "own_script.py").write_text("import sys\nsys.exit(3)\n")
+    with pytest.raises(InputError, match=r"net.name: importing own_script failed: SystemExit: 3 \(own_script.py, line 2"):
+        own_code.find("own_script:make_net", "net.name")

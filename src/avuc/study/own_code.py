@@ -74,7 +74,8 @@ def find(path: str, where: str) -> Any:
         if not hasattr(target, attribute):
             own = ((key, value) for key, value in vars(target).items() if getattr(value, "__module__", "") == name)
             public = [key for key, value in own if callable(value) and not key.startswith("_")]
-            raise InputError(f"{where}: {path}: {name} has no {attribute!r}; {did_you_mean(attribute, public)}")
+            note = _hidden(name) or did_you_mean(attribute, public)
+            raise InputError(f"{where}: {path}: {name} has no {attribute!r}; {note}")
         target = getattr(target, attribute)
     if not callable(target):
         raise InputError(f"{where}: {path} is a {type(target).__name__}; expected a function")
@@ -113,7 +114,7 @@ def _module(name: str, where: str) -> ModuleType:
                 "the path, or put the module beside the recipe"
             ) from error
         raise InputError(f"{where}: importing {name} failed: {described(error)}; install that module") from error
-    except Exception as error:  # whatever the user's module raises
+    except (Exception, SystemExit) as error:  # whatever the user's module raises; a script may end Python
         raise InputError(f"{where}: importing {name} failed: {described(error)}") from error
     # a study started from Python uses the modules that the user has imported, so only recipe files are checked
     if _RECIPE_FOLDERS and _RECIPE_FOLDERS[-1] and (home := _home(name)) in _RECIPE_FOLDERS and home not in folders:
@@ -121,6 +122,16 @@ def _module(name: str, where: str) -> ModuleType:
             f"{where}: {name} was imported from {home}, for another recipe; run this one in a new Python process"
         )
     return module
+
+
+def _hidden(name: str) -> str:
+    """Return a note if the user's file has the name of a module that Python had imported before; else an empty text."""
+    top = name.partition(".")[0]
+    for folder in (os.getcwd(), *filter(None, _RECIPE_FOLDERS[-1:])):
+        for file in (Path(folder, f"{top}.py"), Path(folder, top, "__init__.py")):
+            if file.is_file() and _home(name) not in (folder, "?"):
+                return f"this is a module in {_home(name)}, which hides {file}; rename your file"
+    return ""
 
 
 def _home(name: str) -> str:
