@@ -207,3 +207,33 @@ def test_a_changed_setting_is_named_before_the_data_that_it_changes(tmp_path):
     small(tmp_path).close()
     with pytest.raises(InputError, match=r"holds another study: data\.validation was 20, now 15; choose"):
         small(tmp_path, validation=15)
+
+
+def test_other_data_need_no_labels(tmp_path):
+    def far(split):
+        return NUMBERS[:12] + 9
+
+    def near(split):
+        return NUMBERS[:12] + 9, LABELS[:12]
+
+    store = small(tmp_path / "a", ood=[far, near])
+    found = {row[2]: row[5] for row in store.rows() if row[4] == "auroc"}
+    assert found["ood:far"] == found["ood:near"]
+    store.close()
+    sentences = ["a", "b b", "c c c"] * 20
+    store = small(
+        tmp_path / "b",
+        data={"train": (sentences[:40], LABELS[:40]), "test": (sentences[40:], LABELS[40:])},
+        encode=lambda texts: torch.tensor([[len(text), 1.0, 2.0] for text in texts]),
+        ood=[lambda: ["d d d", "e"]],
+    )
+    assert store.select("SELECT rows FROM cells WHERE shift LIKE 'ood:%'") == [(2,)]
+    store.close()
+
+
+def test_mistakes_in_other_data_name_their_key(tmp_path):
+    refused(tmp_path, "^study.ood: .* failed: ZeroDivisionError", ood=[broken])
+
+
+def broken(split):
+    return 1 / 0

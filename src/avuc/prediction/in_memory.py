@@ -20,7 +20,7 @@ from torch.utils.data import (
 )
 
 from avuc.core.errors import BatchError, InputError
-from avuc.data.arrays import Dataset
+from avuc.data.arrays import UNLABELLED, Dataset
 from avuc.data.stream import Stream
 from avuc.data.tensors import MemoryData, TensorData
 from avuc.prediction.arguments import Arguments, tensor_of
@@ -73,8 +73,13 @@ def as_memory_data(inputs: Any, labels: Tensor, num_classes: int, name: str, **m
     return TensorData(inputs, labels, num_classes, name, **{key: more[key] for key in more if key != "origin"})
 
 
-def collected(data: Any) -> tuple[Any, Tensor]:
-    """Return the inputs (a tensor, or a mapping of tensors) and labels of data in one of the usual forms."""
+def collected(data: Any, *, unlabelled: bool = False) -> tuple[Any, Tensor]:
+    """Return the inputs (a tensor, or a mapping of tensors) and labels of data in one of the usual forms.
+
+    Args:
+        data: one of the forms in `EXPECTED`.
+        unlabelled: whether data without labels are accepted; they get `UNLABELLED`. Default False.
+    """
     labels = None
     if isinstance(data, tuple | list) and len(data) == 2:
         data, labels = data
@@ -87,6 +92,8 @@ def collected(data: Any) -> tuple[Any, Tensor]:
         raise InputError(f"{error.problem}; {SEVERAL}") from error
     except InputError as error:
         raise InputError(f"{error}; expected {EXPECTED}") from error
+    if unlabelled and all(part.labels is None for part in parts):
+        parts = [part._replace(labels=torch.full((part.rows,), UNLABELLED)) for part in parts]
     if any(part.labels is None for part in parts):
         raise InputError(f"there are no labels; expected {EXPECTED}")
     try:

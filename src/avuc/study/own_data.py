@@ -11,7 +11,7 @@ from torch import Tensor
 
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX
-from avuc.data import Dataset
+from avuc.data import UNLABELLED, Dataset
 from avuc.data.tensors import Encode, MemoryData, TensorData
 from avuc.prediction.in_memory import as_memory_data, collected
 from avuc.study.own_code import bound, described, find, seeded
@@ -52,7 +52,7 @@ def forget() -> None:
 
 
 def _load(config: DataConfig, split: str, num_classes: int) -> MemoryData:
-    where = f"data.source: {config.source} ({split})"
+    where = f"study.ood: {config.source}" if num_classes else f"data.source: {config.source} ({split})"
     if not num_classes:
         _check_split(config)
     loaded = call_load(config, split, outside=bool(num_classes))
@@ -60,13 +60,15 @@ def _load(config: DataConfig, split: str, num_classes: int) -> MemoryData:
         loaded = replace(loaded, labels=loaded.labels.masked_fill(loaded.labels == config.ignore_index, IGNORE_INDEX))
     if isinstance(loaded, Dataset | TensorData):
         return loaded if num_classes else _named(loaded, config.class_names, where)
+    if num_classes and _are_texts(loaded):  # sentences without labels
+        loaded = (loaded, [UNLABELLED] * len(loaded))
     texts, encode = _texts(loaded), _encoder(config)
     if texts and encode is None:
         raise InputError(f"{where}: sentences need data.encode, the import path of a function that makes them tensors")
     if encode is not None and not texts:
         raise InputError(f"{where}: data.encode is for sentences, a pair (list of str, labels); leave it out")
     pair = (encode(list(texts)), loaded[1]) if texts and encode else loaded
-    inputs, labels = _collected(pair, where)
+    inputs, labels = _collected(pair, where, unlabelled=bool(num_classes))
     if config.ignore_index != IGNORE_INDEX:
         labels = labels.masked_fill(labels == config.ignore_index, IGNORE_INDEX)
     classes = class_names(loaded) or config.class_names
@@ -114,9 +116,11 @@ def _check_split(config: DataConfig) -> None:
 def _texts(loaded: Any) -> tuple[str, ...]:
     """Return the sentences of a pair (list of str, labels); nothing for other data."""
     is_pair = isinstance(loaded, tuple | list) and len(loaded) == 2 and isinstance(loaded[0], list | tuple)
-    if is_pair and loaded[0] and all(isinstance(text, str) for text in loaded[0]):
-        return tuple(loaded[0])
-    return ()
+    return tuple(loaded[0]) if is_pair and _are_texts(loaded[0]) else ()
+
+
+def _are_texts(loaded: Any) -> bool:
+    return isinstance(loaded, list | tuple) and bool(loaded) and all(isinstance(text, str) for text in loaded)
 
 
 def _encoder(config: DataConfig) -> Encode | None:
@@ -148,7 +152,8 @@ def call_load(config: DataConfig, split: str, *, outside: bool = False) -> Any:
     A function that loads out-of-distribution data need not take the options of the study's own data.
     """
     path, root = config.source, config.root
-    function = find(path, "data.source")
+    key = "study.ood" if outside else "data.source"
+    function = find(path, key)
     if isinstance(function, Mapping):
         if split not in function:
             raise InputError(f"data: no {split!r} among {', '.join(map(repr, function))}; give 'train' and 'test'")
@@ -157,7 +162,7 @@ def call_load(config: DataConfig, split: str, *, outside: bool = False) -> Any:
     offered = {"split": split} | (config.offered if outside else {"root": root} if root else {})
     if not root and "root" not in options and _needs_root(function):
         raise InputError(f"data.root: {path} needs the folder of the data; set data.root = FOLDER")
-    call = bound(function, offered, options, "data", path)
+    call = bound(function, offered, options, key if outside else "data", path)
     # transforms and generated data that use global random numbers are the same in every run
     with seeded(0):
         try:
@@ -165,7 +170,7 @@ def call_load(config: DataConfig, split: str, *, outside: bool = False) -> Any:
         except InputError:
             raise
         except Exception as error:  # whatever the user's function raises
-            raise InputError(f"data.source: {path}(split={split!r}) failed: {described(error)}") from error
+            raise InputError(f"{key}: {path}(split={split!r}) failed: {described(error)}") from error
 
 
 def _needs_root(function: Any) -> bool:
@@ -176,11 +181,11 @@ def _needs_root(function: Any) -> bool:
     return root is not None and root.default is root.empty
 
 
-def _collected(loaded: Any, where: str) -> tuple[Any, Tensor]:
+def _collected(loaded: Any, where: str, *, unlabelled: bool) -> tuple[Any, Tensor]:
     """Return the inputs (a tensor, or a mapping of tensors) and labels of data in one of the usual forms."""
     try:
         with seeded(0):
-            return collected(loaded)
+            return collected(loaded, unlabelled=unlabelled)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     except Exception as error:  # whatever the user's dataset raises
