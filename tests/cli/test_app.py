@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -307,3 +308,14 @@ def test_control_characters_are_shown_not_obeyed():
     stream = io.StringIO()
     Console(stream).line("a\x1b[31m\rb")
     assert stream.getvalue() == "a\\x1b[31m\\rb\n"
+
+
+def test_warnings_are_one_line():
+    """They showed the path of the command and its line of code, which say nothing."""
+    before = warnings.formatwarning
+    with app.one_line_warnings():
+        said = warnings.formatwarning("all samples are equal", UserWarning, sys.argv[0], 8)
+        other = warnings.formatwarning("old", DeprecationWarning, "my_net.py", 3)
+    assert said == "avuc: all samples are equal\n"
+    assert other == "my_net.py:3: DeprecationWarning: old\n"
+    assert warnings.formatwarning is before

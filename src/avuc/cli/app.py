@@ -6,8 +6,9 @@ import argparse
 import errno
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from avuc.cli.apply import COMMAND as APPLY
@@ -116,10 +117,29 @@ def _run(arguments: list[str]) -> int:
             args = parser.parse_args(arguments)
         finally:  # also after --help and --version: a closed pipe raises here, not at exit
             sys.stdout.flush()
-        with standard_input(args), without_progress(getattr(args, "quiet", False)):
+        with standard_input(args), without_progress(getattr(args, "quiet", False)), one_line_warnings():
             code = COMMANDS[args.command].run(args)
     sys.stdout.flush()
     return code
+
+
+@contextmanager
+def one_line_warnings() -> Iterator[None]:
+    """Print a warning of this package as one line, without the line of code of the command that called it."""
+    before = warnings.formatwarning
+
+    def formatted(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if not issubclass(category, UserWarning) or filename != sys.argv[0]:
+            return before(message, category, filename, lineno, line)
+        return visible(f"avuc: {message}") + "\n"
+
+    warnings.formatwarning = formatted
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _discard_output() -> None:
