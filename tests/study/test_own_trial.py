@@ -237,3 +237,27 @@ def test_mistakes_in_other_data_name_their_key(tmp_path):
 
 def broken(split):
     return 1 / 0
+
+
+def test_classes_without_examples_get_a_line(tmp_path, capsys):
+    labels = LABELS + 1
+    data = {"train": (NUMBERS, labels), "test": (NUMBERS[:30] + 0.5, labels[:30])}
+    small(tmp_path / "a", data=data).close()
+    assert "1 of 4 classes have no training example (0); labels are counted from 0" in capsys.readouterr().err
+    small(tmp_path / "b").close()
+    assert "no training example" not in capsys.readouterr().err
+
+
+def test_a_shift_without_severity_gets_a_line(tmp_path, capsys):
+    def dim(batch, level=1):
+        return batch / level
+
+    def dark(batch, severity):
+        return batch / severity
+
+    small(tmp_path / "a", shifts=[dim], severities=[1]).close()
+    assert "takes no 'severity'" not in capsys.readouterr().err
+    small(tmp_path / "b", shifts=[dim, dark], severities=[1, 5]).close()
+    said = capsys.readouterr().err
+    assert said.count("takes no 'severity'") == 1
+    assert "study.shifts: object:dim takes no 'severity', so it does the same at every severity" in said

@@ -224,12 +224,23 @@ def bound(
     values = {**{name: value for name, value in offered.items() if name in named}, **options}
     for name, parameter in named.items():
         if parameter.default is kind.empty and name not in values:
-            remedy = (
-                "rename it or give it a default" if takes_batch else f"give it a default or put it in {where}.options"
-            )
+            or_option = "" if takes_batch else f", or put it in {where}.options"
+            remedy = f"rename it or give it a default{or_option}"
             raise InputError(f"{where}: {path} needs {name!r}, and avuc offers {', '.join(offered)}; {remedy}")
     alone = [values.pop(n) for n, parameter in named.items() if parameter.kind is kind.POSITIONAL_ONLY and n in values]
     return lambda *batch: function(*batch, *alone, **values)
+
+
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Return whether a function has an argument of this name.
+
+    >>> takes(lambda images, severity: images, "severity"), takes(lambda images, level=1: images, "severity")
+    (True, False)
+    """
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
 from avuc.core.errors import InputError
@@ -11,12 +13,14 @@ from avuc.data.tensors import MemoryData
 from avuc.study.config import Recipe
 from avuc.study.grid import CLEAN, VALIDATION, TestSet
 from avuc.study.overlap import check_overlap
-from avuc.study.own_code import bound, find, is_path, search_recipe_folder
+from avuc.study.own_code import bound, find, is_path, search_recipe_folder, takes
 from avuc.study.own_digest import begin, code_prints
 from avuc.study.sets import StudyData
 from avuc.study.shifted import shifted_data
 from avuc.study.text_file import is_text_file
 from avuc.study.trial_net import FEW, in_memory, try_net
+
+MOST_NAMES = 5  # classes that a line names
 
 
 def try_own_code(recipe: Recipe) -> dict[str, str]:
@@ -55,6 +59,11 @@ def try_own_code(recipe: Recipe) -> dict[str, str]:
     for name in study.shifts if not recipe.data.corruptions_dir else ():
         for severity in severities if is_path(name) else severities[:1]:
             shifted[name, severity] = _try_shift(recipe, few, name, severity)
+        if is_path(name) and len(severities) > 1 and not takes(find(name, "study.shifts"), "severity"):
+            print(
+                f"avuc: study.shifts: {name} takes no 'severity', so it does the same at every severity",
+                file=sys.stderr,
+            )
     for other in study.others:
         if is_path(other.path) or is_text_file(other.path):
             data.prints(TestSet(f"ood:{other.name}"))
@@ -101,5 +110,21 @@ def _check_data(data: StudyData) -> None:
             raise InputError(f"data.source: {source}: none of the {len(part)} {name} examples has a label")
     if not len(test) or train.num_classes < 2:
         raise InputError(f"data.source: {source}: {len(test)} test examples of {train.num_classes} classes are too few")
+    _note_unused_classes(source, data)
     if not data.config.evaluate_on_validation:
         check_overlap(source, in_memory(data.train(1, 0)), train, test)
+
+
+def _note_unused_classes(source: str, data: StudyData) -> None:
+    """Print a line if a class has no example to learn from, as with labels that are counted from 1."""
+    parts, names = (in_memory(data.train(1, 0)), data.validation), data.validation.class_names
+    used = torch.cat([part.labels.unique() for part in parts]).tolist()
+    unused = sorted(set(range(data.validation.num_classes)).difference(used))
+    if unused:
+        listed = ", ".join(names[label] if names else str(label) for label in unused[:MOST_NAMES])
+        more = ", …" if len(unused) > MOST_NAMES else ""
+        print(
+            f"avuc: data.source: {source}: {len(unused)} of {data.validation.num_classes} classes have no training "
+            f"example ({listed}{more}); labels are counted from 0, without gaps",
+            file=sys.stderr,
+        )
