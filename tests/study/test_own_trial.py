@@ -154,7 +154,7 @@ def test_a_late_error_names_the_set(tmp_path):
     ("labels", "outputs", "message"),
     [
         (nn.functional.one_hot(LABELS, 3), 2, r"labels \(N, 3\) are labels of tokens: .* \(N,\), such as .argmax\(1\)"),
-        (LABELS[:, None], 3, r"labels \(N, 1\) are labels of tokens: .* \(N,\), such as labels\[:, 0\]"),
+        (LABELS[:, None], 3, r"labels \(N, 1\) have one dimension too many: use labels\[:, 0\]"),
         (LABELS.clamp(max=1), 1, r"one logit z for two classes is the pair of logits \(0, z\)"),
     ],
     ids=["one-hot", "column", "one logit"],
@@ -261,3 +261,34 @@ def test_a_shift_without_severity_gets_a_line(tmp_path, capsys):
     said = capsys.readouterr().err
     assert said.count("takes no 'severity'") == 1
     assert "study.shifts: object:dim takes no 'severity', so it does the same at every severity" in said
+
+
+class Several(nn.Linear):
+    """A network with a second output in training, as GoogLeNet in torchvision."""
+
+    def forward(self, inputs):
+        logits = super().forward(inputs.flatten(1))
+        return (logits, logits) if self.training else logits
+
+
+def test_a_network_with_two_outputs_in_training(tmp_path):
+    images = torch.randint(256, (60, 2, 2, 1), generator=torch.Generator().manual_seed(0)).byte()
+    data = {"train": (images[:40], LABELS[:40]), "test": (images[40:], LABELS[40:])}
+    message = "methods.V: .* the network returned a tuple in training mode; let its forward return the logits alone"
+    refused(tmp_path, message, data=data, net=lambda num_classes: Several(4, num_classes))
+
+
+class Scaled(nn.Module):
+    def forward(self, batch, severity):
+        return batch * severity
+
+
+def test_a_shift_that_is_a_module_gets_its_arguments(tmp_path, capsys):
+    def scaled(batch, severity):
+        return batch * severity
+
+    store = small(tmp_path, shifts=[Scaled(), scaled], severities=[1, 5])
+    found = {row[2:4]: row[5] for row in store.rows() if row[4] == "nll"}
+    assert found["object:shift", 5] == found["object:scaled", 5] != found["object:shift", 1]
+    assert "takes no 'severity'" not in capsys.readouterr().err
+    store.close()

@@ -17,7 +17,7 @@ from avuc.prediction.outputs import logits_of
 from avuc.study.own_code import bound, described, find, seeded
 from avuc.study.sections import NetConfig
 
-RETURN = "let its forward return the logits alone, or a mapping or object that has them as 'logits'"
+RETURN = "let its forward return the logits alone"
 
 
 def make_net(
@@ -71,7 +71,7 @@ class AnyInputs(nn.Module):
             inputs, named = None, {**inputs, **named}
         output = self.net(inputs, **named) if inputs is not None else self.net(**named)
         rows = len(inputs) if inputs is not None else len(next(iter(named.values())))
-        logits = logits_of(output, rows, remedy=RETURN)
+        logits = logits_of(output, rows, remedy=f"{RETURN}, or an object that has them as 'logits'")
         return logits if self.class_dim == 1 or logits.ndim < 3 else logits.movedim(self.class_dim, 1)
 
 

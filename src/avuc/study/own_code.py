@@ -202,7 +202,7 @@ def bound(
     (3, 4)
     """
     try:
-        parameters = dict(inspect.signature(function).parameters)
+        parameters = _parameters(function)
     except (TypeError, ValueError) as error:
         raise InputError(f"{where}: {path} has no signature that Python can read; wrap it in a def") from error
     kind = inspect.Parameter
@@ -238,9 +238,18 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     (True, False)
     """
     try:
-        return name in inspect.signature(function).parameters
+        return name in _parameters(function)
     except (TypeError, ValueError):
         return False
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a function by name; those of `forward` for a network, which passes all of them on."""
+    found = dict(inspect.signature(function).parameters)
+    forward = getattr(function, "forward", None)
+    passed_on = all(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in found.values())
+    is_network = callable(forward) and not inspect.isclass(function)
+    return dict(inspect.signature(forward).parameters) if passed_on and is_network else found
 
 
 @contextmanager

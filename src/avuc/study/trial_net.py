@@ -168,9 +168,13 @@ def _hint(logits: Tensor, labels: Tensor, expected: tuple[int, ...], class_dim: 
     last = tuple(logits.movedim(-1, 1).shape) if logits.ndim > 2 else ()
     if class_dim == 1 and last == expected:
         return "; set net.class_dim = -1 for classes in the last dimension"
+    if labels.ndim == logits.ndim and labels.shape[1] == 1:
+        return f"; labels (N, {', '.join(map(str, labels.shape[1:]))}) have one dimension too many: use labels[:, 0]"
     if labels.ndim == 2 and logits.ndim == 2:
-        each = ", such as labels[:, 0]" if labels.shape[1] == 1 else ", such as .argmax(1) of one-hot labels"
-        return f"; labels (N, {labels.shape[1]}) are labels of tokens: for one label for each example use (N,){each}"
+        return (
+            f"; labels (N, {labels.shape[1]}) are labels of tokens: for one label for each example use (N,), such as "
+            ".argmax(1) of one-hot labels"
+        )
     if tuple(logits.shape) in ((len(labels), 1), (len(labels),)) and expected == (len(labels), 2):
         return "; one logit z for two classes is the pair of logits (0, z)"
     return ""
@@ -195,8 +199,10 @@ def _try_method(recipe: Recipe, config: MethodConfig, net: nn.Module, batch: Any
     try:
         model = method.build(with_head(copy.deepcopy(net), config.objective)).train()
         with torch.random.fork_rng(devices=[]):
-            loss = config.objective.loss(math.prod(labels.shape))
-            loss(method.logits(model, batch), labels, method.kl(model)).total.backward()
+            loss, logits = config.objective.loss(math.prod(labels.shape)), method.logits(model, batch)
+            if not isinstance(logits, Tensor):
+                raise TypeError(f"the network returned a {type(logits).__name__} in training mode; {RETURN}")
+            loss(logits, labels, method.kl(model)).total.backward()
     except Exception as error:  # whatever the user's network raises
         raise InputError(f"{where}: a step on one batch failed: {described(error)}") from error
 
