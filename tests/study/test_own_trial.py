@@ -292,3 +292,23 @@ def test_a_shift_that_is_a_module_gets_its_arguments(tmp_path, capsys):
     assert found["object:shift", 5] == found["object:scaled", 5] != found["object:shift", 1]
     assert "takes no 'severity'" not in capsys.readouterr().err
     store.close()
+
+
+PICTURES = torch.randint(256, (60, 2, 2, 1), generator=torch.Generator().manual_seed(0)).byte()
+MISSING = torch.where(torch.arange(60) == 3, -100, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("data", "names", "message"),
+    [
+        ({"test": (NUMBERS + 0.5, LABELS + 4)}, (), r"\(test\): label 6, but the training data have 3 classes \(0 … 2\)"),
+        ({}, ("ash", "oak"), r"\(train\): label 2, but there are only 2 class names \(0 … 1\)"),
+        ({"test": (NUMBERS[:0], LABELS[:0])}, (), r"\(test\): there are no examples"),
+        ({"train": (PICTURES, MISSING)}, (), r"\(train\): 1 images have no label; leave them out"),
+        ({"train": (PICTURES[..., 0], LABELS)}, (), r"grey images get a dimension by \[..., None\]"),
+    ],
+    ids=["unknown class", "few names", "empty", "no label", "grey"],
+)
+def test_labels_and_images_that_do_not_fit(tmp_path, data, names, message):
+    given = {"train": (NUMBERS, LABELS), "test": (NUMBERS[:30] + 0.5, LABELS[:30]), **data}
+    refused(tmp_path, message, data=given, class_names=names)

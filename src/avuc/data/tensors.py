@@ -54,7 +54,7 @@ class TensorData:
         if isinstance(self.inputs, Tensor) and self.inputs.dtype == torch.uint8 and self.inputs.ndim != 4:
             raise InputError(
                 f"{self.name}: uint8 inputs are images (N, height, width, channels), found {tuple(self.inputs.shape)}; "
-                "convert other numbers with .float() or .long()"
+                "grey images get a dimension by [..., None], other numbers are converted with .float() or .long()"
             )
         used = self.labels[self.labels != IGNORE_INDEX]
         if len(used):

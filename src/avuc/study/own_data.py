@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, uint8
 
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX
@@ -79,6 +79,8 @@ def _load(config: DataConfig, split: str, num_classes: int) -> MemoryData:
     else:
         train = load_own(config, "train")
         count, classes = train.num_classes, train.class_names
+    if not num_classes:
+        _check_labels(inputs, labels, count, where, named=bool(classes))
     name = f"{config.source} {split}"
     more: dict[str, Any] = {"class_names": classes, "origin": f"from {config.source}"}
     if texts:
@@ -93,6 +95,19 @@ def _named(data: MemoryData, names: tuple[str, ...], where: str) -> MemoryData:
     if len(names) != data.num_classes:
         raise InputError(f"{where}: {data.num_classes} classes, but data.class_names has {len(names)} names")
     return replace(data, class_names=names)
+
+
+def _check_labels(inputs: Any, labels: Tensor, count: int, where: str, *, named: bool) -> None:
+    """Refuse labels that are no classes of the study, and images without a label."""
+    if not labels.numel():
+        raise InputError(f"{where}: there are no examples")
+    highest = int(labels.max())
+    if highest >= count:
+        reason = f"there are only {count} class names" if named else f"the training data have {count} classes"
+        raise InputError(f"{where}: label {highest}, but {reason} (0 … {count - 1}); correct it, or data.class_names")
+    missing = int((labels == IGNORE_INDEX).sum())
+    if missing and labels.ndim == 1 and isinstance(inputs, Tensor) and inputs.dtype == uint8:
+        raise InputError(f"{where}: {missing} images have no label; leave them out")
 
 
 def _check_split(config: DataConfig) -> None:
