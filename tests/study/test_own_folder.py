@@ -142,7 +142,5 @@ def test_a_file_with_the_name_of_another_module(elsewhere):
 
 def test_a_module_that_ends_python(elsewhere):
     (elsewhere / "work" / "own_script.py").write_text("import sys\nsys.exit(3)\n")
-    with pytest.raises(
-        InputError, match=r"importing own_script failed: SystemExit: 3 \(own_script.py, line 2"
-    ):
+    with pytest.raises(InputError, match=r"importing own_script failed: SystemExit: 3 \(own_script.py, line 2"):
         own_code.find("own_script:make_net", "net.name")

@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 from avuc.core.errors import InputError
 from avuc.methods import Vanilla
 from avuc.study import run
+from avuc.study.own_code import register
+from avuc.study.own_data import forget, load_own
+from avuc.study.sections import DataConfig
 from avuc.train import TrainSettings
 
 TRAIN = TrainSettings(epochs=1, batch_size=20, milestones=(), factors=(), pad=0, flip=False)
@@ -301,7 +305,11 @@ MISSING = torch.where(torch.arange(60) == 3, -100, LABELS)
 @pytest.mark.parametrize(
     ("data", "names", "message"),
     [
-        ({"test": (NUMBERS + 0.5, LABELS + 4)}, (), r"\(test\): label 6, but the training data have 3 classes \(0 … 2\)"),
+        (
+            {"test": (NUMBERS + 0.5, LABELS + 4)},
+            (),
+            r"\(test\): label 6, but the training data have 3 classes \(0 … 2\)",
+        ),
         ({}, ("ash", "oak"), r"\(train\): label 2, but there are only 2 class names \(0 … 1\)"),
         ({"test": (NUMBERS[:0], LABELS[:0])}, (), r"\(test\): there are no examples"),
         ({"train": (PICTURES, MISSING)}, (), r"\(train\): 1 images have no label; leave them out"),
@@ -312,3 +320,39 @@ MISSING = torch.where(torch.arange(60) == 3, -100, LABELS)
 def test_labels_and_images_that_do_not_fit(tmp_path, data, names, message):
     given = {"train": (NUMBERS, LABELS), "test": (NUMBERS[:30] + 0.5, LABELS[:30]), **data}
     refused(tmp_path, message, data=given, class_names=names)
+
+
+SENTENCES = [f"{'good fine bad'.split()[number % 3]} {number}" for number in range(60)]
+
+
+class Reviews(Dataset):
+    classes = ("good", "fine", "bad")
+
+    def __getitem__(self, index):
+        return SENTENCES[index], int(LABELS[index])
+
+    def __len__(self):
+        return 60
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda: (np.array(SENTENCES), LABELS.numpy()),
+        Reviews,
+        lambda: DataLoader(Reviews(), batch_size=7, shuffle=True, drop_last=True),
+    ],
+    ids=["arrays", "dataset", "loader"],
+)
+def test_sentences_in_other_forms(form):
+    config = DataConfig(source=register(lambda split: form(), "data"), encode=f"{__name__}:lengths", validation=5)
+    forget()
+    found = load_own(config, "train")
+    assert found.texts == tuple(SENTENCES)
+    assert found.class_names == (() if isinstance(form(), tuple) else Reviews.classes)
+    assert torch.equal(found.labels, LABELS)
+    assert found.inputs[:, 0].tolist() == [len(text) for text in SENTENCES]
+
+
+def lengths(texts):
+    return torch.tensor([[float(len(text))] for text in texts])

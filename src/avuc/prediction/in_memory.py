@@ -84,7 +84,7 @@ def collected(data: Any, *, unlabelled: bool = False) -> tuple[Any, Tensor]:
     if isinstance(data, tuple | list) and len(data) == 2:
         data, labels = data
     if isinstance(data, DataLoader):
-        data = _in_order(data)
+        data = in_order(data)
     try:
         source = source_of(data, labels, None, None)
         parts = list(source) if isinstance(source, Loaded) else [source]
@@ -121,7 +121,7 @@ def _class_indices(labels: Any) -> Tensor:
     return torch.as_tensor(labels)
 
 
-def _in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
+def in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
     """Return a loader of the same examples in the order of their dataset; other samplers keep the loader unchanged."""
     dataset, sampler = loader.dataset, loader.sampler
     if isinstance(dataset, IterableDataset):

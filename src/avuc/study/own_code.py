@@ -248,8 +248,9 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     found = dict(inspect.signature(function).parameters)
     forward = getattr(function, "forward", None)
     passed_on = all(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in found.values())
-    is_network = callable(forward) and not inspect.isclass(function)
-    return dict(inspect.signature(forward).parameters) if passed_on and is_network else found
+    if passed_on and callable(forward) and not inspect.isclass(function):
+        return dict(inspect.signature(forward).parameters)
+    return found
 
 
 @contextmanager

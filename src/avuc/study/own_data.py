@@ -8,12 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, uint8
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
 
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.data import UNLABELLED, Dataset
 from avuc.data.tensors import Encode, MemoryData, TensorData
-from avuc.prediction.in_memory import as_memory_data, collected
+from avuc.prediction.data import DATASET_BATCH
+from avuc.prediction.in_memory import as_memory_data, collected, in_order
 from avuc.study.own_code import bound, described, find, seeded
 from avuc.study.sections import DataConfig
 
@@ -60,18 +63,23 @@ def _load(config: DataConfig, split: str, num_classes: int) -> MemoryData:
         loaded = replace(loaded, labels=loaded.labels.masked_fill(loaded.labels == config.ignore_index, IGNORE_INDEX))
     if isinstance(loaded, Dataset | TensorData):
         return loaded if num_classes else _named(loaded, config.class_names, where)
+    classes = class_names(loaded) or config.class_names
     if num_classes and _are_texts(loaded):  # sentences without labels
         loaded = (loaded, [UNLABELLED] * len(loaded))
+    if config.encode:
+        loaded = _sentences(loaded, where)
     texts, encode = _texts(loaded), _encoder(config)
     if texts and encode is None:
         raise InputError(f"{where}: sentences need data.encode, the import path of a function that makes them tensors")
     if encode is not None and not texts:
-        raise InputError(f"{where}: data.encode is for sentences, a pair (list of str, labels); leave it out")
+        raise InputError(
+            f"{where}: data.encode is for sentences: return a pair (list of str, labels) or a torch Dataset of (str, label), "
+            "or leave data.encode out"
+        )
     pair = (encode(list(texts)), loaded[1]) if texts and encode else loaded
     inputs, labels = _collected(pair, where, unlabelled=bool(num_classes))
     if config.ignore_index != IGNORE_INDEX:
         labels = labels.masked_fill(labels == config.ignore_index, IGNORE_INDEX)
-    classes = class_names(loaded) or config.class_names
     if num_classes:  # out-of-distribution data: their labels mean nothing in this study
         labels, count, classes = labels.masked_fill(labels != IGNORE_INDEX, 0), num_classes, ()
     elif split == "train":
@@ -132,6 +140,28 @@ def _texts(loaded: Any) -> tuple[str, ...]:
     """Return the sentences of a pair (list of str, labels); nothing for other data."""
     is_pair = isinstance(loaded, tuple | list) and len(loaded) == 2 and isinstance(loaded[0], list | tuple)
     return tuple(loaded[0]) if is_pair and _are_texts(loaded[0]) else ()
+
+
+def _sentences(loaded: Any, where: str) -> Any:
+    """Return sentences and labels in other usual forms as a pair (list of str, labels); other data unchanged."""
+    is_pair = isinstance(loaded, tuple | list) and len(loaded) == 2
+    if is_pair and hasattr(loaded[0], "tolist"):  # an array, or a column of pandas
+        texts = loaded[0].tolist()
+        labels = loaded[1].tolist() if hasattr(loaded[1], "tolist") else loaded[1]
+        return (texts, labels) if _are_texts(texts) else loaded
+    if not isinstance(loaded, TorchDataset | DataLoader):
+        return loaded
+    texts, parts = list[str](), list[Any]()
+    try:
+        with seeded(0):
+            for batch in in_order(loaded) if isinstance(loaded, DataLoader) else DataLoader(loaded, DATASET_BATCH):
+                if not (isinstance(batch, tuple | list) and len(batch) == 2 and _are_texts(batch[0])):
+                    return loaded
+                texts += batch[0]
+                parts += batch[1].tolist() if isinstance(batch[1], Tensor) else list(batch[1])
+    except Exception as error:  # whatever the user's dataset raises
+        raise InputError(f"{where}: reading it failed: {described(error)}") from error
+    return texts, parts
 
 
 def _are_texts(loaded: Any) -> bool:
