@@ -73,8 +73,8 @@ def _load(config: DataConfig, split: str, num_classes: int) -> MemoryData:
         raise InputError(f"{where}: sentences need data.encode, the import path of a function that makes them tensors")
     if encode is not None and not texts:
         raise InputError(
-            f"{where}: data.encode is for sentences: return a pair (list of str, labels) or a torch Dataset of (str, label), "
-            "or leave data.encode out"
+            f"{where}: data.encode is for sentences: return a pair (list of str, labels) or a torch Dataset of "
+            "(str, label), or leave data.encode out"
         )
     pair = (encode(list(texts)), loaded[1]) if texts and encode else loaded
     inputs, labels = _collected(pair, where, unlabelled=bool(num_classes))
