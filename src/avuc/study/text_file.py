@@ -40,7 +40,9 @@ def read_sentences(
         lines = io.StringIO(read_text(path, MOST_BYTES).removeprefix("\ufeff"), newline="")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise InputError(f"{path}: the sentences cannot be read ({reason})") from error
+        relative = isinstance(error, FileNotFoundError) and not Path(path).is_absolute()
+        remedy = f"; paths of files start in the working directory, {Path.cwd()}" if relative else ""
+        raise InputError(f"{path}: the sentences cannot be read ({reason}){remedy}") from error
     try:
         rows = list(csv.DictReader(lines, delimiter=DELIMITERS[Path(path).suffix.lower()], strict=True))
     except csv.Error as error:
