@@ -370,7 +370,7 @@ def test_tokens(tmp_path):
         ("text,label\nfine,2\n", "row 2: expected a sentence and a label (0 … 1), found '2'"),
         ("words,label\nfine,1\n", "the first line must name the columns 'text' and 'label'"),
         ("", "found no rows"),
-        (None, "the sentences cannot be read (No such file or directory); paths of files start in the working directory"),
+        (None, "cannot be read (No such file or directory); paths of files start in the working directory"),
     ],
 )
 def test_bad_files_of_sentences(tmp_path, monkeypatch, file, message):
