@@ -173,6 +173,11 @@ class Pair(nn.Linear):
         return {"out": super().forward(inputs), "aux": inputs}
 
 
+class Detached(nn.Linear):
+    def forward(self, inputs):
+        return super().forward(inputs).detach()
+
+
 def frozen(num_classes):
     return nn.Linear(3, num_classes).requires_grad_(False)
 
@@ -185,10 +190,11 @@ def frozen(num_classes):
             r"the inputs are float64: convert them with .float\(\) in load",
         ),
         ({"net": lambda: nn.Linear(3, 3).double()}, r"the network's weights are float64: convert them with .float\(\)"),
-        ({"net": frozen}, "methods.V: the network has no weights that require a gradient"),
+        ({"net": frozen}, r"methods.V: .*the logits have no gradient; no weight of the network requires one: set"),
+        ({"net": lambda: Detached(3, 3)}, r"methods.V: .*the logits have no gradient; remove torch.no_grad and detach"),
         ({"net": lambda: Pair(3, 3)}, r"keys 'out', 'aux', .* is not clear; let its forward return the logits alone"),
     ],
-    ids=["float64 inputs", "float64 weights", "frozen", "dict"],
+    ids=["float64 inputs", "float64 weights", "frozen", "detached", "dict"],
 )
 def test_networks_that_cannot_be_used_as_they_are(tmp_path, changes, message):
     refused(tmp_path, message, **changes)
@@ -356,3 +362,14 @@ def test_sentences_in_other_forms(form):
 
 def lengths(texts):
     return torch.tensor([[float(len(text))] for text in texts])
+
+
+def test_a_last_batch_of_one_row_is_found_before_any_training(tmp_path):
+    """Also if only the batch size of a later method leaves one row."""
+    methods = {"V": Vanilla(), "late": {"method": Vanilla(), "train": {"batch_size": 13}}}
+    message = "methods.late: 40 rows in batches of 13 leave a last batch of one row"
+
+    def net(num_classes):
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, num_classes))
+
+    refused(tmp_path, message, methods=methods, net=net)

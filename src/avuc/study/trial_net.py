@@ -21,6 +21,7 @@ from avuc.study.net import RETURN, make_net
 from avuc.study.own_code import described, find, is_path
 from avuc.study.sets import StudyData
 from avuc.study.shifted import scaled
+from avuc.training.last_batch import check_one_row
 from avuc.training.model_trainer import with_head
 
 FEW = 8  # examples in the batch
@@ -70,7 +71,7 @@ def try_net(recipe: Recipe, data: StudyData, shifted: Mapping[tuple[str, int], M
     for method in recipe.methods:
         _check_settings(method, held)
     for method in recipe.trained:
-        _try_method(recipe, method, net, batch, labels)
+        _try_method(recipe, method, net, batch, labels, data.num_train)
 
 
 def in_memory(data: MemoryData | Stream) -> MemoryData:
@@ -180,7 +181,7 @@ def _hint(logits: Tensor, labels: Tensor, expected: tuple[int, ...], class_dim: 
     return ""
 
 
-def _try_method(recipe: Recipe, config: MethodConfig, net: nn.Module, batch: Any, labels: Tensor) -> None:
+def _try_method(recipe: Recipe, config: MethodConfig, net: nn.Module, batch: Any, labels: Tensor, rows: int) -> None:
     method = config.method
     assert method is not None
     where = f"methods.{config.name}"
@@ -189,11 +190,6 @@ def _try_method(recipe: Recipe, config: MethodConfig, net: nn.Module, batch: Any
         raise InputError(f"{where}: an ensemble needs different starts; give a function that makes the network")
     if config.skip_training:
         return
-    if not any(parameter.requires_grad for parameter in net.parameters()):
-        raise InputError(
-            f"{where}: the network has no weights that require a gradient, so it cannot be trained; set "
-            "requires_grad_(True), or skip_training = true"
-        )
     if config.objective.kind == "euc" and not isinstance(batch, Tensor):
         raise InputError(f"{where}: the objective euc needs a network that takes one tensor, not a mapping")
     try:
@@ -202,9 +198,22 @@ def _try_method(recipe: Recipe, config: MethodConfig, net: nn.Module, batch: Any
             loss, logits = config.objective.loss(math.prod(labels.shape)), method.logits(model, batch)
             if not isinstance(logits, Tensor):
                 raise TypeError(f"the network returned a {type(logits).__name__} in training mode; {RETURN}")
+            if not logits.requires_grad:
+                raise TypeError(f"the logits have no gradient; {_no_gradient(model)}")
             loss(logits, labels, method.kl(model)).total.backward()
     except Exception as error:  # whatever the user's network raises
         raise InputError(f"{where}: a step on one batch failed: {described(error)}") from error
+    size = config.train.batch_size
+    if not recipe.data.stream and rows % size == 1 % size:
+        one = batch[:1] if isinstance(batch, Tensor) else {name: part[:1] for name, part in batch.items()}
+        with torch.random.fork_rng(devices=[]):
+            check_one_row(method, model, one, rows, size, where)
+
+
+def _no_gradient(model: nn.Module) -> str:
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return "no weight of the network requires one: set requires_grad_(True), or skip_training = true"
+    return "remove torch.no_grad and detach from its forward, or set skip_training = true"
 
 
 def _batch(data: MemoryData) -> tuple[Any, Tensor]:
