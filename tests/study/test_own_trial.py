@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from avuc.core.errors import InputError
-from avuc.methods import Vanilla
+from avuc.methods import Ensemble, Vanilla
 from avuc.study import run
 from avuc.study.own_code import register
 from avuc.study.own_data import forget, load_own
@@ -373,3 +373,13 @@ def test_a_last_batch_of_one_row_is_found_before_any_training(tmp_path):
         return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, num_classes))
 
     refused(tmp_path, message, methods=methods, net=net)
+
+
+def test_members_with_equal_starts_get_a_line(tmp_path, capsys):
+    start = nn.Linear(3, 3)
+    methods = {"V": Vanilla(), "Trio": Ensemble(members=3)}
+    small(tmp_path / "a", methods=methods, net=lambda: start).close()
+    assert "so the members of Trio start alike" in capsys.readouterr().err
+    small(tmp_path / "b", methods=methods).close()
+    small(tmp_path / "lazy", methods=methods, net=lambda num_classes: nn.LazyLinear(num_classes)).close()
+    assert "start alike" not in capsys.readouterr().err

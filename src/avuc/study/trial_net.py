@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from avuc.core.errors import InputError
 from avuc.data import Stream
@@ -72,6 +74,26 @@ def try_net(recipe: Recipe, data: StudyData, shifted: Mapping[tuple[str, int], M
         _check_settings(method, held)
     for method in recipe.trained:
         _try_method(recipe, method, net, batch, labels, data.num_train)
+    _note_equal_members(recipe, data, net)
+
+
+def _note_equal_members(recipe: Recipe, data: StudyData, net: nn.Module) -> None:
+    """Print a line if the members of an ensemble start with the same weights, as with a stored or loaded network."""
+    config, ensembles = recipe.net, [method for method in recipe.trained if method.method and method.method.members > 1]
+    names = [method.name for method in ensembles if not method.init_from and not method.skip_training]
+    if not config.is_own or config.weights or not names:
+        return
+    classes, shape = data.validation.num_classes, data.image_shape
+    other = make_net(config, classes, shape, None, seeded_generator(1), any_inputs=data.any_inputs)
+    first, second = dict(net.named_parameters()), dict(other.named_parameters())
+    if first.keys() != second.keys() or any(is_lazy(weight) for weight in first.values()):
+        return
+    if all(torch.equal(weight, second[name]) for name, weight in first.items()):
+        print(
+            f"avuc: net.name: {config.name} returns the same weights for every seed, so the members of "
+            f"{', '.join(names)} start alike and differ only by the order of the training data",
+            file=sys.stderr,
+        )
 
 
 def in_memory(data: MemoryData | Stream) -> MemoryData:
