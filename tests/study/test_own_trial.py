@@ -383,3 +383,23 @@ def test_members_with_equal_starts_get_a_line(tmp_path, capsys):
     small(tmp_path / "b", methods=methods).close()
     small(tmp_path / "lazy", methods=methods, net=lambda num_classes: nn.LazyLinear(num_classes)).close()
     assert "start alike" not in capsys.readouterr().err
+
+
+def normalised(num_classes):
+    """A network that normalises by the statistics of each batch, in evaluation mode, too."""
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, num_classes))
+
+
+class Centred(nn.Linear):
+    def forward(self, inputs):
+        return super().forward(inputs - inputs.mean(0))
+
+
+def test_logits_that_depend_on_the_batch(tmp_path, capsys):
+    message = "net.name: .* failed on a single example, in evaluation mode: .*; batch normalisation needs running"
+    refused(tmp_path / "a", message, net=normalised)
+    small(tmp_path / "b", net=lambda num_classes: Centred(3, num_classes)).close()
+    assert "returns other logits for an example that is alone in its batch" in capsys.readouterr().err
+    for net in (nn.Linear, nn.LazyLinear):
+        small(tmp_path / net.__name__, net=lambda: net(3, 3) if net is nn.Linear else net(3)).close()  # noqa: B023
+        assert "alone in its batch" not in capsys.readouterr().err

@@ -213,7 +213,7 @@ def _check(name: object, value: Any) -> None:
     if not isinstance(value, Array):
         raise BatchError(f"{what} must be a tensor or an array, found {_described(value)}", PAIR)
     if isinstance(value, Tensor) and value.layout != torch.strided:
-        raise InputError(f"{what} is a sparse tensor; use .to_dense(), or {PAIR}")
+        raise BatchError(f"{what} is a sparse tensor; use .to_dense()", f"or {PAIR}")
     if value.ndim == 0:
         raise InputError(f"{what} must have one row for each example, found a 0-dimensional one")
 

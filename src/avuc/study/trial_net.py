@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from avuc.core.errors import InputError
 from avuc.data import Stream
-from avuc.data.tensors import MemoryData, TensorData
+from avuc.data.tensors import MemoryData, TensorData, each
 from avuc.posterior import seeded_generator
 from avuc.prediction.outputs import check_outputs
 from avuc.prediction.task import Task
@@ -27,6 +27,7 @@ from avuc.training.last_batch import check_one_row
 from avuc.training.model_trainer import with_head
 
 FEW = 8  # examples in the batch
+ALIKE = 0.01  # logits that differ by more, relative to their spread, do not differ by rounding only
 
 
 def try_net(recipe: Recipe, data: StudyData, shifted: Mapping[tuple[str, int], MemoryData]) -> None:
@@ -67,6 +68,7 @@ def try_net(recipe: Recipe, data: StudyData, shifted: Mapping[tuple[str, int], M
     if recipe.study.shift_size:
         _try_size(net, scaled(some.subset(range(len(labels))), recipe.study.shift_size), tuple(logits.shape), name)
     _try_finite(net, data, logits, name)
+    _try_one(net, batch, logits, name)
     for (shift, severity), examples in shifted.items():
         if is_path(shift) or isinstance(examples, TensorData):
             _try_shifted(net, examples, shift, severity)
@@ -115,6 +117,31 @@ def _try_finite(net: nn.Module, data: StudyData, logits: Tensor, name: str) -> N
                 )
     if not _is_finite(logits):
         raise InputError(f"{name} returned NaN or infinite logits for a batch of {len(logits)}, before any training")
+
+
+def _first(tensor: Tensor) -> Tensor:
+    return tensor[:1]
+
+
+def _try_one(net: nn.Module, batch: Any, logits: Tensor, name: str) -> None:
+    """Refuse a network that takes no single example; print a line if its logits depend on the rest of a batch."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            alone = _run(net, each(batch, _first))
+    except Exception as error:  # whatever the user's network raises
+        raise InputError(
+            f"{name} failed on a single example, in evaluation mode: {described(error)}; batch normalisation needs "
+            "running statistics"
+        ) from error
+    if any(is_lazy(weight) for weight in net.parameters()):
+        return  # each copy of the network gets other weights
+    spread = float(logits[logits.isfinite()].std(correction=0))
+    if not torch.allclose(alone, logits[:1], rtol=ALIKE, atol=ALIKE * spread):
+        print(
+            f"avuc: {name} returns other logits for an example that is alone in its batch, in evaluation mode: they "
+            "are random, or depend on the other examples; figures then depend on the size of batches",
+            file=sys.stderr,
+        )
 
 
 def _unusual_rows(data: MemoryData) -> Tensor:
@@ -227,9 +254,8 @@ def _try_method(recipe: Recipe, config: MethodConfig, net: nn.Module, batch: Any
         raise InputError(f"{where}: a step on one batch failed: {described(error)}") from error
     size = config.train.batch_size
     if not recipe.data.stream and rows % size == 1 % size:
-        one = batch[:1] if isinstance(batch, Tensor) else {name: part[:1] for name, part in batch.items()}
         with torch.random.fork_rng(devices=[]):
-            check_one_row(method, model, one, rows, size, where)
+            check_one_row(method, model, each(batch, _first), rows, size, where)
 
 
 def _no_gradient(model: nn.Module) -> str:
