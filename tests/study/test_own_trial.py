@@ -92,10 +92,10 @@ class Masked(nn.Linear):
 
 
 def test_inputs_that_are_no_numbers(tmp_path):
-    message = r"1 of 40 training examples have NaN or infinite inputs \(first: example \d+\)"
+    message = r"\(train\): 1 of 40 examples have NaN or infinite inputs \(first: example 30\)"
     both = {"validation": (NUMBERS[40:], LABELS[40:]), "test": (NUMBERS + 0.5, LABELS)}
     refused(tmp_path / "train", message, data={**both, "train": (with_nan(30)[:40], LABELS[:40])})
-    message = r"1 of 60 test examples have NaN or infinite inputs \(first: example 50\)"
+    message = r"\(test\): 1 of 60 examples have NaN or infinite inputs \(first: example 50\)"
     refused(
         tmp_path / "test",
         message,

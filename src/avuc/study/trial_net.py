@@ -21,6 +21,7 @@ from avuc.prediction.task import Task
 from avuc.study.config import MethodConfig, Recipe
 from avuc.study.net import RETURN, make_net
 from avuc.study.own_code import described, find, is_path
+from avuc.study.own_data import load_own
 from avuc.study.sets import StudyData
 from avuc.study.shifted import scaled
 from avuc.training.last_batch import check_one_row
@@ -106,15 +107,17 @@ def in_memory(data: MemoryData | Stream) -> MemoryData:
 
 def _try_finite(net: nn.Module, data: StudyData, logits: Tensor, name: str) -> None:
     """Refuse NaN and infinite logits: those of the first examples, and of all examples with such inputs."""
-    if data.config.is_own:
-        training = in_memory(data.train(1, 0))
-        for part, some in (("training", training), ("held-out", data.validation), ("test", data.test)):
-            rows = _unusual_rows(some)
-            if len(rows) and not _is_finite(_run(net, some.batch(rows[:FEW])[0])):
-                raise InputError(
-                    f"data.source: {data.config.source}: {len(rows)} of {len(some)} {part} examples have NaN or "
-                    f"infinite inputs (first: example {int(rows[0])}), and so are the network's logits; remove them"
-                )
+    config = data.config
+    tested = "" if config.evaluate_on_validation else "test"
+    # as the user's function returns them, so that the number of an example is the user's
+    for split in filter(None, ("train", config.validation_split, tested) if config.is_own else ()):
+        some = load_own(config, split)
+        rows = _unusual_rows(some)
+        if len(rows) and not _is_finite(_run(net, some.batch(rows[:FEW])[0])):
+            raise InputError(
+                f"data.source: {config.source} ({split}): {len(rows)} of {len(some)} examples have NaN or infinite "
+                f"inputs (first: example {int(rows[0])}), and so are the network's logits; remove them"
+            )
     if not _is_finite(logits):
         raise InputError(f"{name} returned NaN or infinite logits for a batch of {len(logits)}, before any training")
 
