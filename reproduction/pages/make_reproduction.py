@@ -156,7 +156,9 @@ def not_run(studies: Mapping[str, Study], *, methods: bool = True) -> str:
     """Studies that are not published, and with `methods` the methods without results of those that are."""
     rest = []
     for study in studies.values() if methods else ():
-        missing = study.not_run
+        # candidates that were not chosen are not evaluated on test images on purpose
+        candidates = studies["past-choice"].results.names if study.name == "past" and "past-choice" in studies else ()
+        missing = [name for name in study.not_run if name not in candidates]
         if missing:
             few = len(missing) <= MOST_NAMED
             named = ", ".join(missing) if few else f"{len(missing)} of {len(study.recipe.methods)} methods"
@@ -189,8 +191,8 @@ def in_short(
         for name in dict.fromkeys([best_row(studies, named), *also])
         if name
     ]
-    rows.append(("past", past_row, f"{past_row} (ours, ResNet-56)"))
-    rows.append(("past", "Ensemble + TS", "Ensemble of five + TS (ResNet-56)"))
+    rows.append(("past", past_row, "posterior and cautious temperature, ResNet-56 (ours, `past`)"))
+    rows.append(("past", "Ensemble + TS", "Ensemble of five + TS, ResNet-56 (`past`)"))
     means_of_paper = {
         (row.method, row.metric): row.value
         for row in printed
