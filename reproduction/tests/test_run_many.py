@@ -119,20 +119,25 @@ def plan_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: dict[str,
     return path
 
 
-HANGS = "import time; time.sleep(100)"
-IGNORES = (
-    "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('ready', flush=True); time.sleep(100)"
-)
-
-
 def test_what_goes_on_after_the_end_is_interrupted_then_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(run_many, "KILL_SECONDS", 6.0)  # a busy machine is slow to print why it was interrupted
-    programs = {"ends": "", "stops": "raise SystemExit(75)", "hangs": HANGS, "ignores": IGNORES}
+    end, ready = tmp_path / "end", tmp_path / "ready"
+    end.write_text(f"{time.time() + 6000}")
+    ignores = f"import pathlib, signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); file = {str(ready)!r}; "
+    ignores += "pathlib.Path(file).touch(); time.sleep(100)"
+    # the end comes when both have begun, however slow the machine is
+    hangs = f"""
+import pathlib, time
+while not pathlib.Path({str(ready)!r}).exists():
+    time.sleep(0.05)
+pathlib.Path({str(end)!r}).write_text(str(time.time()))
+time.sleep(100)
+"""
+    programs = {"ends": "", "stops": "raise SystemExit(75)", "hangs": hangs, "ignores": ignores}
     path, out = plan_of(tmp_path, monkeypatch, programs), tmp_path / "out"
     began = time.monotonic()
-    arguments = [str(path), "--out", str(out), "--minutes", "0.03", "--grace", "0.2"]
-    assert run_many.main(arguments) == 75
-    assert time.monotonic() - began < 30
+    assert run_many.main([str(path), "--out", str(out), "--end-file", str(end), "--grace", "0.2"]) == 75
+    assert time.monotonic() - began < 60  # not 100
     assert states(out) == ["finished", "out of time", "out of time", "out of time"]
     assert "KeyboardInterrupt" in (out / "logs" / "hangs-0.log").read_text()
 
