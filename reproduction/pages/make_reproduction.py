@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import make_studies
-from reproduction_baselines import baselines
 from reproduction_best import against_targets, best_row, rows_of_best
 from reproduction_chart import flow_chart
 from reproduction_choice import rehearsals
@@ -112,7 +111,7 @@ def all_blocks(
         "worth": worth(studies),
         "best": against_targets(studies, best, also),
         "best-rows": rows_of_best(studies),
-        "baselines": baselines(studies, printed),
+        "baselines": means(studies["baselines"], printed) if "baselines" in studies else NOTHING,
         "past": past(studies, past_row),
         "past-choice": choice(studies, past_row),
         "cost": cost(studies),
