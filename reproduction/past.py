@@ -5,8 +5,9 @@
 
 `cifar10-best`, a ResNet-20, reaches an ECE of .057, an NLL of .90 and 70.5 % accuracy at intensity 5, and an AUROC of
 93 % on SVHN. The targets here are .04, .80, 72 % and 96 %, on top of the nine older ones
-(pages/reproduction_best.py). A better posterior or temperature does not make a network that gets 70.5 % right reach an
-NLL of .80, so the network is a ResNet-56: three times as deep, trained in the same way. The pages must say so.
+(pages/reproduction_best.py). A network that gets 70.5 % right is unlikely to reach an NLL of .80 with a better
+posterior or temperature, so the network is a ResNet-56: three times as deep, trained in the same way. The pages must
+say so.
 
 **The choice** uses held-out training images only: one seed that is not used again; one half of the held-out images
 learns temperatures and thresholds, the other half is judged, clean and under three shifts that are none of the sixteen.

@@ -47,6 +47,7 @@ PAGES = {
     DOCS / "reproduction" / "tables.md": "docs/reproduction/tables.md",
     DOCS / "reproduction" / "when-avuc-helps.md": "docs/reproduction/when-avuc-helps.md",
     DOCS / "when-to-use-avuc.md": "docs/when-to-use-avuc.md",
+    DOCS / "guide" / "calibration.md": "docs/guide/calibration.md",
     HOME / "README.md": "README.md",
 }
 # what `make reproduce` runs, by folder
