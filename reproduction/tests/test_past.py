@@ -119,3 +119,13 @@ def test_what_the_page_says_about_each_baseline(studies, printed):
         assert study.get("Dropout", metric, "5").value < printed_mean(printed, "Dropout", metric)
     assert study.get("Vanilla", "ece", "5").seeds == 10
     assert "+" not in "".join(run.revision or "+" for run in study.effort.runs)
+
+
+def test_members_of_an_ensemble_that_are_seeds_of_another_method_count_once(studies):
+    """Ten Vanilla networks, one each of Dropout, LL-Dropout and LL-SVI; five networks and their posteriors."""
+    assert studies["baselines"].effort.models == 13
+    assert studies["past"].effort.models == 10
+    assert studies["paper"].effort.models == 20  # its ensemble is trained by itself
+    recipe = studies["baselines"].recipe
+    images = 13 * recipe.train.epochs * 40_000
+    assert studies["baselines"].effort.trained_images == pytest.approx(images, rel=0.01)

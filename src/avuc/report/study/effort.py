@@ -59,18 +59,28 @@ class Effort:
 def effort_of(store: Store) -> Effort:
     """Return the time and the work of a study.
 
-    Networks that train together record the same seconds for an epoch; these count once.
+    Networks that train together record the same seconds for an epoch; these count once. So does a network that is also
+    a member of an ensemble: its epochs are the same, digit by digit.
     """
     epochs: dict[tuple[int, float], int] = {}  # (epoch, seconds) -> the run it belongs to
+    histories: dict[tuple[str, int, int], dict[int, str]] = {}  # network -> what each epoch recorded
     images = 0.0
-    networks: set[tuple[str, int, int]] = set()
     query = "SELECT h.method, h.seed, h.member, h.epoch, h.data, m.run FROM history h JOIN models m USING(method, seed)"
     for method, seed, member, epoch, text, run in store.select(query):
         record: dict[str, Any] = json.loads(text)
-        networks.add((method, seed, member))
+        known = {name: value for name, value in record.items() if name != "member"}
+        histories.setdefault((method, seed, member), {})[epoch] = json.dumps(known, sort_keys=True)
         if "seconds" in record:
-            epochs[epoch, record["seconds"]] = run
-            images += record.get("images_per_second", 0.0) * record["seconds"]
+            epochs.setdefault((epoch, record["seconds"]), run)
+    members = {(method, seed) for method, seed, member in histories if member}
+    single = [history for (*model, _), history in histories.items() if tuple(model) not in members]
+    trained_here = [
+        history for (*model, _), history in histories.items() if tuple(model) not in members or history not in single
+    ]
+    for history in trained_here:
+        for text in history.values():
+            record = json.loads(text)
+            images += record.get("images_per_second", 0.0) * record.get("seconds", 0.0)
     # methods that reuse a model share its samples, so the largest number of samples is what was computed
     shared = {row.name: row.reuse_model or row.name for row in store.stored_recipe().methods}
     passes: dict[tuple[str, int, str, int], int] = {}
@@ -86,7 +96,7 @@ def effort_of(store: Store) -> Effort:
     runs = tuple(_run(each, trained.get(each["id"], 0.0) + judged.get(each["id"], 0.0)) for each in store.runs())
     return Effort(
         runs,
-        len(networks),
+        len(trained_here),
         round(images),
         sum(trained.values()),
         len(cells),
