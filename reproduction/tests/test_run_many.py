@@ -210,3 +210,25 @@ def test_one_end_time(tmp_path):
             run_many.main([str(tmp_path / "plan.toml"), "--out", str(tmp_path), *more])
     with pytest.raises(InputError, match="no such file; --end-file"):
         run_many.main([str(tmp_path / "plan.toml"), "--out", str(tmp_path), "--end-file", str(tmp_path / "x")])
+
+
+def test_the_plan_of_what_is_left_names_what_has_no_results():
+    entries = run_many.read_plan(run_many.HOME / "reproduction" / "remaining.toml")
+    wanted: dict[str, set[str]] = {}
+    for entry in entries:
+        recipe = load_recipe(entry.base / entry.recipe)
+        names = {method.name for method in recipe.methods}
+        assert set(entry.only) <= names
+        wanted.setdefault(entry.out, set()).update(entry.only or names)
+        published = run_many.HOME / "reproduction" / "results" / "cifar10" / entry.out
+        assert bool(entry.seed_from) == published.is_dir()
+    for out, names in wanted.items():
+        recipe = load_recipe(run_many.HOME / "reproduction" / "recipes" / f"{out}.toml")
+        published, done = run_many.HOME / "reproduction" / "results" / "cifar10" / out, set()
+        if published.is_dir():
+            store = Store(published, create=False)
+            done = {row[0] for row in store.done()}
+            store.close()
+        assert not names & done  # an entry that is finished leaves the plan
+        if out != "past":  # candidates that are not chosen are not evaluated
+            assert names | done == {method.name for method in recipe.methods}
