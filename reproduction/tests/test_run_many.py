@@ -12,6 +12,7 @@ import pytest
 import run_many
 
 from avuc.core.errors import InputError
+from avuc.study import load_recipe
 from avuc.study.store import Store
 
 RECIPE = """
