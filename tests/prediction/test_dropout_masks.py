@@ -12,7 +12,7 @@ from avuc.nets import resnet20, small_cnn
 from avuc.nets.fold import conv_bn_pairs
 from avuc.posterior import seeded_generator
 from avuc.prediction import predict
-from avuc.prediction.backends.dropout_masks import mask_shapes, masked_net, masks_of
+from avuc.prediction.backends.dropout_masks import mask_shapes, masked_net, masks_of, runs
 from avuc.predictions import Predictions
 
 
@@ -104,3 +104,30 @@ def test_one_trace_serves_every_draw(monkeypatch: pytest.MonkeyPatch) -> None:
         torch._dynamo.reset()
     expected = predict(posterior, x, samples=4, fold_batch_norm=False, progress=False)
     torch.testing.assert_close(found.probs, expected.probs, rtol=0, atol=2e-6)
+
+
+class ReadsItsLayer(nn.Module):
+    """A network that reads attributes of a layer, as those of Hugging Face do."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name, self.first, self.last = name, nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert getattr(self.last, self.name) is not None
+        out: Tensor = self.last(self.first(x.to(self.first.weight.dtype)).relu())
+        return out
+
+
+@pytest.mark.parametrize("name", ["weight", "bias", "in_features"])
+def test_a_network_that_reads_attributes_of_its_layers(name: str) -> None:
+    torch.manual_seed(0)
+    posterior = DropoutPosterior(Dropout(rate=0.3).build(ReadsItsLayer(name)))
+    x = torch.rand(6, 4)
+    with torch.no_grad():
+        logits = torch.stack([posterior.draw(seeded_generator(0, s))(x) for s in range(4)])
+    found = predict(posterior, x, samples=4, progress=False)
+    torch.testing.assert_close(found.probs, Predictions.from_samples(logits).probs, rtol=0, atol=1e-6)
+    masked = masked_net(posterior.net)
+    assert masked is not None
+    assert runs(masked, x) == (name != "in_features")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +23,16 @@ class Masked(nn.Module):
         super().__init__()
         self.layer = layer
         self.register_buffer("mask", torch.ones(()), persistent=False)
+
+    # networks of Hugging Face read the type of their weights from a layer
+
+    @property
+    def weight(self) -> Tensor:
+        return cast(Tensor, self.layer.weight)
+
+    @property
+    def bias(self) -> Tensor | None:
+        return cast(Tensor | None, self.layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.layer(x * self.mask.to(x.dtype))

@@ -18,6 +18,7 @@ from avuc.study.own_code import bound, described, find, seeded
 from avuc.study.sections import NetConfig
 
 RETURN = "let its forward return the logits alone"
+REMEDY = f"{RETURN}, or an object that has them as 'logits'"
 
 
 def make_net(
@@ -42,6 +43,9 @@ def make_net(
     from_file = weights is None and bool(config.weights)
     initial = _read_weights(Path(config.weights)) if from_file else weights
     wrapped = AnyInputs(net, config.class_dim) if any_inputs else net
+    if config.is_own and not any_inputs and image_shape is not None and _returns_object(net, image_shape):
+        # no wrapper: the names of the weights stay those of the user's network
+        net.register_forward_hook(_take_logits)
     if initial is not None:
         try:
             (net if from_file else wrapped).load_state_dict(dict(initial))
@@ -71,8 +75,27 @@ class AnyInputs(nn.Module):
             inputs, named = None, {**inputs, **named}
         output = self.net(inputs, **named) if inputs is not None else self.net(**named)
         rows = len(inputs) if inputs is not None else len(next(iter(named.values())))
-        logits = logits_of(output, rows, remedy=f"{RETURN}, or an object that has them as 'logits'")
+        logits = logits_of(output, rows, remedy=REMEDY)
         return logits if self.class_dim == 1 or logits.ndim < 3 else logits.movedim(self.class_dim, 1)
+
+
+def _returns_object(net: nn.Module, image_shape: tuple[int, int, int]) -> bool:
+    """Return whether a network of images returns something other than a tensor, as those of Hugging Face do.
+
+    Only such networks get a hook, because fast paths are for networks without hooks.
+    """
+    height, width, channels = image_shape
+    first = next(net.parameters(), None)
+    images = torch.zeros(2, channels, height, width, device=None if first is None else first.device)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            return not isinstance(copy.deepcopy(net).eval()(images), Tensor)
+    except Exception:  # whatever the user's network raises; the trial before training says it
+        return False
+
+
+def _take_logits(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> Tensor:
+    return logits_of(output, len(inputs[0]), remedy=REMEDY)
 
 
 def _known_net(

@@ -46,6 +46,16 @@ def masked_net(net: nn.Module) -> nn.Module | None:
     return masked
 
 
+@torch.no_grad()
+def runs(masked: nn.Module, *args: Any, **kwargs: Any) -> bool:
+    """Return whether a network of `masked_net` runs: code that reads other attributes of a layer may fail."""
+    try:
+        masked(*args, **kwargs)
+    except Exception:  # whatever the user's network raises; it then runs with hooks
+        return False
+    return True
+
+
 def mask_shapes(sample: MaskDraw, *args: Any, **kwargs: Any) -> Shapes | None:
     """Return the shape of each layer's mask for an image (1, …); None if a layer is not called exactly once."""
     sample(*args, **kwargs)

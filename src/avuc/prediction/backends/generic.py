@@ -24,7 +24,7 @@ from avuc.prediction.backends.backend import (
     net_with_weights,
     samples_per_chunk,
 )
-from avuc.prediction.backends.dropout_masks import Shapes, mask_shapes, masked_net, masks_of
+from avuc.prediction.backends.dropout_masks import Shapes, mask_shapes, masked_net, masks_of, runs
 from avuc.prediction.backends.static_net import StaticNet
 from avuc.prediction.inputs import Batch, Batches
 from avuc.prediction.outputs import logits_of
@@ -226,16 +226,17 @@ class GenericBackend:
             image = batch.input
             if all(len(part) == len(batch) for _, part in image.arrays() if part.ndim):  # nodes of a graph are not
                 image = image[0:1]
-            can = masked_net(net) is not None
+            masked = masked_net(net)
+            can = masked is not None and runs(masked, *image.args, **image.kwargs)
             self._mask_shapes[net] = mask_shapes(sample, *image.args, **image.kwargs) if can else None
         shapes = self._mask_shapes[net]
         if shapes is None:
             return None
 
         def build() -> nn.Module:
-            masked = masked_net(net)
-            assert masked is not None
-            return masked
+            built = masked_net(net)
+            assert built is not None
+            return built
 
         return NetWithWeights(net, build, masks_of(sample, shapes, self.options.device))
 
