@@ -114,7 +114,7 @@ def test_a_process_begins_anew_for_another_run(recipe, tmp_path):
 
     from avuc.study.ray import _WORKERS, _worker
 
-    common = recipe.to_toml(), str(tmp_path), "cpu", torch.get_num_threads(), os.getcwd(), {}
+    common = recipe.to_toml(), str(tmp_path), "cpu", torch.get_num_threads(), (os.getcwd(), ""), ({}, {})
     try:
         first = _worker(*common, "one run")
         assert _worker(*common, "one run") is first

@@ -33,6 +33,10 @@ class BatchError(InputError):
         self.problem: str = problem
 
 
+class NoExamplesError(InputError):
+    """A loader or a dataset yields no examples."""
+
+
 class NoColumnError(InputError):
     """A file has no column or array of the given name."""
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
-from avuc.core.errors import BatchError, InputError
+from avuc.core.errors import BatchError, InputError, NoExamplesError
 from avuc.data.arrays import Dataset
 from avuc.data.stream import Stream
 from avuc.prediction.arguments import Arguments, Array
@@ -72,7 +72,7 @@ class Loaded:
             if examples.rows:
                 yield examples
         if start == 0:
-            raise InputError("predict needs at least one image, found none: the data have no batches")
+            raise NoExamplesError("predict needs at least one image, found none: the data have no batches")
         if self.labels is not None and len(self.labels) != start:
             raise InputError(f"labels must be one per image, ({start},); found {len(self.labels)}")
 

@@ -19,7 +19,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from avuc.core.errors import BatchError, InputError
+from avuc.core.errors import BatchError, InputError, NoExamplesError
 from avuc.data.arrays import UNLABELLED, Dataset
 from avuc.data.stream import Stream
 from avuc.data.tensors import MemoryData, TensorData
@@ -31,6 +31,8 @@ EXPECTED = (
     "DataLoader"
 )
 SEVERAL = "for several inputs use a mapping from the names of the network's arguments to tensors, with 'labels'"
+
+EMPTY = "there are no examples; look at the files, the filter or the sampler that selects them"
 
 
 def in_memory(data: Any, name: str, num_classes: int = 0) -> MemoryData:
@@ -90,6 +92,8 @@ def collected(data: Any, *, unlabelled: bool = False) -> tuple[Any, Tensor]:
         parts = list(source) if isinstance(source, Loaded) else [source]
     except BatchError as error:
         raise InputError(f"{error.problem}; {SEVERAL}") from error
+    except NoExamplesError as error:
+        raise NoExamplesError(EMPTY) from error
     except InputError as error:
         raise InputError(f"{error}; expected {EXPECTED}") from error
     if unlabelled and all(part.labels is None for part in parts):

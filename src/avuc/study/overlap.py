@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 import torch
-from torch import Tensor
 
 from avuc.core.errors import InputError
 from avuc.data.tensors import MemoryData
+from avuc.study.own_reading import row_hashes
 
 MOST_SOUGHT = 2000  # most examples that are searched for, spread evenly
 FEW = 0.01  # a smaller share of common examples is not reported: most collections of images have some
@@ -48,11 +48,4 @@ def _rows(data: MemoryData, most: int = 0) -> list[int]:
     rows = torch.arange(len(data))
     if 0 < most < len(data):
         rows = (torch.arange(most) * len(data)).div(most, rounding_mode="floor")
-    parts = [data.inputs] if isinstance(data.inputs, Tensor) else list(data.inputs.values())
-    hashes = [_hashes(part.detach().cpu()[rows]) for part in parts]
-    return [hash(row) for row in zip(*hashes, strict=True)]
-
-
-def _hashes(values: Tensor) -> list[int]:
-    rows = values.contiguous().reshape(len(values), -1).view(torch.uint8).numpy()
-    return [hash(row.tobytes()) for row in rows]
+    return row_hashes(data, rows)

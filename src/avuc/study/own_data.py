@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,15 +15,18 @@ from torch.utils.data import Dataset as TorchDataset
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.data import UNLABELLED, Dataset
+from avuc.data.digest import digest_of
 from avuc.data.tensors import Encode, MemoryData, TensorData
 from avuc.prediction.data import DATASET_BATCH
-from avuc.prediction.in_memory import as_memory_data, collected, in_order
+from avuc.prediction.in_memory import EMPTY, as_memory_data, collected, in_order
 from avuc.study.own_code import bound, described, find, seeded
+from avuc.study.own_reading import MOST_SECONDS, check_workers, is_small
 from avuc.study.sections import DataConfig
 
 VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 # the data loaded last, because the check before a study and the study itself load the same data
 _LOADED: dict[tuple[str, str, str], MemoryData] = {}
+_SECONDS: dict[tuple[str, str, str], float] = {}  # what loading them took
 
 
 def load_own(config: DataConfig, split: str, num_classes: int = 0) -> MemoryData:
@@ -38,36 +42,73 @@ def load_own(config: DataConfig, split: str, num_classes: int = 0) -> MemoryData
     """
     if num_classes:
         return _load(config, split, num_classes)
-    # two objects may have the same name; the id keeps their data apart
-    function = id(find(config.source, "data.source"))
-    settings = (config.options, config.root, config.encode, config.ignore_index, config.class_names, function)
-    key = (config.source, repr(settings), split)
+    key = _key(config, split)
     if key not in _LOADED:
         for other in [other for other in _LOADED if other[:2] != key[:2]]:
             del _LOADED[other]
+        began = time.monotonic()
         _LOADED[key] = _load(config, split, 0)
+        _SECONDS[key] = time.monotonic() - began
     return _LOADED[key]
+
+
+def _key(config: DataConfig, split: str) -> tuple[str, str, str]:
+    # two objects may have the same name; the id keeps their data apart
+    function = id(find(config.source, "data.source"))
+    settings = (config.options, config.root, config.encode, config.ignore_index, config.class_names, function)
+    return (config.source, repr(settings), split)
 
 
 def forget() -> None:
     """Forget the loaded data; the next call loads them again."""
     _LOADED.clear()
+    _SECONDS.clear()
 
 
-def _load(config: DataConfig, split: str, num_classes: int) -> MemoryData:
+def check_repeatable(config: DataConfig, split: str) -> None:
+    """Refuse a function that returns other data at a second call; slow functions and large data are not tried.
+
+    A study loads its data again after an interruption and in other processes, and must then get the same.
+
+    Args:
+        config: the table [data].
+        split: the split to load again.
+    """
+    if isinstance(find(config.source, "data.source"), Mapping):
+        return
+    data = load_own(config, split)
+    if _SECONDS[_key(config, split)] >= MOST_SECONDS or not is_small(data):
+        return
+    if digest_of(_load(config, split, 0, again=True)) != digest_of(data):
+        raise not_repeatable(config, split)
+
+
+def not_repeatable(config: DataConfig, split: str) -> InputError:
+    """Return the error for a function that returns other data each time."""
+    return InputError(
+        f"data.source: {config.source}(split={split!r}) returns other data if it is called again; give its random "
+        "numbers a fixed seed inside the function, and keep no state between calls"
+    )
+
+
+def _load(config: DataConfig, split: str, num_classes: int, *, again: bool = False) -> MemoryData:
     where = f"study.ood: {config.source}" if num_classes else f"data.source: {config.source} ({split})"
     if not num_classes:
         _check_split(config)
-    loaded = call_load(config, split, outside=bool(num_classes))
+    loaded = given = call_load(config, split, outside=bool(num_classes))
     if isinstance(loaded, TensorData) and config.ignore_index != IGNORE_INDEX:
         loaded = replace(loaded, labels=loaded.labels.masked_fill(loaded.labels == config.ignore_index, IGNORE_INDEX))
     if isinstance(loaded, Dataset | TensorData):
+        if not len(loaded):
+            raise InputError(f"{where}: {EMPTY}")
         return loaded if num_classes else _named(loaded, config.class_names, where)
     classes = class_names(loaded) or config.class_names
     if num_classes and _are_texts(loaded):  # sentences without labels
         loaded = (loaded, [UNLABELLED] * len(loaded))
     if config.encode:
         loaded = _sentences(loaded, where)
+    if isinstance(loaded, tuple | list) and loaded and hasattr(loaded[0], "__len__") and not len(loaded[0]):
+        raise InputError(f"{where}: {EMPTY}")
     texts, encode = _texts(loaded), _encoder(config)
     if texts and encode is None:
         raise InputError(f"{where}: sentences need data.encode, the import path of a function that makes them tensors")
@@ -93,7 +134,10 @@ def _load(config: DataConfig, split: str, num_classes: int) -> MemoryData:
     more: dict[str, Any] = {"class_names": classes, "origin": f"from {config.source}"}
     if texts:
         more |= {"texts": texts, "encode": encode}
-    return as_memory_data(inputs, labels, count, name, **more)
+    data = as_memory_data(inputs, labels, count, name, **more)
+    if not again:
+        check_workers(given, data, where)
+    return data
 
 
 def _named(data: MemoryData, names: tuple[str, ...], where: str) -> MemoryData:
@@ -108,7 +152,7 @@ def _named(data: MemoryData, names: tuple[str, ...], where: str) -> MemoryData:
 def _check_labels(inputs: Any, labels: Tensor, count: int, where: str, *, named: bool) -> None:
     """Refuse labels that are no classes of the study, and images without a label."""
     if not labels.numel():
-        raise InputError(f"{where}: there are no examples")
+        raise InputError(f"{where}: {EMPTY}")
     highest = int(labels.max())
     if highest >= count:
         reason = f"there are only {count} class names" if named else f"the training data have {count} classes"

@@ -24,8 +24,9 @@ from avuc.study.claims import Claims
 from avuc.study.config_parser import parse_recipe
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
 from avuc.study.own_code import restore
-from avuc.study.own_data import forget
+from avuc.study.own_data import forget, not_repeatable
 from avuc.study.records import Evaluation, Trained
+from avuc.study.sets import StudyData
 from avuc.study.store import Store
 from avuc.study.validation_fit import ValidationFit, validation_fit
 from avuc.study.worker import StudyWorker
@@ -86,7 +87,7 @@ class _Driver:
             "cuda:0" if self.on_gpu else kind,
             torch.get_num_threads(),
             (os.getcwd(), plan.recipe.code_folder),  # folders of the user's own modules
-            ray.put(plan.recipe.given_objects()),
+            ray.put((plan.recipe.given_objects(), _prints(StudyData(plan.recipe, torch.device("cpu"))))),
             # Ray keeps processes from one run to the next, which may have other data, another network or folder
             uuid.uuid4().hex,
         )
@@ -146,6 +147,13 @@ class _Driver:
                     ) from error
 
 
+def _prints(data: StudyData) -> dict[str, str]:
+    """Return digests of the user's own data: every process must load the same."""
+    if not data.config.is_own:
+        return {}
+    return {"training": data.training_prints()["training"]} | data.prints(CLEAN)
+
+
 # what runs in Ray's processes
 
 
@@ -155,7 +163,7 @@ def _worker(
     device: str,
     threads: int,
     folders: tuple[str, str],
-    objects: Mapping[str, Any],
+    given: tuple[Mapping[str, Any], Mapping[str, str]],
     run_id: str,
 ) -> StudyWorker:
     if folders[0] not in sys.path:
@@ -165,10 +173,15 @@ def _worker(
     if run_id not in _WORKERS:
         _WORKERS.clear()
         forget()
+        objects, prints = given
         restore(objects)
         sharing = round(1 / EVALUATION_SHARE)
         study = replace(parse_recipe(recipe), code_folder=folders[1])
-        _WORKERS[run_id] = StudyWorker(study, Path(directory), device, progress=False, processes=sharing)
+        worker = StudyWorker(study, Path(directory), device, progress=False, processes=sharing)
+        for name, digest in _prints(worker.data).items():
+            if digest != prints[name]:
+                raise not_repeatable(study.data, "train" if name == "training" else "test")
+        _WORKERS[run_id] = worker
     return _WORKERS[run_id]
 
 
@@ -178,11 +191,11 @@ def _train(
     device: str,
     threads: int,
     folders: tuple[str, str],
-    objects: Mapping[str, Any],
+    given: tuple[Mapping[str, Any], Mapping[str, str]],
     run_id: str,
     keys: list[ModelKey],
 ) -> list[Trained]:
-    return _worker(recipe, directory, device, threads, folders, objects, run_id).train(keys)
+    return _worker(recipe, directory, device, threads, folders, given, run_id).train(keys)
 
 
 def _evaluate(
@@ -191,12 +204,12 @@ def _evaluate(
     device: str,
     threads: int,
     folders: tuple[str, str],
-    objects: Mapping[str, Any],
+    given: tuple[Mapping[str, Any], Mapping[str, str]],
     run_id: str,
     key: ModelKey,
     test_set: TestSet,
     names: list[str],
     fits: dict[str, ValidationFit],
 ) -> list[Evaluation]:
-    worker = _worker(recipe, directory, device, threads, folders, objects, run_id)
+    worker = _worker(recipe, directory, device, threads, folders, given, run_id)
     return worker.evaluate(key, test_set, [worker.recipe.method(name) for name in names], fits)

@@ -14,6 +14,7 @@ from avuc.study.config import Recipe
 from avuc.study.grid import CLEAN, VALIDATION, TestSet
 from avuc.study.overlap import check_overlap
 from avuc.study.own_code import bound, find, is_path, search_recipe_folder, takes
+from avuc.study.own_data import check_repeatable
 from avuc.study.own_digest import begin, code_prints
 from avuc.study.sets import StudyData
 from avuc.study.shifted import shifted_data
@@ -51,6 +52,9 @@ def try_own_code(recipe: Recipe) -> dict[str, str]:
     data = StudyData(recipe, torch.device("cpu"))
     if recipe.data.is_own:
         _check_data(data)
+        tested = () if recipe.data.evaluate_on_validation else ("test",)
+        for split in filter(None, ("train", recipe.data.validation_split, *tested)):
+            check_repeatable(recipe.data, split)
     some = data.test if recipe.data.is_own else data.validation
     few = some.subset(range(min(FEW, len(some))))
     severities = sorted({min(study.severities), max(study.severities)}) if study.severities else []
