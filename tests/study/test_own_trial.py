@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from avuc.core.errors import InputError
 from avuc.methods import Ensemble, Vanilla
-from avuc.study import run
+from avuc.study import run, trial
 from avuc.study.own_code import register
 from avuc.study.own_data import forget, load_own
 from avuc.study.sections import DataConfig
@@ -49,6 +51,56 @@ def test_a_shift_that_cannot_be_repeated(tmp_path):
         return batch + severity * torch.from_numpy(rng.normal(size=tuple(batch.shape))).float()
 
     refused(tmp_path, "study.shifts: object:wind returns something else if it is called again", shifts=[wind])
+
+
+TABLE = torch.linspace(0, 1, 16)
+
+
+def fits_few(batch, severity):
+    return batch + severity * TABLE[: len(batch), None]
+
+
+def test_a_shift_that_fails_on_large_batches(tmp_path, monkeypatch):
+    message = r"study.shifts: .*:fits_few failed: RuntimeError: .*; it failed on 30 examples and not on 8"
+    refused(tmp_path / "numbers", message, shifts=[fits_few])
+    sizes = []
+    monkeypatch.setattr(trial, "MOST_SECONDS", 0.3)
+
+    def slow(batch, severity):
+        time.sleep(0.01 * len(batch))
+        sizes.append(len(batch))
+        return batch + severity
+
+    small(tmp_path / "slow", shifts=[slow], severities=[5]).close()
+    assert sizes[:2] == [8, 8]
+    assert 8 < sizes[2] <= 30  # as many as 0.3 seconds allow; the study itself shifts all 30
+
+
+def test_a_shift_that_fails_on_many_sentences_or_images(tmp_path):
+    def encode(texts):
+        return torch.tensor([[float(len(text))] for text in texts])
+
+    def few_sentences(texts, severity):
+        return [f"{text} {TABLE[row]:.1f}" for row, text in enumerate(texts)]
+
+    texts = [f"one more sentence{'s' * number}" for number in range(60)]
+    refused(
+        tmp_path / "sentences",
+        "few_sentences failed: IndexError: .*; it failed on 20 examples and not on 8",
+        data={"train": (texts[:40], LABELS[:40]), "test": (texts[40:], LABELS[40:])},
+        net=lambda num_classes: nn.Linear(1, num_classes),
+        encode=encode,
+        shifts=[few_sentences],
+    )
+    images = torch.randint(256, (90, 6, 6, 1), generator=torch.Generator().manual_seed(0)).byte()
+    labels = torch.arange(90) % 3
+    refused(
+        tmp_path / "images",
+        "failed: RuntimeError: .*; it failed on 30 examples and not on 8",
+        data={"train": (images[:60], labels[:60]), "test": (images[60:], labels[60:])},
+        net=lambda num_classes: nn.Sequential(nn.Flatten(), nn.Linear(36, num_classes)),
+        shifts=[lambda batch: (batch * TABLE[: len(batch), None, None, None]).byte()],
+    )
 
 
 def test_other_data_that_cannot_be_repeated(tmp_path):

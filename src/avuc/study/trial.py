@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 
 import torch
 
@@ -22,6 +24,8 @@ from avuc.study.text_file import is_text_file
 from avuc.study.trial_net import FEW, in_memory, try_net
 
 MOST_NAMES = 5  # classes that a line names
+# a shift is tried on so many examples, and on fewer if that takes more seconds or more numbers in memory
+MOST_EXAMPLES, MOST_SECONDS, MOST_NUMBERS = 4096, 3.0, 1 << 28
 
 
 def try_own_code(recipe: Recipe) -> dict[str, str]:
@@ -62,7 +66,11 @@ def try_own_code(recipe: Recipe) -> dict[str, str]:
     # the corruptions of avuc are tested already; a few images show whether they fit the data
     for name in study.shifts if not recipe.data.corruptions_dir else ():
         for severity in severities if is_path(name) else severities[:1]:
+            began = time.monotonic()
             shifted[name, severity] = _try_shift(recipe, few, name, severity)
+            seconds = (time.monotonic() - began) / 2
+        if is_path(name) and severities:
+            _try_many(recipe, some, name, severities[-1], seconds)
         if is_path(name) and len(severities) > 1 and not takes(find(name, "study.shifts"), "severity"):
             print(
                 f"avuc: study.shifts: {name} takes no 'severity', so it does the same at every severity",
@@ -90,6 +98,28 @@ def _try_shift(recipe: Recipe, few: MemoryData, name: str, severity: int) -> Mem
             "numbers from its argument 'generator', and keep no state between calls"
         )
     return results[0]
+
+
+def _try_many(recipe: Recipe, data: MemoryData, name: str, severity: int, seconds: float) -> None:
+    """Apply a shift to as many examples as take little time and memory: it may fail on large batches only.
+
+    Args:
+        recipe: the study.
+        data: the examples.
+        name, severity: the shift.
+        seconds: what it took on `FEW` examples.
+    """
+    size = recipe.study.shift_size
+    numbers = sum(map(math.prod, shapes_of(data).values()))
+    affordable = int(FEW * MOST_SECONDS / max(seconds, 1e-6)), MOST_NUMBERS // max(1, numbers, 3 * size * size)
+    many = min(len(data), MOST_EXAMPLES, *affordable)
+    if many <= FEW:
+        return
+    chosen = recipe.study.shift_seed, recipe.study.profile, size
+    try:
+        shifted_data(data.subset(range(many)), name, severity, *chosen, recipe.data.offered)
+    except InputError as error:
+        raise InputError(f"{error}; it failed on {many} examples and not on {FEW}") from error
 
 
 def _check_data(data: StudyData) -> None:
