@@ -47,11 +47,12 @@ def worst_maps(predictions: Predictions, data: MemoryData, rows: Sequence[int] |
             "said": f"{float(errors[row]):.1%} wrong",
             "is": f"example {row if rows is None else rows[row]}",
             "map": True,
+            "dims": len(predictions.shape) - 1,
         }
         if data.images is not None and len(predictions.shape) == 3:
             entry["png"] = base64.b64encode(_picture(predictions, data.images[row], row, top)).decode()
         else:
-            entry["text"] = _text(predictions, data, row)
+            entry["text"] = _text(predictions, data, row) or entry["is"]
         entries.append(entry)
     return entries
 
@@ -84,10 +85,10 @@ def _picture(predictions: Predictions, image: Tensor, row: int, top: float) -> b
 
 
 def _text(predictions: Predictions, data: MemoryData, row: int) -> str:
-    """Return the sentence; each wrong word is followed by its predicted and its true class."""
+    """Return the sentence, each wrong word with its predicted and its true class; "" if it is no sentence."""
     texts = getattr(data, "texts", ())
     if not texts:
-        return f"example {row}"
+        return ""
     words = str(texts[row]).split()
     if len(predictions.shape) != 2:
         return " ".join(words)[:MOST_LETTERS]

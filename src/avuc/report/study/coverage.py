@@ -191,13 +191,21 @@ def _overview(results: Results, coverage: Coverage, kinds: Sequence[str]) -> Tab
         "coverage",
         "Conformal sets: coverage and size",
         f"Share of test {results.units} whose set contains the true class, and mean number of classes in a set, for "
-        f"sets fitted on validation data for a coverage of {coverage.wanted:g}. Means over seeds and shifts. In 95 % "
-        "of all cases the coverage on clean data lies in the interval, if they are like the validation data; none for "
-        "pixels and tokens, which are not independent. Temperatures were learned on the same validation data, which "
-        "the interval ignores.",
+        f"sets fitted on validation data for a coverage of {coverage.wanted:g}. Means over seeds and shifts. "
+        + (
+            "In 95 % of all cases the coverage on clean data lies in the interval, if they are like the validation "
+            "data. Temperatures were learned on the same validation data, which the interval ignores."
+            if any(_independent(coverage, kind) for kind in kinds)
+            else f"There are no intervals, because the {results.units} of one example are not independent."
+        ),
         head,
         rows,
     )
+
+
+def _independent(coverage: Coverage, kind: str) -> bool:
+    """Return whether there are intervals; none are stored for pixels and tokens."""
+    return bool(np.isfinite(coverage.values[kind, "low"]).any())
 
 
 def _by_shift(results: Results, coverage: Coverage, kind: str) -> Table:
@@ -215,8 +223,13 @@ def _by_shift(results: Results, coverage: Coverage, kind: str) -> Table:
     return Table(
         f"coverage-shifts-{kind}",
         f"Coverage and size of {kind} sets under each shift",
-        f"Sets fitted on validation data for a coverage of {coverage.wanted:g}; means over seeds. Bold: the coverage "
-        f"leaves its 95 % interval for most seeds, so these {results.units} are not like the validation data.",
+        f"Sets fitted on validation data for a coverage of {coverage.wanted:g}; means over seeds."
+        + (
+            " Bold: the coverage leaves its 95 % interval for most seeds, so these "
+            f"{results.units} are not like the validation data."
+            if _independent(coverage, kind)
+            else ""
+        ),
         ["test set", *(f"{name}: {what}" for name in results.names for what in ("coverage", "classes per set"))],
         rows,
     )
@@ -228,8 +241,7 @@ def _by_class(results: Results, coverage: Coverage, kind: str) -> Table:
     known = np.flatnonzero(rows_of > 0)
     order = known[np.argsort(clean[:, known, 1].sum(0) / clean[:, known, 0].sum(0), kind="stable")]
     few = len(order) > MOST_CLASSES
-    # no interval is stored for pixels and tokens
-    independent = bool(np.isfinite(coverage.values[kind, "low"]).any())
+    independent = _independent(coverage, kind)
     rows: list[list[Cell]] = []
     for label in order[:MOST_CLASSES] if few else known:
         cells: list[Cell] = [f"{round(rows_of[label]):,}"]

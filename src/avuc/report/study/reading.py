@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from avuc.core.errors import InputError
 from avuc.report.study.coverage import read_coverage
 from avuc.report.study.result_arrays import CLEAN, METRICS, PNG, Array, MethodFacts, Results, SetKey
+from avuc.report.study.unit import dimensions, unit_of
 from avuc.study.portable import without_folder
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 LARGEST = 1e12
 HISTOGRAMS, DIAGRAMS = ("entropy", "confidence"), ("reliability", "uncertainty")
 MOST_BINS = 100_000
+OF_PIXELS = ("mean_iou", "pavpu")  # stored for words and tokens, too, where they mean little
 EXAMPLES: dict[str, type[Any]] = {"samples": str, "rows": int, "top": float, "mistakes": list, "tempered": dict}
 MISTAKE: dict[str, type[Any]] = {"entropy": float, "confidence": float, "said": str, "is": str}
 CHANGED = "the file was changed by another program: run the study again in another folder"
@@ -73,6 +75,10 @@ def read_results(store: Store) -> Results:
     with _as_written(store, "the coverage of conformal sets"):
         kept = store.select("SELECT method, seed, shift, severity, data FROM curves WHERE name='conformal'")
         coverage = read_coverage(kept, method_index, seed_index, set_index)
+    unit = unit_of(examples, gallery)
+    if unit == "word" or (unit == "token" and dimensions(examples)):
+        for metric in OF_PIXELS:
+            values.pop(metric, None)
     results = Results(
         recipe.study.name,
         source,
@@ -88,7 +94,7 @@ def read_results(store: Store) -> Results:
         rows=sizes[0][0] if sizes and isinstance(sizes[0][0], int) else 0,
         notes=tuple(_notes(store, recipe, {row[0] for row in rows})),
         damaged=tuple(str(unit) for unit in store.lost),
-        unit=_unit(examples, gallery),
+        unit=unit,
         coverage=coverage,
     )
     store.still_there()
@@ -280,17 +286,6 @@ def _checked_examples(data: dict[str, Any]) -> dict[str, Any]:
     if len(shapes) != 1 or next(iter(shapes))[0] != temperatures.shape[1] or not all(map(math.isfinite, numbers)):
         raise ValueError("its diagrams do not fit each other")
     return data
-
-
-def _unit(examples: Mapping[Any, dict[str, Any]], gallery: Mapping[SetKey, bytes]) -> str:
-    """Return what one prediction is about."""
-    mistakes = [mistake for each in examples.values() for mistake in each["mistakes"]]
-    pictures = any(data.startswith(PNG) for data in gallery.values())
-    if any(mistake.get("map") for mistake in mistakes):
-        return "pixel" if pictures else "word" if gallery else "token"
-    if gallery and not pictures:
-        return "sentence"
-    return "image" if pictures or all("png" in mistake for mistake in mistakes) else "example"
 
 
 def _can_be_shown(example: bytes) -> bool:
