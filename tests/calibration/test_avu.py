@@ -168,7 +168,8 @@ def test_the_authors_procedure_starts_at_one_and_a_half_and_warns_where_there_is
 
     def closure():
         optimiser.zero_grad()
-        loss = avuc_loss(torch.tensor(logits) / temperature, torch.tensor(labels), scaler.threshold_)
+        scaled = torch.tensor(logits) / temperature
+        loss = avuc_loss(scaled, torch.tensor(labels), scaler.threshold_, variant="paper")
         loss.backward()
         return loss
 

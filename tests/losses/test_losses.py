@@ -190,9 +190,11 @@ def test_mutual_information_as_uncertainty() -> None:
     mi = torch.special.entr(mean).sum(-1) - torch.special.entr(each).sum(-1).mean(0)
     ac, au, ic, iu = avuc_quadrants(mean, labels, 0.3, uncertainty=mi)
     expected = torch.log1p((au + ic) / (ac + iu))
-    torch.testing.assert_close(avuc_loss(logits, labels, 0.3, uncertainty="mutual_information"), expected)
+    printed = avuc_loss(logits, labels, 0.3, variant="paper", uncertainty="mutual_information")
+    torch.testing.assert_close(printed, expected)
     assert gradcheck(
-        lambda z: avuc_loss(z, labels, 0.3, uncertainty="mutual_information"), logits.clone().requires_grad_()
+        lambda z: avuc_loss(z, labels, 0.3, variant="paper", uncertainty="mutual_information"),
+        logits.clone().requires_grad_(),
     )
 
 
@@ -357,7 +359,7 @@ def test_a_thousand_classes() -> None:
     logits, labels = batch(n=30, classes=1000, scale=4.0)
     labels[::2] = logits.argmax(-1)[::2]
     single = logits.float().requires_grad_()
-    loss = avuc_loss(single, labels, 2.0)
+    loss = avuc_loss(single, labels, 2.0, variant="paper")
     assert loss.item() == pytest.approx(loop_loss(logits, labels, 2.0, "paper"), rel=1e-4)
     (gradient,) = torch.autograd.grad(loss, single)
     (plain,) = torch.autograd.grad(plain_avuc(logits.requires_grad_(), labels, 2.0, "paper"), logits)
@@ -432,7 +434,7 @@ def test_elbo_is_cross_entropy_and_scaled_kl() -> None:
 
 
 def test_module_learns_the_midpoint_threshold() -> None:
-    avuc = AvUCLoss(beta=2.0, warmup_epochs=2)
+    avuc = AvUCLoss(beta=2.0, warmup_epochs=2, variant="paper")
     us: dict[bool, list[float]] = {True: [], False: []}
     for seed in range(4):
         logits, labels = batch(seed=seed)

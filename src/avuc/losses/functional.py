@@ -32,7 +32,7 @@ def avuc_loss(
     labels: Tensor,
     threshold: float | Tensor | None,
     *,
-    variant: Variant = "paper",
+    variant: Variant = "monotone",
     uncertainty: Uncertainty = "entropy",
     ignore_index: int = -100,
     weights: Tensor | None = None,
@@ -53,8 +53,9 @@ def avuc_loss(
             of their softmax probabilities. Binary: one logit per label, (N) or (N, 1). Multi-label: (N, L).
         labels: class indices, (N) or (N, *spatial); 0 and 1 for binary, and (N, L) for multi-label logits.
         threshold: largest uncertainty, in nats, that counts as certain. None only for the soft variant (log(C)/2).
-        variant: "paper" (default), "stopgrad", "monotone" or "soft"; see `avuc_quadrants`. "paper" can make every
-            prediction uncertain: so it failed on plain networks trained by SGD, or on few images (docs/gotchas.md).
+        variant: "monotone" (default), "paper", "stopgrad" or "soft"; see `avuc_quadrants`. "paper" is the printed loss.
+            It can make every prediction uncertain: so it failed on plain networks trained by SGD, or on few images
+            (docs/gotchas.md).
         uncertainty: "entropy" (default), or "mutual_information" for logits (S, N, C).
         ignore_index: label of the predictions to leave out (default −100).
         weights: weight of each prediction, same shape as `labels`. Default None: 1 each.

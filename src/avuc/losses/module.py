@@ -59,8 +59,9 @@ class AvUCLoss(WarmupState):
     Args:
         beta: factor of the loss (default 3).
         warmup_epochs: epochs before the threshold is set (default 5).
-        variant: "paper" (default), "stopgrad", "monotone" or "soft"; see `avuc_quadrants`. "paper" can make every
-            prediction uncertain: so it failed on plain networks trained by SGD, or on few images (docs/gotchas.md).
+        variant: "monotone" (default), "paper", "stopgrad" or "soft"; see `avuc_quadrants`. "paper" is the printed loss.
+            It can make every prediction uncertain: so it failed on plain networks trained by SGD, or on few images
+            (docs/gotchas.md).
         warmup_steps: calls in train() mode before the threshold is set, for training loops without epochs. Replaces
             `warmup_epochs`.
         threshold: an uncertainty in nats; there is no warm-up then.
@@ -86,7 +87,7 @@ class AvUCLoss(WarmupState):
         self,
         beta: float = 3.0,
         warmup_epochs: int = DEFAULT_WARMUP_EPOCHS,
-        variant: Variant = "paper",
+        variant: Variant = "monotone",
         *,
         warmup_steps: int | None = None,
         threshold: float | None = None,

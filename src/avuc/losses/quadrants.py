@@ -106,7 +106,7 @@ def avuc_quadrants(
         probs: probabilities, (N, C) or (N, C, *spatial); with posterior samples, their mean.
         labels: class indices, (N) or (N, *spatial).
         threshold: largest uncertainty, in nats, that counts as certain. None only for the soft variant (log(C)/2).
-        variant: "paper" (default), "stopgrad", "monotone" or "soft".
+        variant: "paper" (default), "stopgrad", "monotone" (the default of `avuc_loss` and `AvUCLoss`) or "soft".
         uncertainty: used instead of the entropy of `probs`, for example mutual information; same shape as `labels`.
         ignore_index: label of the predictions to leave out (default −100).
         weights: weight of each prediction, same shape as `labels`; None (default) gives each the weight 1.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,14 @@ FAMILY: dict[str, tuple[str, ...]] = {
     "ua_clm": UA_CLM_VARIANTS,
     "segmentation_avu": SEGMENTATION_VARIANTS,
 }
+# The default variants that are not "paper". Only for AvUC there are trained networks to choose by.
+DEFAULT_VARIANTS: dict[str, Variant] = {"avuc": "monotone"}
+
+
+class _Default(str):
+    """A variant that nobody has chosen, so that `replace(objective, kind=…)` gets the default of the new kind."""
+
+    __slots__ = ()
 
 
 class Terms(NamedTuple):
@@ -70,8 +78,10 @@ class Objective:
             that lowers the confidence of all predictions. "euc" needs a network that ends in
             `avuc.losses.DirichletHead`; `avuc.train.fit` adds one.
         beta: β (default 3).
-        variant: "paper" (default), "stopgrad", "monotone" or "soft"; see `avuc.avuc_quadrants`. Not every kind has all.
-            "paper" can make every prediction uncertain, for example with SGD (docs/gotchas.md); `fit` then warns.
+        variant: "monotone" (default for "avuc"), "paper" (default for the other kinds), "stopgrad" or "soft"; see
+            `avuc.avuc_quadrants`. Not every kind has all. "paper" with "avuc" is the printed loss: it can make every
+            prediction uncertain, for example with SGD (docs/gotchas.md); `fit` then warns. In a recipe, "avuc" without
+            a variant is the printed loss, too.
         uncertainty: "entropy" (default) or "mutual_information", which the family does not have.
         warmup_epochs: epochs without the AvUC term (default 5). The threshold is learned in them. For "euc": the epochs
             over which its λ rises from .01 to 1; the term counts from the start.
@@ -90,13 +100,15 @@ class Objective:
     >>> terms = loss(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]), 50.0)
     >>> round(terms.total.item(), 4)  # log 2 + 50/100; no AvUC during the warm-up
     1.1931
+    >>> Objective("avuc").variant, Objective("auavuc").variant
+    ('monotone', 'paper')
     >>> Objective("sb_ece", options={"form": "label_binned", "bins": 20}).options["bins"]
     20
     """
 
     kind: Kind = "plain"
     beta: float = 3.0
-    variant: Variant = "paper"
+    variant: Variant = None  # type: ignore[assignment]  # the default depends on the kind: see __post_init__
     uncertainty: Uncertainty = "entropy"
     warmup_epochs: int = 5
     threshold: float | None = None
@@ -108,6 +120,8 @@ class Objective:
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise InputError(f"objective: kind must be one of {', '.join(get_args(Kind))}, found {self.kind!r}")
+        if self.variant is None or isinstance(self.variant, _Default):
+            object.__setattr__(self, "variant", _Default(DEFAULT_VARIANTS.get(self.kind, "paper")))
         for name in ("beta", "kl_weight"):
             checked_number(f"objective: {name}", getattr(self, name))
         if self.threshold is not None:
@@ -186,13 +200,14 @@ class ObjectiveLoss(nn.Module):
         checked_whole("objective: num_train is the size of the training set and", num_train, least=1)
         self.objective: Objective = objective
         self.num_train: int = num_train
+        self.variant: Variant = cast("Variant", str(objective.variant))  # torch.compile takes no subclass of str
         self.epoch: int = 0
         self.avuc: AvUCLoss | None = None
         if objective.kind == "avuc":
             self.avuc = AvUCLoss(
                 beta=1.0,
                 warmup_epochs=objective.warmup_epochs,
-                variant=objective.variant,
+                variant=self.variant,
                 threshold=objective.threshold,
                 uncertainty=objective.uncertainty,
                 **arguments(objective.options),
@@ -246,7 +261,7 @@ class ObjectiveLoss(nn.Module):
             logits,
             labels,
             points=objective.points or None,
-            variant=objective.variant,
+            variant=self.variant,
             uncertainty=objective.uncertainty,
         )
 
@@ -273,7 +288,7 @@ class ObjectiveLoss(nn.Module):
 
 def _family_term(objective: Objective) -> nn.Module | None:
     """Return the module of an objective of the family; None for the other kinds."""
-    variant: Any = objective.variant
+    variant: Any = str(objective.variant)
     options = arguments(objective.options)
     if objective.kind == "sb_ece":
         return SBECELoss(variant=variant, **options)

@@ -22,6 +22,9 @@ from avuc.study.tables import Location, build, did_you_mean, hints_of, known_key
 from avuc.training.settings import TrainSettings
 
 Notify = Callable[[str], None]
+# The variant of an objective whose table has none. `Objective("avuc")` in Python means "monotone". In recipes it stays
+# "paper", because stored recipes leave this value out.
+RECIPE_VARIANT = "paper"
 
 
 def parse_recipe(
@@ -33,7 +36,8 @@ def parse_recipe(
         text: TOML.
         source: the file, for messages.
         changes: like "train.epochs=2" or "methods.SVI.objective.beta=1".
-        notify: called with one line for each key that has a new name.
+        notify: called with one line for each key that has a new name, and with one if an AvUC objective names no
+            variant.
 
     >>> parse_recipe('[[methods]]\\nname = "A"\\nmethod = "svi"', changes=["study.samples=4"]).study.samples
     4
@@ -42,6 +46,8 @@ def parse_recipe(
     for change in changes:
         _apply(tables, change, notify)
     location = Location(source)
+    if notify is not None:
+        notify_printed(tables, location, notify)
     known_keys(tables, ("study", "data", "net", "train", "methods"), location)
     train = _train(tables.get("train", {}), location / "train")
     study = build(StudySettings, tables.get("study", {}), location / "study")
@@ -103,6 +109,8 @@ def parse_training(text: str, source: str = "recipe", *, notify: Notify | None =
     """
     tables = with_new_keys(_toml(text, source), source, notify)
     location = Location(source)
+    if notify is not None:
+        notify_printed(tables, location, notify)
     known_keys(tables, ("data", "net", "method", "objective", "train"), location)
     data = _named(tables.get("data", {}), "mnist5k", location / "data")
     net = _named(tables.get("net", {}), "small_cnn", location / "net")
@@ -179,7 +187,26 @@ def _method(value: Any, location: Location) -> Method:
 
 
 def _objective(value: Any, location: Location) -> Objective:
-    return build(Objective, {"kind": value} if isinstance(value, str) else value, location)
+    table = {"kind": value} if isinstance(value, str) else value
+    return build(Objective, {"variant": RECIPE_VARIANT, **table} if isinstance(table, Mapping) else table, location)
+
+
+def notify_printed(tables: Mapping[str, Any], location: Location, notify: Notify) -> None:
+    """Say once which objectives are AvUC as printed only because they name no variant. Errors are found later."""
+    listed = tables.get("methods", [])
+    methods = [table for table in listed if isinstance(table, Mapping)] if isinstance(listed, list) else []
+    named = {f"methods.{table.get('name')}.objective": table.get("objective") for table in methods}
+    found = {"objective": tables.get("objective"), **named}
+    printed = [
+        where
+        for where, value in found.items()
+        if value == "avuc" or (isinstance(value, Mapping) and value.get("kind") == "avuc" and "variant" not in value)
+    ]
+    if printed:
+        notify(
+            f'{location.source}: {", ".join(printed)}: this recipe uses AvUC as printed; write variant = "monotone" '
+            '(recommended) or variant = "paper"'
+        )
 
 
 def _calibrator(value: Any, location: Location) -> CalibratorSpec:

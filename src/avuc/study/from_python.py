@@ -14,10 +14,11 @@ from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.methods import METHODS, Method, Objective
 from avuc.study.config import Recipe, changed_fields, kind_table, plain
-from avuc.study.config_parser import parse_method
+from avuc.study.config_parser import notify_printed, parse_method
 from avuc.study.engine import run_study
 from avuc.study.own_code import register
 from avuc.study.own_data import forget, load_own
+from avuc.study.recipe import to_stderr
 from avuc.study.sections import DataConfig, NetConfig, StudySettings
 from avuc.study.store import Store
 from avuc.study.tables import Location, build
@@ -53,7 +54,8 @@ def run(
 
     Args:
         methods: name in the results → a method (`SVI()`), its name ("svi"), or a dict with the keys of [[methods]] in a
-            recipe, whose values may be objects: method, objective, calibrator, train, reuse_model, seeds, ….
+            recipe, whose values may be objects: method, objective, calibrator, train, reuse_model, seeds, …. As in a
+            recipe, the objective "avuc" without a variant is AvUC as printed; `Objective("avuc")` is "monotone".
         data: {"train": …, "test": …}, where "validation" is held out if it is there; a function `load(split)`; or the
             name of a data set. What they give is a `Dataset`, a pair (inputs, labels), a mapping of tensors with
             "labels", a torch Dataset or a DataLoader.
@@ -129,6 +131,8 @@ def recipe_of(methods: Mapping[str, Any], parts: Parts, train: TrainSettings, st
             raise (location / "validation").error("say how many training examples are held out")
         config = replace(config, validation=max(1, len(load_own(config, "train")) // HELD_OUT))
     network = NetConfig(name=net, class_dim=parts.class_dim)
+    words = [{**value, "name": name} for name, value in methods.items() if isinstance(value, Mapping)]
+    notify_printed({"methods": words}, location, to_stderr)
     configs = [
         parse_method({"name": name, **_table(value, location / "methods" / name)}, train, location / "methods", number)
         for number, (name, value) in enumerate(methods.items())

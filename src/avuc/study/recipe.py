@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -37,6 +38,9 @@ def recipe_names() -> list[str]:
 def load_recipe(name: str | Path, changes: Sequence[str] = ()) -> Recipe:
     """Read the recipe of a study. Keys of version 0.1.0 are read too; a line on stderr says their new names.
 
+    An objective of kind "avuc" without a variant is AvUC as printed, "paper"; a line on stderr says so, too. In Python,
+    `Objective("avuc")` is "monotone".
+
     Args:
         name: a .toml file, or the name of a recipe that comes with avuc.
         changes: like "train.epochs=2" or "methods.SVI.objective.beta=1".
@@ -47,7 +51,7 @@ def load_recipe(name: str | Path, changes: Sequence[str] = ()) -> Recipe:
     source = str(name)
     if source in recipe_names():
         text = resources.files("avuc").joinpath("recipes", f"{source}.toml").read_text(encoding="utf-8")
-        return parse_recipe(text, f"{source}.toml", changes, notify=_to_stderr)
+        return parse_recipe(text, f"{source}.toml", changes, notify=to_stderr)
     try:
         text = read_text(source)
     except (OSError, UnicodeDecodeError) as error:
@@ -58,7 +62,7 @@ def load_recipe(name: str | Path, changes: Sequence[str] = ()) -> Recipe:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         known = did_you_mean(source, recipe_names())
         raise InputError(f"{source}: no recipe can be read here ({reason}); {known}, or give a .toml file") from error
-    recipe = parse_recipe(text, source, changes, notify=_to_stderr)
+    recipe = parse_recipe(text, source, changes, notify=to_stderr)
     return replace(recipe, code_folder=str(Path(source).resolve().parent))
 
 
@@ -68,8 +72,10 @@ def load_training(path: str | Path) -> TrainingRecipe:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8 text'})") from error
-    return parse_training(text, str(path), notify=_to_stderr)
+    return parse_training(text, str(path), notify=to_stderr)
 
 
-def _to_stderr(line: str) -> None:
-    print(f"avuc: {line}", file=sys.stderr)
+def to_stderr(line: str) -> None:
+    """Print a line about a recipe; under torchrun, only once."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"avuc: {line}", file=sys.stderr)
