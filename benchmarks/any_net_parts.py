@@ -41,7 +41,7 @@ def adam(module: nn.Module, device: torch.device) -> torch.optim.Optimizer:
 
 def objective(logits: Tensor, y: Tensor) -> Tensor:
     logits = logits.float()
-    return cross_entropy(logits, y) + BETA * avuc_loss(logits, y, THRESHOLD)
+    return cross_entropy(logits, y) + BETA * avuc_loss(logits, y, THRESHOLD, variant="paper")
 
 
 class Net:

@@ -153,7 +153,7 @@ class Bench:
         count = 64 if self.quick else 10_000
         labels = torch.randint(10, (count,), generator=torch.Generator().manual_seed(1)).to(self.device)
         data = Dataset(self.pictures(count), labels, 10, "random bytes")
-        objective = Objective("avuc", beta=3.0, warmup_epochs=0, threshold=1.0, kl_weight=0.1)
+        objective = Objective("avuc", beta=3.0, variant="paper", warmup_epochs=0, threshold=1.0, kl_weight=0.1)
         settings = TrainSettings(batch_size=self.batch, precision="bfloat16" if self.gpu else "float32")
         trainers = [
             ModelTrainer(

@@ -51,7 +51,7 @@ def loop(logits: Tensor, labels: Tensor, threshold: float) -> Tensor:
 
 
 def ours(logits: Tensor, labels: Tensor, threshold: float) -> Tensor:
-    return avuc.losses.avuc_loss(logits, labels, threshold)
+    return avuc.losses.avuc_loss(logits, labels, threshold, variant="paper")
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, threshold: float) -> Tensor:

@@ -38,7 +38,7 @@ from avuc.training.distributed import Ranks
 from avuc.training.model_trainer import ModelTrainer
 from avuc.training.steps import EagerSteps, Steps
 
-AVUC = Objective("avuc", beta=3.0, warmup_epochs=0, threshold=1.0, kl_weight=0.1)
+AVUC = Objective("avuc", beta=3.0, variant="paper", warmup_epochs=0, threshold=1.0, kl_weight=0.1)
 EPOCHS = 200
 
 
@@ -179,7 +179,7 @@ class Bench:
     def fit(self) -> None:
         """`fit_many` as a user calls it: warm-up epochs, threshold, AvUC epochs, partial batches, checkpoints."""
         settings = replace(self.settings, epochs=self.epochs)
-        objective = Objective("avuc", warmup_epochs=min(2, self.epochs - 1), kl_weight=0.1)
+        objective = Objective("avuc", variant="paper", warmup_epochs=min(2, self.epochs - 1), kl_weight=0.1)
         with tempfile.TemporaryDirectory() as folder:
             jobs = [
                 Job(SVI(), net, self.data, objective, settings, seed=seed, directory=Path(folder, str(seed)))
@@ -202,7 +202,7 @@ class Bench:
             return
         some = self.data.subset(range(20 * self.batch + 31))
         settings = replace(self.settings, epochs=4, precision="float32")
-        objective = Objective("avuc", warmup_epochs=2, kl_weight=0.1)
+        objective = Objective("avuc", variant="paper", warmup_epochs=2, kl_weight=0.1)
         curves = {}
         for way in ("eager", "captured", "compiled"):
             how = replace(settings, capture=way != "eager", compile=way == "compiled")

@@ -33,7 +33,7 @@ from avuc.metrics import accuracy, auto_threshold, detection, ece, nll, uce
 CONCEPTS = Path(__file__).parent / "concepts"
 PAGE, ROWS = CONCEPTS / "family.md", CONCEPTS / "family.json"
 LOSSES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
-    "AvUC `paper`": lambda z, y, t: avuc_loss(z, y, t),
+    "AvUC `paper`": lambda z, y, t: avuc_loss(z, y, t, variant="paper"),
     "AvUC `monotone`": lambda z, y, t: avuc_loss(z, y, t, variant="monotone"),
     "S-AvUC (`soft`)": lambda z, y, t: avuc_loss(z, y, None, variant="soft"),
     "SB-ECE binned `paper`": lambda z, y, t: sb_ece_loss(z, y),
