@@ -33,7 +33,7 @@ for _ in range(10):
 
 print(f"learned threshold: {float(avuc_term.threshold):.3f} nats")
 predictions = avuc.predict(model, held_out_images, held_out.labels, samples=32, progress=False)
-quadrants = avuc.avuc_quadrants(predictions.probs, predictions.labels, avuc_term.threshold)
+quadrants = avuc.avuc_quadrants(predictions.probs, predictions.labels, avuc_term.threshold, variant=avuc_term.variant)
 print("AC, AU, IC, IU:", ", ".join(f"{value:.1f}" for value in quadrants))
 accuracy, ece = (metric(predictions.probs, predictions.labels) for metric in (metrics.accuracy, metrics.ece))
 print(f"held-out digits: accuracy {accuracy:.3f}, ECE {ece:.3f}")
