@@ -89,7 +89,8 @@ def by_hand(module: Classifier) -> dict[str, float]:
             loss = F.cross_entropy(logits, y) + module.avuc(logits, y)
             if not module.avuc.warming_up:
                 probs = logits.detach().softmax(-1)
-                sums += torch.stack(avuc.avuc_quadrants(probs, y, module.avuc.threshold)).double()
+                quadrants = avuc.avuc_quadrants(probs, y, module.avuc.threshold, variant=module.avuc.variant)
+                sums += torch.stack(quadrants).double()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -123,6 +123,7 @@ hidden = [32]
 name = "svi"
 [objective]
 kind = "avuc"
+variant = "paper"
 warmup_epochs = 1
 [train]
 epochs = 6
@@ -205,7 +206,7 @@ def test_a_rank_dies_and_the_run_goes_on_with_another_number(digits: Dataset, tm
         SVI(),
         lambda g: mlp(10, (8, 8, 1), hidden=(32,), generator=g),
         data,
-        objective=Objective("avuc", warmup_epochs=1),
+        objective=Objective("avuc", variant="paper", warmup_epochs=1),
         settings=TrainSettings(epochs=6, batch_size=100, pad=0, flip=False),
         progress=False,
     )
