@@ -26,6 +26,7 @@ name = "svi"
 prior_std = 1
 [objective]
 kind = "avuc"
+variant = "paper"
 warmup_epochs = 1
 kl_weight = 0.01
 [train]

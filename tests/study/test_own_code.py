@@ -83,7 +83,7 @@ calibrator = "temperature"
 [[methods]]
 name = "SVI-AvUC"
 method = "svi"
-objective = { kind = "avuc", warmup_epochs = 1 }
+objective = { kind = "avuc", variant = "paper", warmup_epochs = 1 }
 """
 
 

@@ -21,7 +21,7 @@ from avuc.study.worker import StudyWorker
 from avuc.train import TrainSettings
 
 TRAIN = TrainSettings(epochs=8, batch_size=20, learning_rate=2e-2, milestones=(), factors=(), pad=0, flip=False)
-SVI_AVUC = {"method": SVI(initial_std=0.02), "objective": Objective("avuc", warmup_epochs=1)}
+SVI_AVUC = {"method": SVI(initial_std=0.02), "objective": Objective("avuc", variant="paper", warmup_epochs=1)}
 METHODS = {
     "Vanilla": Vanilla(),
     "TS": {"reuse_model": "Vanilla", "calibrator": "temperature"},

@@ -145,6 +145,16 @@ def test_the_commands_say_so(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.splitlines()[0] == f"avuc: {study}: methods.A.objective: {LINE}"
 
 
+def test_a_bad_recipe_stays_one_line(tmp_path, capsys):
+    study = user_file(tmp_path, '{kind = "avuc", betta = 1}')
+    assert main(["study", str(study)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    path = tmp_path / "train.toml"
+    path.write_text('[objective]\nkind = "avuc"\n[train]\nepoch = 2\n')
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 def test_the_starter_names_the_variant(tmp_path, capsys):
     assert main(["study", "--init", str(tmp_path / "mine")]) == 0
     capsys.readouterr()

@@ -73,7 +73,7 @@ def loss(
 ) -> PythonCase:
     return PythonCase(
         f"avuc_loss: {name}",
-        lambda: float(avuc.avuc_loss(logits, labels, THRESHOLD, **more)),
+        lambda: float(avuc.avuc_loss(logits, labels, THRESHOLD, variant="paper", **more)),
         right,
         refused,
         tol,
@@ -83,7 +83,7 @@ def loss(
 
 def module(labels: torch.Tensor, **more: Any) -> float:
     """AvUCLoss after one epoch of warm-up on the same batch."""
-    criterion = avuc.AvUCLoss(beta=1.0, warmup_epochs=1, **more)
+    criterion = avuc.AvUCLoss(beta=1.0, warmup_epochs=1, variant="paper", **more)
     criterion(T_LOGITS, labels)
     criterion.epoch_end()
     return float(criterion(T_LOGITS, labels))

@@ -46,8 +46,6 @@ def parse_recipe(
     for change in changes:
         _apply(tables, change, notify)
     location = Location(source)
-    if notify is not None:
-        notify_printed(tables, location, notify)
     known_keys(tables, ("study", "data", "net", "train", "methods"), location)
     train = _train(tables.get("train", {}), location / "train")
     study = build(StudySettings, tables.get("study", {}), location / "study")
@@ -58,9 +56,12 @@ def parse_recipe(
         raise (location / "methods").error("expected [[methods]] tables, one for each method")
     methods = tuple(parse_method(table, train, location / "methods", number) for number, table in enumerate(listed))
     try:
-        return Recipe(study, data, net, train, methods)
+        recipe = Recipe(study, data, net, train, methods)
     except InputError as error:
         raise location.error(str(error)) from error
+    if notify is not None:
+        notify_printed(tables, location, notify)
+    return recipe
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,6 @@ def parse_training(text: str, source: str = "recipe", *, notify: Notify | None =
     """
     tables = with_new_keys(_toml(text, source), source, notify)
     location = Location(source)
-    if notify is not None:
-        notify_printed(tables, location, notify)
     known_keys(tables, ("data", "net", "method", "objective", "train"), location)
     data = _named(tables.get("data", {}), "mnist5k", location / "data")
     net = _named(tables.get("net", {}), "small_cnn", location / "net")
@@ -119,7 +118,7 @@ def parse_training(text: str, source: str = "recipe", *, notify: Notify | None =
     method = tables.get("method", {})
     if isinstance(method, Mapping) and not {"name", "kind"} & set(method):
         method = {"kind": "vanilla", **method}
-    return TrainingRecipe(
+    recipe = TrainingRecipe(
         data.name,
         data.options,
         data.validation,
@@ -131,6 +130,9 @@ def parse_training(text: str, source: str = "recipe", *, notify: Notify | None =
         tuple(tables.get("train", {})),
         "method" not in tables and "objective" not in tables,
     )
+    if notify is not None:
+        notify_printed(tables, location, notify)
+    return recipe
 
 
 def _toml(text: str, source: str) -> dict[str, Any]:
@@ -192,11 +194,9 @@ def _objective(value: Any, location: Location) -> Objective:
 
 
 def notify_printed(tables: Mapping[str, Any], location: Location, notify: Notify) -> None:
-    """Say once which objectives are AvUC as printed only because they name no variant. Errors are found later."""
-    listed = tables.get("methods", [])
-    methods = [table for table in listed if isinstance(table, Mapping)] if isinstance(listed, list) else []
-    named = {f"methods.{table.get('name')}.objective": table.get("objective") for table in methods}
-    found = {"objective": tables.get("objective"), **named}
+    """Say in one line which objectives of a checked recipe are AvUC as printed only because they name no variant."""
+    found = {"objective": tables.get("objective")}
+    found |= {f"methods.{table['name']}.objective": table.get("objective") for table in tables.get("methods", [])}
     printed = [
         where
         for where, value in found.items()

@@ -131,13 +131,14 @@ def recipe_of(methods: Mapping[str, Any], parts: Parts, train: TrainSettings, st
             raise (location / "validation").error("say how many training examples are held out")
         config = replace(config, validation=max(1, len(load_own(config, "train")) // HELD_OUT))
     network = NetConfig(name=net, class_dim=parts.class_dim)
-    words = [{**value, "name": name} for name, value in methods.items() if isinstance(value, Mapping)]
-    notify_printed({"methods": words}, location, to_stderr)
     configs = [
         parse_method({"name": name, **_table(value, location / "methods" / name)}, train, location / "methods", number)
         for number, (name, value) in enumerate(methods.items())
     ]
-    return Recipe(settings, config, network, train, tuple(configs))
+    recipe = Recipe(settings, config, network, train, tuple(configs))
+    words = [{**value, "name": name} for name, value in methods.items() if isinstance(value, Mapping)]
+    notify_printed({"methods": words}, location, to_stderr)
+    return recipe
 
 
 def _name(value: Any, part: str, taken: list[str]) -> str:
