@@ -191,8 +191,11 @@ def test_detection_intervals_of_groups_equal_a_loop():
     factor = 2.306004 / 1.959964 * math.sqrt(9 / 8)  # Student's t of the side with the fewest groups
     for k, (name, value) in enumerate(values.items()):
         low, high = value - factor * np.quantile(np.array(errors)[:, k], (0.975, 0.025))
-        high = high if name == "wasserstein" else min(high, 1)
-        assert found[name] == pytest.approx((value, max(low, 0), high), rel=3e-3, abs=2e-3)
+        if name == "wasserstein":
+            assert found[name] == pytest.approx((value, max(low, 0), high), rel=3e-3, abs=2e-3)
+        elif name != "detection_accuracy":  # test_near_limit.py has its loop, and the rest of the rule for few groups
+            assert found[name].low <= max(low, 0) + 2e-3
+            assert found[name].high >= min(high, 1) - 2e-3
 
 
 def test_detection_intervals_of_groups_are_wider_where_rows_are_alike(monkeypatch):
@@ -233,7 +236,11 @@ def test_detection_intervals(world: World) -> None:
     slow = [metrics.detection(inside[i], outside[o]) for i, o in pairs]
     for name in values:
         low, high = np.quantile([one[name] for one in slow], [0.025, 0.975])
-        assert found[name][1:] == pytest.approx((low, high), abs=1e-12), name
+        if name == "wasserstein":
+            assert found[name][1:] == pytest.approx((low, high), abs=1e-12), name
+        elif name != "detection_accuracy":  # wider for few mistakes; test_near_limit.py has all in a loop
+            assert found[name].low <= low + 1e-12, name
+            assert found[name].high >= high - 1e-12, name
     # Hanley & McNeil's standard error of the AUROC
     a, m, n = values["auroc"], len(outside), len(inside)
     q1, q2 = a / (2 - a), 2 * a * a / (1 + a)

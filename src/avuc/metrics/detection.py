@@ -59,6 +59,13 @@ def detection_from_counts(values: Array, negative: Array, positive: Array, *, sp
         spread: whether a value stands for a group of inputs spread evenly around it; the threshold of `fpr95` may then
             lie inside a group.
     """
+    return detection_and_gains(values, negative, positive, spread=spread)[0]
+
+
+def detection_and_gains(
+    values: Array, negative: Array, positive: Array, *, spread: bool = False
+) -> tuple[dict[str, Array], Array]:
+    """Return `detection_from_counts`, and TPR − FPR (..., G) of every threshold from the highest entropy down."""
     n_in, n_out = negative.sum(-1, keepdims=True), positive.sum(-1, keepdims=True)
     below_in, below_out = np.cumsum(negative, -1), np.cumsum(positive, -1)
     # inputs flagged as OOD: those with this entropy and above; as rates, from the highest entropy down
@@ -66,16 +73,18 @@ def detection_from_counts(values: Array, negative: Array, positive: Array, *, sp
     tpr, fpr = flagged_out[..., ::-1] / n_out, flagged_in[..., ::-1] / n_in
     gaps = np.abs(below_in / n_in - below_out / n_out)[..., :-1]
     reached = (tpr >= 0.95).argmax(-1)[..., None]
-    return {
+    gains = tpr - fpr
+    metrics = {
         # an OOD input wins against all in-distribution inputs below it and against half of those tied with it
         "auroc": (positive * (below_in - negative / 2)).sum(-1) / (n_in * n_out)[..., 0],
         "aupr_in": _mean_precision(negative, below_in, below_out),
         "aupr_out": _mean_precision(positive, flagged_out, flagged_in),
         # before the first threshold nothing is flagged: TPR 0, TNR 1
-        "detection_accuracy": np.maximum(0.5, ((tpr - fpr).max(-1) + 1) / 2),
+        "detection_accuracy": np.maximum(0.5, (gains.max(-1) + 1) / 2),
         "fpr95": _fpr95_inside(tpr, fpr, reached) if spread else np.take_along_axis(fpr, reached, -1)[..., 0],
         "wasserstein": gaps @ np.diff(values),
     }
+    return metrics, gains
 
 
 def detection_from_sorted(entropies: SortedPair) -> dict[str, float]:

@@ -11,11 +11,20 @@ import torch
 from avuc.core.row_groups import images_or_groups
 from avuc.metrics.arrays import Array, as_scores
 from avuc.metrics.dependent_rows import MOST_ROWS
-from avuc.metrics.detection import detection, detection_from_counts, detection_from_sorted
+from avuc.metrics.detection import detection, detection_and_gains, detection_from_sorted
+from avuc.metrics.resampling.best_threshold import BestThreshold
 from avuc.metrics.resampling.cells import cell_detection_errors
-from avuc.metrics.resampling.percentile import Errors, Interval, check_bootstrap, clip_to_range, error_interval
+from avuc.metrics.resampling.near_limit import with_few_mistakes
+from avuc.metrics.resampling.percentile import (
+    Errors,
+    Interval,
+    check_bootstrap,
+    clip_to_range,
+    error_interval,
+    few_groups_factor,
+)
 from avuc.metrics.resampling.rows import BLOCK, Advance, resampled_rows, weight_blocks, wider
-from avuc.metrics.resampling.separated import widened_detection
+from avuc.metrics.resampling.separated import likely_bounds, widened_detection
 from avuc.metrics.sorted_samples import SortedPair
 
 # resamples of groups at a time; both sides need the same number
@@ -33,7 +42,7 @@ def detection_intervals(
     in_groups: Any = None,
     out_groups: Any = None,
 ) -> dict[str, Interval]:
-    """Return percentile intervals of the metrics of `detection`; each of the two samples is resampled.
+    """Return bootstrap intervals of the metrics of `detection`; each of the two samples is resampled.
 
     Rows of one image or group are not independent: whole groups are resampled, with a random sample of 20,000 rows of
     each side if it has more. A single group gives no interval: its ends are NaN.
@@ -42,6 +51,9 @@ def detection_intervals(
     be from 1 to 1. The intervals then allow for rows that such samples may miss: with n rows in the smaller sample, an
     AUROC of 1 has the lower end ((1 − level)/2)^(1/n), which is 98.8 % for 300 rows. `resampling/separated.py` has the
     other metrics. FPR95 of fewer than 72 OOD rows then has the interval from 0 to 1.
+
+    With few mistakes the intervals of AUROC, AUPR and FPR95 are wider than percentile intervals (`near_limit.py`), and
+    that of the detection accuracy allows for the choice of its threshold (`best_threshold.py`).
 
     Args:
         in_entropy: (N,) entropies of in-distribution inputs; list, NumPy array or tensor.
@@ -68,21 +80,64 @@ def detection_intervals(
     index = where[: len(sides[0])], where[len(sides[0]) :]
     # the two samples are drawn independently
     drawn = zip(*(resampled_rows(len(side), replicates, seed + k) for k, side in enumerate(sides)), strict=True)
+    rows = len(sides[0]), len(sides[1])
     errors: dict[str, list[Array]] = {name: [] for name in values}
+    whole = [np.bincount(group, minlength=len(distinct)) for group in index]
+    best = BestThreshold(whole[0], whole[1], rows)
     step = max(1, BLOCK // len(distinct))
     while resamples := list(islice(drawn, step)):
         counts = [
             np.stack([np.bincount(group[pair[k]], minlength=len(distinct)) for pair in resamples])
             for k, group in enumerate(index)
         ]
-        for name, samples in detection_from_counts(distinct, negative=counts[0], positive=counts[1]).items():
+        resampled, gains = detection_and_gains(distinct, negative=counts[0], positive=counts[1])
+        for name, samples in resampled.items():
             errors[name].append(values[name] - samples)
+        best.add(gains)
         if advance is not None:
             advance(len(resamples))
-    both = {name: np.concatenate(parts) for name, parts in errors.items()}
-    found = {name: error_interval(values[name], Errors(error, error), level) for name, error in both.items()}
-    rows = len(sides[0]), len(sides[1])
-    return widened_detection(found, rows, rows, level)
+    return _ends(values, _both(errors) | {"detection_accuracy": best.errors()}, rows, rows, level)
+
+
+def _both(errors: dict[str, list[Array]]) -> dict[str, Errors]:
+    """Return the errors of percentile intervals from their parts."""
+    return {name: Errors(*2 * (np.concatenate(parts),)) for name, parts in errors.items()}
+
+
+def _ends(
+    values: dict[str, float],
+    errors: dict[str, Errors],
+    rows: tuple[int, int],
+    units: tuple[int, int],
+    level: float,
+    groups: int | None = None,
+) -> dict[str, Interval]:
+    """Return the intervals from resampled errors.
+
+    Args:
+        values: the metrics.
+        errors: their errors; those of the detection accuracy from `BestThreshold`.
+        rows: numbers of in-distribution and OOD rows.
+        units: numbers of independent in-distribution and OOD rows, images or groups.
+        level: confidence level.
+        groups: of the side that has the fewest; None: rows are independent.
+    """
+    factor = 1.0 if groups is None else few_groups_factor(groups)
+    bounds = likely_bounds(values["auroc"], rows, units, level)
+    found = {}
+    for name, value in values.items():
+        scaled = errors[name] if groups is None else wider(errors[name], groups)
+        interval = clip_to_range(name, error_interval(value, scaled, level))
+        if name in bounds:
+            interval = with_few_mistakes(interval, errors[name].over, level, bounds[name], factor=factor)
+        elif name == "fpr95":
+            interval = with_few_mistakes(interval, errors[name].over, level, least=3, factor=factor)
+        elif name == "detection_accuracy" and value == 1:  # `widened_detection` has its ends
+            interval = Interval(1.0, interval.low if np.isnan(interval.low) else 1.0, interval.high)
+        elif name == "detection_accuracy":  # without a useful threshold it is 0.5
+            interval = Interval(value, float(np.maximum(interval.low, 0.5)), interval.high)
+        found[name] = interval
+    return widened_detection(found, rows, units, level)
 
 
 def _of_groups(
@@ -109,22 +164,22 @@ def _of_groups(
         for k, (side, group) in enumerate(zip(rows, members, strict=True))
     ]
     errors: dict[str, list[Array]] = {name: [] for name in values}
+    counts = [np.bincount(value_index, minlength=len(distinct)) for value_index in value_indices]
+    best = BestThreshold(counts[0], counts[1], (units[0], units[1]))
     middle = detection(*rows)
     for weights in zip(*blocks, strict=True):
         negative, positive = (
             np.stack([np.bincount(value_index, weight, len(distinct)) for weight in side])
             for value_index, side in zip(value_indices, weights, strict=True)
         )
-        for name, samples in detection_from_counts(distinct, negative=negative, positive=positive).items():
+        resampled, gains = detection_and_gains(distinct, negative=negative, positive=positive)
+        for name, samples in resampled.items():
             errors[name].append(middle[name] - samples)
+        best.add(gains)
         if advance is not None:
             advance(len(negative))
-    result = {}
-    for name, parts in errors.items():
-        error = np.concatenate(parts)
-        interval = error_interval(values[name], wider(Errors(error, error), few), level)
-        result[name] = clip_to_range(name, interval)
-    return widened_detection(result, (len(sides[0]), len(sides[1])), (units[0], units[1]), level)
+    both = _both(errors) | {"detection_accuracy": best.errors()}
+    return _ends(values, both, (len(sides[0]), len(sides[1])), (units[0], units[1]), level, few)
 
 
 def _numbers(groups: Any, rows: int, name: str) -> Array | None:
@@ -156,6 +211,5 @@ def blockwise_detection_intervals(
     check_bootstrap(replicates, level)
     values = detection_from_sorted(entropies)
     errors = cell_detection_errors(entropies, replicates, seed, advance)
-    found = {name: error_interval(value, errors[name], level) for name, value in values.items()}
     rows = len(entropies.negative), len(entropies.positive)
-    return widened_detection(found, rows, rows, level)
+    return _ends(values, errors, rows, rows, level)

@@ -6,6 +6,10 @@ cells.py             draws cells of similar predictions (Poisson bootstrap): its
 random_cells.py      random cells of predictions, from which the class-wise error of large data is resampled
 resample_metrics.py  the metrics of many resamples at once, from their counts; shared by both bootstraps
 absolute_error.py    the error of calibration errors, for which the percentile bootstrap fails
+best_threshold.py    the error of the detection accuracy, a maximum over thresholds
+near_limit.py        intervals of rates near 0 or 1, such as AUROC
+separated.py         bounds for samples that the entropy separates, nearly or without a mistake
+one_outcome.py       bounds for rows with one outcome
 percentile.py        intervals from resampled errors (NumPy only)
 """
 

@@ -21,7 +21,8 @@ import torch
 from avuc.metrics.arrays import Array
 from avuc.metrics.binning import bin_edges
 from avuc.metrics.blockwise import BlockwiseStatistics
-from avuc.metrics.detection import detection_from_counts
+from avuc.metrics.detection import detection_and_gains, detection_from_counts
+from avuc.metrics.resampling.best_threshold import BestThreshold
 from avuc.metrics.resampling.percentile import Errors
 from avuc.metrics.resampling.resample_metrics import (
     CONFIDENCE_METRICS,
@@ -94,15 +95,19 @@ def cell_detection_errors(
     middle = (cells.negative_sum + cells.positive_sum) / (cells.negative + cells.positive)
     values = detection_from_counts(middle, cells.negative[None], cells.positive[None], spread=True)
     errors: dict[str, list[Array]] = {name: [] for name in values}
+    best = BestThreshold(cells.negative, cells.positive, (len(entropies.negative), len(entropies.positive)))
     for negative, positive in _drawn(cells, replicates, generator):
         # Each sample keeps its size, as it does if rows are drawn: precision depends on the ratio of the two sizes.
         negative = negative * (len(entropies.negative) / np.maximum(negative.sum(-1, keepdims=True), 1))
         positive = positive * (len(entropies.positive) / np.maximum(positive.sum(-1, keepdims=True), 1))
-        for name, samples in detection_from_counts(middle, negative, positive, spread=True).items():
+        resampled, gains = detection_and_gains(middle, negative, positive, spread=True)
+        for name, samples in resampled.items():
             errors[name].append(values[name] - samples)
+        best.add(gains)
         if advance is not None:
             advance(len(negative))
-    return {name: Errors(*2 * (np.concatenate(parts),)) for name, parts in errors.items()}
+    regular = {name: Errors(*2 * (np.concatenate(parts),)) for name, parts in errors.items()}
+    return regular | {"detection_accuracy": best.errors()}
 
 
 Figures = tuple[Mapping[str, Array], Mapping[str, Array]]
