@@ -6,21 +6,26 @@ They depend only on the confidences and on which predictions are correct.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import Any
 
 import numpy as np
+import torch
 
 from avuc.metrics.arrays import Array
 from avuc.metrics.binning import BinTable, bin_edges, digitise
 from avuc.metrics.calibration import confidence_table
 from avuc.metrics.checks import any_layout
-from avuc.metrics.resampling.absolute_error import AbsoluteSum
+from avuc.metrics.resampling.absolute_error import AbsoluteSum, Implied
 from avuc.metrics.resampling.one_outcome import widened
 from avuc.metrics.resampling.percentile import Errors, Interval, check_bootstrap, error_interval
 from avuc.metrics.resampling.rows import resampled_rows, wider
 from avuc.metrics.selective import augrc, generalised_risk_area
 from avuc.metrics.smooth import cosine_waves, grid_positions, residual_masses, smooth_ece, smooth_error, smoothed
 from avuc.metrics.statistics import Statistics, prediction_statistics
+
+# draws of the noise of SmoothECE that the confidences imply
+IMPLIED = 256
 
 
 @any_layout
@@ -101,7 +106,8 @@ def more_intervals(
     """
     wanted = list(names)
     parts = [part for part in (_Smooth, _Sides, _Area) if set(part.names) & set(wanted)]
-    collectors = [part(statistics, bins) for part in parts]
+    rows_of_unit = 1.0 if groups is None else len(statistics) / (int(groups.max()) + 1)
+    collectors = [part(statistics, bins, rows_of_unit, seed) for part in parts]
     values = {name: value for part in collectors for name, value in zip(part.names, part.values, strict=True)}
     if not replicates:
         return {name: Interval(values[name], float("nan"), float("nan")) for name in wanted}
@@ -118,17 +124,38 @@ def more_intervals(
     return widened(clipped, float(statistics.correct.mean()), units, level)
 
 
+def _outcome_variance(statistics: Statistics) -> Array:
+    """Return c (1 − c), the variance of "correct" if the confidence c of each row is right."""
+    confidence = np.clip(statistics.confidence, 0, 1)  # float32 rounding can give 1.0000001
+    variance: Array = confidence * (1 - confidence)
+    return variance
+
+
 class _Smooth:
     """SmoothECE of resamples, at the bandwidth of all rows."""
 
     names = ("smooth_ece",)
 
-    def __init__(self, statistics: Statistics, bins: int) -> None:
+    def __init__(self, statistics: Statistics, bins: int, rows_of_unit: float = 1.0, seed: int = 0) -> None:
         self.residual = statistics.confidence - statistics.correct
         self.below, self.share = grid_positions(statistics.confidence)
         value, self.bandwidth = smooth_error(statistics.confidence, statistics.correct)
         self.values = (value,)
-        self.sum = AbsoluteSum(self._terms(np.arange(len(statistics))))
+        implied = self._implied(_outcome_variance(statistics), rows_of_unit, seed)
+        self.sum = AbsoluteSum(self._terms(np.arange(len(statistics))), implied=implied)
+
+    def _implied(self, variance: Array, rows_of_unit: float, seed: int) -> Implied:
+        """Return normal noise at the points of the grid, smoothed; the same `IMPLIED` draws serve all resamples."""
+        spread = np.sqrt(residual_masses(self.below, self.share, variance) / len(variance))
+        generator = torch.Generator().manual_seed(seed)
+        normal = torch.randn(IMPLIED, len(spread), generator=generator, dtype=torch.float64).numpy()
+        noise = smoothed(cosine_waves(normal * spread), self.bandwidth)
+        turn = count()
+
+        def draw(resamples: int) -> Array:
+            return np.asarray(np.sqrt(rows_of_unit) * noise[[next(turn) % IMPLIED for _ in range(resamples)]])
+
+        return Implied(noise.std(0), draw)
 
     def _terms(self, index: Array) -> Array:
         masses = residual_masses(self.below[index], self.share[index], self.residual[index])
@@ -146,11 +173,18 @@ class _Sides:
 
     names = ("overconfidence", "underconfidence")
 
-    def __init__(self, statistics: Statistics, bins: int) -> None:
+    def __init__(self, statistics: Statistics, bins: int, rows_of_unit: float = 1.0, seed: int = 0) -> None:
         self.bins, self.residual = bins, statistics.confidence - statistics.correct
         self.cells = digitise(statistics.confidence, bin_edges(bins, statistics.dtype))
         self.values = _sides(confidence_table(statistics, bins))
-        self.sum = AbsoluteSum(self._gaps(np.arange(len(statistics))))
+        spread = np.sqrt(np.bincount(self.cells, _outcome_variance(statistics), bins)) / len(statistics)
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw(resamples: int) -> Array:
+            normal = torch.randn(resamples, bins, generator=generator, dtype=torch.float64).numpy()
+            return np.asarray(np.sqrt(rows_of_unit) * normal * spread)
+
+        self.sum = AbsoluteSum(self._gaps(np.arange(len(statistics))), implied=Implied(spread, draw))
         self.shift: list[float] = []
 
     def _gaps(self, index: Array) -> Array:
@@ -163,8 +197,8 @@ class _Sides:
         self.shift.append(float(gaps.sum() - self.sum.estimate.sum()))
 
     def errors(self) -> tuple[Errors, ...]:
-        total, shift = self.sum.errors(), np.array(self.shift)
-        return tuple(Errors((total.over + move) / 2, (total.under + move) / 2) for move in (shift, -shift))
+        total, moved, shift = self.sum.errors(), self.sum.moved(), np.array(self.shift)
+        return tuple(Errors((total.over + sign * moved) / 2, (total.under + sign * shift) / 2) for sign in (1.0, -1.0))
 
 
 class _Area:
@@ -172,7 +206,7 @@ class _Area:
 
     names = ("augrc",)
 
-    def __init__(self, statistics: Statistics, bins: int) -> None:
+    def __init__(self, statistics: Statistics, bins: int, rows_of_unit: float = 1.0, seed: int = 0) -> None:
         self.order = np.argsort(-statistics.confidence, kind="stable")
         self.wrong = ~statistics.correct[self.order]
         # the first row of each group of equal scores

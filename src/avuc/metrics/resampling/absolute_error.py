@@ -13,9 +13,15 @@ interval always contains the estimate, and it is too wide rather than too narrow
 Resamples of a bin whose predictions are all right, or all wrong, show no noise, and its gap would count as exact. Of 15
 bins of equal mass, most are like that if 1 % of 300 predictions are wrong. `hidden_spread` gives such bins the noise
 that their stated confidence implies.
+
+Terms with few mistakes have too little noise, not none: resamples of one mistake where three are expected vary by one
+mistake, and not by √3. `Implied` noise replaces theirs for the lower end, where it is larger and the term may be 0.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,22 +38,39 @@ PILOT = 64
 ROUNDING = 1e-12
 
 
+class Implied(NamedTuple):
+    """The noise of terms if every prediction is right with a probability of its confidence.
+
+    spread  (K,) standard error of each term, if rows are independent
+    draw    returns this noise for so many resamples, (B, K); rows of a group count as one
+    """
+
+    spread: Array
+    draw: Callable[[int], Array]
+
+
 class AbsoluteSum:
     """Collects resampled terms g_b of Σ_b |g_b| in blocks and returns its errors, without keeping the terms."""
 
-    def __init__(self, estimate: Array, hidden: Array | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, estimate: Array, hidden: Array | None = None, seed: int = 0, implied: Implied | None = None
+    ) -> None:
         """Args:
         estimate: (K,) signed terms ĝ_b of the data itself.
         hidden: (K,) standard errors of terms whose resamples show no noise, 0 for the others; None: all are 0.
         seed: of the noise of these terms; models on the same resamples have the same one.
+        implied: noise for terms that may be 0 and whose resamples have less of it; None: resamples show all noise.
         """
         self.estimate: Array = estimate
         self._hidden = np.zeros(len(estimate)) if hidden is None else hidden
         self._generator = torch.Generator().manual_seed(seed)
+        self._implied = implied
+        self._quiet = np.zeros(len(estimate), bool)
         self._may_be_zero = np.zeros(0, bool)
         self._pilot: list[Array] = []
         self._over: list[Array] = []
         self._under: list[Array] = []
+        self._moved: list[Array] = []
 
     def add(self, terms: Array) -> None:
         """Add the signed terms of a block of resamples, (B, K)."""
@@ -64,11 +87,19 @@ class AbsoluteSum:
         self._choose_bins()
         return Errors(np.concatenate(self._over), np.concatenate(self._under))
 
+    def moved(self) -> Array:
+        """Return Σ_b of the noise for the lower end, for each resample so far."""
+        self._choose_bins()
+        return np.concatenate(self._moved)
+
     def _choose_bins(self) -> None:
         if self._pilot:
             pilot = np.concatenate(self._pilot)
             self._pilot = []
-            self._may_be_zero = np.abs(self.estimate) <= KAPPA * np.maximum(pilot.std(0), self._hidden)
+            shown = np.maximum(pilot.std(0), self._hidden)
+            spread = shown if self._implied is None else np.maximum(shown, self._implied.spread)
+            self._may_be_zero = np.abs(self.estimate) <= KAPPA * spread
+            self._quiet = self._may_be_zero & (spread > shown)
             self._convert(pilot)
 
     def _convert(self, noise: Array) -> None:
@@ -77,7 +108,10 @@ class AbsoluteSum:
         if self._hidden.any():
             drawn = torch.randn(noise.shape, generator=self._generator, dtype=torch.float64).numpy()
             noise = np.where(self._hidden > 0, drawn * self._hidden, noise)
+        if self._implied is not None and self._quiet.any():
+            noise = np.where(self._quiet, self._implied.draw(len(noise)), noise)
         self._over.append(np.where(self._may_be_zero, np.abs(noise), straight).sum(-1))
+        self._moved.append(noise.sum(-1))
 
 
 def hidden_spread(rows: Array, right: Array, stated: Array, bins: int) -> Array:
