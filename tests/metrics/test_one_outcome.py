@@ -202,3 +202,42 @@ def test_adaptive_ece_of_clear_errors_stays_significant():
         Predictions(sure, labels), Predictions(probs, labels), ["adaptive_ece"], replicates=100
     )
     assert change["adaptive_ece"].high < -0.3
+
+
+def test_the_brier_score_of_rows_that_are_all_right_counts_mistakes_that_few_rows_hide(monkeypatch):
+    """A model states 99.99 % and is right in 99.5 %: its Brier score is 0.01, and 0.00000002 without a mistake."""
+    missed = {"brier": 0, "nll": 0}
+    right = [1e-8 * 2, -np.log(0.9999)]
+    truth = dict(
+        zip(missed, (0.995 * right[0] + 0.005 * 2 * 0.9999**2, 0.995 * right[1] - 0.005 * np.log(1e-4)), strict=True)
+    )
+    for seed in range(100):
+        labels = (np.random.default_rng(seed).random(200) > 0.995).astype(int)
+        found = metrics.intervals(Predictions(np.tile([0.9999, 0.0001], (200, 1)), labels), missed, replicates=50)
+        if not labels.any():
+            for name in missed:
+                missed[name] += not found[name].low <= truth[name] <= found[name].high
+    assert missed["brier"] == 0
+    assert missed["nll"] > 20  # no bound exists, as the guide says
+    probs, labels, share = np.tile([0.9, 0.1], (100, 1)), np.zeros(100, int), unseen_share(100, 0.95)
+    expected = pytest.approx((0.02, 0.02 * (1 - share), 0.02 + share * 1.98))
+    assert metrics.intervals(Predictions(probs, labels), ["brier"], replicates=20)["brier"] == expected
+    assert metrics.bootstrap(metrics.brier, probs, labels, replicates=20) == expected
+    wrong = metrics.intervals(Predictions(probs, 1 - labels), ["brier"], replicates=20)["brier"]
+    assert wrong == pytest.approx((1.62, 1.62 * (1 - share), 1.62 + share * 0.38))
+    pairs = metrics.intervals(Predictions(probs, labels), ["brier"], replicates=20, groups=np.arange(100) // 2)["brier"]
+    assert pairs.high == pytest.approx(0.02 + unseen_share(50, 0.95) * 1.98)
+    one = metrics.intervals(Predictions(probs, labels), ["brier"], replicates=20, groups=np.zeros(100))["brier"]
+    assert np.isnan([one.low, one.high]).all()
+    sure = np.tile([0.99, 0.01], (100, 1))
+    for found in (
+        metrics.paired_intervals(Predictions(sure, labels), Predictions(probs, labels), ["brier"], replicates=20)[
+            "brier"
+        ],
+        metrics.paired_bootstrap(metrics.brier, sure, probs, labels, replicates=20),
+    ):
+        change = 2 * (0.01**2 - 0.1**2)
+        assert found == pytest.approx((change, change - share * (2 + change), change + share * (2 - change)))
+    monkeypatch.setattr(sys.modules["avuc.evaluation.evaluate"], "needs_blocks", lambda *_: True)
+    large = evaluate(Predictions(probs, labels), replicates=20)
+    assert large.intervals["brier"] == pytest.approx((0.02 * (1 - share), 0.02 + share * 1.98))
