@@ -77,7 +77,8 @@ def test_a_worker_of_ray_looks_there(elsewhere):
     ray = pytest.importorskip("avuc.study.ray")
     recipe = load_recipe("../study/recipe.toml", SMALL)
     folders = os.getcwd(), recipe.code_folder
-    made = ray._worker(recipe.to_toml(), str(elsewhere / "out"), "cpu", torch.get_num_threads(), folders, {}, "a")
+    given = ({}, {})  # no objects, no digests of the driver's data
+    made = ray._worker(recipe.to_toml(), str(elsewhere / "out"), "cpu", torch.get_num_threads(), folders, given, "a")
     assert made.recipe == recipe
     assert own_code.find("own_parts:make_net", "net.name")(3)
     ray._WORKERS.clear()

@@ -179,7 +179,7 @@ def _worker(
         study = replace(parse_recipe(recipe), code_folder=folders[1])
         worker = StudyWorker(study, Path(directory), device, progress=False, processes=sharing)
         for name, digest in _prints(worker.data).items():
-            if digest != prints[name]:
+            if digest != prints.get(name, digest):
                 raise not_repeatable(study.data, "train" if name == "training" else "test")
         _WORKERS[run_id] = worker
     return _WORKERS[run_id]
