@@ -18,7 +18,7 @@ from avuc.report.metric_text import metric_text
 from avuc.report.study.paired import Difference, over_seeds, pairs_by_seed
 from avuc.report.study.paper_comparison import figure
 from avuc.report.study.result_arrays import CLEAN, METRICS, MethodFacts, Results
-from avuc.study.recipe import load_recipe
+from avuc.study.recipe import parse_recipe
 from avuc.study.stored_recipe import StoredRecipe
 
 VALIDATION = "validation"
@@ -90,7 +90,7 @@ def changed_settings(published: Path, recipe: Path) -> tuple[str, ...]:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    tables = load_recipe(path).tables()
+    tables = parse_recipe(path.read_text(encoding="utf-8"), str(path)).tables()  # published: leaves defaults out
     methods = {method["name"]: method for method in tables.pop("methods")}
     return _flat({**tables, "methods": methods})
 

@@ -182,3 +182,15 @@ def test_objects_are_not_words(capsys):
     assert not capsys.readouterr().err
     recipe({"A": {"method": SVI(), "objective": "avuc"}})
     assert capsys.readouterr().err == f"avuc: avuc.study.run: methods.A.objective: {LINE}\n"
+
+
+def test_a_recipe_that_is_written_names_the_variant(capsys, tmp_path):
+    """So that running a written recipe again prints no line about it; what a study stores keeps its text."""
+    text = '[data]\nsource = "mnist5k"\n[[methods]]\nname = "a"\nmethod = "vanilla"\nobjective = { kind = "avuc" }\n'
+    recipe = parse_recipe(text)
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe.to_toml(), encoding="utf-8")
+    assert 'variant = "paper"' in path.read_text(encoding="utf-8")
+    assert "variant" not in recipe.stored_text()
+    assert load_recipe(path) == recipe
+    assert capsys.readouterr().err == ""

@@ -222,8 +222,12 @@ class Recipe:
         return {**tables, "methods": [self._method_table(method) for method in self.methods]}
 
     def to_toml(self) -> str:
-        """Return the recipe as text; reading it gives an equal recipe."""
-        return document(with_new_keys(self.tables()))
+        """Return the recipe as text; reading it gives an equal recipe. AvUC names its variant, also the printed one."""
+        tables = self.tables()
+        for table, method in zip(tables["methods"], self.methods, strict=True):
+            if table.get("objective", {}).get("kind") == "avuc":
+                table["objective"].setdefault("variant", str(method.objective.variant))
+        return document(with_new_keys(tables))
 
     def stored_text(self) -> str:
         """Return the recipe as `study.sqlite` holds it: with the keys of version 0.1.0."""
