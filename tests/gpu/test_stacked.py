@@ -31,16 +31,16 @@ from avuc.training.model_trainer import ModelTrainer
 from avuc.training.steps import Diverged, EagerSteps, Steps, unchanged
 
 SETTINGS = TrainSettings(epochs=3, batch_size=12, pad=1, learning_rate=1e-3, checkpoint_seconds=0.0)
-AVUC = Objective("avuc", threshold=1.0, warmup_epochs=0, kl_weight=0.1)
+AVUC = Objective("avuc", variant="paper", threshold=1.0, warmup_epochs=0, kl_weight=0.1)
 MIXED: list[tuple[Method, Objective]] = [
-    (Vanilla(), Objective("avuc", warmup_epochs=1)),
+    (Vanilla(), Objective("avuc", variant="paper", warmup_epochs=1)),
     (SVI(), AVUC),
     (METHODS["radial"](), Objective("auavuc", warmup_epochs=0)),
     (METHODS["ll_svi"](), Objective()),
     (SVI(prior_std=0.3, moped=True), Objective(kl_gradient=False)),
     (SWAG(), Objective()),
 ]
-ALIKE: list[tuple[Method, Objective]] = [(SVI(), AVUC), (SVI(), Objective("avuc", warmup_epochs=1))]
+ALIKE: list[tuple[Method, Objective]] = [(SVI(), AVUC), (SVI(), Objective("avuc", variant="paper", warmup_epochs=1))]
 DROPPED: list[tuple[Method, Objective]] = [
     (METHODS["dropout"](rate=0.3), AVUC),
     (Ensemble(members=2, member=METHODS["dropout"]()), Objective()),
@@ -321,7 +321,10 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_captures_follow_sizes_and_phases(pictures: Dataset, without_gpu: list[int]) -> None:
-    cases: list[tuple[Method, Objective]] = [(SVI(), Objective("avuc", warmup_epochs=2)), (Vanilla(), Objective())]
+    cases: list[tuple[Method, Objective]] = [
+        (SVI(), Objective("avuc", variant="paper", warmup_epochs=2)),
+        (Vanilla(), Objective()),
+    ]
     settings = replace(SETTINGS, optimizer="sgd")
     alone, together = made(cases, settings), made(cases, settings)
     steps = StackedSteps(together, pictures, silent)
@@ -551,7 +554,11 @@ def test_stacked_on_a_gpu(stacks: list[StackedSteps], tmp_path: Path, capsys: py
     data = Dataset(images, images[:, :, :, 0].float().mean((1, 2)).long() % 10, 10, "pictures")
     settings = TrainSettings(epochs=4, batch_size=64, precision="bfloat16", learning_rate=5e-4, clip_norm=5.0)
     settings = replace(settings, checkpoint_seconds=0.0)
-    cases = [(SVI(), Objective("avuc", warmup_epochs=2)), (Vanilla(), Objective()), (METHODS["ll_svi"](), AVUC)]
+    cases = [
+        (SVI(), Objective("avuc", variant="paper", warmup_epochs=2)),
+        (Vanilla(), Objective()),
+        (METHODS["ll_svi"](), AVUC),
+    ]
 
     def totals(settings: TrainSettings, directory: Path | None = None) -> list[list[float]]:
         jobs = [
