@@ -15,9 +15,10 @@ Of the candidates whose ECE on clean images is at most `CLEAN_ECE`, the one with
 chosen; if there is none, the one with the lowest ECE on clean images. The rule was written before the first candidate
 was trained.
 
-**The test** (`past.toml`, five other seeds) has every candidate, but only the chosen one is evaluated, with the network
-that it starts from. Its opponents have the same network and the same training with AugMix: Dropout (five seeds), and an
-ensemble of the five networks without a posterior (made by ensemble_of_seeds.py; it has no seeds of its own).
+**The test** (`past.toml`, five other seeds) has every candidate, but only the chosen one is evaluated, and for
+comparison the network that it starts from and its own posterior, each with a temperature. Its opponents have the same
+network and the same training with AugMix: Dropout (five seeds), and an ensemble of the five networks without a
+posterior (made by ensemble_of_seeds.py; it has no seeds of its own).
 """
 
 from __future__ import annotations
@@ -28,29 +29,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import factorial
+
 RECIPES = Path(__file__).parent / "recipes"
 CLEAN_ECE = 0.015
 INTENSITY = "5"
 MEMBERS = 5
 
-HEAD = """\
-# {comment}
-# Written by reproduction/past.py, which explains the experiment. Do not edit.
-[study]
-name = "{name}"
-seeds = [{seeds}]
-samples = 32
-{study}precision = "bfloat16"
-
-[data]
-source = "cifar10"
-validation = 5000
-{data}
-[net]
-name = "resnet56"
-mean = [0.4914, 0.4822, 0.4465]
-std = [0.247, 0.2435, 0.2616]
-
+# [study], [data] and [net] as in the factorial experiment
+HEAD = factorial.HEAD.partition("[train]")[0].replace("reproduction/factorial.py", "reproduction/past.py")
+HEAD = HEAD.replace("resnet20", "resnet56")
+HEAD += """\
 [train]             # of a posterior around a trained network, as in cifar10-best
 epochs = 30
 batch_size = 107
@@ -67,10 +56,8 @@ checkpoint_every = 10
 models_per_step = 10
 """
 # of the network that posteriors start from, and of the opponents; as in cifar10-best
-SGD = (
-    'optimizer = "sgd", learning_rate = 0.1, nesterov = true, weight_decay = 5e-4, milestones = [100, 150, 180], '
-    "factors = [0.2, 0.04, 0.008], epochs = 200, validate_every = 20, checkpoint_every = 20"
-)
+SGD = ", ".join(f"{key} = {value}" for key, value in factorial.TRAININGS["SGD"].items())
+SGD += ", epochs = 200, validate_every = 20, checkpoint_every = 20"
 AVUC = ', kind = "avuc", beta = 3.0, warmup_epochs = 2, variant = '
 # name → (δ of the posterior around the network, what its objective has in addition)
 POSTERIORS = {

@@ -6,7 +6,7 @@ Stop it at any time: the same command continues. With --minutes, each study stop
 What follows `--` is passed to every study, for example --set train.epochs=1.
 
 Two studies have an ensemble of networks that are trained as the seeds of another method (ensemble_of_seeds.py). Of
-`past`, only the method that the rule of past.py chooses from `past-choice` is evaluated, and its opponents.
+`past`, only the method that the rule of past.py chooses from `past-choice` is evaluated, with what it is compared with.
 """
 
 from __future__ import annotations
