@@ -1,4 +1,4 @@
-"""Run several studies side by side on one GPU until a common end time, then export what is finished.
+"""Run several studies side by side on one GPU until a common end time, and export each as soon as it is finished.
 
     python reproduction/run_many.py PLAN.toml --out out/many --minutes 25 --mps --export out/small
     python reproduction/run_many.py PLAN.toml --out out/many --end-file end.txt
@@ -19,6 +19,9 @@ A plan has queues. The studies of one queue run one after another, the queues at
 Relative paths are relative to the plan. With --end-file the end time is read from a file (seconds since 1970), again
 and again, so that you can change it while the studies run. A study that runs at the end stops itself and keeps
 everything finished; after --grace seconds it is interrupted, after ten more it is killed. The same command resumes.
+
+--export writes a small copy of a study whenever one of its entries ends, and of all of them at the end. Fetch these
+copies while the other queues run: a rented machine can go away, and everything that is only there goes with it.
 
 --mps starts NVIDIA's Multi-Process Service: the kernels of several processes then run at the same time, where otherwise
 the processes take turns. Small networks leave most of a large GPU idle, so this is worth it for ResNet-20 and CIFAR.
@@ -140,12 +143,21 @@ class Runner:
         end: seconds since 1970, or a file that holds them.
         grace: seconds after the end until a process is interrupted.
         env: environment of the studies.
+        copies: folder of the small copies; without one, none are made while the studies run.
     """
 
-    def __init__(self, entries: Sequence[Entry], out: Path, end: float | Path, grace: float, env: dict[str, str]):
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        out: Path,
+        end: float | Path,
+        grace: float,
+        env: dict[str, str],
+        copies: Path | None = None,
+    ):
         names = dict.fromkeys(entry.queue for entry in entries)
         self.queues = {name: Queue([one for one in entries if one.queue == name]) for name in names}
-        self.out, self.end, self.grace, self.env = out, end, grace, env
+        self.out, self.end, self.grace, self.env, self.copies = out, end, grace, env, copies
         self.last_end = float("inf")
 
     def end_time(self) -> float:
@@ -230,6 +242,11 @@ class Runner:
         queue.states[queue.place] = state
         queue.place, queue.process = queue.place + 1, None
         self._write()
+        if self.copies is not None and state in (FINISHED, STOPPED):
+            try:
+                export([entry], self.out, self.copies)
+            except (InputError, OSError) as error:  # it is tried again at the end; the other queues go on
+                print(f"{name}: {entry.out}: no copy: {error}", file=sys.stderr)
 
     def _write(self) -> None:
         rows = [
@@ -278,7 +295,8 @@ def export(entries: Sequence[Entry], out: Path, target: Path) -> None:
     """Write a small copy of every study that has begun."""
     for name in dict.fromkeys(entry.out for entry in entries):
         if (out / name / "study.sqlite").is_file():
-            print(f"{name}: {export_study(out / name, target / name).stat().st_size / 1e6:.1f} MB")
+            size = export_study(out / name, target / name).stat().st_size
+            print(f"{name}: copied, {size / 1e6:.1f} MB", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -290,7 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--grace", type=float, default=60.0, help="seconds after the end until a study is interrupted")
     parser.add_argument("--mps", action="store_true", help="start NVIDIA's Multi-Process Service for the studies")
     parser.add_argument(
-        "--export", type=Path, metavar="FOLDER", help="then write small copies of the studies to FOLDER"
+        "--export", type=Path, metavar="FOLDER", help="write small copies of finished studies to FOLDER"
     )
     parser.add_argument("--export-only", action="store_true", help="run nothing")
     args = parser.parse_args(arguments)
@@ -306,7 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         paths = [str(HOME / "src"), str(HOME / "reproduction"), os.environ.get("PYTHONPATH", "")]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         with multi_process_service() if args.mps else contextlib.nullcontext({}) as own:
-            code = Runner(entries, args.out, end, args.grace, env | own).run()
+            code = Runner(entries, args.out, end, args.grace, env | own, args.export).run()
     if args.export is not None:
         export(entries, args.out, args.export)
     return code

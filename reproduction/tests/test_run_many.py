@@ -85,7 +85,7 @@ def test_queues_run_and_small_copies_are_made(tmp_path, capsys):
     assert states(out) == ["finished", "finished", "failed", "not begun: too little time"]
     assert "Missing: the recipe has no such method" in (out / "logs" / "b-0.log").read_text()
     said = capsys.readouterr().out
-    assert "one: 0." in said
+    assert "one: copied, 0." in said
     assert f"b: two: begins; {out / 'logs' / 'b-0.log'}\n" in said
     assert "b: two: failed after " in said
     expected = {"one": {"Plain, first"}, "copy": {"Plain, first", "Second"}}  # a copy begins with what it is a copy of
@@ -94,6 +94,42 @@ def test_queues_run_and_small_copies_are_made(tmp_path, capsys):
         assert {row[0] for row in store.done()} == methods
         store.close()
     assert not (small / "two").exists()
+
+
+def test_a_study_is_copied_as_soon_as_its_entry_ends(tmp_path, monkeypatch, capsys):
+    copied = tmp_path / "copied"
+    waits = f"""
+import pathlib, sys, time
+begin = time.monotonic()
+while not pathlib.Path({str(copied)!r}).exists():
+    if time.monotonic() - begin > 60:
+        sys.exit("no copy while this queue runs")
+    time.sleep(0.05)
+"""
+    path, out = (
+        plan_of(tmp_path, monkeypatch, {"quick": "", "waits": waits, "fails": "raise SystemExit(1)"}),
+        tmp_path / "out",
+    )
+    calls = []
+
+    def export_study(source: Path, target: Path) -> Path:
+        calls.append((source, target))
+        copied.touch()
+        if len(calls) == 1:
+            raise OSError(28, "No space left on device")
+        return copied
+
+    for name in ("quick", "waits", "fails"):
+        (out / name).mkdir(parents=True)
+        (out / name / "study.sqlite").touch()
+    monkeypatch.setattr(run_many, "export_study", export_study)
+    small = tmp_path / "small"
+    assert run_many.main([str(path), "--out", str(out), "--minutes", "5", "--export", str(small)]) == 1
+    assert states(out) == ["finished", "finished", "failed"]
+    names = [source.name for source, _ in calls]
+    assert names == ["quick", "waits", "quick", "waits", "fails"]  # two of them while the queues run, all at the end
+    assert all(target == small / source.name for source, target in calls)
+    assert "quick: quick: no copy: [Errno 28] No space left" in capsys.readouterr().err
 
 
 def test_a_missing_study_to_begin_with_fails_alone(tmp_path, monkeypatch, capsys):
