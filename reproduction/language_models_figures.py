@@ -1,6 +1,6 @@
 """The figures of the language-model study: `figures` computes those of one text, `write_tables` writes the CSV files.
 
-python reproduction/language_models.py table OUT RESULTS      # calls write_tables
+`python reproduction/language_models.py table OUT RESULTS` calls `write_tables`.
 """
 
 from __future__ import annotations
