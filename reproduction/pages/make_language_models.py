@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reproduction_tables import NOTHING, markdown
+from reproduction_tables import NOT_RUN, markdown
 
 from avuc.core.atomic import write_text
 from avuc.core.errors import InputError
@@ -227,7 +227,7 @@ def figure(rows: Rows | None, parts: Sequence[str]) -> str:
 
 def filled(page: str, rows: Rows | None) -> str:
     """A page with its generated parts."""
-    blocks = {name: NOTHING if rows is None else make(rows) for name, make in BLOCKS.items()}
+    blocks = {name: NOT_RUN if rows is None else make(rows) for name, make in BLOCKS.items()}
     return fill(page, blocks, lambda parts: figure(rows, parts), PAGES[0].name)
 
 

@@ -27,7 +27,7 @@ from reproduction_findings import finding_drawings, finding_values
 from reproduction_more import ablation, beta, code_path, cost, curves, drawings, without_threshold
 from reproduction_past import choice, past
 from reproduction_seeds import by_seed, difference_text, paired_seeds, reproduced, svhn_readings, switches, variants
-from reproduction_tables import BESIDE, NOTHING, PERCENT, Remarks, Study, markdown, means, number, ours
+from reproduction_tables import BESIDE, NOT_RUN, PERCENT, Remarks, Study, markdown, means, number, ours
 from reproduction_worth import worth
 
 from avuc.core.atomic import atomic_path, write_text
@@ -99,10 +99,10 @@ def all_blocks(
     base, chosen = notes.get("ablation", {}).get("base", ""), notes.get("best", {})
     best, also = chosen.get("row", ""), chosen.get("also", ())
     past_row = notes.get("past", {}).get("row", "")
-    blocks = {name: NOTHING if paper is None else make(paper, printed, remarks) for name, make in BESIDE.items()}
+    blocks = {name: NOT_RUN if paper is None else make(paper, printed, remarks) for name, make in BESIDE.items()}
     blocks |= {
         "status": status(studies),
-        "means": NOTHING if paper is None else means(paper, printed),
+        "means": NOT_RUN if paper is None else means(paper, printed),
         "code": code_path(studies, printed),
         "auavuc": without_threshold(studies),
         "ablation": ablation(studies, base),
@@ -112,7 +112,7 @@ def all_blocks(
         "worth": worth(studies),
         "best": against_targets(studies, best, also),
         "best-rows": rows_of_best(studies),
-        "baselines": means(studies["baselines"], printed) if "baselines" in studies else NOTHING,
+        "baselines": means(studies["baselines"], printed) if "baselines" in studies else NOT_RUN,
         "past": past(studies, past_row),
         "past-choice": choice(studies, past_row),
         "cost": cost(studies),
@@ -120,7 +120,7 @@ def all_blocks(
         "paired-seeds": paired_seeds(studies),
         "variants": variants(studies),
         "switches": switches(studies),
-        "svhn": svhn_readings(SVHN) if "code" in studies else NOTHING,
+        "svhn": svhn_readings(SVHN) if "code" in studies else NOT_RUN,
         "factorial": progress(studies),
         "factorial-effects": effects(studies),
         "errors-left": errors_left(studies),
@@ -128,7 +128,7 @@ def all_blocks(
         "decision-intervals": intervals(studies),
         "detection-effects": detection(studies),
         "variant-effects": variants_by_training(studies),
-        "pilot": pilot(PILOT) if "factorial" in studies else NOTHING,
+        "pilot": pilot(PILOT) if "factorial" in studies else NOT_RUN,
         "cifar10": in_short(studies, printed, best, also, past_row),
     }
     return blocks, remarks
@@ -137,7 +137,7 @@ def all_blocks(
 def status(studies: Mapping[str, Study]) -> str:
     """Which studies are published, and how complete they are."""
     if not studies:
-        return NOTHING
+        return NOT_RUN
     lines = []
     for name, study in studies.items():
         seeds = sorted({len(method.seeds) for method in study.results.methods})
@@ -170,7 +170,7 @@ def not_run(studies: Mapping[str, Study], *, methods: bool = True) -> str:
 def _gaps(study: Study) -> int:
     """Results that are missing in rows that have some."""
     sets = len(Plan(study.recipe).sets)
-    seeds = sum(len(study.recipe.seeds(study.recipe.row(name))) for name in study.not_run)
+    seeds = sum(len(study.recipe.seeds(study.recipe.method(name))) for name in study.not_run)
     return study.results.missing - seeds * sets
 
 
@@ -183,7 +183,7 @@ def in_short(
 ) -> str:
     """The table of README: a few methods at intensity 5, the paper's figure in brackets where it prints one."""
     if "paper" not in studies:
-        return NOTHING
+        return NOT_RUN
     rows = [("baselines" if "baselines" in studies else "paper", name, name) for name in IN_README]
     rows += [("code", name, f"{name}, as the released code trains it") for name in ("SVI", "SVI-AvUC")]
     rows += [

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from reproduction_tables import NOTHING, SCORES, Study, markdown, number, ours
+from reproduction_tables import NOT_RUN, SCORES, Study, markdown, number, ours
 
-from avuc.report.metric_text import words_of
+from avuc.report.metric_text import metric_text
 from avuc.report.study.paired import Difference, compare_over_seeds, compare_over_shifts, over_images, trend
 from avuc.report.study.paper_comparison import Figure, outside_cell
 from avuc.report.study.results import CLEAN
@@ -32,7 +32,7 @@ class Target:
 
     @property
     def better(self) -> str:
-        return "lower" if self.statistic == "spearman" else words_of(self.metric).better
+        return "lower" if self.statistic == "spearman" else metric_text(self.metric).better
 
     @property
     def sign(self) -> str:
@@ -87,7 +87,7 @@ def best_single(
 
 
 def _single(row: MethodConfig, study: Study) -> bool:
-    trained = row if row.method is not None else study.recipe.row(row.reuse_model)
+    trained = row if row.method is not None else study.recipe.method(row.reuse_model)
     return trained.method is not None and trained.method.members == 1
 
 
@@ -103,13 +103,13 @@ def same_network(study: Study, first: str, second: str) -> bool:
 def rows_of_best(studies: Mapping[str, Study]) -> str:
     """Every row of our recipe: what each of its steps is worth."""
     if "best" not in studies:
-        return NOTHING
+        return NOT_RUN
     study = studies["best"]
     columns = [("accuracy", "clean"), ("ece", "clean"), ("nll", "clean"), ("accuracy", "5")]
     columns += [(metric, "5") for metric in SCORES] + [("auroc", name) for name in study.results.outside]
     head = ["", "seeds"]
     for metric, where in columns:
-        head.append(f"{words_of(metric).title.removesuffix(' score')}, {where.removeprefix('ood:')}")
+        head.append(f"{metric_text(metric).title.removesuffix(' score')}, {where.removeprefix('ood:')}")
     lines = []
     for row in study.results.names:
         line = [row, str(study.get(row, "ece", "clean").seeds)]
@@ -132,7 +132,7 @@ def against_targets(studies: Mapping[str, Study], named: str, also: Sequence[str
     """The row that was named beforehand, and then others, each in a table of its own."""
     best = best_row(studies, named)
     if best is None:
-        return NOTHING
+        return NOT_RUN
     tables = [_against_targets(studies, best)]
     for row in (row for row in also if row in studies["best"].results.names):
         tables.append(f"*Afterwards, `{row}` by the same targets:*\n\n{_against_targets(studies, row)}")
@@ -178,8 +178,8 @@ def difference(study: Study, row: str, other: Study, other_row: str, target: Tar
 
 def _start(study: Study, row: str) -> str:
     """The row whose trained networks a row goes on from, or reads."""
-    found = study.recipe.row(row)
-    found = study.recipe.row(found.reuse_model) if found.reuse_model else found
+    found = study.recipe.method(row)
+    found = study.recipe.method(found.reuse_model) if found.reuse_model else found
     return found.init_from or found.name
 
 

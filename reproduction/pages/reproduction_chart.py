@@ -8,10 +8,10 @@ from html import escape
 
 import reproduction_decision as decide
 import reproduction_lines as pairs
-from reproduction_seeds import FEWEST_SEEDS, PLACES
+from reproduction_seeds import FEWEST_SEEDS, SET_TITLES
 from reproduction_tables import Study
 
-from avuc.report.metric_text import words_of
+from avuc.report.metric_text import metric_text
 
 NO_AVUC = "Temperature scaling, no AvUC"
 AND_POSTERIOR = "A posterior around the network, and a temperature"
@@ -74,7 +74,7 @@ def _answer(
         return [NO_AVUC, f"the alternative: {decide.NOT_MEASURED}"]
     lines = [use_if if found == "helps" else NO_AVUC]
     for metric, where in figures:
-        name = words_of(metric).title + (f", {PLACES[where]}" if metric == "auroc" else "")
+        name = metric_text(metric).title + (f", {SET_TITLES[where]}" if metric == "auroc" else "")
         texts = [decide.differences(studies, line, [(metric, where)])[0] for line in one.cases]
         if len(texts) == 1:
             lines.append(f"{name} {texts[0].strip('*')}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from reproduction_tables import NOTHING, Study, markdown, ours
+from reproduction_tables import NOT_RUN, Study, markdown, ours
 
 from avuc.core.errors import InputError
-from avuc.report.metric_text import words_of
+from avuc.report.metric_text import metric_text
 from avuc.study.config import MethodConfig
 
 CALIBRATOR = "temperature"
@@ -16,7 +16,7 @@ CALIBRATOR = "temperature"
 def rehearsals(studies: Mapping[str, Study]) -> str:
     """A table for each study whose folder's name begins with `choice`: every network, alone and with a temperature."""
     found = [study for name, study in studies.items() if name.startswith("choice")]
-    return "\n\n".join(_table(study) for study in found) if found else NOTHING
+    return "\n\n".join(_table(study) for study in found) if found else NOT_RUN
 
 
 def _table(study: Study) -> str:
@@ -64,7 +64,7 @@ def _own_statistics(study: Study, scaled: Mapping[str, str], own: Mapping[str, s
     columns = (("accuracy", "clean"), ("ece", "clean"), ("accuracy", top), ("ece", top), ("nll", top))
     head = [""]
     for metric, where in columns:
-        title = f"{words_of(metric).title}, {'clean' if where == 'clean' else where}"
+        title = f"{metric_text(metric).title}, {'clean' if where == 'clean' else where}"
         head += [f"{title}: running averages", "own"]
     lines = []
     for name in own:

@@ -13,9 +13,9 @@ from pathlib import Path
 from reproduction_factorial import title
 from reproduction_lines import CORNERS, DETECTED, JUDGED, LINES, POSTERIORS, TABLE, TRAININGS, VARIANTS, Decision, Line
 from reproduction_seeds import FEWEST_SEEDS, by_seed, difference_text
-from reproduction_tables import NOTHING, Study, markdown
+from reproduction_tables import NOT_RUN, Study, markdown
 
-from avuc.report.metric_text import words_of
+from avuc.report.metric_text import metric_text
 from avuc.report.study.paired import NOT_COMPARABLE, Difference, over_seeds
 
 NOT_MEASURED, FEW = "not measured", "too few seeds to claim an effect"
@@ -49,7 +49,7 @@ def verdict(studies: Mapping[str, Study], line: Line, aims: Sequence[tuple[str, 
         return NOT_MEASURED
     if min(seeds for _, seeds in found.values()) < FEWEST_SEEDS:
         return FEW
-    said = {key: one.says(words_of(key[0]).better) for key, (one, _) in found.items()}
+    said = {key: one.says(metric_text(key[0]).better) for key, (one, _) in found.items()}
     better, worse = "better" in [said[key] for key in aims], "worse" in said.values()
     if better and worse:
         return "mixed"
@@ -84,7 +84,7 @@ def use(studies: Mapping[str, Study], one: Decision) -> str:
 def decision(studies: Mapping[str, Study]) -> str:
     """Return the table: what you have, what to use, and the effect that was measured; then what is not measured."""
     if not any(line.study in studies for one in TABLE for line in one.cases):
-        return NOTHING
+        return NOT_RUN
     lines = []
     for one in TABLE:
         texts = [differences(studies, line, SHOWN) for line in one.cases]
@@ -110,7 +110,7 @@ def intervals(studies: Mapping[str, Study]) -> str:
         if len(one.cases) > 1 and line.study in studies
     ]
     if not lines:
-        return NOTHING
+        return NOT_RUN
     head = ["you have", "measured effect of", *(title(metric, where) for metric, where in SHOWN)]
     return markdown(head, lines).replace("|---|---:|", "|---|---|", 1)
 
@@ -149,7 +149,7 @@ def variants(studies: Mapping[str, Study]) -> str:
     """Return the table of `monotone` against the printed loss, in every training that has both."""
     table = _effects(studies, VARIANTS, VARIED, "training")
     rest = sum(verdict(studies, line) == NOT_MEASURED for line in VARIANTS)
-    if table == NOTHING or not rest:
+    if table == NOT_RUN or not rest:
         return table
     cells = [f"{rest} other combinations of the experiment", VARIANTS[-1].compared, *[NOT_MEASURED] * len(VARIED)]
     return f"{table}\n| {' | '.join(cells)} |"
@@ -160,7 +160,7 @@ def _effects(
 ) -> str:
     """Return a table of every line that is measured: the situation, the comparison and its figures."""
     if not any(line.study in studies for line in wanted):
-        return NOTHING
+        return NOT_RUN
     lines = []
     for line in (one for one in wanted if verdict(studies, one) != NOT_MEASURED):
         seeds = difference(studies[line.study], line, *JUDGED[0])[1]

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from reproduction_seeds import PLACES, by_seed, difference_text
-from reproduction_tables import NOTHING, PERCENT, Study, markdown
+from reproduction_seeds import SET_TITLES, by_seed, difference_text
+from reproduction_tables import NOT_RUN, PERCENT, Study, markdown
 
 from avuc.report.colours import colour_of
-from avuc.report.metric_text import words_of
+from avuc.report.metric_text import metric_text
 from avuc.report.study.figures import saved
 from avuc.report.study.paired import Difference, over_seeds
 
@@ -90,14 +90,14 @@ def analyse(study: Study) -> str:
 
 
 def title(metric: str, where: str) -> str:
-    return f"{words_of(metric).title}{' in points' * (metric in PERCENT)}, {PLACES[where]}"
+    return f"{metric_text(metric).title}{' in points' * (metric in PERCENT)}, {SET_TITLES[where]}"
 
 
 def effects(studies: Mapping[str, Study]) -> str:
     """Return one table: a line for each comparison that is complete, and one for what is not measured."""
     study = studies.get(NAME)
     if study is None:
-        return NOTHING
+        return NOT_RUN
     head = ["training, posterior", "compared", *(title(*figure) for figure in PRIMARY)]
     lines = []
     for one in comparisons(study):
@@ -116,11 +116,12 @@ def effects(studies: Mapping[str, Study]) -> str:
 def errors_left(studies: Mapping[str, Study]) -> str:
     """Return the effects of each loss in one corner, with all images, with few, and with wrong labels."""
     if NAME not in studies:
-        return NOTHING
+        return NOT_RUN
     shown = (*PRIMARY, ("accuracy", "clean"))
     head = ["training images", "training error left", "compared"]
     head += [
-        f"{words_of(metric).title}{' in points' * (metric in PERCENT)}, {PLACES[where]}" for metric, where in shown
+        f"{metric_text(metric).title}{' in points' * (metric in PERCENT)}, {SET_TITLES[where]}"
+        for metric, where in shown
     ]
     lines = []
     for name, data in {NAME: "all", **OTHER_DATA}.items():
@@ -144,7 +145,7 @@ def progress(studies: Mapping[str, Study]) -> str:
     """Return one line: networks that are trained, and the combinations of training and posterior that are complete."""
     study = studies.get(NAME)
     if study is None:
-        return NOTHING
+        return NOT_RUN
     recipe = study.recipe
     networks = sum(len(recipe.seeds(method)) for method in recipe.trained)
     finished = dict.fromkeys(corners(study), True)
@@ -234,7 +235,7 @@ def _paint_gains(figure: Any, points: list[Gain]) -> None:
             bars = [[gain.value - gain.low], [gain.high - gain.value]]
             style = {"color": colour_of(place)[0], "marker": markers[_group(one)], "markersize": 5}
             axes.errorbar([error], [gain.value], yerr=bars, capsize=2, linewidth=1.2, **style)
-        axes.set(xlabel="training error left without the loss, %", title=f"gain in {words_of(metric).title}")
+        axes.set(xlabel="training error left without the loss, %", title=f"gain in {metric_text(metric).title}")
         axes.set_xscale("log")
         # networks that fail are far away: beyond the first tick distances grow by factors
         axes.set_yscale("symlog", linthresh=GAIN_TICKS[metric][0])

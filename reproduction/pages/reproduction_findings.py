@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reproduction_seeds import PLACES, WITH, WITHOUT, by_seed
+from reproduction_seeds import SET_TITLES, WITH, WITHOUT, by_seed
 from reproduction_tables import PERCENT, Study
 
 from avuc.report.colours import colour_of
-from avuc.report.metric_text import words_of
+from avuc.report.metric_text import metric_text
 from avuc.report.study.figures import saved
 from avuc.report.study.paired import over_seeds
 from avuc.report.study.paper_comparison import Published, published_value
@@ -91,7 +91,7 @@ def against_svi(study: Study, rows: Mapping[str, str], figures: Iterable[tuple[s
     points = []
     for metric, where in figures:
         share = 100 if metric in PERCENT else 1
-        panel = f"{_name(metric)}{' in points' * (share > 1)}, {PLACES[where]}"
+        panel = f"{_name(metric)}{' in points' * (share > 1)}, {SET_TITLES[where]}"
         for row, told in rows.items():
             first, second = (by_seed(study, name, metric, where) for name in (row, WITHOUT))
             seeds = sorted(set(first) & set(second))
@@ -151,7 +151,7 @@ def finding_drawings(studies: Mapping[str, Study], printed: Sequence[Published],
 
 
 def _name(metric: str) -> str:
-    return words_of(metric).title.removesuffix(" score")
+    return metric_text(metric).title.removesuffix(" score")
 
 
 def _panels(figure: Any, points: Sequence[Point], **more: Any) -> list[tuple[Any, list[Point]]]:

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from reproduction_tables import NOTHING, SCORES, Study, markdown, number, ours
+from reproduction_tables import NOT_RUN, SCORES, Study, markdown, number, ours
 
 from avuc.report.colours import colour_of
-from avuc.report.metric_text import words_of
+from avuc.report.metric_text import metric_text
 from avuc.report.study.figures import saved
 from avuc.report.study.paper_comparison import Published, published_value
 from avuc.study.config import MethodConfig, plain
@@ -38,7 +38,7 @@ FACTORS = {
 def scores(rows: Iterable[tuple[str, Study, str]], first: str = "") -> str:
     """Label, study and row of each line: accuracy and ECE on clean images, everything at intensity 5."""
     head = [first, "seeds", "accuracy, clean", "ECE, clean", "accuracy, 5"]
-    head += [f"{words_of(metric).title.removesuffix(' score')}, 5" for metric in SCORES]
+    head += [f"{metric_text(metric).title.removesuffix(' score')}, 5" for metric in SCORES]
     lines = []
     for label, study, row in rows:
         clean, five = (ours(study.get(row, "accuracy", at), digits=1, percent=True) for at in ("clean", "5"))
@@ -50,7 +50,7 @@ def scores(rows: Iterable[tuple[str, Study, str]], first: str = "") -> str:
 def code_path(studies: Mapping[str, Study], printed: Sequence[Published]) -> str:
     """What the released code does, beside what the text says; the paper's figures as the first lines."""
     if "code" not in studies:
-        return NOTHING
+        return NOT_RUN
     rows = [(f"{row}, as in the code", studies["code"], row) for row in studies["code"].results.names]
     if "paper" in studies:
         both = [name for name in ("SVI", "SVI-AvUC") if name in studies["paper"].results.names]
@@ -75,7 +75,7 @@ def without_threshold(studies: Mapping[str, Study]) -> str:
     for study in (studies[name] for name in ("paper", "auavuc") if name in studies):
         if any("AUAvU" in name for name in study.results.names):
             return scores((row, study, row) for row in pairs if row in study.results.names)
-    return NOTHING
+    return NOT_RUN
 
 
 def changes(row: MethodConfig, base: MethodConfig) -> dict[str, str]:
@@ -110,7 +110,7 @@ def _settings(row: MethodConfig) -> dict[str, Any]:
 def ablation(studies: Mapping[str, Study], base: str) -> str:
     """Every row of the ablation by what it changes."""
     if "ablation" not in studies:
-        return NOTHING
+        return NOT_RUN
     study = studies["ablation"]
     rows = {row.name: row for row in study.recipe.methods if row.name in study.results.names}
     base = base if base in rows else next(name for name, row in rows.items() if row.method is not None)
@@ -160,13 +160,13 @@ def beta(studies: Mapping[str, Study], base: str) -> str:
     """The paper's figure has ECE, UCE and accuracy under Gaussian blur of intensity 3."""
     found = beta_rows(studies, base)
     if found is None:
-        return NOTHING
+        return NOT_RUN
     study, rows = found
     where = {"gaussian_blur 3": "Gaussian blur 3"}
     if len(study.results.shifts) > 1:
         where["5"] = f"{len(study.results.shifts)} shifts at 5"
     shown = [(at, metric) for at in where for metric in ("accuracy", "ece", "uce")]
-    head = ["β", "seeds", *(f"{words_of(metric).title}, {where[at]}" for at, metric in shown)]
+    head = ["β", "seeds", *(f"{metric_text(metric).title}, {where[at]}" for at, metric in shown)]
     lines = [
         [f"{value:g}", str(study.get(row, "ece", "5").seeds)]
         + [ours(study.get(row, metric, at), percent=metric == "accuracy") for at, metric in shown]
@@ -180,7 +180,7 @@ def beta(studies: Mapping[str, Study], base: str) -> str:
 
 def curves(studies: Mapping[str, Study]) -> str:
     if "paper" not in studies:
-        return NOTHING
+        return NOT_RUN
     return (
         "![Training: accuracy, AvU and the losses by epoch](../figures/reproduction-training.svg)\n\n"
         "![Validation: accuracy and AvU by epoch](../figures/reproduction-validation.svg)\n\n"
@@ -254,7 +254,7 @@ def _paint_beta(figure: Any, study: Study, rows: Sequence[tuple[float, str]]) ->
         points = [study.get(row, metric, "gaussian_blur 3").value for _, row in rows]
         axes = right if metric == "accuracy" else left
         style = {"marker": "o", "markersize": 3, "linewidth": 1.2, "color": colour_of(place)[0]}
-        axes.plot([value for value, _ in rows], points, label=words_of(metric).title, **style)
+        axes.plot([value for value, _ in rows], points, label=metric_text(metric).title, **style)
     for axes in (left, right):
         axes.set(xlabel="β, Gaussian blur of intensity 3")
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
@@ -265,7 +265,7 @@ def _paint_beta(figure: Any, study: Study, rows: Sequence[tuple[float, str]]) ->
 
 def cost(studies: Mapping[str, Study]) -> str:
     if not studies:
-        return NOTHING
+        return NOT_RUN
     head = ["study", "networks", "training", "images/s", "results", "judging", "images × draws/s", "wall time"]
     lines = []
     for name, study in studies.items():

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from reproduction_best import OTHER_DATA, OTHERS, Target, best_single, same_network
 from reproduction_seeds import by_seed, difference_text
-from reproduction_tables import NOTHING, PERCENT, Study, markdown, number, ours
+from reproduction_tables import NOT_RUN, PERCENT, Study, markdown, number, ours
 
 NAME, CHOICE = "past", "past-choice"
 START = "SGD + TS"  # the same network without a posterior
@@ -43,7 +43,7 @@ def past(studies: Mapping[str, Study], chosen: str) -> str:
     """The chosen method: its targets, what it changes against the network it starts from, and its opponents."""
     study = studies.get(NAME)
     if study is None or chosen not in study.results.names:
-        return NOTHING
+        return NOT_RUN
     opponents = [name for name in OPPONENTS if name in study.results.names]
     head = ["", "target", f"{chosen} (chosen)", "met", START, f"chosen − {START} (95 % interval)", *opponents]
     lines = []
@@ -79,7 +79,7 @@ def choice(studies: Mapping[str, Study], chosen: str) -> str:
     """Every candidate on held-out training images; the chosen one is bold."""
     study = studies.get(CHOICE)
     if study is None:
-        return NOTHING
+        return NOT_RUN
     head = ["candidate", "accuracy, clean", "ECE, clean", "accuracy, 5", "ECE, 5", "NLL, 5"]
     lines = []
     for name in study.results.names:

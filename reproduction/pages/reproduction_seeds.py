@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from reproduction_tables import NOTHING, PERCENT, SCORES, Study, markdown, number, ours
+from reproduction_tables import NOT_RUN, PERCENT, SCORES, Study, markdown, number, ours
 
-from avuc.report.metric_text import words_of
+from avuc.report.metric_text import metric_text
 from avuc.report.study.paired import Difference, over_seeds, pairs_by_seed
 from avuc.report.study.paper_comparison import Figure, Published, published_value
 
@@ -36,10 +36,10 @@ def reproduced(studies: Mapping[str, Study], printed: Sequence[Published]) -> st
     """SVI and SVI-AvUC at intensity 5, ours beside the printed figures, and the effect of AvUC in both."""
     study = studies.get("code")
     if study is None or not {WITH, WITHOUT} <= set(study.results.names):
-        return NOTHING
+        return NOT_RUN
     head = ["mean over 16 shifts, intensity 5"]
     head += [
-        f"{words_of(metric).title.removesuffix(' score')}: {who}" for metric in SCORES for who in ("printed", "ours")
+        f"{metric_text(metric).title.removesuffix(' score')}: {who}" for metric in SCORES for who in ("printed", "ours")
     ]
     lines = []
     for row in (WITHOUT, WITH):
@@ -58,7 +58,7 @@ def paired_seeds(studies: Mapping[str, Study]) -> str:
     """What AvUC changes, over paired seeds, with 95 % intervals of Student's t."""
     study = studies.get("code")
     if study is None or not {WITH, WITHOUT} <= set(study.results.names):
-        return NOTHING
+        return NOT_RUN
     head = ["", "SVI", "SVI-AvUC", "difference (95 % interval over seeds)", "seeds in which AvUC is better"]
     lines = []
     for metric, where, lower in COMPARED:
@@ -67,7 +67,7 @@ def paired_seeds(studies: Mapping[str, Study]) -> str:
             continue
         percent = metric in PERCENT
         better = sum((a < b) if lower else (a > b) for a, b in pairs_by_seed(first, second))
-        name = words_of(metric).title + (" in %" if percent else "")
+        name = metric_text(metric).title + (" in %" if percent else "")
         place = {"clean": "clean test images", "5": "intensity 5", "svhn": "SVHN", "cifar100": "CIFAR-100"}[where]
         found = over_seeds(first.by_seed, second.by_seed, same_seeds=True)
         shown = _interval(found, metric)
@@ -106,7 +106,7 @@ VARIANTS_COMPARED = (
     ("auroc", "svhn"),
     ("auroc", "cifar100"),
 )
-PLACES = {"clean": "clean", "5": "intensity 5", "svhn": "SVHN", "cifar100": "CIFAR-100"}
+SET_TITLES = {"clean": "clean", "5": "intensity 5", "svhn": "SVHN", "cifar100": "CIFAR-100"}
 SWITCHES = ("new Adam each epoch", "trained start", "best epoch", "threshold 1")
 
 
@@ -137,7 +137,7 @@ def variants(studies: Mapping[str, Study]) -> str:
     """The repaired loss and AUAvUC against SVI and against the printed loss, over the seeds that they share."""
     study = studies.get("code")
     if study is None or not {WITH, WITHOUT, *VARIANTS} <= set(study.results.names):
-        return NOTHING
+        return NOT_RUN
     head = [""] + [f"{row.removeprefix('SVI-')} − {other}" for row in VARIANTS for other in (WITHOUT, WITH)]
     return markdown(
         head, _differences(VARIANTS_COMPARED, [(study, r, study, o) for r in VARIANTS for o in (WITHOUT, WITH)])
@@ -148,7 +148,7 @@ def switches(studies: Mapping[str, Study]) -> str:
     """What one detail of the authors' code changes: each switch against the same seeds without it."""
     study, base = studies.get("code-switches"), studies.get("code")
     if study is None or base is None:
-        return NOTHING
+        return NOT_RUN
     pairs = [(f"{row}, {name}", row) for name in SWITCHES for row in (WITHOUT, WITH)]
     pairs = [(row, other) for row, other in pairs if len(by_seed(study, row, "ece", "5")) >= 2]
     head = ["", *(row for row, _ in pairs)]
@@ -161,7 +161,7 @@ def _differences(
     """A line for each figure, a cell for each pair of methods."""
     lines = []
     for metric, where in compared:
-        line = [f"{words_of(metric).title}{' in %' if metric in PERCENT else ''}, {PLACES[where]}"]
+        line = [f"{metric_text(metric).title}{' in %' if metric in PERCENT else ''}, {SET_TITLES[where]}"]
         for study, row, base, other in pairs:
             line.append(
                 difference_text(by_seed(study, row, metric, where), by_seed(base, other, metric, where), metric)
@@ -173,7 +173,7 @@ def _differences(
 def svhn_readings(path: Path) -> str:
     """AUROC for SVHN by other readings of the same models, from svhn.csv."""
     if not path.is_file():
-        return NOTHING
+        return NOT_RUN
     found: dict[str, dict[str, list[float]]] = {}
     with path.open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):

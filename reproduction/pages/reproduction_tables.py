@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from avuc.report.metric_text import words_of
+from avuc.report.metric_text import metric_text
 from avuc.report.study.effort import Effort
 from avuc.report.study.paper_comparison import Figure, Published, figure, outside_cell, published_value
 from avuc.report.study.results import Results
@@ -17,7 +17,7 @@ STATISTICS = ("lower quartile", "median", "mean", "upper quartile")
 DETECTION = ("auroc", "detection_accuracy", "aupr_in", "aupr_out")
 DIGITS = {"nll": 2, "validation_nll": 2, "temperature": 2}
 PERCENT = ("accuracy", "validation_accuracy", *DETECTION)
-NOTHING = "*Not run yet.*"
+NOT_RUN = "*Not run yet.*"
 # how far ours may be from the printed figure before the difference needs a sentence: share of it, or absolute
 SHARE, POINTS, RHO = 0.10, 0.01, 0.12
 
@@ -85,7 +85,7 @@ def quartiles(study: Study, printed: Sequence[Published], remarks: Remarks) -> s
                 if name == "mean" and apart(was, now, SHARE):
                     differing.add(method)
             rows.append(line)
-        parts.append(f"**{words_of(metric).title}, intensity 5**\n\n{markdown(head, rows)}")
+        parts.append(f"**{metric_text(metric).title}, intensity 5**\n\n{markdown(head, rows)}")
     return "\n\n".join([*parts, remarks.lines("quartiles", differing, study.results.names)])
 
 
@@ -107,7 +107,7 @@ def by_intensity(study: Study, printed: Sequence[Published], remarks: Remarks) -
             now = [study.get(method, metric, level) for level in levels]
             rows.append([method, _whose(now[-1]), *(ours(one, metric, percent=True) for one in now)])
         parts.append(
-            f"**{words_of(metric).title} in %, by intensity**\n\n{markdown(['', '', 'clean', *levels[1:]], rows)}"
+            f"**{metric_text(metric).title} in %, by intensity**\n\n{markdown(['', '', 'clean', *levels[1:]], rows)}"
         )
     return "\n\n".join([*parts, remarks.lines("by-intensity", differing, told)])
 
@@ -117,7 +117,7 @@ def spearman(study: Study, printed: Sequence[Published], remarks: Remarks) -> st
     metrics, rows, differing = ("ece", "uce", "avu_auc"), [], set()
     head = ["", "seeds"]
     for metric in metrics:
-        title = f"ρ {words_of(metric).title}"
+        title = f"ρ {metric_text(metric).title}"
         head += [f"{title}: ours"] if metric == "avu_auc" else [f"{title}: paper", f"{title}: ours"]
     for method in study.results.names:
         line = [method, str(study.get(method, "ece", "clean").seeds)]
@@ -146,7 +146,7 @@ def detection(study: Study, printed: Sequence[Published], remarks: Remarks) -> s
         if not told or _has(study, where):
             head = ["", "seeds"]
             for metric in DETECTION:
-                head += [f"{words_of(metric).title}: {who}" for who in (("paper", "ours") if told else ("ours",))]
+                head += [f"{metric_text(metric).title}: {who}" for who in (("paper", "ours") if told else ("ours",))]
             rows = []
             for method in study.results.names:
                 line = [method, str(study.get(method, "auroc", where).seeds)]
@@ -183,7 +183,9 @@ def means(study: Study, printed: Sequence[Published], methods: Sequence[str] | N
     """Accuracy, and the means over 16 shifts at intensity 5 beside the paper's: the table to read first."""
     head = ["", "seeds", "accuracy, clean", "accuracy, 5"]
     head += [
-        f"{words_of(metric).title.removesuffix(' score')}, 5: {who}" for metric in SCORES for who in ("paper", "ours")
+        f"{metric_text(metric).title.removesuffix(' score')}, 5: {who}"
+        for metric in SCORES
+        for who in ("paper", "ours")
     ]
     rows = []
     for method in methods or [*study.results.names, *study.not_run]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from reproduction_decision import POSTERIORS, TRAININGS
 from reproduction_seeds import FEWEST_SEEDS, by_seed, difference_text
-from reproduction_tables import NOTHING, PERCENT, SCORES, Study, markdown, number
+from reproduction_tables import NOT_RUN, PERCENT, SCORES, Study, markdown, number
 
-from avuc.report.metric_text import words_of
+from avuc.report.metric_text import metric_text
 
 # AURC and the area under AvU are what the AvUC loss aims at
 FIGURES = ("accuracy", *SCORES, "aurc", "avu_auc")
@@ -95,12 +95,14 @@ def worth(studies: Mapping[str, Study]) -> str:
         )
         if chosen
     ]
-    return "\n\n".join(parts) or NOTHING
+    return "\n\n".join(parts) or NOT_RUN
 
 
 def _table(studies: Mapping[str, Study], pairs: Sequence[tuple[Pair, int]]) -> str:
     head = ["with AvUC − without, intensity 5", "loss", "seeds"]
-    head += [words_of(metric).title.removesuffix(" score") + " in points" * (metric in PERCENT) for metric in FIGURES]
+    head += [
+        metric_text(metric).title.removesuffix(" score") + " in points" * (metric in PERCENT) for metric in FIGURES
+    ]
     lines = []
     for pair, seeds in pairs:
         cells = [_cell(studies[pair.study], pair, metric) for metric in FIGURES]
