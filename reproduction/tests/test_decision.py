@@ -26,6 +26,7 @@ import reproduction_lines as pairs
 from reproduction_seeds import by_seed
 
 from avuc.core.errors import InputError
+from avuc.report.study.paired import over_seeds
 from avuc.report.study.paper_comparison import Figure
 from avuc.training.meters import all_uncertain
 from avuc.training.model_trainer import TRAPPED
@@ -390,7 +391,7 @@ def test_with_few_images_the_printed_loss_fails_and_monotone_ranks_better(commit
     """Sentences of the page, from the rows; 5 paired seeds."""
     few = committed["factorial-tenth"]
     compared = {
-        (loss, metric, where): page.over_seeds(
+        (loss, metric, where): over_seeds(
             *(tuple(page.by_seed(few, f"Adam, none, {one} + TS", metric, where).values()) for one in (loss, "none")),
             same_seeds=True,
         )
