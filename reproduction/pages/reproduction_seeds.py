@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from reproduction_tables import NOT_RUN, PERCENT, SCORES, Study, markdown, number, ours, short_title
+from reproduction_tables import NOT_RUN, PERCENT, SCORES, Study, markdown, number, ours, printed_mean, short_title
 
 from avuc.report.metric_text import metric_text
 from avuc.report.study.paired import NOT_COMPARABLE, Difference, over_seeds, pairs_by_seed
-from avuc.report.study.paper_comparison import Figure, Published, published_value
+from avuc.report.study.paper_comparison import Figure, Published
 
 # an effect is claimed only if its interval is over at least this many paired seeds
 FEWEST_SEEDS = 5
@@ -46,11 +46,14 @@ def reproduced(studies: Mapping[str, Study], printed: Sequence[Published]) -> st
     for method in (WITHOUT, WITH):
         cells = [method]
         for metric in SCORES:
-            cells += [number(_printed(printed, method, metric), metric), ours(study.get(method, metric, "5"), metric)]
+            cells += [
+                number(printed_mean(printed, method, metric), metric),
+                ours(study.get(method, metric, "5"), metric),
+            ]
         lines.append(cells)
     effect = ["effect of AvUC"]
     for metric in SCORES:
-        printed_effect = _printed(printed, WITH, metric) - _printed(printed, WITHOUT, metric)
+        printed_effect = printed_mean(printed, WITH, metric) - printed_mean(printed, WITHOUT, metric)
         effect += [signed(printed_effect, metric), _interval(paired(study, metric, "5"), metric)]
     return markdown(head, [*lines, effect])
 
@@ -211,12 +214,6 @@ def svhn_readings(path: Path) -> str:
         cells = [Figure(tuple(values.get(method, ()))) for method in methods]
         lines.append([reading, *(ours(cell, "auroc", percent=True) for cell in cells)])
     return markdown([cell.replace(", 1 seeds", ", 1 seed") for cell in head], lines)
-
-
-def _printed(printed: Sequence[Published], method: str, metric: str) -> float:
-    """Return the mean over the shifts at intensity 5 that the paper prints."""
-    properties = {"table": "quartiles", "dataset": "cifar10", "method": method, "metric": metric, "statistic": "mean"}
-    return published_value(printed, **properties)
 
 
 def signed(value: float, metric: str) -> str:

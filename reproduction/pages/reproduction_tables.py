@@ -267,6 +267,11 @@ def _printed(printed: Sequence[Published], table: str, method: str, metric: str,
     return published_value(printed, table=table, dataset="cifar10", method=method, metric=metric, **properties)
 
 
+def printed_mean(printed: Sequence[Published], method: str, metric: str) -> float:
+    """Return the mean over the shifts at intensity 5 that the paper prints for CIFAR-10; NaN if it prints none."""
+    return _printed(printed, "quartiles", method, metric, statistic="mean")
+
+
 def _whose(figure: Figure) -> str:
     """Return the label of a line with our figures."""
     return f"ours, {figure.seeds} {'seed' if figure.seeds == 1 else 'seeds'}"
