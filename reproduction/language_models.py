@@ -223,11 +223,11 @@ def _validated(study: Study, run: Run) -> dict[str, float]:
     path = study.out / "choice" / f"{run.name}.json"
     if not path.exists():
         model, training = tuned(study, run, keep=True)
-        rows = list(evaluate(study, model, ["validation"]))
-        study.record(path, run=asdict(run), trained=training, rows=rows)
+        text_figures = list(evaluate(study, model, ["validation"]))
+        study.record(path, run=asdict(run), trained=training, rows=text_figures)
         print("validated", run.name, f"{training['seconds']:.1f} s", flush=True)
-    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    return rows[0] if rows else {"nll": math.inf}
+    text_figures = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return text_figures[0] if text_figures else {"nll": math.inf}
 
 
 def tune(study: Study, seeds: list[int], losses: list[str], *, every_strength: bool) -> None:
@@ -277,6 +277,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    """Run the command of the parsed arguments; return its exit code."""
     if options.command == "texts":
         collect(options.source, options.out)
         return 0
@@ -313,6 +314,7 @@ def _check_settings(settings: Settings, out: Path) -> None:
 
 
 def _revision() -> str:
+    """Return the revision of this clone; "unknown" without git."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     return result.stdout.strip() or "unknown"

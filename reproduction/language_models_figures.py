@@ -70,6 +70,7 @@ def write_tables(study: Path, out: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """Return the content of a JSON file."""
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
@@ -80,10 +81,12 @@ def _flat(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with floats of seven significant digits."""
     return {key: float(f"{value:.7g}") if isinstance(value, float) else value for key, value in row.items()}
 
 
 def _write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows to a CSV file; its columns are all keys of the rows."""
     rows = list(rows)
     columns = list(dict.fromkeys(name for row in rows for name in row))
     with atomic_path(path) as temporary_path, open(temporary_path, "w", newline="", encoding="utf-8") as file:

@@ -124,11 +124,13 @@ def _line_end(text: str, share: float) -> int:
 
 
 def _lines(documents: list[str]) -> Iterator[str]:
+    """Yield the lines of all documents."""
     for document in documents:
         yield from document.splitlines(keepends=True)
 
 
 def _read(path: Path) -> str:
+    """Return the text of a file; `InputError` if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:

@@ -41,7 +41,15 @@ def digits() -> tuple[Dataset, Dataset]:
 
 
 def train(optimizer: str, loss: str, seed: int, epochs: int = EPOCHS, rows: int = 4000) -> dict[str, float]:
-    """Train one network and return its figures on the noisy test digits."""
+    """Train one network and return its figures on the noisy test digits.
+
+    Args:
+        optimizer: one of `OPTIMIZERS`.
+        loss: one of `LOSSES`.
+        seed: seed of the weights, the batches and the noise.
+        epochs: number of epochs.
+        rows: number of training digits.
+    """
     data, test = digits()
     images, labels = as_input(data.images[:rows]), data.labels[:rows]
     torch.manual_seed(seed)

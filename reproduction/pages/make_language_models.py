@@ -48,7 +48,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Rows:
+class Results:
     """The published results.
 
     Args:
@@ -88,12 +88,12 @@ class Rows:
         return shared_difference(values, self.by_seed(PLAIN, text, metric, scaling))[0]
 
 
-def read_rows(folder: Path) -> Rows | None:
+def read_results(folder: Path) -> Results | None:
     """Return the published results; None if there are none."""
     if not (folder / "rows.csv").is_file():
         return None
     tables = [_table(folder / name) for name in ("rows.csv", "choice.csv", "runs.csv")]
-    return Rows(*tables, chosen=json.loads((folder / "choice.json").read_text(encoding="utf-8")))
+    return Results(*tables, chosen=json.loads((folder / "choice.json").read_text(encoding="utf-8")))
 
 
 def _table(path: Path) -> list[Row]:
@@ -124,26 +124,31 @@ def mean(values: Iterable[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def means(rows: Rows, text: str, scaling: str) -> str:
+def means(results: Results, text: str, scaling: str) -> str:
     """Return a table of means over the seeds, with a row for each loss."""
     head = ["loss", "strength", *(title for title, _ in METRICS.values())]
     lines = []
-    for loss in rows.losses:
-        strength = rows.chosen["strengths"][loss]
+    for loss in results.losses:
+        strength = results.chosen["strengths"][loss]
         cells = [loss, "" if loss == PLAIN else f"{strength:g}"]
         lines.append(
-            [*cells, *(number(mean(rows.by_seed(loss, text, metric, scaling).values()), metric) for metric in METRICS)]
+            [
+                *cells,
+                *(number(mean(results.by_seed(loss, text, metric, scaling).values()), metric) for metric in METRICS),
+            ]
         )
     return markdown(head, lines)
 
 
-def effects(rows: Rows, text: str, scaling: str) -> str:
+def effects(results: Results, text: str, scaling: str) -> str:
     """Return a table of differences from cross-entropy with 95 % intervals; bold if the interval does not contain 0."""
     head = ["difference from cross-entropy", *(title for title, _ in METRICS.values())]
     lines = []
-    for loss in rows.losses:
+    for loss in results.losses:
         if loss != PLAIN:
-            lines.append([loss, *(_interval(rows.effect(loss, text, metric, scaling), metric) for metric in METRICS)])
+            lines.append(
+                [loss, *(_interval(results.effect(loss, text, metric, scaling), metric) for metric in METRICS)]
+            )
     return markdown(head, lines)
 
 
@@ -156,53 +161,57 @@ def _interval(difference: Difference, metric: str) -> str:
     return text if difference.low <= 0 <= difference.high else f"**{text}**"
 
 
-def in_domain(rows: Rows) -> str:
+def in_domain(results: Results) -> str:
     """Return the tables of the text that the networks were fine-tuned on."""
     parts = []
     for scaling, scaling_title in SCALINGS.items():
-        parts.append(f"{scaling_title[0].upper()}{scaling_title[1:]}:\n\n{means(rows, 'test', scaling)}")
-        parts.append(effects(rows, "test", scaling))
+        parts.append(f"{scaling_title[0].upper()}{scaling_title[1:]}:\n\n{means(results, 'test', scaling)}")
+        parts.append(effects(results, "test", scaling))
     return "\n\n".join(parts)
 
 
-def other_text(rows: Rows) -> str:
+def other_text(results: Results) -> str:
     """Return the differences on the other texts, as trained and with the temperature of the validation text."""
     parts = []
     for text, title in list(TEXTS.items())[1:]:
         for scaling, scaling_title in SCALINGS.items():
             plain = ", ".join(
-                f"{heading} {number(mean(rows.by_seed(PLAIN, text, metric, scaling).values()), metric)}"
+                f"{heading} {number(mean(results.by_seed(PLAIN, text, metric, scaling).values()), metric)}"
                 for metric, (heading, _) in METRICS.items()
             )
             parts.append(f"**{title[0].upper()}{title[1:]}**, {scaling_title}. Cross-entropy: {plain}.")
-            parts.append(effects(rows, text, scaling))
+            parts.append(effects(results, text, scaling))
     return "\n\n".join(parts)
 
 
-def choice(rows: Rows) -> str:
+def choice(results: Results) -> str:
     """Return the figures by which the learning rate and the strengths were chosen."""
     head = ["loss", "learning rate", "strength", *(title for title, _ in METRICS.values()), "chosen"]
     lines = []
-    order = {loss: index for index, loss in enumerate(rows.losses)}
-    candidates = [row for row in rows.choice if row.get("scaling") in ("none", "")]
+    order = {loss: index for index, loss in enumerate(results.losses)}
+    candidates = [row for row in results.choice if row.get("scaling") in ("none", "")]
     for row in sorted(candidates, key=lambda row: (order.get(row["loss"], 9), row["rate"], row["strength"])):
-        is_chosen = row["rate"] == rows.chosen["rate"] and row["strength"] == rows.chosen["strengths"][row["loss"]]
+        is_chosen = (
+            row["rate"] == results.chosen["rate"] and row["strength"] == results.chosen["strengths"][row["loss"]]
+        )
         values = ["diverged"] if row["text"] == "diverged" else [number(row[metric], metric) for metric in METRICS]
         values += [""] * (len(METRICS) - len(values))
         lines.append([row["loss"], f"{row['rate']:g}", f"{row['strength']:g}", *values, "yes" if is_chosen else ""])
     return markdown(head, lines)
 
 
-def strengths(rows: Rows) -> str:
+def strengths(results: Results) -> str:
     """Return the effect of every strength on the text that the networks were fine-tuned on."""
     parts = []
     for scaling, scaling_title in SCALINGS.items():
         head = ["loss", "strength", "seeds", *(title for title, _ in METRICS.values())]
         lines = []
-        for loss in rows.losses:
-            for strength in sorted({row["strength"] for row in rows.test if row["loss"] == loss and loss != PLAIN}):
-                seeds = len(rows.by_seed(loss, "test", "nll", scaling, strength))
-                cells = [_interval(rows.effect(loss, "test", metric, scaling, strength), metric) for metric in METRICS]
+        for loss in results.losses:
+            for strength in sorted({row["strength"] for row in results.test if row["loss"] == loss and loss != PLAIN}):
+                seeds = len(results.by_seed(loss, "test", "nll", scaling, strength))
+                cells = [
+                    _interval(results.effect(loss, "test", metric, scaling, strength), metric) for metric in METRICS
+                ]
                 lines.append([loss, f"{strength:g}", str(seeds), *cells])
         parts.append(
             f"{scaling_title[0].upper()}{scaling_title[1:]}, difference from cross-entropy:\n\n{markdown(head, lines)}"
@@ -210,17 +219,17 @@ def strengths(rows: Rows) -> str:
     return "\n\n".join(parts)
 
 
-def cost(rows: Rows) -> str:
+def cost(results: Results) -> str:
     """Return the time and the speed of the runs."""
     head = ["part", "loss", "runs", "seconds each", "tokens a second"]
     lines = []
     for part in ("pretrain", "choice", "test"):
-        for loss in ("", *rows.losses):
-            runs = [row for row in rows.runs if row["part"] == part and row["loss"] == loss]
+        for loss in ("", *results.losses):
+            runs = [row for row in results.runs if row["part"] == part and row["loss"] == loss]
             if runs:
                 seconds, speed = mean(run["seconds"] for run in runs), mean(run["tokens_per_second"] for run in runs)
                 lines.append([part, loss, str(len(runs)), f"{seconds:.0f}", f"{speed:,.0f}"])
-    first_run = rows.runs[0]
+    first_run = results.runs[0]
     machine = f"Revision {first_run['revision']}, {first_run['device']}, torch {first_run['torch']}. "
     machine += "Five runs at a time shared the GPU with other work, and some were paused: this does not measure speed."
     return markdown(head, lines) + f"\n\n{machine}"
@@ -229,27 +238,27 @@ def cost(rows: Rows) -> str:
 BLOCKS = {"in-domain": in_domain, "other": other_text, "choice": choice, "strengths": strengths, "cost": cost}
 
 
-def figure(rows: Rows | None, parts: Sequence[str]) -> str:
+def figure(results: Results | None, parts: Sequence[str]) -> str:
     """Return one number of a sentence.
 
     Args:
-        rows: the published results.
+        results: the published results.
         parts: loss, text, metric and scaling; if "effect" is before them, the number is the difference from
             cross-entropy.
     """
-    if rows is None:
+    if results is None:
         return "–"
     is_effect = parts[0] == "effect"
     loss, text, metric, scaling = parts[1:] if is_effect else parts
     if is_effect:
-        return _interval(rows.effect(loss, text, metric, scaling), metric).replace("*", "")
-    return number(mean(rows.by_seed(loss, text, metric, scaling).values()), metric)
+        return _interval(results.effect(loss, text, metric, scaling), metric).replace("*", "")
+    return number(mean(results.by_seed(loss, text, metric, scaling).values()), metric)
 
 
-def filled(page: str, rows: Rows | None) -> str:
+def filled(page: str, results: Results | None) -> str:
     """Return a page with its generated parts filled."""
-    blocks = {name: NOT_RUN if rows is None else make(rows) for name, make in BLOCKS.items()}
-    return fill(page, blocks, lambda parts: figure(rows, parts), PAGES[0].name)
+    blocks = {name: NOT_RUN if results is None else make(results) for name, make in BLOCKS.items()}
+    return fill(page, blocks, lambda parts: figure(results, parts), PAGES[0].name)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -258,9 +267,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if a page is out of date")
     options = parser.parse_args(arguments)
     try:
-        rows = read_rows(RESULTS)
+        results = read_results(RESULTS)
         before = {path: path.read_text(encoding="utf-8") for path in PAGES}
-        after = {path: filled(text, rows) for path, text in before.items()}
+        after = {path: filled(text, results) for path, text in before.items()}
     except (InputError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -238,6 +238,7 @@ def one_number(studies: Mapping[str, Study], printed: Sequence[Published]) -> Ca
     """
 
     def find(parts: Sequence[str]) -> str:
+        """Return the number of a mark, whose parts are separated by "|"."""
         if not 4 <= len(parts) <= 5:
             raise InputError(f"figure: {' | '.join(parts)}: expected STUDY | ROW | METRIC | WHERE [| STATISTIC]")
         name, method, metric, where, *rest = parts
@@ -255,9 +256,11 @@ def one_number(studies: Mapping[str, Study], printed: Sequence[Published]) -> Ca
             value = float("nan")
         elif " − " in method:
             first, second = method.split(" − ")
-            other_study, _, other = second.rpartition(": ")
-            compared = ((name, first), (other_study or name, other))
-            values = [by_seed(studies[key], row, metric, where) if key in studies else {} for key, row in compared]
+            other_study, _, other_method = second.rpartition(": ")
+            values = [
+                by_seed(studies[study_name], method_name, metric, where) if study_name in studies else {}
+                for study_name, method_name in ((name, first), (other_study or name, other_method))
+            ]
             text = difference_text(*values, metric).strip("*")
             if text == "–":
                 raise InputError(f"figure: {' | '.join(parts)}: both methods need the same seeds, at least two")
@@ -302,9 +305,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     used_blocks = {name for path in PAGES for name in block_names(path.read_text(encoding="utf-8"))}
     for name in sorted(set(blocks) - used_blocks):
         print(f"no page has a place for the block {name!r}", file=sys.stderr)
-    for table, row in remarks.missing:
+    for table, method in remarks.missing:
         print(
-            f"reproduction/pages/reproduction.toml: {row} differs in table {table!r} and has no sentence",
+            f"reproduction/pages/reproduction.toml: {method} differs in table {table!r} and has no sentence",
             file=sys.stderr,
         )
     chart = DOCS / "figures" / CHART

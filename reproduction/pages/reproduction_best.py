@@ -93,13 +93,13 @@ def best_single(
         data: out-of-distribution data, "svhn" or "cifar100".
         is_ours: (study, method) → whether it is our network.
     """
-    others = {
+    auroc = {
         (study.name, method.name): study.get(method.name, "auroc", data).value
         for study in (studies[name] for name in names if name in studies)
         for method in study.recipe.methods
         if method.name in study.results.names and _single(method, study) and not is_ours(study, method.name)
     }
-    known = {key: value for key, value in others.items() if math.isfinite(value)}
+    known = {key: value for key, value in auroc.items() if math.isfinite(value)}
     highest = max(known, key=lambda key: known[key], default=None)
     return (math.nan, "no other row") if highest is None else (known[highest], f"{highest[1]} of {highest[0]}")
 
@@ -186,20 +186,20 @@ def _against_targets(studies: Mapping[str, Study], best: str) -> str:
     return markdown(head, lines)
 
 
-def difference(study: Study, method: str, other: Study, other_method: str, target: Target) -> Difference:
+def difference(study: Study, method: str, other_study: Study, other_method: str, target: Target) -> Difference:
     """Return the difference of two methods with its interval.
 
     The interval is over shifts if the figure is over several shifts, otherwise over seeds; with one seed, over test
     images.
     """
-    same_networks = study.name == other.name and _start(study, method) == _start(other, other_method) != ""
+    same_networks = study.name == other_study.name and _start(study, method) == _start(other_study, other_method) != ""
     if target.where != "5" and target.statistic != "spearman":
-        figures = [_figure(owner, name, target) for owner, name in ((study, method), (other, other_method))]
+        figures = [_figure(owner, name, target) for owner, name in ((study, method), (other_study, other_method))]
         result = compare_over_seeds(figures[0], figures[1], same_networks=same_networks)
-        return over_test_images(study, method, other, other_method, target) if math.isnan(result.low) else result
+        return over_test_images(study, method, other_study, other_method, target) if math.isnan(result.low) else result
     statistic = trend if target.statistic == "spearman" else lambda values: float(values[:, -1].mean())
     return compare_over_shifts(
-        study.results, method, other.results, other_method, target.metric, statistic, same_networks=same_networks
+        study.results, method, other_study.results, other_method, target.metric, statistic, same_networks=same_networks
     )
 
 
@@ -210,12 +210,15 @@ def _start(study: Study, method: str) -> str:
     return config.init_from or config.name
 
 
-def over_test_images(study: Study, method: str, other: Study, other_method: str, target: Target) -> Difference:
+def over_test_images(study: Study, method: str, other_study: Study, other_method: str, target: Target) -> Difference:
     """Return the difference of two methods with its interval over test images; NaN if it cannot be computed."""
-    sets = [CLEAN if target.where == "clean" else outside_cell(owner.results, target.where) for owner in (study, other)]
+    sets = [
+        CLEAN if target.where == "clean" else outside_cell(owner.results, target.where)
+        for owner in (study, other_study)
+    ]
     if sets[0] is None or sets[0] != sets[1] or target.metric != ("ece" if sets[0] == CLEAN else "auroc"):
         return Difference(*(math.nan,) * 3)
-    return over_images(study.results, method, other.results, other_method, sets[0])
+    return over_images(study.results, method, other_study.results, other_method, sets[0])
 
 
 def _figure(study: Study, method: str, target: Target) -> Figure:

@@ -68,13 +68,13 @@ def _scaled(methods: Iterable[MethodConfig], own_statistics: bool) -> dict[str, 
     }
 
 
-def _own_statistics(study: Study, scaled: Mapping[str, str], own: Mapping[str, str], top: str) -> str:
+def _own_statistics(study: Study, scaled: Mapping[str, str], own_statistics: Mapping[str, str], top: str) -> str:
     """Return what changes if batch normalisation is measured again for each draw, both with temperature scaling.
 
     Args:
         study: the rehearsal.
         scaled: network → its method with running averages.
-        own: network → its method with statistics of each draw.
+        own_statistics: network → its method with statistics of each draw.
         top: the strongest intensity.
     """
     columns = (("accuracy", "clean"), ("ece", "clean"), ("accuracy", top), ("ece", top), ("nll", top))
@@ -83,12 +83,12 @@ def _own_statistics(study: Study, scaled: Mapping[str, str], own: Mapping[str, s
         title = f"{metric_text(metric).title}, {'clean' if where == 'clean' else where}"
         head += [f"{title}: running averages", "own"]
     lines = []
-    for name in own:
+    for name in own_statistics:
         cells = [name]
         for metric, where in columns:
             percent = metric == "accuracy"
             digits = 1 if percent else 3
-            for method in (scaled.get(name, ""), own[name]):
+            for method in (scaled.get(name, ""), own_statistics[name]):
                 cells.append(ours(study.get(method, metric, where), metric, digits=digits, percent=percent))
         lines.append(cells)
     return f"*Batch normalisation by running averages, or measured again for each draw:*\n\n{markdown(head, lines)}"

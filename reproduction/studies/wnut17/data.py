@@ -98,4 +98,5 @@ def _padded(tags: list[list[int]]) -> Tensor:
 
 @cache
 def _vocabulary(root: str) -> dict[str, int]:
+    """Return the vocabulary of the training data."""
     return vocabulary_of((text.split() for text in _read(Path(root) / FILES["train"])[0]), VOCABULARY)
