@@ -96,8 +96,7 @@ class Study:
 
     def record(self, path: Path, **content: Any) -> None:
         """Write a finished run to a JSON file, with the settings, the revision and the hardware."""
-        cuda = self.device.type == "cuda"
-        machine = torch.cuda.get_device_name(self.device) if cuda else platform.machine()
+        machine = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.machine()
         about = {"revision": self.revision, "device": machine, "torch": torch.__version__, **asdict(self.settings)}
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps({**content, "about": about}))
@@ -149,10 +148,7 @@ class Run:
 
 
 def tuned(study: Study, run: Run, *, keep: bool) -> tuple[GPT, dict[str, float]]:
-    """Return the fine-tuned network, and the time, speed, final loss and threshold of its training.
-
-    With `keep`, the network is saved, and a saved network is not trained again.
-    """
+    """Return the fine-tuned network and the numbers of its training. With `keep`, it is saved and not trained again."""
     weights_path, numbers_path = study.out / "models" / f"{run.name}.pt", study.out / "models" / f"{run.name}.json"
     model = pretrained(study, run.seed)
     if weights_path.exists() and numbers_path.exists():
@@ -277,7 +273,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Run the command of the parsed arguments; return its exit code."""
     if options.command == "texts":
         collect(options.source, options.out)
         return 0

@@ -93,13 +93,7 @@ def read_study(name: str, folder: Path) -> Study:
 def all_blocks(
     studies: Mapping[str, Study], printed: Sequence[Published], notes: Mapping[str, Any]
 ) -> tuple[dict[str, str], Remarks]:
-    """Return every generated block by its name, and the remarks with the differences that no sentence explains.
-
-    Args:
-        studies: the published studies.
-        printed: the paper's figures.
-        notes: reproduction/pages/reproduction.toml.
-    """
+    """Return every generated block by its name, and the remarks; `notes` is reproduction.toml."""
     remarks = Remarks(notes.get("remarks", {}))
     printed = [entry for entry in printed if entry.dataset == "cifar10"]
     paper = studies.get("paper")
@@ -190,12 +184,7 @@ def in_short(
 ) -> str:
     """Return the table of README: a few methods at intensity 5, with the paper's figure in brackets if it prints one.
 
-    Args:
-        studies: the published studies.
-        printed: the paper's figures.
-        named: the method of `cifar10-best` that was named beforehand.
-        also: further methods of `cifar10-best`.
-        past_method: the chosen method of `past`.
+    `named` and `also` are methods of `cifar10-best`, `past_method` is the chosen method of `past`.
     """
     if "paper" not in studies:
         return NOT_RUN
@@ -306,10 +295,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in sorted(set(blocks) - used_blocks):
         print(f"no page has a place for the block {name!r}", file=sys.stderr)
     for table, method in remarks.missing:
-        print(
-            f"reproduction/pages/reproduction.toml: {method} differs in table {table!r} and has no sentence",
-            file=sys.stderr,
-        )
+        text = f"reproduction/pages/reproduction.toml: {method} differs in table {table!r} and has no sentence"
+        print(text, file=sys.stderr)
     chart = DOCS / "figures" / CHART
     if args.check:
         current = chart.is_file() and chart.read_text(encoding="utf-8") == flow_chart(studies)

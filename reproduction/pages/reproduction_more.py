@@ -88,11 +88,8 @@ def without_threshold(studies: Mapping[str, Study]) -> str:
 def changes(method: MethodConfig, base: MethodConfig) -> dict[str, str]:
     """Return the settings in which a method differs from another, by their names in a table."""
     settings, base_settings = (_settings(config) for config in (method, base))
-    changed = {
-        key: settings.get(key)
-        for key in [*settings, *(key for key in base_settings if key not in settings)]
-        if settings.get(key) != base_settings.get(key)
-    }
+    keys = dict.fromkeys([*settings, *base_settings])
+    changed = {key: settings.get(key) for key in keys if settings.get(key) != base_settings.get(key)}
     if "method.kind" in changed:  # another method has other settings, so its kind is enough
         return {"method": f"{changed['method.kind']}"}
     hidden = set()
@@ -128,7 +125,8 @@ def ablation(studies: Mapping[str, Study], base: str) -> str:
     methods = {method.name: method for method in study.recipe.methods if method.name in study.results.names}
     base = base if base in methods else next(name for name, method in methods.items() if method.method is not None)
     changed = {
-        name: changes(_trained(method, methods), methods[base]) | _after_training(method)
+        # compared by the method that trained its network
+        name: changes(methods.get(method.reuse_model, method), methods[base]) | _after_training(method)
         for name, method in methods.items()
         if name != base
     }
@@ -138,11 +136,6 @@ def ablation(studies: Mapping[str, Study], base: str) -> str:
         ("; ".join(f"{key}: {value}" for key, value in changed[name].items()) or name, study, name) for name in order
     ]
     return scores(lines, "what is changed")
-
-
-def _trained(method: MethodConfig, methods: Mapping[str, MethodConfig]) -> MethodConfig:
-    """Return the method whose network a method uses."""
-    return methods.get(method.reuse_model, method)
 
 
 def _after_training(method: MethodConfig) -> dict[str, str]:
@@ -165,11 +158,11 @@ def beta_rows(studies: Mapping[str, Study], base: str) -> tuple[Study, list[tupl
         if not methods:
             continue
         base_method = methods[base] if base in methods else next(iter(methods.values()))
-        same_but_beta = [
-            method for method in methods.values() if method is base_method or set(changes(method, base_method)) == {"β"}
+        similar = [
+            config for config in methods.values() if config is base_method or set(changes(config, base_method)) == {"β"}
         ]
-        if len(same_but_beta) > 1:
-            return study, sorted((_beta(method), method.name) for method in same_but_beta)
+        if len(similar) > 1:
+            return study, sorted((_beta(method), method.name) for method in similar)
     return None
 
 

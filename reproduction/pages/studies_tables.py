@@ -80,17 +80,15 @@ def changed_settings(published: Path, recipe: Path) -> tuple[str, ...]:
         published: the recipe that was run.
         recipe: the recipe in the study's folder.
     """
-    run_settings, recipe_settings = (_settings(path) for path in (published, recipe))
-    keys = sorted((run_settings.keys() | recipe_settings.keys()) - {"data.root"})
+    run, original = (_settings(path) for path in (published, recipe))
+    keys = sorted((run.keys() | original.keys()) - {"data.root"})
     for key in keys:
         method, _, setting = key.rpartition(".train.")
         if method:  # a method lists only training settings that differ from the common ones
-            for settings in (run_settings, recipe_settings):
+            for settings in (run, original):
                 settings.setdefault(key, settings.get(f"train.{setting}"))
     # a key that is missing in one of the recipes has its default value there
-    changed = {
-        key: run_settings.get(key, "left out") for key in keys if run_settings.get(key) != recipe_settings.get(key)
-    }
+    changed = {key: run.get(key, "left out") for key in keys if run.get(key) != original.get(key)}
     return tuple(f"{key} = {list(value) if isinstance(value, tuple) else value}" for key, value in changed.items())
 
 
@@ -303,13 +301,7 @@ def says(results: Results, pair: tuple[str, str], where: str) -> str:
 
 
 def holds(results: Results, pair: tuple[str, str], where: str) -> str:
-    """Return whether the first method helps: its effects on ECE and NLL over at least `FEWEST_SEEDS` paired seeds.
-
-    Args:
-        results: results of a study.
-        pair: the method and the one that it is compared with.
-        where: "clean" or "shifted".
-    """
+    """Return whether the first method helps: its effects on ECE and NLL over at least `FEWEST_SEEDS` paired seeds."""
     effects = {}
     for metric in ("ece", "nll"):
         change, seeds = difference(results, pair, metric, where)
