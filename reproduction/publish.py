@@ -3,18 +3,19 @@
     python reproduction/publish.py out/reproduce reproduction/results/cifar10
 
 Every study in the first folder becomes a folder of the same name in the second. The study named `paper` becomes the
-second folder itself, so that `avuc report reproduction/results/cifar10` shows it. A copy holds every row, every epoch
-and every run. It leaves out data that is large, or that we may not publish (left: what; right: its table):
+second folder itself, so that `avuc report reproduction/results/cifar10` shows it. A copy leaves out data that is large
+or that we may not publish. Its tables hold:
 
-    pictures of test images (CIFAR-10's licence is not stated)          gallery, and the mistakes in shown
-    single images of other sets than the clean one, other seeds         shown
-    entropies of single test images, needed only to continue a study    entropies
-    curves of other seeds than the first, and of sets no figure shows   curves
-    coverage of conformal sets, which needs all seeds and sets          curves
-    of studies on held-out images, compared by numbers: single images   shown, and curves of all but the clean set
-    of the factorial, 180 networks: single images and curves, metrics   shown, curves, rows other than METRICS, history:
-    that its analysis does not use, and most numbers of most epochs     LOGGED is kept of all epochs, all of each tenth
-    paths of files on the machine that ran the study                    recipes
+    rows        everything; of the factorial, whose 180 networks are too many, only METRICS
+    history     everything, rounded; of the factorial, LOGGED of all epochs, and everything of each tenth epoch
+    shown       single images of the clean set and the first seed, without pictures of mistakes
+    curves      the first seed and the sets that figures show, without AvU curves and coverage of conformal sets (the
+                latter would need all seeds and sets); of studies on held-out images, only the clean set
+    gallery     nothing: pictures of test images, and CIFAR-10 states no licence
+    entropies   nothing: entropies of single test images, which are only needed to continue a study
+    recipes     without paths of the machine that ran the study
+
+Studies on held-out images and the factorial have nothing in `shown`; the factorial has nothing in `curves`.
 """
 
 from __future__ import annotations
