@@ -1,4 +1,4 @@
-"""When does AvUC help? A factorial experiment on CIFAR-10: its recipes, written before it was run, and its analysis.
+"""When does AvUC help? A factorial experiment on CIFAR-10: its recipes, written before the first run, and its analysis.
 
     python reproduction/factorial.py                   # writes recipes/factorial-pilot.toml and recipes/factorial.toml
     python reproduction/factorial.py --match STUDY     # after the pilot: prints the matched strength of the penalty
@@ -10,18 +10,18 @@ without KL, MOPED with δ = 0.1 tuned for 30 epochs} × loss {none, AvUC as prin
 paired seeds, each with and without temperature scaling.
 
 **Primary figures**, for each training × posterior: the difference of each loss from "none" after temperature scaling,
-in NLL and ECE (mean over the sixteen shifts at intensity 5), AURC and AvU-AUC (the same), and AUROC (SVHN, CIFAR-100).
+in NLL, ECE, AURC and AvU-AUC (mean over the sixteen shifts at intensity 5), and in AUROC (SVHN, CIFAR-100).
 Each is the mean over five paired seeds with the 95 % interval of Student's t. An effect is claimed if its interval
 excludes zero. There are 9 × 3 comparisons per figure, so about one in twenty excludes zero by chance; the page says so.
 AvUC is said to help *beyond lower confidence* where its interval against the confidence penalty excludes zero, too.
-The secondary figure is the gain against the training error that is left (1 − training accuracy of "none").
+The secondary figure is the gain plotted against the remaining training error (1 − training accuracy of "none").
 
 **Matched strength.** The confidence penalty subtracts β·(mean entropy) from the loss. Its β is chosen for each training
-× posterior, before the experiment, by the pilot: one seed that is not used again, 60 epochs, held-out training images
-only. Of the strengths in `PENALTIES`, the one is taken whose mean confidence on the clean held-out images is nearest to
-that of AvUC as printed. `MATCHED` holds the result, and results/factorial-pilot.csv what it was chosen by.
+× posterior by the pilot, before the experiment: one seed that is not used again, 60 epochs, held-out training images
+only. It takes the strength in `PENALTIES` whose mean confidence on the clean held-out images is nearest to that of AvUC
+as printed. `MATCHED` holds the chosen strengths, results/factorial-pilot.csv the figures that they were chosen by.
 
-**What the pilot showed**, one seed, so no claim: with SGD and without a posterior, AvUC as printed ends with a mean
+**What the pilot showed** (one seed, so no claim): with SGD and without a posterior, AvUC as printed ends with a mean
 confidence of 0.15 (AugMix: 0.17) and 61 % (65 %) of the images right, "none" with 0.95 (0.93) and 92 % (93 %). No
 penalty in `PENALTIES` goes below 0.50 there, so the match is the largest one and not a match in confidence. With MOPED,
 AvUC leaves the network more confident than every penalty, so the match is the smallest one. The experiment was not
@@ -34,7 +34,7 @@ import argparse
 import csv
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -117,11 +117,12 @@ models_per_step = 10
 
 
 def name_of(training: str, posterior: str, loss: str) -> str:
+    """Return the name of a method of the experiment."""
     return f"{training}, {posterior}, {loss}"
 
 
 def objective(posterior: str, loss: str, beta: float, warmup: int) -> str:
-    """Return the objective table: the loss, with the KL as the posterior needs it."""
+    """Return the recipe's `objective` table: the loss, and the weight of the KL term for this posterior."""
     kl = {"none": [], "noise": ["kl_gradient = false"], "MOPED": ["kl_weight = 0.1"]}[posterior]
     terms = {
         "none": [],
@@ -133,10 +134,19 @@ def objective(posterior: str, loss: str, beta: float, warmup: int) -> str:
 
 
 def method_table(training: str, posterior: str, loss: str, *, share: float, beta: float, name: str = "") -> str:
-    """Return the [[methods]] table of one network. `share`: epochs as a part of 200."""
+    """Return the [[methods]] table of one network.
+
+    Args:
+        training: a key of `TRAININGS`.
+        posterior: one of `POSTERIORS`.
+        loss: one of `LOSSES`.
+        share: number of epochs, as a fraction of 200.
+        beta: strength of the confidence penalty; other losses ignore it.
+        name: name of the method; by default that of `name_of`.
+    """
     settings = dict(TRAININGS[training])
     if "milestones" in settings and share != 1:
-        settings["milestones"] = "[" + ", ".join(str(round(each * share)) for each in (100, 150, 180)) + "]"
+        settings["milestones"] = "[" + ", ".join(str(round(epoch * share)) for epoch in (100, 150, 180)) + "]"
     if posterior == "MOPED":
         settings = {key: value for key, value in settings.items() if key == "augmentation"} | TUNING
     kind = {"none": '"vanilla"', "noise": NOISE, "MOPED": MOPED}[posterior]
@@ -148,6 +158,16 @@ def method_table(training: str, posterior: str, loss: str, *, share: float, beta
     if posterior == "MOPED":
         lines.append(f'init_from = "{name_of(training, "none", "none")}"')
     return "\n".join(lines)
+
+
+def temperature_table(name: str) -> str:
+    """Return the [[methods]] table that adds temperature scaling to the method `name`."""
+    return f'[[methods]]\nname = "{name} + TS"\nreuse_model = "{name}"\ncalibrator = "temperature"'
+
+
+def recipe_text(head: str, tables: Sequence[str]) -> str:
+    """Return a recipe: its head and its [[methods]] tables, with an empty line between them."""
+    return "\n\n".join([head.rstrip(), *tables]) + "\n"
 
 
 def pilot() -> str:
@@ -169,11 +189,11 @@ def pilot() -> str:
             for beta in PENALTIES:
                 name = f"{name_of(training, posterior, 'penalty')} {beta}"
                 tables.append(method_table(training, posterior, "penalty", share=0.3, beta=beta, name=name))
-    return "\n\n".join([head.rstrip(), *tables]) + "\n"
+    return recipe_text(head, tables)
 
 
 def experiment(matched: dict[tuple[str, str], float]) -> str:
-    """Return the recipe of the experiment: 36 networks for each of five seeds, each also with a temperature."""
+    """Return the recipe of the experiment: 36 networks for each of five seeds, without and with temperature scaling."""
     head = HEAD.format(
         comment="When does AvUC help? Training × posterior × loss, five paired seeds, each also with a temperature.",
         name="factorial",
@@ -189,12 +209,12 @@ def experiment(matched: dict[tuple[str, str], float]) -> str:
             for loss in LOSSES:
                 name = name_of(training, posterior, loss)
                 tables.append(method_table(training, posterior, loss, share=1, beta=matched[training, posterior]))
-                tables.append(f'[[methods]]\nname = "{name} + TS"\nreuse_model = "{name}"\ncalibrator = "temperature"')
-    return "\n\n".join([head.rstrip(), *tables]) + "\n"
+                tables.append(temperature_table(name))
+    return recipe_text(head, tables)
 
 
 def match(folder: Path) -> dict[tuple[str, str], float]:
-    """Return `nearest_penalties` of the finished pilot in `folder`; write its figures to `PILOT` and `PILOT_EPOCHS`."""
+    """Write the figures of the finished pilot to `PILOT` and `PILOT_EPOCHS`; return its `nearest_penalties`."""
     from avuc.core.atomic import atomic_path
     from avuc.report.study.paper_comparison import figure
     from avuc.report.study.results import read_results
@@ -209,7 +229,7 @@ def match(folder: Path) -> dict[tuple[str, str], float]:
     with atomic_path(PILOT_EPOCHS) as path, path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["method", "epoch", *PILOT_LOGGED])
-        for training in TRAININGS:  # how AvUC as printed trains a plain network
+        for training in TRAININGS:  # shows how AvUC as printed trains a plain network
             name = name_of(training, "none", "AvUC")
             for record in results.methods[results.names.index(name)].history[0]:
                 values = ["" if record.get(key) is None else f"{record[key]:.5g}" for key in PILOT_LOGGED]
@@ -241,21 +261,12 @@ def nearest_penalties(confidence: Callable[[str], float]) -> dict[tuple[str, str
 
 
 def analyse(folder: Path) -> str:
-    """Return a Markdown table for each primary figure, of whatever is finished (pages/reproduction_factorial.py)."""
+    """Return a Markdown table for each primary figure, with all comparisons that are finished."""
     sys.path.insert(0, str(Path(__file__).parent / "pages"))
     import reproduction_factorial
-    from reproduction_tables import Study
+    from make_reproduction import read_study
 
-    from avuc.report.study.effort import effort_of
-    from avuc.report.study.results import read_results
-    from avuc.study import Store
-
-    store = Store(folder, create=False)
-    try:
-        study = Study("factorial", read_results(store), store.recipe(), effort_of(store))
-    finally:
-        store.close()
-    return reproduction_factorial.analyse(study)
+    return reproduction_factorial.analyse(read_study("factorial", folder))
 
 
 def main() -> int:

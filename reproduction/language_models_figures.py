@@ -1,4 +1,7 @@
-"""The figures of the language-model study: of one network on one text, and all of them as CSV files."""
+"""The figures of the language-model study: `figures` computes those of one text, `write_tables` writes the CSV files.
+
+`python reproduction/language_models.py table OUT RESULTS` calls `write_tables`.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +25,23 @@ from avuc.metrics.ties import group_ties
 
 METRICS = ("accuracy", "nll", "ece", "uce", "mean_entropy")
 COVERAGES = (0.5, 0.8)
-# folder of the runs, the CSV file of their figures
+# folder of the runs → CSV file of their figures
 FILES = {"choice": "choice.csv", "test": "rows.csv"}
 
 
 def figures(logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """Return all figures of the predictions of a text; tokens are ranked by entropy."""
+    """Return all figures of the predictions of a text; entropy ranks the tokens from certain to uncertain."""
     statistics = prediction_statistics(logits.softmax(-1), labels)
-    u, right = statistics.entropy, statistics.correct
+    entropy, right = statistics.entropy, statistics.correct
     values = from_statistics(statistics, names=METRICS)
-    both = right.any() and not right.all()
-    values["auroc"] = detection(u[right], u[~right])["auroc"] if both else math.nan
-    groups = group_ties(-u, right)
+    has_both = right.any() and not right.all()
+    values["auroc"] = detection(entropy[right], entropy[~right])["auroc"] if has_both else math.nan
+    groups = group_ties(-entropy, right)
     values["aurc"] = float(risk_area(groups))
     curve = risk_curve(groups)
     for coverage in COVERAGES:
-        kept = int(np.searchsorted(curve.coverage, coverage - 1e-12))
-        values[f"accuracy_{100 * coverage:.0f}"] = float(1 - curve.risk[kept])
+        index = int(np.searchsorted(curve.coverage, coverage - 1e-12))
+        values[f"accuracy_{100 * coverage:.0f}"] = float(1 - curve.risk[index])
     return values
 
 
@@ -54,32 +57,39 @@ def write_tables(study: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     runs = [{"part": "pretrain", **_flat(_read(path))} for path in sorted((study / "pretrain").glob("*.json"))]
     for part, name in FILES.items():
-        found = [_read(path) for path in sorted((study / part).glob("*.json"))]
-        rows = [{**one["run"], **_rounded(row)} for one in found for row in one["rows"] or ({"text": "diverged"},)]
+        records = [_read(path) for path in sorted((study / part).glob("*.json"))]
+        rows = [
+            {**record["run"], **_rounded(row)}
+            for record in records
+            for row in record["rows"] or ({"text": "diverged"},)
+        ]
         _write(out / name, rows)
-        runs += [{"part": part, **_flat(one)} for one in found]
+        runs += [{"part": part, **_flat(record)} for record in records]
     _write(out / "runs.csv", runs)
     (out / "choice.json").write_text((study / "choice.json").read_text(encoding="utf-8") + "\n", encoding="utf-8")
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """Return the content of a JSON file."""
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def _flat(run: Mapping[str, Any]) -> dict[str, Any]:
-    """A run without its figures, as one row."""
+    """Return a run as one row, without its figures."""
     flat = {**run, **run.get("run", {}), **run.get("trained", {}), **run["about"]}
     return _rounded({key: value for key, value in flat.items() if key not in ("run", "trained", "rows", "about")})
 
 
 def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with floats of seven significant digits."""
     return {key: float(f"{value:.7g}") if isinstance(value, float) else value for key, value in row.items()}
 
 
 def _write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows to a CSV file; its columns are all keys of the rows."""
     rows = list(rows)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    with atomic_path(path) as place, open(place, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names, lineterminator="\n")
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    with atomic_path(path) as temporary_path, open(temporary_path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

@@ -1,4 +1,7 @@
-"""A small GPT in plain torch, and the loop that trains it with any loss of `avuc.linear_avuc`."""
+"""A small GPT in plain torch, and the loop that trains it with any loss of `avuc.linear_avuc`.
+
+reproduction/language_models.py runs it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from torch import Tensor, nn
 
 from avuc.core.errors import NonFiniteError
 
-# a loss from hidden states (B, T, D), the output weight (V, D) and labels (B, T)
+# maps hidden states (B, T, D), the output weight (V, D) and labels (B, T) to a scalar loss
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -41,7 +44,7 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * size.width, size.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) to (B, T, D)."""
+        """Map (B, T, D) to (B, T, D)."""
         drop = self.dropout if self.training else 0.0
         q, k, v = self.qkv(self.first(x)).unflatten(-1, (3, self.heads, -1)).transpose(1, 3).unbind(2)
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=drop)
@@ -50,7 +53,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Tokens (B, T) to hidden states (B, T, D). The output weight is that of the embedding."""
+    """A GPT that maps tokens (B, T) to hidden states (B, T, D). The embedding is also the output weight."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -61,16 +64,18 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(size.width)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
-                last = name.endswith(("project.weight", "down.weight"))  # what is added to the residual stream
-                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * size.layers) if last else 0.02)
+                adds_to_residual = name.endswith(
+                    ("project.weight", "down.weight")
+                )  # layers that add to the residual stream
+                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * size.layers) if adds_to_residual else 0.02)
 
-    def set_dropout(self, share: float) -> None:
-        """Use this share of dropout in training."""
+    def set_dropout(self, rate: float) -> None:
+        """Set the rate of dropout in training."""
         for block in self.blocks:
-            block.dropout = share
+            block.dropout = rate
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(B, T) to (B, T, D)."""
+        """Map (B, T) to (B, T, D)."""
         x = self.embedding(tokens) + self.position[: tokens.shape[1]]
         for block in self.blocks:
             x = block(x)
@@ -78,25 +83,25 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden states (N, D) to logits (N, V) in float32."""
+        """Return the logits (N, V) of hidden states (N, D), in float32."""
         return hidden.float() @ self.embedding.weight.float().T
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a network is trained: windows of the text in random order, AdamW, a linear warm-up and a cosine decay."""
+    """How a network is trained: random windows of the text, AdamW, linear warm-up and cosine decay of the rate."""
 
     steps: int
     batch: int
     rate: float
     dropout: float = 0.0
     warmup: float = 0.1  # share of the steps
-    decay: float = 0.1
+    decay: float = 0.1  # weight decay of the matrices
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training took, and the loss over its last steps; NaN if it diverged."""
+    """Time and speed of a training, and the mean loss of its last 20 steps; NaN if it diverged."""
 
     seconds: float
     tokens_per_second: float
@@ -104,14 +109,14 @@ class Trained:
 
 
 def train(model: GPT, tokens: Tensor, loss: Loss, schedule: Schedule, *, seed: int) -> Trained:
-    """Train the network in place. The seed gives the windows and the dropout, the same ones for every loss.
+    """Train the network in place. The seed determines windows and dropout, so they are the same for every loss.
 
     Args:
         model: the network, on the device to use.
         tokens: (N,) the text, on that device.
         loss: the loss to minimise.
         schedule: steps, batch and learning rate.
-        seed: of the order of windows and of dropout.
+        seed: seed of the windows and of dropout.
     """
     device, context = tokens.device, model.size.context
     generator = torch.Generator().manual_seed(seed)
@@ -122,16 +127,16 @@ def train(model: GPT, tokens: Tensor, loss: Loss, schedule: Schedule, *, seed: i
     vectors = [p for p in model.parameters() if p.dim() != 2]
     groups = [{"params": matrices, "weight_decay": schedule.decay}, {"params": vectors, "weight_decay": 0.0}]
     optimiser = torch.optim.AdamW(groups, lr=schedule.rate, betas=(0.9, 0.95), fused=True)
-    first = max(1, round(schedule.warmup * schedule.steps))
+    warmup_steps = max(1, round(schedule.warmup * schedule.steps))
     model.set_dropout(schedule.dropout)
     model.train()
     recent: list[Tensor] = []
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     for step in range(schedule.steps):
-        done = (step - first) / max(1, schedule.steps - first)
-        share = (step + 1) / first if step < first else 0.1 + 0.45 * (1 + math.cos(math.pi * done))
+        progress = (step - warmup_steps) / max(1, schedule.steps - warmup_steps)
+        factor = (step + 1) / warmup_steps if step < warmup_steps else 0.1 + 0.45 * (1 + math.cos(math.pi * progress))
         for group in optimiser.param_groups:
-            group["lr"] = share * schedule.rate
+            group["lr"] = factor * schedule.rate
         window = tokens[starts[step][:, None] + offsets]
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             hidden = model(window[:, :-1])
@@ -145,27 +150,27 @@ def train(model: GPT, tokens: Tensor, loss: Loss, schedule: Schedule, *, seed: i
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         recent = [*recent[-19:], value.detach()]
-    final = float(torch.stack(recent).mean())
-    seconds = time.perf_counter() - began
+    final_loss = float(torch.stack(recent).mean())
+    seconds = time.perf_counter() - start_time
     model.eval()
-    seen = (step + 1) * schedule.batch * context
-    return Trained(seconds, seen / seconds, final)
+    trained_tokens = (step + 1) * schedule.batch * context
+    return Trained(seconds, trained_tokens / seconds, final_loss)
 
 
 @torch.no_grad()
-def hidden_states(model: GPT, tokens: Tensor, most: int, batch: int = 64) -> tuple[Tensor, Tensor]:
+def hidden_states(model: GPT, tokens: Tensor, max_tokens: int, batch: int = 64) -> tuple[Tensor, Tensor]:
     """Return hidden states (N, D) in float32 and labels (N,) of a text, cut into windows that do not overlap.
 
     Args:
         model: the network.
         tokens: the text.
-        most: number of tokens to predict, at most.
-        batch: windows at a time.
+        max_tokens: largest number of tokens to predict.
+        batch: number of windows in one forward pass.
     """
     context = model.size.context
-    windows = min(most, len(tokens) - 1) // context
-    inputs = tokens[: windows * context].view(windows, context)
-    labels = tokens[1 : windows * context + 1]
+    count = min(max_tokens, len(tokens) - 1) // context
+    inputs = tokens[: count * context].view(count, context)
+    labels = tokens[1 : count * context + 1]
     with torch.autocast(tokens.device.type, torch.bfloat16, enabled=tokens.is_cuda):
         hidden = torch.cat([model(part) for part in inputs.split(batch)])
     return hidden.float().flatten(0, 1), labels

@@ -1,12 +1,15 @@
-"""The texts of the language-model study: collected from clones of public repositories, and cut into tokens.
+"""The texts of the language-model study: `collect` copies them from clones, `tokenise` turns them into tokens.
+
+    python reproduction/language_models.py texts CLONES TEXTS
+    python reproduction/language_models.py tokens TEXTS TOKENS
 
 The folder of texts holds
 
-    pretrain/*.txt    what the networks are trained on first
-    tune.txt          what they are fine-tuned on: its first 80 % train, the next 10 % validate, the last 10 % test
+    pretrain/*.txt    text for pretraining
+    tune.txt          text for fine-tuning: the first 80 % for training, 10 % for validation, the last 10 % for tests
     other/*.txt       other texts, for tests only
 
-and the folder of tokens one file `NAME.npy` for each part, with the tokenizer. Nothing of either is ever committed.
+The folder of tokens holds one file `NAME.npy` for each part, and the tokenizer. Neither folder is ever committed.
 """
 
 from __future__ import annotations
@@ -22,29 +25,29 @@ from avuc.core.errors import InputError, require
 
 END = "<|end|>"
 IN_DOMAIN = "test"
-# repository and the commit that was read; clones are folders of these names without the owner
+# repository → the commit that was read; a clone is a folder with this name without the owner
 SOURCES = {
     "karpathy/char-rnn": "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e",
     "computationalstylistics/100_english_novels": "143e601875d70e195f2cc5ebd8b034609271194d",
     "HenryPengZou/JointMatch": "e976613f55776ce597a2fa06c30ef02512bef82d",
     "AcademiaSinicaNLPLab/sentiment_dataset": "23c72429de5fb3d2f3da87bf2efb5559c15b78f7",
 }
-OTHER_CHARACTERS = 150_000  # of each other text
+OTHER_CHARACTERS = 150_000  # length of each other text
 
 
 def collect(clones: Path, out: Path) -> None:
     """Write the folder of texts from clones of `SOURCES`.
 
-    Novels in the order of their names: the first, third, fifth … are for pretraining. A part of every tenth novel, none
-    of which is among those, is the other text "novels".
+    The novels are sorted by name: the first, third, fifth … are for pretraining. The other text "novels" has a part of
+    every tenth novel, none of which is used for pretraining.
     """
     novels = sorted((clones / "100_english_novels" / "corpus").glob("*.txt"))
     held_out = novels[1::10]
     texts = {f"pretrain/{path.name}": _read(path) for path in novels[::2]}
     texts["tune.txt"] = _read(clones / "char-rnn" / "data" / "tinyshakespeare" / "input.txt")
-    part = OTHER_CHARACTERS // max(1, len(held_out))
+    length = OTHER_CHARACTERS // max(1, len(held_out))
     # a novel's first pages may be a preface or a table of contents
-    texts["other/novels.txt"] = "\n\n".join(_read(path)[50_000:][:part] for path in held_out)
+    texts["other/novels.txt"] = "\n\n".join(_read(path)[50_000:][:length] for path in held_out)
     news = csv.DictReader(io.StringIO(_read(clones / "JointMatch" / "data" / "ag_news" / "test.csv")))
     texts["other/news.txt"] = "\n".join(row["content"].replace("\\", " ") for row in news)
     reviews = _read(clones / "sentiment_dataset" / "data" / "stsa.binary.test").splitlines()
@@ -107,7 +110,7 @@ def read_parts(texts: Path) -> dict[str, list[str]]:
 
 
 def load_tokens(folder: Path) -> Mapping[str, np.ndarray]:
-    """Return all parts by name, as int64 arrays."""
+    """Return the tokens of each part by name, as int64 arrays."""
     parts = {path.stem: np.load(path, allow_pickle=False).astype(np.int64) for path in sorted(folder.glob("*.npy"))}
     missing = {"pretrain", "train", "validation", IN_DOMAIN} - parts.keys()
     if missing:
@@ -116,16 +119,18 @@ def load_tokens(folder: Path) -> Mapping[str, np.ndarray]:
 
 
 def _line_end(text: str, share: float) -> int:
-    """The end of the line at this share of the text."""
+    """Return the index after the line at this share of the text."""
     return text.find("\n", int(share * len(text))) + 1 or len(text)
 
 
 def _lines(documents: list[str]) -> Iterator[str]:
+    """Yield the lines of all documents."""
     for document in documents:
         yield from document.splitlines(keepends=True)
 
 
 def _read(path: Path) -> str:
+    """Return the text of a file; `InputError` if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:

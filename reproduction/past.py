@@ -1,4 +1,4 @@
-"""Past the paper: one network that meets the targets, and fair opponents. The recipes, and the rule of the choice.
+"""Past the paper: a network that should meet higher targets, and fair opponents. Writes the recipes; applies the rule.
 
     python reproduction/past.py                     # writes recipes/past-choice.toml and recipes/past.toml
     python reproduction/past.py --choose STUDY      # after past-choice: prints the method that the rule chooses
@@ -9,16 +9,16 @@
 posterior or temperature, so the network is a ResNet-56: three times as deep, trained in the same way. The pages must
 say so.
 
-**The choice** uses held-out training images only: one seed that is not used again; one half of the held-out images
-learns temperatures and thresholds, the other half is judged, clean and under three shifts that are none of the sixteen.
-Of the candidates whose ECE on clean images is at most `CLEAN_ECE`, the one with the lowest NLL at intensity 5 is
-chosen; if there is none, the one with the lowest ECE on clean images. The rule was written before the first candidate
-was trained.
+**The choice** uses held-out training images only, and one seed that is not used again. Temperatures and thresholds are
+fitted on one half of the held-out images; the candidates are evaluated on the other half, clean and under three shifts
+that are none of the sixteen. The rule chooses the lowest NLL at intensity 5 among the candidates whose ECE on clean
+images is at most `CLEAN_ECE`; if there is none, it chooses the lowest ECE on clean images. The rule was written before
+the first candidate was trained.
 
-**The test** (`past.toml`, five other seeds) has every candidate, but only the chosen one is evaluated, and for
-comparison the network that it starts from and its own posterior, each with a temperature. Its opponents have the same
-network and the same training with AugMix: Dropout (five seeds), and an ensemble of the five networks without a
-posterior (made by ensemble_of_seeds.py; it has no seeds of its own).
+**The test** (`past.toml`, five other seeds) lists every candidate, but only the chosen one is evaluated, and
+for comparison the network that it starts from and its own posterior, each with temperature scaling. The opponents have
+the same network and the same training with AugMix: Dropout (five seeds), and an ensemble of the five networks without a
+posterior (ensemble_of_seeds.py builds it; it has no seeds of its own).
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ validate_every = 10
 checkpoint_every = 10
 models_per_step = 10
 """
-# of the network that posteriors start from, and of the opponents; as in cifar10-best
+# training settings of the network that posteriors start from, and of the opponents; as in cifar10-best
 SGD = ", ".join(f"{key} = {value}" for key, value in factorial.TRAININGS["SGD"].items())
 SGD += ", epochs = 200, validate_every = 20, checkpoint_every = 20"
 AVUC = ', kind = "avuc", beta = 3.0, warmup_epochs = 2, variant = '
-# name → (δ of the posterior around the network, what its objective has in addition)
+# name → (δ of the posterior around the network, further settings of its objective)
 POSTERIORS = {
     "MOPED 0.1": (0.1, ""),
     "MOPED 0.15": (0.15, ""),
@@ -81,23 +81,26 @@ def candidates() -> list[str]:
 
 
 def _table(**values: str) -> str:
+    """Return a [[methods]] table with these keys and TOML values."""
     return "\n".join(["[[methods]]", *(f"{key} = {value}" for key, value in values.items())])
 
 
 def _calibrated(network: str, names: tuple[str, ...] = tuple(CALIBRATORS)) -> list[str]:
+    """Return the [[methods]] tables of a network with each of the named calibrators."""
     return [
         _table(name=f'"{network} + {name}"', reuse_model=f'"{network}"', calibrator=CALIBRATORS[name]) for name in names
     ]
 
 
 def candidate_tables() -> list[str]:
+    """Return the [[methods]] tables of all candidates."""
     tables = [_table(name='"SGD"', method='"vanilla"', train=f"{{ {SGD} }}"), *_calibrated("SGD")]
-    for name, (delta, more) in POSTERIORS.items():
+    for name, (delta, extra_objective) in POSTERIORS.items():
         tables.append(
             _table(
                 name=f'"{name}"',
                 method=f'{{ kind = "svi", moped = true, delta = {delta} }}',
-                objective=f"{{ kl_weight = 0.1{more} }}",
+                objective=f"{{ kl_weight = 0.1{extra_objective} }}",
                 init_from='"SGD"',
             )
         )
@@ -106,6 +109,7 @@ def candidate_tables() -> list[str]:
 
 
 def opponent_tables() -> list[str]:
+    """Return the [[methods]] tables that the chosen candidate is compared with."""
     dropout, ensemble = '{ kind = "dropout", rate = 0.055 }', f'{{ kind = "ensemble", members = {MEMBERS} }}'
     return [
         _table(name='"Dropout"', method=dropout, train=f"{{ {SGD} }}"),
@@ -116,6 +120,7 @@ def opponent_tables() -> list[str]:
 
 
 def choice_recipe() -> str:
+    """Return recipes/past-choice.toml."""
     head = HEAD.format(
         comment="Which posterior and temperature for a ResNet-56? Held-out training images only.",
         name="past-choice",
@@ -123,10 +128,11 @@ def choice_recipe() -> str:
         study='shifts = ["jpeg_compression", "motion_blur", "snow"]\nseverities = [3, 5]\n',
         data="evaluate_on_validation = true\n",
     )
-    return "\n\n".join([head.rstrip(), *candidate_tables()]) + "\n"
+    return factorial.recipe_text(head, candidate_tables())
 
 
 def final_recipe() -> str:
+    """Return recipes/past.toml."""
     head = HEAD.format(
         comment="Past the paper on test images: the method that past-choice chooses, and fair opponents.",
         name="past",
@@ -134,22 +140,23 @@ def final_recipe() -> str:
         study='ood = [{ name = "svhn", first = 10000 }, "cifar100"]\n',
         data="",
     )
-    return "\n\n".join([head.rstrip(), *candidate_tables(), *opponent_tables()]) + "\n"
+    return factorial.recipe_text(head, [*candidate_tables(), *opponent_tables()])
 
 
 def chosen(value: Callable[[str, str, str], float]) -> str:
     """Return the candidate that the rule chooses.
 
     Args:
-        value: (method, metric, images) → its figure on the held-out images; images are "clean" or an intensity.
+        value: (method, metric, images) → the method's figure on the held-out images.
+            `images` is "clean" or an intensity.
     """
-    errors = {name: value(name, "ece", "clean") for name in candidates()}
-    losses = {name: value(name, "nll", INTENSITY) for name in candidates()}
-    missing = [name for name in candidates() if not math.isfinite(errors[name] + losses[name])]
+    clean_ece = {name: value(name, "ece", "clean") for name in candidates()}
+    shifted_nll = {name: value(name, "nll", INTENSITY) for name in candidates()}
+    missing = [name for name in candidates() if not math.isfinite(clean_ece[name] + shifted_nll[name])]
     if missing:
         raise SystemExit(f"not finished: {', '.join(missing)}; run past-choice to its end")
-    allowed = [name for name in candidates() if errors[name] <= CLEAN_ECE]
-    return min(allowed, key=losses.__getitem__) if allowed else min(candidates(), key=errors.__getitem__)
+    allowed = [name for name in candidates() if clean_ece[name] <= CLEAN_ECE]
+    return min(allowed, key=shifted_nll.__getitem__) if allowed else min(candidates(), key=clean_ece.__getitem__)
 
 
 def choose(folder: Path) -> str:
@@ -170,7 +177,7 @@ def evaluated(method: str) -> list[str]:
     """Return the methods of past.toml to evaluate if `method` is the chosen one."""
     network = method.partition(" + ")[0]
     names = ["SGD", "SGD + TS", network, f"{network} + TS", method]
-    opponents = [f"{name}{more}" for name in ("Dropout", "Ensemble") for more in ("", " + TS")]
+    opponents = [f"{name}{suffix}" for name in ("Dropout", "Ensemble") for suffix in ("", " + TS")]
     return list(dict.fromkeys([*names, *opponents]))
 
 

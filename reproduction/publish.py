@@ -1,20 +1,21 @@
-"""Publish finished studies: small copies of their SQLite files without pictures, and tables; figures of the main study.
+"""Publish finished studies: small SQLite copies without pictures, and tables; for the main study also its figures.
 
     python reproduction/publish.py out/reproduce reproduction/results/cifar10
 
-Every folder of a study below the first folder becomes a folder of the same name below the second; the one named `paper`
-becomes the second folder itself, so that `avuc report reproduction/results/cifar10` shows it. A copy holds every row,
-every epoch and every run. It leaves out what is bulky or not ours to give away:
+Every study in the first folder becomes a folder of the same name in the second. The study named `paper` becomes the
+second folder itself, so that `avuc report reproduction/results/cifar10` shows it. A copy leaves out data that is large
+or that we may not publish. Its tables hold:
 
-    pictures of test images (CIFAR-10's licence is not stated)          gallery, and the mistakes in shown
-    single images of other sets than the clean one, other seeds         shown
-    entropies of single test images, needed only to go on with a study  entropies
-    curves of other seeds than the first, and of sets no figure shows   curves
-    coverage of conformal sets, which needs all seeds and sets          curves
-    of rehearsals, which are compared by their numbers: single images   shown, and curves of all but the clean set
-    of the factorial, 180 networks: single images and curves, metrics   shown, curves, rows other than METRICS, history:
-    that its analysis does not use, and most numbers of most epochs     LOGGED is kept of all epochs, all of each tenth
-    where files lay on the machine                                      paths in the recipes
+    rows        everything; of the factorial, whose 180 networks are too many, only METRICS
+    history     everything, rounded; of the factorial, LOGGED of all epochs, and everything of each tenth epoch
+    shown       single images of the clean set and the first seed, without pictures of mistakes
+    curves      the first seed and the sets that figures show, without AvU curves and coverage of conformal sets (the
+                latter would need all seeds and sets); of studies on held-out images, only the clean set
+    gallery     nothing: pictures of test images, and CIFAR-10 states no licence
+    entropies   nothing: entropies of single test images, which are only needed to continue a study
+    recipes     without paths of the machine that ran the study
+
+Studies on held-out images and the factorial have nothing in `shown`; the factorial has nothing in `curves`.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ from avuc.study.store import Store
 
 MAIN = "paper"
 FILE = "study.sqlite"
-# intensity 3 of this shift is in the paper's figures
+# the paper's figures show this shift at this intensity, too
 ALSO_DRAWN = ("gaussian_blur", 3)
-# studies with so many networks that not everything can be published: their names begin with this
+# studies whose name begins with this have too many networks to publish everything
 LARGE = "factorial"
 METRICS = ("accuracy", "aurc", "auroc", "avu_auc", "brier", "ece", "mean_confidence", "nll", "temperature", "threshold")
 METRICS += ("uce",)
@@ -51,13 +52,13 @@ DRAWN = r"box-(ece|uce|nll|brier|accuracy|avu_auc)|entropy-svhn.*"
 
 
 def studies_below(folder: Path) -> dict[str, Path]:
-    """Name and folder of every study: `folder` itself is the main one."""
-    found = {MAIN: folder} if (folder / FILE).is_file() else {}
-    return found | {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{FILE}"))}
+    """Return the folder of every study by its name; `folder` itself is the main study."""
+    main_study = {MAIN: folder} if (folder / FILE).is_file() else {}
+    return main_study | {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{FILE}"))}
 
 
 def small_copy(source: Path, target: Path) -> None:
-    """A copy of the study's file that can be published; opening it later changes no byte of it."""
+    """Write a copy of the study's file that can be published; opening it later does not change it."""
     store = Store(source, create=False)
     store.close()
     if store.lost:
@@ -81,13 +82,14 @@ def small_copy(source: Path, target: Path) -> None:
 
 
 def _leave_out(db: sqlite3.Connection) -> None:
-    top = db.execute("SELECT max(severity) FROM cells").fetchone()[0]
+    """Delete the rows that are not published."""
+    highest_severity = db.execute("SELECT max(severity) FROM cells").fetchone()[0]
     db.execute("DELETE FROM gallery")
     db.execute("DELETE FROM entropies")
     db.execute("DELETE FROM shown WHERE shift != 'clean'")
     for table in ("shown", "curves"):
-        first = f"SELECT min(seed) FROM cells WHERE cells.method = {table}.method"
-        db.execute(f"DELETE FROM {table} WHERE seed > ({first})")
+        first_seed = f"SELECT min(seed) FROM cells WHERE cells.method = {table}.method"
+        db.execute(f"DELETE FROM {table} WHERE seed > ({first_seed})")
     recipe = _recipe(db)
     if recipe.data.evaluate_on_validation:
         db.execute("DELETE FROM shown")
@@ -96,57 +98,67 @@ def _leave_out(db: sqlite3.Connection) -> None:
         db.execute("DELETE FROM shown")
         db.execute("DELETE FROM curves")
         db.execute(f"DELETE FROM rows WHERE metric NOT IN ({','.join('?' * len(METRICS))})", METRICS)
-    drawn = "shift IN ('validation', 'clean') OR shift LIKE 'ood:%' OR severity = ? OR (shift = ? AND severity = ?)"
-    # of conformal sets all or nothing: reports take means over seeds and shifts
-    db.execute(f"DELETE FROM curves WHERE name IN ('avu', 'conformal') OR NOT ({drawn})", (top, *ALSO_DRAWN))
+    shown_in_figures = (
+        "shift IN ('validation', 'clean') OR shift LIKE 'ood:%' OR severity = ? OR (shift = ? AND severity = ?)"
+    )
+    # keep no curve of conformal sets: reports average them over all seeds and shifts
+    db.execute(
+        f"DELETE FROM curves WHERE name IN ('avu', 'conformal') OR NOT ({shown_in_figures})",
+        (highest_severity, *ALSO_DRAWN),
+    )
 
 
 def _shorten(db: sqlite3.Connection) -> None:
+    """Round the history of the training, and remove the mistakes from the examples."""
     for *key, text in db.execute("SELECT method, seed, shift, severity, data FROM shown").fetchall():
         data = json.dumps({**json.loads(text), "mistakes": []}, separators=(",", ":"))
         db.execute("UPDATE shown SET data=? WHERE method=? AND seed=? AND shift=? AND severity=?", (data, *key))
     recipe = _recipe(db)
     for *key, text in db.execute("SELECT method, seed, member, epoch, data FROM history").fetchall():
-        # seconds keep their digits: networks that trained side by side are known by them
-        record = {k: _five(v) if k != "seconds" else round(v, 6) for k, v in json.loads(text).items()}
+        # seconds keep six decimals: equal seconds identify networks that trained side by side
+        record = {
+            name: _rounded(value) if name != "seconds" else round(value, 6) for name, value in json.loads(text).items()
+        }
         if recipe.study.name.startswith(LARGE) and (key[-1] + 1) % FULL_EPOCH:
-            record = {k: v for k, v in record.items() if k in LOGGED}
+            record = {name: value for name, value in record.items() if name in LOGGED}
         line = (json.dumps(record, separators=(",", ":")), *key)
         db.execute("UPDATE history SET data=? WHERE method=? AND seed=? AND member=? AND epoch=?", line)
 
 
 def _recipe(db: sqlite3.Connection) -> Recipe:
+    """Return the recipe of the study."""
     return parse_recipe(db.execute("SELECT value FROM meta WHERE key = 'recipe'").fetchone()[0])
 
 
-def _five(value: object) -> object:
-    """Digits, which are enough to draw."""
+def _rounded(value: object) -> object:
+    """Return a float with five significant digits, which are enough to draw it; anything else unchanged."""
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def _without_paths(db: sqlite3.Connection) -> None:
-    places = (("meta", "value", "key", "WHERE key = 'recipe'"), ("runs", "recipe", "id", ""))
-    for table, column, name, where in places:
-        for key, text in db.execute(f"SELECT {name}, {column} FROM {table} {where}").fetchall():
-            db.execute(f"UPDATE {table} SET {column}=? WHERE {name}=?", (_portable(text), key))
+    """Remove paths of the machine from every stored recipe."""
+    columns = (("meta", "value", "key", "WHERE key = 'recipe'"), ("runs", "recipe", "id", ""))
+    for table, column, key_column, where in columns:
+        for key_value, text in db.execute(f"SELECT {key_column}, {column} FROM {table} {where}").fetchall():
+            db.execute(f"UPDATE {table} SET {column}=? WHERE {key_column}=?", (_portable(text), key_value))
 
 
 def _portable(text: str) -> str:
-    """The recipe with data sets by name; results do not depend on where their files lay."""
+    """Return the recipe with names instead of paths; results do not depend on where the files were."""
     recipe = parse_recipe(text)
-    outside = tuple(replace(one, path="") if one.first else one.name for one in recipe.study.others)
+    ood = tuple(replace(entry, path="") if entry.first else entry.name for entry in recipe.study.others)
     weights = Path(recipe.net.weights).name if recipe.net.weights else ""
-    named = replace(
+    portable = replace(
         recipe,
-        study=replace(recipe.study, ood=outside),
+        study=replace(recipe.study, ood=ood),
         data=replace(recipe.data, root="", corruptions_dir=Path(recipe.data.corruptions_dir).name),
         net=replace(recipe.net, weights=weights),
     )
-    return named.stored_text()
+    return portable.stored_text()
 
 
 def write_beside(folder: Path, drawn: str = DRAWN) -> None:
-    """The recipe, the report's tables, and those of its figures whose name is like `drawn`."""
+    """Write recipe.toml, the report's tables, and the figures whose name matches the pattern `drawn`."""
     store = Store(folder, create=False)
     try:
         results = read_results(store)
@@ -164,17 +176,19 @@ def write_beside(folder: Path, drawn: str = DRAWN) -> None:
 
 
 def main(source: Path, target: Path, *, figures: bool = True) -> None:
-    found = studies_below(source)
-    if not found:
+    """Publish every study of `source` into `target`."""
+    studies = studies_below(source)
+    if not studies:
         raise InputError(f"{source}: no study here ({FILE} is missing); expected a folder of studies")
-    for name, folder in found.items():
-        into = target if name == MAIN else target / name
-        small_copy(folder, into)
-        write_beside(into, DRAWN if figures and name == MAIN else "")
-        print(f"{folder / FILE} -> {into / FILE}: {(into / FILE).stat().st_size / 1e6:.1f} MB")
+    for name, folder in studies.items():
+        published_folder = target if name == MAIN else target / name
+        small_copy(folder, published_folder)
+        write_beside(published_folder, DRAWN if figures and name == MAIN else "")
+        print(f"{folder / FILE} -> {published_folder / FILE}: {(published_folder / FILE).stat().st_size / 1e6:.1f} MB")
 
 
 def from_command_line() -> None:
+    """Run `main` with the two arguments of the command line."""
     if len(sys.argv) != 3:
         raise InputError("usage: python reproduction/publish.py FOLDER_OF_STUDIES TARGET")
     main(Path(sys.argv[1]), Path(sys.argv[2]))

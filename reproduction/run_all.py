@@ -1,12 +1,12 @@
-"""Run all published CIFAR-10 studies again, one after another: `make reproduce DATA=FOLDER` calls this.
+"""Run all published CIFAR-10 studies again, one after another; `make reproduce DATA=FOLDER` calls this.
 
     python reproduction/run_all.py --data FOLDER --out out/reproduce [--minutes 60] [--ood LIST] -- [changes of recipes]
 
-Stop it at any time: the same command continues. With --minutes, each study stops after that time with exit code 75.
-What follows `--` is passed to every study, for example --set train.epochs=1.
+You can stop it at any time; the same command continues. With --minutes, each study stops after that time with exit code
+75. Arguments after `--` are passed to every study, for example --set train.epochs=1.
 
-Two studies have an ensemble of networks that are trained as the seeds of another method (ensemble_of_seeds.py). Of
-`past`, only the method that the rule of past.py chooses from `past-choice` is evaluated, with what it is compared with.
+In two studies, the members of the ensemble are the seeds of another method (ensemble_of_seeds.py). The study `past`
+evaluates only the method that past.py chooses from `past-choice`, and the methods that it is compared with.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ import past
 from avuc.core.errors import InputError, run_script
 
 HERE = Path(__file__).parent
-MORE = "reproduction/recipes"
-# folder of the study → a recipe of the package, or a file; in the order in which they run
+FOLDER = "reproduction/recipes"
+# folder of the study → name of a recipe of the package, or a recipe file; in the order in which they run
 RECIPES = {
     "paper": "cifar10-paper",
     "code": "cifar10-code",
-    "code-pretrained": f"{MORE}/cifar10-code-pretrained.toml",
-    "code-switches": f"{MORE}/code-switches.toml",
-    "beta": f"{MORE}/beta-ablation.toml",
-    "ablation": f"{MORE}/cifar10-ablation.toml",
-    "choice": f"{MORE}/cifar10-choice.toml",
+    "code-pretrained": f"{FOLDER}/cifar10-code-pretrained.toml",
+    "code-switches": f"{FOLDER}/code-switches.toml",
+    "beta": f"{FOLDER}/beta-ablation.toml",
+    "ablation": f"{FOLDER}/cifar10-ablation.toml",
+    "choice": f"{FOLDER}/cifar10-choice.toml",
     "best": "cifar10-best",
-    "factorial": f"{MORE}/factorial.toml",
-    "factorial-tenth": f"{MORE}/factorial-tenth.toml",
-    "baselines": f"{MORE}/baselines.toml",
-    "past-choice": f"{MORE}/past-choice.toml",
-    "past": f"{MORE}/past.toml",
+    "factorial": f"{FOLDER}/factorial.toml",
+    "factorial-tenth": f"{FOLDER}/factorial-tenth.toml",
+    "baselines": f"{FOLDER}/baselines.toml",
+    "past-choice": f"{FOLDER}/past-choice.toml",
+    "past": f"{FOLDER}/past.toml",
 }
-# judged on held-out training images: without out-of-distribution data
+# studies on held-out training images, which have no out-of-distribution data
 HELD_OUT = ("ablation", "choice", "past-choice")
 # study → the method whose seeds are the members of its Ensemble
 MEMBERS = {"baselines": "Vanilla", "past": "SGD"}
 
 
 def commands(name: str, arguments: argparse.Namespace) -> Iterator[list[str]]:
-    """Yield the commands of one study."""
+    """Yield the commands of one study, each as a list of arguments."""
     recipe, folder = RECIPES[name], str(arguments.out / name)
     changes = ["--set", f"data.root={arguments.data}"]
     if arguments.ood and name not in HELD_OUT:
@@ -57,8 +57,8 @@ def commands(name: str, arguments: argparse.Namespace) -> Iterator[list[str]]:
     study += arguments.changes
     if name in MEMBERS:
         yield [*study, "--only", MEMBERS[name], "--no-report"]
-        members = [sys.executable, str(HERE / "ensemble_of_seeds.py"), recipe, folder, MEMBERS[name], "Ensemble"]
-        yield [*members, *changes, *settings_of(arguments.changes)]
+        ensemble = [sys.executable, str(HERE / "ensemble_of_seeds.py"), recipe, folder, MEMBERS[name], "Ensemble"]
+        yield [*ensemble, *changes, *settings_of(arguments.changes)]
     if name == "past":
         for method in past.evaluated(past.choose(arguments.out / "past-choice")):
             study += ["--only", method]
@@ -66,7 +66,7 @@ def commands(name: str, arguments: argparse.Namespace) -> Iterator[list[str]]:
 
 
 def settings_of(changes: Sequence[str]) -> list[str]:
-    """Return the changes of the recipe among the arguments of `avuc study`."""
+    """Return the `--set KEY=VALUE` among the arguments of `avuc study`."""
     return [part for flag, value in pairwise(changes) if flag == "--set" for part in (flag, value)]
 
 

@@ -4,14 +4,14 @@
     python reproduction/run_study.py camvid --data FOLDER --minutes 8 -- --set train.epochs=1 --device cpu
     python reproduction/run_study.py camvid --publish-only --out out/studies/camvid
 
-A study is a folder of reproduction/studies with a recipe. Its import paths ("data:load") are found in that folder, and
-its `load` gets the data's folder as `root`. A stopped study goes on with the same command; exit code 75 says that
---minutes are over. What is published, into reproduction/results/studies/NAME:
+A study is a folder of reproduction/studies with a recipe. Its import paths ("data:load") refer to that folder;
+`load` gets the folder of the data as `root`. The same command continues a stopped study; the exit code is 75 if
+--minutes are over. These files are published in reproduction/results/studies/NAME:
 
     rows.csv      one line for each method, seed, shift and severity: number of rows and samples, and every metric
     models.csv    epochs, seconds and threshold of every trained model
     study.json    how many evaluations there are and how many are missing, and every run with its hardware and time
-    recipe.toml   what was run, without folders of the machine
+    recipe.toml   the recipe that was run, without paths of the machine
 """
 
 from __future__ import annotations
@@ -42,25 +42,30 @@ KEY = ("method", "seed", "shift", "severity")
 
 
 def study_names() -> list[str]:
-    """The studies there are: folders with a recipe."""
+    """Return the names of all studies: folders with a recipe."""
     return sorted(path.parent.name for path in STUDIES.glob("*/recipe.toml"))
 
 
 def run(folder: Path, data: Path | None, out: Path, minutes: float | None, changes: Sequence[str]) -> int:
-    """Run a study, or what is missing of it, in a process of its own; return the exit code of `avuc study`."""
+    """Run a study in a new process, or continue it; return the exit code of `avuc study`."""
     command = [sys.executable, "-m", "avuc", "study", "recipe.toml", "--out", str(out.resolve())]
     if data is not None:
         command += ["--set", f"data.root={data.resolve()}"]
     if minutes is not None:
         command += ["--minutes", f"{minutes:g}"]
-    # import paths are looked for in the working directory
+    # avuc looks for import paths in the working directory
     packages = os.pathsep.join([str(HOME / "src"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     env = {**os.environ, "PYTHONPATH": packages}
     return subprocess.run([*command, *changes], cwd=folder, env=env, check=False).returncode
 
 
 def publish(out: Path, target: Path) -> None:
-    """Write the small files that the page is made from."""
+    """Write the small files that the page is generated from.
+
+    Args:
+        out: folder of the study.
+        target: folder for the published files.
+    """
     store = Store(out, create=False)
     try:
         if store.lost:
@@ -99,26 +104,27 @@ def publish(out: Path, target: Path) -> None:
 
 
 def _rows(store: Store, recipe: StoredRecipe) -> str:
-    """The rows as CSV; without those of shifts and severities that the recipe no longer has."""
-    shifted = {(shift, severity) for shift in recipe.study.shifts for severity in recipe.study.severities}
+    """Return the rows as CSV, without shifts and severities that the recipe no longer has."""
+    shifted_sets = {(shift, severity) for shift in recipe.study.shifts for severity in recipe.study.severities}
     counts = {
         tuple(row[:4]): row[4:]
         for row in store.select("SELECT * FROM cells")
-        if row[3] == 0 or (row[2], row[3]) in shifted
+        if row[3] == 0 or (row[2], row[3]) in shifted_sets
     }
     values: dict[tuple[Any, ...], dict[str, float]] = {key: {} for key in counts}
     for *key, metric, value in store.rows():
         if tuple(key) in values:
             values[tuple(key)][metric] = value
-    names = sorted({metric for each in values.values() for metric in each})
-    lines: list[tuple[Any, ...]] = [(*KEY, "rows", "samples", *names)]
+    metric_names = sorted({metric for metrics in values.values() for metric in metrics})
+    lines: list[tuple[Any, ...]] = [(*KEY, "rows", "samples", *metric_names)]
     for key in sorted(values):
         rows, samples, *_ = counts[key]
-        lines.append((*key, rows, samples, *(values[key].get(name, math.nan) for name in names)))
+        lines.append((*key, rows, samples, *(values[key].get(metric, math.nan) for metric in metric_names)))
     return _csv(lines)
 
 
 def _csv(lines: Sequence[Sequence[Any]]) -> str:
+    """Return the lines as CSV, with `DIGITS` significant digits."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerows([[_cell(value) for value in line] for line in lines])
@@ -126,7 +132,8 @@ def _csv(lines: Sequence[Sequence[Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """
+    """Return a value as it is written to CSV.
+
     >>> _cell(0.123456789), _cell(float("nan")), _cell(None), _cell("fog")
     ('0.12346', '', '', 'fog')
     """
@@ -144,10 +151,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--publish-only", action="store_true", help="publish what is in --out; run nothing")
     parser.add_argument("--no-publish", action="store_true", help="run only, and publish nothing")
     parser.epilog = "After --: further arguments of avuc study."
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    # argparse takes an empty list of positional arguments before it sees the options, so it cannot do this
-    end = given.index("--") if "--" in given else len(given)
-    args, changes = parser.parse_args(given[:end]), given[end + 1 :]
+    all_arguments = list(sys.argv[1:] if arguments is None else arguments)
+    # argparse matches an empty list of positional arguments before it sees the options, so split the list here
+    end = all_arguments.index("--") if "--" in all_arguments else len(all_arguments)
+    args, changes = parser.parse_args(all_arguments[:end]), all_arguments[end + 1 :]
     names = study_names()
     if args.name not in names:
         raise InputError(f"{args.name}: no such study; there are {', '.join(names)}")

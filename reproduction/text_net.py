@@ -1,4 +1,7 @@
-"""The network of the text studies: a small transformer encoder, trained from scratch."""
+"""The network of the text studies: a small transformer encoder, trained from scratch.
+
+reproduction/studies/{ag-news,sst2,wnut17}/nets.py use it; reproduction/run_study.py runs these studies.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from torch import Tensor, nn
 class Block(nn.Module):
     """Self-attention and a small MLP, each after a layer norm and with a residual connection.
 
-    The projections are plain linear layers, so that every method (masks of dropout, drawn weights) reaches them.
+    The projections are plain linear layers, so that every method can change them: dropout masks, sampled weights.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -21,11 +24,11 @@ class Block(nn.Module):
         self.project_in, self.project_out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
 
-    def forward(self, x: Tensor, words: Tensor) -> Tensor:
-        rows, length, width = x.shape
-        parts = self.project_in(self.attention_norm(x)).view(rows, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(*parts.unbind(), attn_mask=words[:, None, None, :])
-        x = x + self.project_out(seen.transpose(1, 2).reshape(rows, length, width))
+    def forward(self, x: Tensor, is_word: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        qkv = self.project_in(self.attention_norm(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(*qkv.unbind(), attn_mask=is_word[:, None, None, :])
+        x = x + self.project_out(attended.transpose(1, 2).reshape(batch, length, width))
         return x + self.mlp(self.mlp_norm(x))
 
 
@@ -34,12 +37,12 @@ class TextEncoder(nn.Module):
 
     Args:
         num_classes: number of classes.
-        vocabulary: largest number of words, as in `text_words.encode_words`.
+        vocabulary: largest size of the vocabulary, as in `text_words.encode_words`.
         length: number of words of a sentence.
-        width: of every layer.
+        width: width of every layer.
         layers: number of blocks.
-        heads: of the attention; they divide the width.
-        each_word: whether each word has logits, (N, length, classes); otherwise each sentence has, (N, classes).
+        heads: number of attention heads; it must divide the width.
+        each_word: whether the logits are those of each word, (N, length, classes), or of each sentence, (N, classes).
     """
 
     def __init__(
@@ -62,12 +65,12 @@ class TextEncoder(nn.Module):
         self.head = nn.Linear(width, num_classes)
 
     def forward(self, features: Tensor) -> Tensor:
-        words = features[..., 0] != PADDING
+        is_word = features[..., 0] != PADDING
         x = self.embedding(features).sum(2) + self.position
         for block in self.blocks:
-            x = block(x, words)
+            x = block(x, is_word)
         x = self.norm(x)
         if not self.each_word:
-            present = words[..., None].to(x.dtype)
+            present = is_word[..., None].to(x.dtype)
             x = (x * present).sum(1) / present.sum(1)
         return self.head(x)

@@ -1,4 +1,7 @@
-"""Sentences as numbers, for the text studies: words of a vocabulary; beginnings, endings and shapes of words."""
+"""Turn sentences into tensors for the text studies: the word, its beginning, its ending and its shape.
+
+reproduction/studies/{ag-news,sst2,wnut17}/data.py use it; reproduction/run_study.py runs these studies.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from torch import Tensor
 
 WORDS = re.compile(r"\w+|[^\w\s]")
 PADDING, UNKNOWN = 0, 1
-BUCKETS = 2048  # of the beginnings, and as many of the endings
-AFFIX = 3  # letters of a beginning or an ending
+BUCKETS = 2048  # hash buckets of the beginnings, and as many of the endings
+AFFIX = 3  # number of letters of a beginning or an ending
 SHAPES = 32
-FEATURES = 4  # of a word: itself, its beginning, its ending, its shape
+FEATURES = 4  # features of a word: itself, its beginning, its ending, its shape
 
 
 def words_of(text: str) -> list[str]:
@@ -28,44 +31,44 @@ def words_of(text: str) -> list[str]:
 
 
 def vocabulary_of(sentences: Iterable[Sequence[str]], size: int) -> dict[str, int]:
-    """Return the numbers of the words that occur at least twice in training sentences, the most frequent ones first.
+    """Return the index of each word that occurs at least twice in the training sentences, most frequent first.
 
     Args:
         sentences: the words of each sentence.
-        size: largest number of words; the numbers 0 and 1 stand for padding and for unknown words.
+        size: largest number of indices; 0 and 1 stand for padding and for unknown words.
 
     >>> vocabulary_of([["A", "b", "a"], ["b", "a", "c"]], 10)
     {'a': 2, 'b': 3}
     """
     counts = Counter(word.lower() for words in sentences for word in words)
     frequent = sorted((-count, word) for word, count in counts.items() if count > 1)[: max(0, size - 2)]
-    return {word: number for number, (_, word) in enumerate(frequent, start=2)}
+    return {word: index for index, (_, word) in enumerate(frequent, start=2)}
 
 
 def encode_words(sentences: Iterable[Sequence[str]], vocabulary: dict[str, int], size: int, length: int) -> Tensor:
-    """Return sentences as int32 (N, length, FEATURES): numbers of rows of one table of embeddings, 0 after the end.
+    """Return sentences as int32 (N, length, FEATURES): indices into one table of embeddings, 0 after the end.
 
-    A sentence without words has one unknown word.
+    A sentence without words becomes one unknown word.
 
     Args:
-        sentences: the words of each sentence; those after `length` are left out.
-        vocabulary: of `vocabulary_of`.
-        size: the largest size of the vocabulary; the other features have the numbers after it.
-        length: number of words.
+        sentences: the words of each sentence; words after the first `length` are left out.
+        vocabulary: the result of `vocabulary_of`.
+        size: the largest size of the vocabulary; the other features have the indices after it.
+        length: number of words of a sentence in the result.
 
     >>> encode_words([["A"]], {"a": 2}, 10, 2).shape, table_rows(10)
     (torch.Size([1, 2, 4]), 4138)
     """
-    known: dict[str, tuple[int, ...]] = {}
-    rows = []
+    cache: dict[str, tuple[int, ...]] = {}
+    encoded = []
     for words in sentences:
-        row = []
+        features = []
         for word in list(words[:length]) or [""]:
-            if word not in known:
-                known[word] = _features(word, vocabulary, size)
-            row.append(known[word])
-        rows.append(row + [(PADDING,) * FEATURES] * (length - len(row)))
-    return torch.tensor(rows, dtype=torch.int32).view(-1, length, FEATURES)
+            if word not in cache:
+                cache[word] = _features(word, vocabulary, size)
+            features.append(cache[word])
+        encoded.append(features + [(PADDING,) * FEATURES] * (length - len(features)))
+    return torch.tensor(encoded, dtype=torch.int32).view(-1, length, FEATURES)
 
 
 def table_rows(size: int) -> int:
@@ -74,7 +77,8 @@ def table_rows(size: int) -> int:
 
 
 def _features(word: str, vocabulary: dict[str, int], size: int) -> tuple[int, ...]:
-    small = word.lower()
+    """Return the `FEATURES` indices of a word."""
+    lower = word.lower()
     shape = (
         word[:1].isupper(),
         len(word) > 1 and word.isupper(),
@@ -83,8 +87,8 @@ def _features(word: str, vocabulary: dict[str, int], size: int) -> tuple[int, ..
         word[:1] in ("@", "#"),
     )
     return (
-        vocabulary.get(small, UNKNOWN),
-        size + zlib.crc32(small[:AFFIX].encode("utf-8", "surrogatepass")) % BUCKETS,
-        size + BUCKETS + zlib.crc32(small[-AFFIX:].encode("utf-8", "surrogatepass")) % BUCKETS,
-        size + 2 * BUCKETS + sum(flag << place for place, flag in enumerate(shape)),
+        vocabulary.get(lower, UNKNOWN),
+        size + zlib.crc32(lower[:AFFIX].encode("utf-8", "surrogatepass")) % BUCKETS,
+        size + BUCKETS + zlib.crc32(lower[-AFFIX:].encode("utf-8", "surrogatepass")) % BUCKETS,
+        size + 2 * BUCKETS + sum(is_set << bit for bit, is_set in enumerate(shape)),
     )

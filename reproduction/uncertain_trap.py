@@ -1,12 +1,12 @@
-"""Does the printed AvUC loss trap a network in uncertainty? A small network on very noisy digits, on a CPU.
+"""Does the printed AvUC loss trap a network in high uncertainty? A small network on very noisy digits, on a CPU.
 
-    python reproduction/uncertain_trap.py            # trains 40 networks, about six minutes; writes the results
+    python reproduction/uncertain_trap.py            # trains 40 networks (about six minutes), writes the results
     python reproduction/uncertain_trap.py --table    # the table of docs/concepts/avuc-pathology.md, from the results
 
 A perceptron with batch normalisation learns 4,000 digits with Gaussian noise (standard deviation 1.4, new in every
 step), so that a third of its predictions stay wrong. Optimizer {SGD with the settings of the factorial experiment,
 Adam} × loss {none, AvUC as printed, `stopgrad`, `monotone`}, β = 3, five paired seeds, no temperature. The noise was
-chosen in trials with seed 0, which is not used again: with less noise (0.8) the printed loss did no such harm to it.
+chosen in trials with seed 0, which is not used again: with less noise (0.8) the printed loss did not do this harm.
 """
 
 from __future__ import annotations
@@ -36,11 +36,20 @@ HEAD = ("optimizer", "loss", "seed", *METRICS)
 
 @cache
 def digits() -> tuple[Dataset, Dataset]:
+    """Return the training and the test digits."""
     return load_dataset("mnist5k"), load_dataset("mnist5k", split="test")
 
 
 def train(optimizer: str, loss: str, seed: int, epochs: int = EPOCHS, rows: int = 4000) -> dict[str, float]:
-    """Train one network and return its figures on the noisy test digits."""
+    """Train one network and return its figures on the noisy test digits.
+
+    Args:
+        optimizer: one of `OPTIMIZERS`.
+        loss: one of `LOSSES`.
+        seed: seed of the weights, the batches and the noise.
+        epochs: number of epochs.
+        rows: number of training digits.
+    """
     data, test = digits()
     images, labels = as_input(data.images[:rows]), data.labels[:rows]
     torch.manual_seed(seed)
@@ -49,27 +58,27 @@ def train(optimizer: str, loss: str, seed: int, epochs: int = EPOCHS, rows: int 
         layers += [torch.nn.Linear(size, 128, bias=False), torch.nn.BatchNorm1d(128), torch.nn.ReLU()]
     net = torch.nn.Sequential(*layers, torch.nn.Linear(128, 10))
     sgd = {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4}
-    step = (
+    optimiser = (
         torch.optim.SGD(net.parameters(), **sgd) if optimizer == "SGD" else torch.optim.Adam(net.parameters(), 1.2e-3)
     )
-    term = None if loss == "none" else avuc.AvUCLoss(beta=BETA, variant=loss, warmup_epochs=WARMUP)
+    avuc_loss = None if loss == "none" else avuc.AvUCLoss(beta=BETA, variant=loss, warmup_epochs=WARMUP)
     for _ in range(epochs):
-        for chosen in torch.randperm(len(images)).split(BATCH):
-            logits = net(images[chosen] + NOISE * torch.randn(images[chosen].shape))
-            total = F.cross_entropy(logits, labels[chosen])
-            if term is not None:
-                total = total + term(logits, labels[chosen])
-            step.zero_grad()
+        for batch in torch.randperm(len(images)).split(BATCH):
+            logits = net(images[batch] + NOISE * torch.randn(images[batch].shape))
+            total = F.cross_entropy(logits, labels[batch])
+            if avuc_loss is not None:
+                total = total + avuc_loss(logits, labels[batch])
+            optimiser.zero_grad()
             total.backward()
-            step.step()
-        if term is not None:
-            term.epoch_end()
-    generator = torch.Generator().manual_seed(0)  # every network is judged on the same noise
+            optimiser.step()
+        if avuc_loss is not None:
+            avuc_loss.epoch_end()
+    generator = torch.Generator().manual_seed(0)  # the same noise for every network
     noisy = as_input(test.images) + NOISE * torch.randn(test.images.shape, generator=generator).permute(0, 3, 1, 2)
     with torch.no_grad():
         predictions = avuc.Predictions.from_logits(net.eval()(noisy), test.labels)
-    found = avuc.metrics.evaluate(predictions)
-    return {key: float(predictions.confidence.mean() if key == "mean_confidence" else found[key]) for key in METRICS}
+    values = avuc.metrics.evaluate(predictions)
+    return {key: float(predictions.confidence.mean() if key == "mean_confidence" else values[key]) for key in METRICS}
 
 
 def run(seeds: Sequence[int] = SEEDS, **options: int) -> str:
@@ -78,8 +87,8 @@ def run(seeds: Sequence[int] = SEEDS, **options: int) -> str:
     for optimizer in OPTIMIZERS:
         for loss in LOSSES:
             for seed in seeds:
-                found = train(optimizer, loss, seed, **options)
-                lines.append(",".join([optimizer, loss, str(seed), *(f"{found[key]:.5f}" for key in METRICS)]))
+                values = train(optimizer, loss, seed, **options)
+                lines.append(",".join([optimizer, loss, str(seed), *(f"{values[key]:.5f}" for key in METRICS)]))
                 print(lines[-1], flush=True)
     return "\n".join(lines) + "\n"
 
@@ -97,15 +106,19 @@ def table(path: Path = RESULTS) -> str:
         for loss in LOSSES:
             cells = [optimizer, "cross-entropy" if loss == "none" else f"AvUC `{loss}`"]
             for metric in METRICS:
-                scale, digits = (100, 1) if metric in METRICS[:2] else (1, 3)
-                base, mine = values[optimizer, "none", metric], values[optimizer, loss, metric]
+                scale, decimals = (100, 1) if metric in METRICS[:2] else (1, 3)
+                base, compared = values[optimizer, "none", metric], values[optimizer, loss, metric]
                 if loss == "none":
-                    cells.append(f"{scale * sum(base.values()) / len(base):.{digits}f}")
+                    cells.append(f"{scale * sum(base.values()) / len(base):.{decimals}f}")
                     continue
                 seeds = sorted(base)
-                found = over_seeds(tuple(mine[s] for s in seeds), tuple(base[s] for s in seeds), same_seeds=True)
-                text = "{} ({} … {})".format(*(f"{scale * each:+.{digits}f}".replace("-", "−") for each in found))
-                cells.append(f"**{text}**" if found.low > 0 or found.high < 0 else text)
+                difference = over_seeds(
+                    tuple(compared[s] for s in seeds), tuple(base[s] for s in seeds), same_seeds=True
+                )
+                text = "{} ({} … {})".format(
+                    *(f"{scale * value:+.{decimals}f}".replace("-", "−") for value in difference)
+                )
+                cells.append(f"**{text}**" if difference.low > 0 or difference.high < 0 else text)
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

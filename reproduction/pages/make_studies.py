@@ -1,10 +1,10 @@
 """Fill the generated parts of docs/studies/*.md from reproduction/results/studies.
 
-    python reproduction/pages/make_studies.py            # seconds
-    python reproduction/pages/make_studies.py --check    # writes nothing; 1 if a page is out of date
+    python reproduction/pages/make_studies.py            # takes seconds
+    python reproduction/pages/make_studies.py --check    # writes nothing; exits with 1 if a page is out of date
 
-Every folder of reproduction/studies has a page; a page that is missing is begun. Text outside the marks (see
-avuc.report.markers) is written by hand and stays. reproduction/studies/NAME/page.toml says what the page shows:
+Every folder of reproduction/studies has a page; a missing page is created. Text outside the marks (see
+avuc.report.markers) is written by hand and is kept. reproduction/studies/NAME/page.toml says what the page shows:
 
     title = "CamVid"                        # in the table of docs/studies/index.md, with task, data and net
     task = "segmentation"
@@ -13,18 +13,20 @@ avuc.report.markers) is written by hand and stays. reproduction/studies/NAME/pag
     metrics = ["mean_iou", "nll", "ece"]    # columns of the tables
     compare = [["AvUC", "Cross-entropy"]]   # differences of pairs of methods; the first pair is in the index
     paper = "imagenet"                      # optional, for the block "paper": the paper's figures on that data set
-    validation = true                       # show the validation data, too: the test data are a shift by themselves
+    validation = true                       # also show the validation data, if the test data are already shifted
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reproduction_tables import NOT_RUN
 from studies_paper import beside_the_paper
 from studies_tables import (
     Published,
@@ -84,7 +86,7 @@ SKELETON = """\
 
 @dataclass(frozen=True)
 class Study:
-    """One study: what its page says of it, and its results, if there are any."""
+    """One study: the texts and choices of its page.toml, and its results if it was run."""
 
     name: str
     title: str
@@ -99,6 +101,7 @@ class Study:
 
     @property
     def command(self) -> str:
+        """Return the command that runs the study."""
         return f"make reproduce STUDY={self.name} DATA=FOLDER"
 
 
@@ -135,7 +138,7 @@ def read_study(folder: Path, results: Path) -> Study:
 
 
 def status(study: Study) -> str:
-    """Whether the study was run, on what, and for how long; how to run it."""
+    """Return whether the study was run, on which hardware and for how long, and the command that runs it."""
     if study.published is None:
         return f"*Not run yet.* It is run with\n\n    {study.command}"
     facts = study.published.facts
@@ -151,32 +154,31 @@ def status(study: Study) -> str:
 
 
 def _changed(changes: Sequence[str]) -> str:
-    """What was run, where it is not the recipe of the study's folder."""
+    """Return a sentence with the settings that differ from the recipe of the study's folder; empty if none does."""
     return f"**It was run with changes: {'; '.join(f'`{change}`' for change in changes)}.** " if changes else ""
 
 
 def blocks(study: Study) -> dict[str, str]:
-    """The generated parts of a study's page, by name."""
-    made = {"run": status(study)}
+    """Return the generated parts of a study's page, by name."""
+    texts = {"run": status(study)}
     if study.paper:
-        made["paper"] = beside_the_paper(study.paper, study.published.results if study.published else None)
+        texts["paper"] = beside_the_paper(study.paper, study.published.results if study.published else None)
     if study.published is None:
-        nothing = "*Not run yet.*"
-        return made | dict.fromkeys(("clean", "shifted", "differences", "details"), nothing)
+        return texts | dict.fromkeys(("clean", "shifted", "differences", "details"), NOT_RUN)
     results, metrics = study.published.results, study.metrics
-    made["clean"] = clean(results, metrics)
+    texts["clean"] = clean(results, metrics)
     if study.validation and study.published.validation.names:
-        made["clean"] += "\n\n" + held_out(study.published.validation, metrics)
-    made["shifted"] = shifted(results, metrics) if results.shifts else "The study has no shifts."
-    made["differences"] = differences(results, metrics, study.compare) if study.compare else "No pair is compared."
+        texts["clean"] += "\n\n" + held_out(study.published.validation, metrics)
+    texts["shifted"] = shifted(results, metrics) if results.shifts else "The study has no shifts."
+    texts["differences"] = differences(results, metrics, study.compare) if study.compare else "No pair is compared."
     parts = [by_intensity(results, metrics), quartiles(results)] if results.shifts else []
     parts.append(detection(results))
-    made["details"] = "\n\n".join(part for part in parts if part) or "Nothing more."
-    return made
+    texts["details"] = "\n\n".join(part for part in parts if part) or "Nothing more."
+    return texts
 
 
 def index_table(studies: Sequence[Study]) -> str:
-    """One line for each study: does AvUC help there?"""
+    """Return the table of docs/studies/index.md: one line for each study, with the effect of AvUC."""
     lines = [
         "| study | task | data | network | seeds | clean | shifted | minutes |",
         "|---|---|---|---|---|---|---|---|",
@@ -187,67 +189,83 @@ def index_table(studies: Sequence[Study]) -> str:
             cells = ["not run yet", "", "", ""]
         else:
             results, pair = study.published.results, study.compare[0] if study.compare else None
-            both = [says(results, pair, where) if pair else "" for where in ("clean", "shifted")]
-            cells = [str(results.seeds), *both, _minutes(study.published)]
+            effects = [says(results, pair, where) if pair else "" for where in ("clean", "shifted")]
+            cells = [str(results.seeds), *effects, _minutes(study.published)]
         lines.append(f"| {' | '.join([link, study.task, study.data, study.net, *cells])} |")
     return "\n".join(lines)
 
 
 def beyond_cifar(studies: Sequence[Study]) -> str:
-    """The table of README: one line for each study, under shift."""
+    """Return the table of README: one line for each study, with the effect of AvUC under shift."""
     lines = [
         "| study | AvUC compared with | seeds | ECE, % | NLL | does it help? |",
         "|---|---|---:|---:|---:|---|",
     ]
     for study in studies:
-        name = f"[{study.title}](docs/studies/{study.name}.md), {study.task}"
+        link = f"[{study.title}](docs/studies/{study.name}.md), {study.task}"
         if study.published is None or not study.compare:
             cells = [f"{study.compare[0][1]}" if study.compare else "", "", "", "", "not run yet"]
         else:
             results, pair = study.published.results, study.compare[0]
             where = "shifted" if results.shifts else "clean"
-            both = [interval(results, pair, metric, where) for metric in ("ece", "nll")]
-            cells = [pair[1], str(difference(results, pair, "ece", where)[1]), *both, holds(results, pair, where)]
-        lines.append(f"| {' | '.join([name, *cells])} |")
+            effects = [interval(results, pair, metric, where) for metric in ("ece", "nll")]
+            cells = [pair[1], str(difference(results, pair, "ece", where)[1]), *effects, holds(results, pair, where)]
+        lines.append(f"| {' | '.join([link, *cells])} |")
     return "\n".join(lines)
 
 
 def all_studies() -> list[Study]:
-    """Every study of reproduction/studies, with its results if there are any."""
-    return [read_study(path.parent, RESULTS) for path in sorted(STUDIES.glob("*/recipe.toml"))]
+    """Return every study of reproduction/studies, with its results if it was run."""
+    return read_studies(STUDIES, RESULTS)
+
+
+def read_studies(studies: Path, results: Path) -> list[Study]:
+    """Return every study of the folder `studies`, with its results in the folder `results` if it was run."""
+    return [read_study(path.parent, results) for path in sorted(studies.glob("*/recipe.toml"))]
 
 
 def _readme(text: str) -> str:
-    """README.md with its block of studies; other blocks are those of make_reproduction.py."""
+    """Return README.md with its block of studies filled; make_reproduction.py fills the other blocks."""
     if IN_README not in block_names(text):
         return text
     table = beyond_cifar(all_studies())
-    return BLOCK.sub(lambda one: f"{one[1]}\n{table}\n\n{one[3]}" if one["name"] == IN_README else one[0], text)
+
+    def filled(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{table}\n\n{match[3]}" if match["name"] == IN_README else match[0]
+
+    return BLOCK.sub(filled, text)
 
 
 def _minutes(published: Published) -> str:
-    """How long it took, and on what; a note if it was not the recipe, or not all of it."""
+    """Return the minutes and the devices; a note if the recipe was changed or results are missing."""
     devices = sorted({"GPU" if run["device"].startswith("cuda") else "CPU" for run in published.facts["runs"]})
     notes = ["changed recipe"] * bool(published.changes) + ["incomplete"] * bool(published.facts["missing"])
     return ", ".join([f"{published.facts['minutes']:.1f} ({' and '.join(devices)})", *notes])
 
 
 def make(studies: Path, results: Path, pages: Path) -> dict[Path, str]:
-    """The text of every page, by its path."""
-    found = [read_study(path.parent, results) for path in sorted(studies.glob("*/recipe.toml"))]
-    made = {}
-    for study in found:
+    """Return the text of every page by its path.
+
+    Args:
+        studies: folder of the studies.
+        results: folder of the published results.
+        pages: folder of the pages.
+    """
+    entries = read_studies(studies, results)
+    texts = {}
+    for study in entries:
         page = pages / f"{study.name}.md"
         text = page.read_text(encoding="utf-8") if page.is_file() else SKELETON.format(**vars(study))
         if "run" not in block_names(text):
             raise InputError(f"{page}: needs the block 'run', which says whether the study was run")
-        made[page] = fill(text, blocks(study), _no_number, str(page))
+        texts[page] = fill(text, blocks(study), _no_number, str(page))
     index = pages / "index.md"
-    made[index] = fill(index.read_text(encoding="utf-8"), {"studies": index_table(found)}, _no_number, str(index))
-    return made
+    texts[index] = fill(index.read_text(encoding="utf-8"), {"studies": index_table(entries)}, _no_number, str(index))
+    return texts
 
 
 def _no_number(parts: Sequence[str]) -> str:
+    """Refuse the mark of a single number, which these pages do not have."""
     raise InputError(f"no number is generated for {' | '.join(parts)}; use a table")
 
 
@@ -255,18 +273,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if a page is out of date")
     args = parser.parse_args(arguments)
-    old, made = [], make(STUDIES, RESULTS, PAGES)
+    outdated, texts = [], make(STUDIES, RESULTS, PAGES)
     readme = HOME / "README.md"
     if readme.is_file():
-        made[readme] = _readme(readme.read_text(encoding="utf-8"))
-    for path, text in made.items():
+        texts[readme] = _readme(readme.read_text(encoding="utf-8"))
+    for path, text in texts.items():
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            old.append(path)
+            outdated.append(path)
             if not args.check:
                 write_text(path, text)
-    for path in old:
+    for path in outdated:
         print(f"{path.relative_to(HOME)}: {'is out of date' if args.check else 'written'}")
-    return 1 if args.check and old else 0
+    return 1 if args.check and outdated else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""The flow chart of docs/when-to-use-avuc.md, as SVG: questions, what to use, and the measured effect."""
+"""The flow chart of docs/when-to-use-avuc.md as SVG: questions, what to use, and the measured effect.
+
+`python reproduction/pages/make_reproduction.py` writes it.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from html import escape
 
 import reproduction_decision as decide
 import reproduction_lines as pairs
-from reproduction_seeds import FEWEST_SEEDS, PLACES
+from reproduction_seeds import FEWEST_SEEDS, SET_TITLES
 from reproduction_tables import Study
 
-from avuc.report.metric_text import words_of
+from avuc.report.metric_text import metric_text
 
 NO_AVUC = "Temperature scaling, no AvUC"
 AND_POSTERIOR = "A posterior around the network, and a temperature"
-# question, what is compared, figures to show, what to use if it helps
+# question; what is compared; figures to show; what to use if it helps
 QUESTIONS = (
     ("Is the network trained, and must it stay as it is?", pairs.TEMPERATURE, pairs.JUDGED, "Temperature scaling"),
     (
@@ -45,8 +48,8 @@ def flow_chart(studies: Mapping[str, Study]) -> str:
     answers.append([NO_AVUC, _helped(studies, "AvUC", pairs.PRINTED, pairs.MONOTONE), _failure(studies)])
     for number, answer in enumerate(answers):
         top, last = 12 + number * STEP, number == len(QUESTIONS)
-        asked = ["Any other plain network"] if last else _wrapped(QUESTIONS[number][0], 34)
-        boxes.append(_box(10, top, LEFT, TALL, asked, "#eef2ff", "#3949ab"))
+        question = ["Any other plain network"] if last else _wrapped(QUESTIONS[number][0], 34)
+        boxes.append(_box(10, top, LEFT, TALL, question, "#eef2ff", "#3949ab"))
         boxes.append(_arrow(10 + LEFT, top + TALL / 2, WIDTH - RIGHT - 10, top + TALL / 2, "" if last else "yes"))
         boxes.append(_box(WIDTH - RIGHT - 10, top, RIGHT, TALL, answer, "#f1f8f1", "#2e7d32"))
         if not last:
@@ -66,63 +69,68 @@ def flow_chart(studies: Mapping[str, Study]) -> str:
 
 
 def _answer(
-    studies: Mapping[str, Study], one: pairs.Decision, figures: Sequence[tuple[str, str]], use_if: str
+    studies: Mapping[str, Study], decision: pairs.Decision, figures: Sequence[tuple[str, str]], use_if: str
 ) -> list[str]:
-    """Return the lines of a box: what to use, then the figures that say so."""
-    found = decide.agreed(studies, one)
-    if found == decide.NOT_MEASURED:
+    """Return the lines of a box: what to use, then the measured effects."""
+    verdict = decide.agreed(studies, decision)
+    if verdict == decide.NOT_MEASURED:
         return [NO_AVUC, f"the alternative: {decide.NOT_MEASURED}"]
-    lines = [use_if if found == "helps" else NO_AVUC]
+    lines = [use_if if verdict == "helps" else NO_AVUC]
     for metric, where in figures:
-        name = words_of(metric).title + (f", {PLACES[where]}" if metric == "auroc" else "")
-        texts = [decide.differences(studies, line, [(metric, where)])[0] for line in one.cases]
+        name = metric_text(metric).title + (f", {SET_TITLES[where]}" if metric == "auroc" else "")
+        texts = [decide.differences(studies, line, [(metric, where)])[0] for line in decision.cases]
         if len(texts) == 1:
             lines.append(f"{name} {texts[0].strip('*')}")
         else:
-            said = [decide.shortened(text).strip("*") if text.startswith("**") else "unclear" for text in texts]
-            lines.append(f"{name}: " + ", ".join(f"{c.have} {text}" for c, text in zip(one.cases, said, strict=True)))
-    lines[1] += f"; {decide.counts(studies, one).rpartition('; ')[2].removesuffix(' each')}"
+            effects = [decide.shortened(text).strip("*") if text.startswith("**") else "unclear" for text in texts]
+            cases = [f"{case.have} {text}" for case, text in zip(decision.cases, effects, strict=True)]
+            lines.append(f"{name}: {', '.join(cases)}")
+    lines[1] += f"; {decide.counts(studies, decision).rpartition('; ')[2].removesuffix(' each')}"
     return lines
 
 
-def _helped(studies: Mapping[str, Study], name: str, *lines: pairs.Decision) -> str:
-    found = [decide.verdict(studies, case) for one in lines for case in one.cases]
-    measured = [one for one in found if one not in (decide.NOT_MEASURED, decide.FEW)]
+def _helped(studies: Mapping[str, Study], name: str, *decisions: pairs.Decision) -> str:
+    """Return in how many of the measured cases it helps."""
+    verdicts = [decide.verdict(studies, case) for decision in decisions for case in decision.cases]
+    measured = [verdict for verdict in verdicts if verdict not in (decide.NOT_MEASURED, decide.FEW)]
     if not measured:
         return f"{name}: {decide.NOT_MEASURED}"
     return f"{name} helps in {measured.count('helps')} of {len(measured)} measured cases"
 
 
 def _failure(studies: Mapping[str, Study]) -> str:
-    """Return what printed AvUC does to plain networks that SGD trains: over seeds, or what the pilot showed."""
+    """Return the effect of printed AvUC on the accuracy of plain networks that SGD trains; else that of the pilot."""
     line = pairs.CORNERS["SGD", "none"]
-    found, seeds = decide.difference(studies.get(line.study), line, "accuracy", "clean")
+    change, seeds = decide.difference(studies.get(line.study), line, "accuracy", "clean")
     if seeds < FEWEST_SEEDS:
         return "in a pilot the printed loss failed (1 seed)"
-    return f"as printed, SGD: accuracy {100 * found[0]:+.1f} points; {seeds} seeds".replace("-", "−")
+    return f"as printed, SGD: accuracy {100 * change[0]:+.1f} points; {seeds} seeds".replace("-", "−")
 
 
-def _wrapped(text: str, most: int) -> list[str]:
+def _wrapped(text: str, width: int) -> list[str]:
+    """Return the text in lines of at most `width` characters."""
     lines = [""]
     for word in text.split():
-        if len(lines[-1]) + len(word) >= most:
+        if len(lines[-1]) + len(word) >= width:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".strip()
     return lines
 
 
-def _box(left: float, top: float, wide: float, tall: float, lines: Sequence[str], fill: str, edge: str) -> str:
-    first = top + tall / 2 - 9 * (len(lines) - 1) + 5
+def _box(left: float, top: float, width: float, height: float, lines: Sequence[str], fill: str, stroke: str) -> str:
+    """Return a box with centred lines of text; the first of more than two is bold."""
+    first_y = top + height / 2 - 9 * (len(lines) - 1) + 5
     text = ""
-    for row, line in enumerate(lines):
-        weight = ' font-weight="bold"' if row == 0 and len(lines) > 2 else ""
-        place = f'x="{left + wide / 2:g}" y="{first + 18 * row:g}" text-anchor="middle" fill="#111"'
-        text += f"<text {place}{weight}>{escape(line)}</text>"
-    shape = f'<rect x="{left}" y="{top}" width="{wide}" height="{tall}" rx="6" fill="{fill}" stroke="{edge}"/>'
+    for index, line in enumerate(lines):
+        weight = ' font-weight="bold"' if index == 0 and len(lines) > 2 else ""
+        attributes = f'x="{left + width / 2:g}" y="{first_y + 18 * index:g}" text-anchor="middle" fill="#111"'
+        text += f"<text {attributes}{weight}>{escape(line)}</text>"
+    shape = f'<rect x="{left}" y="{top}" width="{width}" height="{height}" rx="6" fill="{fill}" stroke="{stroke}"/>'
     return shape + text
 
 
 def _arrow(x1: float, y1: float, x2: float, y2: float, text: str) -> str:
+    """Return an arrow with a text beside it."""
     line = f'<path d="M{x1:g} {y1:g}L{x2:g} {y2:g}" stroke="#555" fill="none" marker-end="url(#tip)"/>'
     if not text:
         return line

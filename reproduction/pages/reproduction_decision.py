@@ -1,7 +1,8 @@
-"""The decision page, docs/when-to-use-avuc.md: what to use, with the measured effect of each line.
+"""The decision table of docs/when-to-use-avuc.md: what to use, with the measured effect of each line.
 
-A line recommends something only if it helps (`verdict`) in every case that the line has. The rule is fixed here, so
-that new rows change the page without a new opinion. The flow chart is in reproduction_findings.py.
+A line recommends something only if it helps (`verdict`) in every case of the line. The rule is fixed here, so that new
+results change the page without a new opinion. reproduction_lines.py lists the comparisons, reproduction_chart.py draws
+the flow chart. `python reproduction/pages/make_reproduction.py` writes the tables into the page.
 """
 
 from __future__ import annotations
@@ -12,116 +13,112 @@ from pathlib import Path
 
 from reproduction_factorial import title
 from reproduction_lines import CORNERS, DETECTED, JUDGED, LINES, POSTERIORS, TABLE, TRAININGS, VARIANTS, Decision, Line
-from reproduction_seeds import FEWEST_SEEDS, by_seed, difference_text
-from reproduction_tables import NOTHING, Study, markdown
+from reproduction_seeds import FEWEST_SEEDS, by_seed, difference_text, shared_difference
+from reproduction_tables import NOT_RUN, Study, markdown
 
-from avuc.report.metric_text import words_of
-from avuc.report.study.paired import NOT_COMPARABLE, Difference, over_seeds
+from avuc.report.metric_text import metric_text
+from avuc.report.study.paired import NOT_COMPARABLE, Difference
 
 NOT_MEASURED, FEW = "not measured", "too few seeds to claim an effect"
 SHOWN = (("ece", "5"), ("nll", "5"), ("auroc", "svhn"), ("accuracy", "clean"))
 VARIED = (("ece", "5"), ("nll", "5"), ("avu_auc", "5"), ("accuracy", "clean"))
-FAILED = -0.05  # a change of accuracy on clean images: worse than this, and a network has failed
+FAILED = -0.05  # a network has failed if the change of its accuracy on clean images is below this
 
 
 def difference(study: Study | None, line: Line, metric: str, where: str) -> tuple[Difference, int]:
-    """Return first − second over the seeds that both have, and how many there are; not comparable without results."""
+    """Return first − second over the seeds that both have, and the number of these seeds."""
     if study is None:
         return NOT_COMPARABLE, 0
-    first, second = (by_seed(study, name, metric, where) for name in (line.first, line.second))
-    seeds = sorted(set(first) & set(second))
-    if not seeds:
-        return NOT_COMPARABLE, 0
-    return over_seeds(*(tuple(each[s] for s in seeds) for each in (first, second)), same_seeds=True), len(seeds)
+    return shared_difference(*(by_seed(study, name, metric, where) for name in (line.first, line.second)))
 
 
 def verdict(studies: Mapping[str, Study], line: Line, aims: Sequence[tuple[str, str]] = JUDGED) -> str:
     """Return "helps", "harms", "mixed", "no clear effect", `FEW` or `NOT_MEASURED`.
 
-    It helps if at least one 95 % interval of the `aims`, over at least five paired seeds, excludes zero on the better
-    side, and none of the aims, of ECE and of NLL under shift on the worse side.
+    A comparison helps if at least one of the `aims` is clearly better, and none of the aims, ECE under shift and NLL
+    under shift is clearly worse. Clearly: the 95 % interval over at least five paired seeds excludes zero.
     """
-    found = {
+    differences = {
         (metric, where): difference(studies.get(line.study), line, metric, where)
         for metric, where in dict.fromkeys([*aims, *JUDGED])
     }
-    if min(seeds for _, seeds in found.values()) == 0:
+    if min(seeds for _, seeds in differences.values()) == 0:
         return NOT_MEASURED
-    if min(seeds for _, seeds in found.values()) < FEWEST_SEEDS:
+    if min(seeds for _, seeds in differences.values()) < FEWEST_SEEDS:
         return FEW
-    said = {key: one.says(words_of(key[0]).better) for key, (one, _) in found.items()}
-    better, worse = "better" in [said[key] for key in aims], "worse" in said.values()
+    verdicts = {key: value.says(metric_text(key[0]).better) for key, (value, _) in differences.items()}
+    better, worse = "better" in [verdicts[key] for key in aims], "worse" in verdicts.values()
     if better and worse:
         return "mixed"
     return "helps" if better else "harms" if worse else "no clear effect"
 
 
-def agreed(studies: Mapping[str, Study], one: Decision) -> str:
-    """Return the verdict on all cases of a line: what is missing in one of them, the same in all, or how many help."""
-    found = [verdict(studies, line, one.aims) for line in one.cases]
+def agreed(studies: Mapping[str, Study], decision: Decision) -> str:
+    """Return the verdict on all cases of a line: what is missing, the common verdict, or in how many cases it helps."""
+    verdicts = [verdict(studies, line, decision.aims) for line in decision.cases]
     for missing in (NOT_MEASURED, FEW):
-        if missing in found:
+        if missing in verdicts:
             return missing
-    return found[0] if len(set(found)) == 1 else f"helps in {found.count('helps')} of {len(found)}"
+    return verdicts[0] if len(set(verdicts)) == 1 else f"helps in {verdicts.count('helps')} of {len(verdicts)}"
 
 
 def fails(studies: Mapping[str, Study], line: Line) -> bool:
-    """Whether accuracy on clean images is lower by more than `FAILED`, with its whole interval over enough seeds."""
-    found, seeds = difference(studies.get(line.study), line, "accuracy", "clean")
-    return seeds >= FEWEST_SEEDS and found.high < FAILED
+    """Return whether the interval of the change of accuracy on clean images is below `FAILED`, over enough seeds."""
+    change, seeds = difference(studies.get(line.study), line, "accuracy", "clean")
+    return seeds >= FEWEST_SEEDS and change.high < FAILED
 
 
-def use(studies: Mapping[str, Study], one: Decision) -> str:
-    """Return what to use: what is compared if it helps; otherwise to leave it out, and how well that is supported."""
-    found = agreed(studies, one)
-    if found in (NOT_MEASURED, FEW):
-        return f"{one.otherwise} ({found})"
-    if one.if_fails and any(fails(studies, line) for line in one.cases):
-        return one.if_fails
-    return one.if_helps if found == "helps" else one.otherwise
+def use(studies: Mapping[str, Study], decision: Decision) -> str:
+    """Return the recommendation: what is compared if it helps, otherwise the alternative, and if it was measured."""
+    common_verdict = agreed(studies, decision)
+    if common_verdict in (NOT_MEASURED, FEW):
+        return f"{decision.otherwise} ({common_verdict})"
+    if decision.if_fails and any(fails(studies, line) for line in decision.cases):
+        return decision.if_fails
+    return decision.if_helps if common_verdict == "helps" else decision.otherwise
 
 
 def decision(studies: Mapping[str, Study]) -> str:
-    """Return the table: what you have, what to use, and the effect that was measured; then what is not measured."""
-    if not any(line.study in studies for one in TABLE for line in one.cases):
-        return NOTHING
+    """Return the table of what you have, what to use and the measured effect; then what is not measured."""
+    if not any(line.study in studies for row in TABLE for line in row.cases):
+        return NOT_RUN
     lines = []
-    for one in TABLE:
-        texts = [differences(studies, line, SHOWN) for line in one.cases]
-        cells = [" / ".join(shortened(text) for text in each) for each in zip(*texts, strict=True)]
-        told = f"{one.compared} ({counts(studies, one)})"
-        lines.append([one.have, use(studies, one), told, *(texts[0] if len(texts) == 1 else cells)])
+    for row in TABLE:
+        texts = [differences(studies, line, SHOWN) for line in row.cases]
+        cells = [" / ".join(shortened(text) for text in column) for column in zip(*texts, strict=True)]
+        compared = f"{row.compared} ({counts(studies, row)})"
+        lines.append([row.have, use(studies, row), compared, *(texts[0] if len(texts) == 1 else cells)])
     head = ["you have", "use", "measured effect of", *(title(metric, where) for metric, where in SHOWN)]
     table = markdown(head, lines).replace("|---|---:|---:|", "|---|---|---|", 1)
     missing: dict[str, list[str]] = {}
     for (training, posterior), line in CORNERS.items():
         if verdict(studies, line) == NOT_MEASURED:
             missing.setdefault(POSTERIORS[posterior], []).append(TRAININGS[training])
-    told = "; ".join(f"{posterior} ({' / '.join(names)})" for posterior, names in missing.items())
-    return table + (f"\n\n**Not measured**: AvUC with a temperature on {told}." if missing else "")
+    combinations = "; ".join(f"{posterior} ({' / '.join(names)})" for posterior, names in missing.items())
+    return table + (f"\n\n**Not measured**: AvUC with a temperature on {combinations}." if missing else "")
 
 
 def intervals(studies: Mapping[str, Study]) -> str:
-    """Return the lines of the table that have several cases, each case with its intervals."""
+    """Return the cases of the lines that have several, each with its intervals."""
     lines = [
-        [one.have, f"{one.compared}: {line.have}", *differences(studies, line, SHOWN)]
-        for one in TABLE
-        for line in one.cases
-        if len(one.cases) > 1 and line.study in studies
+        [row.have, f"{row.compared}: {line.have}", *differences(studies, line, SHOWN)]
+        for row in TABLE
+        for line in row.cases
+        if len(row.cases) > 1 and line.study in studies
     ]
     if not lines:
-        return NOTHING
+        return NOT_RUN
     head = ["you have", "measured effect of", *(title(metric, where) for metric, where in SHOWN)]
     return markdown(head, lines).replace("|---|---:|", "|---|---|", 1)
 
 
 def differences(studies: Mapping[str, Study], line: Line, figures: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the differences with their intervals; bold if clear."""
+    """Return the difference of each figure with its interval; bold if the interval excludes zero."""
     study = studies.get(line.study)
     if study is None:
         return [NOT_MEASURED] * len(figures)
     values = [[by_seed(study, name, *figure) for name in (line.first, line.second)] for figure in figures]
-    texts = [difference_text(*each, metric) for each, (metric, _) in zip(values, figures, strict=True)]
+    texts = [difference_text(*pair, metric) for pair, (metric, _) in zip(values, figures, strict=True)]
     return [text.replace("–", NOT_MEASURED) for text in texts]
 
 
@@ -131,13 +128,13 @@ def shortened(text: str) -> str:
     return f"**{value}**" if text.startswith("**") else value
 
 
-def counts(studies: Mapping[str, Study], one: Decision) -> str:
-    """Return the cases of a line and their seeds."""
-    seeds = [difference(studies.get(line.study), line, *JUDGED[0])[1] for line in one.cases]
+def counts(studies: Mapping[str, Study], decision: Decision) -> str:
+    """Return the names of the cases of a line and their numbers of seeds."""
+    seeds = [difference(studies.get(line.study), line, *JUDGED[0])[1] for line in decision.cases]
     if len(seeds) == 1:
         return f"{seeds[0]} seeds"
-    many = f"{seeds[0]} seeds each" if len(set(seeds)) == 1 else f"{', '.join(map(str, seeds))} seeds"
-    return f"{' / '.join(line.have for line in one.cases)}; {many}"
+    text = f"{seeds[0]} seeds each" if len(set(seeds)) == 1 else f"{', '.join(map(str, seeds))} seeds"
+    return f"{' / '.join(line.have for line in decision.cases)}; {text}"
 
 
 def detection(studies: Mapping[str, Study]) -> str:
@@ -148,35 +145,39 @@ def detection(studies: Mapping[str, Study]) -> str:
 def variants(studies: Mapping[str, Study]) -> str:
     """Return the table of `monotone` against the printed loss, in every training that has both."""
     table = _effects(studies, VARIANTS, VARIED, "training")
-    rest = sum(verdict(studies, line) == NOT_MEASURED for line in VARIANTS)
-    if table == NOTHING or not rest:
+    missing = sum(verdict(studies, line) == NOT_MEASURED for line in VARIANTS)
+    if table == NOT_RUN or not missing:
         return table
-    cells = [f"{rest} other combinations of the experiment", VARIANTS[-1].compared, *[NOT_MEASURED] * len(VARIED)]
+    cells = [
+        f"{missing} other combinations of the experiment",
+        VARIANTS[-1].compared,
+        *[NOT_MEASURED] * len(VARIED),
+    ]
     return f"{table}\n| {' | '.join(cells)} |"
 
 
 def _effects(
-    studies: Mapping[str, Study], wanted: Sequence[Line], figures: Sequence[tuple[str, str]], first: str
+    studies: Mapping[str, Study], comparisons: Sequence[Line], figures: Sequence[tuple[str, str]], heading: str
 ) -> str:
-    """Return a table of every line that is measured: the situation, the comparison and its figures."""
-    if not any(line.study in studies for line in wanted):
-        return NOTHING
+    """Return a table of the measured comparisons: the situation, what is compared, and its figures."""
+    if not any(line.study in studies for line in comparisons):
+        return NOT_RUN
     lines = []
-    for line in (one for one in wanted if verdict(studies, one) != NOT_MEASURED):
+    for line in (line for line in comparisons if verdict(studies, line) != NOT_MEASURED):
         seeds = difference(studies[line.study], line, *JUDGED[0])[1]
         lines.append([line.have, f"{line.compared} ({seeds} seeds)", *differences(studies, line, figures)])
-    head = [first, "effect of", *(title(metric, where) for metric, where in figures)]
+    head = [heading, "effect of", *(title(metric, where) for metric, where in figures)]
     return markdown(head, lines).replace("|---|---:|", "|---|---|", 1)
 
 
 def pilot(path: Path) -> str:
-    """Return what the pilot showed of AvUC as printed without a posterior: one seed, so no claim."""
+    """Return what the pilot showed of AvUC as printed without a posterior; it has one seed, so nothing is claimed."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = {row["method"]: row for row in csv.DictReader(file)}
     lines = []
     for training in ("Adam", "SGD", "AugMix"):
         for loss in ("none", "AvUC"):
             row = rows[f"{training}, none, {loss}"]
-            right, sure = (f"{100 * float(row[key]):.1f}" for key in ("accuracy", "mean_confidence"))
-            lines.append([training, {"none": "none", "AvUC": "AvUC as printed"}[loss], right, sure])
+            accuracy, confidence = (f"{100 * float(row[key]):.1f}" for key in ("accuracy", "mean_confidence"))
+            lines.append([training, {"none": "none", "AvUC": "AvUC as printed"}[loss], accuracy, confidence])
     return markdown(["training, no posterior", "loss", "accuracy in %", "mean confidence in %"], lines)

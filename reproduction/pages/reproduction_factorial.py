@@ -1,8 +1,11 @@
-"""The analysis of the factorial experiment (reproduction/factorial.py has its plan): whatever of it is finished.
+"""The analysis of the factorial experiment (planned in reproduction/factorial.py), as far as it is finished.
 
-A comparison is shown as soon as both of its methods have every seed of the recipe. Methods are called "training,
-posterior, loss", and " + TS" if they have a temperature. `analyse` prints all tables; `effects`, `errors_left` and the
-figure `gain_drawing` are in docs/reproduction/when-avuc-helps.md.
+    python reproduction/factorial.py --analyse STUDY        # prints all tables (`analyse`)
+    python reproduction/pages/make_reproduction.py          # writes the tables and figures into the pages
+
+A comparison is shown as soon as both of its methods have every seed of the recipe. The name of a method is "training,
+posterior, loss", with " + TS" at the end if it has temperature scaling. `effects`, `errors_left` and the figure
+`gain_drawing` are in docs/reproduction/when-avuc-helps.md.
 """
 
 from __future__ import annotations
@@ -12,27 +15,27 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from reproduction_seeds import PLACES, by_seed, difference_text
-from reproduction_tables import NOTHING, PERCENT, Study, markdown
+from reproduction_seeds import SET_TITLES, by_seed, difference_text, shared_difference
+from reproduction_tables import NOT_RUN, PERCENT, Study, markdown
 
 from avuc.report.colours import colour_of
-from avuc.report.metric_text import words_of
+from avuc.report.metric_text import metric_text
 from avuc.report.study.figures import saved
-from avuc.report.study.paired import Difference, over_seeds
+from avuc.report.study.paired import Difference
 
 NAME = "factorial"
-# one corner with other training data (reproduction/factorial_more.py): study, and what it has
+# studies of one corner with other training data (reproduction/factorial_more.py) → description of the data
 OTHER_DATA = {"factorial-tenth": "a tenth of the images", "factorial-noisy-labels": "20 % wrong labels"}
 GAIN_FIGURE = "when-to-use-gain.svg"
 NOT_MEASURED = "not measured"
 ERRORS_CORNER = "Adam, none"
 TEMPERATURE = " + TS"
-# the figures that the plan names, and the comparisons within a training and a posterior
+# the figures that the plan names; the losses that are compared for each training and posterior
 PRIMARY = (("nll", "5"), ("ece", "5"), ("aurc", "5"), ("avu_auc", "5"), ("auroc", "svhn"), ("auroc", "cifar100"))
 PAIRS = (("AvUC", "none"), ("monotone", "none"), ("penalty", "none"), ("AvUC", "penalty"), ("monotone", "penalty"))
-TICKS = (0.5, 1, 2, 5, 10, 20, 50)  # of the training error in %
+TICKS = (0.5, 1, 2, 5, 10, 20, 50)  # ticks of the training error, in %
 GAIN_TICKS = {"nll": (0.1, 0.5, 1.0, 2.0), "ece": (0.02, 0.05, 0.1, 0.2)}
-WORDS = {"AvUC": "AvUC as printed", "monotone": "`monotone`", "penalty": "confidence penalty", "none": "none"}
+LOSS_TITLES = {"AvUC": "AvUC as printed", "monotone": "`monotone`", "penalty": "confidence penalty", "none": "none"}
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,15 @@ class Comparison:
     first: str
     second: str
 
+    @property
+    def title(self) -> str:
+        """Return the two losses as they are written in a table."""
+        return f"{LOSS_TITLES[self.first]} − {LOSS_TITLES[self.second]}"
+
     def names(self, *, temperature: bool = True) -> tuple[str, str]:
-        end = TEMPERATURE if temperature else ""
-        return f"{self.corner}, {self.first}{end}", f"{self.corner}, {self.second}{end}"
+        """Return the names of the two methods."""
+        suffix = TEMPERATURE if temperature else ""
+        return f"{self.corner}, {self.first}{suffix}", f"{self.corner}, {self.second}{suffix}"
 
 
 def corners(study: Study) -> list[str]:
@@ -54,19 +63,19 @@ def corners(study: Study) -> list[str]:
 
 
 def complete(study: Study, method: str) -> bool:
-    """Whether a method has every seed of the recipe."""
+    """Return whether a method has results for every seed of the recipe."""
     if method not in study.results.names:
         return False
     return study.get(method, "nll", "5").seeds == len(study.recipe.seeds(study.recipe.method(method)))
 
 
 def comparisons(study: Study, *, measured: bool = True) -> Iterator[Comparison]:
-    """Yield the comparisons of `PAIRS` for every training and posterior; with `measured`, those that are complete."""
+    """Yield the comparisons of `PAIRS` for every training and posterior; with `measured`, only complete ones."""
     for corner in corners(study):
         for first, second in PAIRS:
-            found = Comparison(corner, first, second)
-            if not measured or all(complete(study, name) for name in found.names()):
-                yield found
+            comparison = Comparison(corner, first, second)
+            if not measured or all(complete(study, name) for name in comparison.names()):
+                yield comparison
 
 
 def cell(study: Study, names: tuple[str, str], metric: str, where: str) -> str:
@@ -77,94 +86,103 @@ def cell(study: Study, names: tuple[str, str], metric: str, where: str) -> str:
 
 
 def analyse(study: Study) -> str:
-    """Return a table for each primary figure: each loss against none, and AvUC against the penalty."""
+    """Return a table for each primary figure: each loss compared with none, and AvUC with the penalty."""
     parts = []
     for metric, where in PRIMARY:
         lines = []
         for corner in corners(study):
-            found = [Comparison(corner, *pair) for pair in PAIRS]
-            lines.append([corner, *(cell(study, one.names(), metric, where) for one in found)])
+            compared = [Comparison(corner, *pair) for pair in PAIRS]
+            lines.append([corner, *(cell(study, comparison.names(), metric, where) for comparison in compared)])
         head = ["training, posterior", *(f"{first} − {second}" for first, second in PAIRS)]
         parts.append(f"### {metric}, {where}\n\n{markdown(head, lines)}")
     return "\n\n".join(parts) + "\n"
 
 
 def title(metric: str, where: str) -> str:
-    return f"{words_of(metric).title}{' in points' * (metric in PERCENT)}, {PLACES[where]}"
+    """Return the heading of a column of differences."""
+    return f"{metric_text(metric).title}{' in points' * (metric in PERCENT)}, {SET_TITLES[where]}"
 
 
 def effects(studies: Mapping[str, Study]) -> str:
-    """Return one table: a line for each comparison that is complete, and one for what is not measured."""
+    """Return one table: a line for each complete comparison, then a line for each corner with missing ones."""
     study = studies.get(NAME)
     if study is None:
-        return NOTHING
+        return NOT_RUN
     head = ["training, posterior", "compared", *(title(*figure) for figure in PRIMARY)]
     lines = []
-    for one in comparisons(study):
-        figures = [cell(study, one.names(), metric, where) for metric, where in PRIMARY]
-        lines.append([one.corner, f"{WORDS[one.first]} − {WORDS[one.second]}", *figures])
-    known = {(one.corner, one.first) for one in comparisons(study) if one.second == "none"}
+    for comparison in comparisons(study):
+        figures = [cell(study, comparison.names(), metric, where) for metric, where in PRIMARY]
+        lines.append([comparison.corner, comparison.title, *figures])
+    known = {(pair.corner, pair.first) for pair in comparisons(study) if pair.second == "none"}
     losses = [first for first, second in PAIRS if second == "none"]
-    missing = {corner: [WORDS[loss] for loss in losses if (corner, loss) not in known] for corner in corners(study)}
-    for corner, rest in missing.items():
-        if rest:
-            told = "every loss" if len(rest) == len(losses) else ", ".join(rest)
-            lines.append([corner, told, *[NOT_MEASURED] * len(PRIMARY)])
+    missing = {
+        corner: [LOSS_TITLES[loss] for loss in losses if (corner, loss) not in known] for corner in corners(study)
+    }
+    for corner, missing_losses in missing.items():
+        if missing_losses:
+            losses_text = "every loss" if len(missing_losses) == len(losses) else ", ".join(missing_losses)
+            lines.append([corner, losses_text, *[NOT_MEASURED] * len(PRIMARY)])
     return markdown(head, lines)
 
 
 def errors_left(studies: Mapping[str, Study]) -> str:
-    """Return the effects of each loss in one corner, with all images, with few, and with wrong labels."""
+    """Return the effects of each loss in one corner: with all images, with a tenth of them, and with wrong labels."""
     if NAME not in studies:
-        return NOTHING
-    shown = (*PRIMARY, ("accuracy", "clean"))
-    head = ["training images", "training error left", "compared"]
-    head += [
-        f"{words_of(metric).title}{' in points' * (metric in PERCENT)}, {PLACES[where]}" for metric, where in shown
-    ]
+        return NOT_RUN
+    all_figures = (*PRIMARY, ("accuracy", "clean"))
+    head = ["training images", "training error left", "compared", *(title(*figure) for figure in all_figures)]
     lines = []
     for name, data in {NAME: "all", **OTHER_DATA}.items():
         study = studies.get(name)
-        measured = [] if study is None else [one for one in comparisons(study) if one.corner == ERRORS_CORNER]
+        measured = [] if study is None else [pair for pair in comparisons(study) if pair.corner == ERRORS_CORNER]
         if study is None or not measured:
-            lines.append([data, NOT_MEASURED, "every loss", *[NOT_MEASURED] * len(shown)])
+            lines.append([data, NOT_MEASURED, "every loss", *[NOT_MEASURED] * len(all_figures)])
             continue
-        left = f"{100 * _error_left(study, ERRORS_CORNER):.1f} %"
-        for one in measured:
-            figures = [cell(study, one.names(), metric, where) for metric, where in shown]
-            lines.append([data, left, f"{WORDS[one.first]} − {WORDS[one.second]}", *figures])
+        error = f"{100 * _error_left(study, ERRORS_CORNER):.1f} %"
+        for comparison in measured:
+            figures = [cell(study, comparison.names(), metric, where) for metric, where in all_figures]
+            lines.append([data, error, comparison.title, *figures])
     return markdown(head, lines).replace("|---|---:|---:|", "|---|---:|---|", 1)
 
 
 def _error_left(study: Study, corner: str) -> float:
+    """Return the training error of "none" in its last epoch."""
     return 1 - study.learned(f"{corner}, none", "accuracy").value
 
 
 def progress(studies: Mapping[str, Study]) -> str:
-    """Return one line: networks that are trained, and the combinations of training and posterior that are complete."""
+    """Return a line with the number of trained networks and the complete combinations of training and posterior."""
     study = studies.get(NAME)
     if study is None:
-        return NOTHING
+        return NOT_RUN
     recipe = study.recipe
     networks = sum(len(recipe.seeds(method)) for method in recipe.trained)
     finished = dict.fromkeys(corners(study), True)
     for method in recipe.methods:
         finished[method.name.rpartition(", ")[0]] &= complete(study, method.name)
-    whole = [corner for corner, all_there in finished.items() if all_there]
+    complete_corners = [corner for corner, is_complete in finished.items() if is_complete]
     text = f"**{study.effort.models} of {networks} networks are trained.**"
-    if len(whole) == len(finished):
+    if len(complete_corners) == len(finished):
         return text
-    if not whole:
+    if not complete_corners:
         return f"{text} No combination of training and posterior is complete yet."
-    return f"{text} Complete with all losses and seeds: {'; '.join(whole)}."
+    return f"{text} Complete with all losses and seeds: {'; '.join(complete_corners)}."
 
 
-# the gain against the training error that is left
+# the gain against the remaining training error
 
 
 @dataclass(frozen=True)
 class Gain:
-    """How much better a loss is than none, and the training error that "none" leaves. `data`: empty for all images."""
+    """How much better a loss is than none, and the training error of "none".
+
+    Args:
+        data: description of the training data; empty for all images.
+        corner: "training, posterior".
+        loss: the loss that is compared with none.
+        error: training error of "none".
+        gains: metric → gain; positive if the loss is better.
+    """
 
     data: str
     corner: str
@@ -175,27 +193,27 @@ class Gain:
 
 def all_gains(studies: Mapping[str, Study]) -> list[Gain]:
     """Return the gains of the experiment, and of its corner with other training data."""
-    named = {NAME: "", **OTHER_DATA}
-    return [gain for name, data in named.items() if name in studies for gain in gains(studies[name], data)]
+    data_of_study = {NAME: "", **OTHER_DATA}
+    return [gain for name, data in data_of_study.items() if name in studies for gain in gains(studies[name], data)]
 
 
 def gains(study: Study, data: str = "") -> list[Gain]:
-    """Return the gain in NLL and ECE at intensity 5, after temperature scaling, of every complete comparison with none.
+    """Return the gain in NLL and ECE at intensity 5 of every complete comparison with none, after temperature scaling.
 
     A gain is positive if the loss is better. The training error is 1 − accuracy of "none" in its last epoch.
     """
-    found = []
-    for one in comparisons(study):
-        if one.second != "none" or not study.learned(f"{one.corner}, none", "accuracy").seeds:
+    results = []
+    for comparison in comparisons(study):
+        if comparison.second != "none" or not study.learned(f"{comparison.corner}, none", "accuracy").seeds:
             continue
         differences = {}
         for metric in ("nll", "ece"):
-            first, second = (by_seed(study, name, metric, "5") for name in one.names())
-            seeds = sorted(set(first) & set(second))
-            values = (tuple(values[seed] for seed in seeds) for values in (second, first))
-            differences[metric] = over_seeds(*values, same_seeds=True)
-        found.append(Gain(data, one.corner, one.first, _error_left(study, one.corner), differences))
-    return found
+            with_loss, without = (by_seed(study, name, metric, "5") for name in comparison.names())
+            differences[metric], _ = shared_difference(without, with_loss)
+        results.append(
+            Gain(data, comparison.corner, comparison.first, _error_left(study, comparison.corner), differences)
+        )
+    return results
 
 
 def gain_drawing(studies: Mapping[str, Study]) -> dict[str, bytes]:
@@ -210,47 +228,48 @@ def gain_drawing(studies: Mapping[str, Study]) -> dict[str, bytes]:
 def gain_values(studies: Mapping[str, Study]) -> str:
     """Return what the figure shows as a comment at its end: it tells whether a figure is of these rows."""
     lines = []
-    for one in all_gains(studies):
-        shown = ", ".join(f"{metric} {' '.join(f'{x:.5f}' for x in gain)}" for metric, gain in one.gains.items())
-        data = f", {one.data}" if one.data else ""
-        lines.append(f"{one.corner}, {one.loss}{data}: error {one.error:.5f}, {shown}")
+    for gain in all_gains(studies):
+        values = ", ".join(f"{metric} {' '.join(f'{x:.5f}' for x in value)}" for metric, value in gain.gains.items())
+        data = f", {gain.data}" if gain.data else ""
+        lines.append(f"{gain.corner}, {gain.loss}{data}: error {gain.error:.5f}, {values}")
     return "<!-- " + "\n".join(lines) + " -->\n" if lines else ""
 
 
-def _group(one: Gain) -> str:
-    """Return the posterior, or the data if they are not all images."""
-    return one.data or one.corner.rpartition(", ")[2]
+def _group(gain: Gain) -> str:
+    """Return the group that shares a marker: the posterior, or the data if they are not all images."""
+    return gain.data or gain.corner.rpartition(", ")[2]
 
 
 def _paint_gains(figure: Any, points: list[Gain]) -> None:
+    """Draw the gains in NLL and ECE against the training error, with their intervals."""
     grid = figure.subplots(1, 2)
     losses = list(dict.fromkeys(first for first, second in PAIRS if second == "none"))
     markers = {"none": "o", "noise": "s", "MOPED": "^"} | dict(zip(OTHER_DATA.values(), "Dv", strict=True))
     for axes, metric in zip(grid, ("nll", "ece"), strict=True):
         axes.axhline(0, color="0.6", linewidth=0.8)
-        for one in points:
-            place, gain = losses.index(one.loss), one.gains[metric]
-            error = 100 * one.error * (1 + 0.08 * (place - 1))  # side by side, not on top of each other
-            bars = [[gain.value - gain.low], [gain.high - gain.value]]
-            style = {"color": colour_of(place)[0], "marker": markers[_group(one)], "markersize": 5}
-            axes.errorbar([error], [gain.value], yerr=bars, capsize=2, linewidth=1.2, **style)
-        axes.set(xlabel="training error left without the loss, %", title=f"gain in {words_of(metric).title}")
+        for gain in points:
+            index, difference = losses.index(gain.loss), gain.gains[metric]
+            error = 100 * gain.error * (1 + 0.08 * (index - 1))  # shifted, so that marks do not overlap
+            bars = [[difference.value - difference.low], [difference.high - difference.value]]
+            style = {"color": colour_of(index)[0], "marker": markers[_group(gain)], "markersize": 5}
+            axes.errorbar([error], [difference.value], yerr=bars, capsize=2, linewidth=1.2, **style)
+        axes.set(xlabel="training error left without the loss, %", title=f"gain in {metric_text(metric).title}")
         axes.set_xscale("log")
-        # networks that fail are far away: beyond the first tick distances grow by factors
+        # failed networks are far away, so the scale is logarithmic beyond the first tick
         axes.set_yscale("symlog", linthresh=GAIN_TICKS[metric][0])
         values = [-tick for tick in reversed(GAIN_TICKS[metric])] + [0.0, *GAIN_TICKS[metric]]
         axes.set_yticks(values, [f"{value:+g}".replace("-", "−") if value else "0" for value in values])
-        ends = [limit for one in points for limit in one.gains[metric][1:]]
+        ends = [limit for gain in points for limit in gain.gains[metric][1:]]
         axes.set_ylim(1.15 * min(ends), max(1.15 * max(ends), GAIN_TICKS[metric][0]))
-        most = max(7.0, 150 * max(one.error for one in points))
-        ticks = [tick for tick in TICKS if tick <= most]
+        largest_error = max(7.0, 150 * max(gain.error for gain in points))
+        ticks = [tick for tick in TICKS if tick <= largest_error]
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.set_xlim(0.3, most)
+        axes.set_xlim(0.3, largest_error)
         axes.minorticks_off()
-    present = {one.loss for one in points}
-    for place, loss in ((place, loss) for place, loss in enumerate(losses) if loss in present):
-        grid[0].plot([], [], color=colour_of(place)[0], label=WORDS[loss].strip("`"))
-    for group in (name for name in markers if name in {_group(one) for one in points}):
-        told = {"none": "no posterior", "noise": "weight noise"}.get(group, group)
-        grid[0].plot([], [], color="0.3", marker=markers[group], linestyle="", label=told)
+    present = {gain.loss for gain in points}
+    for index, loss in ((index, loss) for index, loss in enumerate(losses) if loss in present):
+        grid[0].plot([], [], color=colour_of(index)[0], label=LOSS_TITLES[loss].strip("`"))
+    for group in (name for name in markers if name in {_group(gain) for gain in points}):
+        label = {"none": "no posterior", "noise": "weight noise"}.get(group, group)
+        grid[0].plot([], [], color="0.3", marker=markers[group], linestyle="", label=label)
     figure.legend(loc="outside lower center", ncols=7, frameon=False)

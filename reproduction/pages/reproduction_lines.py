@@ -1,6 +1,6 @@
-"""What docs/when-to-use-avuc.md compares: pairs of methods that differ in one thing, and what to use if it helps.
+"""The comparisons of docs/when-to-use-avuc.md: pairs of methods that differ in one thing, and what to use if it helps.
 
-The rule that decides is in reproduction_decision.py.
+The rule that decides is in reproduction_decision.py; `python reproduction/pages/make_reproduction.py` writes the page.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-# figures: metric and where it is measured
+# figures, as (metric, where it is measured)
 DETECTED = (("auroc", "svhn"), ("auroc", "cifar100"))
 JUDGED = (("ece", "5"), ("nll", "5"))
 RANKED = (("aurc", "5"), ("auroc", "svhn"))
@@ -16,7 +16,15 @@ RANKED = (("aurc", "5"), ("auroc", "svhn"))
 
 @dataclass(frozen=True)
 class Line:
-    """A situation, and two methods of a study that differ in one thing."""
+    """A situation, and two methods of a study that differ in one thing.
+
+    Args:
+        have: what you have.
+        study: name of the study.
+        first: the method that may be better.
+        second: the method that it is compared with.
+        compared: what the first method has and the second has not.
+    """
 
     have: str
     study: str
@@ -27,9 +35,16 @@ class Line:
 
 @dataclass(frozen=True)
 class Decision:
-    """A line of the table: one thing, compared in one or several cases, and what to use if it helps in all of them.
+    """A line of the decision table: what is compared, in one or several cases, and what to use.
 
-    `aims` are the figures of which one must be clearly better.
+    Args:
+        have: what you have.
+        compared: what is compared.
+        cases: the comparisons.
+        if_helps: what to use if it helps in every case.
+        otherwise: what to use otherwise.
+        if_fails: what to use if a network fails in a case; empty: `otherwise`.
+        aims: figures of which at least one must be clearly better.
     """
 
     have: str
@@ -51,33 +66,40 @@ POSTERIORS = {"none": "plain network", "noise": "noise on all weights, no KL", "
 
 
 def corner(training: str, posterior: str) -> Line:
-    """Return the printed loss against none in a training and posterior of the experiment, after temperature scaling."""
-    base, have = f"{training}, {posterior}", f"{POSTERIORS[posterior]}; {TRAININGS[training]}"
-    return Line(have, "factorial", f"{base}, AvUC + TS", f"{base}, none + TS", f"AvUC as printed, {BOTH}")
+    """Return the printed loss against none for a training and posterior of the factorial, after temperature scaling."""
+    prefix, have = f"{training}, {posterior}", f"{POSTERIORS[posterior]}; {TRAININGS[training]}"
+    return Line(have, "factorial", f"{prefix}, AvUC + TS", f"{prefix}, none + TS", f"AvUC as printed, {BOTH}")
 
 
 def trainings(first: str, second: str) -> tuple[Line, ...]:
-    """Return the same comparison in every training of the experiment."""
+    """Return the same comparison for every training of the factorial experiment."""
     return tuple(Line(name, "factorial", f"{name}, {first}", f"{name}, {second}") for name in TRAININGS)
 
 
-def avuc(have: str, loss: str, cases: tuple[Line, ...], **more: Any) -> Decision:
-    """Return the line of a loss against none, after temperature scaling."""
-    told, use_it = {"AvUC": ("AvUC as printed", AVUC), "monotone": ("`monotone`", REPAIRED)}[loss]
-    return Decision(have, f"{told}, {BOTH}", cases, f"{use_it}, and {TS}", f"{TS}; no AvUC", **more)
+def avuc(have: str, loss: str, cases: tuple[Line, ...], **options: Any) -> Decision:
+    """Return the line of a loss against none, after temperature scaling.
+
+    Args:
+        have: what you have.
+        loss: "AvUC" or "monotone".
+        cases: the comparisons.
+        options: further arguments of `Decision`.
+    """
+    compared, recommended = {"AvUC": ("AvUC as printed", AVUC), "monotone": ("`monotone`", REPAIRED)}[loss]
+    return Decision(have, f"{compared}, {BOTH}", cases, f"{recommended}, and {TS}", f"{TS}; no AvUC", **options)
 
 
 def noise(*names: str) -> tuple[Line, ...]:
     """Return a comparison with noise on all weights, trained by Adam, in both studies that have it.
 
     Args:
-        names: two methods of `cifar10-code`, whose pixels are raw, and two losses of the experiment, which standardises
-            them.
+        names: two methods of `cifar10-code`, which has raw pixels, and two losses of the factorial experiment, which
+            has standardised pixels.
     """
-    first, second, loss, other = names
+    first, second, first_loss, second_loss = names
     return (
         Line("raw pixels", "code", first, second),
-        Line("standardised", "factorial", f"Adam, noise, {loss}", f"Adam, noise, {other}"),
+        Line("standardised", "factorial", f"Adam, noise, {first_loss}", f"Adam, noise, {second_loss}"),
     )
 
 
@@ -89,7 +111,7 @@ NOISE = Line(
     "SVI",
     "AvUC as printed, both without a temperature",
 )
-# NOISE again, with one thing changed
+# as NOISE, with one thing changed
 NOISE_REPAIRED = Line("the same", "code", "SVI-AvUC, monotone", "SVI-AvUC", REPLACED)
 NOISE_TEMPERATURE = Line("the same", "code", "SVI-TS", "SVI", "a temperature, no AvUC")
 BEST = Line(f"{AROUND}; AugMix (`cifar10-best`)", "best", "MOPED-AvUC + TS", "MOPED-SVI + TS", f"`monotone`, {BOTH}")
@@ -168,7 +190,7 @@ TABLE = (
     Decision(WITH_NOISE, NOISE_TEMPERATURE.compared, noise("SVI-TS", "SVI", "none + TS", "none"), TS, "no temperature"),
     NOISE_BOTH,
 )
-# the repaired loss against the printed one, in every training that has both
+# the repaired loss against the printed one, for every training that has both
 VARIANTS = (
     replace(NOISE_REPAIRED, have=NOISE.have),
     Line(

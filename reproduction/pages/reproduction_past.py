@@ -1,4 +1,7 @@
-"""Past the paper: the chosen ResNet-56 against its targets and its opponents; for docs/reproduction/tables.md."""
+"""Past the paper: the chosen ResNet-56 compared with its targets and opponents, for docs/reproduction/tables.md.
+
+The plan is in reproduction/past.py; `python reproduction/pages/make_reproduction.py` writes the tables into the page.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Mapping
 
 from reproduction_best import OTHER_DATA, OTHERS, Target, best_single, same_network
 from reproduction_seeds import by_seed, difference_text
-from reproduction_tables import NOTHING, PERCENT, Study, markdown, number, ours
+from reproduction_tables import NOT_RUN, PERCENT, Study, markdown, number, ours
 
 NAME, CHOICE = "past", "past-choice"
 START = "SGD + TS"  # the same network without a posterior
@@ -16,13 +19,13 @@ SVHN_AUROC = 0.96
 
 
 def targets(studies: Mapping[str, Study], chosen: str) -> list[Target]:
-    """The bounds set before the first run: for four figures new ones, for the others those of `cifar10-best`."""
-    others = (*OTHERS, "baselines", "factorial", NAME)
+    """Return the targets that were set before the first run: four new bounds, the others as for `cifar10-best`."""
+    other_studies = (*OTHERS, "baselines", "factorial", NAME)
 
-    def is_ours(study: Study, row: str) -> bool:
-        return study.name == NAME and same_network(study, row, chosen)
+    def is_ours(study: Study, method: str) -> bool:
+        return study.name == NAME and same_network(study, method, chosen)
 
-    best = {name: best_single(studies, others, name, is_ours) for name in OTHER_DATA}
+    best = {name: best_single(studies, other_studies, name, is_ours) for name in OTHER_DATA}
     return [
         Target("ECE, intensity 5", "ece", "5", 0.04),
         Target("UCE, intensity 5", "uce", "5", 0.080),
@@ -40,10 +43,10 @@ def targets(studies: Mapping[str, Study], chosen: str) -> list[Target]:
 
 
 def past(studies: Mapping[str, Study], chosen: str) -> str:
-    """The chosen method: its targets, what it changes against the network it starts from, and its opponents."""
+    """Return the chosen method beside its targets, the network that it starts from, and its opponents."""
     study = studies.get(NAME)
     if study is None or chosen not in study.results.names:
-        return NOTHING
+        return NOT_RUN
     opponents = [name for name in OPPONENTS if name in study.results.names]
     head = ["", "target", f"{chosen} (chosen)", "met", START, f"chosen − {START} (95 % interval)", *opponents]
     lines = []
@@ -57,7 +60,7 @@ def past(studies: Mapping[str, Study], chosen: str) -> str:
 
         value = study.get(chosen, target.metric, target.where, target.statistic).value
         bound = f"{target.sign} {number(target.bound, target.metric, percent=percent)}"
-        change = "–"  # ρ has no mean over seeds that a t interval fits
+        change = "–"  # a t interval does not suit ρ, which is not a mean over seeds
         if target.statistic != "spearman":
             values = [by_seed(study, name, target.metric, target.where) for name in (chosen, START)]
             change = difference_text(values[0], values[1], target.metric)
@@ -76,17 +79,17 @@ def past(studies: Mapping[str, Study], chosen: str) -> str:
 
 
 def choice(studies: Mapping[str, Study], chosen: str) -> str:
-    """Every candidate on held-out training images; the chosen one is bold."""
+    """Return the table of all candidates on held-out training images; the chosen one is bold."""
     study = studies.get(CHOICE)
     if study is None:
-        return NOTHING
+        return NOT_RUN
     head = ["candidate", "accuracy, clean", "ECE, clean", "accuracy, 5", "ECE, 5", "NLL, 5"]
     lines = []
     for name in study.results.names:
-        line = [f"**{name}**" if name == chosen else name]
+        cells = [f"**{name}**" if name == chosen else name]
         for metric, where in (("accuracy", "clean"), ("ece", "clean"), ("accuracy", "5"), ("ece", "5"), ("nll", "5")):
             percent = metric in PERCENT
             digits = 1 if percent else 4 if metric == "nll" else None
-            line.append(ours(study.get(name, metric, where), metric, percent=percent, digits=digits))
-        lines.append(line)
+            cells.append(ours(study.get(name, metric, where), metric, percent=percent, digits=digits))
+        lines.append(cells)
     return markdown(head, lines)

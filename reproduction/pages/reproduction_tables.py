@@ -1,4 +1,7 @@
-"""The tables of docs/reproduction/index.md that put our numbers beside the paper's; used by make_reproduction.py."""
+"""The tables of docs/reproduction that show our numbers beside the paper's, and how numbers and tables are written.
+
+`python reproduction/pages/make_reproduction.py` writes them into the pages.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from avuc.report.metric_text import words_of
+from avuc.report.metric_text import metric_text
 from avuc.report.study.effort import Effort
 from avuc.report.study.paper_comparison import Figure, Published, figure, outside_cell, published_value
 from avuc.report.study.results import Results
@@ -17,124 +20,138 @@ STATISTICS = ("lower quartile", "median", "mean", "upper quartile")
 DETECTION = ("auroc", "detection_accuracy", "aupr_in", "aupr_out")
 DIGITS = {"nll": 2, "validation_nll": 2, "temperature": 2}
 PERCENT = ("accuracy", "validation_accuracy", *DETECTION)
-NOTHING = "*Not run yet.*"
-# how far ours may be from the printed figure before the difference needs a sentence: share of it, or absolute
+NOT_RUN = "*Not run yet.*"
+# a difference from the printed figure above this needs a sentence: relative (SHARE), or absolute (POINTS, RHO)
 SHARE, POINTS, RHO = 0.10, 0.01, 0.12
 
 
 @dataclass(frozen=True)
 class Study:
+    """A published study: its results, its recipe, and the time that it took."""
+
     name: str
     results: Results
     recipe: Recipe
     effort: Effort
 
     def get(self, method: str, metric: str, where: str, statistic: str = "mean") -> Figure:
+        """Return a figure of a method for each seed; see `avuc.report.study.paper_comparison.figure`."""
         return figure(self.results, method, metric, where, statistic)
 
     @property
     def not_run(self) -> list[str]:
-        """Rows of the recipe without a single result."""
-        return [row.name for row in self.recipe.methods if row.name not in self.results.names]
+        """Return the methods of the recipe that have no results."""
+        return [method.name for method in self.recipe.methods if method.name not in self.results.names]
 
-    def learned(self, method: str, what: str) -> Figure:
-        """By seed: the temperature, or what training noted in the last epoch that has it."""
+    def learned(self, method: str, key: str) -> Figure:
+        """Return a number of the training for each seed.
+
+        Args:
+            method: name of the method.
+            key: "temperature", or a key of the training history; its value in the last epoch that has it is taken.
+        """
         if method not in self.results.names:
             return Figure(())
-        row = self.results.methods[self.results.names.index(method)]
-        if what == "temperature":
-            return Figure(row.temperatures)
-        noted = [[record[what] for record in epochs if record.get(what) is not None] for epochs in row.history]
-        return Figure(tuple(float(values[-1]) for values in noted if values))
+        facts = self.results.methods[self.results.names.index(method)]
+        if key == "temperature":
+            return Figure(facts.temperatures)
+        logged = [[record[key] for record in epochs if record.get(key) is not None] for epochs in facts.history]
+        return Figure(tuple(float(values[-1]) for values in logged if values))
 
 
 @dataclass
 class Remarks:
-    """Sentences for rows that differ, by table and row ("all" holds for every table); notes what has none."""
+    """Sentences that explain why our figures differ from the paper's.
+
+    Args:
+        sentences: table → method → sentence; the table "all" applies to every table.
+        missing: (table, method) that differ and have no sentence.
+        used: (table, method) of the sentences that were shown.
+    """
 
     sentences: dict[str, dict[str, str]]
     missing: list[tuple[str, str]] = field(default_factory=list)
     used: set[tuple[str, str]] = field(default_factory=set)
 
     def lines(self, table: str, differing: Iterable[str], present: Iterable[str]) -> str:
-        """One line for each row that differs or has a sentence."""
-        out = []
+        """Return one line for each method that differs or has a sentence."""
+        lines = []
         for method in present:
-            where = next((key for key in (table, "all") if method in self.sentences.get(key, {})), None)
-            if where is None and method in differing:
+            key = next((candidate for candidate in (table, "all") if method in self.sentences.get(candidate, {})), None)
+            if key is None and method in differing:
                 self.missing.append((table, method))
-                out.append(f"- **{method}**: differs from the paper; not explained yet.")
-            elif where is not None and (where == table or method in differing):
-                self.used.add((where, method))
-                out.append(f"- **{method}**: {self.sentences[where][method]}")
-        return "\n".join(out)
+                lines.append(f"- **{method}**: differs from the paper; not explained yet.")
+            elif key is not None and (key == table or method in differing):
+                self.used.add((key, method))
+                lines.append(f"- **{method}**: {self.sentences[key][method]}")
+        return "\n".join(lines)
 
 
 def quartiles(study: Study, printed: Sequence[Published], remarks: Remarks) -> str:
-    """The paper's quartile table at intensity 5, a table for each metric."""
+    """Return the paper's quartile table at intensity 5: one table for each metric."""
     parts, differing = [], set()
     for metric in SCORES:
-        head = ["", "seeds", *(f"{name}: {who}" for name in STATISTICS for who in ("paper", "ours"))]
+        head = ["", "seeds", *(f"{statistic}: {source}" for statistic in STATISTICS for source in ("paper", "ours"))]
         rows = []
         for method in study.results.names:
-            line = [method, str(study.get(method, metric, "5").seeds)]
-            for name in STATISTICS:
-                was = _printed(printed, "quartiles", method, metric, statistic=name, intensity="5")
-                now = study.get(method, metric, "5", name)
-                line += [number(was, metric), ours(now, metric)]
-                if name == "mean" and apart(was, now, SHARE):
+            cells = [method, str(study.get(method, metric, "5").seeds)]
+            for statistic in STATISTICS:
+                paper = _printed(printed, "quartiles", method, metric, statistic=statistic, intensity="5")
+                our = study.get(method, metric, "5", statistic)
+                cells += [number(paper, metric), ours(our, metric)]
+                if statistic == "mean" and differs(paper, our, SHARE):
                     differing.add(method)
-            rows.append(line)
-        parts.append(f"**{words_of(metric).title}, intensity 5**\n\n{markdown(head, rows)}")
+            rows.append(cells)
+        parts.append(f"**{metric_text(metric).title}, intensity 5**\n\n{markdown(head, rows)}")
     return "\n\n".join([*parts, remarks.lines("quartiles", differing, study.results.names)])
 
 
 def by_intensity(study: Study, printed: Sequence[Published], remarks: Remarks) -> str:
-    """Table 1: Vanilla with AvUTS and AvUC, by intensity, in percent; the other rows of ours below."""
+    """Return Table 1 (Vanilla with AvUTS and AvUC, by intensity, in percent), with our other methods below."""
     parts, differing = [], set()
     levels = [str(level) for level in range(6)]
-    told = list(dict.fromkeys(one.method for one in printed if one.table == "by-intensity"))
+    paper_methods = list(dict.fromkeys(entry.method for entry in printed if entry.table == "by-intensity"))
     for metric in ("ece", "uce"):
         rows = []
-        for method in (name for name in told if name in study.results.names):
-            was = [_printed(printed, "by-intensity", method, metric, intensity=level) for level in levels]
-            now = [study.get(method, metric, level) for level in levels]
-            rows.append([method, "paper", *(number(value, metric, percent=True) for value in was)])
-            rows.append([method, _whose(now[-1]), *(ours(one, metric, percent=True) for one in now)])
-            if any(apart(a, b, SHARE) for a, b in zip(was, now, strict=True)):
+        for method in (name for name in paper_methods if name in study.results.names):
+            paper = [_printed(printed, "by-intensity", method, metric, intensity=level) for level in levels]
+            our = [study.get(method, metric, level) for level in levels]
+            rows.append([method, "paper", *(number(value, metric, percent=True) for value in paper)])
+            rows.append([method, _whose(our[-1]), *(ours(figure, metric, percent=True) for figure in our)])
+            if any(differs(a, b, SHARE) for a, b in zip(paper, our, strict=True)):
                 differing.add(method)
-        for method in (name for name in study.results.names if name not in told):
-            now = [study.get(method, metric, level) for level in levels]
-            rows.append([method, _whose(now[-1]), *(ours(one, metric, percent=True) for one in now)])
+        for method in (name for name in study.results.names if name not in paper_methods):
+            our = [study.get(method, metric, level) for level in levels]
+            rows.append([method, _whose(our[-1]), *(ours(figure, metric, percent=True) for figure in our)])
         parts.append(
-            f"**{words_of(metric).title} in %, by intensity**\n\n{markdown(['', '', 'clean', *levels[1:]], rows)}"
+            f"**{metric_text(metric).title} in %, by intensity**\n\n{markdown(['', '', 'clean', *levels[1:]], rows)}"
         )
-    return "\n\n".join([*parts, remarks.lines("by-intensity", differing, told)])
+    return "\n\n".join([*parts, remarks.lines("by-intensity", differing, paper_methods)])
 
 
 def spearman(study: Study, printed: Sequence[Published], remarks: Remarks) -> str:
-    """ρ of ECE, UCE and AvU-AUC with the intensity. The paper prints the last for ImageNet only."""
+    """Return the rank correlation ρ with the intensity of ECE, UCE and AvU-AUC (in the paper: ImageNet only)."""
     metrics, rows, differing = ("ece", "uce", "avu_auc"), [], set()
     head = ["", "seeds"]
     for metric in metrics:
-        title = f"ρ {words_of(metric).title}"
+        title = f"ρ {metric_text(metric).title}"
         head += [f"{title}: ours"] if metric == "avu_auc" else [f"{title}: paper", f"{title}: ours"]
     for method in study.results.names:
-        line = [method, str(study.get(method, "ece", "clean").seeds)]
+        cells = [method, str(study.get(method, "ece", "clean").seeds)]
         for metric in metrics:
-            now = study.get(method, metric, "", "spearman")
+            our = study.get(method, metric, "", "spearman")
             if metric != "avu_auc":
-                was = _printed(printed, "spearman", method, metric)
-                line.append(number(was, digits=2))
-                if apart(was, now, None, RHO):
+                paper = _printed(printed, "spearman", method, metric)
+                cells.append(number(paper, digits=2))
+                if differs(paper, our, None, RHO):
                     differing.add(method)
-            line.append(ours(now, digits=2))
-        rows.append(line)
+            cells.append(ours(our, digits=2))
+        rows.append(cells)
     return f"{markdown(head, rows)}\n\n{remarks.lines('spearman', differing, study.results.names)}"
 
 
 def detection(study: Study, printed: Sequence[Published], remarks: Remarks) -> str:
-    """Gaussian blur of intensity 5 and SVHN as the paper has them, then the other data of ours."""
+    """Return the tables of Gaussian blur at intensity 5 and SVHN, as in the paper, then those of our other data."""
     parts, differing = [], set()
     sets = {"gaussian_blur 5": "Gaussian blur of intensity 5", "svhn": "SVHN"}
     known = {cell for name in sets if (cell := outside_cell(study.results, name))}
@@ -142,102 +159,126 @@ def detection(study: Study, printed: Sequence[Published], remarks: Remarks) -> s
         sets[name.removeprefix("ood:")] = f"{name.removeprefix('ood:')} (not in the paper)"
     for where, title in sets.items():
         shift, _, level = where.partition(" ")
-        told = where in ("gaussian_blur 5", "svhn")
-        if not told or _has(study, where):
+        in_paper = where in ("gaussian_blur 5", "svhn")
+        if not in_paper or _has(study, where):
             head = ["", "seeds"]
             for metric in DETECTION:
-                head += [f"{words_of(metric).title}: {who}" for who in (("paper", "ours") if told else ("ours",))]
+                head += [
+                    f"{metric_text(metric).title}: {source}"
+                    for source in (("paper", "ours") if in_paper else ("ours",))
+                ]
             rows = []
             for method in study.results.names:
-                line = [method, str(study.get(method, "auroc", where).seeds)]
+                cells = [method, str(study.get(method, "auroc", where).seeds)]
                 for metric in DETECTION:
-                    now = study.get(method, metric, where)
-                    if told:
-                        was = _printed(printed, "detection", method, metric, shift=shift, intensity=level)
-                        line.append(number(was, metric, digits=2, percent=True))
-                        if metric == "auroc" and apart(was, now, None, POINTS):
+                    our = study.get(method, metric, where)
+                    if in_paper:
+                        paper = _printed(printed, "detection", method, metric, shift=shift, intensity=level)
+                        cells.append(number(paper, metric, digits=2, percent=True))
+                        if metric == "auroc" and differs(paper, our, None, POINTS):
                             differing.add(method)
-                    line.append(ours(now, metric, digits=2, percent=True))
-                rows.append(line)
+                    cells.append(ours(our, metric, digits=2, percent=True))
+                rows.append(cells)
             parts.append(f"**{title}, in %**\n\n{markdown(head, rows)}")
     return "\n\n".join([*parts, remarks.lines("detection", differing, study.results.names)])
 
 
 def wasserstein(study: Study, printed: Sequence[Published], remarks: Remarks) -> str:
-    others = [name.removeprefix("ood:") for name in study.results.outside]
+    """Return the Wasserstein distance of the entropies of SVHN, and of our other data, from those of clean images."""
+    other_data = [name.removeprefix("ood:") for name in study.results.outside]
     svhn = outside_cell(study.results, "svhn")
-    others = [name for name in others if svhn is None or f"ood:{name}" != svhn[0]]
+    other_data = [name for name in other_data if svhn is None or f"ood:{name}" != svhn[0]]
     rows, differing = [], set()
     for method in study.results.names:
-        was = _printed(printed, "wasserstein", method, "wasserstein", shift="svhn")
-        now = study.get(method, "wasserstein", "svhn")
-        rest = [ours(study.get(method, "wasserstein", name)) for name in others]
-        rows.append([method, str(now.seeds), number(was), ours(now), *rest])
-        if apart(was, now, SHARE):
+        paper = _printed(printed, "wasserstein", method, "wasserstein", shift="svhn")
+        our = study.get(method, "wasserstein", "svhn")
+        other_cells = [ours(study.get(method, "wasserstein", name)) for name in other_data]
+        rows.append([method, str(our.seeds), number(paper), ours(our), *other_cells])
+        if differs(paper, our, SHARE):
             differing.add(method)
-    head = ["", "seeds", "SVHN: paper", "SVHN: ours", *(f"{name}: ours" for name in others)]
+    head = ["", "seeds", "SVHN: paper", "SVHN: ours", *(f"{name}: ours" for name in other_data)]
     return f"{markdown(head, rows)}\n\n{remarks.lines('wasserstein', differing, study.results.names)}"
 
 
 def means(study: Study, printed: Sequence[Published], methods: Sequence[str] | None = None) -> str:
-    """Accuracy, and the means over 16 shifts at intensity 5 beside the paper's: the table to read first."""
+    """Return accuracy, and the means over 16 shifts at intensity 5 beside the paper's: the table to read first."""
     head = ["", "seeds", "accuracy, clean", "accuracy, 5"]
-    head += [
-        f"{words_of(metric).title.removesuffix(' score')}, 5: {who}" for metric in SCORES for who in ("paper", "ours")
-    ]
+    head += [f"{short_title(metric)}, 5: {source}" for metric in SCORES for source in ("paper", "ours")]
     rows = []
     for method in methods or [*study.results.names, *study.not_run]:
-        line = [method, str(study.get(method, "ece", "5").seeds or "not run yet")]
-        line += [
+        cells = [method, str(study.get(method, "ece", "5").seeds or "not run yet")]
+        cells += [
             ours(study.get(method, "accuracy", where), "accuracy", digits=1, percent=True) for where in ("clean", "5")
         ]
         for metric in SCORES:
-            was = _printed(printed, "quartiles", method, metric, statistic="mean", intensity="5")
-            line += [number(was, metric), ours(study.get(method, metric, "5"), metric)]
-        rows.append(line)
+            paper = _printed(printed, "quartiles", method, metric, statistic="mean", intensity="5")
+            cells += [number(paper, metric), ours(study.get(method, metric, "5"), metric)]
+        rows.append(cells)
     return markdown(head, rows)
 
 
 # how numbers and tables are written
 
 
+def short_title(metric: str) -> str:
+    """Return the title of a metric without "score"."""
+    return metric_text(metric).title.removesuffix(" score")
+
+
 def number(value: float, metric: str = "", *, digits: int | None = None, percent: bool = False) -> str:
+    """Return a value as it is written in a table; "–" if it is not finite."""
     if not math.isfinite(value):
         return "–"
-    places = digits if digits is not None else 1 if percent else DIGITS.get(metric, 3)
-    return f"{value * (100 if percent else 1):.{places}f}".replace("-", "−")
+    decimals = digits if digits is not None else 1 if percent else DIGITS.get(metric, 3)
+    return f"{value * (100 if percent else 1):.{decimals}f}".replace("-", "−")
 
 
-def ours(found: Figure, metric: str = "", *, digits: int | None = None, percent: bool = False) -> str:
-    """The mean over seeds, ± the standard deviation where there are several."""
-    text = number(found.value, metric, digits=digits, percent=percent)
-    if found.seeds < 2:
+def ours(figure: Figure, metric: str = "", *, digits: int | None = None, percent: bool = False) -> str:
+    """Return the mean over seeds, with ± the standard deviation if there are several seeds."""
+    text = number(figure.value, metric, digits=digits, percent=percent)
+    if figure.seeds < 2:
         return text
-    return f"{text} ± {number(found.deviation, metric, digits=digits, percent=percent)}"
+    return f"{text} ± {number(figure.deviation, metric, digits=digits, percent=percent)}"
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table; all columns but the first are aligned right."""
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     return "\n".join(lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows])
 
 
-def apart(was: float, now: Figure, share: float | None, least: float = 0.0) -> bool:
-    """Whether a difference is larger than rounding, small changes of set-up and two deviations over seeds."""
-    if not now.seeds or not math.isfinite(was):
+def differs(paper: float, our: Figure, share: float | None, margin: float = 0.0) -> bool:
+    """Return whether a difference is larger than a margin and than two standard deviations over seeds.
+
+    Args:
+        paper: the printed figure.
+        our: our figure.
+        share: relative margin; None: no relative margin.
+        margin: absolute margin.
+    """
+    if not our.seeds or not math.isfinite(paper):
         return False
-    noise = 2 * now.deviation if now.seeds > 1 else 0.0
-    return abs(now.value - was) > max(least, abs(was) * (share or 0.0), noise)
+    noise = 2 * our.deviation if our.seeds > 1 else 0.0
+    return abs(our.value - paper) > max(margin, abs(paper) * (share or 0.0), noise)
 
 
-def _printed(printed: Sequence[Published], table: str, method: str, metric: str, **more: str) -> float:
-    return published_value(printed, table=table, dataset="cifar10", method=method, metric=metric, **more)
+def _printed(printed: Sequence[Published], table: str, method: str, metric: str, **properties: str) -> float:
+    """Return a figure that the paper prints for CIFAR-10; NaN if it prints none."""
+    return published_value(printed, table=table, dataset="cifar10", method=method, metric=metric, **properties)
 
 
-def _whose(found: Figure) -> str:
-    return f"ours, {found.seeds} {'seed' if found.seeds == 1 else 'seeds'}"
+def printed_mean(printed: Sequence[Published], method: str, metric: str) -> float:
+    """Return the mean over the shifts at intensity 5 that the paper prints for CIFAR-10; NaN if it prints none."""
+    return _printed(printed, "quartiles", method, metric, statistic="mean")
+
+
+def _whose(figure: Figure) -> str:
+    """Return the label of a line with our figures."""
+    return f"ours, {figure.seeds} {'seed' if figure.seeds == 1 else 'seeds'}"
 
 
 def _has(study: Study, where: str) -> bool:
+    """Return whether a method has detection results on these data."""
     return any(study.get(method, "auroc", where).seeds for method in study.results.names)
 
 

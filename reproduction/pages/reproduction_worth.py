@@ -1,4 +1,7 @@
-"""Whether AvUC helps: pairs of methods that differ in it alone, paired over seeds; for docs/reproduction/tables.md."""
+"""Does AvUC help? Pairs of methods that differ only in AvUC, paired over seeds; for docs/reproduction/tables.md.
+
+`python reproduction/pages/make_reproduction.py` writes the tables into the page.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from reproduction_decision import POSTERIORS, TRAININGS
-from reproduction_seeds import FEWEST_SEEDS, by_seed, difference_text
-from reproduction_tables import NOTHING, PERCENT, SCORES, Study, markdown, number
+from reproduction_seeds import FEWEST_SEEDS, by_seed, difference_text, signed
+from reproduction_tables import NOT_RUN, PERCENT, SCORES, Study, markdown, short_title
 
-from avuc.report.metric_text import words_of
-
-# AURC and the area under AvU are what the AvUC loss aims at
+# the AvUC loss aims at AURC and at the area under AvU
 FIGURES = ("accuracy", *SCORES, "aurc", "avu_auc")
 PRINTED, REPAIRED = "printed", "`monotone`"
 CODE = "noise on all weights, no KL; Adam; as the code"
@@ -20,7 +21,15 @@ OURS = "posterior around a trained network; AugMix; `cifar10-best`"
 
 @dataclass(frozen=True)
 class Pair:
-    """Two methods of a study, with AvUC and without; the training and the loss in words."""
+    """Two methods of a study that differ only in AvUC.
+
+    Args:
+        study: name of the study.
+        method: the method with AvUC.
+        other: the method without AvUC.
+        training: description of the training.
+        loss: description of the loss.
+    """
 
     study: str
     method: str
@@ -30,10 +39,10 @@ class Pair:
 
 
 def _experiment(study: str, training: str, posterior: str, data: str = "") -> list[Pair]:
-    """Return the pairs of one training and posterior of the experiment, without a temperature."""
-    told, base = f"{POSTERIORS[posterior]}; {TRAININGS[training]}{data}", f"{training}, {posterior}"
+    """Return the pairs of one training and posterior of the factorial experiment, without temperature scaling."""
+    description, base = f"{POSTERIORS[posterior]}; {TRAININGS[training]}{data}", f"{training}, {posterior}"
     return [
-        Pair(study, f"{base}, {name}", f"{base}, none", told, loss)
+        Pair(study, f"{base}, {name}", f"{base}, none", description, loss)
         for name, loss in (("AvUC", PRINTED), ("monotone", REPAIRED))
     ]
 
@@ -47,7 +56,7 @@ EXPERIMENT = [
     ),
     *_experiment("factorial-tenth", "Adam", "none", ", a tenth of the images"),
 ]
-# β is 3 where the loss names no other
+# β is 3 unless the loss names another value
 PAIRS = (
     Pair("code", "SVI-AvUC", "SVI", CODE, PRINTED),
     Pair("code", "SVI-AvUC, monotone", "SVI", CODE, REPAIRED),
@@ -75,32 +84,33 @@ def shared_seeds(study: Study, pair: Pair) -> int:
 
 def measured(studies: Mapping[str, Study]) -> list[tuple[Pair, int]]:
     """Return the pairs that have results, with the number of seeds that both methods have."""
-    found = [(pair, shared_seeds(studies[pair.study], pair)) for pair in PAIRS if pair.study in studies]
-    return [(pair, seeds) for pair, seeds in found if seeds]
+    counted = [(pair, shared_seeds(studies[pair.study], pair)) for pair in PAIRS if pair.study in studies]
+    return [(pair, seeds) for pair, seeds in counted if seeds]
 
 
 def worth(studies: Mapping[str, Study]) -> str:
-    """Return two tables of differences at intensity 5, with AvUC − without: enough seeds for a claim, and fewer.
+    """Return two tables of differences at intensity 5 (with AvUC − without): pairs with enough seeds, and with fewer.
 
-    Each is the mean over the seeds that both methods have, with the 95 % interval of Student's t.
+    A difference is the mean over the seeds that both methods have, with the 95 % interval of Student's t.
     """
     pairs = measured(studies)
     enough = [(pair, seeds) for pair, seeds in pairs if seeds >= FEWEST_SEEDS]
     few = [(pair, seeds) for pair, seeds in pairs if seeds < FEWEST_SEEDS]
     parts = [
-        f"*{told}*\n\n{_table(studies, chosen)}"
-        for told, chosen in (
+        f"*{caption}*\n\n{_table(studies, table_pairs)}"
+        for caption, table_pairs in (
             (f"At least {FEWEST_SEEDS} paired seeds; bold: the interval excludes zero.", enough),
             (f"Fewer than {FEWEST_SEEDS} paired seeds: no effect is claimed.", few),
         )
-        if chosen
+        if table_pairs
     ]
-    return "\n\n".join(parts) or NOTHING
+    return "\n\n".join(parts) or NOT_RUN
 
 
 def _table(studies: Mapping[str, Study], pairs: Sequence[tuple[Pair, int]]) -> str:
+    """Return the table of some pairs, each with its number of seeds."""
     head = ["with AvUC − without, intensity 5", "loss", "seeds"]
-    head += [words_of(metric).title.removesuffix(" score") + " in points" * (metric in PERCENT) for metric in FIGURES]
+    head += [short_title(metric) + " in points" * (metric in PERCENT) for metric in FIGURES]
     lines = []
     for pair, seeds in pairs:
         cells = [_cell(studies[pair.study], pair, metric) for metric in FIGURES]
@@ -109,11 +119,10 @@ def _table(studies: Mapping[str, Study], pairs: Sequence[tuple[Pair, int]]) -> s
 
 
 def _cell(study: Study, pair: Pair, metric: str) -> str:
+    """Return the difference of a pair, with its interval if there are several seeds."""
     first, second = (by_seed(study, name, metric, "5") for name in (pair.method, pair.other))
     shared = set(first) & set(second)
     if len(shared) != 1:
         return difference_text(first, second, metric)
     seed = shared.pop()  # one seed has no interval
-    value = first[seed] - second[seed]
-    text = number(abs(value), metric, percent=metric in PERCENT)
-    return ("+" if value > 0 else "−" if value < 0 else "") + text
+    return signed(first[seed] - second[seed], metric)

@@ -1,4 +1,7 @@
-"""The tables of docs/studies/*.md, from the published rows of a study; used by make_studies.py."""
+"""The tables of docs/studies/*.md, from the published results of a study.
+
+`python reproduction/pages/make_studies.py` writes them into the pages.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,17 @@ from reproduction_tables import markdown
 
 from avuc.core.errors import InputError
 from avuc.report.metric_text import metric_text
-from avuc.report.study.paired import Difference, over_seeds, pairs_by_seed
+from avuc.report.study.paired import NOT_COMPARABLE, Difference, over_seeds, pairs_by_seed
 from avuc.report.study.paper_comparison import figure
 from avuc.report.study.result_arrays import CLEAN, METRICS, MethodFacts, Results
 from avuc.study.recipe import parse_recipe
 from avuc.study.stored_recipe import StoredRecipe
 
 VALIDATION = "validation"
-# a difference is called an effect only if this many seeds can be paired
-FEWEST = 5
+# a difference is called an effect only if at least this many seeds can be paired
+FEWEST_SEEDS = 5
 DIGITS = 2
-# printed as they are; all other metrics in percent
+# metrics that are printed as they are; all others are printed in percent
 PLAIN = ("nll", "brier", "mean_entropy", "wasserstein")
 QUARTILES = ("lower quartile", "median", "mean", "upper quartile")
 SCORES = ("ece", "uce", "nll", "brier")
@@ -37,10 +40,10 @@ class Published:
     """The published files of a study.
 
     Args:
-        results: on the test data.
-        facts: study.json.
-        validation: on the validation data.
-        changes: settings that are not those of the study's recipe, "data.test_images = 5000".
+        results: results on the test data.
+        facts: content of study.json.
+        validation: results on the validation data.
+        changes: settings that differ from the study's recipe, like "data.test_images = 5000".
     """
 
     results: Results
@@ -50,11 +53,11 @@ class Published:
 
 
 def read_published(folder: Path, recipe_file: Path | None = None) -> Published | None:
-    """Read what reproduction/run_study.py wrote; None if there is nothing.
+    """Return the files that reproduction/run_study.py published; None if there are none.
 
     Args:
-        folder: of the published files.
-        recipe_file: the study's recipe, with which the published one is compared; None: not at all.
+        folder: folder of the published files.
+        recipe_file: the study's recipe, which the published recipe is compared with; None: no comparison.
     """
     if not (folder / "rows.csv").is_file():
         return None
@@ -64,62 +67,66 @@ def read_published(folder: Path, recipe_file: Path | None = None) -> Published |
     if not lines:
         raise InputError(f"{folder / 'rows.csv'}: has no rows; publish the study again")
     facts = json.loads((folder / "study.json").read_text(encoding="utf-8"))
-    held = [{**line, "shift": CLEAN[0]} for line in lines if line["shift"] == VALIDATION]
-    tested = [line for line in lines if line["shift"] != VALIDATION]
+    held_out_lines = [{**line, "shift": CLEAN[0]} for line in lines if line["shift"] == VALIDATION]
+    test_lines = [line for line in lines if line["shift"] != VALIDATION]
     changes = () if recipe_file is None else changed_settings(folder / "recipe.toml", recipe_file)
-    return Published(_results(recipe, tested), facts, _results(recipe, held), changes)
+    return Published(_results(recipe, test_lines), facts, _results(recipe, held_out_lines), changes)
 
 
 def changed_settings(published: Path, recipe: Path) -> tuple[str, ...]:
-    """Return the settings of a published recipe that are not those of the study's own, without data.root.
+    """Return the settings of a published recipe that differ from those of the study's recipe, without data.root.
 
     Args:
-        published: what was run.
-        recipe: the file in the study's folder.
+        published: the recipe that was run.
+        recipe: the recipe in the study's folder.
     """
-    ran, own = (_settings(path) for path in (published, recipe))
-    keys = sorted((ran.keys() | own.keys()) - {"data.root"})
+    run, original = (_settings(path) for path in (published, recipe))
+    keys = sorted((run.keys() | original.keys()) - {"data.root"})
     for key in keys:
         method, _, setting = key.rpartition(".train.")
-        if method:  # a method's own training settings are written where they are not those of all methods
-            for settings in (ran, own):
+        if method:  # a method lists only training settings that differ from the common ones
+            for settings in (run, original):
                 settings.setdefault(key, settings.get(f"train.{setting}"))
-    # a key that one of the two does not write is at its default there
-    changed = {key: ran.get(key, "left out") for key in keys if ran.get(key) != own.get(key)}
+    # a key that is missing in one of the recipes has its default value there
+    changed = {key: run.get(key, "left out") for key in keys if run.get(key) != original.get(key)}
     return tuple(f"{key} = {list(value) if isinstance(value, tuple) else value}" for key, value in changed.items())
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    tables = parse_recipe(path.read_text(encoding="utf-8"), str(path)).tables()  # published: leaves defaults out
+    """Return all settings of a recipe, with keys like "methods.SVI.train.epochs"."""
+    tables = parse_recipe(
+        path.read_text(encoding="utf-8"), str(path)
+    ).tables()  # parsing adds the settings that the published file leaves out
     methods = {method["name"]: method for method in tables.pop("methods")}
     return _flat({**tables, "methods": methods})
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """
+    """Return nested tables as one, with keys joined by dots.
+
     >>> _flat({"a": {"b": 1, "c": {}}, "d": [2]})
     {'a.b': 1, 'd': [2]}
     """
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in table.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
 
 
 def _results(recipe: StoredRecipe, lines: Sequence[Mapping[str, str]]) -> Results:
-    """The rows as the arrays that reports are made from."""
-    present = {line["method"] for line in lines}
+    """Return the published rows as the arrays that reports are made from."""
+    present_methods = {line["method"] for line in lines}
     seeds = sorted({int(line["seed"]) for line in lines})
-    sets = [CLEAN, *((shift, level) for shift in recipe.study.shifts for level in recipe.study.severities)]
-    sets += [(f"ood:{other.name}", 0) for other in recipe.study.others]
-    found = {(line["shift"], int(line["severity"])) for line in lines}
-    test_sets = [key for key in sets if key in found]
+    all_sets = [CLEAN, *((shift, level) for shift in recipe.study.shifts for level in recipe.study.severities)]
+    all_sets += [(f"ood:{other.name}", 0) for other in recipe.study.others]
+    present_sets = {(line["shift"], int(line["severity"])) for line in lines}
+    test_sets = [key for key in all_sets if key in present_sets]
     methods = []
-    for index, method in enumerate(one for one in recipe.methods if one.name in present):
-        own = [line for line in lines if line["method"] == method.name]
-        numbers = tuple(sorted({int(line["seed"]) for line in own}))
-        samples = max(int(line["samples"]) for line in own)
-        methods.append(MethodFacts(method.name, index, method.reuse_model, seeds=numbers, samples=samples))
+    for index, method in enumerate(entry for entry in recipe.methods if entry.name in present_methods):
+        method_lines = [line for line in lines if line["method"] == method.name]
+        method_seeds = tuple(sorted({int(line["seed"]) for line in method_lines}))
+        samples = max(int(line["samples"]) for line in method_lines)
+        methods.append(MethodFacts(method.name, index, method.reuse_model, seeds=method_seeds, samples=samples))
     names = [method.name for method in methods]
     values = {
         metric: np.full((len(methods), len(seeds), len(test_sets)), np.nan)
@@ -127,15 +134,15 @@ def _results(recipe: StoredRecipe, lines: Sequence[Mapping[str, str]]) -> Result
         if lines and metric in lines[0]
     }
     for line in lines:
-        place = names.index(line["method"]), seeds.index(int(line["seed"]))
-        where = test_sets.index((line["shift"], int(line["severity"])))
+        method_and_seed = names.index(line["method"]), seeds.index(int(line["seed"]))
+        set_index = test_sets.index((line["shift"], int(line["severity"])))
         for metric, array in values.items():
-            array[(*place, where)] = float(line[metric] or "nan")
+            array[(*method_and_seed, set_index)] = float(line[metric] or "nan")
     return Results(recipe.study.name, "", (), methods, test_sets, values, {}, {}, {}, studies=(recipe.study.name,))
 
 
 def number(value: float, metric: str, *, signed: bool = False) -> str:
-    """A value as it is printed: shares in percent.
+    """Return a value as it is printed: shares in percent.
 
     >>> number(0.12345, "ece"), number(1.5, "nll"), number(-0.01, "ece", signed=True), number(math.nan, "ece")
     ('12.35', '1.500', '−1.00', '–')
@@ -148,37 +155,39 @@ def number(value: float, metric: str, *, signed: bool = False) -> str:
 
 
 def title(metric: str) -> str:
-    """The heading of a metric's column."""
+    """Return the heading of a metric's column."""
     text = metric_text(metric)
     arrow = {"higher": " ↑", "lower": " ↓"}.get(text.better, "")
     return f"{text.title}{'' if metric in PLAIN else ', %'}{arrow}"
 
 
 def _table(results: Results, metrics: Sequence[str], where: str) -> str:
-    """Mean over seeds ± the deviation over seeds."""
-    known = [metric for metric in metrics if metric in results.values]
+    """Return a table of means over seeds ± standard deviations over seeds."""
+    measured = [metric for metric in metrics if metric in results.values]
     rows = []
     for name in results.names:
         cells = []
-        for metric in known:
-            found = figure(results, name, metric, where)
-            deviation = f" ± {number(found.deviation, metric)}" if found.seeds > 1 else ""
-            cells.append(number(found.value, metric) + deviation)
+        for metric in measured:
+            value = figure(results, name, metric, where)
+            deviation = f" ± {number(value.deviation, metric)}" if value.seeds > 1 else ""
+            cells.append(number(value.value, metric) + deviation)
         rows.append([name, *cells])
-    return markdown(["method", *map(title, known)], rows)
+    return markdown(["method", *map(title, measured)], rows)
 
 
 def clean(results: Results, metrics: Sequence[str]) -> str:
+    """Return the table of the clean test data."""
     seeds = "one seed" if results.seeds == 1 else f"mean ± standard deviation over {results.seeds} seeds"
     return f"Clean test data, {seeds}.\n\n{_table(results, metrics, 'clean')}"
 
 
 def held_out(validation: Results, metrics: Sequence[str]) -> str:
-    """The same table for the validation data, where temperatures and thresholds are learned."""
+    """Return the same table for the validation data, on which temperatures and thresholds are learned."""
     return f"Validation data, for comparison; temperatures are learned there.\n\n{_table(validation, metrics, 'clean')}"
 
 
 def shifted(results: Results, metrics: Sequence[str]) -> str:
+    """Return the table of the shifted test data at the strongest intensity."""
     top = results.severities[-1]
     return (
         f"Mean over {len(results.shifts)} kinds of shift at intensity {top}, and its deviation over seeds.\n\n"
@@ -187,7 +196,7 @@ def shifted(results: Results, metrics: Sequence[str]) -> str:
 
 
 def by_intensity(results: Results, metrics: Sequence[str]) -> str:
-    """Mean over shifts at every intensity, for the first metric and the calibration errors."""
+    """Return the means over shifts at every intensity, for the first metric and the calibration errors."""
     parts = []
     for metric in dict.fromkeys([metrics[0], "nll", "ece", "uce"]):
         if metric in results.values:
@@ -201,14 +210,14 @@ def by_intensity(results: Results, metrics: Sequence[str]) -> str:
 
 
 def quartiles(results: Results) -> str:
-    """The paper's table: quartiles over the shifts at the strongest intensity, and the trend with the intensity."""
+    """Return the paper's table: quartiles over the shifts at the strongest intensity, and ρ with the intensity."""
     top, parts = str(results.severities[-1]), []
     for metric in SCORES:
         if metric not in results.values:
             continue
         rows = []
         for name in results.names:
-            cells = [number(figure(results, name, metric, top, each).value, metric) for each in QUARTILES]
+            cells = [number(figure(results, name, metric, top, quartile).value, metric) for quartile in QUARTILES]
             rho = figure(results, name, metric, "", "spearman").value
             rows.append([name, *cells, f"{rho:.2f}".replace("-", "−") if math.isfinite(rho) else "–"])
         head = ["method", *QUARTILES, "ρ with the intensity"]
@@ -217,98 +226,92 @@ def quartiles(results: Results) -> str:
 
 
 def detection(results: Results) -> str:
-    """How well entropy separates other data from clean test data."""
+    """Return how well entropy separates other data from clean test data."""
     parts = []
     for name in results.outside:
-        known = [metric for metric in DETECTION if metric in results.values]
-        if known:
-            table = _table(results, known, name.removeprefix("ood:"))
+        measured = [metric for metric in DETECTION if metric in results.values]
+        if measured:
+            table = _table(results, measured, name.removeprefix("ood:"))
             parts.append(f"Detecting {name.removeprefix('ood:')} by entropy.\n\n{table}")
     return "\n\n".join(parts)
 
 
 def difference(results: Results, pair: tuple[str, str], metric: str, where: str) -> tuple[Difference, int]:
-    """First − second over the seeds that both have, with the interval of paired seeds; and how many seeds."""
+    """Return first − second over the seeds that both have, with its paired interval, and the number of these seeds."""
     first, second = (figure(results, name, metric, where) for name in pair)
     paired = pairs_by_seed(first, second)
     if not paired:
-        return Difference(math.nan, math.nan, math.nan), 0
-    ones, others = zip(*paired, strict=True)
-    return over_seeds(ones, others, same_seeds=True), len(paired)
+        return NOT_COMPARABLE, 0
+    first_values, second_values = zip(*paired, strict=True)
+    return over_seeds(first_values, second_values, same_seeds=True), len(paired)
 
 
 def differences(results: Results, metrics: Sequence[str], pairs: Sequence[tuple[str, str]]) -> str:
-    """Differences of pairs of methods, on clean data and under shift."""
-    known = [metric for metric in metrics if metric in results.values]
+    """Return the differences of pairs of methods, on clean data and under shift."""
+    measured = [metric for metric in metrics if metric in results.values]
     parts = [
         "First method minus second, with half of its 95 % interval over paired seeds. Bold: the interval does not "
-        f"contain 0, and there are at least {FEWEST} seeds. With fewer seeds nothing is claimed."
+        f"contain 0, and there are at least {FEWEST_SEEDS} seeds. With fewer seeds nothing is claimed."
     ]
-    for where, words in (("clean", "clean test data"), ("shifted", "mean over all shifts and intensities")):
+    for where, images in (("clean", "clean test data"), ("shifted", "mean over all shifts and intensities")):
         if where == "clean" or results.shifts:
             rows = [
-                [f"{first} − {second}", *(interval(results, (first, second), m, where) for m in known)]
+                [f"{first} − {second}", *(interval(results, (first, second), m, where) for m in measured)]
                 for first, second in pairs
             ]
-            parts.append(f"On {words}:\n\n{markdown(['difference', *map(title, known)], rows)}")
-            few = [
-                [f"{first} − {second}", *(spread(results, (first, second), m, where) for m in known)]
+            parts.append(f"On {images}:\n\n{markdown(['difference', *map(title, measured)], rows)}")
+            few_seeds = [
+                [f"{first} − {second}", *(spread(results, (first, second), m, where) for m in measured)]
                 for first, second in pairs
-                if any(1 < difference(results, (first, second), m, where)[1] < FEWEST for m in known)
+                if any(1 < difference(results, (first, second), m, where)[1] < FEWEST_SEEDS for m in measured)
             ]
-            if few:
-                head = ["lowest and highest of the seeds", *map(title, known)]
-                parts.append(f"The same for each seed, from the lowest to the highest:\n\n{markdown(head, few)}")
+            if few_seeds:
+                head = ["lowest and highest of the seeds", *map(title, measured)]
+                parts.append(f"The same for each seed, from the lowest to the highest:\n\n{markdown(head, few_seeds)}")
     return "\n\n".join(parts)
 
 
 def by_seed(results: Results, pair: tuple[str, str], metric: str, where: str) -> list[float]:
-    """First − second for each seed that both have."""
+    """Return first − second for each seed that both have."""
     first, second = (figure(results, name, metric, where) for name in pair)
-    return [one - other for one, other in pairs_by_seed(first, second)]
+    return [value - base for value, base in pairs_by_seed(first, second)]
 
 
 def spread(results: Results, pair: tuple[str, str], metric: str, where: str) -> str:
-    """The lowest and the highest difference of the seeds."""
+    """Return the lowest and the highest difference of the seeds."""
     values = by_seed(results, pair, metric, where) or [math.nan]
-    return " … ".join(number(each(values), metric, signed=True) for each in (min, max))
+    return " … ".join(number(extreme(values), metric, signed=True) for extreme in (min, max))
 
 
 def interval(results: Results, pair: tuple[str, str], metric: str, where: str) -> str:
-    """First − second with half of its interval; bold if it is an effect."""
-    found, seeds = difference(results, pair, metric, where)
-    if not math.isfinite(found.low):
-        return number(found.value, metric, signed=True)
-    half = number((found.high - found.low) / 2, metric)
-    text = f"{number(found.value, metric, signed=True)} ± {half}"
-    return f"**{text}**" if seeds >= FEWEST and not found.low <= 0 <= found.high else text
+    """Return first − second with half of its interval; bold if it is an effect."""
+    change, seeds = difference(results, pair, metric, where)
+    if not math.isfinite(change.low):
+        return number(change.value, metric, signed=True)
+    half = number((change.high - change.low) / 2, metric)
+    text = f"{number(change.value, metric, signed=True)} ± {half}"
+    return f"**{text}**" if seeds >= FEWEST_SEEDS and not change.low <= 0 <= change.high else text
 
 
 def says(results: Results, pair: tuple[str, str], where: str) -> str:
-    """One cell of the index: the differences of ECE and NLL, and whether they are effects."""
+    """Return one cell of the index: the differences of ECE and NLL; bold if they are effects."""
     if where == "shifted" and not results.shifts:
         return "no shifts"
     return ", ".join(f"{metric.upper()} {interval(results, pair, metric, where)}" for metric in ("ece", "nll"))
 
 
 def holds(results: Results, pair: tuple[str, str], where: str) -> str:
-    """Whether the first method helps: what is an effect on ECE and NLL over at least `FEWEST` paired seeds.
-
-    Args:
-        results: of a study.
-        pair: the method and the one that it is compared with.
-        where: "clean" or "shifted".
-    """
-    words = {}
+    """Return whether the first method helps: its effects on ECE and NLL over at least `FEWEST_SEEDS` paired seeds."""
+    effects = {}
     for metric in ("ece", "nll"):
-        found, seeds = difference(results, pair, metric, where)
-        if seeds < FEWEST:
+        change, seeds = difference(results, pair, metric, where)
+        if seeds < FEWEST_SEEDS:
             return f"open: {seeds} seed{'s' * (seeds != 1)}"
-        words[metric] = "better" if found.high < 0 else "worse" if found.low > 0 else "the same"
-    if set(words.values()) == {"the same"}:
+        effects[metric] = "better" if change.high < 0 else "worse" if change.low > 0 else "the same"
+    if set(effects.values()) == {"the same"}:
         return "no effect"
-    if "worse" not in words.values():
-        return "yes" if words["ece"] == "better" else "NLL only"
-    if words["ece"] == "better":
+    if "worse" not in effects.values():
+        return "yes" if effects["ece"] == "better" else "NLL only"
+    if effects["ece"] == "better":
         return "ECE only; NLL is worse"
-    return "no: worse" if words["nll"] != "better" else "NLL only; ECE is worse"
+    return "no: worse" if effects["nll"] != "better" else "NLL only; ECE is worse"

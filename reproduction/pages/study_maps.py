@@ -1,11 +1,11 @@
-"""Wrong pixels and uncertainty side by side, for the page of a segmentation study: one picture from its store.
+"""Draw wrong pixels and uncertainty side by side, from the store of a segmentation study, for its page.
 
     python reproduction/pages/study_maps.py out/studies/camvid docs/figures/camvid-maps.png "Cross-entropy" "Ensemble"
 
-A row for each method, a pair of columns for each example: wrong pixels (red), and entropy from black (0) to white (the
-highest possible). Pixels without a label are white in both. The store keeps the examples with the most mistakes for
-their uncertainty; those that most of the methods have are shown. The photographs themselves are left out: they are not
-ours to publish.
+The figure has a row for each method and a pair of columns for each example: wrong pixels (red), and entropy from black
+(0) to white (the highest possible). Pixels without a label are white in both. The store keeps the examples with the
+most mistakes for their uncertainty; the figure shows those that most of the methods have. It leaves out the
+photographs, which we may not publish.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Picture = np.ndarray
 
 
 def maps_of(store: Store, method: str, shift: str, severity: int) -> dict[str, tuple[Picture, Picture]]:
-    """Return the wrong pixels and the entropy of each example that is kept, by its name."""
+    """Return the name of each stored example → its wrong pixels and its entropy."""
     query = "SELECT data FROM shown WHERE method=? AND shift=? AND severity=? ORDER BY seed LIMIT 1"
-    found = list(store.select(query, (method, shift, severity)))
-    if not found:
+    stored = list(store.select(query, (method, shift, severity)))
+    if not stored:
         raise InputError(f"{method} on {shift}: the store shows no examples; name a method of the study")
     maps = {}
-    for entry in json.loads(found[0][0])["mistakes"]:
+    for entry in json.loads(stored[0][0])["mistakes"]:
         if "png" in entry:
             with Image.open(io.BytesIO(base64.b64decode(entry["png"]))) as opened:
                 pixels = np.asarray(opened.convert("RGB"))
@@ -44,22 +44,22 @@ def maps_of(store: Store, method: str, shift: str, severity: int) -> dict[str, t
     return maps
 
 
-def chosen(all_maps: Sequence[dict[str, tuple[Picture, Picture]]], most: int = EXAMPLES) -> list[str]:
-    """Return the examples that most methods have, in the order of the first method."""
+def chosen(all_maps: Sequence[dict[str, tuple[Picture, Picture]]], count: int = EXAMPLES) -> list[str]:
+    """Return the names of the examples that most methods have, in the order of the first method."""
     counts = Counter(name for maps in all_maps for name in maps)
-    names = sorted(counts, key=lambda name: -counts[name])[:most]
-    order = {name: place for place, name in enumerate(all_maps[0])}
+    names = sorted(counts, key=lambda name: -counts[name])[:count]
+    order = {name: index for index, name in enumerate(all_maps[0])}
     return sorted(names, key=lambda name: order.get(name, len(order)))
 
 
 def picture(all_maps: Sequence[dict[str, tuple[Picture, Picture]]], names: Sequence[str]) -> Picture:
-    """Return the rows of the methods below each other; white where a method does not have the example."""
-    empty = np.full_like(next(one for maps in all_maps for one, _ in maps.values()), 255)
-    high = np.full((empty.shape[0], GAP, 3), 255, np.uint8)
+    """Return the figure: one row for each method, white where a method does not have the example."""
+    empty = np.full_like(next(wrong for maps in all_maps for wrong, _ in maps.values()), 255)
+    gap = np.full((empty.shape[0], GAP, 3), 255, np.uint8)
     rows = []
     for maps in all_maps:
         pairs = [maps.get(name, (empty, empty)) for name in names]
-        parts = [part for wrong, entropy in pairs for part in (wrong, high[:, :1], entropy, high)]
+        parts = [part for wrong, entropy in pairs for part in (wrong, gap[:, :1], entropy, gap)]
         rows += [np.concatenate(parts[:-1], axis=1)]
         rows += [np.full((GAP, rows[0].shape[1], 3), 255, np.uint8)]
     return np.concatenate(rows[:-1]).repeat(SCALE, 0).repeat(SCALE, 1)

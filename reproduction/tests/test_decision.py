@@ -26,6 +26,7 @@ import reproduction_lines as pairs
 from reproduction_seeds import by_seed
 
 from avuc.core.errors import InputError
+from avuc.report.study.paired import over_seeds
 from avuc.report.study.paper_comparison import Figure
 from avuc.training.meters import all_uncertain
 from avuc.training.model_trainer import TRAPPED
@@ -202,7 +203,7 @@ def test_the_page_shows_every_line_and_says_what_is_not_measured(committed):
     assert len(page.detection(committed).splitlines()) - 2 == len(pairs.LINES) - len(missing)
     assert all(part in told for line in missing for part in line.have.split("; "))
     assert "not measured" in page.decision({"code": committed["code"]})
-    assert page.decision({}) == page.detection({}) == page.intervals({}) == make.NOTHING
+    assert page.decision({}) == page.detection({}) == page.intervals({}) == make.NOT_RUN
 
 
 def test_the_pilots_failure_is_told_without_a_claim():
@@ -342,7 +343,7 @@ def test_a_comparison_is_measured_once_all_seeds_of_both_are_there():
     assert lines[0].split("|")[3].strip() == "**−0.20 (−0.20 … −0.20)**"
     assert lines[2].count("not measured") == 6
     assert "every loss" in factorial.effects({"factorial": experiment(none=3)})
-    assert factorial.effects({}) == make.NOTHING
+    assert factorial.effects({}) == make.NOT_RUN
 
 
 def test_gains_are_positive_if_the_loss_is_better():
@@ -368,7 +369,7 @@ def test_gains_are_drawn(committed):
 
 
 def test_other_training_data_stand_beside_all_images():
-    assert factorial.errors_left({}) == make.NOTHING
+    assert factorial.errors_left({}) == make.NOT_RUN
     lines = factorial.errors_left({"factorial": experiment(), "factorial-tenth": experiment(penalty=4)}).splitlines()[
         2:
     ]
@@ -390,7 +391,7 @@ def test_with_few_images_the_printed_loss_fails_and_monotone_ranks_better(commit
     """Sentences of the page, from the rows; 5 paired seeds."""
     few = committed["factorial-tenth"]
     compared = {
-        (loss, metric, where): page.over_seeds(
+        (loss, metric, where): over_seeds(
             *(tuple(page.by_seed(few, f"Adam, none, {one} + TS", metric, where).values()) for one in (loss, "none")),
             same_seeds=True,
         )
@@ -436,7 +437,7 @@ def test_variants_are_compared_where_both_are_trained(committed):
     measured = [line for line in pairs.VARIANTS if page.verdict(committed, line) != page.NOT_MEASURED]
     assert len(lines) == len(measured) + (len(measured) < len(pairs.VARIANTS))
     assert "(5 seeds) | +0.008 (−0.012 … +0.029)" in lines[0]
-    assert page.variants({}) == make.NOTHING
+    assert page.variants({}) == make.NOT_RUN
 
 
 # the decision table from the rows

@@ -154,7 +154,7 @@ def test_without_a_mistake_there_is_no_auroc():
 
 
 def test_every_loss_seed_and_text_has_a_row(folders):
-    rows = page.read_rows(folders[2])
+    rows = page.read_results(folders[2])
     assert rows is not None
     assert rows.losses == list(study.LOSSES)
     for loss in study.LOSSES:
@@ -169,7 +169,7 @@ def test_every_loss_seed_and_text_has_a_row(folders):
 
 def test_the_choice_sees_validation_text_only_and_takes_the_lowest_nll(folders):
     _, out, results = folders
-    rows = page.read_rows(results)
+    rows = page.read_results(results)
     assert {row["text"] for row in rows.choice} == {"validation"}
     plain = {row["rate"]: row["nll"] for row in rows.choice if row["loss"] == page.PLAIN and row["scaling"] == "none"}
     assert rows.chosen["rate"] == min(plain, key=plain.get)
@@ -181,7 +181,7 @@ def test_the_choice_sees_validation_text_only_and_takes_the_lowest_nll(folders):
 
 
 def test_temperature_lowers_the_validation_nll_and_keeps_accuracy(folders):
-    rows = page.read_rows(folders[2])
+    rows = page.read_results(folders[2])
     for loss in rows.losses:
         before, after = (rows.by_seed(loss, "validation", "nll", scaling) for scaling in page.SCALINGS)
         assert all(after[seed] <= before[seed] + 1e-6 for seed in before)
@@ -224,7 +224,7 @@ def test_intervals_are_those_of_paired_seeds():
     pairs = [(2.0, 1.9), (2.1, 2.05), (2.3, 2.1), (2.2, 2.12), (2.4, 2.2)]
     test = [row(page.PLAIN, 0.0, s, a) for s, (a, _) in enumerate(pairs)]
     test += [row("AvUC", 1.0, s, b) for s, (_, b) in enumerate(pairs)] + [row("AvUC", 3.0, 0, 9.0)]
-    rows = page.Rows(test, [], [], {"strengths": {page.PLAIN: 0.0, "AvUC": 1.0}})
+    rows = page.Results(test, [], [], {"strengths": {page.PLAIN: 0.0, "AvUC": 1.0}})
     effect = rows.effect("AvUC", "test", "nll", "none")
     low, high = stats.ttest_rel([b for _, b in pairs], [a for a, _ in pairs]).confidence_interval(0.95)
     assert (effect.low, effect.high) == pytest.approx((low, high))
@@ -234,13 +234,13 @@ def test_intervals_are_those_of_paired_seeds():
 
 def test_the_page_is_made_from_the_committed_rows():
     guide, study = (path.read_text(encoding="utf-8") for path in page.PAGES)
-    rows = page.read_rows(page.RESULTS)
+    rows = page.read_results(page.RESULTS)
     assert page.filled(guide, rows) == guide
     assert page.filled(study, rows) == study
     assert set(page.BLOCKS) == set(block_names(study))
 
 
 def test_every_block_can_be_made_of_a_small_study(folders):
-    rows = page.read_rows(folders[2])
+    rows = page.read_results(folders[2])
     for name, make in page.BLOCKS.items():
         assert len(make(rows).splitlines()) > 4, name

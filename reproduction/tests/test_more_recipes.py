@@ -61,7 +61,7 @@ def test_the_second_network_takes_any_corners():
     with pytest.raises(Exception, match="no corner 'Adam, some'"):
         factorial_more.parse_corner("Adam, some")
     with pytest.raises(ValueError, match="is not in the recipe"):
-        factorial_more.changed("a", "b", "c")
+        factorial_more.replaced("a", "b", "c")
 
 
 def test_past_recipes_are_what_the_script_writes():

@@ -301,7 +301,7 @@ def test_the_pages_say_how_much_of_the_factorial_is_finished(tmp_path):
     fake_study(tmp_path / "factorial", recipe_of(factorial.RECIPES / "factorial.toml", *changes))
     found = make.read_studies(tmp_path)
     assert reproduction_factorial.progress(found) == "**72 of 72 networks are trained.**"
-    assert reproduction_factorial.progress({}) == make.NOTHING
+    assert reproduction_factorial.progress({}) == make.NOT_RUN
     store = Store(tmp_path / "factorial")
     for table in ("rows", "cells", "curves", "shown", "entropies"):  # one corner, and one seed of another
         store.db.execute(f"DELETE FROM {table} WHERE method NOT LIKE 'Adam, no%'")
@@ -351,7 +351,7 @@ def test_nothing_to_publish_is_said(tmp_path):
 
 def test_every_block_is_filled(studies, printed):
     blocks, remarks = make.all_blocks(studies, printed, {})
-    empty = {name for name, text in blocks.items() if make.NOTHING in text}
+    empty = {name for name, text in blocks.items() if make.NOT_RUN in text}
     # the recipe may or may not have the first; the factorial, the baselines and past are not among these studies
     absent = {"auavuc", "decision-intervals", "errors-left", "factorial", "factorial-effects", "pilot"}
     assert empty <= absent | {"baselines", "past", "past-choice"}, empty
@@ -382,7 +382,7 @@ def test_sentences_survive_and_silence_the_alarm(studies, printed):
 
 def test_without_rows_every_block_says_so(printed):
     blocks, remarks = make.all_blocks({}, printed, {})
-    assert set(blocks.values()) == {make.NOTHING}
+    assert set(blocks.values()) == {make.NOT_RUN}
     assert remarks.missing == []
 
 
@@ -526,7 +526,7 @@ def test_pairs_with_few_seeds_stand_apart_and_are_never_bold(studies):
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[4:]]
     ece = 3 + worth.FIGURES.index("ece")
     assert [(row[2], row[ece]) for row in lines] == [("4", "−0.400 (−0.400 … −0.400)"), ("1", "−0.400")]
-    assert worth.worth({}) == worth.worth({"code": made_up(SVI=(0.5,))}) == make.NOTHING
+    assert worth.worth({}) == worth.worth({"code": made_up(SVI=(0.5,))}) == make.NOT_RUN
     # every pair names methods of its recipe; the made-up studies have no factorial, and their ablation no pair
     shown = {pair for pair, _ in worth.measured(studies)}
     assert shown == {pair for pair in worth.PAIRS if pair.study in studies and pair.study != "ablation"}

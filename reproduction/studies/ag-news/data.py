@@ -1,15 +1,17 @@
 """AG News: descriptions of news articles in four classes (World, Sports, Business, Sci/Tech).
 
-The folder holds, as the public repositories forest-snow/alps (data/agnews), HenryPengZou/JointMatch (data/ag_news) and
-dejanbatanjac/bbc-article-classify-bert (bbc) have them:
+    python reproduction/run_study.py ag-news --data FOLDER
+
+FOLDER holds files of the public repositories forest-snow/alps (data/agnews), HenryPengZou/JointMatch (data/ag_news) and
+dejanbatanjac/bbc-article-classify-bert (bbc):
 
     train.csv                 the original 120,000 training articles, if you have them; otherwise
-    alps-dev.tsv, dev.csv     10,001 and 8,000 of them (the file dev.tsv of alps has another name here)
+    alps-dev.tsv, dev.csv     10,001 and 8,000 of them (rename dev.tsv of alps to alps-dev.tsv)
     test.csv                  7,600 test articles
-    bbc/{business,sport,tech} BBC articles, the other domain; its other two folders have no class of their own here
+    bbc/{business,sport,tech} BBC articles, the other domain; its other two folders have no class in AG News
 
-Descriptions that occur twice, or in the test data, are not trained on. The smaller files have no titles,
-so titles are left out.
+Duplicate descriptions and descriptions in the test data are not used for training. The smaller files have no titles, so
+titles are left out.
 """
 
 from __future__ import annotations
@@ -40,24 +42,25 @@ def load(split: str, root: str) -> tuple[list[str], Tensor]:
 
 
 def encode(texts: list[str], root: str) -> Tensor:
-    """Return what the network takes. The words are those of the training articles, held-out ones included."""
+    """Return the input of the network. The vocabulary is that of the training articles, held-out ones included."""
     return encode_words(map(words_of, texts), _vocabulary(root), VOCABULARY, LENGTH)
 
 
 def bbc_news(
     texts: list[str], labels: Tensor, severity: int, generator: torch.Generator, root: str
 ) -> tuple[list[str], Tensor]:
-    """Return the descriptions with a fifth of them, for each step of severity, replaced by those of BBC articles."""
-    others, classes = _bbc(root)
-    return mixed((texts, labels), (others, torch.tensor(classes)), severity, generator)
+    """Return the descriptions with `severity` fifths of them replaced by descriptions of BBC articles."""
+    bbc_texts, bbc_labels = _bbc(root)
+    return mixed((texts, labels), (bbc_texts, torch.tensor(bbc_labels)), severity, generator)
 
 
 @cache
 def _training(root: str) -> Labelled:
-    here = Path(root)
-    whole = here / "train.csv"
-    parts = [_table(whole)] if whole.exists() else [_table(here / "alps-dev.tsv"), _table(here / "dev.csv")]
-    seen = {_key(text) for text in _table(here / "test.csv")[0]}
+    """Return the training descriptions and labels, without duplicates and without those of the test data."""
+    folder = Path(root)
+    original = folder / "train.csv"
+    parts = [_table(original)] if original.exists() else [_table(folder / "alps-dev.tsv"), _table(folder / "dev.csv")]
+    seen = {_key(text) for text in _table(folder / "test.csv")[0]}
     texts, labels = [], []
     for text, label in (pair for part in parts for pair in zip(*part, strict=True)):
         if _key(text) not in seen:
@@ -68,7 +71,7 @@ def _training(root: str) -> Labelled:
 
 
 def _table(path: Path) -> Labelled:
-    """Rows (class from 1, …, description), or (description, name of the class) in a .tsv file."""
+    """Read rows (class from 1, …, description), or (description, name of the class) in a .tsv file."""
     if path.suffix == ".tsv":
         lines = [line.rpartition("\t") for line in path.read_text(encoding="utf-8").split("\n") if line]
         rows = [(str(CLASSES.index(name) + 1), text) for text, _, name in lines]
@@ -79,12 +82,13 @@ def _table(path: Path) -> Labelled:
 
 
 def _key(text: str) -> str:
+    """Return the words of a description in lower case, by which duplicates are found."""
     return " ".join(words_of(text.lower()))
 
 
 @cache
 def _bbc(root: str) -> Labelled:
-    """The first paragraph of each article, which is what a description is in AG News."""
+    """Return the first paragraph of each article, which corresponds to a description in AG News."""
     texts, labels = [], []
     for name, label in BBC.items():
         for path in sorted((Path(root) / "bbc" / name).glob("*.txt")):
@@ -96,4 +100,5 @@ def _bbc(root: str) -> Labelled:
 
 @cache
 def _vocabulary(root: str) -> dict[str, int]:
+    """Return the vocabulary of the training data."""
     return vocabulary_of(map(words_of, _training(root)[0]), VOCABULARY)

@@ -1,4 +1,7 @@
-"""The network of this study: a small transformer encoder, trained from scratch."""
+"""The network of the AG News study: a small transformer encoder, trained from scratch.
+
+Run the study with `python reproduction/run_study.py ag-news --data FOLDER`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """CamVid road scenes (Brostow et al. 2009) as arranged by the SegNet tutorial: 367 / 101 / 233 images with 11 classes.
 
-`root` holds train, val, test with PNG images and trainannot, valannot, testannot with PNG labels of the same names;
-label 11 is void, and ignored. `python data.py ROOT TARGET` writes a copy at half the size, which `load` reads without
-resizing again.
+    python reproduction/run_study.py camvid --data ROOT
+    python reproduction/studies/camvid/data.py ROOT TARGET    # writes a copy at half the size
+
+ROOT holds the folders train, val and test with PNG images, and trainannot, valannot and testannot with PNG labels of
+the same names. Label 11 is void and is ignored. `load` also reads the copy, and does not resize it again.
 """
 
 from __future__ import annotations
@@ -26,30 +28,38 @@ VOID = 11
 
 
 def load(split, root, scale=2, count=0):
-    """Images (N, H, W, 3) and a label for each pixel, at 1/`scale` of 360 × 480; the first `count`, 0 for all."""
+    """Return images (N, H, W, 3) and a label for each pixel.
+
+    Args:
+        split: "train", "val" or "test".
+        root: folder of the data.
+        scale: the images are 1/`scale` of 360 × 480.
+        count: return only the first `count` images; 0: all.
+    """
     files = sorted((Path(root) / split).glob("*.png"))
     if len(files) != COUNTS[split]:
         raise InputError(f"{Path(root) / split}: {len(files)} images; CamVid has {COUNTS[split]} there")
     files = files[:count] if count else files
     pairs = [_pair(path, Path(root) / f"{split}annot" / path.name, scale) for path in files]
-    images, labels = (np.stack(each) for each in zip(*pairs, strict=True))
+    images, labels = (np.stack(arrays) for arrays in zip(*pairs, strict=True))
     targets = torch.from_numpy(labels).long()
     targets[targets == VOID] = IGNORE_INDEX
     return TensorData(torch.from_numpy(images), targets, len(CLASSES), f"CamVid {split}", CLASSES)
 
 
-def _pair(image: Path, label: Path, scale: int) -> tuple[np.ndarray, np.ndarray]:
-    with Image.open(image) as picture, Image.open(label) as classes:
-        pixels, marks = picture.convert("RGB"), np.asarray(classes, np.uint8)
-        if marks.shape != (pixels.height, pixels.width):
-            raise InputError(f"{label}: {marks.shape} labels for an image of {(pixels.height, pixels.width)}")
-        wanted = SIZE[0] // scale, SIZE[1] // scale
-        if marks.shape != wanted:
-            if marks.shape != SIZE:
-                raise InputError(f"{image}: {marks.shape} pixels; expected {SIZE}, or {wanted} for scale {scale}")
-            # the mean of scale × scale pixels, and the label of the first of them
-            pixels, marks = pixels.reduce(scale), marks[::scale, ::scale]
-        return np.asarray(pixels, np.uint8), marks
+def _pair(image_path: Path, label_path: Path, scale: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pixels and labels of one image, at 1/`scale` of the full size."""
+    with Image.open(image_path) as picture, Image.open(label_path) as classes:
+        pixels, labels = picture.convert("RGB"), np.asarray(classes, np.uint8)
+        if labels.shape != (pixels.height, pixels.width):
+            raise InputError(f"{label_path}: {labels.shape} labels for an image of {(pixels.height, pixels.width)}")
+        size = SIZE[0] // scale, SIZE[1] // scale
+        if labels.shape != size:
+            if labels.shape != SIZE:
+                raise InputError(f"{image_path}: {labels.shape} pixels; expected {SIZE}, or {size} for scale {scale}")
+            # each pixel is the mean of scale × scale pixels and has the label of the first of them
+            pixels, labels = pixels.reduce(scale), labels[::scale, ::scale]
+        return np.asarray(pixels, np.uint8), labels
 
 
 def small_copy(root: str, target: str, scale: int = 2) -> Iterator[Path]:
@@ -58,9 +68,9 @@ def small_copy(root: str, target: str, scale: int = 2) -> Iterator[Path]:
         for name in (split, f"{split}annot"):
             (Path(target) / name).mkdir(parents=True, exist_ok=True)
         for path in sorted((Path(root) / split).glob("*.png")):
-            pixels, marks = _pair(path, Path(root) / f"{split}annot" / path.name, scale)
+            pixels, labels = _pair(path, Path(root) / f"{split}annot" / path.name, scale)
             Image.fromarray(pixels).save(Path(target) / split / path.name, optimize=True)
-            Image.fromarray(marks).save(Path(target) / f"{split}annot" / path.name, optimize=True)
+            Image.fromarray(labels).save(Path(target) / f"{split}annot" / path.name, optimize=True)
             yield path
 
 

@@ -1,4 +1,7 @@
-"""A small U-Net (Ronneberger et al. 2015) with batch normalisation: logits for every pixel."""
+"""A small U-Net (Ronneberger et al. 2015) with batch normalisation; it returns logits for every pixel.
+
+Run the study with `python reproduction/run_study.py camvid --data FOLDER`.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def block(inside: int, outside: int) -> nn.Sequential:
-    """Two 3 × 3 convolutions with batch normalisation."""
+def block(in_channels: int, out_channels: int) -> nn.Sequential:
+    """Return two 3 × 3 convolutions with batch normalisation and ReLU."""
     layers: list[nn.Module] = []
-    for channels in (inside, outside):
-        layers += [nn.Conv2d(channels, outside, 3, padding=1, bias=False), nn.BatchNorm2d(outside), nn.ReLU()]
+    for channels in (in_channels, out_channels):
+        layers += [nn.Conv2d(channels, out_channels, 3, padding=1, bias=False), nn.BatchNorm2d(out_channels), nn.ReLU()]
     return nn.Sequential(*layers)
 
 
 class UNet(nn.Module):
     """Encoder and decoder with skip connections.
 
-    The dropout layers mark where the method Dropout drops channels: around the deepest blocks, as in Bayesian SegNet
-    (Kendall et al. 2015). Their rate is 0 for every other method. The last layer is registered last, for LL-SVI.
+    The method Dropout drops channels at the dropout layers, which are around the deepest blocks as in Bayesian SegNet
+    (Kendall et al. 2015). Every other method has rate 0 there. `classify` is registered last, because LL-SVI makes the
+    last layer Bayesian.
     """
 
     def __init__(self, num_classes: int, width: int = 32, levels: int = 4) -> None:
@@ -43,7 +47,7 @@ class UNet(nn.Module):
         skips.pop()
         for level, up in enumerate(self.up):
             skip = skips.pop()
-            # nearest neighbour: exact on every device, and each size of image works
+            # nearest neighbour is exact on every device and works with every image size
             x = up(torch.cat([F.interpolate(x, size=skip.shape[2:], mode="nearest"), skip], 1))
             if level < 2:
                 x = self.drop[2 + level](x)
@@ -51,4 +55,5 @@ class UNet(nn.Module):
 
 
 def make_net(num_classes, width=32, levels=4):
+    """Return the network; see `UNet`."""
     return UNet(num_classes, width, levels)

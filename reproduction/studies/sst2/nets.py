@@ -1,4 +1,7 @@
-"""The network of this study: a small transformer encoder, trained from scratch."""
+"""The network of the SST-2 study: a small transformer encoder, trained from scratch.
+
+Run the study with `python reproduction/run_study.py sst2 --data FOLDER`.
+"""
 
 from __future__ import annotations
 

