@@ -116,6 +116,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
         weight = None if weight is None else weight[rows]
+        if groups is None and len(np.unique(rows)) < len(rows):
+            # a row that cv holds out several times (RepeatedKFold, ShuffleSplit) is one row, with several scores
+            groups = np.arange(len(labels))
         self._fit_calibrator(calibrator, scores, numbers, weight, _group_numbers(groups, len(labels), rows))
         return self
 
