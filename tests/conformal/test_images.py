@@ -151,6 +151,29 @@ def test_false_alarms_are_as_many_as_the_level_says():
     assert fitted.check(*maps(rng, 60, shift=1.0)).drift
 
 
+def test_false_alarms_if_each_class_has_few_groups():
+    """A threshold for each class comes from its own 5 groups, so new groups are covered less than those of the fit."""
+    rng, classes, alarms, missed = np.random.default_rng(3), 20, [], []
+
+    def groups_of_one_class(many):
+        labels = np.repeat(np.arange(many) % classes, 3)
+        right = np.repeat(rng.random(many), 3) + 1e-6 * rng.random(3 * many)  # rows of a group are alike
+        probs = np.repeat(((1 - right) / (classes - 1))[:, None], classes, 1)
+        probs[np.arange(len(labels)), labels] = right
+        return probs / probs.sum(1, keepdims=True), labels, np.repeat(np.arange(many), 3)
+
+    for _ in range(60):
+        probs, labels, groups = groups_of_one_class(5 * classes)
+        fitted = ConformalClassifier("threshold", 0.6, class_conditional=True).fit(probs, labels, groups=groups)
+        probs, labels, groups = groups_of_one_class(20 * classes)
+        check = fitted.check(probs, labels, groups=groups)
+        low, high = fitted.coverage_interval()
+        alarms.append(check.drift)
+        missed.append(not low <= check.coverage <= high)
+    assert np.mean(alarms) <= 0.1
+    assert np.mean(missed) <= 0.15
+
+
 @pytest.mark.parametrize("conditional", [False, True])
 def test_figures_and_files(conditional, tmp_path):
     rng = np.random.default_rng(2)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avuc.conformal.coverage import CoverageCheck, check_coverage, expected_share
+from avuc.conformal.coverage import CoverageCheck, check_coverage, expected_share, kept_share
 from avuc.conformal.distributions import beta_quantile
 from avuc.conformal.images import Images, coverage_ends, hierarchical_quantile, images_of
 from avuc.conformal.inputs import ClassRows, check_classes, check_share, class_rows
@@ -211,7 +211,8 @@ class ConformalClassifier(Saved):
             return 1.0, 1.0
         if self.images_ is not None:
             share = expected_share(self.rows_, self.ranks, self._counts)
-            ends = coverage_ends(share, level, self.images_, None, rows=int(self.rows_.sum()), new_rows=0)
+            kept = kept_share(self.rows_, self.ranks, self._counts)
+            ends = coverage_ends(share, level, self.images_, None, rows=int(self.rows_.sum()), new_rows=0, kept=kept)
             return ends[0], ends[1] if self.is_exact else 1.0
         rows = int(self.rows_[enough].min())
         rank = self._rank(rows)
