@@ -43,6 +43,7 @@ from avuc.calibration import (
     TemperatureScaling,
     logits_from_probs,
 )
+from avuc.conformal import ConformalClassifier
 from avuc.core.errors import InputError
 from avuc.sklearn import CalibratedClassifier
 
@@ -267,6 +268,26 @@ def test_groups_are_held_out_together_and_judged_together():
     ):
         with pytest.raises(InputError, match=message):
             CalibratedClassifier(near).fit(X, y, groups=bad)
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        pd.Series(["a", "b", pd.NA] * 20, dtype="string"),
+        pd.Series(["a", "b", pd.NA] * 20, dtype=object),
+        pd.Series(["a", "b", None] * 20, dtype="category"),
+        pd.Series(pd.to_datetime(["2026-01-01", "2026-01-02", None] * 20)),
+        np.array([0, 1, np.nan] * 20),
+        ["a", "b", None] * 20,
+    ],
+)
+def test_missing_groups_are_refused(missing):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 2)), rng.integers(0, 2, 60)
+    with pytest.raises(InputError, match="groups: some are missing"):
+        CalibratedClassifier(LogisticRegression()).fit(X, y, groups=missing)
+    with pytest.raises(InputError, match="groups: some are missing"):
+        ConformalClassifier().fit(np.full((60, 2), 0.5), y, groups=missing)
 
 
 def test_a_row_that_is_held_out_several_times_is_one_row():

@@ -26,6 +26,7 @@ from avuc.calibration import (
 )
 from avuc.core.caller import warn_caller
 from avuc.core.errors import InputError
+from avuc.core.row_groups import group_numbers
 from avuc.sklearn.scores import Array, class_numbers, classifier_logits
 
 
@@ -253,4 +254,4 @@ def _group_numbers(groups: Any, length: int, rows: Any) -> Array | None:
     names = np.asarray(groups)
     if names.shape != (length,):
         raise InputError(f"groups must have shape ({length},), one group for each row; found {names.shape}")
-    return np.asarray(np.unique(names.astype(str) if names.dtype == object else names, return_inverse=True)[1][rows])
+    return np.asarray(group_numbers(names)[rows])
