@@ -152,8 +152,8 @@ def fastest(runs: dict[str, Run]) -> dict[str, tuple[float, torch.Tensor]]:
 class SameNumbers(ConformalClassifier):
     """Ours with the random numbers of MAPIE."""
 
-    def _uniform(self, rows: int, seed: tuple[int, int]) -> np.ndarray:
-        return np.random.RandomState(SEED).uniform(size=rows)
+    def _uniform(self, content: np.ndarray | torch.Tensor, seed: tuple[int, int]) -> np.ndarray:
+        return np.random.RandomState(SEED).uniform(size=len(content))
 
 
 def classifier(method: str) -> ConformalClassifier:

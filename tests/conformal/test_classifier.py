@@ -114,6 +114,43 @@ def test_coverage_of_the_sets_over_1000_random_splits(
     assert_inside(outside, gaps)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_coverage_averaged_over_data_holds_for_one_seed(method: str) -> None:
+    """A sure model: the random numbers alone decide about APS, so those of one seed must differ from data to data."""
+    rng, fits, rows = np.random.default_rng(0), 200, 1000
+    coverage, alarms = [], 0
+    for _ in range(fits):
+        sure = 1 - 0.01 * rng.random(2 * rows)
+        probs, labels = np.stack([sure, 1 - sure], 1), (rng.random(2 * rows) > sure).astype(int)
+        turned = rng.random(2 * rows) < 0.5
+        probs[turned], labels[turned] = probs[turned, ::-1], 1 - labels[turned]
+        conformal = ConformalClassifier(method, 0.9).fit(probs[:rows], labels[:rows])
+        check = conformal.check(probs[rows:], labels[rows:])
+        coverage.append(check.coverage)
+        alarms += check.drift
+    # the standard deviation of one is 0.0134; 21 is the 99.9 % point of Binomial(200, 0.05)
+    assert abs(np.mean(coverage) - 0.9) < 3.3 * 0.0134 / math.sqrt(fits)
+    assert alarms <= 21
+
+
+@pytest.mark.parametrize("class_conditional", [False, True])
+@pytest.mark.parametrize("options", [{}, {"method": "aps", "randomized": False}])
+def test_very_sure_models_raise_no_false_alarm(options: dict[str, object], class_conditional: bool) -> None:
+    """Probabilities of float64 that float32 rounds to 1: scores differ, or the coverage may be higher."""
+    rng, alarms, coverage = np.random.default_rng(0), 0, []
+    for _ in range(40):
+        rest = np.exp(rng.normal(-25, 3, 1000))
+        probs, labels = np.stack([1 - rest, rest], 1), np.zeros(1000, int)
+        conformal = ConformalClassifier(coverage=0.8, class_conditional=class_conditional, **options)
+        check = conformal.fit(probs[:500], labels[:500]).check(probs[500:], labels[500:])
+        alarms += check.drift
+        coverage.append(check.coverage)
+    assert alarms <= 8  # the 99.9 % point of Binomial(40, 0.05)
+    assert np.mean(coverage) > 0.78
+    if not options:
+        assert np.mean(coverage) < 0.82
+
+
 def test_the_law_of_coverage_is_the_interval(digits: Predictions) -> None:
     conformal = ConformalClassifier("aps", 0.9).fit(digits)
     low, high = conformal.coverage_interval()
@@ -246,7 +283,7 @@ def test_binary_and_dense_predictions() -> None:
     dense = Predictions(np.stack([1 - one, one], 1).reshape(4, 10, 10, 2), labels.reshape(4, 10, 10), class_dim=-1)
     pixels = ConformalClassifier("aps", 0.7).fit(dense)
     # 0.7 · (4 + 1) images of 100 pixels
-    scores = np.sort(pixels._score().of_labels(dense.probs, labels, pixels._uniform(400, (0, 0))))
+    scores = np.sort(pixels._score().of_labels(dense.probs, labels, pixels._uniform(labels, (0, 0))))
     assert pixels.thresholds_ == scores[349]
     assert dense.to_map(pixels.predict_sets(dense)).shape == (4, 10, 10, 2)
     images = dense.probs.reshape(4, 10, 10, 2).permute(0, 3, 1, 2)

@@ -87,7 +87,7 @@ def test_a_random_row_of_a_new_group_is_covered(method, conditional, equal):
     conformal = ConformalClassifier(method, wanted, class_conditional=conditional)
     found, numbers = Predictions(probs, labels), np.nonzero(labels >= 0)[0]
     marks = found.labels.numpy()
-    scores = conformal._score().of_labels(found.probs, marks, conformal._uniform(len(marks), (0, 0)))
+    scores = conformal._score().of_labels(found.probs, marks, conformal._uniform(marks, (0, 0)))
     only = marks == 1 if conditional else np.ones(len(marks), bool)
     covered = {True: [], False: []}
     for fit in range(fits):
@@ -149,6 +149,29 @@ def test_false_alarms_are_as_many_as_the_level_says():
     assert np.mean(narrow) > 0.4  # what this test can see
     fitted = ConformalClassifier("threshold", 0.8).fit(*maps(rng, 40))
     assert fitted.check(*maps(rng, 60, shift=1.0)).drift
+
+
+def test_false_alarms_if_each_class_has_few_groups():
+    """A threshold for each class comes from its own 5 groups, so new groups are covered less than those of the fit."""
+    rng, classes, alarms, missed = np.random.default_rng(3), 20, [], []
+
+    def groups_of_one_class(many):
+        labels = np.repeat(np.arange(many) % classes, 3)
+        right = np.repeat(rng.random(many), 3) + 1e-6 * rng.random(3 * many)  # rows of a group are alike
+        probs = np.repeat(((1 - right) / (classes - 1))[:, None], classes, 1)
+        probs[np.arange(len(labels)), labels] = right
+        return probs / probs.sum(1, keepdims=True), labels, np.repeat(np.arange(many), 3)
+
+    for _ in range(60):
+        probs, labels, groups = groups_of_one_class(5 * classes)
+        fitted = ConformalClassifier("threshold", 0.6, class_conditional=True).fit(probs, labels, groups=groups)
+        probs, labels, groups = groups_of_one_class(20 * classes)
+        check = fitted.check(probs, labels, groups=groups)
+        low, high = fitted.coverage_interval()
+        alarms.append(check.drift)
+        missed.append(not low <= check.coverage <= high)
+    assert np.mean(alarms) <= 0.1
+    assert np.mean(missed) <= 0.15
 
 
 @pytest.mark.parametrize("conditional", [False, True])

@@ -22,6 +22,7 @@ from sklearn.model_selection import (
     GridSearchCV,
     GroupKFold,
     KFold,
+    RepeatedStratifiedKFold,
     ShuffleSplit,
     StratifiedGroupKFold,
     StratifiedKFold,
@@ -42,6 +43,7 @@ from avuc.calibration import (
     TemperatureScaling,
     logits_from_probs,
 )
+from avuc.conformal import ConformalClassifier
 from avuc.core.errors import InputError
 from avuc.sklearn import CalibratedClassifier
 
@@ -266,6 +268,71 @@ def test_groups_are_held_out_together_and_judged_together():
     ):
         with pytest.raises(InputError, match=message):
             CalibratedClassifier(near).fit(X, y, groups=bad)
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        pd.Series(["a", "b", pd.NA] * 20, dtype="string"),
+        pd.Series(["a", "b", pd.NA] * 20, dtype=object),
+        pd.Series(["a", "b", None] * 20, dtype="category"),
+        pd.Series(pd.to_datetime(["2026-01-01", "2026-01-02", None] * 20)),
+        np.array([0, 1, np.nan] * 20),
+        ["a", "b", None] * 20,
+    ],
+)
+def test_missing_groups_are_refused(missing):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 2)), rng.integers(0, 2, 60)
+    with pytest.raises(InputError, match="groups: some are missing"):
+        CalibratedClassifier(LogisticRegression()).fit(X, y, groups=missing)
+    with pytest.raises(InputError, match="groups: some are missing"):
+        ConformalClassifier().fit(np.full((60, 2), 0.5), y, groups=missing)
+
+
+def test_a_row_that_is_held_out_several_times_is_one_row():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 60)
+    X = rng.normal(size=(60, 2)) + 0.8 * y[:, None]
+    often = [*RepeatedStratifiedKFold(n_splits=5, n_repeats=8, random_state=0).split(X, y)]
+    for method in ("isotonic", "auto"):
+        model = CalibratedClassifier(LogisticRegression(), method, cv=often, keep_worse=True)
+        by_row = model.fit(X, y, groups=np.arange(60)).check_
+        assert model.fit(X, y).check_ == by_row
+        assert model.check_.rows == 480
+    # 8 copies of 60 rows know each other's labels, and seem to prove that isotonic regression helps
+    model = CalibratedClassifier(LogisticRegression(), "isotonic", cv=often, keep_worse=True).fit(X, y)
+    ece = model.check_.figures["ece"]
+    assert ece.low < 0 < ece.high
+
+
+class OrderOfAppearance(ClassifierMixin, BaseEstimator):
+    """A logistic regression whose `classes_` are not sorted."""
+
+    def fit(self, X, y):
+        self.model_ = LogisticRegression().fit(X, y)
+        self.order_ = np.argsort(np.unique(y, return_index=True)[1])
+        self.classes_ = self.model_.classes_[self.order_]
+        return self
+
+    def predict_proba(self, X):
+        return self.model_.predict_proba(X)[:, self.order_]
+
+
+@pytest.mark.parametrize("cv", [KFold(3), "prefit"])
+def test_classes_of_an_estimator_in_another_order(cv):
+    rng = np.random.default_rng(0)
+    numbers = rng.integers(0, 3, 600)
+    X, y = 2 * np.eye(3)[numbers] + rng.normal(size=(600, 3)), np.array(["c", "a", "b"])[numbers]
+    own = OrderOfAppearance().fit(X[:400], y[:400])
+    assert own.classes_.tolist() != sorted(own.classes_)
+    model = CalibratedClassifier(own if cv == "prefit" else OrderOfAppearance(), cv=cv, keep_worse=True).fit(
+        X[:400], y[:400]
+    )
+    sorted_model = CalibratedClassifier(LogisticRegression(), cv=KFold(3), keep_worse=True).fit(X[:400], y[:400])
+    assert model.score(X[400:], y[400:]) == sorted_model.score(X[400:], y[400:]) > 0.8
+    if cv != "prefit":
+        assert model.predict_proba(X[400:]) == pytest.approx(sorted_model.predict_proba(X[400:]))
 
 
 def test_grid_search_reaches_estimator_method_and_calibrator(digits):

@@ -41,10 +41,8 @@ def test_counts_are_those_of_a_loop(method: str) -> None:
     assert kept["classes"] == ["a", "b", "c", "d", "e"]
     found = conformal_curve(new, FOG, kept["fits"])["conformal"]
     # U is 0 of the threshold; the classifier's own numbers, one stream for the fit and one for new rows
-    draws = [
-        np.zeros(n) if method == "threshold" else np.random.default_rng((0, k)).random(n)
-        for k, n in ((0, 200), (1, 150))
-    ]
+    numbers = ConformalClassifier(method)
+    draws = [numbers._uniform(fitted_on.labels.numpy(), (0, 0)), numbers._uniform(new.probs, (0, 1))]
     labels = fitted_on.labels.tolist()
     probs = fitted_on.probs.double().numpy()
     scores = sorted(slow_scores(method, row, u)[y] for row, u, y in zip(probs, draws[0], labels, strict=True))

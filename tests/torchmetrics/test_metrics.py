@@ -192,6 +192,23 @@ def test_precisions(dtype: torch.dtype, kind: Any) -> None:
     assert floats(suite.compute()) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_sums_stay_exact_if_the_network_is_converted(dtype: torch.dtype) -> None:
+    logits, labels = make(3000, 4)
+    expected = want(logits, labels)
+    for convert in (lambda net: net.to(dtype), lambda net: net[1].set_dtype(dtype), lambda net: net.to("cpu", dtype)):
+        net = torch.nn.ModuleList([torch.nn.Linear(2, 2), CalibrationSuite(4)])
+        suite = net[1]
+        for start in range(0, 3000, 100):
+            if start in (0, 1500):
+                convert(net)
+            suite.update(logits[start : start + 100], labels[start : start + 100])
+        assert floats(suite.compute()) == pytest.approx(expected, abs=1e-7)
+        suite.reset()
+        assert suite.sums.dtype == torch.float64
+    assert net.to("meta")[1].sums.is_meta
+
+
 def test_arrays_lists_and_gradients_are_accepted() -> None:
     logits, labels = make(20, 3)
     for scores, targets in (

@@ -155,7 +155,8 @@ def check_coverage(
         low = high = 1.0
     else:
         share = expected_share(new, ranks, rows)
-        low, high = coverage_ends(share, level, fit, images, rows=int(rows.sum()), new_rows=total)
+        kept = kept_share(new, ranks, rows)
+        low, high = coverage_ends(share, level, fit, images, rows=int(rows.sum()), new_rows=total, kept=kept)
         high = high if exact else 1.0
     return CoverageCheck(
         rows=total,
@@ -174,6 +175,11 @@ def check_coverage(
 def expected_share(new: Array, ranks: Array, rows: Array) -> float:
     """Return the expected coverage of new rows, `new` of each threshold: k/(n + 1), or 1 if the fit had too few."""
     return float((new * np.minimum(1, ranks / (rows + 1))).sum() / new.sum())
+
+
+def kept_share(new: Array, ranks: Array, rows: Array) -> float:
+    """Return n/(n + 1) averaged over new rows, `new` of each threshold; 1 for a threshold that covers everything."""
+    return float((new * np.where(ranks > rows, 1.0, rows / (rows + 1))).sum() / new.sum())
 
 
 def _by_class(

@@ -100,7 +100,14 @@ def t_quantile(level: float, degrees: int) -> float:
 
 
 def coverage_ends(
-    share: float, level: float, fit: Images | None, new: Images | None, *, rows: int, new_rows: int
+    share: float,
+    level: float,
+    fit: Images | None,
+    new: Images | None,
+    *,
+    rows: int,
+    new_rows: int,
+    kept: float | None = None,
 ) -> tuple[float, float]:
     """Return where the coverage of new rows lies without drift, if the rows of the fit or the new ones are of images.
 
@@ -119,6 +126,8 @@ def coverage_ends(
         new: the new images; None for independent rows.
         rows: number of rows of the fit.
         new_rows: number of new rows; 0 for infinitely many.
+        kept: n/(n + 1), or its mean over new rows if each class has a threshold from n images of its own. Default
+            None: from the images of the fit.
     """
     known = fit or new
     assert known is not None
@@ -126,7 +135,7 @@ def coverage_ends(
         return 0.0, 1.0
     below = above = share
     if fit is not None and fit.share is not None:
-        below, above = fit.share * fit.number / (fit.number + 1), fit.share
+        below, above = fit.share * (fit.number / (fit.number + 1) if kept is None else kept), fit.share
     if known.number * min(below, 1 - above) < FEW:
         low, high = _ends_of_alike(below, level, fit, new, rows=rows, new_rows=new_rows)
         # the threshold is near the largest score; if the pixels of an image differ, almost all of them are covered

@@ -88,10 +88,14 @@ class Score:
         # a forest's 0.4 is one probability, also if one of the fit and the new rows has float32 and the other float64
         single = np.dtype(np.float32)
         least = np.minimum(smallest_probs(thresholds, single), (1 - thresholds).astype(single))
+        # scores of float64 near 0 differ where float32 probabilities are all 1; a threshold of float64 tells them apart
+        most = np.where((1 - thresholds).astype(single) == 1 - thresholds, np.inf, thresholds).astype(single)
         limits = thresholds if uniform.any() else thresholds + SUM_ROUNDING
         for rows, block in blocks(probs, logits):
             if self.method == "threshold":
                 np.greater_equal(block.astype(np.float32, copy=False), least, out=chosen[rows])
+                if block.dtype == np.float64 and np.isfinite(most).any():
+                    chosen[rows] &= (1 - block).astype(np.float32) <= most
             elif len(thresholds) == 1:
                 chosen[rows] = self._largest_classes(block, float(limits[0]), uniform[rows])
             else:

@@ -21,13 +21,19 @@ def group_numbers(groups: Any) -> Array:
     """
     values = np.asarray(groups.cpu() if isinstance(groups, Tensor) else groups)
     if values.dtype.kind == "O":
-        flat = [None if value != value else value for value in values.reshape(-1)]
-        if any(value is None for value in flat):
+        if any(_is_missing(value) for value in values.reshape(-1)):
             raise InputError("groups: some are missing (None or NaN); give every row a group")
-        values = np.array(list(map(str, flat))).reshape(values.shape)
-    elif values.dtype.kind == "f" and np.isnan(values).any():
-        raise InputError("groups: some are missing (NaN); give every row a group")
+        values = np.array(list(map(str, values.reshape(-1)))).reshape(values.shape)
+    elif values.dtype.kind in "fmM" and bool((values != values).any()):
+        raise InputError("groups: some are missing (NaN or NaT); give every row a group")
     return np.unique(values, return_inverse=True)[1].reshape(values.shape)
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # NA of pandas is neither equal to itself nor not
+        return True
 
 
 def images_or_groups(

@@ -26,6 +26,7 @@ from avuc.calibration import (
 )
 from avuc.core.caller import warn_caller
 from avuc.core.errors import InputError
+from avuc.core.row_groups import group_numbers
 from avuc.sklearn.scores import Array, class_numbers, classifier_logits
 
 
@@ -116,6 +117,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
         weight = None if weight is None else weight[rows]
+        if groups is None and len(np.unique(rows)) < len(rows):
+            # a row that cv holds out several times (RepeatedKFold, ShuffleSplit) is one row, with several scores
+            groups = np.arange(len(labels))
         self._fit_calibrator(calibrator, scores, numbers, weight, _group_numbers(groups, len(labels), rows))
         return self
 
@@ -250,4 +254,4 @@ def _group_numbers(groups: Any, length: int, rows: Any) -> Array | None:
     names = np.asarray(groups)
     if names.shape != (length,):
         raise InputError(f"groups must have shape ({length},), one group for each row; found {names.shape}")
-    return np.asarray(np.unique(names.astype(str) if names.dtype == object else names, return_inverse=True)[1][rows])
+    return np.asarray(group_numbers(names)[rows])

@@ -23,7 +23,7 @@ def classifier_logits(estimator: Any, X: Any, classes: Array) -> Array:
     Args:
         estimator: a fitted classifier.
         X: rows.
-        classes: (C,) sorted class labels, those of the estimator among them.
+        classes: (C,) sorted class labels, those of the estimator among them; or those of the estimator, in its order.
     """
     own = np.asarray(estimator.classes_)
     if hasattr(estimator, "predict_proba"):
@@ -40,7 +40,7 @@ def classifier_logits(estimator: Any, X: Any, classes: Array) -> Array:
         scores = log_softmax(margins, axis=1)
     else:
         raise InputError(f"{type(estimator).__name__} has neither predict_proba nor decision_function; use another one")
-    if len(own) == len(classes):
+    if np.array_equal(own, classes):
         return np.asarray(scores)
     every = np.full((len(scores), len(classes)), np.log(NLL_FLOOR))
     every[:, np.searchsorted(classes, own)] = scores

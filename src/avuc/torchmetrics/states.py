@@ -6,6 +6,7 @@ else is a sum. All of it is float64, so the values are those of `avuc.metrics`, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -179,6 +180,14 @@ class StatisticsMetric(Metric):
             dtype=PRECISIONS[int(self.precision)],
             classwise=self.classwise.cpu().numpy() if self._keeps_table else None,
         )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **options: Any) -> Any:
+        # `model.to(torch.float16)` is for the network; sums of many rows would be rounded, or overflow
+        def moved(state: Tensor) -> Tensor:
+            result = fn(state)
+            return result if result.dtype == state.dtype else state.to(result.device)
+
+        return super()._apply(moved, *args, **options)
 
     def _sync_dist(self, *args: Any, **options: Any) -> None:
         # torchmetrics would give a rank without a batch empty states of float32, which do not fit the others' float64
