@@ -66,7 +66,12 @@ def side_by_side(first: Results, second: Results, names: tuple[str, str]) -> Res
         notes=tuple(dict.fromkeys(first.notes + second.notes)),
         damaged=first.damaged + second.damaged,
         unit=first.unit if first.unit == second.unit else "example",
-        coverage=joined(first.coverage, second.coverage, covered),
+        coverage=joined(
+            first.coverage,
+            second.coverage,
+            covered,
+            ([first.set_index[key] for key in keys], [second.set_index[key] for key in keys]),
+        ),
     )
 
 
