@@ -316,6 +316,26 @@ def test_missing_counts_what_the_recipe_asks_for(copy):
     assert any("also has results of Old" in note for note in alarms(results))
 
 
+def test_sets_of_methods_outside_the_recipe_are_left_out_too(copy):
+    """Only a method that the recipe no longer names was evaluated on fog, at intensity 5 and on photographs."""
+    gone = "severity = 5 OR shift IN ('fog', 'ood:photographs')"
+    folder = copy(
+        *without(f"method IN ('{FIRST}', '{SECOND}') AND ({gone})"),
+        "UPDATE meta SET value = substr(value, 1, instr(value, '[[methods]]' || char(10) || 'name = \"</script>') - 1) "
+        "WHERE key = 'recipe'",
+    )
+    results = results_of(folder)
+    assert results.names == [FIRST, SECOND]
+    assert results.test_sets == [CLEAN, ("gaussian_noise", 1), ("contrast", 1)]
+    assert "over 2 kinds of shift at 1 intensity" in verdict(results)[0].lower()
+    told = " ".join(alarms(results))
+    assert "shifted test sets" not in told
+    assert "</script>" in told  # it says whose results are left out
+    quartiles = next(table for table in all_tables(results) if table.name == "quartiles")
+    assert quartiles.title == "Quartiles at intensity 1"
+    assert all(math.isfinite(cell.value) for row in quartiles.rows for cell in row[1:])
+
+
 def test_runs_with_other_versions_are_named(copy):
     folder = copy(
         'UPDATE runs SET versions = \'{"torch": "2.6.0"}\'',

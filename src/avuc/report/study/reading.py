@@ -45,7 +45,10 @@ def read_results(store: Store) -> Results:
     order = [row for row in recipe.methods if row.name in present]
     if not order:
         raise InputError(f"{store.path}: has no results of a method that its recipe names; run avuc study again")
-    test_sets = _in_order({(row[2], row[3]) for row in rows if row[2] != "validation"}, recipe.study.shifts)
+    # sets that only methods outside the recipe were evaluated on would stand on the page without a value
+    named = {method.name for method in order}
+    shown = {(row[2], row[3]) for row in rows if row[2] != "validation" and row[0] in named}
+    test_sets = _in_order(shown, recipe.study.shifts)
     methods = [_method_facts(store, row, index, rows) for index, row in enumerate(order)]
     method_index = {method.name: index for index, method in enumerate(methods)}
     set_index = {key: index for index, key in enumerate(test_sets)}
