@@ -11,6 +11,7 @@ import math
 import re
 import shutil
 import sqlite3
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -268,6 +269,38 @@ def test_means_are_over_sets_that_all_methods_have():
     assert any(one.startswith("Means under shift are over 2 of 4 shifted test sets") for one in alarms(results))
     # what is there is still shown for each shift
     assert results.shifted("nll", common=False)[0, 0].tolist() == [0.1, 0.2, 3.0, 4.0]
+
+
+def test_texts_count_the_sets_that_means_are_over(copy):
+    """The second method lacks results at intensity 5, as after a run with other severities."""
+    results = results_of(copy(*without(f"method = '{SECOND}' AND severity = 5 AND shift != 'fog'")))
+    assert "over 3 kinds of shift at 2 intensities" in verdict(results)[0]
+    tables = {table.name: table for table in all_tables(results)}
+    assert tables["quartiles"].caption.startswith("Over 1 of 3 kinds of shift at intensity 5")
+    assert tables["detection-auroc"].rows[-1][0] == "mean over 1 of 3 kinds of shift"
+    results = results_of(copy(*without(f"method = '{SECOND}' AND severity = 5")))
+    assert "over 3 kinds of shift at 1 intensity" in verdict(results)[0]
+    only_fog = without(f"method = '{SECOND}' AND shift IN ('contrast', 'gaussian_noise')")
+    assert "over 1 kind of shift at 1 intensity" in verdict(results_of(copy(*only_fog)))[0]
+
+
+def test_intervals_of_two_seeds_or_one_shift_vary_with_training():
+    hardly = "hardly how they vary with training"
+    more = np.random.default_rng(0).random((2, 2, 4))
+    assert any(hardly in sentence for sentence in alarms(two(more[:, :1])))
+    for values in (more, more[:, :, :1], more[:, :1, :1]):
+        told = [sentence for sentence in alarms(two(values)) if sentence.startswith("Only ")]
+        assert len(told) == 1
+        assert hardly not in told[0]
+
+
+def test_a_high_auroc_is_not_all_pairs():
+    results = two(np.array([[[1.0, 2.0]], [[1.1, 2.1]]]))
+    auroc = np.full((2, 1, 4), np.nan)
+    auroc[:, 0, 3] = 0.9968, 0.9
+    values = {name: np.concatenate([each, np.full((2, 1, 1), np.nan)], 2) for name, each in results.values.items()}
+    seen = replace(results, test_sets=[*results.test_sets, ("ood:x", 0)], values=values | {"auroc": auroc})
+    assert any("AUROC of 0.997: in 99.7 % of all pairs" in sentence for sentence in verdict(seen))
 
 
 def test_a_seed_that_is_not_finished_does_not_change_the_sets():

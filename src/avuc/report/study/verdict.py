@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avuc.report.metric_text import metric_text
+from avuc.report.numbers import percent
 from avuc.report.study.coverage import coverage_alarms
 from avuc.report.study.intervals import Spread, spread
 from avuc.report.study.result_arrays import CLEAN, Results
@@ -95,8 +96,9 @@ def _choice(results: Results, nll: Spread, best: int, first: int) -> str:
 def _where(results: Results) -> str:
     if not results.shifts:
         return f"On clean {results.units}"
-    kinds = f"{len(results.shifts)} kind{'s' * (len(results.shifts) > 1)} of shift"
-    return f"Over {kinds} at {len(results.severities)} intensit{'ies' if len(results.severities) > 1 else 'y'}"
+    kinds, levels = ({key[part] for key in results.common("nll")} for part in (0, 1))
+    named = f"{len(kinds)} kind{'s' * (len(kinds) > 1)} of shift"
+    return f"Over {named} at {len(levels)} intensit{'ies' if len(levels) > 1 else 'y'}"
 
 
 def _gap(results: Results, metric: str, best: int, first: int) -> str:
@@ -148,8 +150,8 @@ def _detection(results: Results, name: str) -> str:
         )
     return (
         f"{results.names[best]} detects {data} best, with an AUROC of {_value(auroc, best)}: in "
-        f"{auroc.value[best]:.0%} of all pairs of a test {results.unit} and one from {data}, the latter has the higher "
-        "entropy."
+        f"{percent(auroc.value[best])} of all pairs of a test {results.unit} and one from {data}, the latter has "
+        "the higher entropy."
     )
 
 
@@ -246,10 +248,12 @@ def _seeds(results: Results) -> Verdict:
         few = sum(count < FEWEST_SEEDS for count in counts)
         who = f"for {few} of {len(counts)} methods" if few < len(counts) else "per method"
         seeds = "one seed" if min(counts) == 1 else f"{min(counts)} seeds"
-        sentences.append(
-            f"Only {seeds} {who}: differences between methods may be due to training randomness. The intervals show "
-            "how results vary with the kind of shift, but hardly how they vary with training."
-        )
+        sentence = f"Only {seeds} {who}: differences between methods may be due to training randomness."
+        if min(counts) == 1 and len(results.shifts) > 1:  # from two seeds on, intervals vary with training, too
+            sentence += (
+                " The intervals show how results vary with the kind of shift, but hardly how they vary with training."
+            )
+        sentences.append(sentence)
     if min(counts) != max(counts):
         sentences.append(f"Methods have different numbers of seeds: from {min(counts)} to {max(counts)}.")
     return sentences
