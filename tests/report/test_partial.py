@@ -223,6 +223,17 @@ def test_heads_are_escaped_like_cells():
     assert r"\*\*x\*\* \| \<b\>" in lines[4]
 
 
+def test_latex_rows_that_begin_like_an_argument():
+    """After a line's end, LaTeX reads "[1ex]" as a distance and "*" as a part of the command, also in the next line."""
+    table = Table("t", "T", "C", ["", "x"], [[name, Entry(1.0)] for name in ("[1ex] SVI", "* best", "a*[b]")])
+    lines = table.latex().splitlines()
+    assert lines[lines.index(r"\midrule") + 1 :][:3] == [
+        r"{}[1ex] SVI & 1.000 \\",
+        r"{}* best & 1.000 \\",
+        r"a*[b] & 1.000 \\",
+    ]
+
+
 def test_files_of_figures_have_different_names():
     names = [
         "entropy-svhn",
