@@ -392,6 +392,40 @@ def test_runs_with_other_versions_are_named(copy):
     assert "different kinds of device (cpu, cuda)" in told
 
 
+# two studies
+
+
+def test_two_studies_of_other_data_are_not_compared_without_a_word(copy, study_folder):
+    before = results_of(study_folder)
+    told = "The two studies differ in "
+
+    def said(*statements: str) -> str:
+        both = side_by_side(before, results_of(copy(*statements)), ("before", "after"))
+        return next((sentence for sentence in alarms(both) if sentence.startswith(told)), "")
+
+    assert said() == ""  # the same study, without digests
+    assert said("INSERT INTO data VALUES('clean', 'ab')") == ""  # only one of them has a digest
+    assert said("UPDATE meta SET value = replace(value, 'mnist5k', 'cifar10') WHERE key = 'recipe'").startswith(
+        f"{told}the test data: differences between their results may come from that"
+    )
+    bins = said("UPDATE meta SET value = replace(value, 'bins = 15', 'bins = 20') WHERE key = 'recipe'")
+    assert bins.startswith(f"{told}the test data, the number of bins (15 and 20):")
+    seed = "UPDATE meta SET value = replace(value, 'shift_seed = 0', 'shift_seed = 7') WHERE key = 'recipe'"
+    assert "the seed of the shifts (0 and 7)" in said(seed)
+    assert "shifts" not in said(*without("severity > 0"))  # nothing shifted is compared
+
+
+def test_digests_decide_whether_two_studies_have_the_same_data(copy):
+    prints = "INSERT INTO data VALUES('clean', 'ab'), ('ood:photographs', 'cd'), ('training', 'ef')"
+    before = results_of(copy(prints))
+    moved = "UPDATE meta SET value = replace(value, 'mnist5k', 'mine.npz') WHERE key = 'recipe'"
+    after = results_of(copy(moved, "UPDATE data SET digest = 'other' WHERE name = 'training'"))
+    assert not any("differ in" in note for note in side_by_side(before, after, ("a", "b")).notes)
+    after = results_of(copy("UPDATE data SET digest = 'other' WHERE name != 'training'"))
+    (note,) = (note for note in side_by_side(before, after, ("a", "b")).notes if "differ in" in note)
+    assert "differ in the test data, the data 'ood:photographs':" in note
+
+
 # what is printed
 
 

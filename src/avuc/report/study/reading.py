@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avuc.core.errors import InputError
+from avuc.report.study.conditions import conditions_of
 from avuc.report.study.coverage import read_coverage
 from avuc.report.study.result_arrays import CLEAN, METRICS, PNG, Array, MethodFacts, Results, SetKey
 from avuc.report.study.unit import dimensions, unit_of
@@ -99,6 +100,7 @@ def read_results(store: Store) -> Results:
         damaged=tuple(str(unit) for unit in store.lost),
         unit=unit,
         coverage=coverage,
+        conditions=conditions_of(store, recipe),
     )
     store.still_there()
     return results

@@ -86,6 +86,7 @@ class Results:
     damaged: tuple[str, ...] = ()  # results that are lost because the file is damaged
     unit: str = "image"  # what one prediction is about: image, pixel, sentence, word, token or example
     coverage: Coverage | None = None  # of conformal sets; None in files of older versions
+    conditions: Mapping[str, str] = field(default_factory=dict)  # what else the results depend on, see conditions.py
     set_index: dict[SetKey, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
