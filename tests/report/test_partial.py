@@ -392,6 +392,25 @@ def test_runs_with_other_versions_are_named(copy):
     assert "different kinds of device (cpu, cuda)" in told
 
 
+def test_the_time_of_a_killed_run_is_that_of_its_results(copy):
+    assert "computed in 12 s" in results_of(copy()).source
+    folder = copy(
+        "UPDATE runs SET seconds = NULL",
+        "UPDATE cells SET seconds = 2.5",
+        "UPDATE history SET data = '{\"seconds\": 7.0}' WHERE epoch < 3",
+    )
+    with contextlib.closing(sqlite3.connect(folder / "study.sqlite")) as db:
+        cells, epochs = (db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("cells", "history"))
+    assert (cells, epochs) == (54, 24)
+    # the three networks of an epoch took the same time, as those that train together: it counts once
+    assert results_of(folder).source.endswith(f"computed in at least {round((54 * 2.5 + 3 * 7.0) / 60)} min")
+    folder = copy(
+        "INSERT INTO runs SELECT 2, started, finished, 600.0, engine, device, recipe, versions, revision, hardware "
+        "FROM runs"
+    )
+    assert results_of(folder).source.endswith(f"computed in at least {round((54 * 2.5 + 3 * 7.0 + 600) / 60)} min")
+
+
 # two studies
 
 
