@@ -25,6 +25,7 @@ from avuc.report.study.exports import file_names, write_figures
 from avuc.report.study.figures import all_figures
 from avuc.report.study.intervals import spread
 from avuc.report.study.paired import over_seeds, over_shifts
+from avuc.report.study.pooled import by_confidence
 from avuc.report.study.results import CLEAN, MethodFacts, Results, read_results, side_by_side
 from avuc.report.study.tables import all_tables, ranking
 from avuc.report.study.verdict import alarms, verdict
@@ -293,6 +294,18 @@ def test_texts_count_the_sets_that_means_are_over(copy):
     assert "over 3 kinds of shift at 1 intensity" in verdict(results)[0]
     only_fog = without(f"method = '{SECOND}' AND shift IN ('contrast', 'gaussian_noise')")
     assert "over 1 kind of shift at 1 intensity" in verdict(results_of(copy(*only_fog)))[0]
+
+
+def test_curves_of_all_shifts_are_over_the_same_sets(copy):
+    """Otherwise the curve of a method that lacks the hard shifts would look better than it is."""
+    results = results_of(copy(*without(f"method = '{SECOND}' AND severity = 5 AND shift != 'fog'")))
+    paints = {name: paint for name, _, paint in all_figures(results)}
+    figure = Figure()
+    paints["accuracy-confidence-intensity-5"](figure)
+    lines = figure.axes[0].get_lines()
+    assert len(lines) == len(results.methods)
+    for method, line in enumerate(lines):
+        np.testing.assert_array_equal(line.get_ydata(), by_confidence(results, method, [("fog", 5)])[1])
 
 
 def test_intervals_of_two_seeds_or_one_shift_vary_with_training():
