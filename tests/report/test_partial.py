@@ -279,6 +279,7 @@ def test_means_are_over_sets_that_all_methods_have():
     assert [row[0] for row in ranking(results).rows] == ["M0", "M1"]
     assert "the 2 shifted test sets that all methods have" in ranking(results).caption
     assert any(one.startswith("Means under shift are over 2 of 4 shifted test sets") for one in alarms(results))
+    assert any(one.endswith("The others lack results of M1.") for one in alarms(results))
     # what is there is still shown for each shift
     assert results.shifted("nll", common=False)[0, 0].tolist() == [0.1, 0.2, 3.0, 4.0]
 

@@ -159,6 +159,12 @@ class Results:
             return set()
         return _complete(np.stack([self.at(metric, key) for key in keys], axis=-1), keys)
 
+    def incomplete(self, metric: str) -> list[str]:
+        """Return the methods that lack a value on a shifted test set, for a seed that has values on others."""
+        known = np.isfinite(self.values[metric][:, :, [index for index, key in enumerate(self.test_sets) if key[1]]])
+        lacking = known.any(-1, keepdims=True) & ~known
+        return [self.names[index] for index in np.flatnonzero(lacking.any((1, 2)))]
+
     def _nothing(self) -> Array:
         return np.full((len(self.methods), self.seeds), np.nan)
 

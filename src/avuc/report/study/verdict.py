@@ -159,11 +159,9 @@ def _ties(results: Results, nll: Spread, best: int) -> str:
     others = sorted(nll.ties(lower=True) - {best}, key=lambda method: nll.value[method])
     if not others:
         return ""
-    named = [results.names[method] for method in others[:MOST_NAMED]]
-    if len(others) > MOST_NAMED:
-        named.append(f"{len(others) - MOST_NAMED} more")
     verb = "is" if len(others) == 1 else "are"
-    sentence = f"{_listed(named)} {verb} not significantly different from {results.names[best]} in NLL"
+    named = _named([results.names[method] for method in others])
+    sentence = f"{named} {verb} not significantly different from {results.names[best]} in NLL"
     cheapest = min(others, key=lambda method: results.methods[method].samples)
     few, many = results.methods[cheapest].samples, results.methods[best].samples
     if few < many:
@@ -267,7 +265,7 @@ def _common(results: Results) -> Verdict:
     if len(common) < len(shifted):
         sentences.append(
             f"Means under shift are over {len(common)} of {len(shifted)} shifted test sets, the ones that have results "
-            "of every method for all of its seeds."
+            f"of every method for all of its seeds. The others lack results of {_named(results.incomplete('nll'))}."
         )
     for where, test_sets in (("under shift", sorted(shifted)), (f"on clean {results.units}", [CLEAN])):
         absent = [
@@ -303,6 +301,11 @@ def _number(value: float) -> str:
     if 0 < abs(value) < 0.0095:  # three decimals would lose most digits
         return f"{value:.2g}"
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.2f}"
+
+
+def _named(names: list[str]) -> str:
+    few = len(names) <= MOST_NAMED
+    return _listed(names if few else [*names[:MOST_NAMED], f"{len(names) - MOST_NAMED} more"])
 
 
 def _listed(names: list[str]) -> str:
